@@ -2,8 +2,8 @@
 
 use bub_terminal::{
     Line, Style,
-    harmless::is_harmful,
-    markdown::{Look, Markdown},
+    markdown::{Markdown, MarkdownStyle},
+    sanitize::is_unsafe_char,
 };
 
 pub(crate) fn check(input: &[u8]) {
@@ -12,11 +12,11 @@ pub(crate) fn check(input: &[u8]) {
     };
     let (size, width) = (usize::from(*size).max(1), usize::from(*width % 64) + 10);
     let text = String::from_utf8_lossy(text);
-    let mut whole = Markdown::new(width, Look::Styled);
+    let mut whole = Markdown::new(width, MarkdownStyle::Styled);
     let mut expected = whole.push(&text);
     expected.extend(whole.finish());
 
-    let mut pieces = Markdown::new(width, Look::Styled);
+    let mut pieces = Markdown::new(width, MarkdownStyle::Styled);
     let mut lines: Vec<Line> = Vec::new();
     let mut rest = text.as_ref();
     while !rest.is_empty() {
@@ -34,6 +34,6 @@ pub(crate) fn check(input: &[u8]) {
             .iter()
             .any(|span| span.style != Style::CYAN && span.style != Style::DIM);
         assert!(!broken || line.columns() <= width, "{line:?}");
-        assert!(!line.text().chars().any(is_harmful), "{line:?}");
+        assert!(!line.text().chars().any(is_unsafe_char), "{line:?}");
     }
 }

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use bub_tape::{
-    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Kind,
-    Lease, Listing, MemoryStore, Order, Position, Query, Reset, ResetOutcome, Result, Search,
-    Sieve, Span, Summary, Tape, TapeName, TapeStore, ViewOptions, Wait, codec,
+    AnchorMark, AnchorQuery, AppendReceipt, BlobStore, BoxFuture, Entry, EntryId, EntryKind,
+    EntryRange, EntryStream, Lease, LeaseWait, LineFilter, MemoryStore, Order, Position, Query,
+    ResetOutcome, ResetRequest, Result, Search, Tape, TapeListFilter, TapeName, TapeStore,
+    TapeSummary, ViewOptions, codec,
 };
 use futures_util::{FutureExt as _, stream};
 
@@ -41,7 +42,7 @@ impl Lines {
         }
     }
 
-    fn inside(&self, span: Span) -> impl Iterator<Item = &[u8]> {
+    fn inside(&self, span: EntryRange) -> impl Iterator<Item = &[u8]> {
         let inside = self
             .all
             .iter()
@@ -49,7 +50,7 @@ impl Lines {
         inside.map(|(_, line)| line.as_slice())
     }
 
-    fn ordered<T>(mut items: Vec<T>, span: Span) -> Vec<T> {
+    fn ordered<T>(mut items: Vec<T>, span: EntryRange) -> Vec<T> {
         if span.order == Order::NewestFirst {
             items.reverse();
         }
@@ -58,7 +59,7 @@ impl Lines {
 }
 
 impl TapeStore for Lines {
-    fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>> {
+    fn list(&self, listing: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
         self.rest.list(listing)
     }
 
@@ -66,11 +67,11 @@ impl TapeStore for Lines {
         &'a self,
         tape: &'a TapeName,
         batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<Appended>> {
+    ) -> BoxFuture<'a, Result<AppendReceipt>> {
         self.rest.append(tape, batch)
     }
 
-    fn read<'a>(&'a self, _: &'a TapeName, span: Span) -> EntryStream<'a> {
+    fn read<'a>(&'a self, _: &'a TapeName, span: EntryRange) -> EntryStream<'a> {
         let entries = self
             .inside(span)
             .filter_map(codec::decode)
@@ -79,18 +80,18 @@ impl TapeStore for Lines {
         Box::pin(stream::iter(Self::ordered(entries, span)))
     }
 
-    fn sift<'a>(
+    fn read_filtered<'a>(
         &'a self,
         tape: &'a TapeName,
-        span: Span,
-        sieve: Arc<dyn Sieve>,
+        span: EntryRange,
+        line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
         if !self.sifting {
             return self.read(tape, span);
         }
         let block = self.inside(span).collect::<Vec<_>>().concat();
         let mut kept = Vec::new();
-        sieve.sift(&block, &mut kept);
+        line_filter.filter(&block, &mut kept);
         assert!(
             kept.windows(2).all(|pair| pair[0].end <= pair[1].start),
             "lines in order, each once"
@@ -108,7 +109,7 @@ impl TapeStore for Lines {
         _: &'a TapeName,
         ids: &'a [EntryId],
     ) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        let entries = self.inside(Span::ALL).filter_map(codec::decode);
+        let entries = self.inside(EntryRange::ALL).filter_map(codec::decode);
         let found = entries.filter(|entry| ids.contains(&entry.id)).collect();
         Box::pin(std::future::ready(Ok(found)))
     }
@@ -116,13 +117,13 @@ impl TapeStore for Lines {
     fn anchors<'a>(
         &'a self,
         _: &'a TapeName,
-        search: AnchorSearch,
+        search: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
         let entries = self
             .all
             .iter()
             .filter_map(|(at, line)| Some((*at, codec::decode(line)?)));
-        let anchors = entries.filter(|(_, entry)| entry.kind == Kind::Anchor);
+        let anchors = entries.filter(|(_, entry)| entry.kind == EntryKind::Anchor);
         let marks: Vec<AnchorMark> = anchors
             .map(|(at, entry)| AnchorMark {
                 id: entry.id,
@@ -133,7 +134,7 @@ impl TapeStore for Lines {
         Box::pin(std::future::ready(Ok(search.pick(&marks))))
     }
 
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>> {
+    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
         self.rest.summary(tape)
     }
 
@@ -144,7 +145,7 @@ impl TapeStore for Lines {
     fn reset<'a>(
         &'a self,
         tape: &'a TapeName,
-        reset: Reset,
+        reset: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>> {
         self.rest.reset(tape, reset)
     }
@@ -153,7 +154,7 @@ impl TapeStore for Lines {
         self.rest.discard(tape)
     }
 
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>> {
+    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
         self.rest.lease(tape, wait)
     }
 
@@ -182,7 +183,7 @@ fn query(head: &[&str]) -> Query {
         query = query.until(*end);
     }
     if flags.contains('k') {
-        query = query.kinds([Kind::Message, Kind::ToolResult]);
+        query = query.kinds([EntryKind::Message, EntryKind::ToolResult]);
     }
     if flags.contains('n') {
         query = query.newest_first();
@@ -209,7 +210,7 @@ pub(crate) fn check(bytes: &[u8]) {
         limit: 3,
         fuzzy: true,
     };
-    let options = ViewOptions::new().opened_by_user();
+    let options = ViewOptions::new().open_with_user_message();
     let answers: Vec<_> = [false, true]
         .into_iter()
         .map(|sifting| {

@@ -1,7 +1,7 @@
 //! Any text gives messages that a strict reader of the platform's HTML accepts, within the limit, whose text is the
 //! plain one.
 
-use bub_telegram::html::{LIMIT, render};
+use bub_telegram::html::{MAX_MESSAGE_UNITS, render};
 
 #[path = "../../plugins/telegram/tests/text/checker.rs"]
 #[allow(dead_code, reason = "its own test")]
@@ -15,7 +15,7 @@ pub(crate) fn check(input: &[u8]) {
         .replace('\u{2}', &"line\n".repeat(700));
     for part in render(&text) {
         assert_eq!(checker::text_of(&part.html).as_ref(), Ok(&part.plain));
-        assert!(part.html.encode_utf16().count() <= LIMIT);
+        assert!(part.html.encode_utf16().count() <= MAX_MESSAGE_UNITS);
         assert!(!part.plain.trim().is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! Any bytes and any JSON as a message: it is read, and the content is a command or one JSON object.
 
-use bub_telegram::inbound::{Me, Reading, read};
+use bub_telegram::inbound::{BotIdentity, InboundUpdate, read};
 use serde_json::{Value, json};
 
 pub(crate) fn check(input: &[u8]) {
@@ -16,12 +16,12 @@ pub(crate) fn check(input: &[u8]) {
             .collect();
         json!({"text": String::from_utf8_lossy(input), "entities": entities, "chat": {"id": 1, "type": "group"}})
     });
-    let me = Me {
+    let me = BotIdentity {
         id: 1,
         username: "b_bot".to_owned(),
     };
     for is_edit in [false, true] {
-        if let Reading::Said(said) = read(&message, is_edit, &me) {
+        if let InboundUpdate::Message(said) = read(&message, is_edit, &me) {
             let content = said.content();
             assert!(
                 said.is_command

@@ -1,6 +1,6 @@
 //! A body of any bytes: it is refused, or a message of this channel that claims nothing which is the runtime's to say.
 
-use bub_http::webhook::{NAME, WebhookOptions, read_body};
+use bub_http::webhook::{CHANNEL_NAME, WebhookOptions, read_body};
 use bub_kernel::Role;
 
 pub(crate) fn check(input: &[u8]) {
@@ -12,11 +12,14 @@ pub(crate) fn check(input: &[u8]) {
     assert!(
         message
             .session_id()
-            .is_some_and(|id| id.starts_with(&format!("{NAME}:"))),
+            .is_some_and(|id| id.starts_with(&format!("{CHANNEL_NAME}:"))),
         "a session of another channel"
     );
     let sender = inbound.known_sender().expect("a sender");
-    assert_eq!((sender.role, sender.channel.as_str()), (Role::Member, NAME));
+    assert_eq!(
+        (sender.role, sender.channel.as_str()),
+        (Role::Member, CHANNEL_NAME)
+    );
     let context = message
         .field("context")
         .and_then(|context| context.as_object())

@@ -1,11 +1,11 @@
 //! Any bytes in any wire format: the same events however they are cut, one end or one error, and no
 //! damaged tool call that looks whole. The first byte picks format and chunk size.
 
-use bub_model::{Accumulator, Completion, ModelError, ModelEvent, Quirks, Wire};
+use bub_model::{Accumulator, Completion, ModelError, ModelEvent, Quirks, WireFormat};
 use serde_json::Value;
 
 fn stream<'a>(
-    wire: Wire,
+    wire: WireFormat,
     chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<ModelEvent>, Result<(), ModelError>) {
     let mut decoder = wire.decoder(&Quirks {
@@ -34,7 +34,7 @@ pub(crate) fn check(input: &[u8]) {
     let Some((first, bytes)) = input.split_first() else {
         return;
     };
-    let wire = Wire::ALL[usize::from(first % 4)];
+    let wire = WireFormat::ALL[usize::from(first % 4)];
     let (events, end) = stream(wire, [bytes]);
     let cut = stream(wire, bytes.chunks(usize::from(first / 4) + 1));
     assert_eq!((&events, &end), (&cut.0, &cut.1));

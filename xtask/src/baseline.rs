@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::Outcome;
+use crate::TaskResult;
 
 /// A name, what is done, and how long it takes at best.
 pub(crate) struct Baseline {
@@ -29,7 +29,7 @@ pub(crate) fn name_for(bench: &str, figure: &str) -> &'static str {
     }
 }
 
-pub(crate) fn measure() -> Outcome<Vec<Baseline>> {
+pub(crate) fn measure() -> TaskResult<Vec<Baseline>> {
     Ok(vec![
         Baseline {
             name: "loop",
@@ -60,7 +60,7 @@ pub(crate) fn measure() -> Outcome<Vec<Baseline>> {
 }
 
 /// The best of many, in nanoseconds.
-fn best(runs: u32, mut work: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
+fn best(runs: u32, mut work: impl FnMut() -> TaskResult<()>) -> TaskResult<f64> {
     let mut least = Duration::MAX;
     for _ in 0..runs {
         let begun = Instant::now();
@@ -84,7 +84,7 @@ fn arithmetic() -> f64 {
     found.unwrap_or(f64::NAN)
 }
 
-fn append_and_sync() -> Outcome<f64> {
+fn append_and_sync() -> TaskResult<f64> {
     let path = std::env::temp_dir().join(format!("bub-baseline-{}", std::process::id()));
     let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
     let found = best(200, || {
@@ -95,7 +95,7 @@ fn append_and_sync() -> Outcome<f64> {
     found
 }
 
-fn pipe() -> Outcome<f64> {
+fn pipe() -> TaskResult<f64> {
     let mut cat = Command::new("cat")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -117,7 +117,7 @@ fn pipe() -> Outcome<f64> {
     found
 }
 
-fn tcp() -> Outcome<f64> {
+fn tcp() -> TaskResult<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut stream = TcpStream::connect(listener.local_addr()?)?;
     let (mut echo, _) = listener.accept()?;
@@ -139,7 +139,7 @@ fn tcp() -> Outcome<f64> {
     found
 }
 
-fn process() -> Outcome<f64> {
+fn process() -> TaskResult<f64> {
     best(100, || {
         Command::new("true").status()?;
         Ok(())

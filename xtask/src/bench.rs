@@ -8,14 +8,14 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    Outcome, baseline, build,
-    divan::{self, Figure},
-    report, root, said,
+    TaskResult, baseline, build, command_output,
+    divan::{self, Measurement},
+    report, root,
 };
 
 /// What was asked for.
 #[derive(Default)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     is_quick: bool,
     writes_docs: bool,
     only: Vec<String>,
@@ -24,8 +24,8 @@ pub(crate) struct Options {
     bub: Option<String>,
 }
 
-impl Options {
-    pub(crate) fn parse(words: &[&str]) -> Outcome<Self> {
+impl BenchOptions {
+    pub(crate) fn parse(words: &[&str]) -> TaskResult<Self> {
         let mut options = Self::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -65,7 +65,7 @@ impl Options {
 }
 
 /// The whole path of a program that is there.
-fn existing(path: &str) -> Outcome<String> {
+fn existing(path: &str) -> TaskResult<String> {
     let whole = Path::new(path)
         .canonicalize()
         .map_err(|error| format!("--bub {path}: {error}"))?;
@@ -73,7 +73,7 @@ fn existing(path: &str) -> Outcome<String> {
 }
 
 /// Where the figures go, found out before they are measured.
-fn writable(path: &Path) -> Outcome<()> {
+fn writable(path: &Path) -> TaskResult<()> {
     let open = || -> std::io::Result<()> {
         if let Some(parent) = path
             .parent()
@@ -98,7 +98,7 @@ struct Bench {
     is_divan: bool,
 }
 
-pub(crate) fn run(options: &Options) -> Outcome<()> {
+pub(crate) fn run(options: &BenchOptions) -> TaskResult<()> {
     let benches: Vec<Bench> = all()?
         .into_iter()
         .filter(|bench| options.wants(bench))
@@ -124,7 +124,7 @@ pub(crate) fn run(options: &Options) -> Outcome<()> {
     }
     let text = report::tables(&machine, options.is_quick, &baselines, &figures);
     println!("{text}");
-    let with_ratio = |figure: &Figure| {
+    let with_ratio = |figure: &Measurement| {
         let mut value = figure.json();
         if let Some((name, ratio)) = report::ratio(figure, &baselines) {
             value["baseline"] = name.into();
@@ -149,7 +149,7 @@ pub(crate) fn run(options: &Options) -> Outcome<()> {
 }
 
 /// Every `crates/*/benches/*.rs`, in order.
-fn all() -> Outcome<Vec<Bench>> {
+fn all() -> TaskResult<Vec<Bench>> {
     let mut found = Vec::new();
     for package in std::fs::read_dir(root().join("crates"))? {
         let package = package?;
@@ -176,7 +176,7 @@ fn all() -> Outcome<Vec<Bench>> {
 }
 
 /// Builds what is needed: the benchmarks, the plugin that one of them calls, the program that one of them starts.
-fn programs(benches: &[Bench], builds_bub: bool) -> Outcome<Vec<Value>> {
+fn programs(benches: &[Bench], builds_bub: bool) -> TaskResult<Vec<Value>> {
     let mut args = vec!["build", "--profile", "bench"];
     for bench in benches {
         args.extend(["--package", &bench.package, "--bench", &bench.name]);
@@ -209,7 +209,11 @@ fn program<'a>(programs: &'a [Value], package: &str, kind: &str, name: &str) -> 
     found?["executable"].as_str()
 }
 
-fn measure(bench: &Bench, programs: &[Value], options: &Options) -> Outcome<Vec<Figure>> {
+fn measure(
+    bench: &Bench,
+    programs: &[Value],
+    options: &BenchOptions,
+) -> TaskResult<Vec<Measurement>> {
     let name = format!("{}/{}", bench.package, bench.name);
     eprintln!("{name} …");
     let executable = program(programs, &bench.package, "bench", &bench.name)
@@ -252,7 +256,7 @@ fn machine() -> Vec<(&'static str, String)> {
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let changed = if said("git", &["status", "--porcelain"]).is_empty() {
+    let changed = if command_output("git", &["status", "--porcelain"]).is_empty() {
         ""
     } else {
         ", with changes"
@@ -267,10 +271,10 @@ fn machine() -> Vec<(&'static str, String)> {
             "kernel",
             read("/proc/sys/kernel/osrelease").trim().to_owned(),
         ),
-        ("rustc", said("rustc", &["--version"])),
+        ("rustc", command_output("rustc", &["--version"])),
         (
             "commit",
-            said("git", &["rev-parse", "--short", "HEAD"]) + changed,
+            command_output("git", &["rev-parse", "--short", "HEAD"]) + changed,
         ),
         (
             "load before",
@@ -281,16 +285,16 @@ fn machine() -> Vec<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::Options;
+    use super::BenchOptions;
 
     #[test]
     fn the_docs_are_only_written_by_a_whole_run() {
-        assert!(Options::parse(&["--write-docs"]).is_ok());
+        assert!(BenchOptions::parse(&["--write-docs"]).is_ok());
         for words in [
             ["--quick", "--write-docs", "--quick"],
             ["--write-docs", "--only", "view"],
         ] {
-            let refused = Options::parse(&words)
+            let refused = BenchOptions::parse(&words)
                 .err()
                 .map(|error| error.to_string())
                 .unwrap_or_default();

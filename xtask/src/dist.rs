@@ -2,19 +2,19 @@
 
 use std::process::Command;
 
-use crate::{Outcome, build, root, said};
+use crate::{TaskResult, build, command_output, root};
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// The images of `Containerfile`: their names, and the stages that they are.
 const IMAGES: [(&str, Option<&str>); 2] = [("bub", None), ("bub:bare", Some("bare"))];
 
-pub(crate) fn run(with_images: bool) -> Outcome<()> {
-    let installed = said("rustc", &["--print", "target-libdir", "--target", TARGET]);
+pub(crate) fn run(with_images: bool) -> TaskResult<()> {
+    let installed = command_output("rustc", &["--print", "target-libdir", "--target", TARGET]);
     if !std::path::Path::new(&installed).exists() {
         return Err(format!("the target is missing: rustup target add {TARGET}").into());
     }
-    if said("musl-gcc", &["--version"]).is_empty() {
+    if command_output("musl-gcc", &["--version"]).is_empty() {
         return Err("a C compiler for it is missing: the package musl-tools has musl-gcc".into());
     }
     let built = build(&[
@@ -37,9 +37,9 @@ pub(crate) fn run(with_images: bool) -> Outcome<()> {
     let path = directory.join("bub");
     let size = std::fs::copy(program, &path)?;
     let shown = path.to_string_lossy();
-    let packed = said("sh", &["-c", "gzip -9 <\"$0\" | wc -c", &shown]);
+    let packed = command_output("sh", &["-c", "gzip -9 <\"$0\" | wc -c", &shown]);
     // It says this on its standard error when there is nothing to link.
-    let linked = said("sh", &["-c", "ldd \"$0\" 2>&1", &shown]);
+    let linked = command_output("sh", &["-c", "ldd \"$0\" 2>&1", &shown]);
     if !linked.contains("statically linked") && !linked.contains("not a dynamic executable") {
         return Err(format!("{shown} is not static:\n{linked}").into());
     }
@@ -50,10 +50,10 @@ pub(crate) fn run(with_images: bool) -> Outcome<()> {
     if with_images { images() } else { Ok(()) }
 }
 
-fn images() -> Outcome<()> {
+fn images() -> TaskResult<()> {
     let builder = ["docker", "podman"]
         .into_iter()
-        .find(|program| !said(program, &["--version"]).is_empty());
+        .find(|program| !command_output(program, &["--version"]).is_empty());
     let builder = builder.ok_or("images are built by docker or podman, and neither is here")?;
     for (name, stage) in IMAGES {
         let mut build = Command::new(builder);
@@ -69,7 +69,7 @@ fn images() -> Outcome<()> {
             )
             .into());
         }
-        let size = said(
+        let size = command_output(
             builder,
             &["image", "inspect", "--format", "{{.Size}}", name],
         );

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// One thing that was measured.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Figure {
+pub(crate) struct Measurement {
     /// Crate and benchmark.
     pub(crate) bench: String,
     /// Its parts with slashes between them; a size comes last.
@@ -18,7 +18,7 @@ pub(crate) struct Figure {
     pub(crate) peak: Option<f64>,
 }
 
-impl Figure {
+impl Measurement {
     /// The value in nanoseconds, if it is a time.
     pub(crate) fn nanos(&self) -> Option<f64> {
         time_unit(&self.unit).map(|unit| self.value * unit)
@@ -64,8 +64,8 @@ fn scaled(unit: &str, base: &str) -> Option<f64> {
     })
 }
 
-pub(crate) fn parse(bench: &str, output: &str) -> Vec<Figure> {
-    let mut reader = Reader {
+pub(crate) fn parse(bench: &str, output: &str) -> Vec<Measurement> {
+    let mut reader = BenchOutputParser {
         bench,
         figures: Vec::new(),
         column: None,
@@ -76,9 +76,9 @@ pub(crate) fn parse(bench: &str, output: &str) -> Vec<Figure> {
     reader.figures
 }
 
-struct Reader<'a> {
+struct BenchOutputParser<'a> {
     bench: &'a str,
-    figures: Vec<Figure>,
+    figures: Vec<Measurement>,
     /// Where the best of the samples stands in the table.
     column: Option<usize>,
     /// The names above the current line, its own included.
@@ -87,7 +87,7 @@ struct Reader<'a> {
     section: &'static str,
 }
 
-impl Reader<'_> {
+impl BenchOutputParser<'_> {
     fn line(&mut self, line: &str) {
         if let Some(figure) = line.strip_prefix("figure ") {
             let mut words = figure.split(' ');
@@ -144,12 +144,12 @@ impl Reader<'_> {
 
     fn add(&mut self, name: String, value: f64, unit: &str) {
         let (bench, unit) = (self.bench.to_owned(), unit.to_owned());
-        self.figures.push(Figure {
+        self.figures.push(Measurement {
             bench,
             name,
             value,
             unit,
-            ..Figure::default()
+            ..Measurement::default()
         });
     }
 }

@@ -35,14 +35,14 @@ dist    builds the static binary for Linux into target/dist and says what it wei
           --images      the images of Containerfile too, by docker or podman
 picture runs a chat with a scripted model and writes docs/images/session.svg";
 
-pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+pub(crate) type TaskResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["bench", options @ ..] => {
-            bench::Options::parse(options).and_then(|options| bench::run(&options))
+            bench::BenchOptions::parse(options).and_then(|options| bench::run(&options))
         }
         ["dist"] => dist::run(false),
         ["dist", "--images"] => dist::run(true),
@@ -66,7 +66,7 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// Builds with cargo; the programs that came of it, as cargo's messages about them.
-pub(crate) fn build(args: &[&str]) -> Outcome<Vec<Value>> {
+pub(crate) fn build(args: &[&str]) -> TaskResult<Vec<Value>> {
     eprintln!("cargo {}", args.join(" "));
     let output = Command::new(env!("CARGO"))
         .args(args)
@@ -87,7 +87,7 @@ pub(crate) fn build(args: &[&str]) -> Outcome<Vec<Value>> {
 }
 
 /// What a program prints, or nothing.
-pub(crate) fn said(program: &str, args: &[&str]) -> String {
+pub(crate) fn command_output(program: &str, args: &[&str]) -> String {
     let output = Command::new(program)
         .args(args)
         .current_dir(root())

@@ -2,11 +2,11 @@
 
 use std::process::{Command, Stdio};
 
-use crate::{Outcome, build, root};
+use crate::{TaskResult, build, root};
 
 const PATH: &str = "docs/images/session.svg";
 
-pub(crate) fn run() -> Outcome<()> {
+pub(crate) fn run() -> TaskResult<()> {
     let built = build(&[
         "build",
         "--locked",

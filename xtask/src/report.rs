@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use crate::{
-    Outcome,
+    TaskResult,
     baseline::{self, Baseline},
-    divan::Figure,
+    divan::Measurement,
     root,
 };
 
@@ -16,7 +16,7 @@ pub(crate) fn tables(
     machine: &[(&'static str, String)],
     is_quick: bool,
     baselines: &[Baseline],
-    figures: &[Figure],
+    figures: &[Measurement],
 ) -> String {
     let facts: Vec<String> = machine
         .iter()
@@ -94,20 +94,23 @@ pub(crate) fn tables(
 }
 
 /// How often the baseline fits into a time.
-pub(crate) fn ratio(figure: &Figure, baselines: &[Baseline]) -> Option<(&'static str, f64)> {
+pub(crate) fn ratio(figure: &Measurement, baselines: &[Baseline]) -> Option<(&'static str, f64)> {
     let name = baseline::name_for(&figure.bench, &figure.name);
     let found = baselines.iter().find(|one| one.name == name)?;
     Some((name, figure.nanos()? / found.nanos))
 }
 
 /// Figures that were measured at three sizes or more, and the others.
-fn partition(figures: &[Figure]) -> (Vec<&Figure>, Vec<&Figure>) {
-    let all: Vec<&Figure> = figures.iter().collect();
+fn partition(figures: &[Measurement]) -> (Vec<&Measurement>, Vec<&Measurement>) {
+    let all: Vec<&Measurement> = figures.iter().collect();
     all.iter()
         .partition(|figure| sizes_of(&all, figure).len() >= 3)
 }
 
-fn series<'a>(figures: &'a [&Figure], like: &'a Figure) -> impl Iterator<Item = (u64, &'a Figure)> {
+fn series<'a>(
+    figures: &'a [&Measurement],
+    like: &'a Measurement,
+) -> impl Iterator<Item = (u64, &'a Measurement)> {
     let name = like.size().map(|(name, _)| name);
     let same = figures.iter().filter(move |one| one.bench == like.bench);
     same.filter_map(move |one| {
@@ -116,11 +119,11 @@ fn series<'a>(figures: &'a [&Figure], like: &'a Figure) -> impl Iterator<Item = 
     })
 }
 
-fn sizes_of(figures: &[&Figure], like: &Figure) -> Vec<u64> {
+fn sizes_of(figures: &[&Measurement], like: &Measurement) -> Vec<u64> {
     series(figures, like).map(|(size, _)| size).collect()
 }
 
-fn growing(figure: &Figure) -> String {
+fn growing(figure: &Measurement) -> String {
     let mut text = figure.per_item.map_or_else(|| value(figure), nanos);
     if let Some(peak) = figure.peak {
         let _ = write!(text, ", {}", bytes(peak));
@@ -128,7 +131,7 @@ fn growing(figure: &Figure) -> String {
     text
 }
 
-fn value(figure: &Figure) -> String {
+fn value(figure: &Measurement) -> String {
     match (figure.nanos(), figure.unit.as_str()) {
         (Some(time), _) => nanos(time),
         (None, "bytes") => bytes(figure.value),
@@ -176,7 +179,7 @@ fn thousands(number: u64) -> String {
 }
 
 /// Puts the tables between the markers of the page.
-pub(crate) fn write_docs(tables: &str) -> Outcome<()> {
+pub(crate) fn write_docs(tables: &str) -> TaskResult<()> {
     let path = root().join("docs/performance.md");
     let page = std::fs::read_to_string(&path)?;
     let (before, rest) = page

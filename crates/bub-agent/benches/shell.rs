@@ -6,7 +6,7 @@
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
-use bub_agent::shell::{Launcher, Request, SUBCOMMAND, Shells, supervise};
+use bub_agent::shell::{Launcher, SUBCOMMAND, ShellRequest, Shells, supervise};
 use bub_kernel::CancellationToken;
 use bub_settings::{Environment, Loader};
 use divan::Bencher;
@@ -55,9 +55,9 @@ fn run(bencher: Bencher<'_, '_>, launcher: Option<Launcher>) {
     .load()
     .expect("defaults");
     let shells = Shells::new(Arc::new(settings), launcher);
-    let request = Request {
+    let request = ShellRequest {
         command: "true".to_owned(),
-        ..Request::default()
+        ..ShellRequest::default()
     };
     bencher.bench_local(|| {
         let cancel = CancellationToken::new();

@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 
-use bub_agent::{Answering, Builtin, BuiltinOptions};
-use bub_kernel::{BoxError, ChannelMessage, Framework, Inbound, Prompt, Running, Sender, hooks};
+use bub_agent::{BuiltinAgent, BuiltinOptions, ModelOverride};
+use bub_kernel::{
+    BoxError, ChannelMessage, Framework, Inbound, Prompt, RunningScope, Sender, hooks,
+};
 use bub_model::{FinishReason, ModelEvent, ToolCallDelta};
 use bub_settings::{Environment, Loader};
 use bub_tape::{Entry, Tape, TapeName};
@@ -49,7 +51,7 @@ fn echo_turn_with_builtin(bencher: Bencher<'_, '_>) {
     let framework = Framework::builder()
         .settings(Arc::new(settings))
         .plugin_with("builtin", |context| {
-            Ok::<_, BoxError>(Builtin::new(context, BuiltinOptions::default()))
+            Ok::<_, BoxError>(BuiltinAgent::new(context, BuiltinOptions::default()))
         })
         .plugin("echo", Echo)
         .build();
@@ -64,14 +66,14 @@ fn echo_turn_with_builtin(bencher: Bencher<'_, '_>) {
 }
 
 /// A framework on a fresh home whose model asks for `calls` tools, one after the other, and then answers.
-struct House {
+struct TurnFixture {
     framework: Framework,
     runtime: Runtime,
-    _running: Running,
+    _running: RunningScope,
     _home: tempfile::TempDir,
 }
 
-impl House {
+impl TurnFixture {
     fn new(durability: &str, calls: usize) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -92,7 +94,7 @@ impl House {
             .sections(bub_kernel::settings::sections())
             .load()
             .expect("settings");
-        let answering = Answering(Box::new(move |_, request| {
+        let answering = ModelOverride(Box::new(move |_, request| {
             let done = request
                 .messages
                 .iter()
@@ -109,7 +111,7 @@ impl House {
             .workspace(workspace)
             .settings(Arc::new(settings))
             .plugin_with("builtin", |context| {
-                Ok::<_, BoxError>(Builtin::new(context, options))
+                Ok::<_, BoxError>(BuiltinAgent::new(context, options))
             })
             .build();
         let running = runtime.block_on(framework.running()).expect("a scope");
@@ -186,21 +188,21 @@ fn call(number: usize) -> Vec<ModelEvent> {
 /// A whole turn of the agent: session, state, prompt, view, model, record, render. On a file tape.
 #[divan::bench(args = ["os", "always"])]
 fn agent_turn(bencher: Bencher<'_, '_>, durability: &str) {
-    House::new(durability, 0).turns(bencher);
+    TurnFixture::new(durability, 0).turns(bencher);
 }
 
 /// The same with ten tool steps: the difference to the turn without, divided by ten, is the cost of a step.
 #[divan::bench(args = ["os", "always"])]
 fn agent_turn_of_ten_tool_steps(bencher: Bencher<'_, '_>, durability: &str) {
-    House::new(durability, 10).turns(bencher);
+    TurnFixture::new(durability, 10).turns(bencher);
 }
 
 /// The same turn on a tape that has a million entries before it.
 #[divan::bench(sample_count = 20)]
 fn agent_turn_on_a_million_entries(bencher: Bencher<'_, '_>) {
-    let house = House::new("os", 0);
-    house.runtime.block_on(async {
-        let tape = house.tape();
+    let fixture = TurnFixture::new("os", 0);
+    fixture.runtime.block_on(async {
+        let tape = fixture.tape();
         for _ in 0..1000 {
             let batch = (0..1000)
                 .map(|number| Entry::message("user", format!("message {number}")))
@@ -211,5 +213,5 @@ fn agent_turn_on_a_million_entries(bencher: Bencher<'_, '_>) {
             .await
             .expect("an anchor");
     });
-    house.turns(bencher);
+    fixture.turns(bencher);
 }

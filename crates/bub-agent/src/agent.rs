@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use crate::{
     agent_loop::{AgentLoop, Calibration},
-    emit, offline,
+    emitter, no_model,
     policy::Policy,
-    runner::stream_command,
     shell::Shells,
     skills::Skills,
-    toolbox::Toolbox,
-    usage::DailyCap,
+    tool_runner::stream_command,
+    tool_set::ToolSet,
+    usage::DailyLimit,
 };
 
 /// What answers prompts when no plugin does.
@@ -30,25 +30,25 @@ pub struct Agent {
     client: ModelClient,
     settings: Arc<Settings>,
     calibration: Calibration,
-    cap: DailyCap,
-    answering: Option<Arc<Answering>>,
+    cap: DailyLimit,
+    answering: Option<Arc<ModelOverride>>,
     policy: Policy,
     skills: Arc<Skills>,
     shells: Arc<Shells>,
-    all_tools: OnceLock<Arc<Toolbox>>,
+    all_tools: OnceLock<Arc<ToolSet>>,
 }
 
 /// A service that answers model calls in place of the network: a script in a test, a model in the same process.
-pub struct Answering(pub Box<AnswerCall>);
+pub struct ModelOverride(pub Box<ModelOverrideFn>);
 
 /// Answers one call of a model.
-pub type AnswerCall = dyn Fn(&ModelId, &ChatRequest) -> Vec<ModelEvent> + Send + Sync;
+pub type ModelOverrideFn = dyn Fn(&ModelId, &ChatRequest) -> Vec<ModelEvent> + Send + Sync;
 
 /// A run of the agent: a turn, or a run nested in one, with the tools it may use.
 #[derive(Clone)]
 pub(crate) struct AgentTask {
     pub(crate) turn: Turn,
-    pub(crate) tools: Arc<Toolbox>,
+    pub(crate) tools: Arc<ToolSet>,
 }
 
 impl Agent {
@@ -56,7 +56,7 @@ impl Agent {
     pub(crate) fn new(
         framework: FrameworkRef,
         settings: Arc<Settings>,
-        answering: Option<Arc<Answering>>,
+        answering: Option<Arc<ModelOverride>>,
         skills: Arc<Skills>,
         shells: Arc<Shells>,
     ) -> Self {
@@ -65,7 +65,7 @@ impl Agent {
         let models = models
             .map(Arc::new)
             .map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
-        let cap = DailyCap::new(&settings);
+        let cap = DailyLimit::new(&settings);
         Self {
             framework,
             models,
@@ -90,11 +90,14 @@ impl Agent {
         if prompt.is_empty() {
             let text = "error: empty prompt";
             let end = StreamEvent::Final(json!({"ok": false, "text": text}));
-            return Ok(ModelStream::of([StreamEvent::Text(text.to_owned()), end]));
+            return Ok(ModelStream::from_events([
+                StreamEvent::Text(text.to_owned()),
+                end,
+            ]));
         }
         let task = AgentTask {
             turn: turn.clone(),
-            tools: self.toolbox(turn.framework(), turn.state())?,
+            tools: self.tool_set(turn.framework(), turn.state())?,
         };
         if prompt.is_command() {
             return Ok(stream_command(Arc::clone(self), task, prompt.text()));
@@ -111,10 +114,10 @@ impl Agent {
     ) -> Result<ModelStream> {
         let models = self.candidates(task.turn.state()).await?;
         if models.is_empty() {
-            return Ok(offline::guide(&task.turn));
+            return Ok(no_model::no_model_answer(&task.turn));
         }
         let agent = Arc::clone(self);
-        Ok(emit::stream(move |events| async move {
+        Ok(emitter::stream(move |events| async move {
             let cancel = CancellationToken::new();
             // Whatever ends the run ends what it started.
             let _guard = cancel.clone().drop_guard();
@@ -132,14 +135,14 @@ impl Agent {
     }
 
     /// The tools that a model may use in a turn. All of them together are the same for every turn.
-    fn toolbox(&self, framework: &Framework, state: &State) -> Result<Arc<Toolbox>> {
+    fn tool_set(&self, framework: &Framework, state: &State) -> Result<Arc<ToolSet>> {
         let all = self
             .all_tools
-            .get_or_init(|| Arc::new(Toolbox::of(for_models(framework))));
+            .get_or_init(|| Arc::new(ToolSet::new(for_models(framework))));
         match state.get("allowed_tools") {
             Some(Value::Array(names)) => {
                 let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
-                Ok(Arc::new(Toolbox::of(crate::tools::resolve(
+                Ok(Arc::new(ToolSet::new(crate::tools::resolve(
                     &names,
                     all.tools(),
                 )?)))
@@ -150,7 +153,7 @@ impl Agent {
 
     /// The tools that a model may use in a turn.
     pub(crate) fn tools_for(&self, turn: &Turn) -> Result<Vec<Arc<dyn Tool>>> {
-        let tools = self.toolbox(turn.framework(), turn.state())?;
+        let tools = self.tool_set(turn.framework(), turn.state())?;
         Ok(tools.tools().to_vec())
     }
 
@@ -177,9 +180,9 @@ impl Agent {
         models: Vec<ModelId>,
         request: ChatRequest,
         options: CallOptions,
-    ) -> Result<bub_model::ModelStream> {
+    ) -> Result<bub_model::ModelEventStream> {
         if let (Some(answering), Some(model)) = (&self.answering, models.first()) {
-            return Ok(bub_model::ModelStream::answered(
+            return Ok(bub_model::ModelEventStream::answered(
                 model.clone(),
                 (answering.0)(model, &request),
             ));
@@ -233,7 +236,7 @@ impl Agent {
     }
 
     /// The cap of the day.
-    pub(crate) fn cap(&self) -> &DailyCap {
+    pub(crate) fn cap(&self) -> &DailyLimit {
         &self.cap
     }
 

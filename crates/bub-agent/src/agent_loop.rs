@@ -7,11 +7,11 @@
 //! What happened is on the tape before the next thing happens, so a turn can end at any point: by an error, by
 //! being cancelled, by the death of the process.
 
-mod breaker;
 mod budget;
 mod calls;
 mod digest;
 mod handoff;
+mod repeat_guard;
 mod step;
 
 use std::sync::Arc;
@@ -26,24 +26,24 @@ use bub_tape::Entry;
 use serde_json::{Value, json};
 
 pub(crate) use self::budget::{Calibration, estimate};
-use self::{breaker::Breaker, step::Failure};
+use self::{repeat_guard::RepeatGuard, step::StepError};
 use crate::{
     agent::{Agent, AgentTask},
-    emit::Emitter,
-    runner::run_command,
+    emitter::Emitter,
     settings::MAX_STEPS,
-    toolbox::Toolbox,
+    tool_runner::run_command,
+    tool_set::ToolSet,
 };
 
 /// How much of a prompt the events of the loop repeat: the whole stands in its message.
-const PROMPT_CHARS: usize = 1000;
+const MAX_EVENT_PROMPT_CHARS: usize = 1000;
 
 /// One run of the agent loop.
 pub(crate) struct AgentLoop {
     pub(crate) agent: Arc<Agent>,
     /// The turn, or the run nested in it.
     pub(crate) turn: Turn,
-    pub(crate) tools: Arc<Toolbox>,
+    pub(crate) tools: Arc<ToolSet>,
     /// The model of the run, and what to try when it fails.
     pub(crate) models: Vec<ModelId>,
     pub(crate) events: Emitter,
@@ -54,7 +54,7 @@ pub(crate) struct AgentLoop {
 }
 
 /// How a step ended.
-enum Step {
+enum StepOutcome {
     /// The model has nothing more to ask.
     Done,
     /// There are results to show it; these events tell of them, once they are on the tape.
@@ -63,8 +63,8 @@ enum Step {
 
 /// What a turn remembers from step to step.
 #[derive(Default)]
-struct Memory {
-    breaker: Breaker,
+struct LoopState {
+    breaker: RepeatGuard,
     /// Whether an earlier step said something.
     has_spoken: bool,
     /// Whether the model was asked to hand off, since the last handoff.
@@ -77,14 +77,16 @@ impl AgentLoop {
     /// Runs the turn to its end.
     pub(crate) async fn run(self, prompt: Prompt) -> Result<()> {
         let (steps, said) = match self.turn.tape().resume_point() {
-            Some(ResumePoint::Answered(text)) => return self.say_again(text.clone()).await,
-            Some(ResumePoint::AttemptsExhausted) => return Err(self.fail(given_up()).await),
+            Some(ResumePoint::Answered(text)) => return self.resend_answer(text.clone()).await,
+            Some(ResumePoint::AttemptsExhausted) => {
+                return Err(self.fail(attempts_exhausted()).await);
+            }
             Some(ResumePoint::AfterSteps { steps, text }) => (*steps, text.as_str()),
             Some(ResumePoint::Command(_)) | None => (0, ""),
         };
         self.turn.tape().append_later(self.loop_start(&prompt));
         let most = self.agent.settings().get(&MAX_STEPS);
-        let (mut prompt, mut number, mut memory) = (prompt, steps + 1, Memory::default());
+        let (mut prompt, mut number, mut memory) = (prompt, steps + 1, LoopState::default());
         if !said.is_empty() {
             self.events.send(StreamEvent::Text(said.to_owned())).await;
             memory.has_spoken = true;
@@ -105,18 +107,18 @@ impl AgentLoop {
             let outcome = self.step(&prompt, &mut memory).await;
             number += 1;
             match outcome {
-                Ok(Step::Done) if !self.turn.has_steering() => {
+                Ok(StepOutcome::Done) if !self.turn.has_steering() => {
                     self.turn.tape().complete();
                     return Ok(());
                 }
-                Ok(Step::Done) => self.advance(&mut prompt, number).await?,
-                Ok(Step::Continue(events)) => {
+                Ok(StepOutcome::Done) => self.advance(&mut prompt, number).await?,
+                Ok(StepOutcome::Continue(events)) => {
                     self.advance(&mut prompt, number).await?;
                     for event in events {
                         self.events.send(event).await;
                     }
                 }
-                Err(Failure {
+                Err(StepError {
                     error,
                     is_overflow: true,
                 }) if overflows == 0 => {
@@ -139,7 +141,7 @@ impl AgentLoop {
         }
         let (waiting, commands) = self.turn.take_steering().await?;
         for command in commands {
-            self.run_steered(&command).await;
+            self.run_steered_command(&command).await;
         }
         let text = self
             .turn
@@ -163,7 +165,7 @@ impl AgentLoop {
 
     /// Runs a command that somebody sent meanwhile, with that person's rights. What it says goes to the chat, not to the
     /// model.
-    async fn run_steered(&self, command: &Inbound) {
+    async fn run_steered_command(&self, command: &Inbound) {
         let task = AgentTask {
             turn: self.turn.on_behalf_of(command.sender()),
             tools: Arc::clone(&self.tools),
@@ -200,7 +202,7 @@ impl AgentLoop {
     }
 
     /// The answer is on the tape; whoever waits for it has not got it.
-    async fn say_again(&self, text: String) -> Result<()> {
+    async fn resend_answer(&self, text: String) -> Result<()> {
         self.events.send(StreamEvent::Text(text.clone())).await;
         self.events
             .send(StreamEvent::Final(json!({"ok": true, "text": text})))
@@ -224,14 +226,14 @@ impl AgentLoop {
 }
 
 /// The message has ended the process too often.
-fn given_up() -> Error {
+fn attempts_exhausted() -> Error {
     let text = "This message could not be handled: bub stopped unexpectedly each time it was tried. It will not be tried \
                 again; what was done is on the session's tape.";
     Error::new(ErrorKind::Unknown, text)
 }
 
 fn shortened(text: &str) -> String {
-    match text.char_indices().nth(PROMPT_CHARS) {
+    match text.char_indices().nth(MAX_EVENT_PROMPT_CHARS) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
     }

@@ -12,7 +12,7 @@ use bub_settings::{HOME, Redactor};
 use bub_tape::{Durability, FileStore, Sidecar, TapeStore};
 
 use crate::{
-    agent::{Agent, Answering},
+    agent::{Agent, ModelOverride},
     prompt, sessions,
     shell::{Launcher, Shells},
     skills::Skills,
@@ -22,11 +22,11 @@ use crate::{
 };
 
 /// How long commands have to end when the program does.
-const SHELLS_DEADLINE: Duration = Duration::from_secs(5);
+const SHELL_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Defaults for every stage of a turn. Registered first, so everything else comes before it.
 #[derive(Debug)]
-pub struct Builtin {
+pub struct BuiltinAgent {
     framework: FrameworkRef,
     redactor: Redactor,
     agent: Arc<Agent>,
@@ -41,7 +41,7 @@ pub struct BuiltinOptions {
     /// Starts commands under a supervisor; without one they run directly.
     pub launcher: Option<Launcher>,
     /// Answers model calls in place of providers.
-    pub answering: Option<Arc<Answering>>,
+    pub answering: Option<Arc<ModelOverride>>,
 }
 
 impl std::fmt::Debug for BuiltinOptions {
@@ -50,7 +50,7 @@ impl std::fmt::Debug for BuiltinOptions {
     }
 }
 
-impl Builtin {
+impl BuiltinAgent {
     /// Makes the plugin from the settings the program loaded.
     pub fn new(context: &PluginContext<'_>, options: BuiltinOptions) -> Self {
         let settings = context.settings;
@@ -82,11 +82,11 @@ impl Builtin {
 }
 
 #[hooks(crate = bub_kernel)]
-impl Builtin {
+impl BuiltinAgent {
     async fn resolve_session(&self, message: &Envelope) -> Result<String> {
         let own = message.session_id().filter(|id| !id.trim().is_empty());
         let id = own.map_or_else(|| message.chat_session(), Cow::into_owned);
-        sessions::in_use(&self.framework()?, id).await
+        sessions::current_session(&self.framework()?, id).await
     }
 
     async fn load_state(&self, message: &Envelope, turn: &Turn) -> Result<StatePatch> {
@@ -170,7 +170,7 @@ impl Builtin {
         let role = turn.map_or(Role::Guest, |turn| turn.sender().role);
         let text = format!(
             "An error occurred at stage '{stage}': {}",
-            shown(error, role)
+            error_text(error, role)
         );
         let text = self.redactor.redact(&text);
         let mut notice = reply(message, &session_id, &text, MessageKind::Error);
@@ -191,17 +191,17 @@ impl Builtin {
     }
 
     fn continue_prompt(&self, state: &State) -> String {
-        prompt::go_on(state.get_str("context").as_deref())
+        prompt::continuation_prompt(state.get_str("context").as_deref())
     }
 
     fn provide_tape_sidecar(&self) -> Sidecar {
-        Sidecar::new(spill::SIDECAR)
+        Sidecar::new(spill::SPILL_SIDECAR)
     }
 
     fn provide_steering_inbox(&self) -> Provided<dyn SteeringInbox> {
         Provided::with_guard(
             Arc::new(MemorySteeringInbox::default()),
-            StopShells(Arc::clone(&self.shells)),
+            StopShellsGuard(Arc::clone(&self.shells)),
         )
     }
 
@@ -214,12 +214,12 @@ impl Builtin {
 }
 
 /// What commands left running ends with the scope.
-struct StopShells(Arc<Shells>);
+struct StopShellsGuard(Arc<Shells>);
 
-impl ScopeGuard for StopShells {
+impl ScopeGuard for StopShellsGuard {
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
-            self.0.stop_all(SHELLS_DEADLINE).await;
+            self.0.stop_all(SHELL_STOP_TIMEOUT).await;
             Ok(())
         })
     }
@@ -239,7 +239,7 @@ fn reply(message: &Envelope, session_id: &str, content: &str, kind: MessageKind)
 }
 
 /// An error in words. What only concerns the computer, its addresses and its settings, is for its owner.
-fn shown(error: &Error, role: Role) -> String {
+fn error_text(error: &Error, role: Role) -> String {
     let text = error.to_string();
     let is_place = |word: &str| {
         let word = word.trim_matches(|letter: char| letter.is_ascii_punctuation() && letter != '/');

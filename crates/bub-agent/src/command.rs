@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 /// A parsed command.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Command {
+pub enum CommaCommand {
     /// A call of a tool. Values are text; the tool makes of them what it needs.
     Tool {
         /// The tool's name.
@@ -26,7 +26,7 @@ pub enum Command {
 }
 
 /// Parses a command, with or without its leading comma.
-pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<Command> {
+pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<CommaCommand> {
     let line = line.trim();
     let line = line.strip_prefix(',').unwrap_or(line).trim();
     if line.is_empty() {
@@ -39,11 +39,11 @@ pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<Command> {
         .map(|tool| tool.spec())
         .find(|spec| spec.name == name)
     {
-        Some(spec) => Ok(Command::Tool {
+        Some(spec) => Ok(CommaCommand::Tool {
             name,
             arguments: arguments(spec, words)?,
         }),
-        None => Ok(Command::Shell {
+        None => Ok(CommaCommand::Shell {
             line: line.to_owned(),
         }),
     }

@@ -1,6 +1,6 @@
 //! The builtin plugin: sensible defaults for every stage of a turn.
 //!
-//! * [`Builtin`]: the hooks; any of them is replaced by a plugin that is registered later.
+//! * [`BuiltinAgent`]: the hooks; any of them is replaced by a plugin that is registered later.
 //! * [`Agent`]: answers prompts; `turn` is its loop, `offline` what it says when there is no model.
 //! * [`tools`]: what the model can do; `runner` makes one call, also for a person's [`command`].
 //! * [`policy`]: who may use which tool, and who is asked.
@@ -17,11 +17,10 @@ mod agent;
 mod agent_loop;
 mod builtin;
 pub mod command;
-mod emit;
-mod offline;
+mod emitter;
+mod no_model;
 pub mod policy;
 mod prompt;
-mod runner;
 mod sessions;
 pub mod settings;
 pub mod shell;
@@ -29,16 +28,17 @@ mod skills;
 mod spill;
 mod steering;
 mod system_prompt;
-mod toolbox;
+mod tool_runner;
+mod tool_set;
 pub mod tools;
 pub mod usage;
 pub mod web;
 
-pub use agent::{Agent, AnswerCall, Answering};
-pub use builtin::{Builtin, BuiltinOptions};
+pub use agent::{Agent, ModelOverride, ModelOverrideFn};
+pub use builtin::{BuiltinAgent, BuiltinOptions};
 #[doc(hidden)]
 pub use skills::read_skill;
-pub use skills::{LoadedSkills, Problem as SkillProblem, Skill, SkillSource, Skills};
+pub use skills::{LoadedSkills, Skill, SkillProblem, SkillSource, Skills};
 
 /// Bits nobody can guess.
 pub(crate) fn random() -> u128 {

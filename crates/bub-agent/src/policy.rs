@@ -1,8 +1,8 @@
 //! Who may do what: every tool call is decided here, whether a model asked for it or a person typed it.
 //!
-//! * [`Policy`]: the rules of the configuration, then the defaults; [`Policy::decide`] gives a [`Verdict`].
+//! * [`Policy`]: the rules of the configuration, then the defaults; [`Policy::decide`] gives a [`PolicyDecision`].
 //! * `rule`: one rule, read and matched. `glob`: its patterns.
-//! * `approvals`: what happens when the verdict is [`Action::Ask`].
+//! * `approvals`: what happens when the verdict is [`PolicyAction::Ask`].
 //!
 //! What fails denies: a policy that cannot be read allows nothing.
 
@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, ErrorKind, Role, Sender, ToolSpec};
-use bub_settings::{Origin, Settings};
+use bub_settings::{SettingSource, Settings};
 use serde_json::{Map, Value};
 
 use crate::settings::{FS_CONFINE, POLICY_APPROVAL_TIMEOUT, POLICY_RULES};
 
-pub use approvals::{Approval, Decision, Question, ask};
-pub use rule::{Action, Rule};
+pub use approvals::{Approval, ApprovalOutcome, ApprovalParams, ask};
+pub use rule::{PolicyAction, PolicyRule};
 
 /// What members may use without a rule: tools that read, and change nothing but the session they are used in.
 const MEMBER_TOOLS: [&str; 9] = [
@@ -39,7 +39,7 @@ const MEMBER_TOOLS: [&str; 9] = [
 #[derive(Debug)]
 pub struct Policy {
     /// The rules, or what is wrong with them.
-    rules: Result<Vec<Rule>, String>,
+    rules: Result<Vec<PolicyRule>, String>,
     owners: Vec<String>,
     approval_timeout: Duration,
     confine: bool,
@@ -47,23 +47,23 @@ pub struct Policy {
 
 /// What is to happen to a tool call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
+pub struct PolicyDecision {
     /// What to do.
-    pub action: Action,
+    pub action: PolicyAction,
     /// What decided: `rule 2`, or a default.
     pub rule: String,
     /// Where that rule is written. For the owner's eyes: it names files of this computer.
-    pub origin: Origin,
+    pub origin: SettingSource,
     /// Why, in the words of the rule.
     pub reason: Option<String>,
 }
 
-impl Verdict {
-    fn default(action: Action, rule: &str) -> Self {
+impl PolicyDecision {
+    fn default(action: PolicyAction, rule: &str) -> Self {
         Self {
             action,
             rule: rule.to_owned(),
-            origin: Origin::Default,
+            origin: SettingSource::Default,
             reason: None,
         }
     }
@@ -74,10 +74,10 @@ impl Verdict {
     }
 }
 
-fn denied(tool: &str, why: &str) -> Error {
+fn denied(tool: &str, cause: &str) -> Error {
     Error::new(
         ErrorKind::Tool,
-        format!("Tool '{tool}' denied by policy: {why}"),
+        format!("Tool '{tool}' denied by policy: {cause}"),
     )
 }
 
@@ -91,9 +91,9 @@ impl Policy {
             .map(|(index, map)| {
                 let origin = settings
                     .origin(&format!("policy.rules.{index}"))
-                    .unwrap_or(Origin::Default);
+                    .unwrap_or(SettingSource::Default);
                 let place = origin.to_string();
-                Rule::read(map, index + 1, origin)
+                PolicyRule::read(map, index + 1, origin)
                     .map_err(|problem| format!("{place}: rule {}: {problem}", index + 1))
             });
         let owners = settings.get(&OWNERS);
@@ -116,7 +116,7 @@ impl Policy {
     }
 
     /// The configured rules, in the order in which they are asked.
-    pub fn rules(&self) -> &[Rule] {
+    pub fn rules(&self) -> &[PolicyRule] {
         self.rules.as_deref().unwrap_or_default()
     }
 
@@ -155,7 +155,7 @@ impl Policy {
     }
 
     /// Whether the `fs` tools stay inside the workspace: always, for anybody but the owner.
-    pub fn confines(&self, sender: &Sender) -> bool {
+    pub fn confines_files(&self, sender: &Sender) -> bool {
         self.confine || self.rules.is_err() || sender.role != Role::Owner
     }
 
@@ -165,11 +165,11 @@ impl Policy {
         sender: &Sender,
         tool: &ToolSpec,
         arguments: &Map<String, Value>,
-    ) -> Verdict {
+    ) -> PolicyDecision {
         // The details name files of this computer; `bub policy` has them.
         let Ok(rules) = &self.rules else {
-            return Verdict::default(
-                Action::Deny,
+            return PolicyDecision::default(
+                PolicyAction::Deny,
                 "the policy has a mistake, so nothing is allowed",
             );
         };
@@ -177,7 +177,7 @@ impl Policy {
             .iter()
             .find(|rule| rule.fits(sender, &tool.name, arguments))
         {
-            return Verdict {
+            return PolicyDecision {
                 action: rule.action,
                 rule: format!("rule {}", rule.number),
                 origin: rule.origin.clone(),
@@ -185,13 +185,16 @@ impl Policy {
             };
         }
         match sender.role {
-            Role::Owner => Verdict::default(Action::Allow, "owners may use every tool"),
+            Role::Owner => {
+                PolicyDecision::default(PolicyAction::Allow, "owners may use every tool")
+            }
             Role::Member if MEMBER_TOOLS.contains(&tool.name.as_str()) => {
-                Verdict::default(Action::Allow, "members may use tools that only read")
+                PolicyDecision::default(PolicyAction::Allow, "members may use tools that only read")
             }
-            Role::Member if tool.name == "quit" => {
-                Verdict::default(Action::Allow, "members may end what runs in their session")
-            }
+            Role::Member if tool.name == "quit" => PolicyDecision::default(
+                PolicyAction::Allow,
+                "members may end what runs in their session",
+            ),
             // They see to it themselves that they reach no other chat.
             Role::Member
                 if tool
@@ -199,13 +202,15 @@ impl Policy {
                     .split_once('.')
                     .is_some_and(|(of, _)| of == sender.channel) =>
             {
-                Verdict::default(
-                    Action::Allow,
+                PolicyDecision::default(
+                    PolicyAction::Allow,
                     "members may use the tools of the channel they write by",
                 )
             }
-            Role::Member => Verdict::default(Action::Deny, "members may use only tools that read"),
-            Role::Guest => Verdict::default(Action::Deny, "guests may use no tools"),
+            Role::Member => {
+                PolicyDecision::default(PolicyAction::Deny, "members may use only tools that read")
+            }
+            Role::Guest => PolicyDecision::default(PolicyAction::Deny, "guests may use no tools"),
         }
     }
 }

@@ -8,10 +8,10 @@ use jiff::Zoned;
 use serde_json::{Value, json};
 
 /// So many letters of a document reach the model.
-const DOCUMENT_LIMIT: usize = 100_000;
+const MAX_DOCUMENT_CHARS: usize = 100_000;
 
 /// What keeps a turn going from step to step.
-pub(crate) fn go_on(context: Option<&str>) -> String {
+pub(crate) fn continuation_prompt(context: Option<&str>) -> String {
     let text = "Go on until everything that was asked for is done; then answer.";
     context.map_or_else(
         || text.to_owned(),
@@ -106,7 +106,7 @@ async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
         .await?
         .ok_or_else(|| Error::unknown("it cannot be had"))?;
     let text = String::from_utf8(bytes).map_err(|_| Error::unknown("it is no text"))?;
-    let (shown, note) = match text.char_indices().nth(DOCUMENT_LIMIT) {
+    let (shown, note) = match text.char_indices().nth(MAX_DOCUMENT_CHARS) {
         Some((end, _)) => (text.get(..end).unwrap_or_default(), "\n[cut off here]"),
         None => (text.as_str(), ""),
     };
@@ -117,7 +117,7 @@ async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
 
 /// Whether a document can be read as it is.
 fn is_text(mime: &str, name: &str) -> bool {
-    const TYPES: [&str; 8] = [
+    const TEXT_MEDIA_TYPES: [&str; 8] = [
         "json",
         "xml",
         "yaml",
@@ -127,7 +127,7 @@ fn is_text(mime: &str, name: &str) -> bool {
         "x-sh",
         "sql",
     ];
-    const ENDINGS: [&str; 20] = [
+    const TEXT_EXTENSIONS: [&str; 20] = [
         "c", "cfg", "conf", "cpp", "css", "csv", "go", "h", "ini", "java", "json", "log", "md",
         "py", "rs", "sh", "toml", "txt", "yaml", "yml",
     ];
@@ -140,12 +140,13 @@ fn is_text(mime: &str, name: &str) -> bool {
     if let Some(of) = mime.strip_prefix("application/")
         && of != "octet-stream"
     {
-        return TYPES.contains(&of) || of.ends_with("+json") || of.ends_with("+xml");
+        return TEXT_MEDIA_TYPES.contains(&of) || of.ends_with("+json") || of.ends_with("+xml");
     }
     let ending = name
         .rsplit_once('.')
         .map(|(_, ending)| ending.to_ascii_lowercase());
-    mime.starts_with("text/") || ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
+    mime.starts_with("text/")
+        || ending.is_some_and(|ending| TEXT_EXTENSIONS.contains(&ending.as_str()))
 }
 
 /// Sound has to be sent along: only a data URL of an audio type will do.

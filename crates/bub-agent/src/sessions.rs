@@ -9,26 +9,29 @@ use bub_tape::TapeName;
 /// The event on the tape of a chat's first session that names the session in use.
 pub(crate) const SESSION_SWITCH_EVENT: &str = "session_switch";
 
-const MARK: char = '~';
+const SESSION_SEPARATOR: char = '~';
 
 /// The id that all sessions of a chat have in common.
-pub(crate) fn chat_of(session_id: &str) -> &str {
+pub(crate) fn chat_id_of(session_id: &str) -> &str {
     session_id
-        .split_once(MARK)
+        .split_once(SESSION_SEPARATOR)
         .map_or(session_id, |(chat, _)| chat)
 }
 
 /// An id for one more session of the same chat.
 pub(crate) fn fresh_id(session_id: &str) -> SessionId {
     let stamp = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%3f");
-    SessionId::from(format!("{}{MARK}{stamp}", chat_of(session_id)))
+    SessionId::from(format!(
+        "{}{SESSION_SEPARATOR}{stamp}",
+        chat_id_of(session_id)
+    ))
 }
 
 /// The session that is in use in the chat of that id.
-pub(crate) async fn in_use(framework: &Framework, session_id: String) -> Result<String> {
+pub(crate) async fn current_session(framework: &Framework, session_id: String) -> Result<String> {
     let Some(store) = framework
         .tape_store()
-        .filter(|_| !session_id.contains(MARK))
+        .filter(|_| !session_id.contains(SESSION_SEPARATOR))
     else {
         return Ok(session_id);
     };

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use bub_settings::{Declared, Key, Section};
+use bub_settings::{AnySetting, Section, SettingKey};
 use serde_json::{Map, Value};
 
 /// How many steps a turn may take. The original has no limit; 100 stops a runaway loop.
-pub static MAX_STEPS: Key<Option<u64>> = Key::new(
+pub static MAX_STEPS: SettingKey<Option<u64>> = SettingKey::new(
     "max_steps",
     Some(100),
     "Most steps of one turn; null for no limit.",
@@ -14,11 +14,11 @@ pub static MAX_STEPS: Key<Option<u64>> = Key::new(
 .at_least(1);
 
 /// How long an answer may be.
-pub static MAX_TOKENS: Key<u64> =
-    Key::new("max_tokens", 16_384, "Most tokens of one answer.").at_least(1);
+pub static MAX_TOKENS: SettingKey<u64> =
+    SettingKey::new("max_tokens", 16_384, "Most tokens of one answer.").at_least(1);
 
 /// Options of each model call. Trusted, because some providers take addresses and headers here.
-pub static COMPLETION_ARGS: Key<Map<String, Value>> = Key::new(
+pub static COMPLETION_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "completion_args",
     (),
     "Options for every model call, the weakest of all sources.",
@@ -26,14 +26,14 @@ pub static COMPLETION_ARGS: Key<Map<String, Value>> = Key::new(
 .trusted();
 
 /// From which size a tool's output is put aside.
-pub static SPILL_THRESHOLD: Key<u64> = Key::new(
+pub static SPILL_THRESHOLD: SettingKey<u64> = SettingKey::new(
     "spill.threshold",
     4096,
     "Size in characters above which tool output is put aside; 0 never.",
 );
 
 /// What people may do. Trusted: it is policy.
-pub static POLICY_RULES: Key<Vec<Map<String, Value>>> = Key::new(
+pub static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
     "policy.rules",
     (),
     "Rules for tool calls, the first that fits decides: a list of maps with roles, channels, tools, arguments, action, reason.",
@@ -41,7 +41,7 @@ pub static POLICY_RULES: Key<Vec<Map<String, Value>>> = Key::new(
 .trusted();
 
 /// How long an answer is waited for. Trusted: it is policy.
-pub static POLICY_APPROVAL_TIMEOUT: Key<Duration> = Key::new(
+pub static POLICY_APPROVAL_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "policy.approval_timeout_seconds",
     Duration::from_mins(5),
     "Time in seconds after which a tool call that nobody approved is denied.",
@@ -49,7 +49,7 @@ pub static POLICY_APPROVAL_TIMEOUT: Key<Duration> = Key::new(
 .trusted();
 
 /// Whether files outside the workspace are out of reach. Trusted: it is policy.
-pub static FS_CONFINE: Key<bool> = Key::new(
+pub static FS_CONFINE: SettingKey<bool> = SettingKey::new(
     "fs.confine",
     false,
     "Keep the fs tools inside the workspace, for owners too.",
@@ -57,7 +57,7 @@ pub static FS_CONFINE: Key<bool> = Key::new(
 .trusted();
 
 /// Which variables a skill gets once it is loaded. Trusted: it is policy.
-pub static SKILLS_ENV: Key<Map<String, Value>> = Key::new(
+pub static SKILLS_ENV: SettingKey<Map<String, Value>> = SettingKey::new(
     "skills.env",
     (),
     "Variables a skill may ask for: a map of skill to names, `project:name` for a skill of the workspace.",
@@ -65,7 +65,7 @@ pub static SKILLS_ENV: Key<Map<String, Value>> = Key::new(
 .trusted();
 
 /// Who in the own network may be read. Trusted: it is policy.
-pub static WEB_ALLOW_PRIVATE: Key<Vec<String>> = Key::new(
+pub static WEB_ALLOW_PRIVATE: SettingKey<Vec<String>> = SettingKey::new(
     "web.allow_private",
     "",
     "Hosts (`wiki.corp`, `*.corp`) and networks (`10.1.0.0/16`) that `web.fetch` may reach although they are private.",
@@ -73,7 +73,7 @@ pub static WEB_ALLOW_PRIVATE: Key<Vec<String>> = Key::new(
 .trusted();
 
 /// Whether proxies are used. Trusted: a proxy looks names up itself.
-pub static WEB_PROXY: Key<bool> = Key::new(
+pub static WEB_PROXY: SettingKey<bool> = SettingKey::new(
     "web.proxy",
     true,
     "Let `web.fetch` use the proxies of the environment (`HTTPS_PROXY` and the like).",
@@ -81,7 +81,7 @@ pub static WEB_PROXY: Key<bool> = Key::new(
 .trusted();
 
 /// How many tokens a day. Trusted: a workspace must not lift it.
-pub static USAGE_DAILY_TOKENS: Key<Option<u64>> = Key::new(
+pub static USAGE_DAILY_TOKENS: SettingKey<Option<u64>> = SettingKey::new(
     "usage.daily_tokens",
     None,
     "Most tokens of one day, input and output; null for no limit.",
@@ -89,20 +89,20 @@ pub static USAGE_DAILY_TOKENS: Key<Option<u64>> = Key::new(
 .trusted();
 
 /// How much money a day. Trusted: a workspace must not lift it.
-pub static USAGE_DAILY_COST: Key<Option<f64>> = Key::new(
+pub static USAGE_DAILY_COST: SettingKey<Option<f64>> = SettingKey::new(
     "usage.daily_cost",
     None,
     "Most US dollars of one day; null for no limit.",
 )
 .trusted();
 
-static ROOT: &[&dyn Declared] = &[&MAX_STEPS, &MAX_TOKENS, &COMPLETION_ARGS];
-static SPILL: &[&dyn Declared] = &[&SPILL_THRESHOLD];
-static POLICY: &[&dyn Declared] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
-static FS: &[&dyn Declared] = &[&FS_CONFINE];
-static SKILLS: &[&dyn Declared] = &[&SKILLS_ENV];
-static WEB: &[&dyn Declared] = &[&WEB_ALLOW_PRIVATE, &WEB_PROXY];
-static USAGE: &[&dyn Declared] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
+static ROOT: &[&dyn AnySetting] = &[&MAX_STEPS, &MAX_TOKENS, &COMPLETION_ARGS];
+static SPILL: &[&dyn AnySetting] = &[&SPILL_THRESHOLD];
+static POLICY: &[&dyn AnySetting] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
+static FS: &[&dyn AnySetting] = &[&FS_CONFINE];
+static SKILLS: &[&dyn AnySetting] = &[&SKILLS_ENV];
+static WEB: &[&dyn AnySetting] = &[&WEB_ALLOW_PRIVATE, &WEB_PROXY];
+static USAGE: &[&dyn AnySetting] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
 
 /// The sections with these settings, for `Loader::sections`. The one without a name adds to the root.
 pub fn sections() -> [Section; 7] {

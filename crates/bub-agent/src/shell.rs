@@ -25,8 +25,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use output::Output;
-use process::{Process, Start};
+use output::OutputBuffer;
+use process::{Process, SpawnRequest};
 
 mod output;
 mod process;
@@ -35,21 +35,21 @@ pub use bub_sandbox::{Launcher, SUBCOMMAND, supervise};
 pub use process::Exit;
 
 /// Most commands that run at a time.
-const MOST_RUNNING: usize = 64;
+const MAX_RUNNING_SHELLS: usize = 64;
 /// So many that ended are kept to be read.
-const MOST_ENDED: usize = 32;
+const MAX_FINISHED_SHELLS: usize = 32;
 /// How long a command may take to end when it is asked to.
-const GRACE: Duration = Duration::from_secs(3);
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long one that was killed is waited for. A process of another user is not ours to end.
-const LAST_WAIT: Duration = Duration::from_secs(1);
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long what a shell left running has to end, before the shell's end is all that is waited for.
-const SETTLE: Duration = Duration::from_millis(150);
+const ORPHAN_GRACE_PERIOD: Duration = Duration::from_millis(150);
 /// How long the end of the output is waited for. Somebody who got away may hold it open.
-const DRAIN: Duration = Duration::from_secs(1);
+const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the supervisor may take to start a command.
-const START: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Where a shell is when the search path has none.
-const USUAL_PLACES: &str = "/bin:/usr/bin:/usr/local/bin";
+const DEFAULT_SHELL_PATH: &str = "/bin:/usr/bin:/usr/local/bin";
 
 /// The commands that run or ran, of all sessions.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub struct Shells {
 
 /// A command to run.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct ShellRequest {
     /// For the shell.
     pub command: String,
     /// The session that owns it.
@@ -77,7 +77,7 @@ pub struct Request {
 
 /// What a command in the foreground came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ShellOutcome {
     /// How its shell ended; nothing if it took too long and was ended.
     pub exit: Option<Exit>,
     /// What it printed, stdout and stderr as they came.
@@ -91,13 +91,13 @@ pub struct Outcome {
 pub struct Shell {
     id: String,
     session: SessionId,
-    output: Mutex<Output>,
-    progress: watch::Sender<Progress>,
+    output: Mutex<OutputBuffer>,
+    progress: watch::Sender<ShellStatus>,
     stop: CancellationToken,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct ShellStatus {
     exit: Option<Exit>,
     /// The shell was the last process: what is left to do takes no time.
     is_alone: bool,
@@ -111,20 +111,20 @@ impl Shells {
             settings,
             launcher,
             all: Mutex::default(),
-            room: Arc::new(Semaphore::new(MOST_RUNNING)),
+            room: Arc::new(Semaphore::new(MAX_RUNNING_SHELLS)),
         }
     }
 
     /// Starts a command and lets it run.
-    pub async fn start(&self, request: Request) -> Result<Arc<Shell>> {
+    pub async fn start(&self, request: ShellRequest) -> Result<Arc<Shell>> {
         let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| {
             failed(format!(
-                "{MOST_RUNNING} commands are running already; end one with bash.kill"
+                "{MAX_RUNNING_SHELLS} commands are running already; end one with bash.kill"
             ))
         })?;
         let process = self.launch(&request).await?;
         let shell = self.add(request.session, request.live);
-        tokio::spawn(Arc::clone(&shell).attend(process, room));
+        tokio::spawn(Arc::clone(&shell).supervise(process, room));
         Ok(shell)
     }
 
@@ -133,17 +133,17 @@ impl Shells {
     /// What its shell leaves running goes on; it ends with the session or the program.
     pub async fn run(
         &self,
-        request: Request,
+        request: ShellRequest,
         limit: Duration,
         cancel: &CancellationToken,
-    ) -> Result<Outcome> {
+    ) -> Result<ShellOutcome> {
         if cancel.is_cancelled() {
             return Err(cancelled());
         }
         let shell = self.start(request).await?;
         let abandoned = shell.stop.clone().drop_guard();
         let exit = tokio::select! {
-            exit = shell.exited() => Some(exit),
+            exit = shell.wait_exit() => Some(exit),
             () = sleep(limit) => None,
             () = cancel.cancelled() => {
                 shell.end().await;
@@ -155,18 +155,18 @@ impl Shells {
             shell.stop.cancel();
         }
         let may_go_on = exit.is_some() && !shell.progress.borrow().is_alone;
-        let patience = if may_go_on {
-            SETTLE
+        let wait_timeout = if may_go_on {
+            ORPHAN_GRACE_PERIOD
         } else {
-            GRACE + LAST_WAIT + DRAIN
+            TERMINATE_TIMEOUT + KILL_TIMEOUT + OUTPUT_DRAIN_TIMEOUT
         };
-        let is_over = timeout(patience, shell.over()).await.is_ok();
+        let is_over = timeout(wait_timeout, shell.wait_all()).await.is_ok();
         abandoned.disarm();
         if is_over {
             self.forget(&shell);
         }
         let left_running = (!is_over).then(|| shell.id.clone());
-        Ok(Outcome {
+        Ok(ShellOutcome {
             exit,
             output: shell.lock_output().all(),
             left_running,
@@ -203,7 +203,7 @@ impl Shells {
         }
     }
 
-    async fn launch(&self, request: &Request) -> Result<Process> {
+    async fn launch(&self, request: &ShellRequest) -> Result<Process> {
         if request.command.contains('\0') {
             return Err(failed(
                 "the command contains a NUL byte, which no program can be given".into(),
@@ -222,14 +222,14 @@ impl Shells {
         let environment = self.environment(&request.granted);
         let shell = find_shell(&environment)
             .ok_or_else(|| failed("neither bash nor sh was found in PATH; install one".into()))?;
-        let start = Start {
+        let start = SpawnRequest {
             launcher: self.launcher.as_ref().map(|launcher| launcher.0.as_path()),
             shell,
             command: &request.command,
             directory: request.directory.as_deref(),
             environment,
         };
-        let started = timeout(START, start.start()).await;
+        let started = timeout(START_TIMEOUT, start.start()).await;
         started.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|error| match error.kind() {
             io::ErrorKind::ArgumentListTooLong => failed(format!(
                 "the command is too long for the system ({} bytes); write it to a file and run that",
@@ -255,11 +255,11 @@ impl Shells {
         let mut all = self.lock();
         let mut excess = all
             .iter()
-            .filter(|shell| shell.is_over())
+            .filter(|shell| shell.is_finished())
             .count()
-            .saturating_sub(MOST_ENDED - 1);
+            .saturating_sub(MAX_FINISHED_SHELLS - 1);
         all.retain(|shell| {
-            let is_evicted = excess > 0 && shell.is_over();
+            let is_evicted = excess > 0 && shell.is_finished();
             excess -= usize::from(is_evicted);
             !is_evicted
         });
@@ -270,7 +270,7 @@ impl Shells {
         let shell = Arc::new(Shell {
             id,
             session,
-            output: Mutex::new(Output::told_to(live)),
+            output: Mutex::new(OutputBuffer::with_live_output(live)),
             progress: watch::Sender::default(),
             stop: CancellationToken::new(),
         });
@@ -299,7 +299,7 @@ impl Shell {
     }
 
     /// Whether no process of it is left.
-    pub fn is_over(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.progress.borrow().is_over
     }
 
@@ -316,11 +316,11 @@ impl Shell {
     /// Ends all its processes: asked first, killed after a grace period.
     pub async fn end(&self) {
         self.stop.cancel();
-        self.over().await;
+        self.wait_all().await;
     }
 
     /// Waits until its shell has ended.
-    pub async fn exited(&self) -> Exit {
+    pub async fn wait_exit(&self) -> Exit {
         let mut progress = self.progress.subscribe();
         let ended = progress.wait_for(|progress| progress.exit.is_some()).await;
         ended
@@ -330,7 +330,7 @@ impl Shell {
     }
 
     /// Waits until none of its processes is left and all their output is there.
-    pub async fn over(&self) {
+    pub async fn wait_all(&self) {
         let _ = self
             .progress
             .subscribe()
@@ -339,38 +339,38 @@ impl Shell {
     }
 
     /// Watches the command until it is over.
-    async fn attend(self: Arc<Self>, process: Process, _room: OwnedSemaphorePermit) {
+    async fn supervise(self: Arc<Self>, process: Process, _room: OwnedSemaphorePermit) {
         let Process {
             mut watch,
-            reins,
+            control,
             output,
         } = process;
         let mut reader = tokio::spawn(Arc::clone(&self).collect(output));
         let _reader = AbortOnDrop(reader.abort_handle());
         let watching = async {
             let (exit, is_alone) = watch.exited().await;
-            self.progress.send_replace(Progress {
+            self.progress.send_replace(ShellStatus {
                 exit: Some(exit),
                 is_alone,
                 is_over: false,
             });
-            watch.gone().await;
+            watch.wait_gone().await;
         };
         let stopping = async {
             self.stop.cancelled().await;
-            reins.terminate();
-            sleep(GRACE).await;
-            reins.kill();
-            sleep(LAST_WAIT).await;
+            control.terminate();
+            sleep(TERMINATE_TIMEOUT).await;
+            control.kill();
+            sleep(KILL_TIMEOUT).await;
         };
-        tokio::select! { () = watching => reins.let_go(), () = stopping => {} }
+        tokio::select! { () = watching => control.release(), () = stopping => {} }
         self.finish_reading(&mut reader).await;
         self.progress
             .send_modify(|progress| progress.is_over = true);
     }
 
     async fn finish_reading(&self, reader: &mut JoinHandle<()>) {
-        if timeout(DRAIN, &mut *reader).await.is_err() {
+        if timeout(OUTPUT_DRAIN_TIMEOUT, &mut *reader).await.is_err() {
             reader.abort();
         }
         self.lock_output().finish();
@@ -384,7 +384,7 @@ impl Shell {
         }
     }
 
-    fn lock_output(&self) -> MutexGuard<'_, Output> {
+    fn lock_output(&self) -> MutexGuard<'_, OutputBuffer> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -422,7 +422,7 @@ fn find_shell(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
         .find(|(name, _)| name == "PATH")
         .map(|(_, path)| path.as_os_str());
     let directories: Vec<_> =
-        std::env::split_paths(path.unwrap_or(USUAL_PLACES.as_ref())).collect();
+        std::env::split_paths(path.unwrap_or(DEFAULT_SHELL_PATH.as_ref())).collect();
     let mut candidates = ["bash", "sh"].iter().flat_map(|name| {
         directories
             .iter()

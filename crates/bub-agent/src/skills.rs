@@ -32,14 +32,14 @@ pub use frontmatter::read_skill;
 pub use loaded::LoadedSkills;
 pub(crate) use prompt::is_allowed;
 
-const DIRECTORY: &str = ".agents/skills";
-const LEGACY_DIRECTORY: &str = ".agent/skills";
+const SKILLS_DIR: &str = ".agents/skills";
+const LEGACY_SKILLS_DIR: &str = ".agent/skills";
 
 /// Workspaces whose skills are remembered; with more, all are forgotten.
-const MOST_WORKSPACES: usize = 64;
+const MAX_CACHED_WORKSPACES: usize = 64;
 
 /// Warnings that are remembered in order not to repeat them.
-const MOST_WARNINGS: usize = 1000;
+const MAX_REMEMBERED_WARNINGS: usize = 1000;
 
 /// Where a skill comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,17 +79,17 @@ pub struct Skill {
     description: String,
     source: SkillSource,
     asks: Vec<String>,
-    text: Text,
+    text: SkillText,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Text {
+enum SkillText {
     File(PathBuf),
     Builtin(&'static str),
 }
 
 impl Skill {
-    fn new(name: &str, source: SkillSource, frontmatter: Frontmatter, text: Text) -> Self {
+    fn new(name: &str, source: SkillSource, frontmatter: Frontmatter, text: SkillText) -> Self {
         let Frontmatter { description, asks } = frontmatter;
         Self {
             name: name.to_owned(),
@@ -123,22 +123,22 @@ impl Skill {
     /// Where its text stands, for people and models.
     pub fn location(&self) -> String {
         match &self.text {
-            Text::File(file) => file.display().to_string(),
-            Text::Builtin(_) => "(part of bub)".to_owned(),
+            SkillText::File(file) => file.display().to_string(),
+            SkillText::Builtin(_) => "(part of bub)".to_owned(),
         }
     }
 }
 
 /// A `SKILL.md` that cannot be used, or a directory that cannot be searched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Problem {
+pub struct SkillProblem {
     /// The file.
     pub file: PathBuf,
     /// What is wrong with it.
     pub reason: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SkillProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.file.display(), self.reason)
     }
@@ -147,14 +147,14 @@ impl fmt::Display for Problem {
 /// The skills of every workspace this process works in.
 pub struct Skills {
     settings: Arc<Settings>,
-    found: Mutex<HashMap<PathBuf, Arc<Found>>>,
+    found: Mutex<HashMap<PathBuf, Arc<WorkspaceSkills>>>,
     bundled: OnceLock<Vec<Arc<Skill>>>,
     python: OnceLock<PathBuf>,
     warned: Mutex<HashSet<String>>,
 }
 
 /// The skills of one workspace, each name once, sorted.
-struct Found {
+struct WorkspaceSkills {
     skills: Vec<Arc<Skill>>,
     scan: Scan,
 }
@@ -179,17 +179,17 @@ impl Skills {
     /// The skills to use in a workspace, sorted by name. A name that is there twice stands for the first of project,
     /// global and builtin.
     pub fn list(&self, workspace: Option<&Path>) -> Vec<Arc<Skill>> {
-        self.found(workspace).skills.clone()
+        self.workspace_skills(workspace).skills.clone()
     }
 
     /// What looks like a skill and is none, and why.
-    pub fn problems(&self, workspace: Option<&Path>) -> Vec<Problem> {
-        self.found(workspace).scan.problems.clone()
+    pub fn problems(&self, workspace: Option<&Path>) -> Vec<SkillProblem> {
+        self.workspace_skills(workspace).scan.problems.clone()
     }
 
     /// The skill of that name, whatever its case.
     pub fn find(&self, workspace: Option<&Path>, name: &str) -> Option<Arc<Skill>> {
-        find(&self.found(workspace).skills, name).cloned()
+        find(&self.workspace_skills(workspace).skills, name).cloned()
     }
 
     /// The text of a skill with everything filled in, which counts as loaded from now on.
@@ -227,8 +227,8 @@ impl Skills {
 
     fn body(&self, skill: &Skill) -> String {
         let (text, directory) = match &skill.text {
-            Text::Builtin(text) => (Ok((*text).to_owned()), None),
-            Text::File(file) => (scan::read(file), file.parent()),
+            SkillText::Builtin(text) => (Ok((*text).to_owned()), None),
+            SkillText::File(file) => (scan::read(file), file.parent()),
         };
         let text = text.unwrap_or_else(|reason| {
             self.warn_once(format!("{}: {reason}", skill.location()));
@@ -251,7 +251,7 @@ impl Skills {
         template.render(&frontmatter::body(&text), &mut warn)
     }
 
-    fn found(&self, workspace: Option<&Path>) -> Arc<Found> {
+    fn workspace_skills(&self, workspace: Option<&Path>) -> Arc<WorkspaceSkills> {
         let key = workspace.unwrap_or(Path::new(""));
         let known = self
             .found
@@ -264,15 +264,15 @@ impl Skills {
         }
         let found = Arc::new(self.scan(workspace));
         let mut all = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MOST_WORKSPACES {
+        if all.len() >= MAX_CACHED_WORKSPACES {
             all.clear();
         }
         all.insert(key.to_owned(), Arc::clone(&found));
         found
     }
 
-    fn scan(&self, workspace: Option<&Path>) -> Found {
-        let scan = Scan::of(&self.roots(workspace));
+    fn scan(&self, workspace: Option<&Path>) -> WorkspaceSkills {
+        let scan = Scan::new(&self.roots(workspace));
         let mut skills: Vec<Arc<Skill>> = Vec::new();
         for skill in scan
             .skills
@@ -284,7 +284,7 @@ impl Skills {
             }
         }
         skills.sort_by(|one, other| one.name.cmp(&other.name));
-        Found { skills, scan }
+        WorkspaceSkills { skills, scan }
     }
 
     fn roots(&self, workspace: Option<&Path>) -> Vec<(PathBuf, SkillSource)> {
@@ -292,19 +292,19 @@ impl Skills {
             .settings
             .environment()
             .user_home()
-            .map(|home| home.join(DIRECTORY));
+            .map(|home| home.join(SKILLS_DIR));
         // In the home directory itself, the user's skills are the user's.
         let project = workspace
-            .map(|workspace| workspace.join(DIRECTORY))
+            .map(|workspace| workspace.join(SKILLS_DIR))
             .filter(|project| {
                 !global
                     .as_ref()
                     .is_some_and(|global| is_same_directory(project, global))
             });
-        let legacy = workspace.map(|workspace| workspace.join(LEGACY_DIRECTORY));
+        let legacy = workspace.map(|workspace| workspace.join(LEGACY_SKILLS_DIR));
         if let Some(legacy) = legacy.as_ref().filter(|legacy| legacy.is_dir()) {
             self.warn_once(format!(
-                "{}: move these skills to {DIRECTORY}, where others look for them",
+                "{}: move these skills to {SKILLS_DIR}, where others look for them",
                 legacy.display()
             ));
         }
@@ -320,7 +320,7 @@ impl Skills {
 
     fn warn_once(&self, text: String) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-        if warned.len() >= MOST_WARNINGS {
+        if warned.len() >= MAX_REMEMBERED_WARNINGS {
             warned.clear();
         }
         if !warned.contains(&text) {

@@ -2,15 +2,15 @@
 
 use bub_kernel::{Result, TurnTape, tape_error};
 use bub_settings::Settings;
-use bub_tape::{AnchorSearch, Entry, Kind, Span, Tape};
+use bub_tape::{AnchorQuery, Entry, EntryKind, EntryRange, Tape};
 use serde_json::{Value, json};
 
 use crate::settings::SPILL_THRESHOLD;
 
 /// The sidecar that holds it.
-pub(crate) const SIDECAR: &str = "spill";
+pub(crate) const SPILL_SIDECAR: &str = "spill";
 /// The tool that reads it: its own output stays where it is.
-pub(crate) const READER: &str = "spill.read";
+pub(crate) const SPILL_READ_TOOL: &str = "spill.read";
 
 const CHUNK_BYTES: usize = 16_384;
 const PREVIEW_CHARS: usize = 600;
@@ -26,13 +26,13 @@ pub(crate) fn fits(settings: &Settings, text: &str) -> bool {
 }
 
 /// Stores a text that is too big and returns what is shown in its place.
-pub(crate) async fn put_aside(
+pub(crate) async fn spill(
     turn: &TurnTape,
     settings: &Settings,
     tool: &str,
     text: String,
 ) -> String {
-    if tool == READER || fits(settings, &text) {
+    if tool == SPILL_READ_TOOL || fits(settings, &text) {
         return text;
     }
     let handle = new_handle();
@@ -72,7 +72,7 @@ async fn store(
     text: &str,
     tool: &str,
 ) -> Result<()> {
-    let sidecar = turn.tape().sidecar(SIDECAR).map_err(tape_error)?;
+    let sidecar = turn.tape().sidecar(SPILL_SIDECAR).map_err(tape_error)?;
     let mut batch = Vec::with_capacity(chunks.len() * 2 + 3);
     for (index, chunk) in chunks.iter().enumerate() {
         batch.push(Entry::anchor(&chunk_anchor(handle, index), None));
@@ -101,15 +101,15 @@ async fn store(
 }
 
 /// A part of what was put aside, counted in chunks from the start or from the end.
-pub(crate) struct Wanted {
+pub(crate) struct ChunkRange {
     pub(crate) cursor: usize,
     pub(crate) count: usize,
     pub(crate) from_end: bool,
 }
 
 /// Reads a part of what was put aside, as `spill.read` shows it.
-pub(crate) async fn read(tape: &Tape, handle: &str, wanted: &Wanted) -> Result<String> {
-    let Ok(sidecar) = tape.sidecar(SIDECAR) else {
+pub(crate) async fn read(tape: &Tape, handle: &str, wanted: &ChunkRange) -> Result<String> {
+    let Ok(sidecar) = tape.sidecar(SPILL_SIDECAR) else {
         return Ok(
             "[spilled tool results are unavailable: the tape has no spill sidecar]".to_owned(),
         );
@@ -138,7 +138,7 @@ pub(crate) async fn read(tape: &Tape, handle: &str, wanted: &Wanted) -> Result<S
         let chunk = after_anchor(&sidecar, &chunk_anchor(handle, index)).await?;
         let text = chunk
             .as_ref()
-            .filter(|entry| entry.kind == Kind::ToolResult)
+            .filter(|entry| entry.kind == EntryKind::ToolResult)
             .and_then(|entry| entry.payload.get("results")?.as_array()?.first()?.as_str());
         match text {
             Some(text) => content.push_str(text),
@@ -164,13 +164,13 @@ pub(crate) async fn read(tape: &Tape, handle: &str, wanted: &Wanted) -> Result<S
 
 async fn after_anchor(sidecar: &Tape, name: &str) -> Result<Option<Entry>> {
     let mark = sidecar
-        .marks(AnchorSearch::LatestNamed(name.to_owned()))
+        .marks(AnchorQuery::LatestNamed(name.to_owned()))
         .await
         .map_err(tape_error)?
         .pop();
     match mark {
         Some(mark) => sidecar
-            .first_of(Span::after(mark.position))
+            .first_of(EntryRange::after(mark.position))
             .await
             .map_err(tape_error),
         None => Ok(None),

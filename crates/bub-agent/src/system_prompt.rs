@@ -13,10 +13,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// The file in which a workspace tells agents about itself, and a person about one session.
-const NOTES: &str = "AGENTS.md";
+const AGENTS_FILE: &str = "AGENTS.md";
 
 /// More than this is no note but a mistake.
-const MOST_BYTES: u64 = 256 * 1024;
+const MAX_NOTES_BYTES: u64 = 256 * 1024;
 
 const INSTRUCTIONS: &str = "\
 <general_instruction>
@@ -35,7 +35,7 @@ tape tools and hand off: write an anchor whose summary holds all that the next p
 </context_contract>";
 
 /// Longer names of directories are cut, with a hash of the whole behind them.
-const LONGEST_NAME: usize = 120;
+const MAX_DIR_NAME_BYTES: usize = 120;
 
 /// The fragment for a turn: the instructions, the workspace's notes and those of the session. A file that is missing or
 /// cannot be read is left out.
@@ -65,14 +65,14 @@ pub(crate) fn build(state: &State, home: &Path) -> String {
 /// then be read to the model.
 fn workspace_file(workspace: &Path) -> Option<PathBuf> {
     static WARNED: Once = Once::new();
-    let found = workspace.join(NOTES).canonicalize().ok()?;
+    let found = workspace.join(AGENTS_FILE).canonicalize().ok()?;
     if workspace
         .canonicalize()
         .is_ok_and(|workspace| found.starts_with(workspace))
     {
         return Some(found);
     }
-    let file = workspace.join(NOTES);
+    let file = workspace.join(AGENTS_FILE);
     WARNED.call_once(|| {
         tracing::warn!(
             "{} leads out of the workspace: it is not read",
@@ -87,7 +87,7 @@ pub(crate) fn session_file(home: &Path, session_id: &str) -> Option<PathBuf> {
     (!session_id.is_empty()).then(|| {
         home.join("sessions")
             .join(directory_name(session_id))
-            .join(NOTES)
+            .join(AGENTS_FILE)
     })
 }
 
@@ -103,8 +103,8 @@ fn directory_name(session_id: &str) -> String {
             }
         }
     }
-    if name.len() > LONGEST_NAME {
-        name.truncate(LONGEST_NAME / 2);
+    if name.len() > MAX_DIR_NAME_BYTES {
+        name.truncate(MAX_DIR_NAME_BYTES / 2);
         // No byte is written like this, so no short id has such a name.
         let _ = write!(name, "%h{:x}", Sha256::digest(session_id));
     }
@@ -113,7 +113,7 @@ fn directory_name(session_id: &str) -> String {
 
 fn notes(file: &Path) -> String {
     let mut bytes = Vec::new();
-    match open_notes(file).map(|file| file.take(MOST_BYTES).read_to_end(&mut bytes)) {
+    match open_notes(file).map(|file| file.take(MAX_NOTES_BYTES).read_to_end(&mut bytes)) {
         Some(Ok(_)) => String::from_utf8_lossy(&bytes).trim().to_owned(),
         Some(Err(_)) | None => String::new(),
     }

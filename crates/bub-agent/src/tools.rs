@@ -24,7 +24,7 @@ pub use tape::{tape_anchors, tape_info, tape_search};
 pub use web::WebTools;
 
 use self::{session::SessionTools, subagent::SubagentTool};
-use crate::{agent::Agent, shell::Shells, skills::Skills, web::Web};
+use crate::{agent::Agent, shell::Shells, skills::Skills, web::WebClient};
 
 /// Registers the builtin tools. The model sees them in this order.
 pub(crate) fn register(
@@ -43,7 +43,7 @@ pub(crate) fn register(
     context.add_tool(tape::tape_reset());
     context.add_tool(tape::tape_handoff());
     context.add_tool(tape_anchors());
-    context.add_tools(Arc::new(WebTools::new(Web::new(context.settings))).tools());
+    context.add_tools(Arc::new(WebTools::new(WebClient::new(context.settings))).tools());
     context.add_tool(SubagentTool::new(Arc::clone(agent)));
     context.add_tool(help());
     context.add_tools(Arc::new(SessionTools::with_agent(Arc::clone(agent))).tools());

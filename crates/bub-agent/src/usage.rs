@@ -1,32 +1,32 @@
 //! What models were used, and what that cost: read from the events `run` on the tapes.
 //!
-//! * [`Tokens`]: counts of one call or of many, and their cost.
+//! * [`TokenCounts`]: counts of one call or of many, and their cost.
 //! * [`report()`]: the calls on all tapes, by session, model or day.
 //! * `cap`: the most that a day may cost.
 
-mod cap;
+mod daily_limit;
 mod report;
 
 use std::{ops::AddAssign, ops::Range, sync::Arc};
 
-use bub_model::{Catalogue, ModelId, Price};
+use bub_model::{Catalog, ModelId, Price};
 use bub_settings::Settings;
-use bub_tape::{Entry, Kind, Sieve, Span, TapeName, TapeStore};
+use bub_tape::{Entry, EntryKind, EntryRange, LineFilter, TapeName, TapeStore};
 use futures_util::{Stream, TryStreamExt as _};
 use jiff::Timestamp;
 use memchr::memmem;
 use serde_json::Value;
 
-pub(crate) use self::cap::DailyCap;
-pub use self::report::{By, Row, report};
+pub(crate) use self::daily_limit::DailyLimit;
+pub use self::report::{GroupBy, UsageRow, report};
 
 /// Why the caps of the day let none of these models be called now, as a turn would say it.
-pub async fn refusal(
+pub async fn daily_limit_error(
     settings: &Settings,
     models: &[ModelId],
-    catalogue: &Catalogue,
+    catalogue: &Catalog,
 ) -> Option<String> {
-    let checked = cap::DailyCap::new(settings)
+    let checked = daily_limit::DailyLimit::new(settings)
         .check(models, catalogue, None)
         .await;
     checked.err().map(|error| error.message().to_owned())
@@ -34,7 +34,7 @@ pub async fn refusal(
 
 /// Tokens of one call, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tokens {
+pub struct TokenCounts {
     /// All input.
     pub input: u64,
     /// Of the input: what the provider's cache had.
@@ -45,7 +45,7 @@ pub struct Tokens {
     pub output: u64,
 }
 
-impl Tokens {
+impl TokenCounts {
     /// Reads what a `run` event says about a call.
     pub fn from_usage(usage: &Value) -> Option<Self> {
         let number = |path: &str| usage.pointer(path).and_then(Value::as_u64);
@@ -93,7 +93,7 @@ impl Tokens {
     }
 }
 
-impl AddAssign for Tokens {
+impl AddAssign for TokenCounts {
     fn add_assign(&mut self, other: Self) {
         self.input = self.input.saturating_add(other.input);
         self.cached = self.cached.saturating_add(other.cached);
@@ -103,17 +103,17 @@ impl AddAssign for Tokens {
 }
 
 /// A call of a model.
-struct Call {
+struct UsageRecord {
     at: Timestamp,
     /// As it stands on the tape.
     model: String,
-    tokens: Tokens,
+    tokens: TokenCounts,
 }
 
-impl Call {
+impl UsageRecord {
     /// The call that an entry records; a subagent's are on the tape of whoever sent it.
     fn read(entry: &Entry) -> Option<Self> {
-        if entry.kind != Kind::Event || !matches!(entry.name()?, "run" | "subagent.run") {
+        if entry.kind != EntryKind::Event || !matches!(entry.name()?, "run" | "subagent.run") {
             return None;
         }
         let data = entry.data()?;
@@ -125,7 +125,7 @@ impl Call {
         Some(Self {
             at: entry.timestamp()?,
             model,
-            tokens: Tokens::from_usage(data.get("usage")?)?,
+            tokens: TokenCounts::from_usage(data.get("usage")?)?,
         })
     }
 
@@ -138,19 +138,19 @@ impl Call {
 fn calls<'a>(
     store: &'a dyn TapeStore,
     tape: &'a TapeName,
-    span: Span,
-) -> impl Stream<Item = bub_tape::Result<Call>> + 'a {
+    span: EntryRange,
+) -> impl Stream<Item = bub_tape::Result<UsageRecord>> + 'a {
     store
-        .sift(tape, span, Arc::new(Runs))
-        .try_filter_map(|entry| std::future::ready(Ok(Call::read(&entry))))
+        .read_filtered(tape, span, Arc::new(RunEventFilter))
+        .try_filter_map(|entry| std::future::ready(Ok(UsageRecord::read(&entry))))
 }
 
 /// Keeps the lines that can be records of calls.
 #[derive(Debug)]
-struct Runs;
+struct RunEventFilter;
 
-impl Sieve for Runs {
-    fn sift(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
+impl LineFilter for RunEventFilter {
+    fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
         let mut start = 0;
         while let Some(rest) = lines.get(start..).filter(|rest| !rest.is_empty()) {
             let length = memchr::memchr(b'\n', rest).map_or(rest.len(), |newline| newline + 1);

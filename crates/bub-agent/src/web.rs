@@ -6,7 +6,7 @@
 //!
 //! Redirects are followed here, so that every step is checked like the first.
 
-mod address;
+mod allowlist;
 mod html;
 mod markdown;
 mod page;
@@ -26,17 +26,17 @@ use tokio::sync::OnceCell;
 
 #[doc(hidden)]
 pub use self::page::text_of;
-use self::resolve::{Guard, System};
-pub use self::{markdown::from_html, resolve::Lookup};
+use self::resolve::{PublicResolver, SystemResolver};
+pub use self::{markdown::from_html, resolve::HostResolver};
 use crate::settings::{WEB_ALLOW_PRIVATE, WEB_PROXY};
 
 /// What is asked for unless the caller asks for something else.
-const WANTED: &str = "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1";
-const MOST_REDIRECTS: usize = 5;
+const DEFAULT_ACCEPT: &str = "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1";
+const MAX_REDIRECTS: usize = 5;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-const LONGEST_TIMEOUT: Duration = Duration::from_mins(1);
+const MAX_TIMEOUT: Duration = Duration::from_mins(1);
 /// Headers that belong to the connection, not to whoever asks.
-const OWN_HEADERS: [&str; 10] = [
+const FORBIDDEN_HEADERS: [&str; 10] = [
     "host",
     "connection",
     "content-length",
@@ -50,27 +50,31 @@ const OWN_HEADERS: [&str; 10] = [
 ];
 
 /// Reads pages. The client is made at the first use.
-pub struct Web {
+pub struct WebClient {
     options: HttpOptions,
-    guard: Arc<Guard>,
+    guard: Arc<PublicResolver>,
     client: OnceCell<Client>,
     redactor: Redactor,
 }
 
-impl Web {
+impl WebClient {
     /// As the settings say.
     pub fn new(settings: &Settings) -> Self {
-        Self::with_lookup(settings, Arc::new(System))
+        Self::with_lookup(settings, Arc::new(SystemResolver))
     }
 
     /// The same, with another way to look up names.
-    pub fn with_lookup(settings: &Settings, lookup: Arc<dyn Lookup>) -> Self {
+    pub fn with_lookup(settings: &Settings, lookup: Arc<dyn HostResolver>) -> Self {
         let mut options = HttpOptions::from_environment(settings.environment());
         if !settings.get(&WEB_PROXY) {
             options.proxies = bub_model::Proxies::default();
         }
-        let allowed = address::Allowed::new(&settings.get(&WEB_ALLOW_PRIVATE));
-        let guard = Arc::new(Guard::new(allowed, options.proxies.hosts(), lookup));
+        let allowed = allowlist::PrivateAllowlist::new(&settings.get(&WEB_ALLOW_PRIVATE));
+        let guard = Arc::new(PublicResolver::new(
+            allowed,
+            options.proxies.hosts(),
+            lookup,
+        ));
         Self {
             options,
             guard,
@@ -96,7 +100,7 @@ impl Web {
                 .ok_or_else(|| {
                     Error::invalid_input("`timeout` must be a number of seconds above 0")
                 })?
-                .min(LONGEST_TIMEOUT),
+                .min(MAX_TIMEOUT),
         };
         let late = |_| {
             let text = format!(
@@ -113,7 +117,7 @@ impl Web {
 
     /// Asks, and asks again where the answer says that it is elsewhere.
     async fn follow(&self, mut url: Url, mut headers: HeaderMap) -> Result<String> {
-        for _ in 0..=MOST_REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             self.guard.check(&url).await?;
             let response = self.ask(&url, &headers).await?;
             let Some(next) = target(&response, &url)? else {
@@ -128,7 +132,7 @@ impl Web {
         Err(Error::new(
             ErrorKind::Tool,
             format!(
-                "more than {MOST_REDIRECTS} redirects, the last to {}",
+                "more than {MAX_REDIRECTS} redirects, the last to {}",
                 host(&url)
             ),
         ))
@@ -164,17 +168,17 @@ impl Web {
     }
 }
 
-impl std::fmt::Debug for Web {
+impl std::fmt::Debug for WebClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Web")
+        f.write_str("WebClient")
     }
 }
 
-trait RetainOnly {
+trait HeaderMapExt {
     fn retain_only(&mut self, kept: &HeaderName);
 }
 
-impl RetainOnly for HeaderMap {
+impl HeaderMapExt for HeaderMap {
     fn retain_only(&mut self, kept: &HeaderName) {
         let value = self.remove(kept);
         self.clear();
@@ -243,14 +247,14 @@ fn target(response: &Response, url: &Url) -> Result<Option<Url>> {
 
 fn own_headers(given: &Map<String, Value>) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
-    headers.insert(ACCEPT, HeaderValue::from_static(WANTED));
+    headers.insert(ACCEPT, HeaderValue::from_static(DEFAULT_ACCEPT));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
     for (name, value) in given {
         // The value may be a secret: errors name the header only.
         let wrong =
             |what: &str| Error::invalid_input(format!("header `{}`: {what}", shortened(name)));
         let lower = name.trim().to_ascii_lowercase();
-        if OWN_HEADERS.contains(&lower.as_str()) || lower.starts_with("proxy-") {
+        if FORBIDDEN_HEADERS.contains(&lower.as_str()) || lower.starts_with("proxy-") {
             return Err(wrong("it belongs to the connection and cannot be set"));
         }
         let text = match value {

@@ -24,8 +24,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_agent::{Answering, BuiltinOptions};
-use bub_gateway::{Gateway, JournalKind, Options};
+use bub_agent::{BuiltinOptions, ModelOverride};
+use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
     BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Framework, Inbound,
     MessageHandler, Outbound, Prompt, Result, Role, Sender, Turn, hooks,
@@ -34,7 +34,7 @@ use bub_model::{FinishReason, ModelEvent};
 use bub_settings::{Environment, Loader};
 use bub_tape::Durability;
 use bub_testkit::{
-    figures::{cpu, figure},
+    bench_output::{cpu, figure},
     model::{ModelServer, Reply},
 };
 use serde_json::Value;
@@ -150,7 +150,7 @@ fn compose(case: &str, lab: &Arc<Lab>, home: &Path, server: &ModelServer) -> Fra
         .sections(bub::core_sections())
         .load()
         .unwrap();
-    let answering = Answering(Box::new(|_, request| {
+    let answering = ModelOverride(Box::new(|_, request| {
         vec![
             ModelEvent::Text(echo(&request.messages)),
             ModelEvent::Finish(FinishReason::Stop),
@@ -170,7 +170,7 @@ fn compose(case: &str, lab: &Arc<Lab>, home: &Path, server: &ModelServer) -> Fra
     builder
         .settings(Arc::new(settings))
         .plugin_with("builtin", |context| {
-            Ok::<_, BoxError>(bub_agent::Builtin::new(context, options))
+            Ok::<_, BoxError>(bub_agent::BuiltinAgent::new(context, options))
         })
         .plugin("lab", talking)
         .build()
@@ -247,7 +247,7 @@ async fn run(case: &str) {
         "echo-always" => Durability::Always,
         _ => Durability::Os,
     };
-    let options = Options {
+    let options = GatewayOptions {
         journal: JournalKind::file(dir.path().join("gateway"), durability),
         catch_all: None,
         debounce: Duration::ZERO,

@@ -9,13 +9,14 @@ use std::{io::Write, process::ExitCode, sync::Arc};
 
 use bub::{
     prelude::*,
-    settings::{Declared, Key, Section},
+    settings::{AnySetting, Section, SettingKey},
 };
 use serde_json::{Value, json};
 
 /// `greeter.word` in config.yml, `BUB_GREETER_WORD` in the environment.
-static WORD: Key<String> = Key::new("greeter.word", "Hello", "The word to greet with.");
-static KEYS: &[&dyn Declared] = &[&WORD];
+static WORD: SettingKey<String> =
+    SettingKey::new("greeter.word", "Hello", "The word to greet with.");
+static KEYS: &[&dyn AnySetting] = &[&WORD];
 
 struct Greeter {
     settings: Arc<Settings>,

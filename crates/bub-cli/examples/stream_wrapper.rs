@@ -17,7 +17,7 @@ struct Words;
 impl Words {
     fn run_model_stream(&self) -> ModelStream {
         let words = ["one ", "word ", "at ", "a ", "time"];
-        ModelStream::of(words.map(|word| StreamEvent::Text(word.to_owned())))
+        ModelStream::from_events(words.map(|word| StreamEvent::Text(word.to_owned())))
     }
 }
 

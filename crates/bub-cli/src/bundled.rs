@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bub::{App, Builtin};
+use bub::{App, BuiltinPlugin};
 use bub_http::{HttpPlugin, webhook};
 use bub_kernel::{Error, Framework};
 use bub_settings::Settings;
@@ -16,13 +16,13 @@ pub(crate) fn add_to(app: App, hooks: &Arc<CliHooks>) -> App {
     let hooks = Arc::clone(hooks);
     app.bundled(
         TelegramPlugin::NAME,
-        &[bub_telegram::NAME],
+        &[bub_telegram::CHANNEL_NAME],
         TelegramPlugin::new,
     )
     .settings(bub_telegram::settings::section())
-    .bundled(HttpPlugin::NAME, &[webhook::NAME], HttpPlugin::new)
+    .bundled(HttpPlugin::NAME, &[webhook::CHANNEL_NAME], HttpPlugin::new)
     .settings(bub_http::settings::section())
-    .bundled(CLI, &[bub_terminal::channel::NAME], move |_| {
+    .bundled(CLI, &[bub_terminal::channel::CHANNEL_NAME], move |_| {
         Ok::<_, Error>(CliPlugin(hooks))
     })
 }
@@ -32,8 +32,8 @@ pub(crate) fn framework(framework: &Framework, settings: Arc<Settings>) -> Frame
     Framework::builder()
         .workspace(framework.workspace())
         .settings(settings)
-        .plugin_with(Builtin::NAME, |context| {
-            Ok::<_, Error>(Builtin::new(context, None))
+        .plugin_with(BuiltinPlugin::NAME, |context| {
+            Ok::<_, Error>(BuiltinPlugin::new(context, None))
         })
         .plugin_with(TelegramPlugin::NAME, TelegramPlugin::new)
         .plugin_with(HttpPlugin::NAME, HttpPlugin::new)

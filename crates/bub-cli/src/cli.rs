@@ -24,7 +24,7 @@ mod usage;
 
 use std::sync::Arc;
 
-use bub::{AppCommand, ask, output, output::one_line};
+use bub::{AppCommand, output, output::one_line, prompt};
 use bub_kernel::{Plugin, hooks::HookSet};
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;
@@ -35,7 +35,7 @@ use self::{approve::ApprovalHook, chat::ChatHooks};
 pub(crate) const CLI: &str = "cli";
 
 /// What `bub` without a command prints.
-pub(crate) const NEXT_STEPS: &str = "\
+pub(crate) const QUICK_START: &str = "\
 bub is an agent runtime. Get started:
 
   bub onboard         Set up a model and channels

@@ -31,7 +31,7 @@ pub fn app() -> App {
     cli::commands(&hooks)
         .into_iter()
         .fold(app, App::command)
-        .next_steps(cli::NEXT_STEPS)
+        .next_steps(cli::QUICK_START)
         .first_command(&["onboard", "--offer"])
 }
 

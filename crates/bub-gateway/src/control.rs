@@ -8,8 +8,8 @@ use bub_kernel::{
 };
 
 use crate::{
-    gateway::Core,
-    reply_scope::{DECIDED, ReplyScope},
+    gateway::GatewayInner,
+    reply_scope::{APPROVAL_DECIDED_FIELD, ReplyScope},
     router::{self, ReplyContext},
 };
 
@@ -32,7 +32,7 @@ pub(crate) fn approval(message: &Envelope) -> Option<(String, ApprovalAnswer)> {
 
 /// Passes an answer to the pending request, and replies with the result.
 pub(crate) async fn answer(
-    core: &Arc<Core>,
+    inner: &Arc<GatewayInner>,
     inbound: &Inbound,
     id: &str,
     answer: ApprovalAnswer,
@@ -45,7 +45,7 @@ pub(crate) async fn answer(
             false,
         )
     } else {
-        let approvals = core.framework.approvals();
+        let approvals = inner.framework.approvals();
         match approvals.answer(id, &inbound.sender(), answer) {
             Ok(()) => (
                 if is_yes { "Approved." } else { "Denied." }.to_owned(),
@@ -63,16 +63,16 @@ pub(crate) async fn answer(
     if let Some(chat_id) = message.chat_id() {
         reply = reply.chat_id(chat_id);
     }
-    let scope = ReplyScope::new(core, core.journal.next_message_id(), message);
+    let scope = ReplyScope::new(inner, inner.journal.next_message_id(), message);
     if let Some(receipt) = &inbound.receipt {
         receipt.accept(&scope.message_id, false);
     }
-    let reply = Outbound::new(Envelope::from(reply).with(DECIDED, is_decided));
+    let reply = Outbound::new(Envelope::from(reply).with(APPROVAL_DECIDED_FIELD, is_decided));
     let context = ReplyContext {
         scope: Some(&scope),
         ..ReplyContext::default()
     };
-    router::dispatch(core, reply, context).await?;
+    router::dispatch(inner, reply, context).await?;
     if let Some(receipt) = &inbound.receipt {
         receipt.settle(MessageOutcome::Done {
             replies: scope.replies(),

@@ -17,21 +17,22 @@ use futures_util::{StreamExt as _, stream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    control, enable,
-    journal::{Accepted, Journal, Record, Recovered, StoredSender, lock, now, raw},
-    lane::{self, Arrival, Item, Lanes, Seat, turn::FAILED},
-    manager,
-    options::{JournalKind, Options},
-    outbox::{Outbox, Parcel},
+    channel_manager, control,
+    journal::{
+        AcceptedMessage, Journal, JournalRecord, JournalRecovery, StoredSender, lock, now, raw,
+    },
+    lane::{self, Arrival, Lanes, QueueSlot, QueuedMessage, turn::TURN_FAILED_TEXT},
+    options::{GatewayOptions, JournalKind},
+    outbox::{Outbox, OutboxItem},
     reply_scope::ReplyScope,
     router::{self, Router},
-    status,
+    selection, status,
 };
 
 /// So long a message waits for room.
-const ROOM_LIMIT: Duration = Duration::from_secs(5);
+const QUEUE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon to try again what was refused for want of room.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How many `,quit` beyond the limit of a session may wait: they make room.
 const QUIT_CAPACITY: usize = 16;
 /// How many recovered messages are resolved at a time.
@@ -39,15 +40,15 @@ const RESOLVE_CONCURRENCY: usize = 16;
 
 /// A gateway, ready to run.
 pub struct Gateway {
-    core: Arc<Core>,
-    recovered: Recovered,
+    inner: Arc<GatewayInner>,
+    recovered: JournalRecovery,
 }
 
 /// A hand on a gateway.
 #[derive(Clone)]
-pub struct Remote(Arc<Core>);
+pub struct GatewayHandle(Arc<GatewayInner>);
 
-impl Remote {
+impl GatewayHandle {
     /// Cancels what runs in a session; what waits there comes next.
     pub fn cancel(&self, session_id: &SessionId) {
         self.0.lanes.cancel(session_id);
@@ -65,7 +66,7 @@ impl Remote {
 
     /// The channels that do not run, each with the reason.
     pub fn not_running(&self) -> Vec<(String, String)> {
-        let reason = |(name, entry): (&String, &Entry)| {
+        let reason = |(name, entry): (&String, &ActiveChannel)| {
             let state = lock(&entry.state);
             let reason = || {
                 state
@@ -73,7 +74,7 @@ impl Remote {
                     .clone()
                     .unwrap_or_else(|| "it is still starting".to_owned())
             };
-            (state.phase != Phase::Running).then(|| (name.clone(), reason()))
+            (state.phase != ChannelPhase::Running).then(|| (name.clone(), reason()))
         };
         self.0.channels.iter().filter_map(reason).collect()
     }
@@ -85,20 +86,20 @@ impl Remote {
     }
 }
 
-impl std::fmt::Debug for Remote {
+impl std::fmt::Debug for GatewayHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Remote")
     }
 }
 
 /// What all parts of a gateway share.
-pub(crate) struct Core {
+pub(crate) struct GatewayInner {
     pub(crate) framework: Framework,
-    pub(crate) options: Options,
+    pub(crate) options: GatewayOptions,
     pub(crate) journal: Journal,
     pub(crate) lanes: Lanes,
     pub(crate) outbox: Outbox,
-    pub(crate) channels: HashMap<String, Entry>,
+    pub(crate) channels: HashMap<String, ActiveChannel>,
     room: Arc<Semaphore>,
     /// Room for running turns.
     pub(crate) turns: Arc<Semaphore>,
@@ -115,7 +116,7 @@ pub(crate) struct Core {
 }
 
 /// A channel that was chosen to run.
-pub(crate) struct Entry {
+pub(crate) struct ActiveChannel {
     pub(crate) channel: Arc<dyn Channel>,
     pub(crate) state: Mutex<ChannelState>,
 }
@@ -123,13 +124,13 @@ pub(crate) struct Entry {
 /// How a channel is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChannelState {
-    pub(crate) phase: Phase,
+    pub(crate) phase: ChannelPhase,
     pub(crate) last_error: Option<String>,
     pub(crate) accepted: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ChannelPhase {
     #[default]
     Starting,
     Running,
@@ -138,7 +139,7 @@ pub(crate) enum Phase {
     Stopped,
 }
 
-impl Phase {
+impl ChannelPhase {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -151,11 +152,11 @@ impl Phase {
 
 impl Gateway {
     /// Opens the journal, asks the plugins for channels, and chooses those with these names. Nothing runs yet.
-    pub fn open(framework: &Framework, options: Options, names: &[String]) -> Result<Self> {
-        let place = Arc::new(OnceLock::<Weak<Core>>::new());
+    pub fn open(framework: &Framework, options: GatewayOptions, names: &[String]) -> Result<Self> {
+        let place = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
         let all = framework.channels(&handler(Arc::clone(&place)))?;
-        enable::check_names(names, &all)?;
-        let chosen = enable::choose(names, &all);
+        selection::check_names(names, &all)?;
+        let chosen = selection::select_channels(names, &all);
         if chosen.is_empty() {
             let known: Vec<_> = all.iter().map(|channel| channel.name()).collect();
             let known = if known.is_empty() {
@@ -174,19 +175,19 @@ impl Gateway {
     /// handler that the channels hand their messages to.
     pub fn with_channels(
         framework: &Framework,
-        options: Options,
+        options: GatewayOptions,
         make: impl FnOnce(&MessageHandler) -> Vec<Arc<dyn Channel>>,
     ) -> Result<Self> {
-        let place = Arc::new(OnceLock::<Weak<Core>>::new());
+        let place = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
         let channels = make(&handler(Arc::clone(&place)));
         Self::build(framework, options, channels, &place)
     }
 
     fn build(
         framework: &Framework,
-        options: Options,
+        options: GatewayOptions,
         channels: Vec<Arc<dyn Channel>>,
-        place: &OnceLock<Weak<Core>>,
+        place: &OnceLock<Weak<GatewayInner>>,
     ) -> Result<Self> {
         let (journal, recovered) = match &options.journal {
             JournalKind::File {
@@ -194,18 +195,18 @@ impl Gateway {
                 durability,
                 fs,
             } => Journal::open(Arc::clone(fs), directory, *durability)?,
-            JournalKind::Memory => (Journal::in_memory(), Recovered::default()),
+            JournalKind::Memory => (Journal::in_memory(), JournalRecovery::default()),
         };
         let entry = |channel: Arc<dyn Channel>| {
             (
                 channel.name().to_owned(),
-                Entry {
+                ActiveChannel {
                     channel,
                     state: Mutex::default(),
                 },
             )
         };
-        let core = Arc::new(Core {
+        let inner = Arc::new(GatewayInner {
             framework: framework.clone(),
             journal,
             lanes: Lanes::default(),
@@ -221,18 +222,18 @@ impl Gateway {
             stop: CancellationToken::new(),
         });
         // Set exactly once, right here.
-        let _ = place.set(Arc::downgrade(&core));
-        Ok(Self { core, recovered })
+        let _ = place.set(Arc::downgrade(&inner));
+        Ok(Self { inner, recovered })
     }
 
     /// What the journal held.
-    pub fn recovered(&self) -> Recovered {
+    pub fn recovered(&self) -> JournalRecovery {
         self.recovered
     }
 
     /// The names of the channels that run.
     pub fn channels(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.core.channels.keys().cloned().collect();
+        let mut names: Vec<_> = self.inner.channels.keys().cloned().collect();
         names.sort_unstable();
         names
     }
@@ -240,7 +241,7 @@ impl Gateway {
     /// Checks the settings of the channels that run, in their order.
     pub fn validate(&self) -> Result<()> {
         for name in self.channels() {
-            if let Some(entry) = self.core.channels.get(&name) {
+            if let Some(entry) = self.inner.channels.get(&name) {
                 entry.channel.validate()?;
             }
         }
@@ -252,15 +253,15 @@ impl Gateway {
         let named = |name: String| {
             Some((
                 name.clone(),
-                self.core.channels.get(&name)?.channel.audience()?,
+                self.inner.channels.get(&name)?.channel.access_summary()?,
             ))
         };
         self.channels().into_iter().filter_map(named).collect()
     }
 
     /// A hand on it while it runs, and after.
-    pub fn remote(&self) -> Remote {
-        Remote(Arc::clone(&self.core))
+    pub fn remote(&self) -> GatewayHandle {
+        GatewayHandle(Arc::clone(&self.inner))
     }
 
     /// Runs until `stop` fires or a channel ends it, then finishes what runs, within the limit. `ready` is called once
@@ -268,26 +269,27 @@ impl Gateway {
     ///
     /// The framework's running scope must be open.
     pub async fn run(self, stop: CancellationToken, ready: impl FnOnce()) -> Result<()> {
-        let core = &self.core;
-        core.framework
-            .bind_router(Some(Arc::new(Router(Arc::downgrade(core)))));
+        let inner = &self.inner;
+        inner
+            .framework
+            .bind_router(Some(Arc::new(Router(Arc::downgrade(inner)))));
         // Before anything new comes in: what is older goes first.
-        core.recover().await;
-        core.is_open.store(true, Ordering::Release);
-        let listening = status::listen(core)?;
-        let channels = manager::start(core).await;
+        inner.recover().await;
+        inner.is_open.store(true, Ordering::Release);
+        let listening = status::listen(inner)?;
+        let channels = channel_manager::start(inner).await;
         ready();
         tokio::select! {
             () = stop.cancelled() => {}
-            () = core.stop.cancelled() => {}
+            () = inner.stop.cancelled() => {}
         }
-        core.drain.cancel();
-        let _ = tokio::time::timeout(core.options.drain, core.drained()).await;
-        manager::stop(core, channels).await;
-        core.framework.bind_router(None);
-        core.halt.cancel();
-        let _ = tokio::time::timeout(Duration::from_secs(3), core.lanes_gone()).await;
-        core.journal.close().await;
+        inner.drain.cancel();
+        let _ = tokio::time::timeout(inner.options.drain, inner.wait_drained()).await;
+        channel_manager::stop(inner, channels).await;
+        inner.framework.bind_router(None);
+        inner.halt.cancel();
+        let _ = tokio::time::timeout(Duration::from_secs(3), inner.wait_for_lanes()).await;
+        inner.journal.close().await;
         drop(listening);
         Ok(())
     }
@@ -302,23 +304,23 @@ impl std::fmt::Debug for Gateway {
 }
 
 /// The handler that channels are made with, before the gateway exists.
-fn handler(place: Arc<OnceLock<Weak<Core>>>) -> MessageHandler {
+fn handler(place: Arc<OnceLock<Weak<GatewayInner>>>) -> MessageHandler {
     Arc::new(move |inbound| {
-        let core = place.get().and_then(Weak::upgrade);
+        let inner = place.get().and_then(Weak::upgrade);
         Box::pin(async move {
-            match core {
-                Some(core) => core.accept(inbound).await,
-                None => Err(busy("the gateway is not running")),
+            match inner {
+                Some(inner) => inner.accept(inbound).await,
+                None => Err(capacity_error("the gateway is not running")),
             }
         })
     })
 }
 
-fn busy(reason: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Temporary, reason).with_retry_after(TRY_AGAIN)
+fn capacity_error(reason: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Temporary, reason).with_retry_after(RETRY_DELAY)
 }
 
-impl Core {
+impl GatewayInner {
     pub(crate) fn channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
         self.channels
             .get(name)
@@ -334,7 +336,7 @@ impl Core {
     /// The channel, when it can send.
     pub(crate) fn running_channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
         let entry = self.channels.get(name)?;
-        (lock(&entry.state).phase == Phase::Running).then(|| Arc::clone(&entry.channel))
+        (lock(&entry.state).phase == ChannelPhase::Running).then(|| Arc::clone(&entry.channel))
     }
 
     pub(crate) fn note_error(&self, channel: &str, error: &str) {
@@ -352,10 +354,10 @@ impl Core {
     /// Takes a message: it returns when the message is in the journal, or was refused with the reason.
     async fn accept(self: &Arc<Self>, mut inbound: Inbound) -> Result<()> {
         if self.drain.is_cancelled() {
-            return Err(busy("the gateway is stopping"));
+            return Err(capacity_error("the gateway is stopping"));
         }
         if !self.is_open.load(Ordering::Acquire) {
-            return Err(busy("the gateway is not running"));
+            return Err(capacity_error("the gateway is not running"));
         }
         let name = inbound.message.channel().unwrap_or_default().into_owned();
         let entry = self.channels.get(&name);
@@ -373,7 +375,9 @@ impl Core {
             return Err(self.reject(inbound, error).await);
         }
         let session_id = inbound.session_id().cloned().unwrap_or_default();
-        let (seat, permit) = self.room_for(&name, &session_id, inbound.is_quit()).await?;
+        let (seat, permit) = self
+            .reserve_capacity(&name, &session_id, inbound.is_quit())
+            .await?;
         let id = self.journal.next_message_id();
         let receipt = inbound.receipt.clone();
         let key = receipt.as_ref().and_then(|receipt| receipt.key());
@@ -386,7 +390,7 @@ impl Core {
             }
             return Ok(());
         }
-        let accepted = Accepted {
+        let accepted = AcceptedMessage {
             id: id.clone(),
             at: now(),
             session: session_id,
@@ -396,7 +400,7 @@ impl Core {
                 .map(|sender| StoredSender::new(sender)),
             message: raw(&inbound.message)?,
         };
-        if let Err(error) = self.journal.append(Record::Accepted(accepted)).await {
+        if let Err(error) = self.journal.append(JournalRecord::Accepted(accepted)).await {
             if let Some(key) = key {
                 self.journal.live().release(&key, &id);
             }
@@ -414,7 +418,7 @@ impl Core {
     /// Ends a message whose session cannot be resolved: it is recorded, and its sender told.
     async fn reject(self: &Arc<Self>, mut inbound: Inbound, error: Error) -> Error {
         // If nothing can be written, nobody can be told anything else.
-        if let Err(refusal) = self.journal.append(Record::Mark).await {
+        if let Err(refusal) = self.journal.append(JournalRecord::Mark).await {
             return refusal;
         }
         let id = self.journal.next_message_id();
@@ -426,7 +430,7 @@ impl Core {
             // Whoever cancelled it knows.
             return error;
         }
-        if router::report_failure(self, turn.session_id(), &scope, FAILED).await {
+        if router::report_failure(self, turn.session_id(), &scope, TURN_FAILED_TEXT).await {
             error.reported()
         } else {
             error
@@ -441,7 +445,7 @@ impl Core {
                 return Ok(None);
             };
             // The first may not be written yet, and may yet fail.
-            self.journal.append(Record::Mark).await?;
+            self.journal.append(JournalRecord::Mark).await?;
             if self.journal.live().owner(key) == Some(&owner) {
                 return Ok(Some(owner));
             }
@@ -467,16 +471,16 @@ impl Core {
     }
 
     /// Room for a message, or the reason why there is none. There is always room for a `,quit`, which makes some.
-    async fn room_for(
+    async fn reserve_capacity(
         self: &Arc<Self>,
         channel: &str,
         session_id: &SessionId,
         is_quit: bool,
-    ) -> Result<(Seat, Option<OwnedSemaphorePermit>)> {
+    ) -> Result<(QueueSlot, Option<OwnedSemaphorePermit>)> {
         let most = self.options.session_queue;
         let extra = if is_quit { QUIT_CAPACITY } else { 0 };
         let Some(seat) = Lanes::reserve(self, session_id, most.saturating_add(extra)) else {
-            let full = busy(format!(
+            let full = capacity_error(format!(
                 "{most} messages of this session wait already; try again later"
             ));
             return Err(full.with_kind(ErrorKind::SessionFull));
@@ -486,19 +490,22 @@ impl Core {
         }
         let undelivered = self.journal.live().undelivered(channel);
         if undelivered >= self.options.queue {
-            return Err(busy(format!(
+            return Err(capacity_error(format!(
                 "{undelivered} replies cannot be delivered; see `bub outbox list`"
             )));
         }
-        match tokio::time::timeout(ROOM_LIMIT, Arc::clone(&self.room).acquire_owned()).await {
+        match tokio::time::timeout(QUEUE_WAIT_TIMEOUT, Arc::clone(&self.room).acquire_owned()).await
+        {
             Ok(Ok(permit)) => Ok((seat, Some(permit))),
-            _ => Err(busy("too many messages wait already; try again later")),
+            _ => Err(capacity_error(
+                "too many messages wait already; try again later",
+            )),
         }
     }
 
     /// Puts what the journal holds where it was.
     async fn recover(self: &Arc<Self>) {
-        Outbox::forget_unclaimed(self);
+        Outbox::drop_expired_unclaimed(self);
         let (inbounds, outgoing) = {
             let live = self.journal.live();
             (
@@ -506,7 +513,7 @@ impl Core {
                 live.outgoing().cloned().collect::<Vec<_>>(),
             )
         };
-        let mut items: HashMap<MessageId, (SessionId, Item)> = HashMap::new();
+        let mut items: HashMap<MessageId, (SessionId, QueuedMessage)> = HashMap::new();
         let mut order = Vec::with_capacity(inbounds.len());
         let (mut groups, mut steered) = (Vec::new(), Vec::new());
         let mut kept: BTreeMap<String, usize> = BTreeMap::new();
@@ -520,7 +527,7 @@ impl Core {
                 continue;
             };
             channel.restore(&mut inbound);
-            let mut item = Item::new(accepted.id.clone(), inbound);
+            let mut item = QueuedMessage::new(accepted.id.clone(), inbound);
             (item.attempt, item.is_recovered) = (message.attempt, true);
             // Without room it is taken all the same: it was accepted.
             item.permit = Arc::clone(&self.room).try_acquire_owned().ok();
@@ -561,7 +568,8 @@ impl Core {
                 turn.steered.push(item);
             }
         }
-        let mut resolving: Vec<BoxFuture<'_, (SessionId, Item)>> = Vec::with_capacity(order.len());
+        let mut resolving: Vec<BoxFuture<'_, (SessionId, QueuedMessage)>> =
+            Vec::with_capacity(order.len());
         for (session_id, item) in order.iter().filter_map(|id| items.remove(id)) {
             resolving.push(Box::pin(self.resolve_again(session_id, item)));
         }
@@ -570,13 +578,17 @@ impl Core {
             Lanes::push(self, &session_id, item);
         }
         for outgoing in outgoing.into_iter().filter(|outgoing| !outgoing.is_stuck) {
-            Outbox::send(self, Parcel::stored(outgoing.reply, outgoing.attempt));
+            Outbox::send(self, OutboxItem::stored(outgoing.reply, outgoing.attempt));
         }
     }
 
     /// Names the session of a recovered message. Its chat may have switched since it was accepted, so one that never
     /// began is resolved again; without a result it stays where it was.
-    async fn resolve_again(&self, accepted: SessionId, mut item: Item) -> (SessionId, Item) {
+    async fn resolve_again(
+        &self,
+        accepted: SessionId,
+        mut item: QueuedMessage,
+    ) -> (SessionId, QueuedMessage) {
         if item.attempt > 0 {
             return (accepted, item);
         }
@@ -588,15 +600,15 @@ impl Core {
     }
 
     /// Waits until no message is being accepted, no turn runs and no reply is being delivered.
-    async fn drained(&self) {
-        self.idle_when(|core| {
-            !core.lanes.has_arrivals() && core.lanes.is_empty() && !core.outbox.is_busy()
+    async fn wait_drained(&self) {
+        self.idle_when(|inner| {
+            !inner.lanes.has_arrivals() && inner.lanes.is_empty() && !inner.outbox.is_busy()
         })
         .await;
     }
 
-    async fn lanes_gone(&self) {
-        self.idle_when(|core| core.lanes.is_empty()).await;
+    async fn wait_for_lanes(&self) {
+        self.idle_when(|inner| inner.lanes.is_empty()).await;
     }
 
     async fn idle_when(&self, is_idle: impl Fn(&Self) -> bool) {
@@ -617,13 +629,13 @@ fn enqueue(
     arrival: Arrival,
     id: MessageId,
     inbound: Inbound,
-    (seat, permit): (Seat, Option<OwnedSemaphorePermit>),
+    (seat, permit): (QueueSlot, Option<OwnedSemaphorePermit>),
 ) {
     let session_id = inbound.session_id().cloned().unwrap_or_default();
-    let item = Item {
+    let item = QueuedMessage {
         permit,
         seat: Some(seat),
-        ..Item::new(id, inbound)
+        ..QueuedMessage::new(id, inbound)
     };
     arrival.push(&session_id, item);
 }

@@ -6,9 +6,9 @@
 //!
 //! A journal in memory keeps the same contract for as long as the process lives.
 
-mod live;
+mod file;
 mod record;
-mod segment;
+mod state;
 
 use std::{
     collections::VecDeque,
@@ -24,24 +24,24 @@ use bub_kernel::{Error, ErrorKind, MessageId, ReplyId, Result};
 use bub_tape::{Durability, fs::Fs};
 use tokio::sync::{Notify, oneshot};
 
-pub use self::segment::Recovered;
-use self::segment::Segment;
+use self::file::JournalFile;
+pub use self::file::JournalRecovery;
 #[doc(hidden)]
-pub use self::segment::relive;
+pub use self::file::replay_for_fuzzing;
 pub(crate) use self::{
-    live::{Live, UnfinishedMessage},
-    record::{Accepted, Record, Reply, StoredSender, now, raw},
+    record::{AcceptedMessage, JournalRecord, ReplyRecord, StoredSender, now, raw},
+    state::{JournalState, UnfinishedMessage},
 };
 
 /// How long after a failure the next attempt is made.
-const PAUSE: Duration = Duration::from_secs(1);
+const WRITE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// So much is written at once.
-const MOST_BYTES: usize = 1024 * 1024;
+const MAX_WRITE_BYTES: usize = 1024 * 1024;
 
 /// The journal of a gateway.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    shared: Arc<Shared>,
+    shared: Arc<JournalInner>,
     stamp: u64,
     ids: AtomicU64,
     is_durable: bool,
@@ -49,21 +49,21 @@ pub(crate) struct Journal {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct JournalInner {
     queue: Mutex<Queue>,
     wake: Notify,
-    live: Mutex<Live>,
+    live: Mutex<JournalState>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<QueuedRecord>,
     is_closed: bool,
 }
 
 #[derive(Debug)]
-struct Entry {
-    record: Record,
+struct QueuedRecord {
+    record: JournalRecord,
     line: Vec<u8>,
     waiting: Option<oneshot::Sender<Result<()>>>,
     /// Whether it is given up when it cannot be written; else it stays until it can.
@@ -76,9 +76,9 @@ impl Journal {
         fs: Arc<dyn Fs>,
         directory: &Path,
         durability: Durability,
-    ) -> Result<(Self, Recovered)> {
-        let (segment, live, recovered) = Segment::open(fs, directory, durability)?;
-        let shared = Arc::new(Shared {
+    ) -> Result<(Self, JournalRecovery)> {
+        let (segment, live, recovered) = JournalFile::open(fs, directory, durability)?;
+        let shared = Arc::new(JournalInner {
             queue: Mutex::default(),
             wake: Notify::new(),
             live: Mutex::new(live),
@@ -89,7 +89,7 @@ impl Journal {
 
     /// Makes an empty journal that lives in memory and goes with the process.
     pub(crate) fn in_memory() -> Self {
-        let shared = Shared {
+        let shared = JournalInner {
             queue: Mutex::default(),
             wake: Notify::new(),
             live: Mutex::default(),
@@ -97,7 +97,7 @@ impl Journal {
         Self::new(Arc::new(shared), None)
     }
 
-    fn new(shared: Arc<Shared>, writer: Option<tokio::task::JoinHandle<()>>) -> Self {
+    fn new(shared: Arc<JournalInner>, writer: Option<tokio::task::JoinHandle<()>>) -> Self {
         Self {
             shared,
             stamp: (now() << 16) | u64::from(random()),
@@ -113,8 +113,8 @@ impl Journal {
     }
 
     /// What is not finished in a directory; nothing there is changed, so this works where nothing can be written.
-    pub(crate) fn peek(fs: &dyn Fs, directory: &Path) -> Result<Live> {
-        segment::read(fs, directory).map(|(live, ..)| live)
+    pub(crate) fn peek(fs: &dyn Fs, directory: &Path) -> Result<JournalState> {
+        file::read(fs, directory).map(|(live, ..)| live)
     }
 
     /// An id that no other message of this journal has, had or will have.
@@ -136,17 +136,17 @@ impl Journal {
     }
 
     /// Writes a record; an error means that it is not written, as far as anybody can know.
-    pub(crate) async fn append(&self, record: Record) -> Result<()> {
+    pub(crate) async fn append(&self, record: JournalRecord) -> Result<()> {
         self.push(record, true).await
     }
 
     /// Writes a record, however long that takes. An error only when the journal is closed.
-    pub(crate) async fn commit(&self, record: Record) -> Result<()> {
+    pub(crate) async fn commit(&self, record: JournalRecord) -> Result<()> {
         self.push(record, false).await
     }
 
     /// Has a record written soon. What was asked for later is not written before it.
-    pub(crate) fn post(&self, record: Record) {
+    pub(crate) fn post(&self, record: JournalRecord) {
         // Closed: the next start finds out by itself.
         let _ = if self.is_durable {
             self.enqueue(record, None, false)
@@ -156,7 +156,7 @@ impl Journal {
     }
 
     /// What is not finished.
-    pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
+    pub(crate) fn live(&self) -> MutexGuard<'_, JournalState> {
         lock(&self.shared.live)
     }
 
@@ -167,7 +167,7 @@ impl Journal {
 
     /// Writes what waits and lets go of the lock.
     pub(crate) async fn close(&self) {
-        self.shut();
+        self.close_queue();
         let writer = lock(&self.writer).take();
         if let Some(writer) = writer {
             // It ends by itself, unless the disk is full for good.
@@ -175,12 +175,12 @@ impl Journal {
         }
     }
 
-    fn shut(&self) {
+    fn close_queue(&self) {
         lock(&self.shared.queue).is_closed = true;
         self.shared.wake.notify_one();
     }
 
-    async fn push(&self, record: Record, may_fail: bool) -> Result<()> {
+    async fn push(&self, record: JournalRecord, may_fail: bool) -> Result<()> {
         if !self.is_durable {
             return self.apply(record);
         }
@@ -190,7 +190,7 @@ impl Journal {
     }
 
     /// Takes a record into the journal in memory.
-    fn apply(&self, record: Record) -> Result<()> {
+    fn apply(&self, record: JournalRecord) -> Result<()> {
         if lock(&self.shared.queue).is_closed {
             return Err(closed());
         }
@@ -200,7 +200,7 @@ impl Journal {
 
     fn enqueue(
         &self,
-        record: Record,
+        record: JournalRecord,
         waiting: Option<oneshot::Sender<Result<()>>>,
         may_fail: bool,
     ) -> Result<()> {
@@ -209,7 +209,7 @@ impl Journal {
         if queue.is_closed {
             return Err(closed());
         }
-        queue.entries.push_back(Entry {
+        queue.entries.push_back(QueuedRecord {
             record,
             line,
             waiting,
@@ -223,7 +223,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        self.shut();
+        self.close_queue();
     }
 }
 
@@ -239,7 +239,7 @@ fn closed() -> Error {
     Error::new(ErrorKind::Cancelled, "the gateway is stopping")
 }
 
-async fn write_all(shared: Arc<Shared>, mut segment: Segment) {
+async fn write_all(shared: Arc<JournalInner>, mut segment: JournalFile) {
     loop {
         let batch = take_batch(&shared);
         let Some(batch) = batch else { return };
@@ -259,13 +259,13 @@ async fn write_all(shared: Arc<Shared>, mut segment: Segment) {
         };
         segment = used;
         if !left.is_empty() {
-            put_back(&shared, left);
-            tokio::time::sleep(PAUSE).await;
+            requeue(&shared, left);
+            tokio::time::sleep(WRITE_RETRY_DELAY).await;
         }
     }
 }
 
-fn put_back(shared: &Shared, left: Vec<Entry>) {
+fn requeue(shared: &JournalInner, left: Vec<QueuedRecord>) {
     let mut queue = lock(&shared.queue);
     for entry in left.into_iter().rev() {
         queue.entries.push_front(entry);
@@ -273,7 +273,7 @@ fn put_back(shared: &Shared, left: Vec<Entry>) {
 }
 
 /// What waits, up to a limit; `None` when nothing waits and nothing will.
-fn take_batch(shared: &Shared) -> Option<Vec<Entry>> {
+fn take_batch(shared: &JournalInner) -> Option<Vec<QueuedRecord>> {
     let mut queue = lock(&shared.queue);
     if queue.entries.is_empty() && queue.is_closed {
         return None;
@@ -281,7 +281,7 @@ fn take_batch(shared: &Shared) -> Option<Vec<Entry>> {
     let mut bytes = 0;
     let fitting = queue.entries.iter().take_while(|entry| {
         bytes += entry.line.len();
-        bytes < MOST_BYTES
+        bytes < MAX_WRITE_BYTES
     });
     // One that is bigger than all of that goes alone.
     let count = fitting.count().max(1).min(queue.entries.len());
@@ -289,7 +289,11 @@ fn take_batch(shared: &Shared) -> Option<Vec<Entry>> {
 }
 
 /// Writes a batch and tells those who wait; returns what is still to be written.
-fn write_batch(segment: &mut Segment, batch: Vec<Entry>, shared: &Shared) -> Vec<Entry> {
+fn write_batch(
+    segment: &mut JournalFile,
+    batch: Vec<QueuedRecord>,
+    shared: &JournalInner,
+) -> Vec<QueuedRecord> {
     let lines = batch
         .iter()
         .map(|entry| entry.line.as_slice())
@@ -321,7 +325,7 @@ fn write_batch(segment: &mut Segment, batch: Vec<Entry>, shared: &Shared) -> Vec
                     format!("the journal cannot be written: {error}"),
                 );
                 if let Some(waiting) = entry.waiting {
-                    let _ = waiting.send(Err(refusal.with_retry_after(PAUSE)));
+                    let _ = waiting.send(Err(refusal.with_retry_after(WRITE_RETRY_DELAY)));
                 }
             }
             kept

@@ -4,9 +4,9 @@
 //! arrives (admission), collects quick ones (debounce), runs turns, and settles each message exactly once.
 
 mod debounce;
+mod pending;
 mod queue;
 pub(crate) mod turn;
-mod waiting;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,8 +15,9 @@ use std::{
 };
 
 use bub_kernel::{
-    Admission, CancellationToken, Decision, DropReason, Envelope, Error, Inbound, InboundAttempt,
-    InboundReceipt, MessageId, MessageOutcome, Role, Sender, SessionId, TurnSnapshot, hooks::args,
+    Admission, AdmissionDecision, CancellationToken, DropReason, Envelope, Error, Inbound,
+    InboundAttempt, InboundReceipt, MessageId, MessageOutcome, Role, Sender, SessionId,
+    TurnSnapshot, hooks::args,
 };
 use futures_util::FutureExt as _;
 use tokio::{
@@ -26,24 +27,24 @@ use tokio::{
 };
 
 use self::{
-    debounce::Debounce,
-    queue::{Event, LaneQueue},
+    debounce::Debouncer,
+    queue::{LaneEvent, LaneQueue},
     turn::{LaneTurn, LaneTurnOutcome},
 };
 pub(crate) use self::{
     debounce::merge,
-    queue::{Arrival, ChatKey, Lanes, Seat},
+    queue::{Arrival, ChatKey, Lanes, QueueSlot},
 };
-use crate::{gateway::Core, journal::Record};
+use crate::{gateway::GatewayInner, journal::JournalRecord};
 
 /// How long a channel may take to decide about a message.
-const ADMISSION_LIMIT: Duration = Duration::from_secs(30);
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long cancelled turns may take to end.
-const QUIT_LIMIT: Duration = Duration::from_secs(10);
+const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A message in a lane, with the room it takes.
 #[derive(Debug)]
-pub(crate) struct Item {
+pub(crate) struct QueuedMessage {
     pub(crate) id: MessageId,
     /// Empty while its turn runs: the turn has it. Also empty if it was merged into another message.
     pub(crate) inbound: Inbound,
@@ -58,11 +59,11 @@ pub(crate) struct Item {
     /// The session that its chat was switched to while it steered a turn.
     pub(crate) moves_to: Option<SessionId>,
     /// What was merged into it, oldest first.
-    pub(crate) merged: Vec<Item>,
+    pub(crate) merged: Vec<QueuedMessage>,
     /// What its turn was given in an earlier process, until it begins.
-    pub(crate) steered: Vec<Item>,
+    pub(crate) steered: Vec<QueuedMessage>,
     pub(crate) permit: Option<OwnedSemaphorePermit>,
-    pub(crate) seat: Option<Seat>,
+    pub(crate) seat: Option<QueueSlot>,
 }
 
 /// A turn that has begun, with the room it takes; control has room always.
@@ -87,7 +88,7 @@ impl Drop for TurnPermit {
     }
 }
 
-impl Item {
+impl QueuedMessage {
     pub(crate) fn new(id: MessageId, inbound: Inbound) -> Self {
         Self {
             id,
@@ -144,21 +145,21 @@ pub(crate) fn chat_key(message: &Envelope) -> ChatKey {
 }
 
 struct Lane {
-    core: Arc<Core>,
+    inner: Arc<GatewayInner>,
     session_id: SessionId,
     queue: Arc<LaneQueue>,
-    debounce: Debounce,
-    pending: VecDeque<Item>,
+    debounce: Debouncer,
+    pending: VecDeque<QueuedMessage>,
     /// In the steering inbox, or taken from it by the running turn.
-    steered: Vec<Item>,
+    steered: Vec<QueuedMessage>,
     turns: JoinSet<LaneTurnOutcome>,
-    running: HashMap<Id, Running>,
-    quit: Option<Quit>,
+    running: HashMap<Id, ActiveTurn>,
+    quit: Option<QuitRequest>,
 }
 
 /// A turn that runs, seen from its lane.
-struct Running {
-    item: Item,
+struct ActiveTurn {
+    item: QueuedMessage,
     sender: Arc<Sender>,
     chat: ChatKey,
     cancel: CancellationToken,
@@ -166,7 +167,7 @@ struct Running {
     end_reason: Option<DropReason>,
 }
 
-impl Running {
+impl ActiveTurn {
     fn end(&mut self, reason: DropReason) {
         self.end_reason.get_or_insert(reason);
         self.cancel.cancel();
@@ -177,19 +178,19 @@ impl Running {
     }
 }
 
-struct Quit {
+struct QuitRequest {
     except: Option<MessageId>,
     deadline: Instant,
     waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl Lane {
-    fn new(core: &Arc<Core>, session_id: &SessionId, queue: Arc<LaneQueue>) -> Self {
+    fn new(inner: &Arc<GatewayInner>, session_id: &SessionId, queue: Arc<LaneQueue>) -> Self {
         Self {
-            core: Arc::clone(core),
+            inner: Arc::clone(inner),
             session_id: session_id.clone(),
             queue,
-            debounce: Debounce::default(),
+            debounce: Debouncer::default(),
             pending: VecDeque::new(),
             steered: Vec::new(),
             turns: JoinSet::new(),
@@ -199,52 +200,52 @@ impl Lane {
     }
 
     async fn run(mut self) {
-        let (halt, drain) = (self.core.halt.clone(), self.core.drain.clone());
+        let (halt, drain) = (self.inner.halt.clone(), self.inner.drain.clone());
         loop {
             if self.running.is_empty()
                 && let Some(item) = self.pending.pop_front()
             {
                 Box::pin(self.start(item)).await;
             }
-            if self.retire() {
+            if self.remove_if_idle() {
                 return;
             }
             let wake = self.wake_at(drain.is_cancelled());
             tokio::select! {
                 biased;
-                () = halt.cancelled() => return Box::pin(self.halted()).await,
+                () = halt.cancelled() => return Box::pin(self.abort_all()).await,
                 Some(ended) = self.turns.join_next_with_id(), if !self.turns.is_empty() => Box::pin(self.ended(ended)).await,
                 event = self.queue.next() => if let Some(event) = event {
                     Box::pin(self.handle(event)).await;
                 },
-                () = sleep_until(wake) => Box::pin(self.on_time()).await,
+                () = sleep_until(wake) => Box::pin(self.handle_timer()).await,
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
             }
         }
     }
 
     /// Leaves the map when there is nothing to do, and so nothing to remember.
-    fn retire(&mut self) -> bool {
+    fn remove_if_idle(&mut self) -> bool {
         let is_busy =
-            !self.running.is_empty() || self.quit.is_some() || self.debounce.is_needed(&self.core);
+            !self.running.is_empty() || self.quit.is_some() || self.debounce.is_needed(&self.inner);
         !is_busy
             && self
-                .core
+                .inner
                 .lanes
-                .retire(&self.core, &self.session_id, &self.queue)
+                .retire(&self.inner, &self.session_id, &self.queue)
     }
 
     fn wake_at(&self, is_draining: bool) -> Option<Instant> {
         let debounce = if is_draining {
             self.debounce.is_holding().then(Instant::now)
         } else {
-            self.debounce.wake_at(&self.core)
+            self.debounce.wake_at(&self.inner)
         };
         let quit = self.quit.as_ref().map(|quit| quit.deadline);
         [debounce, quit].into_iter().flatten().min()
     }
 
-    async fn on_time(&mut self) {
+    async fn handle_timer(&mut self) {
         if self
             .quit
             .as_ref()
@@ -253,36 +254,36 @@ impl Lane {
             tracing::error!("lane.quit_forced session={}", self.session_id);
             self.turns.abort_all();
         }
-        if (self.debounce.is_due() || self.core.drain.is_cancelled())
+        if (self.debounce.is_due() || self.inner.drain.is_cancelled())
             && let Some(item) = self.debounce.flush()
         {
             self.admit(item).await;
         }
     }
 
-    async fn handle(&mut self, event: Event) {
+    async fn handle(&mut self, event: LaneEvent) {
         match event {
-            Event::Message(item) => {
+            LaneEvent::Message(item) => {
                 let item = *item;
                 if item.inbound.is_quit() {
                     self.quit(None).await;
                     // It has its own turn, which also ends what is not a turn.
                     self.pending.push_back(item);
-                } else if let Some(item) = self.hold(item) {
+                } else if let Some(item) = self.debounce(item) {
                     self.admit(item).await;
                 }
             }
-            Event::Cancel => {
+            LaneEvent::Cancel => {
                 for turn in self.running.values_mut() {
                     turn.end(DropReason::Cancelled);
                 }
             }
-            Event::Withdraw => {
-                if let Some(item) = self.last_waiting().await {
+            LaneEvent::Withdraw => {
+                if let Some(item) = self.pop_last_pending().await {
                     self.drop_item(item, DropReason::Withdrawn);
                 }
             }
-            Event::Quit { except, done } => {
+            LaneEvent::Quit { except, done } => {
                 self.quit(except).await;
                 match &mut self.quit {
                     Some(quit) => quit.waiting.extend(done),
@@ -293,9 +294,9 @@ impl Lane {
     }
 
     /// Lets the debounce have a message that it wants; `None` when it was kept or dropped.
-    fn hold(&mut self, item: Item) -> Option<Item> {
+    fn debounce(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
         let channel = item.inbound.message.channel();
-        let channel = channel.and_then(|name| self.core.channel(&name));
+        let channel = channel.and_then(|name| self.inner.channel(&name));
         let wants = channel.is_some_and(|channel| channel.needs_debounce());
         if !wants
             || item.has_waited
@@ -305,13 +306,13 @@ impl Lane {
         {
             return Some(item);
         }
-        if let Some(item) = self.debounce.take(item, &self.core) {
+        if let Some(item) = self.debounce.accept(item, &self.inner) {
             self.drop_item(item, DropReason::NotAddressed);
         }
         None
     }
 
-    async fn admit(&mut self, mut item: Item) {
+    async fn admit(&mut self, mut item: QueuedMessage) {
         if item.has_waited {
             return self.pending.push_back(item);
         }
@@ -327,11 +328,11 @@ impl Lane {
             .as_ref()
             .and_then(|admission| admission.reason.clone());
         match admission.map(|admission| admission.decision) {
-            Some(Decision::Drop) => {
+            Some(AdmissionDecision::Drop) => {
                 self.drop_item(item, DropReason::NotAdmitted(reason));
             }
-            Some(Decision::Process) => self.start(item).await,
-            Some(Decision::Steer) if self.can_steer(&item) => {
+            Some(AdmissionDecision::Process) => self.start(item).await,
+            Some(AdmissionDecision::Steer) if self.can_steer(&item) => {
                 if let Some(reason) = reason {
                     note_reason(&mut item.inbound.message, reason);
                 }
@@ -346,7 +347,7 @@ impl Lane {
     async fn decide(&self, inbound: &Inbound, snapshot: &TurnSnapshot) -> Option<Admission> {
         let message = &inbound.message;
         let decided = self
-            .core
+            .inner
             .framework
             .admit_message(&self.session_id, inbound, snapshot)
             .await;
@@ -355,10 +356,10 @@ impl Lane {
         }
         let channel = message
             .channel()
-            .and_then(|name| self.core.channel(&name))?;
+            .and_then(|name| self.inner.channel(&name))?;
         let asking =
             std::panic::AssertUnwindSafe(async { channel.admit_message(inbound, snapshot).await });
-        let error = match tokio::time::timeout(ADMISSION_LIMIT, asking.catch_unwind()).await {
+        let error = match tokio::time::timeout(ADMISSION_TIMEOUT, asking.catch_unwind()).await {
             Ok(Ok(Ok(decided))) => return decided,
             Ok(Ok(Err(error))) => error,
             Ok(Err(_)) => Error::unknown("the channel panicked"),
@@ -371,15 +372,15 @@ impl Lane {
             message: Some(message),
             turn: None,
         };
-        self.core.framework.hooks().notify_error(args).await;
+        self.inner.framework.hooks().notify_error(args).await;
         None
     }
 
     /// Only what the same person says may reach a turn that runs with that person's rights, and nothing that may be on
     /// the tape already.
-    fn can_steer(&self, item: &Item) -> bool {
+    fn can_steer(&self, item: &QueuedMessage) -> bool {
         let by = item.inbound.sender();
-        let is_same = |turn: &Running| {
+        let is_same = |turn: &ActiveTurn| {
             (&by.channel, &by.id, by.role)
                 == (&turn.sender.channel, &turn.sender.id, turn.sender.role)
         };
@@ -392,7 +393,7 @@ impl Lane {
     async fn quit(&mut self, except: Option<MessageId>) {
         let steered = std::mem::take(&mut self.steered);
         if let Some(inbox) = self
-            .core
+            .inner
             .framework
             .steering_inbox()
             .filter(|_| !steered.is_empty())
@@ -415,9 +416,9 @@ impl Lane {
         {
             turn.end(DropReason::SessionQuit);
         }
-        if self.running.values().any(Running::is_ending) {
-            let deadline = Instant::now() + QUIT_LIMIT;
-            self.quit.get_or_insert(Quit {
+        if self.running.values().any(ActiveTurn::is_ending) {
+            let deadline = Instant::now() + QUIT_TIMEOUT;
+            self.quit.get_or_insert(QuitRequest {
                 except,
                 deadline,
                 waiting: Vec::new(),
@@ -425,22 +426,22 @@ impl Lane {
         }
     }
 
-    fn drop_item(&self, item: Item, reason: DropReason) {
+    fn drop_item(&self, item: QueuedMessage, reason: DropReason) {
         tracing::info!(
             "lane.dropped session={} id={} reason={reason}",
             self.session_id,
             item.id
         );
-        self.core.journal.post(Record::Dropped {
+        self.inner.journal.post(JournalRecord::Dropped {
             ids: item.ids(),
             reason: reason.to_string(),
         });
         item.settle(MessageOutcome::Dropped { reason });
     }
 
-    async fn start(&mut self, mut item: Item) {
+    async fn start(&mut self, mut item: QueuedMessage) {
         item.attempt += 1;
-        self.steer_again(&mut item).await;
+        self.resteer(&mut item).await;
         // Whoever submitted the message can cancel its turn.
         let cancel = item.inbound.cancel.child_token();
         let (sender, chat) = (item.inbound.sender(), item.chat_key());
@@ -448,7 +449,7 @@ impl Lane {
         inbound.cancel = cancel.clone();
         inbound.attempt = Some(self.attempt(&item));
         let turn = LaneTurn {
-            core: Arc::clone(&self.core),
+            inner: Arc::clone(&self.inner),
             session_id: self.session_id.clone(),
             id: item.id.clone(),
             inbound,
@@ -460,7 +461,7 @@ impl Lane {
         let task = self.turns.spawn(turn.run());
         self.running.insert(
             task.id(),
-            Running {
+            ActiveTurn {
                 item,
                 sender,
                 chat,
@@ -470,11 +471,11 @@ impl Lane {
         );
     }
 
-    fn attempt(&self, item: &Item) -> InboundAttempt {
+    fn attempt(&self, item: &QueuedMessage) -> InboundAttempt {
         InboundAttempt {
             message_id: item.id.clone(),
             number: item.attempt,
-            is_durable: self.core.journal.is_durable(),
+            is_durable: self.inner.journal.is_durable(),
         }
     }
 
@@ -486,8 +487,8 @@ impl Lane {
         let Some(turn) = self.running.remove(&id) else {
             return;
         };
-        if ended.is_cancelled && self.core.halt.is_cancelled() {
-            return turn::interrupted(&self.core, &turn.item, &self.session_id);
+        if ended.is_cancelled && self.inner.halt.is_cancelled() {
+            return turn::interrupted(&self.inner, &turn.item, &self.session_id);
         }
         let switch = ended.report.as_ref();
         let switch = switch.and_then(|report| report.session_switch.clone());
@@ -510,7 +511,7 @@ impl Lane {
             });
         }
         if self.running.is_empty() {
-            for item in self.taken().await {
+            for item in self.collect_steered().await {
                 done.extend(item.ids());
                 if !is_left {
                     item.settle(MessageOutcome::Joined {
@@ -523,7 +524,7 @@ impl Lane {
             self.follow_switch(&turn.chat, &to);
         }
         if !done.is_empty() && !is_left {
-            self.core.journal.post(Record::Done { ids: done });
+            self.inner.journal.post(JournalRecord::Done { ids: done });
         }
         let is_over = self.quit.as_ref().is_some_and(|quit| {
             self.running
@@ -567,28 +568,28 @@ impl Lane {
         }
         for mut item in self.debounce.take_chat(chat) {
             item.was_held = true;
-            Lanes::push(&self.core, to, item);
+            Lanes::push(&self.inner, to, item);
         }
-        for item in self.core.lanes.switch(chat, &self.session_id, to) {
-            Lanes::push(&self.core, to, item);
+        for item in self.inner.lanes.switch(chat, &self.session_id, to) {
+            Lanes::push(&self.inner, to, item);
         }
     }
 
     /// Moves a message that waited for its turn to the lane of another session.
-    fn move_item(&self, mut item: Item, to: &SessionId) {
+    fn move_item(&self, mut item: QueuedMessage, to: &SessionId) {
         item.has_waited = true;
-        Lanes::push(&self.core, to, item);
+        Lanes::push(&self.inner, to, item);
     }
 
     /// The gateway stops now: turns end as they can; everything else is in the journal.
-    async fn halted(mut self) {
+    async fn abort_all(mut self) {
         let ending = async {
             while let Some(ended) = self.turns.join_next_with_id().await {
                 self.ended(ended).await;
             }
         };
         let _ = tokio::time::timeout(Duration::from_secs(2), ending).await;
-        self.core.lanes.remove(&self.core, &self.session_id);
+        self.inner.lanes.remove(&self.inner, &self.session_id);
     }
 }
 

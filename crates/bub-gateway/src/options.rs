@@ -64,7 +64,7 @@ impl std::fmt::Debug for JournalKind {
 
 /// How a gateway is run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GatewayOptions {
     /// The journal.
     pub journal: JournalKind,
     /// The channel that gets plain replies for channels which are not part of the gateway, and accepts their messages.
@@ -88,7 +88,7 @@ pub struct Options {
     pub turns: usize,
 }
 
-impl Options {
+impl GatewayOptions {
     /// The options of the settings, for the gateway of that name.
     pub fn new(settings: &Settings, name: &str) -> Self {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX).max(1);

@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 use crate::journal::now;
 
 /// A code is good for so long, and its owner gets no other before, in milliseconds.
-const VALID: u64 = 60 * 60 * 1000;
+const CODE_TTL_MS: u64 = 60 * 60 * 1000;
 /// So many people may wait to be let in.
-const MOST_REQUESTS: usize = 50;
+const MAX_PENDING_REQUESTS: usize = 50;
 /// Letters and digits that nobody confuses: 32, so that a byte gives each the same chance.
-const LETTERS: &[u8; 32] = b"ABCDEFGHJKLMNPQRSTUVWXYZ23456789";
+const CODE_ALPHABET: &[u8; 32] = b"ABCDEFGHJKLMNPQRSTUVWXYZ23456789";
 const CODE_LENGTH: usize = 8;
 
 /// The pairings of a home.
@@ -29,7 +29,7 @@ pub struct Pairings(PathBuf);
 
 /// Somebody who was let in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Person {
+pub struct PairedUser {
     /// The channel.
     pub channel: String,
     /// The id in that channel.
@@ -42,7 +42,7 @@ pub struct Person {
     pub since: u64,
 }
 
-impl Person {
+impl PairedUser {
     /// What the person is to this house.
     pub fn role(&self) -> Role {
         if self.owner {
@@ -55,7 +55,7 @@ impl Person {
 
 /// Somebody who wants to be let in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct PairingRequest {
     /// What the person was told.
     pub code: String,
     /// The channel.
@@ -69,11 +69,11 @@ pub struct Waiting {
 }
 
 #[derive(Default, Serialize, Deserialize)]
-struct Stored {
+struct PairingsFile {
     #[serde(default)]
-    people: Vec<Person>,
+    people: Vec<PairedUser>,
     #[serde(default)]
-    requests: Vec<Waiting>,
+    requests: Vec<PairingRequest>,
 }
 
 impl Pairings {
@@ -88,32 +88,32 @@ impl Pairings {
         let found = people
             .iter()
             .find(|person| person.channel == channel && person.id == id);
-        Ok(found.map(Person::role))
+        Ok(found.map(PairedUser::role))
     }
 
     /// Everybody who was let in, and everybody who waits.
-    pub fn all(&self) -> Result<(Vec<Person>, Vec<Waiting>)> {
+    pub fn all(&self) -> Result<(Vec<PairedUser>, Vec<PairingRequest>)> {
         let mut stored = self.read()?;
         stored.forget_old();
         Ok((stored.people, stored.requests))
     }
 
     /// A code for a stranger; `None` when the person has one already, or too many wait.
-    pub fn ask(&self, channel: &str, id: &str, name: &str) -> Result<Option<String>> {
+    pub fn request_code(&self, channel: &str, id: &str, name: &str) -> Result<Option<String>> {
         self.change(|stored| {
             let is_waiting = stored
                 .requests
                 .iter()
                 .any(|waiting| waiting.channel == channel && waiting.id == id);
-            if is_waiting || stored.requests.len() >= MOST_REQUESTS {
+            if is_waiting || stored.requests.len() >= MAX_PENDING_REQUESTS {
                 return Ok((None, false));
             }
             let code = code()?;
-            stored.requests.push(Waiting {
+            stored.requests.push(PairingRequest {
                 code: code.clone(),
                 channel: channel.to_owned(),
                 id: id.to_owned(),
-                name: shown(name),
+                name: display_name(name),
                 at: now(),
             });
             Ok((Some(code), true))
@@ -121,7 +121,7 @@ impl Pairings {
     }
 
     /// Lets the owner of a code in.
-    pub fn accept(&self, code: &str, owner: bool) -> Result<Person> {
+    pub fn accept(&self, code: &str, owner: bool) -> Result<PairedUser> {
         let code: String = code
             .chars()
             .filter(char::is_ascii_alphanumeric)
@@ -134,8 +134,8 @@ impl Pairings {
                     "nobody has that code, or it is older than an hour; `bub pair list` shows who waits",
                 )
             })?;
-            let Waiting { channel, id, name, .. } = stored.requests.remove(at);
-            let person = Person { channel, id, name, owner, since: now() };
+            let PairingRequest { channel, id, name, .. } = stored.requests.remove(at);
+            let person = PairedUser { channel, id, name, owner, since: now() };
             stored.people.retain(|known| (&known.channel, &known.id) != (&person.channel, &person.id));
             stored.people.push(person.clone());
             Ok((person, true))
@@ -159,10 +159,10 @@ impl Pairings {
         })
     }
 
-    fn read(&self) -> Result<Stored> {
+    fn read(&self) -> Result<PairingsFile> {
         let text = match std::fs::read(&self.0) {
             Ok(text) => text,
-            Err(error) if error.kind() == IoKind::NotFound => return Ok(Stored::default()),
+            Err(error) if error.kind() == IoKind::NotFound => return Ok(PairingsFile::default()),
             Err(error) => {
                 return Err(Error::config(format!(
                     "cannot read {}: {error}",
@@ -178,7 +178,7 @@ impl Pairings {
         })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Stored) -> Result<(T, bool)>) -> Result<T> {
+    fn change<T>(&self, change: impl FnOnce(&mut PairingsFile) -> Result<(T, bool)>) -> Result<T> {
         let failed = |error: std::io::Error| {
             Error::unknown(format!("cannot write {}: {error}", self.0.display()))
         };
@@ -215,11 +215,11 @@ impl Pairings {
     }
 }
 
-impl Stored {
+impl PairingsFile {
     fn forget_old(&mut self) {
         let now = now();
         self.requests
-            .retain(|waiting| now.saturating_sub(waiting.at) < VALID);
+            .retain(|waiting| now.saturating_sub(waiting.at) < CODE_TTL_MS);
     }
 }
 
@@ -228,7 +228,7 @@ fn code() -> Result<String> {
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::unknown(format!("no random numbers: {error}")))?;
     let letter = |byte: &u8| {
-        LETTERS
+        CODE_ALPHABET
             .get(usize::from(byte % 32))
             .copied()
             .map_or('A', char::from)
@@ -237,7 +237,7 @@ fn code() -> Result<String> {
 }
 
 /// A name that harms no terminal: it is the choice of a stranger.
-fn shown(name: &str) -> String {
+fn display_name(name: &str) -> String {
     let is_fine = |letter: &char| {
         letter.is_alphanumeric() || matches!(letter, ' ' | '.' | '-' | '_' | '@' | '\'')
     };

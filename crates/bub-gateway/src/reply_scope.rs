@@ -16,26 +16,26 @@ use serde_json::Value;
 
 use crate::{
     fingerprint::Fingerprint,
-    gateway::Core,
+    gateway::GatewayInner,
     journal::{UnfinishedMessage, lock},
     router::{self, ReplyContext},
 };
 
 /// The field of a message that is copied to its replies, for its channel to know where they go after a restart.
-pub const ROUTE: &str = "reply_route";
+pub const REPLY_ROUTE_FIELD: &str = "reply_route";
 
 /// The route of replies that wait until the sender asks for them.
-pub const CLAIM: &str = "claim";
+pub const CLAIM_ROUTE: &str = "claim";
 
 /// The field of a question for approval that names the request, for channels that have buttons.
-pub const APPROVAL: &str = "approval_id";
+pub const APPROVAL_ID_FIELD: &str = "approval_id";
 
 /// The field of a reply to an answer that settled such a question.
-pub const DECIDED: &str = "approval_decided";
+pub const APPROVAL_DECIDED_FIELD: &str = "approval_decided";
 
 /// Receives the replies of one message.
 pub(crate) struct ReplyScope {
-    core: Weak<Core>,
+    inner: Weak<GatewayInner>,
     pub(crate) message_id: MessageId,
     /// The channel that plain replies go to.
     channel: String,
@@ -54,14 +54,18 @@ pub(crate) struct ReplyScope {
 }
 
 impl ReplyScope {
-    pub(crate) fn new(core: &Arc<Core>, message_id: MessageId, message: &Envelope) -> Self {
+    pub(crate) fn new(
+        inner: &Arc<GatewayInner>,
+        message_id: MessageId,
+        message: &Envelope,
+    ) -> Self {
         Self {
-            core: Arc::downgrade(core),
+            inner: Arc::downgrade(inner),
             message_id,
             channel: message.output_channel().unwrap_or_default().into_owned(),
             origin: message.channel().unwrap_or_default().into_owned(),
             chat: message.chat_id().unwrap_or("default".into()).into_owned(),
-            route: message.field(ROUTE).cloned(),
+            route: message.field(REPLY_ROUTE_FIELD).cloned(),
             earlier: Mutex::default(),
             was_sent_by_tool: false,
             replies: AtomicU32::default(),
@@ -82,7 +86,7 @@ impl ReplyScope {
 
     /// Lets no reply wait to be claimed: the sender is told the outcome at once.
     pub(crate) fn without_claim(self) -> Self {
-        let route = self.route.filter(|route| route != CLAIM);
+        let route = self.route.filter(|route| route != CLAIM_ROUTE);
         Self { route, ..self }
     }
 
@@ -97,10 +101,10 @@ impl ReplyScope {
 
     /// Puts on a reply by the message's own channel what that channel put on the message.
     pub(crate) fn copy_route(&self, channel: &str, reply: &mut Envelope) {
-        let is_own =
-            (channel == self.channel || channel == self.origin) && reply.field(ROUTE).is_none();
+        let is_own = (channel == self.channel || channel == self.origin)
+            && reply.field(REPLY_ROUTE_FIELD).is_none();
         if let (Some(route), true) = (&self.route, is_own) {
-            reply.set(ROUTE, route.clone());
+            reply.set(REPLY_ROUTE_FIELD, route.clone());
         }
     }
 
@@ -137,7 +141,7 @@ impl ReplyScope {
 impl ReplyTarget for ReplyScope {
     fn deliver<'a>(&'a self, turn: &'a Turn, reply: Outbound) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
-            let Some(core) = self.core.upgrade() else {
+            let Some(inner) = self.inner.upgrade() else {
                 return Ok(false);
             };
             // The notice of the failure that ended the turn finishes the message.
@@ -147,7 +151,7 @@ impl ReplyTarget for ReplyScope {
                 turn: Some(turn),
                 is_last,
             };
-            router::dispatch(&core, reply, context).await
+            router::dispatch(&inner, reply, context).await
         })
     }
 

@@ -9,14 +9,14 @@ use bub_kernel::{
 
 use crate::{
     fingerprint::Fingerprint,
-    gateway::Core,
-    journal::{Record, Reply, now, raw},
-    outbox::{Outbox, Parcel},
-    reply_scope::{CLAIM, ROUTE, ReplyScope},
+    gateway::GatewayInner,
+    journal::{JournalRecord, ReplyRecord, now, raw},
+    outbox::{Outbox, OutboxItem},
+    reply_scope::{CLAIM_ROUTE, REPLY_ROUTE_FIELD, ReplyScope},
 };
 
 /// The router of a gateway. It does not keep the gateway alive.
-pub(crate) struct Router(pub(crate) Weak<Core>);
+pub(crate) struct Router(pub(crate) Weak<GatewayInner>);
 
 impl ChannelRouter for Router {
     fn channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
@@ -26,18 +26,18 @@ impl ChannelRouter for Router {
     fn dispatch(&self, reply: Outbound) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async move {
             match self.0.upgrade() {
-                Some(core) => dispatch(&core, reply, ReplyContext::default()).await,
+                Some(inner) => dispatch(&inner, reply, ReplyContext::default()).await,
                 None => Ok(false),
             }
         })
     }
 
     fn wrap_stream(&self, turn: &Turn, stream: ModelStream) -> ModelStream {
-        let channel = self.0.upgrade().and_then(|core| {
+        let channel = self.0.upgrade().and_then(|inner| {
             let name = turn.message().output_channel().unwrap_or_default();
             let has_output = turn.message().has_output();
-            let catch_all = || core.catch_all().filter(|_| has_output);
-            core.channel(&name).or_else(|| core.channel(catch_all()?))
+            let catch_all = || inner.catch_all().filter(|_| has_output);
+            inner.channel(&name).or_else(|| inner.channel(catch_all()?))
         });
         match channel {
             Some(channel) => channel.stream_events(turn.clone(), stream),
@@ -51,8 +51,8 @@ impl ChannelRouter for Router {
         except: Option<&'a MessageId>,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            if let Some(core) = self.0.upgrade() {
-                core.lanes.quit(session_id, except.cloned()).await;
+            if let Some(inner) = self.0.upgrade() {
+                inner.lanes.quit(session_id, except.cloned()).await;
             }
             Ok(())
         })
@@ -72,7 +72,7 @@ pub(crate) struct ReplyContext<'a> {
 
 /// Journals a reply and has it delivered; `false` if no channel takes it.
 pub(crate) async fn dispatch(
-    core: &Arc<Core>,
+    inner: &Arc<GatewayInner>,
     reply: Outbound,
     context: ReplyContext<'_>,
 ) -> Result<bool> {
@@ -87,12 +87,12 @@ pub(crate) async fn dispatch(
         ..
     } = reply;
     let wanted = message.output_channel().unwrap_or_default().into_owned();
-    let channel = if core.channel(&wanted).is_some() {
+    let channel = if inner.channel(&wanted).is_some() {
         wanted.clone()
     } else {
         // The embedding program shows plain replies for other channels itself.
         let is_plain = scope.is_some() && origin == ReplyOrigin::Turn && message.has_output();
-        match core.catch_all().filter(|_| is_plain) {
+        match inner.catch_all().filter(|_| is_plain) {
             Some(name) => name.to_owned(),
             None => return Ok(false),
         }
@@ -129,8 +129,8 @@ pub(crate) async fn dispatch(
     if let Some(scope) = scope {
         scope.copy_route(&wanted, &mut message);
     }
-    let reply = Reply {
-        id: core.journal.next_reply_id(),
+    let reply = ReplyRecord {
+        id: inner.journal.next_reply_id(),
         at: now(),
         inbound: scope.map(|scope| scope.message_id.clone()),
         chat,
@@ -138,11 +138,11 @@ pub(crate) async fn dispatch(
         print: fingerprint.hash,
         print_version: fingerprint.version,
         by_tool,
-        is_claimed: message.str_field(ROUTE) == Some(CLAIM),
+        is_claimed: message.str_field(REPLY_ROUTE_FIELD) == Some(CLAIM_ROUTE),
         is_last,
         message: raw(&message)?,
     };
-    let parcel = Parcel {
+    let item = OutboxItem {
         reply: Arc::new(reply.clone()),
         outbound: Outbound {
             message,
@@ -151,18 +151,18 @@ pub(crate) async fn dispatch(
         },
         attempt: 0,
     };
-    core.journal.commit(Record::Reply(reply)).await?;
+    inner.journal.commit(JournalRecord::Reply(reply)).await?;
     if let Some(scope) = scope {
         scope.set_failure_reported(is_error);
         scope.count_reply(&wanted);
     }
-    Outbox::send(core, parcel);
+    Outbox::send(inner, item);
     Ok(true)
 }
 
 /// Makes sure that the sender of a message is told of its failure, if no plugin did that. `false` if that is impossible.
 pub(crate) async fn report_failure(
-    core: &Arc<Core>,
+    inner: &Arc<GatewayInner>,
     session_id: &SessionId,
     scope: &ReplyScope,
     text: &str,
@@ -175,7 +175,7 @@ pub(crate) async fn report_failure(
         turn: None,
         is_last: true,
     };
-    let reported = dispatch(core, scope.failure_notice(session_id, text), context).await;
+    let reported = dispatch(inner, scope.failure_notice(session_id, text), context).await;
     let is_reported = matches!(reported, Ok(true));
     if !is_reported {
         let inbound_id = scope.message_id.as_str();

@@ -19,25 +19,25 @@ use tokio::{
 };
 
 use crate::{
-    gateway::{Core, Phase},
-    journal::{Journal, Live, Record, lock, now},
+    gateway::{ChannelPhase, GatewayInner},
+    journal::{Journal, JournalRecord, JournalState, lock, now},
     outbox::{Outbox, unknown_reply},
 };
 
-const SOCKET: &str = "status.sock";
+const SOCKET_FILE: &str = "status.sock";
 /// No request is longer, and none takes longer.
-const MOST_REQUEST: u64 = 64 * 1024;
-const LIMIT: Duration = Duration::from_secs(10);
+const MAX_REQUEST_BYTES: u64 = 64 * 1024;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// So many busy sessions are named.
-const MOST_SESSIONS: usize = 50;
+const MAX_LISTED_SESSIONS: usize = 50;
 
 /// Removes the socket when the gateway is gone.
-pub(crate) struct Listening {
+pub(crate) struct StatusSocket {
     path: PathBuf,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Listening {
+impl Drop for StatusSocket {
     fn drop(&mut self) {
         self.task.abort();
         let _ = std::fs::remove_file(&self.path);
@@ -45,11 +45,11 @@ impl Drop for Listening {
 }
 
 /// Starts answering, if the journal has a directory.
-pub(crate) fn listen(core: &Arc<Core>) -> Result<Option<Listening>> {
-    let Some(directory) = core.options.journal.directory() else {
+pub(crate) fn listen(inner: &Arc<GatewayInner>) -> Result<Option<StatusSocket>> {
+    let Some(directory) = inner.options.journal.directory() else {
         return Ok(None);
     };
-    let path = directory.join(SOCKET);
+    let path = directory.join(SOCKET_FILE);
     // The lock of the journal says that nobody else listens there.
     let _ = std::fs::remove_file(&path);
     let failed = |error: std::io::Error| {
@@ -57,14 +57,14 @@ pub(crate) fn listen(core: &Arc<Core>) -> Result<Option<Listening>> {
     };
     let listener = UnixListener::bind(&path).map_err(failed)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    let core = Arc::clone(core);
+    let inner = Arc::clone(inner);
     let task = tokio::spawn(async move {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     drop(tokio::spawn(tokio::time::timeout(
-                        LIMIT,
-                        serve(Arc::clone(&core), stream),
+                        REQUEST_TIMEOUT,
+                        serve(Arc::clone(&inner), stream),
                     )));
                 }
                 // Out of file handles, most likely.
@@ -72,31 +72,33 @@ pub(crate) fn listen(core: &Arc<Core>) -> Result<Option<Listening>> {
             }
         }
     });
-    Ok(Some(Listening { path, task }))
+    Ok(Some(StatusSocket { path, task }))
 }
 
-async fn serve(core: Arc<Core>, stream: UnixStream) -> std::io::Result<()> {
+async fn serve(inner: Arc<GatewayInner>, stream: UnixStream) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    BufReader::new(read.take(MOST_REQUEST))
+    BufReader::new(read.take(MAX_REQUEST_BYTES))
         .read_line(&mut line)
         .await?;
-    let answer = match answer(&core, &line).await {
+    let answer = match answer(&inner, &line).await {
         Ok(answer) => answer,
         Err(error) => json!({"error": error.to_value()}),
     };
     write.write_all(format!("{answer}\n").as_bytes()).await
 }
 
-async fn answer(core: &Arc<Core>, line: &str) -> Result<Value> {
+async fn answer(inner: &Arc<GatewayInner>, line: &str) -> Result<Value> {
     let request: Value = serde_json::from_str(line)
         .map_err(|error| Error::invalid_input(format!("the request is no JSON: {error}")))?;
     let id = &reply_id(&request);
     match request.get("do").and_then(Value::as_str) {
-        Some("status") => Ok(status(core)),
-        Some("outbox") => Ok(undelivered(&core.journal.live())),
-        Some("retry") => Outbox::retry(core, id).await.map(|()| json!({"ok": true})),
-        Some("drop") => Outbox::forget(core, id).await.map(|()| json!({"ok": true})),
+        Some("status") => Ok(status(inner)),
+        Some("outbox") => Ok(undelivered(&inner.journal.live())),
+        Some("retry") => Outbox::retry(inner, id).await.map(|()| json!({"ok": true})),
+        Some("drop") => Outbox::drop_reply(inner, id)
+            .await
+            .map(|()| json!({"ok": true})),
         _ => Err(Error::invalid_input(
             "the request is none of status, outbox, retry, drop",
         )),
@@ -108,18 +110,18 @@ fn reply_id(request: &Value) -> ReplyId {
     ReplyId::from(id.unwrap_or_default())
 }
 
-fn status(core: &Core) -> Value {
-    let channels: Vec<Value> = core
+fn status(inner: &GatewayInner) -> Value {
+    let channels: Vec<Value> = inner
         .channels
         .iter()
         .map(|(name, entry)| {
             let state = lock(&entry.state).clone();
-            let undelivered = core.journal.live().undelivered(name);
+            let undelivered = inner.journal.live().undelivered(name);
             let trouble = entry
                 .channel
-                .trouble()
-                .filter(|_| state.phase == Phase::Running);
-            let trouble = trouble.map(|text| core.redact(&text));
+                .receive_error()
+                .filter(|_| state.phase == ChannelPhase::Running);
+            let trouble = trouble.map(|text| inner.redact(&text));
             let phase = if trouble.is_some() {
                 "in trouble"
             } else {
@@ -128,22 +130,22 @@ fn status(core: &Core) -> Value {
             json!({
                 "name": name, "state": phase, "last_error": trouble.or(state.last_error),
                 "accepted": state.accepted, "undelivered": undelivered,
-                "audience": entry.channel.audience(),
+                "audience": entry.channel.access_summary(),
             })
         })
         .collect();
-    let mut loads = core.lanes.loads();
+    let mut loads = inner.lanes.loads();
     let running: usize = loads.iter().map(|(_, _, running)| running).sum();
     loads.retain(|(_, unfinished, running)| unfinished + running > 0);
     let busy = loads.len();
     loads.sort_unstable_by_key(|(_, unfinished, _)| std::cmp::Reverse(*unfinished));
-    loads.truncate(MOST_SESSIONS);
+    loads.truncate(MAX_LISTED_SESSIONS);
     let sessions: Vec<Value> = loads
         .into_iter()
         .map(|(session, unfinished, running)| json!({"id": session, "unfinished": unfinished, "running": running}))
         .collect();
     let (unfinished, outgoing, unclaimed, given_up) = {
-        let live = core.journal.live();
+        let live = inner.journal.live();
         let stuck = live.outgoing().filter(|outgoing| outgoing.is_stuck);
         let (unclaimed, given_up): (Vec<_>, Vec<_>) =
             stuck.partition(|outgoing| outgoing.reply.is_claimed);
@@ -155,10 +157,10 @@ fn status(core: &Core) -> Value {
         )
     };
     json!({
-        "owners": core.framework.settings().get(&OWNERS),
+        "owners": inner.framework.settings().get(&OWNERS),
         "pid": std::process::id(),
         "process": process(),
-        "stopping": core.drain.is_cancelled(),
+        "stopping": inner.drain.is_cancelled(),
         "channels": channels,
         "unfinished": unfinished,
         "running_turns": running,
@@ -167,7 +169,7 @@ fn status(core: &Core) -> Value {
         "undelivered": outgoing,
         "given_up": given_up,
         "unclaimed": unclaimed,
-        "journal_backlog": core.journal.backlog(),
+        "journal_backlog": inner.journal.backlog(),
     })
 }
 
@@ -188,7 +190,7 @@ fn process() -> Value {
     json!({"memory_mb": memory.map(|kilobytes: u64| kilobytes / 1024), "files": files, "tasks": tasks})
 }
 
-fn undelivered(live: &Live) -> Value {
+fn undelivered(live: &JournalState) -> Value {
     let now = now();
     let replies = live.outgoing().map(|outgoing| {
         let state = match (outgoing.is_stuck, outgoing.attempt) {
@@ -209,8 +211,8 @@ fn undelivered(live: &Live) -> Value {
 }
 
 /// Asks the gateway that runs in a directory; `None` when none does.
-pub async fn ask(directory: &Path, request: &Value) -> Result<Option<Value>> {
-    let Ok(mut stream) = UnixStream::connect(directory.join(SOCKET)).await else {
+pub async fn send_request(directory: &Path, request: &Value) -> Result<Option<Value>> {
+    let Ok(mut stream) = UnixStream::connect(directory.join(SOCKET_FILE)).await else {
         return Ok(None);
     };
     let talking = async {
@@ -220,7 +222,7 @@ pub async fn ask(directory: &Path, request: &Value) -> Result<Option<Value>> {
         std::io::Result::Ok(answer)
     };
     let silent = || Error::new(ErrorKind::Temporary, "the gateway does not answer");
-    let answer = tokio::time::timeout(LIMIT, talking)
+    let answer = tokio::time::timeout(REQUEST_TIMEOUT, talking)
         .await
         .map_err(|_| silent())?
         .map_err(|_| silent())?;
@@ -232,7 +234,7 @@ pub async fn ask(directory: &Path, request: &Value) -> Result<Option<Value>> {
 }
 
 /// Looks after the outbox of a gateway that does not run.
-pub async fn tend(
+pub async fn edit_offline_outbox(
     fs: Arc<dyn Fs>,
     directory: &Path,
     durability: Durability,
@@ -240,8 +242,8 @@ pub async fn tend(
 ) -> Result<Value> {
     let id = reply_id(request);
     let record = match request.get("do").and_then(Value::as_str) {
-        Some("retry") => Record::Retry { id: id.clone() },
-        Some("drop") => Record::Forgotten { id: id.clone() },
+        Some("retry") => JournalRecord::Retry { id: id.clone() },
+        Some("drop") => JournalRecord::Forgotten { id: id.clone() },
         _ => return Journal::peek(&*fs, directory).map(|live| undelivered(&live)),
     };
     let (journal, _) = Journal::open(fs, directory, durability)?;

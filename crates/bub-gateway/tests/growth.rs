@@ -10,15 +10,15 @@
     reason = "tests stop at the first surprise, and use a part of the world"
 )]
 
-#[path = "it/world.rs"]
-mod world;
+#[path = "it/harness.rs"]
+mod fixture;
 
-use crate::world::{Fake, World};
+use crate::fixture::{FakeChannel, GatewayFixture};
 
 const CHATS: usize = 20;
 const TURNS: usize = 10_000;
 /// For each turn, in bytes: far above what allocators do, far below what anybody would leak.
-const MOST: usize = 400;
+const MAX_GROWTH_BYTES: usize = 400;
 
 fn memory() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -33,8 +33,8 @@ fn memory() -> usize {
         * 1024
 }
 
-async fn turns(world: &World, count: usize) {
-    let channel = world.channel(0);
+async fn turns(fixture: &GatewayFixture, count: usize) {
+    let channel = fixture.channel(0);
     for round in 0..count / CHATS {
         let mut tickets = Vec::with_capacity(CHATS);
         for chat in 0..CHATS {
@@ -51,11 +51,11 @@ async fn turns(world: &World, count: usize) {
         channel.wait_sent(CHATS).await;
         // What the test itself remembers is not meant.
         channel.sent.send_modify(Vec::clear);
-        world.echo.asked.send_modify(Vec::clear);
-        world.echo.attempts.lock().unwrap().clear();
-        world.echo.senders.lock().unwrap().clear();
-        world.echo.sessions.lock().unwrap().clear();
-        world.echo.resolved.lock().unwrap().clear();
+        fixture.echo.asked.send_modify(Vec::clear);
+        fixture.echo.attempts.lock().unwrap().clear();
+        fixture.echo.senders.lock().unwrap().clear();
+        fixture.echo.sessions.lock().unwrap().clear();
+        fixture.echo.resolved.lock().unwrap().clear();
         channel.snapshots.lock().unwrap().clear();
     }
 }
@@ -64,12 +64,15 @@ async fn turns(world: &World, count: usize) {
 #[tokio::test]
 async fn ten_thousand_turns_keep_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    turns(&world, TURNS / 5).await;
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    turns(&fixture, TURNS / 5).await;
     let before = memory();
-    turns(&world, TURNS).await;
+    turns(&fixture, TURNS).await;
     let grown = memory().saturating_sub(before);
     println!("{} bytes for each turn", grown / TURNS);
-    assert!(grown < TURNS * MOST, "{TURNS} turns kept {grown} bytes");
-    world.stop().await;
+    assert!(
+        grown < TURNS * MAX_GROWTH_BYTES,
+        "{TURNS} turns kept {grown} bytes"
+    );
+    fixture.stop().await;
 }

@@ -269,7 +269,7 @@ fn stream_event_through_wrap_stream(bencher: Bencher<'_, '_>) {
             let events: Vec<_> = (0..EVENTS)
                 .map(|_| StreamEvent::Text("word".into()))
                 .collect();
-            router.wrap_stream(&turn, ModelStream::of(events))
+            router.wrap_stream(&turn, ModelStream::from_events(events))
         })
         .bench_local_values(|mut stream| {
             ready(async {

@@ -6,14 +6,14 @@ use crate::ids::SessionId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// What to do with it.
-    pub decision: Decision,
+    pub decision: AdmissionDecision,
     /// Why, for the record.
     pub reason: Option<String>,
 }
 
 impl Admission {
     /// A decision without a reason.
-    pub fn new(decision: Decision) -> Self {
+    pub fn new(decision: AdmissionDecision) -> Self {
         Self {
             decision,
             reason: None,
@@ -22,7 +22,7 @@ impl Admission {
 
     /// The same with a reason.
     #[must_use]
-    pub fn because(mut self, reason: impl Into<String>) -> Self {
+    pub fn with_reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = Some(reason.into());
         self
     }
@@ -31,7 +31,7 @@ impl Admission {
 /// What to do with an arriving message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Decision {
+pub enum AdmissionDecision {
     /// A turn of its own, now.
     Process,
     /// No turn; the reason is recorded.
@@ -42,7 +42,7 @@ pub enum Decision {
     Steer,
 }
 
-impl Decision {
+impl AdmissionDecision {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {

@@ -107,12 +107,12 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Whom it lets in and as what, in one line for people: `whoever has the token is member`.
-    fn audience(&self) -> Option<String> {
+    fn access_summary(&self) -> Option<String> {
         None
     }
 
     /// What keeps it from receiving just now, in words, although it runs. `None` once that is over.
-    fn trouble(&self) -> Option<String> {
+    fn receive_error(&self) -> Option<String> {
         None
     }
 

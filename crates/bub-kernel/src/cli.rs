@@ -190,7 +190,7 @@ pub struct CliCommand {
     pub spec: CommandSpec,
     /// Runs the command.
     pub run: CliHandler,
-    /// Whether the command gives way to all others of its name; see [`CliApp::offer`].
+    /// Whether the command gives way to all others of its name; see [`CliApp::add_if_absent`].
     pub is_offered: bool,
 }
 
@@ -259,7 +259,7 @@ impl CliApp {
     }
 
     /// Adds a command that replaces no other: it is skipped if any other command has its name.
-    pub fn offer(&self, command: CliCommand) {
+    pub fn add_if_absent(&self, command: CliCommand) {
         let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         commands.push(CliCommand {
             is_offered: true,

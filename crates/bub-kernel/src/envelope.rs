@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     error::{Error, Result},
-    fields::{Fields, Name},
+    fields::{FieldName, Fields},
     media::MediaItem,
 };
 
@@ -63,7 +63,7 @@ impl Envelope {
     }
 
     /// Sets a field.
-    pub fn set(&mut self, name: impl Into<Name>, value: impl Into<Value>) {
+    pub fn set(&mut self, name: impl Into<FieldName>, value: impl Into<Value>) {
         let name = name.into();
         // The field is what everybody reads and writes; attached media must not outlive it.
         if name == "media" {
@@ -74,7 +74,7 @@ impl Envelope {
 
     /// The same with a field set.
     #[must_use]
-    pub fn with(mut self, name: impl Into<Name>, value: impl Into<Value>) -> Self {
+    pub fn with(mut self, name: impl Into<FieldName>, value: impl Into<Value>) -> Self {
         self.set(name, value);
         self
     }

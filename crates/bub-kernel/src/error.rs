@@ -77,7 +77,7 @@ impl ErrorKind {
 
 /// Where an error came from, when a hook raised it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct HookOrigin {
     /// The hook that failed.
     pub hook: &'static str,
     /// The plugin whose implementation failed.
@@ -97,7 +97,7 @@ struct Inner {
     details: Map<String, Value>,
     retry_after: Option<Duration>,
     is_reported: bool,
-    origin: Option<Origin>,
+    origin: Option<HookOrigin>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -137,7 +137,7 @@ impl Error {
 
     /// Wraps any error; one that was an [`Error`] before is that one again.
     pub fn from_boxed(error: BoxError) -> Self {
-        match error.downcast::<Boxed>() {
+        match error.downcast::<BoxedError>() {
             Ok(own) => own.0,
             Err(foreign) => {
                 // It is somebody else's code that puts the error into words.
@@ -216,7 +216,7 @@ impl Error {
             return self;
         }
         self.edit(|inner| {
-            inner.origin = Some(Origin {
+            inner.origin = Some(HookOrigin {
                 hook,
                 plugin: Arc::clone(plugin),
             });
@@ -254,7 +254,7 @@ impl Error {
     }
 
     /// The hook and plugin that raised it.
-    pub fn origin(&self) -> Option<&Origin> {
+    pub fn origin(&self) -> Option<&HookOrigin> {
         self.0.origin.as_ref()
     }
 
@@ -298,27 +298,27 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
 }
 
 /// An [`Error`] on its way through code that knows only boxed errors.
-struct Boxed(Error);
+struct BoxedError(Error);
 
 impl From<Error> for BoxError {
     fn from(error: Error) -> Self {
-        Box::new(Boxed(error))
+        Box::new(BoxedError(error))
     }
 }
 
-impl fmt::Display for Boxed {
+impl fmt::Display for BoxedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl fmt::Debug for Boxed {
+impl fmt::Debug for BoxedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl StdError for Boxed {
+impl StdError for BoxedError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.0.source.as_deref().and_then(StdError::source)
     }

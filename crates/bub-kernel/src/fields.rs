@@ -10,14 +10,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap}
 use serde_json::{Map, Value};
 
 /// The name of a field: static where the code knows it.
-pub type Name = Cow<'static, str>;
+pub type FieldName = Cow<'static, str>;
 
 /// From here on, looking for each name costs more than an index of all names.
-const MANY: usize = 64;
+const INDEX_THRESHOLD: usize = 64;
 
 /// Named values in insertion order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Fields(Vec<(Name, Value)>);
+pub struct Fields(Vec<(FieldName, Value)>);
 
 impl Fields {
     /// No fields.
@@ -44,7 +44,7 @@ impl Fields {
     }
 
     /// Sets a field; one that exists keeps its place.
-    pub fn set(&mut self, name: impl Into<Name>, value: impl Into<Value>) {
+    pub fn set(&mut self, name: impl Into<FieldName>, value: impl Into<Value>) {
         let (name, value) = (name.into(), value.into());
         match self.0.iter_mut().find(|(key, _)| *key == name) {
             Some((_, old)) => *old = value,
@@ -54,7 +54,7 @@ impl Fields {
 
     /// The same with a field set: for building in one expression.
     #[must_use]
-    pub fn with(mut self, name: impl Into<Name>, value: impl Into<Value>) -> Self {
+    pub fn with(mut self, name: impl Into<FieldName>, value: impl Into<Value>) -> Self {
         self.set(name, value);
         self
     }
@@ -71,7 +71,7 @@ impl Fields {
             *self = incoming;
             return;
         }
-        if self.len().saturating_add(incoming.len()) > MANY {
+        if self.len().saturating_add(incoming.len()) > INDEX_THRESHOLD {
             return self.merge_many(incoming);
         }
         for (name, value) in incoming.0 {
@@ -80,7 +80,7 @@ impl Fields {
     }
 
     fn merge_many(&mut self, incoming: Self) {
-        let mut places: HashMap<Name, usize> = self
+        let mut places: HashMap<FieldName, usize> = self
             .0
             .iter()
             .enumerate()
@@ -111,7 +111,7 @@ impl Fields {
     }
 }
 
-impl<N: Into<Name>, V: Into<Value>> FromIterator<(N, V)> for Fields {
+impl<N: Into<FieldName>, V: Into<Value>> FromIterator<(N, V)> for Fields {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(items: I) -> Self {
         let pairs = items
             .into_iter()
@@ -127,7 +127,7 @@ impl From<Map<String, Value>> for Fields {
     fn from(map: Map<String, Value>) -> Self {
         Self(
             map.into_iter()
-                .map(|(name, value)| (Name::Owned(name), value))
+                .map(|(name, value)| (FieldName::Owned(name), value))
                 .collect(),
         )
     }

@@ -13,9 +13,9 @@ use crate::{
     approval::Approvals,
     error::{BoxError, Error},
     hooks::HookSet,
-    plugin::{self, Factory, Plugin, PluginContext, PluginState, PluginStatus},
+    plugin::{self, Plugin, PluginContext, PluginFactory, PluginState, PluginStatus},
     router::ChannelRouter,
-    running::Scope,
+    scope::ScopeState,
     tool::{self, Tool},
 };
 
@@ -33,7 +33,7 @@ struct Inner {
     approvals: Approvals,
     router: RwLock<Option<Arc<dyn ChannelRouter>>>,
     /// The open running scopes; the last one is in use.
-    scopes: RwLock<Vec<Arc<Scope>>>,
+    scopes: RwLock<Vec<Arc<ScopeState>>>,
 }
 
 impl Framework {
@@ -95,7 +95,7 @@ impl Framework {
             .clone()
     }
 
-    pub(crate) fn scope(&self) -> Option<Arc<Scope>> {
+    pub(crate) fn scope(&self) -> Option<Arc<ScopeState>> {
         self.0
             .scopes
             .read()
@@ -104,7 +104,7 @@ impl Framework {
             .cloned()
     }
 
-    pub(crate) fn enter_scope(&self, scope: Arc<Scope>) {
+    pub(crate) fn enter_scope(&self, scope: Arc<ScopeState>) {
         self.0
             .scopes
             .write()
@@ -112,7 +112,7 @@ impl Framework {
             .push(scope);
     }
 
-    pub(crate) fn leave_scope(&self, scope: &Arc<Scope>) {
+    pub(crate) fn leave_scope(&self, scope: &Arc<ScopeState>) {
         let mut scopes = self
             .0
             .scopes
@@ -168,7 +168,7 @@ impl fmt::Debug for WeakFramework {
 pub struct FrameworkBuilder {
     workspace: Option<PathBuf>,
     settings: Option<Arc<Settings>>,
-    plugins: Vec<(Arc<str>, Factory)>,
+    plugins: Vec<(Arc<str>, PluginFactory)>,
     tools: Vec<Arc<dyn Tool>>,
 }
 
@@ -245,7 +245,7 @@ impl FrameworkBuilder {
             let state = match loaded {
                 Ok(mut own) => {
                     own.assign(index, &name);
-                    hooks.absorb(own);
+                    hooks.merge(own);
                     tool::register(&mut tools, own_tools);
                     PluginState::Active
                 }

@@ -22,10 +22,10 @@ mod spec;
 mod table;
 
 #[doc(hidden)]
-pub use argument::{Nothing, TakenAs, given};
-pub use guard::HOOK_TIME_LIMIT;
-pub use implementation::{AsyncHook, Call, Implementation, SyncHook};
-pub use intercept::{BadReturn, HookNote, LlmGate, ToolGate};
+pub use argument::{AcceptedAs, UnsupportedType, pass};
+pub use guard::HOOK_TIMEOUT;
+pub use implementation::{AsyncHook, HookCall, Implementation, SyncHook};
+pub use intercept::{BeforeLlmOutcome, BeforeToolOutcome, HookDecision, InvalidReturn};
 pub use next::{Chained, ChainedSync, Next};
 pub use output::{HookReturn, IntoHookResult};
 pub use spec::{HookArg, HookKind, HookPoint, HookSpec};

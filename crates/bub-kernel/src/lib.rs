@@ -3,7 +3,7 @@
 //! * [`Envelope`], [`State`], [`Prompt`], [`ModelStream`], [`Error`]: what hooks are given and return.
 //! * [`hooks`](mod@hooks): the table of all hooks, the registry, and the rules of calling.
 //! * [`Plugin`]: a set of hook implementations; write one with [`hooks`](macro@hooks) on an `impl` block.
-//! * [`Framework`]: registers plugins, opens the [`Running`] scope, and
+//! * [`Framework`]: registers plugins, opens the [`RunningScope`] scope, and
 //!   [runs turns](Framework::process_inbound).
 //! * [`tool`](mod@tool): what the model can call. Write one with [`tool`](macro@tool) on a function, or several that
 //!   share a value with [`tools`] on an `impl` block.
@@ -55,7 +55,7 @@ mod prompt;
 mod providers;
 mod receipt;
 mod router;
-mod running;
+mod scope;
 mod sender;
 pub mod settings;
 mod state;
@@ -65,7 +65,7 @@ pub mod tool;
 mod turn;
 mod turn_tape;
 
-pub use admission::{Admission, Decision, TurnSnapshot};
+pub use admission::{Admission, AdmissionDecision, TurnSnapshot};
 pub use approval::{ApprovalAnswer, ApprovalRequest, Approvals, PendingApprovalGuard};
 pub use bub_macros::{hooks, tool, tools};
 pub use channel::{Channel, ChannelRole, MessageHandler};
@@ -74,8 +74,8 @@ pub use cli::{
     CliApp, CliCommand, CliContext, CliHandler, CommandArg, CommandArgs, CommandSpec, CommandValue,
 };
 pub use envelope::{Envelope, MessageKind};
-pub use error::{BoxError, Error, ErrorKind, Origin, Result};
-pub use fields::{Fields, Name};
+pub use error::{BoxError, Error, ErrorKind, HookOrigin, Result};
+pub use fields::{FieldName, Fields};
 pub use framework::{Framework, FrameworkBuilder, FrameworkRef};
 pub use ids::{MessageId, ReplyId, SessionId, TurnId};
 pub use inbound::{Inbound, InboundAttempt, ReplyTarget};
@@ -88,7 +88,7 @@ pub use plugin::{Plugin, PluginContext, PluginState, PluginStatus};
 pub use prompt::{COMMAND_PREFIX, Prompt};
 pub use receipt::{DropReason, InboundReceipt, MessageOutcome};
 pub use router::ChannelRouter;
-pub use running::{Provided, Running, ScopeGuard};
+pub use scope::{Provided, RunningScope, ScopeGuard};
 pub use sender::{Role, Sender};
 pub use state::{RUNTIME_PREFIX, State, StatePatch};
 pub use steering::{SteeredMessage, SteeringInbox};

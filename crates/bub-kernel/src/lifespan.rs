@@ -21,9 +21,9 @@ pub trait LifespanScope: Send + 'static {
 ///
 /// When the turn's future is dropped, nothing can be awaited any more: the scope is dropped too, so
 /// clean-up that must always happen belongs into its `Drop`.
-pub struct Lifespan(Mutex<Phase>);
+pub struct Lifespan(Mutex<LifespanPhase>);
 
-enum Phase {
+enum LifespanPhase {
     New(Box<dyn LifespanScope>),
     Open(Box<dyn LifespanScope>),
     Done,
@@ -32,42 +32,42 @@ enum Phase {
 impl Lifespan {
     /// Wraps a scope.
     pub fn new(scope: impl LifespanScope) -> Self {
-        Self(Mutex::new(Phase::New(Box::new(scope))))
+        Self(Mutex::new(LifespanPhase::New(Box::new(scope))))
     }
 
     /// Enters the scope, unless that has been done.
     pub async fn enter(&self) -> Result<()> {
-        let mut scope = match self.take() {
-            Phase::New(scope) => scope,
+        let mut scope = match self.take_phase() {
+            LifespanPhase::New(scope) => scope,
             other => {
-                self.put(other);
+                self.set_phase(other);
                 return Ok(());
             }
         };
         guard::run(|| scope.enter()).await??;
-        self.put(Phase::Open(scope));
+        self.set_phase(LifespanPhase::Open(scope));
         Ok(())
     }
 
     /// Leaves the scope, unless it is not open.
     pub async fn exit(&self, error: Option<&Error>) -> Result<()> {
-        match self.take() {
-            Phase::Open(mut scope) => guard::run(|| scope.exit(error)).await?,
+        match self.take_phase() {
+            LifespanPhase::Open(mut scope) => guard::run(|| scope.exit(error)).await?,
             other => {
-                self.put(other);
+                self.set_phase(other);
                 Ok(())
             }
         }
     }
 
-    fn take(&self) -> Phase {
+    fn take_phase(&self) -> LifespanPhase {
         std::mem::replace(
             &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner),
-            Phase::Done,
+            LifespanPhase::Done,
         )
     }
 
-    fn put(&self, phase: Phase) {
+    fn set_phase(&self, phase: LifespanPhase) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = phase;
     }
 }

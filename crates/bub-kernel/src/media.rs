@@ -65,7 +65,7 @@ pub struct MediaItem {
 
 impl MediaItem {
     /// An item that is found at a URL.
-    pub fn at(kind: MediaKind, mime: impl Into<String>, url: impl Into<String>) -> Self {
+    pub fn from_url(kind: MediaKind, mime: impl Into<String>, url: impl Into<String>) -> Self {
         Self {
             kind,
             mime: mime.into(),

@@ -62,12 +62,13 @@ pub struct PluginStatus {
 }
 
 /// Makes a plugin and collects its hooks.
-pub(crate) type Factory = Box<dyn FnOnce(&PluginContext<'_>) -> Result<HookSet, BoxError> + Send>;
+pub(crate) type PluginFactory =
+    Box<dyn FnOnce(&PluginContext<'_>) -> Result<HookSet, BoxError> + Send>;
 
 /// A factory for something that makes a plugin.
 pub(crate) fn factory<P: Plugin, E: Into<BoxError>>(
     make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
-) -> Factory {
+) -> PluginFactory {
     Box::new(move |context| {
         let plugin = Arc::new(make(context).map_err(Into::into)?);
         let mut hooks = HookSet::default();
@@ -77,6 +78,6 @@ pub(crate) fn factory<P: Plugin, E: Into<BoxError>>(
 }
 
 /// Runs a factory; a panic in it is a failure like any other.
-pub(crate) fn load(factory: Factory, context: &PluginContext<'_>) -> Result<HookSet, Error> {
+pub(crate) fn load(factory: PluginFactory, context: &PluginContext<'_>) -> Result<HookSet, Error> {
     guard::catch(|| factory(context))?.map_err(Error::from_boxed)
 }

@@ -1,12 +1,12 @@
 //! The settings of the contracts that several crates read: roles and the tape.
 
-use bub_settings::{Declared, Key, Kind, Section, SettingType};
+use bub_settings::{AnySetting, Section, SettingKey, SettingType, ValueKind};
 use serde_json::Value;
 
 use crate::Role;
 
 /// Whose computer it is, seen from a channel. Trusted: it is policy.
-pub static OWNERS: Key<Vec<String>> = Key::new(
+pub static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
     "owners",
     "",
     "Who is the owner in a channel: `channel:id`, several with commas between them.",
@@ -14,15 +14,15 @@ pub static OWNERS: Key<Vec<String>> = Key::new(
 .trusted();
 
 /// What an acknowledged tape entry survives.
-pub static TAPE_DURABILITY: Key<Durability> = Key::new(
+pub static TAPE_DURABILITY: SettingKey<TapeDurability> = SettingKey::new(
     "tape.durability",
-    Durability::Os,
+    TapeDurability::Os,
     "`os`: survives the end of the process; `always`: also the loss of power.",
 );
 
 /// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
+pub enum TapeDurability {
     /// The end of the process, however it ends.
     #[default]
     Os,
@@ -30,18 +30,18 @@ pub enum Durability {
     Always,
 }
 
-impl From<Durability> for bub_tape::Durability {
-    fn from(durability: Durability) -> Self {
+impl From<TapeDurability> for bub_tape::Durability {
+    fn from(durability: TapeDurability) -> Self {
         match durability {
-            Durability::Os => Self::Os,
-            Durability::Always => Self::Always,
+            TapeDurability::Os => Self::Os,
+            TapeDurability::Always => Self::Always,
         }
     }
 }
 
-impl SettingType for Durability {
+impl SettingType for TapeDurability {
     type Default = Self;
-    const KIND: Kind = Kind::Choice(&["os", "always"]);
+    const KIND: ValueKind = ValueKind::Choice(&["os", "always"]);
 
     fn from_default(default: Self) -> Self {
         default
@@ -65,7 +65,7 @@ impl SettingType for Durability {
 
 impl SettingType for Role {
     type Default = Self;
-    const KIND: Kind = Kind::Choice(&["owner", "member", "guest"]);
+    const KIND: ValueKind = ValueKind::Choice(&["owner", "member", "guest"]);
 
     fn from_default(default: Self) -> Self {
         default
@@ -80,8 +80,8 @@ impl SettingType for Role {
     }
 }
 
-static ROOT: &[&dyn Declared] = &[&OWNERS];
-static TAPE: &[&dyn Declared] = &[&TAPE_DURABILITY];
+static ROOT: &[&dyn AnySetting] = &[&OWNERS];
+static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY];
 
 /// The sections with these settings, for `Loader::sections`. The one without a name adds to the root.
 pub fn sections() -> [Section; 2] {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-use crate::fields::{Fields, Name};
+use crate::fields::{FieldName, Fields};
 
 /// The prefix of names that belong to the runtime: they never leave the process.
 pub const RUNTIME_PREFIX: &str = "_runtime_";
@@ -43,13 +43,13 @@ impl State {
     }
 
     /// Sets a value.
-    pub fn set(&self, name: impl Into<Name>, value: impl Into<Value>) {
+    pub fn set(&self, name: impl Into<FieldName>, value: impl Into<Value>) {
         self.lock().set(name, value);
     }
 
     /// Replaces a value by what `change` makes of it, so that concurrent changes do not overwrite each other. The state
     /// is locked meanwhile: `change` must not use it.
-    pub fn update(&self, name: impl Into<Name>, change: impl FnOnce(Option<Value>) -> Value) {
+    pub fn update(&self, name: impl Into<FieldName>, change: impl FnOnce(Option<Value>) -> Value) {
         let (name, mut fields) = (name.into(), self.lock());
         let value = change(fields.remove(&name));
         fields.set(name, value);
@@ -109,7 +109,7 @@ impl StatePatch {
 
     /// The same with a value set.
     #[must_use]
-    pub fn with(mut self, name: impl Into<Name>, value: impl Into<Value>) -> Self {
+    pub fn with(mut self, name: impl Into<FieldName>, value: impl Into<Value>) -> Self {
         self.fields.set(name, value);
         self
     }

@@ -114,13 +114,13 @@ impl<'de> Deserialize<'de> for StreamEvent {
 ///
 /// It remembers the last usage and the last error that passed.
 pub struct ModelStream {
-    source: Source,
+    source: StreamInner,
     usage: Option<Value>,
     error: Option<Error>,
 }
 
 /// A plain text answer is the commonest stream, and needs no boxed one.
-enum Source {
+enum StreamInner {
     Text(Option<String>),
     Stream(Pin<Box<dyn Stream<Item = Result<StreamEvent>> + Send>>),
 }
@@ -128,16 +128,18 @@ enum Source {
 impl ModelStream {
     /// Wraps a stream.
     pub fn new(stream: impl Stream<Item = Result<StreamEvent>> + Send + 'static) -> Self {
-        Self::from_source(Source::Stream(Box::pin(stream)))
+        Self::from_source(StreamInner::Stream(Box::pin(stream)))
     }
 
     /// A stream of exactly one text event.
     pub fn text(text: impl Into<String>) -> Self {
-        Self::from_source(Source::Text(Some(text.into())))
+        Self::from_source(StreamInner::Text(Some(text.into())))
     }
 
     /// A stream of ready events.
-    pub fn of(events: impl IntoIterator<Item = StreamEvent, IntoIter: Send + 'static>) -> Self {
+    pub fn from_events(
+        events: impl IntoIterator<Item = StreamEvent, IntoIter: Send + 'static>,
+    ) -> Self {
         Self::new(futures_util::stream::iter(events.into_iter().map(Ok)))
     }
 
@@ -160,7 +162,7 @@ impl ModelStream {
         self.error.as_ref()
     }
 
-    fn from_source(source: Source) -> Self {
+    fn from_source(source: StreamInner) -> Self {
         Self {
             source,
             usage: None,
@@ -174,12 +176,12 @@ impl Stream for ModelStream {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let item = match &mut self.source {
-            Source::Text(text) => text.take().map(|text| Ok(StreamEvent::Text(text))),
-            Source::Stream(stream) => match guard::catch(|| stream.as_mut().poll_next(cx)) {
+            StreamInner::Text(text) => text.take().map(|text| Ok(StreamEvent::Text(text))),
+            StreamInner::Stream(stream) => match guard::catch(|| stream.as_mut().poll_next(cx)) {
                 Ok(polled) => std::task::ready!(polled),
                 Err(panic) => {
                     // What panicked once must not be polled again.
-                    self.source = Source::Text(None);
+                    self.source = StreamInner::Text(None);
                     Some(Err(panic))
                 }
             },

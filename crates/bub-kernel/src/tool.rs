@@ -25,7 +25,7 @@ mod step_requests;
 
 pub use argument::ToolArgument;
 pub use function::{
-    Arguments, FunctionTool, Parameter, ToolResult, blocking, failure, schema, value,
+    Arguments, FunctionTool, ToolParameter, ToolResult, blocking, failure, schema, value,
 };
 pub(crate) use registry::register;
 pub use step_requests::{StepRequest, StepRequests};

@@ -36,7 +36,7 @@ pub struct Turn(Arc<Inner>);
 
 /// The turn as one run sees it: the turn itself, or a run nested in it.
 struct Inner {
-    core: Arc<Core>,
+    core: Arc<TurnCore>,
     session_id: SessionId,
     sender: Arc<Sender>,
     state: State,
@@ -45,17 +45,17 @@ struct Inner {
 }
 
 /// What a turn and its nested runs share.
-struct Core {
+struct TurnCore {
     framework: Framework,
     inbound: Inbound,
     /// The tape of the turn itself.
     tape: Arc<TurnTape>,
-    progress: Progress,
+    progress: TurnStatus,
 }
 
 /// How far a turn has come.
 #[derive(Default)]
-struct Progress {
+struct TurnStatus {
     stage: AtomicU8,
     is_closed: AtomicBool,
     replies_by_tool: AtomicU32,
@@ -144,11 +144,11 @@ impl Turn {
             state: State::new(),
             tape: Arc::clone(&tape),
             steering_inbox: framework.steering_inbox(),
-            core: Arc::new(Core {
+            core: Arc::new(TurnCore {
                 framework: framework.clone(),
                 inbound,
                 tape,
-                progress: Progress::default(),
+                progress: TurnStatus::default(),
             }),
         }))
     }

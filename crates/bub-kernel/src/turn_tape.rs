@@ -20,8 +20,9 @@ use std::{
 
 use bub_settings::Redactor;
 use bub_tape::{
-    ChatStep, Entry, EntryId, Kind, Lease, MemoryStore, REPLACES, SessionInfo, Summary, Tape,
-    TapeError, TapeName, TapeStore, View, ViewOptions, Wait, now_iso, recover,
+    Entry, EntryId, EntryKind, Lease, LeaseWait, MemoryStore, REPLACES_KEY, SessionInfo,
+    StepRecord, Tape, TapeError, TapeName, TapeStore, TapeSummary, View, ViewOptions, now_iso,
+    recover,
 };
 use serde_json::{Value, json};
 
@@ -31,7 +32,7 @@ use crate::{
     envelope::Envelope,
     error::{Error, ErrorKind, Result},
     framework::Framework,
-    hooks::HookNote,
+    hooks::HookDecision,
     ids::{SessionId, TurnId},
     inbound::{Inbound, InboundAttempt},
     prompt::{COMMAND_PREFIX, Prompt},
@@ -81,7 +82,7 @@ struct TurnProgress {
     has_error: bool,
     /// Entries for the next batch.
     pending: Vec<Entry>,
-    summary: Option<Arc<Summary>>,
+    summary: Option<Arc<TapeSummary>>,
     calls: Option<OpenCalls>,
     step: Option<OpenStep>,
 }
@@ -117,7 +118,7 @@ impl Framework {
         let holder = tape.store().lease_holder(tape.name()).await;
         if let Some(holder) = holder.map_err(tape_error)? {
             tracing::warn!("waiting for session {session_id}: a turn of it runs in {holder}");
-            drop(tape.lease(Wait::Forever).await.map_err(tape_error)?);
+            drop(tape.lease(LeaseWait::Forever).await.map_err(tape_error)?);
         }
         Ok(())
     }
@@ -150,7 +151,7 @@ impl TurnTape {
             turn.accepts_commands = true;
             return Ok(turn);
         };
-        let lease = tape.lease(Wait::For(LEASE_TIMEOUT)).await;
+        let lease = tape.lease(LeaseWait::For(LEASE_TIMEOUT)).await;
         let lease = lease.map_err(tape_error)?;
         let recovered = recover(&**tape.store(), tape.name()).await;
         for recovered in recovered.map_err(tape_error)? {
@@ -179,7 +180,7 @@ impl TurnTape {
         let Some(tape) = stored_tape(framework, session_id)? else {
             return Ok(Self::in_memory(framework, session_id, channel.as_deref()));
         };
-        let lease = tape.lease(Wait::No).await.ok();
+        let lease = tape.lease(LeaseWait::No).await.ok();
         let mut turn = Self::new(tape, framework, session_id, channel.as_deref());
         turn.lease = Mutex::new(lease);
         turn.record_message(&inbound.message).await?;
@@ -193,7 +194,7 @@ impl TurnTape {
         let Some(tape) = stored_tape(framework, session_id)? else {
             return Ok(Self::in_memory(framework, session_id, None));
         };
-        let lease = tape.lease(Wait::For(NESTED_LEASE_TIMEOUT)).await;
+        let lease = tape.lease(LeaseWait::For(NESTED_LEASE_TIMEOUT)).await;
         let mut turn = Self::new(tape, framework, session_id, None);
         turn.lease = Mutex::new(Some(lease.map_err(tape_error)?));
         Ok(turn)
@@ -296,8 +297,8 @@ impl TurnTape {
         let prompt = self.prompt_id().unwrap_or_default();
         let mut options = ViewOptions::new()
             .for_model(model)
-            .in_turn(prompt)
-            .opened_by_user();
+            .for_turn_from(prompt)
+            .open_with_user_message();
         if let Some(limit) = carry_limit {
             options.carry_limit = limit;
         }
@@ -370,7 +371,7 @@ impl TurnTape {
         }
         let message = self
             .with_inbound_id(message)
-            .with_meta(REPLACES, recorded.get());
+            .with_meta(REPLACES_KEY, recorded.get());
         let id = self.append(vec![message]).await?;
         lock(&self.progress).prompt_id = Some(id);
         Ok(())
@@ -432,7 +433,7 @@ impl TurnTape {
     }
 
     /// Appends the decisions of hooks with the next batch.
-    pub fn append_hook_notes(&self, notes: &[HookNote]) {
+    pub fn append_hook_notes(&self, notes: &[HookDecision]) {
         for note in notes {
             let event = Entry::event("hook", Some(note.to_value())).outside_context();
             self.append_later(self.with_run_id(event));
@@ -452,7 +453,7 @@ impl TurnTape {
         // An anchor or a system prompt changes the summary.
         if all
             .iter()
-            .any(|entry| matches!(entry.kind, Kind::Anchor | Kind::System))
+            .any(|entry| matches!(entry.kind, EntryKind::Anchor | EntryKind::System))
         {
             self.invalidate_summary();
         }
@@ -470,7 +471,7 @@ impl TurnTape {
     }
 
     /// The summary of the tape. Nobody else appends while the turn has the lease, so it is read once.
-    pub async fn summary(&self) -> Result<Arc<Summary>> {
+    pub async fn summary(&self) -> Result<Arc<TapeSummary>> {
         if let Some(known) = lock(&self.progress).summary.clone() {
             return Ok(known);
         }
@@ -485,12 +486,12 @@ impl TurnTape {
     }
 
     /// An empty record of one model call.
-    pub fn chat_step(&self) -> ChatStep {
-        ChatStep::new(self.run_id.as_str())
+    pub fn chat_step(&self) -> StepRecord {
+        StepRecord::new(self.run_id.as_str())
     }
 
     /// Records a model call and further entries as one batch.
-    pub async fn record_step(&self, step: ChatStep, more: Vec<Entry>) -> Result<EntryId> {
+    pub async fn record_step(&self, step: StepRecord, more: Vec<Entry>) -> Result<EntryId> {
         let mut batch = step.into_entries(&*self.summary().await?);
         batch.extend(more);
         self.append(batch).await
@@ -615,9 +616,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Converts the error of a tape store.
 pub fn tape_error(error: TapeError) -> Error {
     let kind = match error.kind() {
-        bub_tape::ErrorKind::NotFound => ErrorKind::NotFound,
-        bub_tape::ErrorKind::InvalidInput => ErrorKind::InvalidInput,
-        bub_tape::ErrorKind::Busy | bub_tape::ErrorKind::Retry => ErrorKind::Temporary,
+        bub_tape::TapeErrorKind::NotFound => ErrorKind::NotFound,
+        bub_tape::TapeErrorKind::InvalidInput => ErrorKind::InvalidInput,
+        bub_tape::TapeErrorKind::Busy | bub_tape::TapeErrorKind::Retry => ErrorKind::Temporary,
         _ => ErrorKind::Config,
     };
     Error::from(error).with_kind(kind)

@@ -144,7 +144,7 @@ fn an_event_on_its_way_to_a_channel_allocates_once() {
     let streaming = |events: usize| {
         allocations(&format!("{events} events through wrap_stream"), || {
             let events = std::iter::repeat_n((), events).map(|()| StreamEvent::Text(String::new()));
-            let mut stream = router.wrap_stream(&turn, ModelStream::of(events));
+            let mut stream = router.wrap_stream(&turn, ModelStream::from_events(events));
             while ready(stream.next()).is_some() {}
         })
     };

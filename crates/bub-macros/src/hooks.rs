@@ -135,7 +135,7 @@ fn register(
             {
                 fn call<'call>(
                     &'call self,
-                    call: #kernel::hooks::Call<'call, #kernel::hooks::point::#point>,
+                    call: #kernel::hooks::HookCall<'call, #kernel::hooks::point::#point>,
                 ) -> #kernel::BoxFuture<'call, #kernel::hooks::HookReturn<
                     <#kernel::hooks::point::#point as #kernel::hooks::HookPoint>::Output>>
                 {
@@ -153,7 +153,7 @@ fn register(
             {
                 fn call(
                     &self,
-                    call: #kernel::hooks::Call<'_, #kernel::hooks::point::#point>,
+                    call: #kernel::hooks::HookCall<'_, #kernel::hooks::point::#point>,
                 ) -> #kernel::hooks::HookReturn<
                     <#kernel::hooks::point::#point as #kernel::hooks::HookPoint>::Output>
                 {

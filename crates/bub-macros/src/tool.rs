@@ -124,7 +124,7 @@ impl ToolDefinition {
         } = self;
         let described = self.parameters.iter().map(|Parameter { name, ty, description, default }| {
             let has_default = default.is_some();
-            quote_spanned!(ty.span()=> #kernel::tool::Parameter::new::<#ty>(#name, #description, #has_default))
+            quote_spanned!(ty.span()=> #kernel::tool::ToolParameter::new::<#ty>(#name, #description, #has_default))
         });
         let taken = self.parameters.iter().map(|Parameter { name, ty, default, .. }| {
             let default = default.as_ref().map_or_else(
@@ -155,7 +155,7 @@ impl ToolDefinition {
                     ::std::boxed::Box::pin(async move {
                         let _ = &context;
                         let (#(::core::option::Option::Some(#values),)* true) =
-                            (#(#taken,)* arguments.are_fine())
+                            (#(#taken,)* arguments.is_valid())
                         else {
                             return ::core::result::Result::Err(arguments.error());
                         };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bub_model::{
     BaseUrl, CallOptions, ChatRequest, Endpoint, HttpOptions, ModelClient, ModelEvent, ModelId,
-    Wire,
+    WireFormat,
 };
 use bub_settings::{Redactor, Secret};
 use bub_testkit::model::{ModelServer, Reply};
@@ -50,7 +50,7 @@ fn request() -> ChatRequest {
 
 fn endpoint(server: &ModelServer) -> Endpoint {
     let base = BaseUrl::parse(&format!("{}/v1", server.url())).unwrap();
-    Endpoint::new(ModelId::new("test", "m"), Wire::ChatCompletions, base)
+    Endpoint::new(ModelId::new("test", "m"), WireFormat::ChatCompletions, base)
         .with_key(&Secret::from("sk-bench-123456"))
 }
 

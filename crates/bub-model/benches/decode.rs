@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use bub_model::sse::{SseDecoder, SseError};
-use bub_model::{Accumulator, Quirks, Wire};
+use bub_model::{Accumulator, Quirks, WireFormat};
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{AllocProfiler, Bencher, black_box};
 
@@ -74,7 +74,7 @@ fn sse_only(bencher: Bencher<'_, '_>) {
     });
 }
 
-fn decode(wire: Wire, stream: &[u8]) -> usize {
+fn decode(wire: WireFormat, stream: &[u8]) -> usize {
     let mut decoder = wire.decoder(&Quirks::default());
     let mut events = Vec::new();
     let mut accumulator = Accumulator::new();
@@ -97,7 +97,7 @@ fn chat_completions(bencher: Bencher<'_, '_>) {
     let stream = chat_stream(20_000);
     bencher
         .counter(BytesCount::of_slice(&stream))
-        .bench(|| decode(Wire::ChatCompletions, black_box(&stream)));
+        .bench(|| decode(WireFormat::ChatCompletions, black_box(&stream)));
 }
 
 #[divan::bench]
@@ -105,7 +105,7 @@ fn messages(bencher: Bencher<'_, '_>) {
     let stream = messages_stream(20_000);
     bencher
         .counter(BytesCount::of_slice(&stream))
-        .bench(|| decode(Wire::Messages, black_box(&stream)));
+        .bench(|| decode(WireFormat::Messages, black_box(&stream)));
 }
 
 /// Budget: memory beyond the text does not depend on the number of deltas; compare `max alloc`.
@@ -114,5 +114,5 @@ fn long_stream(bencher: Bencher<'_, '_>, deltas: usize) {
     let stream = chat_stream(deltas);
     bencher
         .counter(ItemsCount::new(deltas))
-        .bench(|| decode(Wire::ChatCompletions, black_box(&stream)));
+        .bench(|| decode(WireFormat::ChatCompletions, black_box(&stream)));
 }

@@ -1,15 +1,15 @@
 //! Processor time of a delta, bytes to events, by the length of the stream: it must not depend on it.
 #![allow(clippy::unwrap_used, reason = "a bench that fails stops")]
 
-use bub_model::{Accumulator, Quirks, Wire};
-use bub_testkit::figures::{is_quick, least, time};
+use bub_model::{Accumulator, Quirks, WireFormat};
+use bub_testkit::bench_output::{is_quick, least, time};
 
 const FRAME: &str = "data: {\"id\":\"chatcmpl-8bVs1Ih44Vun5ikcJ89KwlAr5ftDekeT\",\"object\":\"chat.completion.chunk\",\
     \"created\":1762317021,\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
 const END: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
 
 fn decode(stream: &[u8]) -> usize {
-    let mut decoder = Wire::ChatCompletions.decoder(&Quirks::default());
+    let mut decoder = WireFormat::ChatCompletions.decoder(&Quirks::default());
     let (mut events, mut accumulator) = (Vec::new(), Accumulator::new());
     // As much as a connection hands over at a time.
     for chunk in stream.chunks(16 * 1024) {

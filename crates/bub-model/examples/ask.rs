@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use bub_model::{
     BaseUrl, CallOptions, ChatRequest, Endpoint, HttpOptions, ModelClient, ModelEvent, ModelId,
-    Wire,
+    WireFormat,
 };
 use bub_settings::{Environment, Redactor, Secret};
 use futures_util::StreamExt;
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [wire, base, model, text, rest @ ..] = arguments.as_slice() else {
         return Err("usage: ask WIRE BASE_URL MODEL TEXT [IDLE_SECONDS]".into());
     };
-    let wire = Wire::from_name(wire).ok_or("unknown wire format")?;
+    let wire = WireFormat::from_name(wire).ok_or("unknown wire format")?;
     let base = BaseUrl::parse(base).ok_or("not a base URL")?;
     let mut endpoint = Endpoint::new(ModelId::new("ask", model), wire, base);
     if !std::io::stdin().is_terminal() {

@@ -5,14 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bub_settings::{is_base_url, split_port};
 
-use crate::Wire;
+use crate::WireFormat;
 
 /// A checked address of a provider: `http` or `https`, a host, perhaps a path, no slash at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BaseUrl(String);
 
 /// What a base URL must look like, for error messages.
-pub(crate) const EXPECTED: &str =
+pub(crate) const EXPECTED_FORMAT: &str =
     "a URL such as `https://host/v1`, without user, query and fragment";
 
 impl BaseUrl {
@@ -59,9 +59,9 @@ impl BaseUrl {
     /// The address as the wire wants it: the paths of Messages begin with `/v1` themselves, and people
     /// write it down all the same.
     #[must_use]
-    pub(crate) fn for_wire(self, wire: Wire) -> Self {
+    pub(crate) fn for_wire(self, wire: WireFormat) -> Self {
         match (wire, self.0.strip_suffix("/v1")) {
-            (Wire::Messages, Some(without)) => Self(without.to_owned()),
+            (WireFormat::Messages, Some(without)) => Self(without.to_owned()),
             _ => self,
         }
     }

@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use crate::error::{Action, ErrorKind, ModelError, short_message};
-use crate::wire::Wire;
+use crate::error::{ModelError, ModelErrorKind, RecoveryAction, short_message};
+use crate::wire::WireFormat;
 
-mod shape;
+mod error_body;
+mod retry_delay;
 mod tables;
-mod wait;
 
-use shape::Shape;
+use error_body::ErrorBody;
 use tables::{
     ACCOUNT_TEXTS, AUTH_TEXTS, BUSY_TEXTS, CODES, MODEL_TEXTS, OVERFLOW_TEXTS, RATE_TEXTS,
     TOO_LARGE_FOR_RATE_TEXTS, any_matches,
@@ -36,45 +36,45 @@ pub fn classify(
     status: Option<u16>,
     retry_after: Option<Duration>,
     body: &[u8],
-    _wire: Wire,
+    _wire: WireFormat,
 ) -> ModelError {
-    let shape = Shape::read(body);
+    let shape = ErrorBody::read(body);
     // Inside a stream the HTTP status is 200 and says nothing; the error object may claim one.
     let status = status.filter(|status| *status >= 300).or(shape.status);
     let action = decide(status, &shape);
-    let mut error = ModelError::new(ErrorKind::Provider, action, message(status, &shape));
+    let mut error = ModelError::new(ModelErrorKind::Provider, action, message(status, &shape));
     error.status = status;
     error.code = shape.shown_code(status);
     error.retry_after = retry_after
         .or(shape.retry_after)
-        .filter(|_| action == Action::Retry);
+        .filter(|_| action == RecoveryAction::Retry);
     error
 }
 
-fn decide(status: Option<u16>, shape: &Shape) -> Action {
+fn decide(status: Option<u16>, shape: &ErrorBody) -> RecoveryAction {
     let text = shape.text.to_lowercase();
     if matches!(status, Some(413 | 429)) && any_matches(TOO_LARGE_FOR_RATE_TEXTS, &text) {
         // One request above the limit of a whole minute: waiting never helps, a smaller request does.
-        return Action::ShrinkContext;
+        return RecoveryAction::ShrinkContext;
     }
     if let Some(action) = by_code(status, shape) {
         return action;
     }
     match status {
-        Some(401) => Action::Reauthenticate,
+        Some(401) => RecoveryAction::Reauthenticate,
         Some(403) => forbidden(shape, &text),
         // A redirect: the base URL is not the one of an API. The key stays here.
-        Some(300..=399 | 402 | 404 | 410 | 451 | 501) => Action::NextModel,
-        Some(413) => Action::ShrinkContext,
+        Some(300..=399 | 402 | 404 | 410 | 451 | 501) => RecoveryAction::NextModel,
+        Some(413) => RecoveryAction::ShrinkContext,
         Some(429) => rate_limited(&text),
-        Some(408 | 409 | 425 | 499) => Action::Retry,
-        Some(400..=499) => by_text(&text).unwrap_or(Action::GiveUp),
-        Some(_) | None => by_text(&text).unwrap_or(Action::Retry),
+        Some(408 | 409 | 425 | 499) => RecoveryAction::Retry,
+        Some(400..=499) => by_text(&text).unwrap_or(RecoveryAction::GiveUp),
+        Some(_) | None => by_text(&text).unwrap_or(RecoveryAction::Retry),
     }
 }
 
 /// What the structured codes say. A status that speaks for itself is not overruled by a vaguer code.
-fn by_code(status: Option<u16>, shape: &Shape) -> Option<Action> {
+fn by_code(status: Option<u16>, shape: &ErrorBody) -> Option<RecoveryAction> {
     let known = |code: &String| {
         CODES
             .iter()
@@ -84,39 +84,41 @@ fn by_code(status: Option<u16>, shape: &Shape) -> Option<Action> {
     let action = shape.codes.iter().find_map(known)?;
     match (status, action) {
         // "Too large" with the code of a rate limit: smaller, not later.
-        (Some(413), Action::Retry) => None,
+        (Some(413), RecoveryAction::Retry) => None,
         // 401 means one thing; what else the body claims comes second.
-        (Some(401), Action::NextModel | Action::Retry) => Some(Action::Reauthenticate),
+        (Some(401), RecoveryAction::NextModel | RecoveryAction::Retry) => {
+            Some(RecoveryAction::Reauthenticate)
+        }
         _ => Some(action),
     }
 }
 
-fn forbidden(shape: &Shape, text: &str) -> Action {
+fn forbidden(shape: &ErrorBody, text: &str) -> RecoveryAction {
     if shape.html || any_matches(ACCOUNT_TEXTS, text) || any_matches(MODEL_TEXTS, text) {
         // A page comes from a firewall or a country block: the key is not to blame.
-        return Action::NextModel;
+        return RecoveryAction::NextModel;
     }
-    Action::Reauthenticate
+    RecoveryAction::Reauthenticate
 }
 
-fn rate_limited(text: &str) -> Action {
+fn rate_limited(text: &str) -> RecoveryAction {
     if any_matches(ACCOUNT_TEXTS, text) {
-        Action::NextModel
+        RecoveryAction::NextModel
     } else {
-        Action::Retry
+        RecoveryAction::Retry
     }
 }
 
 /// What the words say, for statuses that say nothing themselves.
-fn by_text(text: &str) -> Option<Action> {
+fn by_text(text: &str) -> Option<RecoveryAction> {
     let rules = [
         // Before overflow: "token rate limit" must never be taken for one.
-        (RATE_TEXTS, Action::Retry),
-        (OVERFLOW_TEXTS, Action::ShrinkContext),
-        (AUTH_TEXTS, Action::Reauthenticate),
-        (ACCOUNT_TEXTS, Action::NextModel),
-        (MODEL_TEXTS, Action::NextModel),
-        (BUSY_TEXTS, Action::Retry),
+        (RATE_TEXTS, RecoveryAction::Retry),
+        (OVERFLOW_TEXTS, RecoveryAction::ShrinkContext),
+        (AUTH_TEXTS, RecoveryAction::Reauthenticate),
+        (ACCOUNT_TEXTS, RecoveryAction::NextModel),
+        (MODEL_TEXTS, RecoveryAction::NextModel),
+        (BUSY_TEXTS, RecoveryAction::Retry),
     ];
     rules
         .into_iter()
@@ -125,7 +127,7 @@ fn by_text(text: &str) -> Option<Action> {
 }
 
 /// What people read: one line, never a page.
-fn message(status: Option<u16>, shape: &Shape) -> String {
+fn message(status: Option<u16>, shape: &ErrorBody) -> String {
     let text = short_message(&shape.text);
     match (status, text.is_empty()) {
         (Some(300..=399), _) => {

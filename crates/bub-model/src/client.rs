@@ -13,33 +13,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bub_settings::{Origin, Redactor, Settings};
+use bub_settings::{Redactor, SettingSource, Settings};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::client_args::ClientArgs;
-use crate::http::{Http, HttpOptions};
+use crate::http::{HttpClient, HttpOptions};
 use crate::{
     Accumulator, ChatRequest, Completion, Endpoint, ModelError,
     settings::{MODEL_IDLE_TIMEOUT, MODEL_TIMEOUT},
 };
 
-mod advice;
 mod attempt;
 mod backoff;
 mod body;
 mod call;
 mod endpoint;
 mod fetch;
+mod hints;
 mod retry_after;
 mod transport;
 
 pub use backoff::Backoff;
-pub use body::Body;
-pub(crate) use call::Call;
+pub use body::ResponseBody;
+pub(crate) use call::ModelCall;
 pub(crate) use transport::innermost;
 
-use crate::fallback::{Candidates, ModelStream};
+use crate::fallback::{Candidates, ModelEventStream};
 
 /// Calls models. Clones share their connections; use one per process.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ pub struct ModelClient {
 }
 
 pub(crate) struct Inner {
-    pub(crate) http: Http,
+    pub(crate) http: HttpClient,
     pub(crate) redactor: Redactor,
 }
 
@@ -93,7 +93,7 @@ impl CallOptions {
         // A value that somebody set beats `client_args`, which came with another client.
         let set = settings
             .origin("model_idle_timeout_seconds")
-            .is_some_and(|origin| origin != Origin::Default);
+            .is_some_and(|origin| origin != SettingSource::Default);
         let idle = settings.get(&MODEL_IDLE_TIMEOUT);
         Self {
             attempts: args.attempts.unwrap_or(usual.attempts),
@@ -104,7 +104,7 @@ impl CallOptions {
     }
 
     /// The silence that is borne before the first event.
-    pub(crate) fn patience(&self, request: &ChatRequest) -> Duration {
+    pub(crate) fn first_event_timeout(&self, request: &ChatRequest) -> Duration {
         // A whole answer comes when the model has finished thinking it.
         if request.stream {
             self.idle_timeout
@@ -122,7 +122,7 @@ impl ModelClient {
         }
         Self {
             inner: Arc::new(Inner {
-                http: Http::new(options),
+                http: HttpClient::new(options),
                 redactor,
             }),
         }
@@ -142,7 +142,7 @@ impl ModelClient {
         endpoint: Endpoint,
         request: ChatRequest,
         options: CallOptions,
-    ) -> ModelStream {
+    ) -> ModelEventStream {
         self.stream_first(Candidates::one(endpoint), request, options)
     }
 
@@ -152,8 +152,8 @@ impl ModelClient {
         candidates: Candidates,
         request: ChatRequest,
         options: CallOptions,
-    ) -> ModelStream {
-        ModelStream::new(Arc::clone(&self.inner), candidates, request, options)
+    ) -> ModelEventStream {
+        ModelEventStream::new(Arc::clone(&self.inner), candidates, request, options)
     }
 
     /// Calls one model and waits for the whole answer. A stream that breaks is tried again.

@@ -26,7 +26,7 @@ impl ClientArgs {
     pub(crate) fn from_settings(settings: &Settings) -> Self {
         let mut args = Self::default();
         for (name, value) in settings.get(&CLIENT_ARGS) {
-            if !value.is_null() && !args.take(&name, &value) {
+            if !value.is_null() && !args.apply(&name, &value) {
                 args.unknown.push(name);
             }
         }
@@ -34,7 +34,7 @@ impl ClientArgs {
     }
 
     /// Takes one member; whether it is understood.
-    fn take(&mut self, name: &str, value: &Value) -> bool {
+    fn apply(&mut self, name: &str, value: &Value) -> bool {
         match name {
             "timeout" => {
                 let seconds = value.as_f64().filter(|seconds| *seconds > 0.0);

@@ -1,16 +1,16 @@
 //! The Codex login: OAuth tokens that the Codex command line and bub share.
 //!
-//! [`Codex::tokens`] gives a usable access token and refreshes it when it is about to expire, one
-//! process at a time; [`Login`] makes a new one. The file is that of the Codex command line, and what
+//! [`CodexAuth::tokens`] gives a usable access token and refreshes it when it is about to expire, one
+//! process at a time; [`LoginFlow`] makes a new one. The file is that of the Codex command line, and what
 //! others keep in it stays there.
 
 mod auth_file;
 mod callback;
-mod exchange;
 mod jwt;
 mod login;
-mod pasted;
 mod pkce;
+mod redirect;
+mod token;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use bub_settings::{Redactor, Secret};
 use tokio::sync::Mutex;
 
 use self::auth_file::AuthFile;
-pub use self::auth_file::Tokens;
+pub use self::auth_file::OAuthTokens;
 #[doc(hidden)]
 pub use self::auth_file::read_login;
 pub(crate) use self::jwt::account_id;
-pub use self::login::{LoggedIn, Login, LoginError};
+pub use self::login::{LoginError, LoginFlow, LoginOutcome};
 use crate::base_url::BaseUrl;
 use crate::fetch::Fetch;
 
@@ -35,31 +35,31 @@ pub const PROVIDER: &str = "openai";
 pub const DEFAULT_MODEL: &str = "gpt-6-sol";
 
 /// What every call of the service must carry, as quirks of the wire.
-pub(crate) const QUIRKS: &str = r#"{
+pub(crate) const CODEX_QUIRKS: &str = r#"{
     "default_instructions": "You are Codex.",
     "default_body": {"text": {"verbosity": "medium"}},
     "refused_fields": ["max_tokens", "max_output_tokens", "max_completion_tokens", "temperature", "top_p"]
 }"#;
 
 /// Refreshed this long before it expires, so that a call that starts now still ends in time.
-const EARLY: i64 = 120;
+const REFRESH_MARGIN_SECONDS: i64 = 120;
 
 /// How long a process waits for another one that is refreshing.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-const EXPIRED: &str = "it has expired and holds no refresh token";
-const REMOVED: &str = "it was removed";
+const EXPIRED_TEXT: &str = "it has expired and holds no refresh token";
+const REMOVED_TEXT: &str = "it was removed";
 
 /// Why a login gives no token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoginProblem {
+pub struct TokenError {
     /// What went wrong, in one line.
     pub text: String,
     /// Whether the same login may work later. Otherwise a new one is needed.
     pub is_temporary: bool,
 }
 
-impl LoginProblem {
+impl TokenError {
     fn temporary(text: String) -> Self {
         Self {
             text,
@@ -68,7 +68,7 @@ impl LoginProblem {
     }
 }
 
-impl From<String> for LoginProblem {
+impl From<String> for TokenError {
     fn from(text: String) -> Self {
         Self {
             text,
@@ -79,7 +79,7 @@ impl From<String> for LoginProblem {
 
 /// Where the services are; tests point it at themselves.
 #[derive(Clone, Debug)]
-pub struct Endpoints {
+pub struct OAuthEndpoints {
     /// Where the user signs in.
     pub authorize: String,
     /// Where codes and refresh tokens become tokens.
@@ -90,13 +90,13 @@ pub struct Endpoints {
     pub callback_port: u16,
 }
 
-impl Default for Endpoints {
+impl Default for OAuthEndpoints {
     fn default() -> Self {
         Self::of_issuer("https://auth.openai.com")
     }
 }
 
-impl Endpoints {
+impl OAuthEndpoints {
     /// The usual services, with this one to sign in at.
     pub fn of_issuer(issuer: &str) -> Self {
         let issuer = issuer.trim_end_matches('/');
@@ -118,30 +118,30 @@ impl Endpoints {
 }
 
 /// The login as a model call uses it.
-pub struct Codex {
-    shared: Arc<Shared>,
+pub struct CodexAuth {
+    shared: Arc<CodexAuthInner>,
 }
 
-struct Shared {
+struct CodexAuthInner {
     file: AuthFile,
-    endpoints: Endpoints,
+    endpoints: OAuthEndpoints,
     fetch: Arc<dyn Fetch>,
     redactor: Redactor,
     /// One refresh at a time in this process; the lock file sees to the others.
     refreshing: Mutex<()>,
 }
 
-impl Codex {
+impl CodexAuth {
     /// The login kept in `home` (`$CODEX_HOME`). Nothing is read yet.
     pub fn new(
         home: &Path,
-        endpoints: Endpoints,
+        endpoints: OAuthEndpoints,
         fetch: Arc<dyn Fetch>,
         redactor: Redactor,
     ) -> Self {
         let file = AuthFile::in_directory(home);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(CodexAuthInner {
                 file,
                 endpoints,
                 fetch,
@@ -157,7 +157,7 @@ impl Codex {
     }
 
     /// Where the services are.
-    pub fn endpoints(&self) -> &Endpoints {
+    pub fn endpoints(&self) -> &OAuthEndpoints {
         &self.shared.endpoints
     }
 
@@ -166,16 +166,16 @@ impl Codex {
     pub fn check(&self) -> Result<bool, String> {
         match self.shared.read()? {
             Some(tokens) if tokens.refresh_token.is_none() && tokens.expires_at <= now() => {
-                Err(EXPIRED.to_owned())
+                Err(EXPIRED_TEXT.to_owned())
             }
             tokens => Ok(tokens.is_some()),
         }
     }
 
     /// Tokens that are valid for a while; `None` without a login.
-    pub async fn tokens(&self) -> Result<Option<Tokens>, LoginProblem> {
+    pub async fn tokens(&self) -> Result<Option<OAuthTokens>, TokenError> {
         match self.shared.read()? {
-            Some(tokens) if tokens.expires_at <= now() + EARLY => {
+            Some(tokens) if tokens.expires_at <= now() + REFRESH_MARGIN_SECONDS => {
                 self.refresh(tokens).await.map(Some)
             }
             tokens => Ok(tokens),
@@ -183,7 +183,7 @@ impl Codex {
     }
 
     /// New tokens, because these were refused.
-    pub async fn renew(&self, refused: &Secret) -> Result<Option<Tokens>, LoginProblem> {
+    pub async fn renew(&self, refused: &Secret) -> Result<Option<OAuthTokens>, TokenError> {
         match self.shared.read()? {
             Some(tokens) if tokens.access_token == *refused => self.refresh(tokens).await.map(Some),
             tokens => Ok(tokens),
@@ -192,30 +192,29 @@ impl Codex {
 
     /// A refresh runs to its end in a task of its own, even if the call that wanted it is cancelled: the
     /// server may have taken back the old refresh token already, and the new one must not be lost.
-    async fn refresh(&self, old: Tokens) -> Result<Tokens, LoginProblem> {
+    async fn refresh(&self, old: OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let shared = Arc::clone(&self.shared);
         let task = tokio::spawn(async move { shared.refresh(&old).await });
-        task.await.unwrap_or_else(|_| {
-            Err(LoginProblem::temporary(
-                "the refresh was cut off".to_owned(),
-            ))
-        })
+        task.await
+            .unwrap_or_else(|_| Err(TokenError::temporary("the refresh was cut off".to_owned())))
     }
 }
 
-impl Shared {
+impl CodexAuthInner {
     /// Refreshes unless another task or process has just done so. When that fails, the old token
     /// serves as long as it is valid.
-    async fn refresh(&self, old: &Tokens) -> Result<Tokens, LoginProblem> {
+    async fn refresh(&self, old: &OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let _one_at_a_time = self.refreshing.lock().await;
         let _across_processes = self.file.lock(LOCK_TIMEOUT).await?;
-        let current = self.read()?.ok_or_else(|| REMOVED.to_owned())?;
-        if current.access_token != old.access_token && current.expires_at > now() + EARLY {
+        let current = self.read()?.ok_or_else(|| REMOVED_TEXT.to_owned())?;
+        if current.access_token != old.access_token
+            && current.expires_at > now() + REFRESH_MARGIN_SECONDS
+        {
             return Ok(current);
         }
         let outcome = match &current.refresh_token {
             Some(refresh_token) => self.exchange(refresh_token).await,
-            None => Err(LoginProblem::from(EXPIRED.to_owned())),
+            None => Err(TokenError::from(EXPIRED_TEXT.to_owned())),
         };
         match outcome {
             Err(problem) if current.expires_at > now() => {
@@ -229,15 +228,15 @@ impl Shared {
         }
     }
 
-    async fn exchange(&self, refresh_token: &Secret) -> Result<Tokens, LoginProblem> {
-        let grant = exchange::Grant::Refresh(refresh_token);
-        let granted = exchange::send(&*self.fetch, &self.endpoints.token, grant).await?;
+    async fn exchange(&self, refresh_token: &Secret) -> Result<OAuthTokens, TokenError> {
+        let grant = token::TokenRequest::Refresh(refresh_token);
+        let granted = token::send(&*self.fetch, &self.endpoints.token, grant).await?;
         granted.register(&self.redactor);
         self.file.store(&granted, now())?;
-        Ok(self.read()?.ok_or_else(|| REMOVED.to_owned())?)
+        Ok(self.read()?.ok_or_else(|| REMOVED_TEXT.to_owned())?)
     }
 
-    fn read(&self) -> Result<Option<Tokens>, String> {
+    fn read(&self) -> Result<Option<OAuthTokens>, String> {
         let tokens = self.file.read(now())?;
         if let Some(tokens) = &tokens {
             tokens.register(&self.redactor);

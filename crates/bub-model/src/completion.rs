@@ -16,7 +16,7 @@ pub struct Completion {
     /// Tool calls in chat-completions shape, in the order in which the model made them.
     pub tool_calls: Vec<Value>,
     /// Calls that must not be run: what arrived is not a whole call, or the provider stopped the answer.
-    pub broken_calls: Vec<BrokenCall>,
+    pub broken_calls: Vec<InvalidToolCall>,
     /// Token counts, when the provider told them.
     pub usage: Option<Usage>,
     /// Why the model stopped.
@@ -28,7 +28,7 @@ pub struct Completion {
 
 impl Completion {
     /// The call at this position of `tool_calls`, if it must not be run.
-    pub fn broken(&self, index: usize) -> Option<&BrokenCall> {
+    pub fn broken(&self, index: usize) -> Option<&InvalidToolCall> {
         self.broken_calls.iter().find(|call| call.index == index)
     }
 
@@ -50,7 +50,7 @@ impl Completion {
 
 /// A tool call that arrived damaged. The model gets `reason` as the call's error result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokenCall {
+pub struct InvalidToolCall {
     /// Position in `tool_calls`.
     pub index: usize,
     /// What is wrong, in words the model can act on.
@@ -62,14 +62,14 @@ pub struct BrokenCall {
 pub struct Accumulator {
     text: String,
     reasoning: String,
-    calls: Vec<Call>,
+    calls: Vec<PartialToolCall>,
     usage: Option<Usage>,
     provider_state: Option<Value>,
     finish: Option<FinishReason>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Call {
+struct PartialToolCall {
     id: String,
     name: String,
     arguments: String,
@@ -116,7 +116,7 @@ impl Accumulator {
         let mut tool_calls = Vec::with_capacity(self.calls.len());
         for (index, call) in self.calls.into_iter().enumerate() {
             if let Some(reason) = call.damage(&finish) {
-                broken_calls.push(BrokenCall { index, reason });
+                broken_calls.push(InvalidToolCall { index, reason });
             }
             tool_calls.push(call.into_json(index));
         }
@@ -146,7 +146,7 @@ impl Accumulator {
     fn push_call(&mut self, delta: ToolCallDelta) {
         if delta.index >= self.calls.len() {
             // Decoders count without gaps; an event made by somebody else gets no more than one slot.
-            self.calls.push(Call::default());
+            self.calls.push(PartialToolCall::default());
         }
         let index = delta.index.min(self.calls.len().saturating_sub(1));
         let Some(call) = self.calls.get_mut(index) else {
@@ -162,7 +162,7 @@ impl Accumulator {
     }
 }
 
-impl Call {
+impl PartialToolCall {
     /// Why this call must not be run, if so.
     fn damage(&self, finish: &FinishReason) -> Option<String> {
         if finish.is_stopped() {

@@ -8,7 +8,7 @@ use bub_settings::Redactor;
 /// What a caller can do about a [`ModelError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Action {
+pub enum RecoveryAction {
     /// The same call may work later (after `retry_after`, when given).
     Retry,
     /// The key or login is missing, wrong or expired.
@@ -21,10 +21,10 @@ pub enum Action {
     GiveUp,
 }
 
-/// Where in a call the failure happened, for messages and logs. Decisions use [`Action`].
+/// Where in a call the failure happened, for messages and logs. Decisions use [`RecoveryAction`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum ErrorKind {
+pub enum ModelErrorKind {
     /// The provider said no: an HTTP error, or an error event inside the stream.
     Provider,
     /// No connection, or it broke.
@@ -52,9 +52,9 @@ pub enum ErrorKind {
 #[non_exhaustive]
 pub struct ModelError {
     /// What to do about it.
-    pub action: Action,
+    pub action: RecoveryAction,
     /// Where it happened.
-    pub kind: ErrorKind,
+    pub kind: ModelErrorKind,
     /// HTTP status, or the status an error event claims.
     pub status: Option<u16>,
     /// The provider's machine-readable code or type.
@@ -71,7 +71,7 @@ pub struct ModelError {
 
 impl ModelError {
     /// An error with a cleaned message and nothing else known.
-    pub fn new(kind: ErrorKind, action: Action, message: impl AsRef<str>) -> Self {
+    pub fn new(kind: ModelErrorKind, action: RecoveryAction, message: impl AsRef<str>) -> Self {
         let message = short_message(message.as_ref());
         Self {
             action,
@@ -87,26 +87,26 @@ impl ModelError {
 
     /// The stream ended early: worth another try, as long as nothing was acted on.
     pub fn truncated(message: impl AsRef<str>) -> Self {
-        Self::new(ErrorKind::Truncated, Action::Retry, message)
+        Self::new(ModelErrorKind::Truncated, RecoveryAction::Retry, message)
     }
 
     /// An answer with nothing in it.
     pub fn empty() -> Self {
         Self::new(
-            ErrorKind::Empty,
-            Action::Retry,
+            ModelErrorKind::Empty,
+            RecoveryAction::Retry,
             "the model answered nothing",
         )
     }
 
     /// Not the promised format. Retried, because a proxy's hiccup looks like this.
     pub fn malformed(message: impl AsRef<str>) -> Self {
-        Self::new(ErrorKind::Malformed, Action::Retry, message)
+        Self::new(ModelErrorKind::Malformed, RecoveryAction::Retry, message)
     }
 
     /// A limit of this crate was exceeded; the same call would exceed it again.
     pub fn too_large(message: impl AsRef<str>) -> Self {
-        Self::new(ErrorKind::TooLarge, Action::NextModel, message)
+        Self::new(ModelErrorKind::TooLarge, RecoveryAction::NextModel, message)
     }
 
     /// Adds the HTTP status.
@@ -160,7 +160,7 @@ impl fmt::Display for ModelError {
 impl std::error::Error for ModelError {}
 
 /// Longest message kept, in characters.
-const MESSAGE_LIMIT: usize = 400;
+const MAX_MESSAGE_CHARS: usize = 400;
 
 /// One line of at most some hundred characters; a page of HTML is reduced to its title.
 pub fn short_message(text: &str) -> String {
@@ -178,7 +178,7 @@ pub fn short_message(text: &str) -> String {
             length += 1;
         }
         for character in word.chars().filter(|character| !character.is_control()) {
-            if length >= MESSAGE_LIMIT {
+            if length >= MAX_MESSAGE_CHARS {
                 short.push('…');
                 return short;
             }

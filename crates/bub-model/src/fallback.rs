@@ -16,7 +16,7 @@ use futures_core::Stream;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
 
-use crate::client::{Call, CallOptions, Inner};
+use crate::client::{CallOptions, Inner, ModelCall};
 use crate::{ChatRequest, Endpoint, ModelError, ModelEvent, ModelId, Models};
 
 /// Looks up what a call of a model needs, when it is needed.
@@ -83,17 +83,17 @@ impl Candidates {
         }
         let id = self.later.pop_front()?;
         let found = self.source.as_ref()?.endpoint(&id).await;
-        Some(found.map_err(|error| named(error, &id)))
+        Some(found.map_err(|error| with_model_name(error, &id)))
     }
 }
 
 /// The events of a call. Dropping it closes the connection.
-pub struct ModelStream {
+pub struct ModelEventStream {
     events: Pin<Box<dyn Stream<Item = Result<ModelEvent, ModelError>> + Send>>,
     answering: Arc<Mutex<Option<ModelId>>>,
 }
 
-impl ModelStream {
+impl ModelEventStream {
     pub(crate) fn new(
         inner: Arc<Inner>,
         candidates: Candidates,
@@ -101,7 +101,7 @@ impl ModelStream {
         options: CallOptions,
     ) -> Self {
         let answering = Arc::default();
-        let call = Call::new(
+        let call = ModelCall::new(
             inner,
             candidates,
             request,
@@ -138,7 +138,7 @@ impl ModelStream {
     }
 }
 
-impl Stream for ModelStream {
+impl Stream for ModelEventStream {
     type Item = Result<ModelEvent, ModelError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -147,7 +147,7 @@ impl Stream for ModelStream {
 }
 
 /// Adds the model to an error that does not know it.
-pub(crate) fn named(mut error: ModelError, id: &ModelId) -> ModelError {
+pub(crate) fn with_model_name(mut error: ModelError, id: &ModelId) -> ModelError {
     error.provider.get_or_insert_with(|| id.to_string());
     error
 }

@@ -7,12 +7,15 @@ use futures_util::future::BoxFuture;
 /// Sends small requests and reads small answers. The seam for tests, and for the one HTTP client.
 pub trait Fetch: Send + Sync {
     /// Sends one request.
-    fn fetch<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Answer, FetchError>>;
+    fn fetch<'a>(
+        &'a self,
+        ask: FetchRequest<'a>,
+    ) -> BoxFuture<'a, Result<FetchResponse, FetchError>>;
 }
 
 /// One small request.
 #[derive(Clone, Copy)]
-pub struct Ask<'a> {
+pub struct FetchRequest<'a> {
     /// Where to.
     pub url: &'a str,
     /// A body of type `application/x-www-form-urlencoded`, sent with POST; without one it is a GET.
@@ -23,7 +26,7 @@ pub struct Ask<'a> {
 
 /// A small answer, whatever its status.
 #[derive(Clone)]
-pub struct Answer {
+pub struct FetchResponse {
     /// The HTTP status.
     pub status: u16,
     /// The body.

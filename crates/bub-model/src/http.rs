@@ -10,7 +10,7 @@ use reqwest::dns::Resolve;
 use reqwest::{Certificate, Client, ClientBuilder, NoProxy, Proxy, Url, redirect};
 use tokio::sync::OnceCell;
 
-use crate::error::{Action, ErrorKind, ModelError};
+use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 
 /// How connections are made.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ impl Proxies {
 
     fn build(&self) -> Result<Vec<Proxy>, ModelError> {
         let direct = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.direct));
-        let given: [(_, _, Make); 3] = [
+        let given: [(_, _, ProxyFn); 3] = [
             (&self.http, "HTTP_PROXY", |url| Proxy::http(url)),
             (&self.https, "HTTPS_PROXY", |url| Proxy::https(url)),
             (&self.all, "ALL_PROXY", |url| Proxy::all(url)),
@@ -163,16 +163,16 @@ fn parsed(text: &str) -> Option<Url> {
     url.or_else(|| Url::parse(&format!("http://{text}")).ok())
 }
 
-type Make = fn(&str) -> reqwest::Result<Proxy>;
+type ProxyFn = fn(&str) -> reqwest::Result<Proxy>;
 
 /// The client, in two halves: the trust store takes milliseconds to load, and a local server needs none.
-pub(crate) struct Http {
+pub(crate) struct HttpClient {
     options: HttpOptions,
     plain: OnceCell<Client>,
     secure: OnceCell<Client>,
 }
 
-impl Http {
+impl HttpClient {
     pub(crate) fn new(options: HttpOptions) -> Self {
         Self {
             options,
@@ -189,14 +189,14 @@ impl Http {
     pub(crate) async fn client(&self, url: &Url) -> Result<&Client, ModelError> {
         let secure = url.scheme() == "https" || self.options.proxies.need_tls();
         let (cell, trust) = if secure {
-            (&self.secure, Trust::System)
+            (&self.secure, TrustStore::System)
         } else {
-            (&self.plain, Trust::Nobody)
+            (&self.plain, TrustStore::Nobody)
         };
         cell.get_or_try_init(|| async { self.build(trust) }).await
     }
 
-    fn build(&self, trust: Trust) -> Result<Client, ModelError> {
+    fn build(&self, trust: TrustStore) -> Result<Client, ModelError> {
         let builder = self.options.proxies.build()?.into_iter();
         let builder = builder.fold(self.options.builder(trust)?, ClientBuilder::proxy);
         builder.build().map_err(|error| no_tls(&error))
@@ -208,7 +208,7 @@ impl HttpOptions {
     /// resolver looks up. It follows no redirects and keeps no connections.
     pub fn client_with(&self, resolver: Arc<dyn Resolve>) -> Result<Client, ModelError> {
         let builder = self
-            .builder(Trust::System)?
+            .builder(TrustStore::System)?
             .pool_max_idle_per_host(0)
             .dns_resolver(resolver);
         let builder = self
@@ -219,7 +219,7 @@ impl HttpOptions {
         builder.build().map_err(|error| no_tls(&error))
     }
 
-    fn builder(&self, trust: Trust) -> Result<ClientBuilder, ModelError> {
+    fn builder(&self, trust: TrustStore) -> Result<ClientBuilder, ModelError> {
         // An error means that somebody chose a provider before, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = Client::builder()
@@ -236,8 +236,8 @@ impl HttpOptions {
             // The environment is read by bub-settings only.
             .no_proxy();
         Ok(match trust {
-            Trust::System => builder.tls_certs_merge(self.read_certificates()?),
-            Trust::Nobody => builder.tls_certs_only([]),
+            TrustStore::System => builder.tls_certs_merge(self.read_certificates()?),
+            TrustStore::Nobody => builder.tls_certs_only([]),
         })
     }
 
@@ -259,7 +259,7 @@ impl HttpOptions {
 }
 
 #[derive(Clone, Copy)]
-enum Trust {
+enum TrustStore {
     System,
     Nobody,
 }
@@ -272,7 +272,7 @@ fn no_tls(error: &reqwest::Error) -> ModelError {
 }
 
 fn setup(message: String) -> ModelError {
-    ModelError::new(ErrorKind::Setup, Action::GiveUp, message)
+    ModelError::new(ModelErrorKind::Setup, RecoveryAction::GiveUp, message)
 }
 
 #[cfg(test)]

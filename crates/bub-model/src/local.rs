@@ -6,11 +6,11 @@ use futures_util::future::join_all;
 use serde_json::Value;
 
 use crate::base_url::BaseUrl;
-use crate::fetch::{Ask, Fetch};
+use crate::fetch::{Fetch, FetchRequest};
 use crate::{ModelId, Provider};
 
 /// A refused connection answers at once; this is for what accepts and says nothing.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A server that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,10 +54,10 @@ pub(crate) async fn find(
 async fn ask(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> Option<LocalServer> {
     let url = format!("{base_url}/models");
     let answer = fetch
-        .fetch(Ask {
+        .fetch(FetchRequest {
             url: &url,
             form: None,
-            timeout: PATIENCE,
+            timeout: PROBE_TIMEOUT,
         })
         .await
         .ok()?;
@@ -83,11 +83,16 @@ fn models(body: &[u8]) -> Option<Vec<String>> {
         .iter()
         .map(|model| model.get("id")?.as_str().map(str::to_owned))
         .collect();
-    Some(names?.into_iter().filter(|name| converses(name)).collect())
+    Some(
+        names?
+            .into_iter()
+            .filter(|name| is_chat_model(name))
+            .collect(),
+    )
 }
 
 /// Servers list everything they can load, and say nowhere what it is for.
-fn converses(name: &str) -> bool {
+fn is_chat_model(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     !["embed", "rerank", "whisper", "bge-"]
         .iter()

@@ -22,8 +22,8 @@ pub struct ModelId {
 
 /// A text that is no model identifier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no model: write `provider:model`, for example `{example}`", example = crate::catalogue::EXAMPLE)]
-pub struct NotAModel {
+#[error("`{text}` is no model: write `provider:model`, for example `{example}`", example = crate::catalog::EXAMPLE_MODEL)]
+pub struct ParseModelIdError {
     /// What was written.
     pub text: String,
 }
@@ -56,21 +56,21 @@ impl ModelId {
 }
 
 impl FromStr for ModelId {
-    type Err = NotAModel;
+    type Err = ParseModelIdError;
 
     /// Splits at the first `:`, or at the first `/` when that comes before it.
-    fn from_str(text: &str) -> Result<Self, NotAModel> {
+    fn from_str(text: &str) -> Result<Self, ParseModelIdError> {
         let text = text.trim();
         let parts = text
             .find([':', '/'])
             .and_then(|at| text.split_at_checked(at));
-        let (provider, rest) = parts.ok_or_else(|| NotAModel {
+        let (provider, rest) = parts.ok_or_else(|| ParseModelIdError {
             text: text.to_owned(),
         })?;
         let model = rest.get(1..).unwrap_or_default().trim();
         let provider = provider.trim();
         if provider.is_empty() || model.is_empty() {
-            return Err(NotAModel {
+            return Err(ParseModelIdError {
                 text: text.to_owned(),
             });
         }

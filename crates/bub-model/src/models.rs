@@ -4,16 +4,16 @@ use std::sync::{Arc, Once};
 
 use bub_settings::{Secret, Settings, SettingsError};
 
+use crate::api_keys::{ApiKeys, KeyLookup};
 use crate::base_url::BaseUrl;
-use crate::catalogue::Login;
+use crate::catalog::LoginMethod;
 use crate::client_args::ClientArgs;
-use crate::codex::{self, Codex, Endpoints, LoginProblem};
+use crate::codex::{self, CodexAuth, OAuthEndpoints, TokenError};
 use crate::fetch::Fetch;
-use crate::keys::{Found, Keys};
 use crate::local::{self, LocalServer};
-use crate::report::Report;
+use crate::models_report::ModelsReport;
 use crate::{
-    AccessError, Catalogue, Endpoint, KeySource, ModelId, Provider, Quirks, Wire,
+    AccessError, Catalog, Endpoint, KeySource, ModelId, Provider, Quirks, WireFormat,
     settings::{CODEX_HOME, LOCAL_MODELS},
 };
 
@@ -44,9 +44,9 @@ use crate::{
 /// ```
 pub struct Models {
     pub(crate) settings: Arc<Settings>,
-    pub(crate) catalogue: Catalogue,
-    pub(crate) codex: Codex,
-    keys: Keys,
+    pub(crate) catalogue: Catalog,
+    pub(crate) codex: CodexAuth,
+    keys: ApiKeys,
     fetch: Arc<dyn Fetch>,
     client_args: ClientArgs,
     /// What the workspace tried in vain is told once.
@@ -56,19 +56,19 @@ pub struct Models {
 impl Models {
     /// The models of these settings. The error is a wrong entry of `providers`, with file and line.
     pub fn new(settings: Arc<Settings>, fetch: Arc<dyn Fetch>) -> Result<Self, SettingsError> {
-        Self::with_endpoints(settings, fetch, Endpoints::default())
+        Self::with_endpoints(settings, fetch, OAuthEndpoints::default())
     }
 
     /// The same, with other services to log in at.
     pub fn with_endpoints(
         settings: Arc<Settings>,
         fetch: Arc<dyn Fetch>,
-        endpoints: Endpoints,
+        endpoints: OAuthEndpoints,
     ) -> Result<Self, SettingsError> {
-        let catalogue = Catalogue::new(&settings)?;
-        let keys = Keys::new(Arc::clone(&settings), &catalogue);
+        let catalogue = Catalog::new(&settings)?;
+        let keys = ApiKeys::new(Arc::clone(&settings), &catalogue);
         let (home, redactor) = (settings.get(&CODEX_HOME), settings.redactor().clone());
-        let codex = Codex::new(&home, endpoints, Arc::clone(&fetch), redactor);
+        let codex = CodexAuth::new(&home, endpoints, Arc::clone(&fetch), redactor);
         let client_args = ClientArgs::from_settings(&settings);
         client_args.warn();
         Ok(Self {
@@ -83,7 +83,7 @@ impl Models {
     }
 
     /// The providers.
-    pub fn catalogue(&self) -> &Catalogue {
+    pub fn catalogue(&self) -> &Catalog {
         &self.catalogue
     }
 
@@ -106,7 +106,7 @@ impl Models {
     /// Everything a call of this model needs. Cheap enough to ask before every call, which is what
     /// keeps a login fresh.
     pub async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, AccessError> {
-        self.tell_what_is_ignored();
+        self.warn_ignored_bases();
         let provider = self.provider(id)?;
         let custom = self.keys.custom_base(provider)?;
         let login = provider.login.filter(|_| custom.is_none());
@@ -114,14 +114,14 @@ impl Models {
             (Some(found), login) => {
                 let source = found.source().clone();
                 let key = self.keys.get(provider, found).await?;
-                match login.and_then(|Login::Codex| codex::account_id(key.expose())) {
+                match login.and_then(|LoginMethod::Codex| codex::account_id(key.expose())) {
                     Some(account) => {
                         self.codex_endpoint(provider, id, &key, (Some(account), source))
                     }
                     None => self.plain_endpoint(provider, id, Some((key, source))),
                 }
             }
-            (None, Some(Login::Codex)) => {
+            (None, Some(LoginMethod::Codex)) => {
                 let tokens = self
                     .codex
                     .tokens()
@@ -183,17 +183,17 @@ impl Models {
     }
 
     /// What is usable now, and what is not and why.
-    pub async fn report(&self) -> Report {
-        Report::new(self).await
+    pub async fn report(&self) -> ModelsReport {
+        ModelsReport::new(self).await
     }
 
     /// The login, to log in with.
-    pub fn codex(&self) -> &Codex {
+    pub fn codex(&self) -> &CodexAuth {
         &self.codex
     }
 
     /// The key of a provider, or how to get it; what cannot be read counts as not there.
-    pub(crate) fn find_key(&self, provider: &Provider) -> Option<Found> {
+    pub(crate) fn find_key(&self, provider: &Provider) -> Option<KeyLookup> {
         self.keys.find(provider).unwrap_or_else(|error| {
             tracing::warn!("{error}");
             None
@@ -234,7 +234,7 @@ impl Models {
     }
 
     /// Warns of addresses in the workspace's `.env`: they are not followed, and somebody may wonder.
-    pub(crate) fn tell_what_is_ignored(&self) {
+    pub(crate) fn warn_ignored_bases(&self) {
         self.told.call_once(|| {
             for ignored in self.keys.ignored_bases(&self.catalogue) {
                 tracing::warn!("{ignored}");
@@ -296,10 +296,10 @@ impl Models {
     /// Where the plain key is that a provider would be called with; `None` when it has one of its own, or gets none.
     pub fn plain_key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalogue.get(provider)?;
-        match self.keys.find_own(provider) {
+        match self.keys.find_scoped(provider) {
             Ok(None) => self
                 .keys
-                .plain(provider)
+                .unscoped_key(provider)
                 .map(|found| found.source().clone()),
             _ => None,
         }
@@ -308,7 +308,7 @@ impl Models {
     /// The provider that a plain key belongs to: that of the configured model, else the one it looks like. It may be about
     /// to be declared.
     pub fn plain_key_owner(&self) -> Option<String> {
-        self.keys.owner("api_key").map(str::to_owned)
+        self.keys.unscoped_owner("api_key").map(str::to_owned)
     }
 
     fn provider(&self, id: &ModelId) -> Result<&Provider, AccessError> {
@@ -334,7 +334,7 @@ impl Models {
             return Err(self.no_key(provider));
         }
         let mut headers = own_headers(provider);
-        if self.keys.owns(provider, "client_args") {
+        if self.keys.owns_unscoped(provider, "client_args") {
             headers.splice(..0, self.client_args.headers.iter().cloned());
         }
         let (key, source) = key.unzip();
@@ -370,8 +370,8 @@ impl Models {
         headers.extend(codex::headers(token, account.as_deref()));
         Ok(Endpoint {
             id: ModelId::new(&provider.name, id.model()),
-            wire: Wire::Responses,
-            quirks: serde_json::from_str::<Quirks>(codex::QUIRKS).unwrap_or_default(),
+            wire: WireFormat::Responses,
+            quirks: serde_json::from_str::<Quirks>(codex::CODEX_QUIRKS).unwrap_or_default(),
             base_url,
             headers,
             key: Some(source),
@@ -384,7 +384,7 @@ impl Models {
         let usual = || format!("BUB_{}_API_KEY", name.to_ascii_uppercase());
         let login = provider
             .login
-            .map(|Login::Codex| format!(", or run `bub login {name}`"));
+            .map(|LoginMethod::Codex| format!(", or run `bub login {name}`"));
         AccessError::NoKey {
             provider: name.clone(),
             variable: provider
@@ -406,8 +406,8 @@ fn own_headers(provider: &Provider) -> Vec<(String, Secret)> {
         .collect()
 }
 
-fn login_error(provider: &Provider, problem: LoginProblem) -> AccessError {
-    let LoginProblem {
+fn login_error(provider: &Provider, problem: TokenError) -> AccessError {
+    let TokenError {
         text: problem,
         is_temporary,
     } = problem;

@@ -3,44 +3,44 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bub_settings::{Declared, Key, PerProvider, Secret, Section, form};
+use bub_settings::{AnySetting, PerProvider, Secret, Section, SettingKey, text_format};
 use serde_json::{Map, Value};
 
 /// The model that answers. The original has a default that needs a key; without one, none is honest.
-pub static MODEL: Key<Option<String>> = Key::new(
+pub static MODEL: SettingKey<Option<String>> = SettingKey::new(
     "model",
     None,
     "Model to use, as `provider:model`; without one bub looks for a usable model.",
 )
-.like(&form::MODEL);
+.format(&text_format::MODEL);
 
 /// Models tried when the first one fails.
-pub static FALLBACK_MODELS: Key<Option<Vec<String>>> = Key::new(
+pub static FALLBACK_MODELS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "fallback_models",
     None,
     "Models to try, in this order, when the first one fails.",
 )
-.listed();
+.write_as_list();
 
 /// Keys of the providers.
-pub static API_KEY: Key<PerProvider<Secret>> = Key::new(
+pub static API_KEY: SettingKey<PerProvider<Secret>> = SettingKey::new(
     "api_key",
     (),
     "API key of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_KEY`).",
 )
-.like(&form::KEY);
+.format(&text_format::KEY);
 
 /// Addresses of the providers. Trusted, because it decides who receives the key.
-pub static API_BASE: Key<PerProvider<String>> = Key::new(
+pub static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_base",
     (),
     "Base URL of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_BASE`).",
 )
-.like(&form::BASE_URL)
+.format(&text_format::BASE_URL)
 .trusted();
 
 /// Programs that print keys. Trusted, because they are run.
-pub static API_KEY_COMMAND: Key<PerProvider<String>> = Key::new(
+pub static API_KEY_COMMAND: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_key_command",
     (),
     "Command that prints the API key, for the provider of `model` or one for each; run without a shell.",
@@ -48,7 +48,7 @@ pub static API_KEY_COMMAND: Key<PerProvider<String>> = Key::new(
 .trusted();
 
 /// Providers that are added or changed. Trusted, because it decides who receives the key.
-pub static PROVIDERS: Key<Map<String, Value>> = Key::new(
+pub static PROVIDERS: SettingKey<Map<String, Value>> = SettingKey::new(
     "providers",
     (),
     "Providers to add or change: a map of name to base URL, wire and more.",
@@ -56,28 +56,28 @@ pub static PROVIDERS: Key<Map<String, Value>> = Key::new(
 .trusted();
 
 /// Whether to ask the ports of local model servers.
-pub static LOCAL_MODELS: Key<bool> = Key::new(
+pub static LOCAL_MODELS: SettingKey<bool> = SettingKey::new(
     "local_models",
     true,
     "Look for a model server on this computer when no model is configured and no key is found.",
 );
 
 /// How long a model call may take.
-pub static MODEL_TIMEOUT: Key<Option<Duration>> = Key::new(
+pub static MODEL_TIMEOUT: SettingKey<Option<Duration>> = SettingKey::new(
     "model_timeout_seconds",
     None,
     "Longest time of one model call in seconds, streaming included; null for no limit.",
 );
 
 /// How long a model may be silent.
-pub static MODEL_IDLE_TIMEOUT: Key<Duration> = Key::new(
+pub static MODEL_IDLE_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "model_idle_timeout_seconds",
     Duration::from_mins(2),
     "Longest silence of a model in seconds, before its first and between any two pieces of an answer.",
 );
 
 /// Options of the HTTP client. Trusted, because they can redirect it.
-pub static CLIENT_ARGS: Key<Map<String, Value>> = Key::new(
+pub static CLIENT_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "client_args",
     (),
     "Options for the HTTP client of the provider.",
@@ -85,13 +85,13 @@ pub static CLIENT_ARGS: Key<Map<String, Value>> = Key::new(
 .trusted();
 
 /// Where the Codex login is kept.
-pub static CODEX_HOME: Key<PathBuf> =
-    Key::new("codex_home", "~/.codex", "Directory of the Codex login.")
+pub static CODEX_HOME: SettingKey<PathBuf> =
+    SettingKey::new("codex_home", "~/.codex", "Directory of the Codex login.")
         .variable("CODEX_HOME")
         .trusted()
-        .not_in_file();
+        .env_only();
 
-static ROOT: &[&dyn Declared] = &[
+static ROOT: &[&dyn AnySetting] = &[
     &MODEL,
     &FALLBACK_MODELS,
     &API_KEY,

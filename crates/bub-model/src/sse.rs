@@ -28,7 +28,7 @@ pub enum SseError {
 }
 
 /// The default limit of one event: above what audio or an image in one piece takes.
-pub const EVENT_LIMIT: usize = 16 * 1024 * 1024;
+pub const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// Incremental decoder. Memory is one event at most.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct SseDecoder {
 
 impl Default for SseDecoder {
     fn default() -> Self {
-        Self::with_limit(EVENT_LIMIT)
+        Self::with_limit(MAX_EVENT_BYTES)
     }
 }
 
@@ -173,8 +173,8 @@ impl SseDecoder {
         self.data.clear();
         self.event.clear();
         // One huge event must not hold its memory for the rest of the stream.
-        self.data.shrink_to(KEEP);
-        self.partial.shrink_to(KEEP);
+        self.data.shrink_to(RETAINED_CAPACITY);
+        self.partial.shrink_to(RETAINED_CAPACITY);
         result
     }
 
@@ -188,7 +188,7 @@ impl SseDecoder {
 }
 
 /// Capacity worth keeping between events.
-const KEEP: usize = 64 * 1024;
+const RETAINED_CAPACITY: usize = 64 * 1024;
 
 fn split_line(chunk: &[u8]) -> Option<(&[u8], u8, &[u8])> {
     let (head, tail) = chunk.split_at_checked(memchr2(b'\n', b'\r', chunk)?)?;

@@ -29,7 +29,7 @@ pub use stream::StreamDecoder;
 /// A wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Wire {
+pub enum WireFormat {
     /// Chat completions, the format nearly every server speaks.
     ChatCompletions,
     /// Responses: items instead of messages, encrypted reasoning.
@@ -51,7 +51,7 @@ pub struct HttpRequest {
     pub body: Bytes,
 }
 
-impl Wire {
+impl WireFormat {
     /// Every wire format.
     pub const ALL: [Self; 4] = [
         Self::ChatCompletions,
@@ -106,7 +106,10 @@ impl Wire {
     pub fn decode(self, body: &[u8], quirks: &Quirks) -> Result<Completion, ModelError> {
         let mut frames = self.frames(quirks);
         let mut events = Vec::new();
-        frames.body(stream::text(&surrogates::mended(body))?, &mut events)?;
+        frames.body(
+            stream::text(&surrogates::replace_lone_surrogates(body))?,
+            &mut events,
+        )?;
         frames.end(&mut events)?;
         let mut accumulator = Accumulator::new();
         for event in events {
@@ -117,10 +120,10 @@ impl Wire {
 
     fn frames(self, quirks: &Quirks) -> Box<dyn FrameDecoder> {
         match self {
-            Self::ChatCompletions => Box::new(openai_chat::Decoder::new(quirks)),
-            Self::Responses => Box::new(openai_responses::Decoder::new(quirks)),
-            Self::Messages => Box::new(anthropic::Decoder::new()),
-            Self::GenerateContent => Box::new(gemini::Decoder::new()),
+            Self::ChatCompletions => Box::new(openai_chat::ChatCompletionsDecoder::new(quirks)),
+            Self::Responses => Box::new(openai_responses::ResponsesDecoder::new(quirks)),
+            Self::Messages => Box::new(anthropic::MessagesDecoder::new()),
+            Self::GenerateContent => Box::new(gemini::GenerateContentDecoder::new()),
         }
     }
 }

@@ -16,9 +16,9 @@ use bub_kernel::{
     Envelope, Error, Framework, Inbound, PluginContext, Role,
     hooks::{args, point},
 };
-use bub_plugin::{External, ExternalPlugin, Host, Limits, Setup};
+use bub_plugin::{ExternalPlugin, HostContext, Limits, PluginConfig, PluginProcess};
 use bub_settings::{Environment, Loader};
-use bub_testkit::figures::{cpu, figure, time};
+use bub_testkit::bench_output::{cpu, figure, time};
 
 const ALONE: usize = 20_000;
 const TOGETHER: usize = 200_000;
@@ -29,14 +29,14 @@ fn framework(command: Vec<OsString>) -> Framework {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let environment =
             Environment::from_pairs([("BUB_HOME", OsString::from("/nowhere")), ("PATH", path)]);
-        let host = Host {
+        let host = HostContext {
             framework: context.framework.clone(),
             workspace: context.workspace.to_owned(),
             settings: Arc::new(Loader::new(environment).load().unwrap()),
             launcher: None,
             asker: None,
         };
-        let setup = Setup {
+        let plugin_config = PluginConfig {
             name: "bench".to_owned(),
             command,
             directory: std::env::current_dir().unwrap(),
@@ -47,9 +47,9 @@ fn framework(command: Vec<OsString>) -> Framework {
             pinned: PathBuf::new(),
             digest: None,
         };
-        let descriptor = External::describe(setup.clone(), host.clone())?;
+        let descriptor = PluginProcess::describe(plugin_config.clone(), host.clone())?;
         Ok::<_, Error>(ExternalPlugin::new(
-            External::new(setup, descriptor, host),
+            PluginProcess::new(plugin_config, descriptor, host),
             context,
         ))
     };

@@ -5,36 +5,36 @@ use std::sync::{Arc, Mutex, Weak};
 use bub_kernel::{
     CancellationToken, Envelope, Error, Outbound, Result, SessionId, Turn, hooks::HookSpec,
 };
-use bub_tape::{Entry, Kind, Query, Tape, TapeName, codec};
+use bub_tape::{Entry, EntryKind, Query, Tape, TapeName, codec};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use crate::{
     channel,
-    errors::Meter,
-    external::External,
-    peer::{Desk, Peer, lock},
+    peer::{Peer, RequestHandler, lock},
+    process::PluginProcess,
+    stderr::LogRateLimiter,
 };
 
 /// So many entries of a tape are given at a time.
-const MOST_ENTRIES: u64 = 1000;
+const MAX_ENTRIES: u64 = 1000;
 
 /// The desk at the host's end.
-pub(crate) struct HostDesk {
-    plugin: Weak<External>,
-    meter: Mutex<Meter>,
+pub(crate) struct HostRequestHandler {
+    plugin: Weak<PluginProcess>,
+    meter: Mutex<LogRateLimiter>,
 }
 
-impl HostDesk {
-    pub(crate) fn new(plugin: Weak<External>) -> Self {
+impl HostRequestHandler {
+    pub(crate) fn new(plugin: Weak<PluginProcess>) -> Self {
         Self {
             plugin,
-            meter: Mutex::new(Meter::of_lines()),
+            meter: Mutex::new(LogRateLimiter::of_lines()),
         }
     }
 }
 
-impl Desk for HostDesk {
+impl RequestHandler for HostRequestHandler {
     fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value) {
         let Some(plugin) = self.plugin.upgrade() else {
             return;
@@ -42,7 +42,7 @@ impl Desk for HostDesk {
         if method == "initialize" {
             return peer.close("it does not speak the protocol: it sends back what it is told");
         }
-        let context = Context::new(&plugin, None);
+        let context = CallContext::new(&plugin, None);
         match plugin.runtime() {
             Some(runtime) => {
                 let _entered = runtime.enter();
@@ -56,7 +56,7 @@ impl Desk for HostDesk {
         let Some(plugin) = self.plugin.upgrade() else {
             return;
         };
-        if !lock(&self.meter).lets_through(plugin.name()) {
+        if !lock(&self.meter).allow(plugin.name()) {
             return;
         }
         if method == "log" {
@@ -69,14 +69,14 @@ impl Desk for HostDesk {
         }
     }
 
-    fn closed(&self, peer: &Peer, why: &str) {
+    fn closed(&self, peer: &Peer, cause: &str) {
         if let Some(plugin) = self.plugin.upgrade() {
-            plugin.ended(peer, why);
+            plugin.handle_exit(peer, cause);
         }
     }
 }
 
-fn log(plugin: &External, params: &Value) {
+fn log(plugin: &PluginProcess, params: &Value) {
     let text = params
         .get("message")
         .and_then(Value::as_str)
@@ -95,13 +95,13 @@ fn log(plugin: &External, params: &Value) {
 }
 
 /// The plugin that makes a request, and the turn that the request belongs to.
-pub(crate) struct Context {
-    plugin: Arc<External>,
+pub(crate) struct CallContext {
+    plugin: Arc<PluginProcess>,
     turn: Option<Turn>,
 }
 
-impl Context {
-    pub(crate) fn new(plugin: &Arc<External>, turn: Option<&Turn>) -> Self {
+impl CallContext {
+    pub(crate) fn new(plugin: &Arc<PluginProcess>, turn: Option<&Turn>) -> Self {
         Self {
             plugin: Arc::clone(plugin),
             turn: turn.cloned(),
@@ -116,7 +116,13 @@ impl Context {
 }
 
 /// Answers a request in a task of its own.
-pub(crate) fn spawn(peer: &Arc<Peer>, id: Value, method: String, params: Value, context: Context) {
+pub(crate) fn spawn(
+    peer: &Arc<Peer>,
+    id: Value,
+    method: String,
+    params: Value,
+    context: CallContext,
+) {
     let cancel = peer
         .work(&id)
         .map_or_else(CancellationToken::new, |work| work.cancel);
@@ -129,7 +135,7 @@ pub(crate) fn spawn(peer: &Arc<Peer>, id: Value, method: String, params: Value, 
     });
 }
 
-async fn answer(context: &Context, method: &str, params: Value) -> Result<Value> {
+async fn answer(context: &CallContext, method: &str, params: Value) -> Result<Value> {
     let params = if params.is_null() { json!({}) } else { params };
     match method {
         "tape/query" => query(context, &params).await,
@@ -149,7 +155,11 @@ async fn answer(context: &Context, method: &str, params: Value) -> Result<Value>
 }
 
 /// The same where nothing can wait: only a person can be asked.
-pub(crate) fn answer_blocking(plugin: &External, method: &str, params: &Value) -> Result<Value> {
+pub(crate) fn answer_blocking(
+    plugin: &PluginProcess,
+    method: &str,
+    params: &Value,
+) -> Result<Value> {
     match method {
         "ui/ask" => ask(plugin, params),
         _ => Err(Error::invalid_input(format!(
@@ -158,15 +168,15 @@ pub(crate) fn answer_blocking(plugin: &External, method: &str, params: &Value) -
     }
 }
 
-fn ask(plugin: &External, params: &Value) -> Result<Value> {
+fn ask(plugin: &PluginProcess, params: &Value) -> Result<Value> {
     let asker = plugin.host.asker.as_ref();
     let asker = asker.ok_or_else(|| Error::config("there is nobody to ask here"))?;
-    let Asking {
+    let AskParams {
         question,
         default,
         secret,
-    } = given(params)?;
-    let question = crate::Question {
+    } = parse_params(params)?;
+    let question = crate::PluginQuestion {
         text: question,
         default,
         is_secret: secret.unwrap_or_default(),
@@ -176,7 +186,7 @@ fn ask(plugin: &External, params: &Value) -> Result<Value> {
 
 /// The parameters of `ui/ask`.
 #[derive(Deserialize)]
-struct Asking {
+struct AskParams {
     question: String,
     default: Option<String>,
     secret: Option<bool>,
@@ -184,7 +194,7 @@ struct Asking {
 
 /// The parameters of `tape/query`.
 #[derive(Deserialize)]
-struct Looking {
+struct TapeQueryParams {
     session_id: Option<SessionId>,
     text: Option<String>,
     kinds: Option<Vec<String>>,
@@ -195,20 +205,20 @@ struct Looking {
 
 /// The parameters of `tape/append`.
 #[derive(Deserialize)]
-struct Adding {
+struct TapeAppendParams {
     session_id: Option<SessionId>,
     name: String,
     data: Option<Value>,
 }
 
 /// Parameters, read: one of another type would otherwise be as if it were not there.
-fn given<T: DeserializeOwned>(params: &Value) -> Result<T> {
-    crate::reading::read(params).map_err(Error::invalid_input)
+fn parse_params<T: DeserializeOwned>(params: &Value) -> Result<T> {
+    crate::parse::read(params).map_err(Error::invalid_input)
 }
 
 /// The tape of a session, or else that of the turn, which may live in memory. Context and sidecars are not needed to read
 /// and append; asking for them would call back into plugins, perhaps into the one that waits for this answer.
-fn tape(context: &Context, session_id: Option<&SessionId>) -> Result<Tape> {
+fn tape(context: &CallContext, session_id: Option<&SessionId>) -> Result<Tape> {
     let other = session_id.filter(|session_id| !context.is_own(session_id));
     if let (None, Some(turn)) = (other, &context.turn) {
         return Ok(turn.tape().tape().clone());
@@ -223,16 +233,16 @@ fn tape(context: &Context, session_id: Option<&SessionId>) -> Result<Tape> {
     Ok(Tape::new(store, name))
 }
 
-async fn query(context: &Context, params: &Value) -> Result<Value> {
-    let looking: Looking = given(params)?;
+async fn query(context: &CallContext, params: &Value) -> Result<Value> {
+    let looking: TapeQueryParams = parse_params(params)?;
     let tape = tape(context, looking.session_id.as_ref())?;
-    let limit = looking.limit.unwrap_or(100).min(MOST_ENTRIES);
+    let limit = looking.limit.unwrap_or(100).min(MAX_ENTRIES);
     let mut query = Query::new().limit(usize::try_from(limit).unwrap_or_default());
     if let Some(text) = looking.text {
         query = query.text(text);
     }
     if let Some(kinds) = looking.kinds {
-        query = query.kinds(kinds.iter().map(|kind| Kind::from(kind.as_str())));
+        query = query.kinds(kinds.iter().map(|kind| EntryKind::from(kind.as_str())));
     }
     if looking.last_anchor == Some(true) {
         query = query.last_anchor();
@@ -247,8 +257,8 @@ async fn query(context: &Context, params: &Value) -> Result<Value> {
 }
 
 /// Events only: a plugin adds to history what it did, and cannot put words into anybody's mouth.
-async fn append(context: &Context, params: &Value) -> Result<Value> {
-    let adding: Adding = given(params)?;
+async fn append(context: &CallContext, params: &Value) -> Result<Value> {
+    let adding: TapeAppendParams = parse_params(params)?;
     if adding.name.is_empty() {
         return Err(Error::invalid_input("`name` of the event is empty"));
     }
@@ -296,7 +306,7 @@ pub(crate) fn wrong_argument(error: &Error) -> Error {
     ))
 }
 
-async fn send(context: &Context, params: &Value) -> Result<Value> {
+async fn send(context: &CallContext, params: &Value) -> Result<Value> {
     let message = params.get("message").cloned().unwrap_or_default();
     if !message.is_object() {
         return Err(Error::invalid_input("`message` has to be an object"));

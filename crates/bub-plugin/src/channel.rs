@@ -9,21 +9,21 @@ use bub_kernel::{
 use serde_json::{Value, json};
 
 use crate::{
-    callbacks::{self, Context},
-    codec::{self, Argument},
-    descriptor::ChannelEntry,
-    external::External,
-    peer::Arrival,
+    callbacks::{self, CallContext},
+    codec::{self, ArgumentCodec},
+    descriptor::ChannelDecl,
+    peer::IncomingMessage,
+    process::PluginProcess,
 };
 
 /// A channel of a plugin.
 pub(crate) struct ExternalChannel {
-    plugin: Arc<External>,
-    entry: ChannelEntry,
+    plugin: Arc<PluginProcess>,
+    entry: ChannelDecl,
 }
 
 impl ExternalChannel {
-    pub(crate) fn new(plugin: &Arc<External>, entry: &ChannelEntry) -> Self {
+    pub(crate) fn new(plugin: &Arc<PluginProcess>, entry: &ChannelDecl) -> Self {
         Self {
             plugin: Arc::clone(plugin),
             entry: entry.clone(),
@@ -31,31 +31,31 @@ impl ExternalChannel {
     }
 
     async fn ask(&self, method: &str, params: Value) -> Result<Value> {
-        let limit = self.plugin.setup.limits.hook;
+        let limit = self.plugin.plugin_config.limits.hook;
         let late = tokio::time::Instant::now() + limit;
-        let peer = self.plugin.reach(Some(limit)).await?;
+        let peer = self.plugin.connect(Some(limit)).await?;
         let mut asked = peer.ask(method, &params, 0);
         let answering = async {
             loop {
                 match asked.next().await {
-                    Arrival::Response(answer) => return answer,
-                    Arrival::Question { id, method, params } => {
+                    IncomingMessage::Response(answer) => return answer,
+                    IncomingMessage::Question { id, method, params } => {
                         callbacks::spawn(
                             &peer,
                             id,
                             method,
                             params,
-                            Context::new(&self.plugin, None),
+                            CallContext::new(&self.plugin, None),
                         );
                     }
-                    Arrival::Event(_) => {}
+                    IncomingMessage::Event(_) => {}
                 }
             }
         };
         let Ok(answer) = tokio::time::timeout_at(late, answering).await else {
             drop(asked);
-            self.plugin.note_late(&peer).await;
-            return Err(self.plugin.late(limit));
+            self.plugin.handle_timeout(&peer).await;
+            return Err(self.plugin.timeout_error(limit));
         };
         asked.is_over = true;
         self.plugin.note_success();
@@ -69,7 +69,7 @@ impl Channel for ExternalChannel {
     }
 
     fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        let watched = Watched {
+        let watched = ChannelWatchdog {
             plugin: Arc::clone(&self.plugin),
             name: self.entry.name.clone(),
             stop,
@@ -95,7 +95,7 @@ impl Channel for ExternalChannel {
     }
 
     fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        let message = Argument::write(&reply.message);
+        let message = ArgumentCodec::write(&reply.message);
         let params = json!({"channel": self.entry.name, "message": message});
         Box::pin(async move { self.ask("channel/send", params).await.map(drop) })
     }
@@ -104,7 +104,7 @@ impl Channel for ExternalChannel {
         if self.entry.events
             && let Some(peer) = self.plugin.running_peer()
         {
-            let message = Argument::write(turn.message());
+            let message = ArgumentCodec::write(turn.message());
             let params = json!({"channel": self.entry.name, "event": event, "message": message});
             peer.notify("channel/event", &params);
         }
@@ -125,13 +125,13 @@ impl Channel for ExternalChannel {
 }
 
 /// A channel whose process ended is started again.
-struct Watched {
-    plugin: Arc<External>,
+struct ChannelWatchdog {
+    plugin: Arc<PluginProcess>,
     name: String,
     stop: CancellationToken,
 }
 
-impl Watched {
+impl ChannelWatchdog {
     fn spawn(self) {
         tokio::spawn(async move {
             let Self { plugin, name, stop } = self;
@@ -142,9 +142,9 @@ impl Watched {
                 }
                 let channel = ExternalChannel {
                     plugin: Arc::clone(&plugin),
-                    entry: ChannelEntry {
+                    entry: ChannelDecl {
                         name: name.clone(),
-                        ..ChannelEntry::default()
+                        ..ChannelDecl::default()
                     },
                 };
                 while let Err(error) = channel.ask("channel/start", json!({"channel": name})).await
@@ -164,7 +164,7 @@ impl Watched {
 }
 
 /// A message that arrived at a channel of the plugin: answered when it is on disk.
-pub(crate) async fn inbound(plugin: &External, mut params: Value) -> Result<Value> {
+pub(crate) async fn inbound(plugin: &PluginProcess, mut params: Value) -> Result<Value> {
     let channel = params
         .get("channel")
         .and_then(Value::as_str)
@@ -191,7 +191,7 @@ pub(crate) async fn inbound(plugin: &External, mut params: Value) -> Result<Valu
     message.set("channel", channel.as_str());
     let mut sender = codec::read_sender(params.get("sender"));
     // A channel vouches for who somebody is; how much that person may do is for the owner to say.
-    sender.role = sender.role.min(plugin.setup.most_role);
+    sender.role = sender.role.min(plugin.plugin_config.most_role);
     let session = message
         .field("session_id")
         .and_then(Value::as_str)

@@ -11,13 +11,13 @@ use serde_json::{Map, Value, json};
 pub(crate) use arguments::{read_sender, sender, sender_schema};
 
 /// An argument: written by the host, read by the plugin. `like` is the argument it takes the place of.
-pub(crate) trait Argument<'a>: Copy {
+pub(crate) trait ArgumentCodec<'a>: Copy {
     /// What is read; the argument borrows from it.
     type Owned: Send + Sync;
 
     fn write(self) -> Value;
     fn read(value: Value, like: Option<Self>) -> Result<Self::Owned>;
-    fn of(owned: &'a Self::Owned) -> Self;
+    fn from_owned(owned: &'a Self::Owned) -> Self;
 
     /// Its JSON Schema.
     fn schema() -> Value;
@@ -54,7 +54,7 @@ pub(crate) struct TurnFacts<'a> {
 
 impl<'a> TurnFacts<'a> {
     /// Adds what one argument says.
-    pub(crate) fn with(self, argument: impl Argument<'a>) -> Self {
+    pub(crate) fn with(self, argument: impl ArgumentCodec<'a>) -> Self {
         Self {
             message: self.message.or(argument.message()),
             state: self.state.or(argument.state()),
@@ -65,7 +65,7 @@ impl<'a> TurnFacts<'a> {
 }
 
 /// A result: written by the plugin, read by the host.
-pub(crate) trait Outcome: Sized {
+pub(crate) trait ResultCodec: Sized {
     fn write(self) -> Value;
     fn read(value: Value) -> Result<Self>;
 

@@ -6,20 +6,20 @@ use bub_kernel::{CliCommand, CliContext, CommandArg, CommandSpec, Error, Result}
 use serde_json::{Value, json};
 
 use crate::{
-    callbacks::{self, Context},
-    external::External,
-    peer::Arrival,
-    stream::CREDITS,
+    callbacks::{self, CallContext},
+    peer::IncomingMessage,
+    process::PluginProcess,
+    stream::STREAM_CREDITS,
 };
 
 /// Arguments that every command has.
-const EVERYWHERE: &[&str] = &["help", "version", "workspace", "verbose"];
+const GLOBAL_ARGS: &[&str] = &["help", "version", "workspace", "verbose"];
 
 /// Checks what the parser of the command line would not survive, or read in a way that nobody means.
 pub(crate) fn check(entry: &CommandSpec) -> Result<()> {
-    let wrong = |why: String| {
+    let wrong = |cause: String| {
         Err(Error::config(format!(
-            "the command `{}`: {why}",
+            "the command `{}`: {cause}",
             entry.name
         )))
     };
@@ -35,7 +35,7 @@ pub(crate) fn check(entry: &CommandSpec) -> Result<()> {
                 "`{name}` is no name for an argument: lower-case letters, digits, - and _"
             ));
         }
-        if EVERYWHERE.contains(&name.as_str()) || !names.insert(name) {
+        if GLOBAL_ARGS.contains(&name.as_str()) || !names.insert(name) {
             return wrong(format!("there is an argument `{name}` already"));
         }
         if arg.flag && (arg.positional || arg.required || arg.many || arg.default.is_some()) {
@@ -68,14 +68,14 @@ pub(crate) fn is_plain(name: &str) -> bool {
 }
 
 /// The command, run in the plugin.
-pub(crate) fn command(plugin: &Arc<External>, entry: &CommandSpec) -> CliCommand {
+pub(crate) fn command(plugin: &Arc<PluginProcess>, entry: &CommandSpec) -> CliCommand {
     let (plugin, name) = (Arc::clone(plugin), entry.name.clone());
     CliCommand::from_spec(entry.clone())
         .run(move |context| run(Arc::clone(&plugin), name.clone(), context))
 }
 
-async fn run(plugin: Arc<External>, name: String, context: CliContext) -> Result<ExitCode> {
-    let params = json!({"command": name, "args": context.args, "credits": CREDITS});
+async fn run(plugin: Arc<PluginProcess>, name: String, context: CliContext) -> Result<ExitCode> {
+    let params = json!({"command": name, "args": context.args, "credits": STREAM_CREDITS});
     context
         .framework
         .clone()
@@ -83,19 +83,19 @@ async fn run(plugin: Arc<External>, name: String, context: CliContext) -> Result
         .await
 }
 
-async fn talk(plugin: &Arc<External>, params: &Value) -> Result<ExitCode> {
-    let peer = plugin.reach(None).await?;
-    let mut asked = peer.ask("cli/run", params, CREDITS);
+async fn talk(plugin: &Arc<PluginProcess>, params: &Value) -> Result<ExitCode> {
+    let peer = plugin.connect(None).await?;
+    let mut asked = peer.ask("cli/run", params, STREAM_CREDITS);
     loop {
         match asked.next().await {
-            Arrival::Event(event) => {
+            IncomingMessage::Event(event) => {
                 asked.grant(1);
                 print(&event)?;
             }
-            Arrival::Question { id, method, params } => {
-                callbacks::spawn(&peer, id, method, params, Context::new(plugin, None));
+            IncomingMessage::Question { id, method, params } => {
+                callbacks::spawn(&peer, id, method, params, CallContext::new(plugin, None));
             }
-            Arrival::Response(answer) => {
+            IncomingMessage::Response(answer) => {
                 asked.is_over = true;
                 let code = answer?
                     .get("code")

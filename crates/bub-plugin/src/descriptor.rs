@@ -9,10 +9,10 @@ use bub_kernel::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{command, manifest::is_odd, wire::ELSEWHERE};
+use crate::{command, manifest::has_control_chars, wire_hook::UNSUPPORTED_HOOKS};
 
 /// The version of the protocol.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 1;
 
 /// What a plugin implements and provides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -28,13 +28,13 @@ pub struct Descriptor {
     pub description: Option<String>,
     /// The hooks it implements.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub hooks: Vec<HookEntry>,
+    pub hooks: Vec<HookDecl>,
     /// The tools it has, in MCP's shape.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tools: Vec<ToolEntry>,
+    pub tools: Vec<ToolDecl>,
     /// The channels it serves.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub channels: Vec<ChannelEntry>,
+    pub channels: Vec<ChannelDecl>,
     /// The commands it adds to the command line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<CommandSpec>,
@@ -42,8 +42,8 @@ pub struct Descriptor {
 
 /// A hook that is implemented.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "HookForm")]
-pub struct HookEntry {
+#[serde(from = "HookDeclForm")]
+pub struct HookDecl {
     /// Its name.
     pub name: String,
     /// The arguments it wants; all of them unless said.
@@ -57,7 +57,7 @@ pub struct HookEntry {
 /// A name alone will do.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum HookForm {
+enum HookDeclForm {
     Name(String),
     Full {
         name: String,
@@ -68,14 +68,14 @@ enum HookForm {
     },
 }
 
-impl From<HookForm> for HookEntry {
-    fn from(form: HookForm) -> Self {
+impl From<HookDeclForm> for HookDecl {
+    fn from(form: HookDeclForm) -> Self {
         match form {
-            HookForm::Name(name) => Self {
+            HookDeclForm::Name(name) => Self {
                 name,
                 ..Self::default()
             },
-            HookForm::Full {
+            HookDeclForm::Full {
                 name,
                 args,
                 observe_only,
@@ -91,7 +91,7 @@ impl From<HookForm> for HookEntry {
 /// A tool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct ToolEntry {
+pub struct ToolDecl {
     /// Its name, with dots.
     pub name: String,
     /// What it does, for the model.
@@ -103,7 +103,7 @@ pub struct ToolEntry {
     pub annotations: Value,
 }
 
-impl ToolEntry {
+impl ToolDecl {
     /// The name as the model sees it.
     pub fn model_name(&self) -> String {
         self.name.replace('.', "_")
@@ -146,7 +146,7 @@ impl ToolEntry {
 /// A channel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ChannelEntry {
+pub struct ChannelDecl {
     /// Its name.
     pub name: String,
     /// Whether messages in quick succession are collected into one.
@@ -160,9 +160,9 @@ pub struct ChannelEntry {
 impl Descriptor {
     /// Checks what a plugin says about itself.
     pub fn check(&self) -> Result<()> {
-        if self.protocol != PROTOCOL {
+        if self.protocol != PROTOCOL_VERSION {
             return Err(Error::config(format!(
-                "it speaks version {} of the protocol, this bub version {PROTOCOL}; get a version of the plugin for this bub",
+                "it speaks version {} of the protocol, this bub version {PROTOCOL_VERSION}; get a version of the plugin for this bub",
                 self.protocol
             )));
         }
@@ -170,12 +170,14 @@ impl Descriptor {
             check_hook(hook)?;
         }
         let of_command = |own: &CommandSpec| {
-            let arg =
-                |arg: &CommandArg| is_odd(&arg.help) || arg.default.as_deref().is_some_and(is_odd);
-            is_odd(&own.about) || own.args.iter().any(arg)
+            let arg = |arg: &CommandArg| {
+                has_control_chars(&arg.help)
+                    || arg.default.as_deref().is_some_and(has_control_chars)
+            };
+            has_control_chars(&own.about) || own.args.iter().any(arg)
         };
         let mut texts = [&self.version, &self.description].into_iter().flatten();
-        if texts.any(|text| is_odd(text)) || self.commands.iter().any(of_command) {
+        if texts.any(|text| has_control_chars(text)) || self.commands.iter().any(of_command) {
             return Err(Error::config(
                 "there are control characters in what it says about itself",
             ));
@@ -191,8 +193,11 @@ impl Descriptor {
                     tool.name
                 )));
             }
-            if let Some(why) = tool.wrong_schema() {
-                return Err(Error::config(format!("the tool `{}` has {why}", tool.name)));
+            if let Some(reason) = tool.wrong_schema() {
+                return Err(Error::config(format!(
+                    "the tool `{}` has {reason}",
+                    tool.name
+                )));
             }
         }
         let mut seen: HashMap<String, &str> = HashMap::new();
@@ -239,9 +244,9 @@ impl Descriptor {
     }
 }
 
-fn check_hook(hook: &HookEntry) -> Result<()> {
+fn check_hook(hook: &HookDecl) -> Result<()> {
     let name = hook.name.as_str();
-    if let Some((_, instead)) = ELSEWHERE.iter().find(|(known, _)| *known == name) {
+    if let Some((_, instead)) = UNSUPPORTED_HOOKS.iter().find(|(known, _)| *known == name) {
         return Err(Error::config(format!(
             "it cannot implement {name}: {instead}"
         )));

@@ -4,38 +4,38 @@ use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{
     BoxFuture, Error, Result, State,
-    hooks::{AsyncHook, Call, HookPoint, HookReturn, HookSet, SyncHook, args, point},
+    hooks::{AsyncHook, HookCall, HookPoint, HookReturn, HookSet, SyncHook, args, point},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    callbacks::{self, Context},
-    codec::{self, Outcome, wrong},
-    descriptor::HookEntry,
-    external::External,
-    peer::{Arrival, Peer, after},
-    stream::{Asked, StreamHook},
-    wire::{self, Wire},
+    callbacks::{self, CallContext},
+    codec::{self, ResultCodec, wrong},
+    descriptor::HookDecl,
+    peer::{IncomingMessage, Peer, deadline_after},
+    process::PluginProcess,
+    stream::{StreamHook, StreamRequest},
+    wire_hook::{self, WireHook},
 };
 
 /// How often a plugin that takes its time is asked whether it lives.
-const LOOK: Duration = Duration::from_secs(30);
+const LIVENESS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// One hook of one plugin.
 #[derive(Clone)]
-pub(crate) struct Hook {
-    pub(crate) plugin: Arc<External>,
-    pub(crate) entry: Arc<HookEntry>,
+pub(crate) struct ExternalHook {
+    pub(crate) plugin: Arc<PluginProcess>,
+    pub(crate) entry: Arc<HookDecl>,
     /// `hook/<name>`.
     pub(crate) method: Arc<str>,
 }
 
 /// Registers all hooks of a plugin.
-pub(crate) fn register(plugin: &Arc<External>, hooks: &mut HookSet) {
+pub(crate) fn register(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
     for entry in &plugin.descriptor.hooks {
-        let hook = Hook {
+        let hook = ExternalHook {
             plugin: Arc::clone(plugin),
             entry: Arc::new(entry.clone()),
             method: format!("hook/{}", entry.name).into(),
@@ -43,8 +43,8 @@ pub(crate) fn register(plugin: &Arc<External>, hooks: &mut HookSet) {
         if entry.name == point::RunModelStream::SPEC.name {
             hooks.add_async::<point::RunModelStream>(StreamHook(hook));
         } else if entry.name == point::OnboardConfig::SPEC.name {
-            hooks.add_sync::<point::OnboardConfig>(Onboarding(hook));
-        } else if !wire::register(&entry.name, hook, hooks) {
+            hooks.add_sync::<point::OnboardConfig>(OnboardConfigHook(hook));
+        } else if !wire_hook::register(&entry.name, hook, hooks) {
             tracing::warn!(
                 "plugin.unknown_hook plugin={} hook={}",
                 plugin.name(),
@@ -57,8 +57,8 @@ pub(crate) fn register(plugin: &Arc<External>, hooks: &mut HookSet) {
     }
 }
 
-impl Hook {
-    pub(crate) fn params<P: Wire>(&self, args: P::Args<'_>) -> Value {
+impl ExternalHook {
+    pub(crate) fn params<P: WireHook>(&self, args: P::Args<'_>) -> Value {
         let wanted = self.entry.args.as_deref();
         let is_wanted =
             |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|want| want == name));
@@ -71,7 +71,7 @@ impl Hook {
     }
 
     /// The process to ask. Without one, turns go on; only a guard that cannot be asked says no.
-    pub(crate) fn or_absent(&self, reached: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
+    pub(crate) fn peer_or_skip(&self, reached: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
         let is_guard =
             self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only;
         match reached {
@@ -82,7 +82,7 @@ impl Hook {
         }
     }
 
-    pub(crate) fn limit<P: Wire>(&self) -> Option<Duration> {
+    pub(crate) fn limit<P: WireHook>(&self) -> Option<Duration> {
         self.plugin.limit(
             &self.entry.name,
             P::SPEC.sync_only,
@@ -91,40 +91,40 @@ impl Hook {
     }
 
     pub(crate) async fn late(&self, peer: &Arc<Peer>, limit: Option<Duration>) -> Error {
-        self.plugin.note_late(peer).await;
+        self.plugin.handle_timeout(peer).await;
         self.plugin
-            .late(limit.unwrap_or(self.plugin.setup.limits.model))
+            .timeout_error(limit.unwrap_or(self.plugin.plugin_config.limits.model))
     }
 
     /// What comes next for a call; `None` when it took longer than it may. One without a limit of its own is waited for
     /// while its plugin lives, and is not silent for too long; what it waits for itself is not its silence.
     pub(crate) async fn next(
         &self,
-        asked: &mut Asked,
+        asked: &mut StreamRequest,
         limit: Option<Duration>,
         is_waiting: impl Fn() -> bool,
-    ) -> Option<Arrival> {
+    ) -> Option<IncomingMessage> {
         if let Some(limit) = limit {
             return tokio::time::timeout(limit, asked.next()).await.ok();
         }
-        let mut left = self.plugin.setup.limits.model;
+        let mut left = self.plugin.plugin_config.limits.model;
         while !left.is_zero() {
-            let look = left.min(LOOK);
-            if let Ok(arrival) = tokio::time::timeout(look, asked.next()).await {
-                return Some(arrival);
+            let look = left.min(LIVENESS_INTERVAL);
+            if let Ok(incoming_message) = tokio::time::timeout(look, asked.next()).await {
+                return Some(incoming_message);
             }
             if !is_waiting() {
                 left -= look;
             }
-            self.plugin.note_late(&asked.peer).await;
+            self.plugin.handle_timeout(&asked.peer).await;
         }
         None
     }
 
-    async fn call_async<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
+    async fn call_async<P: WireHook>(&self, call: HookCall<'_, P>) -> Result<Option<P::Output>> {
         let limit = self.limit::<P>();
         let begun = Instant::now();
-        let Some(peer) = self.or_absent(self.plugin.reach(limit).await)? else {
+        let Some(peer) = self.peer_or_skip(self.plugin.connect(limit).await)? else {
             return Ok(None);
         };
         // Starting is a part of it.
@@ -132,13 +132,13 @@ impl Hook {
         let mut request = peer.ask(&self.method, &self.params::<P>(call.args), 0);
         loop {
             let asked = Instant::now();
-            let arrival = self.next(&mut request, left, || false).await;
-            match arrival {
-                Some(Arrival::Response(answer)) => {
+            let incoming_message = self.next(&mut request, left, || false).await;
+            match incoming_message {
+                Some(IncomingMessage::Response(answer)) => {
                     request.is_over = true;
                     return self.finish::<P>(P::state(call.args), answer);
                 }
-                Some(Arrival::Question { id, method, params }) => {
+                Some(IncomingMessage::Question { id, method, params }) => {
                     // What the chain below takes is not this plugin's time.
                     left = left.map(|left| left.saturating_sub(asked.elapsed()));
                     if method == "next/call" {
@@ -148,11 +148,11 @@ impl Hook {
                         };
                         peer.respond(&id, below.map(wrapped));
                     } else {
-                        let context = Context::new(&self.plugin, P::turn(call.args));
+                        let context = CallContext::new(&self.plugin, P::turn(call.args));
                         callbacks::spawn(&peer, id, method, params, context);
                     }
                 }
-                Some(Arrival::Event(_)) => {}
+                Some(IncomingMessage::Event(_)) => {}
                 None => {
                     drop(request);
                     return Err(self.late(&peer, limit).await);
@@ -161,20 +161,22 @@ impl Hook {
         }
     }
 
-    fn call_blocking<P: Wire>(&self, args: P::Args<'_>) -> Result<Option<P::Output>> {
-        let limit = self.limit::<P>().unwrap_or(self.plugin.setup.limits.hook);
-        let mut deadline = after(limit);
-        let Some(peer) = self.or_absent(self.plugin.reach_blocking(Some(limit)))? else {
+    fn call_blocking<P: WireHook>(&self, args: P::Args<'_>) -> Result<Option<P::Output>> {
+        let limit = self
+            .limit::<P>()
+            .unwrap_or(self.plugin.plugin_config.limits.hook);
+        let mut deadline = deadline_after(limit);
+        let Some(peer) = self.peer_or_skip(self.plugin.connect_blocking(Some(limit)))? else {
             return Ok(None);
         };
         let mut request = peer.ask_blocking(&self.method, &self.params::<P>(args));
         loop {
             match request.next_before(deadline) {
-                Some(Arrival::Response(answer)) => {
+                Some(IncomingMessage::Response(answer)) => {
                     request.is_over = true;
                     return self.finish::<P>(P::state(args), answer);
                 }
-                Some(Arrival::Question { id, method, params }) => {
+                Some(IncomingMessage::Question { id, method, params }) => {
                     // A person may take as long as they need.
                     let asked = std::time::Instant::now();
                     peer.respond(
@@ -183,24 +185,24 @@ impl Hook {
                     );
                     deadline += asked.elapsed();
                 }
-                Some(Arrival::Event(_)) => {}
+                Some(IncomingMessage::Event(_)) => {}
                 None => {
                     drop(request);
                     self.plugin.note_late_blocking(&peer);
-                    return Err(self.plugin.late(limit));
+                    return Err(self.plugin.timeout_error(limit));
                 }
             }
         }
     }
 
     /// Reads an answer `{value?, state?}`.
-    pub(crate) fn finish<P: Wire>(
+    pub(crate) fn finish<P: WireHook>(
         &self,
         state: Option<&State>,
         answer: Result<Value>,
     ) -> Result<Option<P::Output>> {
         let mut answer = self.answer(answer?)?;
-        let named = |error: Error| self.wrong(&error);
+        let named = |error: Error| self.invalid_response(&error);
         let value = answer
             .remove("value")
             .map(P::Output::read)
@@ -221,7 +223,7 @@ impl Hook {
         match answer {
             Value::Null => Ok(Map::new()),
             Value::Object(answer) if answer.keys().all(|name| is_known(name)) => Ok(answer),
-            other => Err(self.wrong(&wrong(
+            other => Err(self.invalid_response(&wrong(
                 "an object with `value`, `state` and nothing else",
                 &other,
             ))),
@@ -229,16 +231,16 @@ impl Hook {
     }
 
     /// What the plugin sent cannot be read.
-    pub(crate) fn wrong(&self, error: &Error) -> Error {
+    pub(crate) fn invalid_response(&self, error: &Error) -> Error {
         self.plugin.error(error.kind(), error.message())
     }
 }
 
 /// A plugin asks for its own part of the configuration: who may do what, and where keys go, is not for it to say.
-struct Onboarding(Hook);
+struct OnboardConfigHook(ExternalHook);
 
-impl SyncHook<point::OnboardConfig> for Onboarding {
-    fn call(&self, call: Call<'_, point::OnboardConfig>) -> HookReturn<Value> {
+impl SyncHook<point::OnboardConfig> for OnboardConfigHook {
+    fn call(&self, call: HookCall<'_, point::OnboardConfig>) -> HookReturn<Value> {
         let name = self.0.plugin.name();
         // The rest has keys in it.
         let shown = [name, "model"];
@@ -270,13 +272,13 @@ impl SyncHook<point::OnboardConfig> for Onboarding {
 }
 
 /// A result of the chain below, as a plugin reads it.
-pub(crate) fn wrapped<T: Outcome>(value: Option<T>) -> Value {
+pub(crate) fn wrapped<T: ResultCodec>(value: Option<T>) -> Value {
     value.map_or_else(|| json!({}), |value| json!({"value": value.write()}))
 }
 
 /// Takes over what a plugin did to the state; what belongs to the runtime is not its business.
 pub(crate) fn apply(state: Option<&State>, patch: &Value) -> Result<()> {
-    let patch = match Option::<Patch>::deserialize(patch) {
+    let patch = match Option::<StateChanges>::deserialize(patch) {
         Ok(patch) => patch.unwrap_or_default(),
         Err(_) => {
             return Err(wrong(
@@ -299,19 +301,19 @@ pub(crate) fn apply(state: Option<&State>, patch: &Value) -> Result<()> {
 /// What a plugin did to the state.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Patch {
+struct StateChanges {
     set: Map<String, Value>,
     remove: Vec<String>,
 }
 
-impl<P: Wire> AsyncHook<P> for Hook {
-    fn call<'a>(&'a self, call: Call<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
+impl<P: WireHook> AsyncHook<P> for ExternalHook {
+    fn call<'a>(&'a self, call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
         Box::pin(async move { self.call_async(call).await.map_err(Into::into) })
     }
 }
 
-impl<P: Wire> SyncHook<P> for Hook {
-    fn call(&self, call: Call<'_, P>) -> HookReturn<P::Output> {
+impl<P: WireHook> SyncHook<P> for ExternalHook {
+    fn call(&self, call: HookCall<'_, P>) -> HookReturn<P::Output> {
         self.call_blocking::<P>(call.args).map_err(Into::into)
     }
 }

@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use crate::{descriptor::Descriptor, manifest::Manifest};
 
 /// The name of the file in bub's home.
-const FILE: &str = "plugins.json";
+const PLUGINS_FILE: &str = "plugins.json";
 
 /// A plugin that was added.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct InstalledPlugin {
     /// How it is started, and what it was granted.
     pub manifest: Manifest,
     /// Where it runs.
@@ -35,22 +35,22 @@ pub struct Record {
 
 /// All plugins that were added, in the order of registration.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Installed {
+pub struct InstalledPlugins {
     /// The plugins.
-    pub plugins: Vec<Record>,
+    pub plugins: Vec<InstalledPlugin>,
     /// Rows that cannot be read. They are kept as they are.
-    pub damaged: Vec<Damaged>,
+    pub damaged: Vec<DamagedRecord>,
 }
 
-/// A row of the list that is no [`Record`].
+/// A row of the list that is no [`InstalledPlugin`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Damaged {
+pub struct DamagedRecord {
     /// Why it cannot be read.
     pub problem: String,
     row: Value,
 }
 
-impl Damaged {
+impl DamagedRecord {
     /// The name of the plugin, as far as it can be told.
     pub fn name(&self) -> &str {
         self.row
@@ -89,16 +89,17 @@ impl Damaged {
 
 /// The list as it is written. One without its key is no list: who knows what stood there.
 #[derive(Serialize, Deserialize)]
-struct Rows {
+struct PluginsFile {
     plugins: Vec<Value>,
 }
 
-impl Installed {
+impl InstalledPlugins {
     /// Reads the list in a home. A home without one has no plugins.
     pub fn load(home: &Path) -> Result<Self> {
-        let file = home.join(FILE);
-        let wrong =
-            |why: &str, remedy: &str| Error::config(format!("{}: {why}; {remedy}", file.display()));
+        let file = home.join(PLUGINS_FILE);
+        let wrong = |cause: &str, remedy: &str| {
+            Error::config(format!("{}: {cause}; {remedy}", file.display()))
+        };
         let anew = "move it away and add the plugins again";
         let text = match file.metadata() {
             // Reading a pipe or a device might never end.
@@ -129,14 +130,14 @@ impl Installed {
                 anew,
             )
         })?;
-        let rows: Rows = crate::reading::read(&list).map_err(|why| wrong(&why, anew))?;
+        let rows: PluginsFile = crate::parse::read(&list).map_err(|cause| wrong(&cause, anew))?;
         let mut installed = Self::default();
         for row in rows.plugins {
-            match crate::reading::read(&row) {
+            match crate::parse::read(&row) {
                 Ok(record) => installed.plugins.push(record),
-                Err(why) => {
-                    let problem = format!("its row in {}: {why}", file.display());
-                    installed.damaged.push(Damaged { problem, row });
+                Err(cause) => {
+                    let problem = format!("its row in {}: {cause}", file.display());
+                    installed.damaged.push(DamagedRecord { problem, row });
                 }
             }
         }
@@ -168,8 +169,8 @@ impl Installed {
         let rows: Result<Vec<_>, _> = self.plugins.iter().map(serde_json::to_value).collect();
         let mut plugins = rows.map_err(unwritable)?;
         plugins.extend(self.damaged.iter().map(|damaged| damaged.row.clone()));
-        let text = serde_json::to_string_pretty(&Rows { plugins }).map_err(unwritable)?;
-        let temporary = home.join(format!(".{FILE}.new"));
+        let text = serde_json::to_string_pretty(&PluginsFile { plugins }).map_err(unwritable)?;
+        let temporary = home.join(format!(".{PLUGINS_FILE}.new"));
         let mut file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -178,13 +179,13 @@ impl Installed {
             .open(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        std::fs::rename(&temporary, home.join(FILE))?;
+        std::fs::rename(&temporary, home.join(PLUGINS_FILE))?;
         File::open(home)?.sync_all()?;
         Ok(())
     }
 
     /// The plugin of that name.
-    pub fn find(&self, name: &str) -> Result<&Record> {
+    pub fn find(&self, name: &str) -> Result<&InstalledPlugin> {
         self.plugins
             .iter()
             .find(|record| record.manifest.name == name)
@@ -192,7 +193,7 @@ impl Installed {
     }
 
     /// The plugin of that name, to be changed.
-    pub fn find_mut(&mut self, name: &str) -> Result<&mut Record> {
+    pub fn find_mut(&mut self, name: &str) -> Result<&mut InstalledPlugin> {
         let unknown = self.unknown(name);
         self.plugins
             .iter_mut()
@@ -230,7 +231,7 @@ impl Installed {
     }
 
     /// Adds a plugin, in the place of one of the same name.
-    pub fn put(&mut self, record: Record) {
+    pub fn insert(&mut self, record: InstalledPlugin) {
         self.damaged
             .retain(|row| row.name() != record.manifest.name);
         match self

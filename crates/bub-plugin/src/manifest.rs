@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use bub_kernel::{Error, Result};
-use bub_settings::{DynamicKey, Kind, Section, Setting};
+use bub_settings::{DynamicSetting, Section, SettingSpec, ValueKind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The name of the file.
-pub const MANIFEST: &str = "bub-plugin.yml";
+pub const MANIFEST_FILE: &str = "bub-plugin.yml";
 /// No manifest is longer, in bytes.
-const MOST_BYTES: u64 = 64 * 1024;
+const MAX_MANIFEST_BYTES: u64 = 64 * 1024;
 
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,13 +28,13 @@ pub struct Manifest {
     pub env: Vec<String>,
     /// The settings it has.
     #[serde(default)]
-    pub settings: Vec<SettingEntry>,
+    pub settings: Vec<SettingDecl>,
 }
 
 /// A setting of a plugin: `<plugin>.<name>` in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SettingEntry {
+pub struct SettingDecl {
     /// Its name.
     pub name: String,
     /// `string`, `integer`, `number`, `boolean`, `list` or `map`.
@@ -71,7 +71,7 @@ impl Manifest {
         })?;
         if absolute.is_dir() {
             return Ok((
-                Self::read(&absolute.join(MANIFEST))?,
+                Self::read(&absolute.join(MANIFEST_FILE))?,
                 absolute.clone(),
                 absolute,
             ));
@@ -92,7 +92,7 @@ impl Manifest {
 
     fn read(file: &Path) -> Result<Self> {
         let shown = file.display();
-        let wrong = |why: String| Error::invalid_input(format!("{shown}: {why}"));
+        let wrong = |cause: String| Error::invalid_input(format!("{shown}: {cause}"));
         let length = file.metadata().map_err(|error| {
             wrong(format!(
                 "{error}; a plugin directory has this file, and `bub plugin new` makes one"
@@ -101,8 +101,10 @@ impl Manifest {
         if !length.is_file() {
             return Err(wrong("it is no file".to_owned()));
         }
-        if length.len() > MOST_BYTES {
-            return Err(wrong(format!("it is longer than {MOST_BYTES} bytes")));
+        if length.len() > MAX_MANIFEST_BYTES {
+            return Err(wrong(format!(
+                "it is longer than {MAX_MANIFEST_BYTES} bytes"
+            )));
         }
         let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
         Self::parse(&text).map_err(wrong)
@@ -111,18 +113,18 @@ impl Manifest {
     /// Reads what a file says; the error is one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let value = bub_settings::parse_yaml(text).map_err(|error| error.to_string())?;
-        let manifest: Self = crate::reading::read(&value)?;
+        let manifest: Self = crate::parse::read(&value)?;
         manifest.problem().map_or(Ok(manifest), Err)
     }
 
     fn check(&self, file: &Path) -> Result<()> {
-        let wrong = |why| Err(Error::invalid_input(format!("{}: {why}", file.display())));
+        let wrong = |cause| Err(Error::invalid_input(format!("{}: {cause}", file.display())));
         self.problem().map_or(Ok(()), wrong)
     }
 
     /// What is wrong with it.
     pub fn problem(&self) -> Option<String> {
-        let wrong = |why: String| Some(why);
+        let wrong = |cause: String| Some(cause);
         let is_plain = |name: &str| {
             let is_fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
             !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine)
@@ -159,7 +161,7 @@ impl Manifest {
         let texts = self.command.iter().chain([&self.description]);
         let mut texts = texts.chain(self.settings.iter().map(|setting| &setting.help));
         texts
-            .any(|text| is_odd(text))
+            .any(|text| has_control_chars(text))
             .then(|| "control characters are not allowed in it".to_owned())
     }
 
@@ -171,22 +173,22 @@ impl Manifest {
         )
     }
 
-    fn key(&self, entry: &SettingEntry) -> DynamicKey {
+    fn key(&self, entry: &SettingDecl) -> DynamicSetting {
         let kind = match entry.kind {
-            SettingKind::String => Kind::Text,
-            SettingKind::Integer => Kind::Integer,
-            SettingKind::Number => Kind::Number,
-            SettingKind::Boolean => Kind::Bool,
-            SettingKind::List => Kind::List,
-            SettingKind::Map => Kind::Map,
+            SettingKind::String => ValueKind::Text,
+            SettingKind::Integer => ValueKind::Integer,
+            SettingKind::Number => ValueKind::Number,
+            SettingKind::Boolean => ValueKind::Bool,
+            SettingKind::List => ValueKind::List,
+            SettingKind::Map => ValueKind::Map,
         };
-        let setting = Setting::dynamic(
+        let setting = SettingSpec::dynamic(
             format!("{}.{}", self.name, entry.name),
             kind,
             entry.help.clone(),
         );
         let setting = setting.nullable();
-        DynamicKey {
+        DynamicSetting {
             setting: if entry.secret {
                 setting.secret()
             } else {
@@ -198,7 +200,7 @@ impl Manifest {
 }
 
 /// Whether a text holds what a terminal would obey.
-pub(crate) fn is_odd(text: &str) -> bool {
+pub(crate) fn has_control_chars(text: &str) -> bool {
     text.chars()
         .any(|c| c.is_control() && !matches!(c, '\n' | '\t'))
 }

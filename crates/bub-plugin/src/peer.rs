@@ -19,26 +19,26 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::{
-    errors::Meter,
-    message::{self, Glimpse, Message},
+    rpc_message::{self, PartialRpcMessage, RpcMessage},
+    stderr::LogRateLimiter,
 };
 
 /// No message is longer, in bytes.
-pub(crate) const MOST_LINE: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// So much of a stream may wait for its reader, in bytes.
-const MOST_UNREAD: usize = 32 * 1024 * 1024;
+const MAX_UNREAD_BYTES: usize = 32 * 1024 * 1024;
 /// So much may wait to be written before the other side counts as dead.
-const MOST_UNWRITTEN: usize = 64 * 1024 * 1024;
+const MAX_UNWRITTEN_BYTES: usize = 64 * 1024 * 1024;
 /// So many lines may be no messages.
-const MOST_GARBAGE: u32 = 100;
+const MAX_INVALID_LINES: u32 = 100;
 /// Maximum number of unanswered requests of the other side, and of its questions that a call has not taken yet.
-const MOST_REQUESTS: usize = 256;
+const MAX_PENDING_REQUESTS: usize = 256;
 /// Writes are joined up to this size.
-const JOINED: usize = 64 * 1024;
+const WRITE_BATCH_BYTES: usize = 64 * 1024;
 
 /// What arrives for a request that was made.
 #[derive(Debug)]
-pub(crate) enum Arrival {
+pub(crate) enum IncomingMessage {
     /// Its end.
     Response(Result<Value>),
     /// A piece of the stream that is its answer.
@@ -52,7 +52,7 @@ pub(crate) enum Arrival {
 }
 
 /// Does what the other side asks for.
-pub(crate) trait Desk: Send + Sync + 'static {
+pub(crate) trait RequestHandler: Send + Sync + 'static {
     /// A request that belongs to none of ours. It is answered with [`Peer::respond`].
     fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value);
 
@@ -60,30 +60,30 @@ pub(crate) trait Desk: Send + Sync + 'static {
     fn notification(&self, method: &str, params: &Value);
 
     /// The conversation is over. Told once.
-    fn closed(&self, peer: &Peer, why: &str);
+    fn closed(&self, peer: &Peer, cause: &str);
 }
 
 /// One end.
 pub(crate) struct Peer {
     name: String,
     unwritten: AtomicUsize,
-    /// Lines for the writing thread. Bounded by `MOST_UNWRITTEN` bytes and not by a number of lines: a sender may be the
+    /// Lines for the writing thread. Bounded by `MAX_UNWRITTEN_BYTES` bytes and not by a number of lines: a sender may be the
     /// reading thread or an async task and must not block, or both sides could wait for each other to read. If the
     /// bytes are exceeded, the conversation ends; no line is dropped while it goes on.
     outgoing: Mutex<Option<blocking::Sender<Vec<u8>>>>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiter>>,
     /// The requests of the other side that are worked on, by the text of their id.
-    working: Mutex<HashMap<String, Work>>,
+    working: Mutex<HashMap<String, ServedRequest>>,
     /// So many answers and events may still come for what nobody waits for any more.
     late: AtomicUsize,
     is_closed: AtomicBool,
-    why: Mutex<Option<String>>,
+    cause: Mutex<Option<String>>,
 }
 
 /// A request of the other side that is worked on.
 #[derive(Clone)]
-pub(crate) struct Work {
+pub(crate) struct ServedRequest {
     /// Fires when the other side wants no answer any more.
     pub(crate) cancel: CancellationToken,
     /// How many events the other side has room for.
@@ -91,7 +91,7 @@ pub(crate) struct Work {
 }
 
 struct Waiter {
-    to: To,
+    to: ResponseSink,
     /// How many events may still come.
     credits: usize,
     backlog: Arc<Backlog>,
@@ -106,34 +106,35 @@ struct Backlog {
 }
 
 impl Backlog {
-    fn take(&self, arrival: &Arrival, length: usize) {
+    fn take(&self, incoming_message: &IncomingMessage, length: usize) {
         self.bytes.fetch_sub(length, Ordering::Relaxed);
-        if matches!(arrival, Arrival::Question { .. }) {
+        if matches!(incoming_message, IncomingMessage::Question { .. }) {
             self.questions.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 /// The queue of a request. The reading thread fills it and never waits for room, so that a call which is not read holds
-/// up no other. It has a slot for each event that credits allow, for [`MOST_REQUESTS`] questions and for the response;
+/// up no other. It has a slot for each event that credits allow, for [`MAX_PENDING_REQUESTS`] questions and for the response;
 /// [`Waiter`] counts the first two, so the response always has its slot.
-enum To {
-    Blocking(blocking::SyncSender<Arrival>),
-    Waiting(mpsc::Sender<(Arrival, usize)>),
+enum ResponseSink {
+    Blocking(blocking::SyncSender<IncomingMessage>),
+    Waiting(mpsc::Sender<(IncomingMessage, usize)>),
 }
 
 /// What has arrived for a request, each with its length in bytes.
-pub(crate) type Arrivals = mpsc::Receiver<(Arrival, usize)>;
+pub(crate) type IncomingReceiver = mpsc::Receiver<(IncomingMessage, usize)>;
 
-impl To {
+impl ResponseSink {
     /// Whether there was room. A receiver that was dropped has room for everything.
-    fn send(&self, arrival: Arrival, length: usize) -> bool {
+    fn send(&self, incoming_message: IncomingMessage, length: usize) -> bool {
         match self {
-            Self::Blocking(to) => {
-                !matches!(to.try_send(arrival), Err(blocking::TrySendError::Full(_)))
-            }
+            Self::Blocking(to) => !matches!(
+                to.try_send(incoming_message),
+                Err(blocking::TrySendError::Full(_))
+            ),
             Self::Waiting(to) => !matches!(
-                to.try_send((arrival, length)),
+                to.try_send((incoming_message, length)),
                 Err(mpsc::error::TrySendError::Full(_))
             ),
         }
@@ -143,20 +144,20 @@ impl To {
 impl Waiter {
     /// The slots that its queue needs.
     const fn capacity(credits: usize) -> usize {
-        credits + MOST_REQUESTS + 1
+        credits + MAX_PENDING_REQUESTS + 1
     }
 
     /// Ends the request.
     fn respond(self, result: Result<Value>) {
         // The last slot is kept for this.
-        self.to.send(Arrival::Response(result), 0);
+        self.to.send(IncomingMessage::Response(result), 0);
     }
 
     /// Hands on a question about the request; `false` if too many were not taken yet. A plugin can get there: by
     /// cancelling its questions it may ask more than it has unanswered.
-    fn ask(&self, question: Arrival) -> bool {
+    fn ask(&self, question: IncomingMessage) -> bool {
         let questions = &self.backlog.questions;
-        if questions.fetch_add(1, Ordering::Relaxed) >= MOST_REQUESTS {
+        if questions.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_REQUESTS {
             questions.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
@@ -165,15 +166,15 @@ impl Waiter {
 }
 
 /// A request that was made. Dropped before its end, it is cancelled.
-pub(crate) struct Request<R> {
+pub(crate) struct OutgoingRequest<R> {
     pub(crate) peer: Arc<Peer>,
     pub(crate) id: u64,
-    pub(crate) arrivals: R,
+    pub(crate) incoming: R,
     pub(crate) is_over: bool,
     backlog: Arc<Backlog>,
 }
 
-impl<R> Drop for Request<R> {
+impl<R> Drop for OutgoingRequest<R> {
     fn drop(&mut self) {
         let waiter = lock(&self.peer.waiting).remove(&self.id);
         if let Some(waiter) = waiter.filter(|_| !self.is_over) {
@@ -185,7 +186,7 @@ impl<R> Drop for Request<R> {
     }
 }
 
-impl<R> Request<R> {
+impl<R> OutgoingRequest<R> {
     /// Allows so many more events.
     pub(crate) fn grant(&self, credits: usize) {
         if let Some(waiter) = lock(&self.peer.waiting).get_mut(&self.id) {
@@ -196,44 +197,43 @@ impl<R> Request<R> {
     }
 }
 
-impl<R> Request<R> {
+impl<R> OutgoingRequest<R> {
     /// Notes that an arrival was taken out of the queue; `None` for a question that was cancelled while it waited.
-    fn taken(&self, arrival: Arrival, length: usize) -> Option<Arrival> {
-        self.backlog.take(&arrival, length);
-        let is_cancelled =
-            matches!(&arrival, Arrival::Question { id, .. } if self.peer.work(id).is_none());
-        (!is_cancelled).then_some(arrival)
+    fn taken(&self, incoming_message: IncomingMessage, length: usize) -> Option<IncomingMessage> {
+        self.backlog.take(&incoming_message, length);
+        let is_cancelled = matches!(&incoming_message, IncomingMessage::Question { id, .. } if self.peer.work(id).is_none());
+        (!is_cancelled).then_some(incoming_message)
     }
 }
 
-impl Request<Arrivals> {
+impl OutgoingRequest<IncomingReceiver> {
     /// The next arrival. The end of the conversation is an error like any other.
-    pub(crate) async fn next(&mut self) -> Arrival {
-        while let Some((arrival, length)) = self.arrivals.recv().await {
-            if let Some(arrival) = self.taken(arrival, length) {
-                return arrival;
+    pub(crate) async fn next(&mut self) -> IncomingMessage {
+        while let Some((incoming_message, length)) = self.incoming.recv().await {
+            if let Some(incoming_message) = self.taken(incoming_message, length) {
+                return incoming_message;
             }
         }
-        Arrival::Response(Err(self.peer.ended()))
+        IncomingMessage::Response(Err(self.peer.closed_error()))
     }
 }
 
-impl Request<blocking::Receiver<Arrival>> {
+impl OutgoingRequest<blocking::Receiver<IncomingMessage>> {
     /// The next arrival, waited for on this thread; `None` when it took too long.
-    pub(crate) fn next_before(&mut self, deadline: Instant) -> Option<Arrival> {
+    pub(crate) fn next_before(&mut self, deadline: Instant) -> Option<IncomingMessage> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.arrivals.recv_timeout(left) {
-                Ok(arrival) => {
-                    let arrival = self.taken(arrival, 0);
+            match self.incoming.recv_timeout(left) {
+                Ok(incoming_message) => {
+                    let incoming_message = self.taken(incoming_message, 0);
                     // Cancelled questions, however many there are, do not extend the time.
-                    if arrival.is_some() || left.is_zero() {
-                        return arrival;
+                    if incoming_message.is_some() || left.is_zero() {
+                        return incoming_message;
                     }
                 }
                 Err(blocking::RecvTimeoutError::Timeout) => return None,
                 Err(blocking::RecvTimeoutError::Disconnected) => {
-                    return Some(Arrival::Response(Err(self.peer.ended())));
+                    return Some(IncomingMessage::Response(Err(self.peer.closed_error())));
                 }
             }
         }
@@ -251,7 +251,7 @@ impl Peer {
             working: Mutex::default(),
             late: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
-            why: Mutex::default(),
+            cause: Mutex::default(),
         }
     }
 
@@ -260,7 +260,7 @@ impl Peer {
         reader: impl Read + Send + 'static,
         writer: impl Write + Send + 'static,
         name: &str,
-        desk: Arc<dyn Desk>,
+        handler: Arc<dyn RequestHandler>,
     ) -> Result<Arc<Self>> {
         let (outgoing, lines) = blocking::channel();
         let peer = Arc::new(Self::new(outgoing, name));
@@ -269,9 +269,9 @@ impl Peer {
         let thread = |role: &str| std::thread::Builder::new().name(format!("{short}-{role}"));
         thread("write").spawn(move || write_lines(writer, &lines, &writing))?;
         thread("read").spawn(move || {
-            let why = read_lines(reader, &reading, desk.as_ref());
-            reading.close(&why);
-            desk.closed(&reading, &why);
+            let cause = read_lines(reader, &reading, handler.as_ref());
+            reading.close(&cause);
+            handler.closed(&reading, &cause);
         })?;
         Ok(peer)
     }
@@ -282,29 +282,29 @@ impl Peer {
     }
 
     /// Why it is over, as the error of whoever waited.
-    pub(crate) fn ended(&self) -> Error {
+    pub(crate) fn closed_error(&self) -> Error {
         Error::new(
             ErrorKind::Temporary,
-            format!("plugin {}: {}", self.name, self.why()),
+            format!("plugin {}: {}", self.name, self.close_reason()),
         )
     }
 
-    fn why(&self) -> String {
-        lock(&self.why)
+    fn close_reason(&self) -> String {
+        lock(&self.cause)
             .clone()
             .unwrap_or_else(|| "it ended".to_owned())
     }
 
     /// Ends it: whoever waits is told.
-    pub(crate) fn close(&self, why: &str) {
+    pub(crate) fn close(&self, cause: &str) {
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        *lock(&self.why) = Some(why.to_owned());
+        *lock(&self.cause) = Some(cause.to_owned());
         *lock(&self.outgoing) = None;
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         for waiter in waiting.into_values() {
-            waiter.respond(Err(self.ended()));
+            waiter.respond(Err(self.closed_error()));
         }
         for work in std::mem::take(&mut *lock(&self.working)).into_values() {
             work.cancel.cancel();
@@ -317,19 +317,19 @@ impl Peer {
         method: &str,
         params: &Value,
         credits: usize,
-    ) -> Request<Arrivals> {
-        let (to, arrivals) = mpsc::channel(Waiter::capacity(credits));
+    ) -> OutgoingRequest<IncomingReceiver> {
+        let (to, incoming) = mpsc::channel(Waiter::capacity(credits));
         let backlog = Arc::<Backlog>::default();
         let waiter = Waiter {
-            to: To::Waiting(to),
+            to: ResponseSink::Waiting(to),
             credits,
             backlog: Arc::clone(&backlog),
         };
         let id = self.send_request(method, params, waiter);
-        Request {
+        OutgoingRequest {
             peer: Arc::clone(self),
             id,
-            arrivals,
+            incoming,
             is_over: false,
             backlog,
         }
@@ -340,19 +340,19 @@ impl Peer {
         self: &Arc<Self>,
         method: &str,
         params: &Value,
-    ) -> Request<blocking::Receiver<Arrival>> {
-        let (to, arrivals) = blocking::sync_channel(Waiter::capacity(0));
+    ) -> OutgoingRequest<blocking::Receiver<IncomingMessage>> {
+        let (to, incoming) = blocking::sync_channel(Waiter::capacity(0));
         let backlog = Arc::<Backlog>::default();
         let waiter = Waiter {
-            to: To::Blocking(to),
+            to: ResponseSink::Blocking(to),
             credits: 0,
             backlog: Arc::clone(&backlog),
         };
         let id = self.send_request(method, params, waiter);
-        Request {
+        OutgoingRequest {
             peer: Arc::clone(self),
             id,
-            arrivals,
+            incoming,
             is_over: false,
             backlog,
         }
@@ -366,7 +366,7 @@ impl Peer {
         if self.is_closed()
             && let Some(waiter) = lock(&self.waiting).remove(&id)
         {
-            waiter.respond(Err(self.ended()));
+            waiter.respond(Err(self.closed_error()));
         }
         id
     }
@@ -389,7 +389,7 @@ impl Peer {
     }
 
     /// A request of the other side, while it is worked on.
-    pub(crate) fn work(&self, id: &Value) -> Option<Work> {
+    pub(crate) fn work(&self, id: &Value) -> Option<ServedRequest> {
         lock(&self.working).get(&id.to_string()).cloned()
     }
 
@@ -400,7 +400,7 @@ impl Peer {
         };
         line.push(b'\n');
         let waiting = self.unwritten.fetch_add(line.len(), Ordering::Relaxed) + line.len();
-        if waiting > MOST_UNWRITTEN {
+        if waiting > MAX_UNWRITTEN_BYTES {
             return self.close("it does not read what it is told");
         }
         if let Some(outgoing) = &*lock(&self.outgoing) {
@@ -409,8 +409,13 @@ impl Peer {
     }
 
     /// Hands a message to whom it belongs.
-    fn take(self: &Arc<Self>, message: Message, length: usize, desk: &dyn Desk) -> bool {
-        let Message {
+    fn handle_message(
+        self: &Arc<Self>,
+        message: RpcMessage,
+        length: usize,
+        handler: &dyn RequestHandler,
+    ) -> bool {
+        let RpcMessage {
             id,
             method,
             params,
@@ -418,18 +423,18 @@ impl Peer {
             error,
         } = message;
         match (method, id) {
-            (Some(method), Some(id)) => self.take_request(id, method, params, desk),
+            (Some(method), Some(id)) => self.take_request(id, method, params, handler),
             (Some(method), None) if method == "stream/event" => {
                 return self.take_event(params, length);
             }
-            (Some(method), None) => self.take_notification(&method, &params, desk),
+            (Some(method), None) => self.take_notification(&method, &params, handler),
             (None, Some(id)) => {
                 let result = match (error, result) {
                     (Value::Null, Some(result)) => Ok(result),
                     (Value::Null, None) => {
                         Err(self.wrong("its answer has neither `result` nor `error`"))
                     }
-                    (error, _) => Err(message::read_error(&error)),
+                    (error, _) => Err(rpc_message::read_error(&error)),
                 };
                 let Some(number) = id
                     .as_u64()
@@ -443,16 +448,16 @@ impl Peer {
                 };
                 let waiter = lock(&self.waiting).remove(&number);
                 let Some(waiter) = waiter else {
-                    return self.take_late();
+                    return self.handle_late();
                 };
                 waiter.respond(result);
             }
             (None, None) => {
                 let is_answer = result.is_some() || !error.is_null();
-                self.take_unreadable(
-                    &Glimpse {
+                self.handle_unreadable(
+                    &PartialRpcMessage {
                         is_answer,
-                        ..Glimpse::default()
+                        ..PartialRpcMessage::default()
                     },
                     "it has no `id`",
                 );
@@ -463,16 +468,16 @@ impl Peer {
     }
 
     /// The error of whoever waited for something that cannot be used.
-    fn wrong(&self, why: &str) -> Error {
-        Error::unknown(format!("plugin {}: {why}", self.name))
+    fn wrong(&self, cause: &str) -> Error {
+        Error::unknown(format!("plugin {}: {cause}", self.name))
     }
 
     /// Tells whoever waits for it that a line cannot be read, so that nobody waits in vain.
-    fn take_unreadable(&self, seen: &Glimpse, why: &str) {
+    fn handle_unreadable(&self, seen: &PartialRpcMessage, cause: &str) {
         if seen.is_call {
             if let Some(id) = seen.id {
-                let why = format!("the request cannot be read: {why}");
-                self.respond(&id.into(), Err(Error::invalid_input(why)));
+                let cause = format!("the request cannot be read: {cause}");
+                self.respond(&id.into(), Err(Error::invalid_input(cause)));
             }
             return;
         }
@@ -485,12 +490,18 @@ impl Peer {
             seen.id.or(only).and_then(|id| waiting.remove(&id))
         };
         if let Some(waiter) = waiter {
-            let error = self.wrong(&format!("its answer cannot be read: {why}"));
+            let error = self.wrong(&format!("its answer cannot be read: {cause}"));
             waiter.respond(Err(error));
         }
     }
 
-    fn take_request(self: &Arc<Self>, id: Value, method: String, params: Value, desk: &dyn Desk) {
+    fn take_request(
+        self: &Arc<Self>,
+        id: Value,
+        method: String,
+        params: Value,
+        handler: &dyn RequestHandler,
+    ) {
         let credits = params.get("credits").filter(|credits| !credits.is_null());
         let Some(credits) = credits.map_or(Some(0), Value::as_u64) else {
             let wrong = Error::invalid_input("`credits` has to be a whole number, 0 or more");
@@ -499,13 +510,13 @@ impl Peer {
         let credits = usize::try_from(credits)
             .unwrap_or_default()
             .min(Semaphore::MAX_PERMITS >> 1);
-        let work = Work {
+        let work = ServedRequest {
             cancel: CancellationToken::new(),
             credits: Arc::new(Semaphore::new(credits)),
         };
         {
             let mut working = lock(&self.working);
-            if working.len() >= MOST_REQUESTS {
+            if working.len() >= MAX_PENDING_REQUESTS {
                 drop(working);
                 return self.refuse(&id);
             }
@@ -516,10 +527,10 @@ impl Peer {
         let waiting = lock(&self.waiting);
         let Some(waiter) = call.and_then(|call| waiting.get(&call)) else {
             drop(waiting);
-            return desk.request(self, id, &method, params);
+            return handler.request(self, id, &method, params);
         };
         let number = id.clone();
-        let is_taken = waiter.ask(Arrival::Question { id, method, params });
+        let is_taken = waiter.ask(IncomingMessage::Question { id, method, params });
         drop(waiting);
         if !is_taken {
             self.refuse(&number);
@@ -532,7 +543,12 @@ impl Peer {
         self.respond(id, Err(error));
     }
 
-    fn take_notification(self: &Arc<Self>, method: &str, params: &Value, desk: &dyn Desk) {
+    fn take_notification(
+        self: &Arc<Self>,
+        method: &str,
+        params: &Value,
+        handler: &dyn RequestHandler,
+    ) {
         let id = params.get("id").cloned().unwrap_or_default();
         match method {
             "stream/credit" => {
@@ -551,12 +567,12 @@ impl Peer {
                     work.cancel.cancel();
                 }
             }
-            _ => desk.notification(method, params),
+            _ => handler.notification(method, params),
         }
     }
 
     /// Whether this can be for something that was cancelled meanwhile.
-    fn take_late(&self) -> bool {
+    fn handle_late(&self) -> bool {
         self.late
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |late| {
                 late.checked_sub(1)
@@ -571,22 +587,24 @@ impl Peer {
         let mut waiting = lock(&self.waiting);
         let Some(waiter) = waiting.get_mut(&number) else {
             drop(waiting);
-            return self.take_late();
+            return self.handle_late();
         };
         let too_many = "it sent more events than it was allowed to";
         let error = match waiter.credits.checked_sub(1) {
             Some(left)
                 if waiter.backlog.bytes.fetch_add(length, Ordering::Relaxed) + length
-                    <= MOST_UNREAD =>
+                    <= MAX_UNREAD_BYTES =>
             {
                 waiter.credits = left;
                 let event = params.get_mut("event").map(Value::take).unwrap_or_default();
-                if waiter.to.send(Arrival::Event(event), length) {
+                if waiter.to.send(IncomingMessage::Event(event), length) {
                     return true;
                 }
                 too_many.to_owned()
             }
-            Some(_) => format!("more than {MOST_UNREAD} bytes of its events were not read yet"),
+            Some(_) => {
+                format!("more than {MAX_UNREAD_BYTES} bytes of its events were not read yet")
+            }
             None => too_many.to_owned(),
         };
         drop(waiting);
@@ -599,9 +617,9 @@ impl Peer {
 /// Has a host that waits for some answers read what a plugin might write, and refuse what it asks for; returns why the
 /// conversation ended. For those who try any bytes.
 #[doc(hidden)]
-pub fn hear(bytes: &[u8]) -> String {
-    struct Refusing;
-    impl Desk for Refusing {
+pub fn read_for_fuzzing(bytes: &[u8]) -> String {
+    struct RejectingHandler;
+    impl RequestHandler for RejectingHandler {
         fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, _params: Value) {
             peer.respond(&id, Err(Error::not_found(method)));
         }
@@ -613,14 +631,14 @@ pub fn hear(bytes: &[u8]) -> String {
     let _asked: Vec<_> = (0..3)
         .map(|credits| peer.ask("hook", &Value::Null, credits))
         .collect();
-    let why = read_lines(bytes, &peer, &Refusing);
-    peer.close(&why);
-    why
+    let cause = read_lines(bytes, &peer, &RejectingHandler);
+    peer.close(&cause);
+    cause
 }
 
 fn write_lines(mut writer: impl Write, lines: &blocking::Receiver<Vec<u8>>, peer: &Peer) {
     while let Ok(mut batch) = lines.recv() {
-        while batch.len() < JOINED
+        while batch.len() < WRITE_BATCH_BYTES
             && let Ok(mut more) = lines.try_recv()
         {
             batch.append(&mut more);
@@ -637,20 +655,20 @@ fn write_lines(mut writer: impl Write, lines: &blocking::Receiver<Vec<u8>>, peer
 }
 
 /// Reads until the end, and says what that was.
-fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
-    let mut reader = BufReader::with_capacity(JOINED, reader);
+fn read_lines(reader: impl Read, peer: &Arc<Peer>, handler: &dyn RequestHandler) -> String {
+    let mut reader = BufReader::with_capacity(WRITE_BATCH_BYTES, reader);
     let (mut line, mut garbage) = (Vec::new(), 0);
-    let mut meter = Meter::of_garbage();
+    let mut meter = LogRateLimiter::of_garbage();
     loop {
         line.clear();
         match reader
             .by_ref()
-            .take(MOST_LINE as u64 + 1)
+            .take(MAX_LINE_BYTES as u64 + 1)
             .read_until(b'\n', &mut line)
         {
             Ok(0) => return "it ended".to_owned(),
-            Ok(_) if line.len() > MOST_LINE => {
-                return format!("it sent a line longer than {MOST_LINE} bytes");
+            Ok(_) if line.len() > MAX_LINE_BYTES => {
+                return format!("it sent a line longer than {MAX_LINE_BYTES} bytes");
             }
             Ok(_) => {}
             Err(error) => return format!("it cannot be read: {error}"),
@@ -658,16 +676,16 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        let is_message = match message::read(&line) {
-            Ok(message) => peer.take(message, line.len(), desk),
+        let is_message = match rpc_message::read(&line) {
+            Ok(message) => peer.handle_message(message, line.len(), handler),
             Err(error) => {
-                peer.take_unreadable(&message::glimpse(&line), &error.to_string());
+                peer.handle_unreadable(&rpc_message::partial(&line), &error.to_string());
                 false
             }
         };
         if !is_message {
             garbage += 1;
-            if meter.lets_through(&peer.name) {
+            if meter.allow(&peer.name) {
                 let shown =
                     String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
                 tracing::warn!(
@@ -677,11 +695,11 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
                 );
             }
         }
-        if garbage > MOST_GARBAGE {
-            return format!("more than {MOST_GARBAGE} of its lines were no messages");
+        if garbage > MAX_INVALID_LINES {
+            return format!("more than {MAX_INVALID_LINES} of its lines were no messages");
         }
         if peer.is_closed() {
-            return peer.why();
+            return peer.close_reason();
         }
     }
 }
@@ -691,6 +709,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The moment that is so long from now.
-pub(crate) fn after(limit: Duration) -> Instant {
+pub(crate) fn deadline_after(limit: Duration) -> Instant {
     Instant::now() + limit
 }

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use bub_kernel::{
     Channel, MessageHandler, Plugin, PluginContext,
-    hooks::{Call, HookReturn, HookSet, SyncHook, point},
+    hooks::{HookCall, HookReturn, HookSet, SyncHook, point},
 };
 
-use crate::{channel::ExternalChannel, command, external::External, hook, tool::ExternalTool};
+use crate::{channel::ExternalChannel, command, hook, process::PluginProcess, tool::ExternalTool};
 
 /// The handle that is registered.
-pub struct ExternalPlugin(pub Arc<External>);
+pub struct ExternalPlugin(pub Arc<PluginProcess>);
 
 impl ExternalPlugin {
     /// Adds its tools, too.
-    pub fn new(plugin: Arc<External>, context: &PluginContext<'_>) -> Self {
+    pub fn new(plugin: Arc<PluginProcess>, context: &PluginContext<'_>) -> Self {
         for entry in &plugin.descriptor.tools {
             context.add_tool(ExternalTool::new(&plugin, entry));
         }
@@ -26,18 +26,21 @@ impl Plugin for ExternalPlugin {
     fn register(self: Arc<Self>, hooks: &mut HookSet) {
         hook::register(&self.0, hooks);
         if !self.0.descriptor.channels.is_empty() {
-            hooks.add_sync::<point::ProvideChannels>(Channels(Arc::clone(&self.0)));
+            hooks.add_sync::<point::ProvideChannels>(ProvideChannelsHook(Arc::clone(&self.0)));
         }
         if !self.0.descriptor.commands.is_empty() {
-            hooks.add_sync::<point::RegisterCliCommands>(Commands(Arc::clone(&self.0)));
+            hooks.add_sync::<point::RegisterCliCommands>(RegisterCommandsHook(Arc::clone(&self.0)));
         }
     }
 }
 
-struct Channels(Arc<External>);
+struct ProvideChannelsHook(Arc<PluginProcess>);
 
-impl SyncHook<point::ProvideChannels> for Channels {
-    fn call(&self, call: Call<'_, point::ProvideChannels>) -> HookReturn<Vec<Arc<dyn Channel>>> {
+impl SyncHook<point::ProvideChannels> for ProvideChannelsHook {
+    fn call(
+        &self,
+        call: HookCall<'_, point::ProvideChannels>,
+    ) -> HookReturn<Vec<Arc<dyn Channel>>> {
         let handler: &MessageHandler = call.args.message_handler;
         let _ = self.0.inbox.set(Arc::clone(handler));
         let channels = self.0.descriptor.channels.iter();
@@ -49,12 +52,14 @@ impl SyncHook<point::ProvideChannels> for Channels {
     }
 }
 
-struct Commands(Arc<External>);
+struct RegisterCommandsHook(Arc<PluginProcess>);
 
-impl SyncHook<point::RegisterCliCommands> for Commands {
-    fn call(&self, call: Call<'_, point::RegisterCliCommands>) -> HookReturn<()> {
+impl SyncHook<point::RegisterCliCommands> for RegisterCommandsHook {
+    fn call(&self, call: HookCall<'_, point::RegisterCliCommands>) -> HookReturn<()> {
         for entry in &self.0.descriptor.commands {
-            call.args.app.offer(command::command(&self.0, entry));
+            call.args
+                .app
+                .add_if_absent(command::command(&self.0, entry));
         }
         Ok(None)
     }

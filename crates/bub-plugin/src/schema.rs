@@ -4,13 +4,17 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     codec,
-    descriptor::PROTOCOL,
-    wire::{ELSEWHERE, schemas},
+    descriptor::PROTOCOL_VERSION,
+    wire_hook::{UNSUPPORTED_HOOKS, schemas},
 };
 
 /// For each hook that can cross: the parameters of its request, and its result.
 pub fn schema() -> Value {
-    let is_here = |name: &str| ELSEWHERE.iter().all(|(elsewhere, _)| *elsewhere != name);
+    let is_here = |name: &str| {
+        UNSUPPORTED_HOOKS
+            .iter()
+            .all(|(elsewhere, _)| *elsewhere != name)
+    };
     let hooks: Map<_, _> = schemas()
         .into_iter()
         .filter(|(name, _)| is_here(name))
@@ -18,7 +22,7 @@ pub fn schema() -> Value {
         .collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": format!("bub plugin protocol {PROTOCOL}"),
+        "title": format!("bub plugin protocol {PROTOCOL_VERSION}"),
         "description": "The requests of the host for hooks, by method: their `params` and their `result`.",
         "type": "object",
         "properties": hooks,

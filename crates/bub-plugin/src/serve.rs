@@ -9,22 +9,22 @@ use std::{
 use bub_kernel::{
     BoxError, BoxFuture, CancellationToken, Envelope, Error, Framework, Inbound, Plugin,
     PluginContext, Result, Sender, SessionId, State, ToolContext, Turn, TurnId,
-    hooks::{AsyncHook, Call, HookReturn, HookSet, args, point::RunModelStream},
+    hooks::{AsyncHook, HookCall, HookReturn, HookSet, args, point::RunModelStream},
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use crate::{
-    codec::{self, Argument, Outcome, TurnFacts},
-    descriptor::{Descriptor, HookEntry, PROTOCOL, ToolEntry},
+    codec::{self, ArgumentCodec, ResultCodec, TurnFacts},
+    descriptor::{Descriptor, HookDecl, PROTOCOL_VERSION, ToolDecl},
     hook::apply,
-    peer::{Arrival, Desk, Peer},
-    stream::{self, CREDITS, Nobody},
-    wire::{self, Wire},
+    peer::{IncomingMessage, Peer, RequestHandler},
+    stream::{self, NoCallbacks, STREAM_CREDITS},
+    wire_hook::{self, WireHook},
 };
 
 /// The place of the plugin. Those of the host are below it, at 0.
-const PLUGIN: usize = 1;
+const PLUGIN_INDEX: usize = 1;
 
 /// Serves a plugin until its host ends the conversation. For the `main` of a program.
 pub fn serve(name: &str, plugin: impl Plugin) -> ExitCode {
@@ -48,13 +48,13 @@ pub fn serve_with<P: Plugin, E: Into<BoxError>>(
         .plugin_with(name, make)
         .build();
     let over = Arc::new(Notify::new());
-    let served = Arc::new(Served { framework });
-    let desk = PluginDesk {
+    let served = Arc::new(ServedPlugin { framework });
+    let handler = PluginRequestHandler {
         served,
         runtime: runtime.handle().clone(),
         over: Arc::clone(&over),
     };
-    if Peer::start(std::io::stdin(), std::io::stdout(), name, Arc::new(desk)).is_err() {
+    if Peer::start(std::io::stdin(), std::io::stdout(), name, Arc::new(handler)).is_err() {
         return ExitCode::FAILURE;
     }
     runtime.block_on(over.notified());
@@ -63,21 +63,21 @@ pub fn serve_with<P: Plugin, E: Into<BoxError>>(
 }
 
 /// The plugin, in a framework of its own.
-pub(crate) struct Served {
+pub(crate) struct ServedPlugin {
     framework: Framework,
 }
 
-impl Served {
+impl ServedPlugin {
     fn describe(&self) -> Descriptor {
-        let hooks = wire::implemented(self.framework.hooks(), PLUGIN).into_iter();
+        let hooks = wire_hook::implemented(self.framework.hooks(), PLUGIN_INDEX).into_iter();
         let tools = self.framework.tools().iter().map(|tool| tool.spec());
         Descriptor {
-            protocol: PROTOCOL,
+            protocol: PROTOCOL_VERSION,
             hooks: hooks
-                .map(|(name, observe_only)| HookEntry { name: name.to_owned(), args: None, observe_only })
+                .map(|(name, observe_only)| HookDecl { name: name.to_owned(), args: None, observe_only })
                 .collect(),
             tools: tools
-                .map(|spec| ToolEntry {
+                .map(|spec| ToolDecl {
                     name: spec.name.clone(),
                     description: spec.description.clone(),
                     input_schema: spec.parameters.clone(),
@@ -89,20 +89,20 @@ impl Served {
     }
 
     /// Calls one hook, and says what it did to the state.
-    pub(crate) async fn call<P: Wire>(
+    pub(crate) async fn call<P: WireHook>(
         &self,
         call: &HostCall<'_>,
         given: Map<String, Value>,
     ) -> Result<Option<Value>> {
         let owned = P::read(given, None)?;
         let served = ServedCall::new(&self.framework, call, P::facts(&owned));
-        let args = P::of(&owned, &served);
-        let before = P::state(args).map(Argument::write);
+        let args = P::args_from_owned(&owned, &served);
+        let before = P::state(args).map(ArgumentCodec::write);
         let chain = P::chain(&call.below());
         let hooks = self.framework.hooks();
-        let value = hooks.call_one::<P>(PLUGIN, args, &chain).await?;
+        let value = hooks.call_one::<P>(PLUGIN_INDEX, args, &chain).await?;
         let mut answer = Map::new();
-        if let Some(value) = value.and_then(Outcome::opinion) {
+        if let Some(value) = value.and_then(ResultCodec::opinion) {
             answer.insert("value".to_owned(), value);
         }
         if let (Some(before), Some(state)) = (before, P::state(args)) {
@@ -114,17 +114,19 @@ impl Served {
     async fn stream(&self, call: &HostCall<'_>, given: Map<String, Value>) {
         let (peer, id) = (call.peer, call.id);
         let Some(work) = peer.work(id) else { return };
-        let owned = match <RunModelStream as Wire>::read(given, None) {
+        let owned = match <RunModelStream as WireHook>::read(given, None) {
             Ok(owned) => owned,
             Err(error) => return peer.respond(id, Err(error)),
         };
-        let facts = <RunModelStream as Wire>::facts(&owned);
+        let facts = <RunModelStream as WireHook>::facts(&owned);
         let served = ServedCall::new(&self.framework, call, facts);
-        let args = <RunModelStream as Wire>::of(&owned, &served);
-        let before = Argument::write(args.state);
-        let chain = <RunModelStream as Wire>::chain(&call.below());
+        let args = <RunModelStream as WireHook>::args_from_owned(&owned, &served);
+        let before = ArgumentCodec::write(args.state);
+        let chain = <RunModelStream as WireHook>::chain(&call.below());
         let hooks = self.framework.hooks();
-        let stream = hooks.call_one::<RunModelStream>(PLUGIN, args, &chain).await;
+        let stream = hooks
+            .call_one::<RunModelStream>(PLUGIN_INDEX, args, &chain)
+            .await;
         let changes = || changes(&before, args.state);
         stream::answer(peer, id, stream, &work, changes).await;
     }
@@ -141,8 +143,10 @@ impl Served {
             .find(|tool| tool.spec().name == name);
         let tool = tool.ok_or_else(|| Error::not_found(format!("there is no tool `{name}`")))?;
         let meta = params.get("_meta").cloned().unwrap_or_default();
-        let state =
-            <&State as Argument<'_>>::read(meta.get("state").cloned().unwrap_or_default(), None)?;
+        let state = <&State as ArgumentCodec<'_>>::read(
+            meta.get("state").cloned().unwrap_or_default(),
+            None,
+        )?;
         let text = |name: &str| meta.get(name).and_then(Value::as_str);
         let session_id = text("session_id").map(SessionId::from);
         let facts = TurnFacts {
@@ -188,8 +192,8 @@ pub(crate) struct HostCall<'a> {
 }
 
 impl HostCall<'_> {
-    fn below(&self) -> Below {
-        Below {
+    fn below(&self) -> HostChain {
+        HostChain {
             peer: Arc::clone(self.peer),
             call: self.id.clone(),
         }
@@ -266,7 +270,7 @@ fn message_from(sender: Option<&Sender>) -> Envelope {
 /// What a plugin did to the state, as part of its answer.
 fn changes(before: &Value, state: &State) -> Map<String, Value> {
     let empty = Map::new();
-    let after = Argument::write(state);
+    let after = ArgumentCodec::write(state);
     let (before, after) = (
         before.as_object().unwrap_or(&empty),
         after.as_object().unwrap_or(&empty),
@@ -288,13 +292,13 @@ fn changes(before: &Value, state: &State) -> Map<String, Value> {
 }
 
 /// The desk at the plugin's end.
-struct PluginDesk {
-    served: Arc<Served>,
+struct PluginRequestHandler {
+    served: Arc<ServedPlugin>,
     runtime: tokio::runtime::Handle,
     over: Arc<Notify>,
 }
 
-impl Desk for PluginDesk {
+impl RequestHandler for PluginRequestHandler {
     fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, mut params: Value) {
         match method {
             "initialize" => {
@@ -343,7 +347,7 @@ impl Desk for PluginDesk {
 }
 
 async fn answer(
-    served: &Served,
+    served: &ServedPlugin,
     call: &HostCall<'_>,
     method: &str,
     given: Map<String, Value>,
@@ -351,7 +355,7 @@ async fn answer(
 ) {
     let answer = match method.strip_prefix("hook/") {
         Some("run_model_stream") => return served.stream(call, given).await,
-        Some(hook) => wire::call(served, call, hook, given)
+        Some(hook) => wire_hook::call(served, call, hook, given)
             .await
             .map(Option::unwrap_or_default),
         None if method == "tools/call" => served.tool(call, params).await,
@@ -360,7 +364,7 @@ async fn answer(
     call.peer.respond(call.id, answer);
 }
 
-/// Keeps the place below the served plugin. What is there differs from call to call, see [`Below`].
+/// Keeps the place below the served plugin. What is there differs from call to call, see [`HostChain`].
 struct HostPlugins;
 
 impl Plugin for HostPlugins {
@@ -369,23 +373,23 @@ impl Plugin for HostPlugins {
 
 /// The plugins below the served one, which are at the host, in one call.
 #[derive(Clone)]
-pub(crate) struct Below {
+pub(crate) struct HostChain {
     peer: Arc<Peer>,
     /// The id of the request that asks for them.
     call: Value,
 }
 
 /// The plugins below in the one hook that streams.
-pub(crate) struct BelowStream(pub(crate) Below);
+pub(crate) struct HostChainStream(pub(crate) HostChain);
 
-impl<P: Wire> AsyncHook<P> for Below {
-    fn call<'a>(&'a self, call: Call<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
+impl<P: WireHook> AsyncHook<P> for HostChain {
+    fn call<'a>(&'a self, call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
         Box::pin(async move {
             let args = P::write(call.args, &|name| name != "state" && name != "tape");
             let params = json!({"call": self.call, "args": args});
             let mut asked = self.peer.ask("next/call", &params, 0);
             loop {
-                if let Arrival::Response(answer) = asked.next().await {
+                if let IncomingMessage::Response(answer) = asked.next().await {
                     asked.is_over = true;
                     let Value::Object(mut answer) = answer? else {
                         return Ok(None);
@@ -397,19 +401,19 @@ impl<P: Wire> AsyncHook<P> for Below {
     }
 }
 
-impl AsyncHook<RunModelStream> for BelowStream {
+impl AsyncHook<RunModelStream> for HostChainStream {
     fn call<'a>(
         &'a self,
-        call: Call<'a, RunModelStream>,
+        call: HookCall<'a, RunModelStream>,
     ) -> BoxFuture<'a, HookReturn<bub_kernel::ModelStream>> {
         Box::pin(async move {
             let args::RunModelStream { state, .. } = call.args;
             let args = stream::model_args(call.args);
-            let params = json!({"call": self.0.call, "args": args, "credits": CREDITS});
-            let mut asked = self.0.peer.ask("next/call", &params, CREDITS);
+            let params = json!({"call": self.0.call, "args": args, "credits": STREAM_CREDITS});
+            let mut asked = self.0.peer.ask("next/call", &params, STREAM_CREDITS);
             loop {
                 match asked.next().await {
-                    Arrival::Response(answer) => {
+                    IncomingMessage::Response(answer) => {
                         asked.is_over = true;
                         let answer = answer?;
                         if let Some(patch) = answer.get("state") {
@@ -417,13 +421,17 @@ impl AsyncHook<RunModelStream> for BelowStream {
                         }
                         // It ended before its first event: an empty stream, unless nobody had one.
                         let is_stream = answer.get("stream").is_some();
-                        return Ok(is_stream.then(|| bub_kernel::ModelStream::of([])));
+                        return Ok(is_stream.then(|| bub_kernel::ModelStream::from_events([])));
                     }
-                    Arrival::Event(event) => {
+                    IncomingMessage::Event(event) => {
                         let first = bub_kernel::StreamEvent::from_value(&event);
-                        return Ok(Some(stream::events(Some(first), asked, None::<Nobody>)));
+                        return Ok(Some(stream::events(
+                            Some(first),
+                            asked,
+                            None::<NoCallbacks>,
+                        )));
                     }
-                    Arrival::Question { id, .. } => {
+                    IncomingMessage::Question { id, .. } => {
                         asked
                             .peer
                             .respond(&id, Err(Error::invalid_input("nobody answers that here")));

@@ -9,7 +9,7 @@ use bub_kernel::{
     BoxFuture, CancellationToken, Error, ModelStream, Prompt, Result, SessionId, State,
     StreamEvent, Turn,
     hooks::{
-        AsyncHook, Call, Chained, HookPoint as _, HookReturn, args,
+        AsyncHook, Chained, HookCall, HookPoint as _, HookReturn, args,
         point::{RunModel, RunModelStream},
     },
 };
@@ -18,29 +18,29 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
 use crate::{
-    callbacks::{self, Context},
-    codec::{Argument, Outcome, wrong},
-    hook::{Hook, apply, wrapped},
-    peer::{Arrival, Arrivals, Peer, Request, Work, lock},
+    callbacks::{self, CallContext},
+    codec::{ArgumentCodec, ResultCodec, wrong},
+    hook::{ExternalHook, apply, wrapped},
+    peer::{IncomingMessage, IncomingReceiver, OutgoingRequest, Peer, ServedRequest, lock},
 };
 
 /// How many events may be on their way.
-pub(crate) const CREDITS: usize = 64;
+pub(crate) const STREAM_CREDITS: usize = 64;
 /// After so many were read, as many more are allowed.
-const REFILL: usize = CREDITS / 2;
+const CREDIT_REFILL: usize = STREAM_CREDITS / 2;
 
 /// Longer pieces of text are sent in several, in bytes.
-const MOST_PIECE: usize = 64 * 1024;
+const MAX_DELTA_BYTES: usize = 64 * 1024;
 
-pub(crate) type Asked = Request<Arrivals>;
+pub(crate) type StreamRequest = OutgoingRequest<IncomingReceiver>;
 
 /// `run_model_stream` of a plugin.
-pub(crate) struct StreamHook(pub(crate) Hook);
+pub(crate) struct StreamHook(pub(crate) ExternalHook);
 
 /// What is needed to ask the chain below, also after the hook has returned its stream.
 #[derive(Clone)]
 struct StreamCall {
-    hook: Hook,
+    hook: ExternalHook,
     place: usize,
     prompt: Prompt,
     session_id: SessionId,
@@ -49,14 +49,14 @@ struct StreamCall {
     /// The room it has for each answer of the chain below.
     below: Arc<Mutex<Vec<Arc<Semaphore>>>>,
     /// Whoever owns the stream; what answers meanwhile does not.
-    _owner: Option<Arc<Owner>>,
+    _owner: Option<Arc<CancelOnDrop>>,
     over: CancellationToken,
 }
 
 /// With the stream ends what was asked for it.
-struct Owner(CancellationToken);
+struct CancelOnDrop(CancellationToken);
 
-impl Drop for Owner {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -65,18 +65,18 @@ impl Drop for Owner {
 impl AsyncHook<RunModelStream> for StreamHook {
     fn call<'a>(
         &'a self,
-        call: Call<'a, RunModelStream>,
+        call: HookCall<'a, RunModelStream>,
     ) -> BoxFuture<'a, HookReturn<ModelStream>> {
         Box::pin(async move { self.start(call).await.map_err(Into::into) })
     }
 }
 
 impl StreamHook {
-    async fn start(&self, call: Call<'_, RunModelStream>) -> Result<Option<ModelStream>> {
+    async fn start(&self, call: HookCall<'_, RunModelStream>) -> Result<Option<ModelStream>> {
         let hook = &self.0;
         let limit = hook.plugin.limit(&hook.entry.name, false, true);
         let begun = tokio::time::Instant::now();
-        let Some(peer) = hook.or_absent(hook.plugin.reach(limit).await)? else {
+        let Some(peer) = hook.peer_or_skip(hook.plugin.connect(limit).await)? else {
             return Ok(None);
         };
         let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
@@ -89,39 +89,39 @@ impl StreamHook {
         let over = CancellationToken::new();
         let stream_call = StreamCall {
             hook: hook.clone(),
-            place: call.place(),
+            place: call.registration_index(),
             prompt: prompt.clone(),
             session_id: session_id.clone(),
             state: state.clone(),
             turn: turn.clone(),
             below: Arc::default(),
-            _owner: Some(Arc::new(Owner(over.clone()))),
+            _owner: Some(Arc::new(CancelOnDrop(over.clone()))),
             over,
         };
         let mut params = hook.params::<RunModelStream>(call.args);
         if let Some(params) = params.as_object_mut() {
-            params.insert("credits".to_owned(), CREDITS.into());
+            params.insert("credits".to_owned(), STREAM_CREDITS.into());
         }
-        let mut asked = peer.ask(&hook.method, &params, CREDITS);
+        let mut asked = peer.ask(&hook.method, &params, STREAM_CREDITS);
         loop {
             let is_waiting = || stream_call.is_waiting();
-            let Some(arrival) = hook.next(&mut asked, left, is_waiting).await else {
+            let Some(incoming_message) = hook.next(&mut asked, left, is_waiting).await else {
                 drop(asked);
                 return Err(hook.late(&peer, limit).await);
             };
-            match arrival {
-                Arrival::Response(answer) => {
+            match incoming_message {
+                IncomingMessage::Response(answer) => {
                     asked.is_over = true;
                     let is_empty = answer
                         .as_ref()
                         .is_ok_and(|answer| answer.get("stream").is_some());
                     let text = hook.finish::<RunModelStream>(Some(state), answer)?;
-                    return Ok(text.or_else(|| is_empty.then(|| ModelStream::of([]))));
+                    return Ok(text.or_else(|| is_empty.then(|| ModelStream::from_events([]))));
                 }
-                Arrival::Question { id, method, params } => {
+                IncomingMessage::Question { id, method, params } => {
                     stream_call.answer(&peer, id, method, params);
                 }
-                Arrival::Event(event) => {
+                IncomingMessage::Event(event) => {
                     let first = stream_call.read(&event)?;
                     hook.plugin.note_success();
                     return Ok(Some(events(Some(first), asked, Some(stream_call))));
@@ -142,7 +142,7 @@ impl StreamCall {
     /// Answers what the plugin asks while its stream runs.
     fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
         if method != "next/call" {
-            let context = Context::new(&self.hook.plugin, Some(&self.turn));
+            let context = CallContext::new(&self.hook.plugin, Some(&self.turn));
             return callbacks::spawn(peer, id, method, params, context);
         }
         let Some(work) = peer.work(&id) else { return };
@@ -192,11 +192,11 @@ impl StreamCall {
         let given = |name: &str| replaced.get(name).cloned();
         let wrong = |error| callbacks::wrong_argument(&error);
         let prompt = given("prompt")
-            .map(<Prompt as Outcome>::read)
+            .map(<Prompt as ResultCodec>::read)
             .transpose()
             .map_err(wrong)?;
         let session_id = given("session_id")
-            .map(<String as Outcome>::read)
+            .map(<String as ResultCodec>::read)
             .transpose()
             .map_err(wrong)?;
         let session_id = session_id.map_or_else(|| self.session_id.clone(), SessionId::from);
@@ -214,7 +214,7 @@ impl StreamCall {
             state: &self.state,
             turn: &self.turn,
         };
-        RunModelStream::below(framework.hooks().below(self.place, args)).await
+        RunModelStream::below(framework.hooks().chain_below(self.place, args)).await
     }
 
     async fn text_below(
@@ -228,7 +228,7 @@ impl StreamCall {
             state: &self.state,
             turn: &self.turn,
         };
-        RunModel::below(framework.hooks().below(self.place, args)).await
+        RunModel::below(framework.hooks().chain_below(self.place, args)).await
     }
 }
 
@@ -237,7 +237,7 @@ pub(crate) async fn answer(
     peer: &Peer,
     id: &Value,
     stream: Result<Option<ModelStream>>,
-    work: &Work,
+    work: &ServedRequest,
     end: impl FnOnce() -> Map<String, Value>,
 ) {
     let mut stream = match stream {
@@ -268,13 +268,15 @@ pub(crate) async fn answer(
 /// A long text in pieces.
 fn pieces(event: StreamEvent) -> Vec<StreamEvent> {
     let (text, make): (_, fn(String) -> StreamEvent) = match event {
-        StreamEvent::Text(text) if text.len() > MOST_PIECE => (text, StreamEvent::Text),
-        StreamEvent::Reasoning(text) if text.len() > MOST_PIECE => (text, StreamEvent::Reasoning),
+        StreamEvent::Text(text) if text.len() > MAX_DELTA_BYTES => (text, StreamEvent::Text),
+        StreamEvent::Reasoning(text) if text.len() > MAX_DELTA_BYTES => {
+            (text, StreamEvent::Reasoning)
+        }
         other => return vec![other],
     };
     let (mut rest, mut pieces) = (text.as_str(), Vec::new());
     while !rest.is_empty() {
-        let (piece, left) = rest.split_at(rest.floor_char_boundary(MOST_PIECE));
+        let (piece, left) = rest.split_at(rest.floor_char_boundary(MAX_DELTA_BYTES));
         pieces.push(make(piece.to_owned()));
         rest = left;
     }
@@ -284,17 +286,17 @@ fn pieces(event: StreamEvent) -> Vec<StreamEvent> {
 /// The events that arrive for a request.
 pub(crate) fn events(
     first: Option<StreamEvent>,
-    asked: Asked,
-    turn: Option<impl Answering>,
+    asked: StreamRequest,
+    turn: Option<impl StreamCallbacks>,
 ) -> ModelStream {
-    struct Reading<T> {
+    struct StreamReader<T> {
         first: Option<StreamEvent>,
-        asked: Asked,
+        asked: StreamRequest,
         turn: Option<T>,
         read: usize,
         is_wrong: bool,
     }
-    let reading = Reading {
+    let reading = StreamReader {
         first,
         asked,
         turn,
@@ -306,20 +308,20 @@ pub(crate) fn events(
             return None;
         }
         reading.read += 1;
-        if reading.read == REFILL {
-            reading.asked.grant(REFILL);
+        if reading.read == CREDIT_REFILL {
+            reading.asked.grant(CREDIT_REFILL);
             reading.read = 0;
         }
         if let Some(first) = reading.first.take() {
             return Some((Ok(first), reading));
         }
         loop {
-            let arrival = match &reading.turn {
+            let incoming_message = match &reading.turn {
                 Some(turn) => turn.next(&mut reading.asked).await,
                 None => reading.asked.next().await,
             };
-            match arrival {
-                Arrival::Event(event) => {
+            match incoming_message {
+                IncomingMessage::Event(event) => {
                     let turn = reading.turn.as_ref();
                     let event = turn.map_or_else(
                         || Ok(StreamEvent::from_value(&event)),
@@ -328,7 +330,7 @@ pub(crate) fn events(
                     reading.is_wrong = event.is_err();
                     return Some((event, reading));
                 }
-                Arrival::Question { id, method, params } => match &reading.turn {
+                IncomingMessage::Question { id, method, params } => match &reading.turn {
                     Some(turn) => turn.answer(&reading.asked.peer, id, method, params),
                     None => {
                         reading
@@ -337,7 +339,7 @@ pub(crate) fn events(
                             .respond(&id, Err(Error::invalid_input("nobody answers that here")));
                     }
                 },
-                Arrival::Response(end) => {
+                IncomingMessage::Response(end) => {
                     reading.asked.is_over = true;
                     return match end {
                         Ok(end) => {
@@ -354,21 +356,21 @@ pub(crate) fn events(
 }
 
 /// Whoever answers questions about a stream.
-pub(crate) trait Answering: Send + Sync + 'static {
+pub(crate) trait StreamCallbacks: Send + Sync + 'static {
     /// What comes next; an error when it took too long.
-    fn next<'a>(&'a self, asked: &'a mut Asked) -> BoxFuture<'a, Arrival>;
+    fn next<'a>(&'a self, asked: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage>;
     fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value);
     fn read(&self, event: &Value) -> Result<StreamEvent>;
     fn ended(&self, end: Value) -> Result<()>;
 }
 
-impl Answering for StreamCall {
-    fn next<'a>(&'a self, asked: &'a mut Asked) -> BoxFuture<'a, Arrival> {
+impl StreamCallbacks for StreamCall {
+    fn next<'a>(&'a self, asked: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage> {
         Box::pin(async move {
             let limit = self.hook.plugin.limit(&self.hook.entry.name, false, true);
             match self.hook.next(asked, limit, || self.is_waiting()).await {
-                Some(arrival) => arrival,
-                None => Arrival::Response(Err(self.hook.late(&asked.peer, limit).await)),
+                Some(incoming_message) => incoming_message,
+                None => IncomingMessage::Response(Err(self.hook.late(&asked.peer, limit).await)),
             }
         })
     }
@@ -382,7 +384,7 @@ impl Answering for StreamCall {
         match StreamEvent::from_value(event) {
             StreamEvent::Other { .. } => Err(self
                 .hook
-                .wrong(&wrong("an event of a known `kind`, with its `data`", event))),
+                .invalid_response(&wrong("an event of a known `kind`, with its `data`", event))),
             known => Ok(known),
         }
     }
@@ -394,15 +396,15 @@ impl Answering for StreamCall {
             .map(|patch| apply(Some(&self.state), patch));
         patch
             .unwrap_or(Ok(()))
-            .map_err(|error| self.hook.wrong(&error))
+            .map_err(|error| self.hook.invalid_response(&error))
     }
 }
 
 /// Nobody is asked about the streams that a plugin reads.
-pub(crate) enum Nobody {}
+pub(crate) enum NoCallbacks {}
 
-impl Answering for Nobody {
-    fn next<'a>(&'a self, _: &'a mut Asked) -> BoxFuture<'a, Arrival> {
+impl StreamCallbacks for NoCallbacks {
+    fn next<'a>(&'a self, _: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage> {
         match *self {}
     }
 
@@ -421,5 +423,5 @@ impl Answering for Nobody {
 
 /// The arguments of a model call, as a plugin writes them for the chain below.
 pub(crate) fn model_args(args: args::RunModelStream<'_>) -> Value {
-    json!({"prompt": Argument::write(args.prompt), "session_id": args.session_id})
+    json!({"prompt": ArgumentCodec::write(args.prompt), "session_id": args.session_id})
 }

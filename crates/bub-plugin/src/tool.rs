@@ -7,21 +7,21 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    callbacks::{self, Context},
+    callbacks::{self, CallContext},
     codec,
-    descriptor::ToolEntry,
-    external::External,
-    peer::Arrival,
+    descriptor::ToolDecl,
+    peer::IncomingMessage,
+    process::PluginProcess,
 };
 
 /// A tool of a plugin.
 pub(crate) struct ExternalTool {
-    plugin: Arc<External>,
+    plugin: Arc<PluginProcess>,
     spec: ToolSpec,
 }
 
 impl ExternalTool {
-    pub(crate) fn new(plugin: &Arc<External>, entry: &ToolEntry) -> Self {
+    pub(crate) fn new(plugin: &Arc<PluginProcess>, entry: &ToolDecl) -> Self {
         let spec = ToolSpec {
             name: entry.name.clone(),
             description: entry.description.clone(),
@@ -36,36 +36,36 @@ impl ExternalTool {
     }
 
     async fn run(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
-        let limit = self.plugin.setup.limits.tool;
+        let limit = self.plugin.plugin_config.limits.tool;
         let as_tool = |error: Error| error.with_kind(ErrorKind::Tool);
         let late = tokio::time::sleep(limit);
         tokio::pin!(late);
-        let peer = self.plugin.reach(Some(limit)).await.map_err(as_tool)?;
+        let peer = self.plugin.connect(Some(limit)).await.map_err(as_tool)?;
         let params = json!({
             "name": self.spec.name,
             "arguments": arguments,
             "_meta": {
                 "run_id": context.run_id(),
                 "session_id": context.turn.session_id(),
-                "state": codec::Argument::write(context.state()),
+                "state": codec::ArgumentCodec::write(context.state()),
                 "sender": codec::sender(context.turn.sender()),
             },
         });
         let mut asked = peer.ask("tools/call", &params, 0);
         loop {
-            let arrival = tokio::select! {
-                arrival = asked.next() => arrival,
+            let incoming_message = tokio::select! {
+                incoming_message = asked.next() => incoming_message,
                 () = context.cancel.cancelled() => {
                     return Err(Error::new(ErrorKind::Cancelled, "the tool call was cancelled"));
                 }
                 () = &mut late => {
                     drop(asked);
-                    self.plugin.note_late(&peer).await;
-                    return Err(as_tool(self.plugin.late(limit)));
+                    self.plugin.handle_timeout(&peer).await;
+                    return Err(as_tool(self.plugin.timeout_error(limit)));
                 }
             };
-            match arrival {
-                Arrival::Response(answer) => {
+            match incoming_message {
+                IncomingMessage::Response(answer) => {
                     asked.is_over = true;
                     let answer = answer.map_err(as_tool)?;
                     self.plugin.note_success();
@@ -74,11 +74,11 @@ impl ExternalTool {
                         Err(self.plugin.error(ErrorKind::Tool, wrong.message()))
                     });
                 }
-                Arrival::Question { id, method, params } => {
-                    let context = Context::new(&self.plugin, Some(&context.turn));
+                IncomingMessage::Question { id, method, params } => {
+                    let context = CallContext::new(&self.plugin, Some(&context.turn));
                     callbacks::spawn(&peer, id, method, params, context);
                 }
-                Arrival::Event(_) => {}
+                IncomingMessage::Event(_) => {}
             }
         }
     }
@@ -87,7 +87,7 @@ impl ExternalTool {
 /// An answer, as MCP has it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct ToolCallResponse {
     content: Option<Vec<Map<String, Value>>>,
     structured_content: Option<Value>,
     is_error: Option<bool>,
@@ -96,7 +96,7 @@ struct Answer {
 /// What the tool says: `structuredContent` if there is any, else the text of `content`. The outer error is about an
 /// answer that is none.
 fn result(answer: &Value) -> Result<Result<Value>> {
-    let read = Answer::deserialize(answer).ok();
+    let read = ToolCallResponse::deserialize(answer).ok();
     let read = read.filter(|read| read.content.is_some() || read.structured_content.is_some());
     let read =
         read.ok_or_else(|| codec::wrong("an object with `content`, a list of parts", answer))?;

@@ -2,12 +2,12 @@
 //!
 //! * [`supervise`]: a hidden subcommand between bub and such a program, which ends all of it when bub is gone.
 //! * [`Launcher`]: the program that has that subcommand, usually this one.
-//! * [`Talker`]: a program that is talked to over its standard input and output.
+//! * [`PipedProcess`]: a program that is talked to over its standard input and output.
 
 mod launcher;
+mod piped;
 mod supervisor;
-mod talker;
 
 pub use launcher::Launcher;
-pub use supervisor::{KILL, NAME, SUBCOMMAND, TERMINATE, supervise};
-pub use talker::{Leash, Talk, Talker};
+pub use piped::{PipedCommand, PipedProcess, ProcessGuard};
+pub use supervisor::{KILL, PROCESS_NAME, SUBCOMMAND, TERMINATE, supervise};

@@ -32,10 +32,10 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, Wait
 pub const SUBCOMMAND: &str = "__exec";
 
 /// The argument after it for a program that is talked to: its standard output is also its standard input.
-pub(crate) const TALK: &str = "--talk";
+pub(crate) const PIPED_FLAG: &str = "--talk";
 
 /// What it is called in lists of processes.
-pub const NAME: &str = "shell-guard";
+pub const PROCESS_NAME: &str = "shell-guard";
 
 /// Asks every process of the command to end.
 pub const TERMINATE: u8 = b't';
@@ -43,20 +43,20 @@ pub const TERMINATE: u8 = b't';
 pub const KILL: u8 = b'k';
 
 /// What the command gets to clean up when bub is gone.
-const LAST_GRACE: Duration = Duration::from_millis(500);
+const EXIT_GRACE_PERIOD: Duration = Duration::from_millis(500);
 /// How often what cannot be waited for is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The group of the command. Locked while processes are signalled or waited for: the number of one that
 /// was waited for is free for others, so nobody may be about to signal it.
 type Group = Arc<Mutex<Pid>>;
 
-/// Runs the supervisor; `args` are those after [`SUBCOMMAND`]: the shell and the command, or [`TALK`] and a program.
+/// Runs the supervisor; `args` are those after [`SUBCOMMAND`]: the shell and the command, or [`PIPED_FLAG`] and a program.
 pub fn supervise(args: &[OsString]) -> ExitCode {
     // Whoever started bub may have left files open.
     close_fds::set_fds_cloexec(3, &[]);
     match (args, control()) {
-        ([talk, program, arguments @ ..], Ok(control)) if talk == TALK => {
+        ([talk, program, arguments @ ..], Ok(control)) if talk == PIPED_FLAG => {
             let input = io::stdout().as_fd().try_clone_to_owned();
             let input = input.map_or_else(|_| Stdio::null(), Stdio::from);
             run(control, Command::new(program).args(arguments).stdin(input));
@@ -98,10 +98,10 @@ fn run(mut control: UnixStream, command: &mut Command) {
     let _ = writeln!(control, "started {}", child.id());
     let obeying = control.try_clone().and_then(|control| {
         let group = Arc::clone(&group);
-        thread::Builder::new().spawn(move || obey(control, &group))
+        thread::Builder::new().spawn(move || handle_control(control, &group))
     });
     if obeying.is_err() {
-        tell(&group, Signal::KILL);
+        signal_group(&group, Signal::KILL);
     }
     reap(&control, shell, &group);
 }
@@ -119,7 +119,7 @@ fn detach() {
     );
     #[cfg(target_os = "linux")]
     {
-        let _ = std::ffi::CString::new(NAME).map(|name| rustix::thread::set_name(&name));
+        let _ = std::ffi::CString::new(PROCESS_NAME).map(|name| rustix::thread::set_name(&name));
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     }
 }
@@ -133,24 +133,24 @@ fn release_output() {
 }
 
 /// Does what bub asks for, and ends everything when bub is gone.
-fn obey(mut control: UnixStream, group: &Group) {
+fn handle_control(mut control: UnixStream, group: &Group) {
     let mut order = [0];
     loop {
         match control.read(&mut order) {
             Ok(1) if order == [KILL] => break,
-            Ok(1) => tell(group, Signal::TERM),
+            Ok(1) => signal_group(group, Signal::TERM),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             _ => {
-                tell(group, Signal::TERM);
-                thread::sleep(LAST_GRACE);
+                signal_group(group, Signal::TERM);
+                thread::sleep(EXIT_GRACE_PERIOD);
                 break;
             }
         }
     }
     // More than once: who forks at the right moment is not seen the first time.
     loop {
-        tell(group, Signal::KILL);
-        thread::sleep(LOOK_AGAIN);
+        signal_group(group, Signal::KILL);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -184,12 +184,12 @@ fn reap(mut control: &UnixStream, shell: Pid, group: &Group) {
     }
     let is_alive = || rustix::process::test_kill_process_group(*lock(group)).is_ok();
     while descendants().is_none() && is_alive() {
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// Sends a signal to every process of the command. Those that are gone already do not matter.
-fn tell(group: &Group, signal: Signal) {
+fn signal_group(group: &Group, signal: Signal) {
     let group = lock(group);
     let descendants = descendants();
     // One that is stopped hears only after it was told to go on.

@@ -3,7 +3,7 @@
 #[path = "../tests/it/sample.rs"]
 mod sample;
 
-use bub_settings::{Environment, Loader, Redactor, Secret, Trust};
+use bub_settings::{Environment, Loader, Redactor, Secret, WorkspaceTrust};
 
 #[global_allocator]
 static ALLOC: divan::AllocProfiler = divan::AllocProfiler::system();
@@ -26,7 +26,7 @@ fn environment() -> Environment {
 fn load_without_files(bencher: divan::Bencher<'_, '_>) {
     bencher.with_inputs(environment).bench_values(|env| {
         Loader::new(env)
-            .workspace("/nonexistent", Trust::Untrusted)
+            .workspace("/nonexistent", WorkspaceTrust::Untrusted)
             .sections(sample::sections())
             .load()
     });

@@ -13,7 +13,7 @@ use std::iter::Peekable;
 use std::str::Chars;
 
 /// No key, address or list is longer.
-const MOST_VALUE_BYTES: usize = 64 * 1024;
+const MAX_VALUE_BYTES: usize = 64 * 1024;
 
 /// One assignment.
 #[derive(Clone)]
@@ -51,8 +51,8 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
                 value: Some(value),
             }) => {
                 let value = match value {
-                    Text::Literal(value) => value,
-                    Text::Expandable(value) => expand(&value, &mut |name| {
+                    DotEnvValue::Literal(value) => value,
+                    DotEnvValue::Expandable(value) => expand(&value, &mut |name| {
                         let known = file
                             .bindings
                             .iter()
@@ -64,7 +64,7 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
                     }),
                 };
                 // Values made of values double with every line; nobody means that.
-                if value.len() > MOST_VALUE_BYTES {
+                if value.len() > MAX_VALUE_BYTES {
                     file.bad_lines
                         .push((line, "its value is longer than 64 KiB"));
                     continue;
@@ -90,10 +90,10 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
 struct Statement {
     name: String,
     /// `None` for a bare `NAME`, which assigns nothing.
-    value: Option<Text>,
+    value: Option<DotEnvValue>,
 }
 
-enum Text {
+enum DotEnvValue {
     Literal(String),
     Expandable(String),
 }
@@ -172,11 +172,11 @@ impl Cursor<'_> {
         (!name.is_empty()).then_some(name)
     }
 
-    fn value(&mut self) -> Option<Text> {
+    fn value(&mut self) -> Option<DotEnvValue> {
         match self.chars.peek() {
-            Some('\'') => self.quoted('\'').map(Text::Literal),
-            Some('"') => self.quoted('"').map(Text::Expandable),
-            _ => Some(Text::Expandable(self.bare())),
+            Some('\'') => self.quoted('\'').map(DotEnvValue::Literal),
+            Some('"') => self.quoted('"').map(DotEnvValue::Expandable),
+            _ => Some(DotEnvValue::Expandable(self.bare())),
         }
     }
 
@@ -241,7 +241,7 @@ fn expand(text: &str, lookup: &mut dyn FnMut(&str) -> Option<String>) -> String 
     let mut rest = text;
     while let Some((before, after)) = rest
         .split_once("${")
-        .filter(|_| expanded.len() <= MOST_VALUE_BYTES)
+        .filter(|_| expanded.len() <= MAX_VALUE_BYTES)
     {
         let Some((inside, tail)) = after.split_once('}') else {
             break;

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::{Origin, SettingsError, files, show, yaml};
+use crate::{SettingSource, SettingsError, display, files, yaml};
 
 mod locate;
 mod quote;
 mod save;
 
-use locate::{Place, Shape};
+use locate::{ValueShape, ValueSpan};
 
 /// Why a config file was not changed. The value is never part of the message.
 #[derive(Debug, thiserror::Error)]
@@ -118,11 +118,11 @@ impl ConfigFile {
     /// Sets the value at a path of keys.
     pub fn set(&mut self, path: &[&str], value: &Value) -> Result<(), EditError> {
         let mut expected = self.value()?;
-        if at(&expected, path) == Some(value) {
+        if value_at(&expected, path) == Some(value) {
             return Ok(());
         }
         let place = self.locate(path)?;
-        put(&mut expected, path, value);
+        set_at(&mut expected, path, value);
         let text = self.with(&place, path, value)?;
         self.accept(text, &expected, path, &place)
     }
@@ -131,7 +131,7 @@ impl ConfigFile {
     pub fn unset(&mut self, path: &[&str]) -> Result<bool, EditError> {
         let mut found = false;
         // A key may stand twice, and the one that did not count must not count from now on.
-        while at(&self.value()?, path).is_some() {
+        while value_at(&self.value()?, path).is_some() {
             let place = self.locate(path)?;
             let mut expected = self.value()?;
             let text = self.without(&place, path)?;
@@ -139,9 +139,9 @@ impl ConfigFile {
             let after = self
                 .meaning(&text)
                 .map_err(|_| self.refusal(path, &place))?;
-            match at(&after, path).cloned() {
-                Some(other) => put(&mut expected, path, &other),
-                None => take(&mut expected, path),
+            match value_at(&after, path).cloned() {
+                Some(other) => set_at(&mut expected, path, &other),
+                None => remove_at(&mut expected, path),
             }
             self.accept(text, &expected, path, &place)?;
             found = true;
@@ -151,7 +151,7 @@ impl ConfigFile {
 
     fn meaning(&self, text: &str) -> Result<Map<String, Value>, EditError> {
         let file: std::sync::Arc<Path> = self.path.as_path().into();
-        let origin = move |line| Origin::Config {
+        let origin = move |line| SettingSource::Config {
             file: file.clone(),
             line,
         };
@@ -161,7 +161,7 @@ impl ConfigFile {
             column: problem.column,
             problem: problem.text,
         })?;
-        match document.root.as_ref().map(show::bare) {
+        match document.root.as_ref().map(display::bare) {
             None => Ok(Map::new()),
             Some(Value::Object(map)) => Ok(map),
             Some(_) => {
@@ -171,7 +171,7 @@ impl ConfigFile {
         }
     }
 
-    fn locate(&self, path: &[&str]) -> Result<Place, EditError> {
+    fn locate(&self, path: &[&str]) -> Result<ValueSpan, EditError> {
         let shape = || EditError::Shape {
             file: self.path.clone(),
             line: 1,
@@ -185,7 +185,7 @@ impl ConfigFile {
         text: String,
         expected: &Map<String, Value>,
         path: &[&str],
-        place: &Place,
+        place: &ValueSpan,
     ) -> Result<(), EditError> {
         match self.meaning(&text) {
             Ok(found) if found == *expected => self.text = text,
@@ -194,7 +194,7 @@ impl ConfigFile {
         Ok(())
     }
 
-    fn refusal(&self, path: &[&str], place: &Place) -> EditError {
+    fn refusal(&self, path: &[&str], place: &ValueSpan) -> EditError {
         let start = path
             .first()
             .and_then(|key| place.entry(key))
@@ -252,7 +252,7 @@ impl ConfigFile {
         text
     }
 
-    fn with(&self, root: &Place, path: &[&str], value: &Value) -> Result<String, EditError> {
+    fn with(&self, root: &ValueSpan, path: &[&str], value: &Value) -> Result<String, EditError> {
         let (mut place, mut depth) = (root, 0);
         while let Some(entry) = path.get(depth).and_then(|key| place.entry(key)) {
             depth += 1;
@@ -262,7 +262,7 @@ impl ConfigFile {
                 );
             }
             match &entry.value.shape {
-                Shape::Nothing => {
+                ValueShape::Nothing => {
                     return Ok(self.spliced(&self.first_below(
                         entry,
                         root_column(place),
@@ -270,7 +270,7 @@ impl ConfigFile {
                         value,
                     )));
                 }
-                Shape::Single | Shape::List => {
+                ValueShape::Single | ValueShape::List => {
                     return Err(EditError::NoMap {
                         file: self.path.clone(),
                         line: self.line_of(entry.start),
@@ -278,12 +278,12 @@ impl ConfigFile {
                         below: path.get(depth..).unwrap_or_default().join("."),
                     });
                 }
-                Shape::Map { .. } => place = &entry.value,
+                ValueShape::Map { .. } => place = &entry.value,
             }
         }
         let rest = path.get(depth..).unwrap_or_default();
         let piece = match &place.shape {
-            Shape::Map {
+            ValueShape::Map {
                 is_flow: true,
                 entries,
                 ..
@@ -298,7 +298,7 @@ impl ConfigFile {
                     format!("{comma}{}", quote::nested_inline(rest, value)),
                 )
             }
-            Shape::Map {
+            ValueShape::Map {
                 column, entries, ..
             } => {
                 let at = self.line_end(entries.last().map_or(place.end, |entry| entry.value.end));
@@ -336,7 +336,7 @@ impl ConfigFile {
         text + " " + &quote::inline(value, false)
     }
 
-    fn replacement(&self, entry: &locate::Entry, new: &str) -> Vec<(usize, usize, String)> {
+    fn replacement(&self, entry: &locate::KeySpan, new: &str) -> Vec<(usize, usize, String)> {
         let colon = entry.colon;
         let old = self
             .text
@@ -371,7 +371,7 @@ impl ConfigFile {
     /// The first key below one that has no value yet.
     fn first_below(
         &self,
-        entry: &locate::Entry,
+        entry: &locate::KeySpan,
         column: usize,
         path: &[&str],
         value: &Value,
@@ -384,7 +384,7 @@ impl ConfigFile {
         ]
     }
 
-    fn without(&self, root: &Place, path: &[&str]) -> Result<String, EditError> {
+    fn without(&self, root: &ValueSpan, path: &[&str]) -> Result<String, EditError> {
         let (mut place, mut chain) = (root, Vec::new());
         for key in path {
             let Some(entry) = place.entry(key) else {
@@ -414,12 +414,12 @@ impl ConfigFile {
     /// What to cut for one entry; of a map whose content is cut on its own, only the line of the key.
     fn removal(
         &self,
-        map: &Place,
-        entry: &locate::Entry,
+        map: &ValueSpan,
+        entry: &locate::KeySpan,
         inner: Option<usize>,
     ) -> (usize, usize, String) {
         let end = entry.value.end.max(entry.colon);
-        if let Shape::Map {
+        if let ValueShape::Map {
             is_flow: true,
             entries,
             ..
@@ -450,21 +450,21 @@ impl ConfigFile {
     }
 }
 
-fn root_column(place: &Place) -> usize {
-    if let Shape::Map { column, .. } = &place.shape {
+fn root_column(place: &ValueSpan) -> usize {
+    if let ValueShape::Map { column, .. } = &place.shape {
         *column
     } else {
         0
     }
 }
 
-fn at<'a>(map: &'a Map<String, Value>, path: &[&str]) -> Option<&'a Value> {
+fn value_at<'a>(map: &'a Map<String, Value>, path: &[&str]) -> Option<&'a Value> {
     let (first, rest) = path.split_first()?;
     rest.iter()
         .try_fold(map.get(*first)?, |value, key| value.as_object()?.get(*key))
 }
 
-fn put(map: &mut Map<String, Value>, path: &[&str], value: &Value) {
+fn set_at(map: &mut Map<String, Value>, path: &[&str], value: &Value) {
     let Some((first, rest)) = path.split_first() else {
         return;
     };
@@ -477,18 +477,18 @@ fn put(map: &mut Map<String, Value>, path: &[&str], value: &Value) {
         *inner = Value::Object(Map::new());
     }
     if let Value::Object(inner) = inner {
-        put(inner, rest, value);
+        set_at(inner, rest, value);
     }
 }
 
-fn take(map: &mut Map<String, Value>, path: &[&str]) {
+fn remove_at(map: &mut Map<String, Value>, path: &[&str]) {
     let Some((first, rest)) = path.split_first() else {
         return;
     };
     if rest.is_empty() {
         map.remove(*first);
     } else if let Some(Value::Object(inner)) = map.get_mut(*first) {
-        take(inner, rest);
+        remove_at(inner, rest);
         if inner.is_empty() {
             map.remove(*first);
         }

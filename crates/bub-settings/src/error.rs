@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::Origin;
+use crate::SettingSource;
 
 /// A source of settings that cannot be used as it is.
 ///
@@ -52,7 +52,7 @@ pub enum SettingsError {
     #[error("{origin}: `{key}` is {found}, expected {expected}")]
     Invalid {
         /// Where the value stands.
-        origin: Origin,
+        origin: SettingSource,
         /// The dotted key of the setting.
         key: String,
         /// The value as written (masked when secret), or its kind.
@@ -64,7 +64,7 @@ pub enum SettingsError {
     #[error("{origin}: there is no setting `{name}`{suggestion}")]
     Unknown {
         /// Where it stands.
-        origin: Origin,
+        origin: SettingSource,
         /// The key.
         name: String,
         /// What was probably meant, as a question; else empty.

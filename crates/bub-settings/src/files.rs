@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::SettingsError;
 
 /// More than any config file has; keeps a wrong path from filling the memory.
-pub(crate) const LARGEST: u64 = 1024 * 1024;
+pub(crate) const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// The text of a file; `None` when there is no such file.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, SettingsError> {
@@ -31,11 +31,13 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
         // Opening a pipe that nobody writes to would hang the start.
         return Err(io::Error::other("not a regular file"));
     }
-    if metadata.len() > LARGEST {
+    if metadata.len() > MAX_FILE_BYTES {
         return Err(io::Error::other("larger than 1 MiB"));
     }
     let mut bytes = Vec::new();
-    File::open(path)?.take(LARGEST).read_to_end(&mut bytes)?;
+    File::open(path)?
+        .take(MAX_FILE_BYTES)
+        .read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

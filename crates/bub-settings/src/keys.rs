@@ -2,19 +2,19 @@
 
 use std::path::PathBuf;
 
-use crate::{Declared, Key, Section};
+use crate::{AnySetting, Section, SettingKey};
 
 /// Where bub keeps tapes, history and plugins.
-pub static HOME: Key<PathBuf> = Key::new(
+pub static HOME: SettingKey<PathBuf> = SettingKey::new(
     "home",
     "~/.bub",
     "Directory for tapes, history and plugins.",
 )
 .trusted()
-.not_in_file();
+.env_only();
 
 /// Variables that child processes get although bub read them as secrets. Trusted: it is policy.
-pub static ENV_PASS: Key<Vec<String>> = Key::new(
+pub static ENV_PASS: SettingKey<Vec<String>> = SettingKey::new(
     "env.pass",
     "",
     "Variables child processes get although they hold secrets.",
@@ -22,11 +22,11 @@ pub static ENV_PASS: Key<Vec<String>> = Key::new(
 .trusted();
 
 /// Variables that child processes never get. Trusted: it is policy.
-pub static ENV_DROP: Key<Vec<String>> =
-    Key::new("env.drop", "", "Variables child processes never get.").trusted();
+pub static ENV_DROP: SettingKey<Vec<String>> =
+    SettingKey::new("env.drop", "", "Variables child processes never get.").trusted();
 
-static ROOT: &[&dyn Declared] = &[&HOME];
-static ENV: &[&dyn Declared] = &[&ENV_PASS, &ENV_DROP];
+static ROOT: &[&dyn AnySetting] = &[&HOME];
+static ENV: &[&dyn AnySetting] = &[&ENV_PASS, &ENV_DROP];
 
 /// The sections that every program has.
 pub(crate) fn sections() -> [Section; 2] {

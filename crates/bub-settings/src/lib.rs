@@ -1,7 +1,7 @@
 //! Settings of bub: declared once, read from every source alike; secrets that cannot be printed,
 //! and the one redactor that logs and errors go through.
 //!
-//! - [`Key`], [`Setting`], [`Section`]: declarations as data. Each crate declares those it reads; the
+//! - [`SettingKey`], [`SettingSpec`], [`Section`]: declarations as data. Each crate declares those it reads; the
 //!   ones of this crate are [`HOME`], [`ENV_PASS`] and [`ENV_DROP`].
 //! - [`Loader`] reads flags, [`Environment`], the workspace's `.env` and `config.yml`, in this order
 //!   of strength, merges maps, and gives [`Settings`] or a [`SettingsError`] that says where and what.
@@ -26,49 +26,49 @@
 //! # Ok::<(), bub_settings::SettingsError>(())
 //! ```
 
-mod address;
-mod check;
-mod child;
-mod declare;
+mod child_env;
+mod display;
 mod dotenv;
+mod dry_run;
 mod edit;
 mod environment;
 mod error;
 mod files;
-pub mod form;
 mod keys;
 mod load;
 mod lookup;
 mod node;
-mod origin;
+mod public_ip;
 mod redact;
 mod resolve;
-mod revise;
 mod secret;
+mod setting_source;
 mod settings;
-mod show;
 mod sources;
+mod spec;
 mod suggest;
+pub mod text_format;
 mod types;
-mod unknown;
+mod unknown_keys;
+mod validate;
 mod warning;
 mod yaml;
 
-pub use address::is_public;
-pub use declare::{Declared, DynamicKey, Key, Kind, Section, Setting};
+pub use dry_run::ValueError;
 pub use edit::{ConfigFile, EditError};
 pub use environment::Environment;
 pub use error::{LookupError, SettingsError};
-pub use form::{Form, is_base_url, split_port};
 pub use keys::{ENV_DROP, ENV_PASS, HOME};
-pub use load::{Loader, Trust};
-pub use lookup::{Entry, Found};
-pub use origin::Origin;
+pub use load::{Loader, WorkspaceTrust};
+pub use lookup::{LookupValue, SettingValue};
+pub use public_ip::is_public;
 pub use redact::{RedactingWriter, Redactor};
-pub use revise::ValueError;
 pub use secret::{MASK, Secret, is_sensitive_name};
+pub use setting_source::SettingSource;
 pub use settings::Settings;
+pub use spec::{AnySetting, DynamicSetting, Section, SettingKey, SettingSpec, ValueKind};
 pub use suggest::closest;
+pub use text_format::{TextFormat, is_base_url, split_port};
 pub use types::{PerProvider, SettingType};
-pub use warning::Warning;
+pub use warning::SettingsWarning;
 pub use yaml::{YamlError, parse_yaml};

@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::declare::{Declared, Section};
-use crate::node::{Data, Map, Node};
+use crate::node::{Node, NodeData, NodeMap};
 use crate::settings::Settings;
 use crate::sources::{DotEnvFile, Flag, Sources};
+use crate::spec::{AnySetting, Section};
 use crate::{
-    Environment, Origin, Redactor, SettingsError, Warning, check, dotenv, files, keys, yaml,
+    Environment, Redactor, SettingSource, SettingsError, SettingsWarning, dotenv, files, keys,
+    validate, yaml,
 };
 
 /// Whether a workspace may set trusted settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trust {
+pub enum WorkspaceTrust {
     /// The user has said that the workspace may set everything.
     Trusted,
     /// A directory that anybody may have written, for example a cloned repository.
@@ -40,7 +41,7 @@ pub enum Trust {
 /// ```
 pub struct Loader {
     environment: Environment,
-    workspace: Option<(PathBuf, Trust)>,
+    workspace: Option<(PathBuf, WorkspaceTrust)>,
     flags: Vec<Flag>,
     sections: Vec<Section>,
     redactor: Redactor,
@@ -60,14 +61,14 @@ impl Loader {
 
     /// Reads the `.env` of this directory, too.
     #[must_use]
-    pub fn workspace(mut self, directory: impl Into<PathBuf>, trust: Trust) -> Self {
+    pub fn workspace(mut self, directory: impl Into<PathBuf>, trust: WorkspaceTrust) -> Self {
         self.workspace = Some((directory.into(), trust));
         self
     }
 
     /// Sets a setting from the command line; `flag` is how the user spells it (`--model`).
     #[must_use]
-    pub fn flag(mut self, key: &dyn Declared, flag: &str, value: &str) -> Self {
+    pub fn flag(mut self, key: &dyn AnySetting, flag: &str, value: &str) -> Self {
         let key = key.setting().key().to_owned();
         self.flags.push(Flag {
             key,
@@ -123,7 +124,7 @@ impl Loader {
         {
             match read_dotenv(&directory, trust, &sources.environment, &mut warnings) {
                 Ok(file) => sources.dotenv = file,
-                Err(error) => warnings.push(Warning::DotEnvFile {
+                Err(error) => warnings.push(SettingsWarning::DotEnvFile {
                     problem: error.to_string(),
                 }),
             }
@@ -143,31 +144,31 @@ impl Loader {
         settings.note_undeclared_secrets();
         let sections = keys::sections().into_iter().chain(self.sections);
         settings.add_all(sections, &mut problems);
-        problems.extend(settings.policy_mistakes());
+        problems.extend(settings.policy_typos());
         (settings, problems)
     }
 }
 
 fn read_dotenv(
     directory: &Path,
-    trust: Trust,
+    trust: WorkspaceTrust,
     environment: &Environment,
-    warnings: &mut Vec<Warning>,
+    warnings: &mut Vec<SettingsWarning>,
 ) -> Result<Option<DotEnvFile>, SettingsError> {
     let path = directory.join(".env");
     let Some(text) = files::read(&path)? else {
         return Ok(None);
     };
     let file: Arc<Path> = path.into();
-    let origin = |line, name: &str| Origin::DotEnv {
+    let origin = |line, name: &str| SettingSource::DotEnv {
         file: file.clone(),
         line,
         name: name.into(),
     };
     let mut lookup = |name: &str, line| {
         // `BUB_MODEL=x:${AWS_SECRET_ACCESS_KEY}` in a cloned repository would send the key away.
-        if trust == Trust::Untrusted && !is_harmless(name) {
-            warnings.push(Warning::SecretReference {
+        if trust == WorkspaceTrust::Untrusted && !is_harmless(name) {
+            warnings.push(SettingsWarning::SecretReference {
                 origin: origin(line, ""),
                 name: name.to_owned(),
             });
@@ -177,7 +178,7 @@ fn read_dotenv(
     };
     let parsed = dotenv::parse(&text, &mut lookup);
     let bad = parsed.bad_lines.into_iter();
-    let bad = bad.map(|(line, problem)| Warning::DotEnvSyntax {
+    let bad = bad.map(|(line, problem)| SettingsWarning::DotEnvSyntax {
         origin: origin(line, ""),
         problem,
     });
@@ -203,14 +204,14 @@ fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
     let declared = keys::HOME.setting();
     let layers = settings.sources.texts(declared);
     let set = layers.into_iter().rev().find_map(|layer| {
-        match check::expand(layer.text?.trim(), user_home)? {
+        match validate::expand(layer.text?.trim(), user_home)? {
             path if path.is_empty() || layer.distrusted => None,
             path => Some(path),
         }
     });
     let path = match set {
         Some(path) => path,
-        None => check::expand(keys::HOME.default_value().as_str()?, user_home)?,
+        None => validate::expand(keys::HOME.default_value().as_str()?, user_home)?,
     };
     std::path::absolute(path).ok()
 }
@@ -218,10 +219,10 @@ fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
 pub(crate) fn read_config(
     file: &Path,
     text: &str,
-    warnings: &mut Vec<Warning>,
-) -> Result<Option<Map>, SettingsError> {
+    warnings: &mut Vec<SettingsWarning>,
+) -> Result<Option<NodeMap>, SettingsError> {
     let shared: Arc<Path> = file.into();
-    let origin = move |line| Origin::Config {
+    let origin = move |line| SettingSource::Config {
         file: shared.clone(),
         line,
     };
@@ -235,10 +236,10 @@ pub(crate) fn read_config(
         document
             .duplicates
             .into_iter()
-            .map(|(name, origin)| Warning::Duplicate { origin, name }),
+            .map(|(name, origin)| SettingsWarning::Duplicate { origin, name }),
     );
     let not_a_map = |origin, found| {
-        let line = if let Origin::Config { line, .. } = origin {
+        let line = if let SettingSource::Config { line, .. } = origin {
             line
         } else {
             1
@@ -252,15 +253,15 @@ pub(crate) fn read_config(
     match document.root {
         None => Ok(None),
         Some(Node {
-            data: Data::Map(map),
+            data: NodeData::Map(map),
             ..
         }) => Ok(Some(map)),
         Some(Node {
-            data: Data::List(_),
+            data: NodeData::List(_),
             origin,
         }) => Err(not_a_map(origin, "a list")),
         Some(Node {
-            data: Data::Scalar(_),
+            data: NodeData::Scalar(_),
             origin,
         }) => Err(not_a_map(origin, "a single value")),
     }

@@ -4,25 +4,25 @@ use std::mem::discriminant;
 
 use serde_json::{Map, Value};
 
-use crate::declare::{Declared as _, Key, Setting};
-use crate::node::{Atom, Data, Node, Scalar};
+use crate::node::{Atom, Node, NodeData, Scalar};
 use crate::secret::Secret;
-use crate::settings::{Settings, Slot};
+use crate::settings::{SettingSlot, Settings};
 use crate::sources::Layer;
-use crate::{LookupError, Origin, show, suggest};
+use crate::spec::{AnySetting as _, SettingKey, SettingSpec};
+use crate::{LookupError, SettingSource, display, suggest};
 
 /// What a path leads to.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Found {
+pub enum LookupValue {
     /// A value that may be shown. Secrets inside a map are masked.
     Value(Value),
     /// A single secret.
     Secret(Secret),
 }
 
-impl Found {
+impl LookupValue {
     /// The value as it may be shown.
-    pub fn shown(self) -> Value {
+    pub fn to_display_value(self) -> Value {
         match self {
             Self::Value(value) => value,
             Self::Secret(secret) => Value::from(secret.to_string()),
@@ -32,22 +32,22 @@ impl Found {
 
 /// One declared setting with the value in force.
 #[derive(Debug)]
-pub struct Entry<'a> {
+pub struct SettingValue<'a> {
     /// The declaration.
-    pub setting: &'a Setting,
+    pub setting: &'a SettingSpec,
     /// The value, secrets masked.
     pub shown: Value,
     /// The declared default.
     pub default: Value,
     /// Where the value came from; for a merged map, its strongest source.
-    pub origin: Origin,
+    pub origin: SettingSource,
 }
 
 impl Settings {
     /// The value at a dotted path: a setting, a part of a map-valued one, or a whole section.
     ///
     /// Only declared settings are found, in their sections first and then at the root.
-    pub fn get_value(&self, path: &str) -> Result<Found, LookupError> {
+    pub fn get_value(&self, path: &str) -> Result<LookupValue, LookupError> {
         if path.is_empty() {
             return Err(LookupError::EmptyPath);
         }
@@ -55,7 +55,7 @@ impl Settings {
             Some((slot, rest)) => self.part(slot, rest),
             None => self
                 .section_values(path)
-                .map(|values| Found::Value(Value::Object(values))),
+                .map(|values| LookupValue::Value(Value::Object(values))),
         };
         found.ok_or_else(|| LookupError::Unknown {
             path: path.to_owned(),
@@ -64,22 +64,26 @@ impl Settings {
     }
 
     /// Where the value at a path came from. A part of a merged map has its own origin.
-    pub fn origin(&self, path: &str) -> Option<Origin> {
+    pub fn origin(&self, path: &str) -> Option<SettingSource> {
         let (slot, rest) = self.slot_for(path)?;
         let Some(node) = &slot.value else {
-            return Some(Origin::Default);
+            return Some(SettingSource::Default);
         };
         node.descend(rest).map(|node| node.origin.clone())
     }
 
     /// What one place says about a text, whatever stronger places say: the config file, the `.env`, the environment or
     /// the flags, whichever this origin is of.
-    pub fn text_in(&self, key: &Key<Option<String>>, place: &Origin) -> Option<String> {
+    pub fn text_in(
+        &self,
+        key: &SettingKey<Option<String>>,
+        place: &SettingSource,
+    ) -> Option<String> {
         let setting = key.setting();
         let fits = |text: &&str| !text.is_empty() && setting.fits(text);
-        if let Origin::Config { .. } = place {
+        if let SettingSource::Config { .. } = place {
             return match &self.sources.in_config(setting)?.data {
-                Data::Scalar(scalar) if scalar.atom != Atom::Null => {
+                NodeData::Scalar(scalar) if scalar.atom != Atom::Null => {
                     Some(scalar.text.trim()).filter(fits).map(str::to_owned)
                 }
                 _ => None,
@@ -97,15 +101,15 @@ impl Settings {
     }
 
     /// Every declared setting, in the order of declaration.
-    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.slots.iter().map(|slot| Entry {
+    pub fn entries(&self) -> impl Iterator<Item = SettingValue<'_>> {
+        self.slots.iter().map(|slot| SettingValue {
             setting: slot.setting(),
-            shown: self.shown(slot),
+            shown: self.to_display_value(slot),
             default: slot.declared().default_value(),
             origin: slot
                 .value
                 .as_ref()
-                .map_or(Origin::Default, |node| node.origin.clone()),
+                .map_or(SettingSource::Default, |node| node.origin.clone()),
         })
     }
 
@@ -113,8 +117,11 @@ impl Settings {
     pub(crate) fn slot_for<'p>(
         &self,
         path: &'p str,
-    ) -> Option<(&Slot, impl Iterator<Item = &'p str> + Clone + use<'p>)> {
-        let fits = |slot: &&Slot| {
+    ) -> Option<(
+        &SettingSlot,
+        impl Iterator<Item = &'p str> + Clone + use<'p>,
+    )> {
+        let fits = |slot: &&SettingSlot| {
             let rest = path.strip_prefix(slot.setting().key());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
@@ -131,34 +138,34 @@ impl Settings {
 
     fn part<'p>(
         &self,
-        slot: &'p Slot,
+        slot: &'p SettingSlot,
         rest: impl Iterator<Item = &'p str> + Clone,
-    ) -> Option<Found> {
+    ) -> Option<LookupValue> {
         let setting = slot.setting();
         let Some(node) = &slot.value else {
-            let default = self.shown(slot);
+            let default = self.to_display_value(slot);
             return rest
                 .clone()
                 .try_fold(&default, |value, key| value.get(key))
                 .cloned()
-                .map(Found::Value);
+                .map(LookupValue::Value);
         };
-        let name = rest.clone().fold(setting.key(), show::name_in);
-        let shown = |node| Found::Value(show::masked(setting, name, node));
+        let name = rest.clone().fold(setting.key(), display::name_in);
+        let shown = |node| LookupValue::Value(display::masked(setting, name, node));
         let node = node.descend(rest)?;
         Some(match &node.data {
-            Data::Scalar(Scalar { text, atom })
-                if *atom != Atom::Null && show::is_secret(setting, name) =>
+            NodeData::Scalar(Scalar { text, atom })
+                if *atom != Atom::Null && display::is_secret(setting, name) =>
             {
-                Found::Secret(Secret::from(text.as_str()))
+                LookupValue::Secret(Secret::from(text.as_str()))
             }
             _ => only_secret(setting, node).unwrap_or_else(|| shown(node)),
         })
     }
 
-    fn shown(&self, slot: &Slot) -> Value {
+    fn to_display_value(&self, slot: &SettingSlot) -> Value {
         match &slot.value {
-            Some(node) => show::masked(slot.setting(), slot.setting().key(), node),
+            Some(node) => display::masked(slot.setting(), slot.setting().key(), node),
             None => self.default_of(slot.declared()),
         }
     }
@@ -173,7 +180,7 @@ impl Settings {
                 .key()
                 .strip_prefix(section)?
                 .strip_prefix('.')?;
-            Some((name.to_owned(), self.shown(slot)))
+            Some((name.to_owned(), self.to_display_value(slot)))
         });
         Some(slots.collect())
     }
@@ -185,9 +192,9 @@ impl Settings {
 }
 
 /// `api_key: abc` is kept as a map of one entry for all providers, but it is one secret.
-fn only_secret(setting: &Setting, node: &Node) -> Option<Found> {
-    match show::value(setting, node) {
-        Value::String(text) if setting.is_secret() => Some(Found::Secret(Secret::from(text))),
+fn only_secret(setting: &SettingSpec, node: &Node) -> Option<LookupValue> {
+    match display::value(setting, node) {
+        Value::String(text) if setting.is_secret() => Some(LookupValue::Secret(Secret::from(text))),
         _ => None,
     }
 }

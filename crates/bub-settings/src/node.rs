@@ -1,6 +1,6 @@
 //! The tree every source is read into, and how two sources merge.
 
-use crate::Origin;
+use crate::SettingSource;
 
 /// A value with its source. Each leaf keeps its own, so a merged map can still say where every
 /// entry came from.
@@ -9,17 +9,17 @@ use crate::Origin;
 #[derive(Clone, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) struct Node {
-    pub(crate) data: Data,
-    pub(crate) origin: Origin,
+    pub(crate) data: NodeData,
+    pub(crate) origin: SettingSource,
 }
 
 /// The shape of a value.
 #[derive(Clone, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
-pub(crate) enum Data {
+pub(crate) enum NodeData {
     Scalar(Scalar),
     List(Vec<Node>),
-    Map(Map),
+    Map(NodeMap),
 }
 
 /// A leaf: the text as written, and what it means where no declaration says otherwise.
@@ -47,16 +47,16 @@ pub(crate) enum Atom {
 /// A map in the order it was written.
 #[derive(Clone, PartialEq, Default)]
 #[cfg_attr(test, derive(Debug))]
-pub(crate) struct Map {
+pub(crate) struct NodeMap {
     entries: Vec<(String, Node)>,
     /// Replaces what lower sources say instead of merging into it.
     cut: bool,
 }
 
 impl Node {
-    pub(crate) fn scalar(text: impl Into<String>, atom: Atom, origin: Origin) -> Self {
+    pub(crate) fn scalar(text: impl Into<String>, atom: Atom, origin: SettingSource) -> Self {
         Self {
-            data: Data::Scalar(Scalar {
+            data: NodeData::Scalar(Scalar {
                 text: text.into(),
                 atom,
             }),
@@ -64,18 +64,18 @@ impl Node {
         }
     }
 
-    pub(crate) fn text(text: impl Into<String>, origin: Origin) -> Self {
+    pub(crate) fn text(text: impl Into<String>, origin: SettingSource) -> Self {
         Self::scalar(text, Atom::Text, origin)
     }
 
-    pub(crate) fn null(origin: Origin) -> Self {
+    pub(crate) fn null(origin: SettingSource) -> Self {
         Self::scalar("", Atom::Null, origin)
     }
 
     pub(crate) fn is_null(&self) -> bool {
         matches!(
             &self.data,
-            Data::Scalar(Scalar {
+            NodeData::Scalar(Scalar {
                 atom: Atom::Null,
                 ..
             })
@@ -85,32 +85,32 @@ impl Node {
     /// Follows map keys, and positions in lists, downwards.
     pub(crate) fn descend<'a>(&self, mut path: impl Iterator<Item = &'a str>) -> Option<&Self> {
         path.try_fold(self, |node, key| match &node.data {
-            Data::Map(map) => map.get(key),
-            Data::List(items) => items.get(key.parse::<usize>().ok()?),
-            Data::Scalar(_) => None,
+            NodeData::Map(map) => map.get(key),
+            NodeData::List(items) => items.get(key.parse::<usize>().ok()?),
+            NodeData::Scalar(_) => None,
         })
     }
 
     /// How many nodes the tree has.
     pub(crate) fn size(&self) -> usize {
         match &self.data {
-            Data::Scalar(_) => 1,
-            Data::List(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
-            Data::Map(map) => 1 + map.iter().map(|(_, value)| value.size()).sum::<usize>(),
+            NodeData::Scalar(_) => 1,
+            NodeData::List(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
+            NodeData::Map(map) => 1 + map.iter().map(|(_, value)| value.size()).sum::<usize>(),
         }
     }
 
     /// Calls `visit` with the key above each leaf and the leaf itself.
     pub(crate) fn leaves<'a>(&'a self, key: &'a str, visit: &mut dyn FnMut(&str, &'a Scalar)) {
         match &self.data {
-            Data::Scalar(scalar) => visit(key, scalar),
-            Data::List(items) => items.iter().for_each(|item| item.leaves(key, visit)),
-            Data::Map(map) => map.iter().for_each(|(key, value)| value.leaves(key, visit)),
+            NodeData::Scalar(scalar) => visit(key, scalar),
+            NodeData::List(items) => items.iter().for_each(|item| item.leaves(key, visit)),
+            NodeData::Map(map) => map.iter().for_each(|(key, value)| value.leaves(key, visit)),
         }
     }
 }
 
-impl Map {
+impl NodeMap {
     /// A map that replaces what lower sources say.
     pub(crate) fn replacing(entries: Vec<(String, Node)>) -> Self {
         Self { entries, cut: true }
@@ -145,7 +145,7 @@ impl Map {
     fn merge(&mut self, upper: Self) {
         for (key, value) in upper.entries {
             if let Some((_, slot)) = self.entries.iter_mut().find(|(known, _)| *known == key) {
-                let lower = std::mem::replace(slot, Node::null(Origin::Default));
+                let lower = std::mem::replace(slot, Node::null(SettingSource::Default));
                 *slot = merge(lower, value);
             } else {
                 self.entries.push((key, value));
@@ -162,12 +162,12 @@ impl Map {
 pub(crate) fn merge(lower: Node, upper: Node) -> Node {
     let Node { data, origin } = upper;
     let data = match (lower.data, data) {
-        (Data::Map(mut below), Data::Map(above)) if !above.cut => {
+        (NodeData::Map(mut below), NodeData::Map(above)) if !above.cut => {
             below.merge(above);
-            Data::Map(below)
+            NodeData::Map(below)
         }
-        (Data::Scalar(_) | Data::List(_), Data::Map(above)) => {
-            Data::Map(Map { cut: true, ..above })
+        (NodeData::Scalar(_) | NodeData::List(_), NodeData::Map(above)) => {
+            NodeData::Map(NodeMap { cut: true, ..above })
         }
         (_, above) => above,
     };

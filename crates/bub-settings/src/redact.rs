@@ -13,20 +13,20 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::secret::{MASK, Secret};
 
-mod forms;
+mod encodings;
 mod matcher;
-mod shapes;
+mod token_patterns;
 mod writer;
 
 use matcher::Matcher;
 pub use writer::RedactingWriter;
 
 /// Values shorter than this are not looked for: masking every `12345` helps nobody.
-const SHORTEST: usize = 6;
+const MIN_SECRET_BYTES: usize = 6;
 
 /// Of longer values only the beginning is looked for: no key is that long, but a wrong variable
 /// may be, and a matcher costs some twenty times the size of its secrets.
-const LONGEST: usize = 16 * 1024;
+const MAX_SECRET_BYTES: usize = 16 * 1024;
 
 /// Replaces secrets in text by [`MASK`]. Clones share their secrets; use one per process.
 ///
@@ -39,11 +39,11 @@ const LONGEST: usize = 16 * 1024;
 /// ```
 #[derive(Clone, Default)]
 pub struct Redactor {
-    state: Arc<RwLock<State>>,
+    state: Arc<RwLock<RedactorState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct RedactorState {
     patterns: BTreeSet<Vec<u8>>,
     /// Parts of long ones, which may stand on lines of their own.
     pieces: BTreeSet<Vec<u8>>,
@@ -63,19 +63,19 @@ impl Redactor {
     }
 
     pub(crate) fn register_text(&self, text: &str) {
-        if text.trim().len() < SHORTEST {
+        if text.trim().len() < MIN_SECRET_BYTES {
             return;
         }
         let text = text
-            .get(..text.floor_char_boundary(LONGEST))
+            .get(..text.floor_char_boundary(MAX_SECRET_BYTES))
             .unwrap_or(text);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        for form in forms::forms(text) {
-            if form.len() >= SHORTEST && state.patterns.insert(form) {
+        for form in encodings::forms(text) {
+            if form.len() >= MIN_SECRET_BYTES && state.patterns.insert(form) {
                 state.matcher = None;
             }
         }
-        state.pieces.extend(forms::pieces(text));
+        state.pieces.extend(encodings::pieces(text));
     }
 
     /// The text without secrets; borrowed when there are none in it.
@@ -112,7 +112,7 @@ impl Redactor {
             .clone();
         known.unwrap_or_else(|| {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-            let State {
+            let RedactorState {
                 patterns,
                 pieces,
                 matcher,

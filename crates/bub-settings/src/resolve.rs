@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use crate::declare::{Declared, Keys, Section, Setting};
-use crate::node::{Map, Node, merge};
+use crate::node::{Node, NodeMap, merge};
 use crate::secret::is_sensitive_name;
-use crate::settings::{Item, Settings, Slot};
+use crate::settings::{RegisteredSetting, SettingSlot, Settings};
 use crate::sources::Layer;
+use crate::spec::{AnySetting, Section, SectionSettings, SettingSpec};
 use crate::types::provider_key;
-use crate::{Origin, SettingsError, Warning, check, show};
+use crate::{SettingSource, SettingsError, SettingsWarning, display, validate};
 
 impl Settings {
     /// Adds the sections of a program, those of the root first, so that they are listed together.
@@ -59,17 +59,18 @@ impl Settings {
             problems.extend(self.section_problem(&section.name));
             self.sections.push(section.name);
         }
-        let slot = |declared| Slot {
+        let slot = |declared| SettingSlot {
             declared,
             value: None,
         };
         match section.keys {
-            Keys::Static(keys) => self
+            SectionSettings::Static(keys) => self
                 .slots
-                .extend(keys.iter().map(|key| slot(Item::Static(*key)))),
-            Keys::Dynamic(keys) => self
-                .slots
-                .extend(keys.into_iter().map(|key| slot(Item::Dynamic(key)))),
+                .extend(keys.iter().map(|key| slot(RegisteredSetting::Static(*key)))),
+            SectionSettings::Dynamic(keys) => self.slots.extend(
+                keys.into_iter()
+                    .map(|key| slot(RegisteredSetting::Dynamic(key))),
+            ),
         }
     }
 
@@ -104,10 +105,14 @@ impl Settings {
     }
 
     /// Returns the first key that is not in its section, or whose variable another setting that stays has.
-    fn keys_problem(&self, section: &Section, stays: impl Fn(&Slot) -> bool) -> Option<String> {
-        let settings: Vec<&Setting> = match &section.keys {
-            Keys::Static(keys) => keys.iter().map(|key| key.setting()).collect(),
-            Keys::Dynamic(keys) => keys.iter().map(Declared::setting).collect(),
+    fn keys_problem(
+        &self,
+        section: &Section,
+        stays: impl Fn(&SettingSlot) -> bool,
+    ) -> Option<String> {
+        let settings: Vec<&SettingSpec> = match &section.keys {
+            SectionSettings::Static(keys) => keys.iter().map(|key| key.setting()).collect(),
+            SectionSettings::Dynamic(keys) => keys.iter().map(AnySetting::setting).collect(),
         };
         settings.iter().enumerate().find_map(|(index, setting)| {
             let key = setting.key();
@@ -124,7 +129,7 @@ impl Settings {
                 });
             }
             let known = self.slots.iter().filter(|slot| stays(slot));
-            let known = known.map(Slot::setting);
+            let known = known.map(SettingSlot::setting);
             let mut others = known.chain(settings.iter().take(index).copied());
             let variable = setting.variable();
             others
@@ -149,8 +154,8 @@ impl Settings {
 
     fn resolve(
         &self,
-        setting: &Setting,
-        warnings: &mut Vec<Warning>,
+        setting: &SettingSpec,
+        warnings: &mut Vec<SettingsWarning>,
         problems: &mut Vec<SettingsError>,
     ) -> Option<Node> {
         let user_home = self.sources.environment.user_home();
@@ -168,11 +173,11 @@ impl Settings {
         };
         if let Some(node) = self.sources.in_config(setting) {
             if setting.is_in_file() {
-                add(check::canonical(setting, node.clone(), user_home));
+                add(validate::canonical(setting, node.clone(), user_home));
             } else {
                 let variable = setting.variable().into_owned();
                 let (origin, name) = (node.origin.clone(), setting.key().to_owned());
-                warnings.push(Warning::NotInFile {
+                warnings.push(SettingsWarning::NotInFile {
                     origin,
                     name,
                     variable,
@@ -181,16 +186,16 @@ impl Settings {
         }
         for layer in self.sources.texts(setting) {
             if layer.distrusted {
-                warnings.push(Warning::Untrusted {
+                warnings.push(SettingsWarning::Untrusted {
                     origin: layer.origin,
                     name: setting.key().to_owned(),
                 });
-            } else if !self.belongs_elsewhere(&layer) {
-                let in_workspace = matches!(layer.origin, Origin::DotEnv { .. });
+            } else if !self.is_section_setting(&layer) {
+                let in_workspace = matches!(layer.origin, SettingSource::DotEnv { .. });
                 match self.read_layer(setting, layer) {
                     // A repository that somebody else wrote must not lock the user out.
                     Err(error) if in_workspace => {
-                        warnings.push(Warning::DotEnvValue {
+                        warnings.push(SettingsWarning::DotEnvValue {
                             problem: error.to_string(),
                         });
                     }
@@ -202,9 +207,13 @@ impl Settings {
     }
 
     /// Whether `BUB_X_API_KEY` is not about a provider `x` but about a setting `x.api_key`.
-    fn belongs_elsewhere(&self, layer: &Layer<'_>) -> bool {
+    fn is_section_setting(&self, layer: &Layer<'_>) -> bool {
         let name = match &layer.origin {
-            Origin::Env(name) | Origin::DotEnv { name, .. } if layer.provider.is_some() => name,
+            SettingSource::Env(name) | SettingSource::DotEnv { name, .. }
+                if layer.provider.is_some() =>
+            {
+                name
+            }
             _ => return false,
         };
         self.slots
@@ -214,7 +223,7 @@ impl Settings {
 
     fn read_layer(
         &self,
-        setting: &Setting,
+        setting: &SettingSpec,
         layer: Layer<'_>,
     ) -> Result<Option<Node>, SettingsError> {
         let Layer {
@@ -226,38 +235,42 @@ impl Settings {
         let text = text.ok_or_else(|| SettingsError::NotText {
             place: origin.to_string(),
         })?;
-        if setting.is_secret() || (!setting.fits(text.trim()) && check::may_hide(setting, text)) {
+        if setting.is_secret()
+            || (!setting.fits(text.trim()) && validate::may_contain_secret(setting, text))
+        {
             // Even a text that turns out to be wrong may be mentioned somewhere.
             self.redactor.register_text(text);
-            if let Origin::Env(name) = &origin {
-                self.keep_from_children(name);
+            if let SettingSource::Env(name) = &origin {
+                self.hide_from_children(name);
             }
         }
         match provider {
-            None => check::from_text(setting, text, origin, self.sources.environment.user_home()),
+            None => {
+                validate::from_text(setting, text, origin, self.sources.environment.user_home())
+            }
             Some(_) if text.trim().is_empty() => Ok(None),
             Some(provider) => {
-                check::for_provider(setting, provider_key(&provider), text, origin).map(Some)
+                validate::for_provider(setting, provider_key(&provider), text, origin).map(Some)
             }
         }
     }
 
-    fn note_secrets(&self, setting: &Setting, node: &Node) {
+    fn note_secrets(&self, setting: &SettingSpec, node: &Node) {
         node.leaves(setting.key(), &mut |key, leaf| {
-            let whole = show::is_secret(setting, key).then_some(leaf.text.as_str());
+            let whole = display::is_secret(setting, key).then_some(leaf.text.as_str());
             let parts = || {
-                show::url_password(&leaf.text)
+                display::url_password(&leaf.text)
                     .into_iter()
-                    .chain(show::query_secrets(&leaf.text))
+                    .chain(display::query_secrets(&leaf.text))
             };
             let secrets: Vec<_> = whole.map_or_else(|| parts().collect(), |whole| vec![whole]);
             for secret in &secrets {
                 self.redactor.register_text(secret);
             }
-            if let Origin::Env(name) = &node.origin
+            if let SettingSource::Env(name) = &node.origin
                 && !secrets.is_empty()
             {
-                self.keep_from_children(name);
+                self.hide_from_children(name);
             }
         });
     }
@@ -271,14 +284,14 @@ impl Settings {
             .iter()
             .filter(|(name, _)| is_sensitive_name(name))
         {
-            self.keep_from_children(name);
+            self.hide_from_children(name);
             self.redactor.register_text(value.to_string_lossy().trim());
         }
         let bindings = self.sources.dotenv.iter().flat_map(|file| &file.bindings);
         for binding in bindings.filter(|binding| is_sensitive_name(&binding.name)) {
             self.redactor.register_text(&binding.value);
         }
-        for (key, node) in self.sources.config.iter().flat_map(Map::iter) {
+        for (key, node) in self.sources.config.iter().flat_map(NodeMap::iter) {
             node.leaves(key, &mut |key, leaf| {
                 if is_sensitive_name(key) {
                     self.redactor.register_text(&leaf.text);

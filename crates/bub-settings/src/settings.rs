@@ -8,53 +8,57 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
-use crate::declare::{Declared, DynamicKey, Key, Kind, Section, Setting};
 use crate::node::Node;
 use crate::secret::Secret;
 use crate::sources::Sources;
+use crate::spec::{AnySetting, DynamicSetting, Section, SettingKey, SettingSpec, ValueKind};
 use crate::types::SettingType;
-use crate::{Environment, Redactor, SettingsError, Warning, check, show};
+use crate::{Environment, Redactor, SettingsError, SettingsWarning, display, validate};
 
 /// Every declared setting with its value and where it came from.
 ///
 /// Made by [`Loader`](crate::Loader). Values do not change any more, so it can be shared.
 pub struct Settings {
     pub(crate) sources: Sources,
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) slots: Vec<SettingSlot>,
     pub(crate) sections: Vec<Cow<'static, str>>,
     pub(crate) home: PathBuf,
     pub(crate) config_file: PathBuf,
-    pub(crate) warnings: Vec<Warning>,
+    pub(crate) warnings: Vec<SettingsWarning>,
     pub(crate) redactor: Redactor,
     secret_variables: Mutex<BTreeSet<String>>,
 }
 
 /// A declaration and what the sources say about it, merged; `None` leaves the default.
-pub(crate) struct Slot {
-    pub(crate) declared: Item,
+pub(crate) struct SettingSlot {
+    pub(crate) declared: RegisteredSetting,
     pub(crate) value: Option<Node>,
 }
 
-pub(crate) enum Item {
-    Static(&'static dyn Declared),
-    Dynamic(DynamicKey),
+pub(crate) enum RegisteredSetting {
+    Static(&'static dyn AnySetting),
+    Dynamic(DynamicSetting),
 }
 
-impl Slot {
-    pub(crate) fn declared(&self) -> &dyn Declared {
+impl SettingSlot {
+    pub(crate) fn declared(&self) -> &dyn AnySetting {
         match &self.declared {
-            Item::Static(declared) => *declared,
-            Item::Dynamic(declared) => declared,
+            RegisteredSetting::Static(declared) => *declared,
+            RegisteredSetting::Dynamic(declared) => declared,
         }
     }
 
-    pub(crate) fn setting(&self) -> &Setting {
+    pub(crate) fn setting(&self) -> &SettingSpec {
         self.declared().setting()
     }
 }
 
 impl Settings {
-    pub(crate) fn new(sources: Sources, redactor: Redactor, warnings: Vec<Warning>) -> Self {
+    pub(crate) fn new(
+        sources: Sources,
+        redactor: Redactor,
+        warnings: Vec<SettingsWarning>,
+    ) -> Self {
         Self {
             sources,
             slots: Vec::new(),
@@ -70,15 +74,15 @@ impl Settings {
     /// The value of a setting.
     ///
     /// A key whose section was never registered has its default.
-    pub fn get<T: SettingType>(&self, key: &Key<T>) -> T {
+    pub fn get<T: SettingType>(&self, key: &SettingKey<T>) -> T {
         let setting = key.setting();
         let slot = self
             .slots
             .iter()
             .find(|slot| slot.setting().key() == setting.key());
         let value = match slot.and_then(|slot| slot.value.as_ref()) {
-            Some(node) => Some(show::value(setting, node)),
-            None => (setting.kind() == Kind::Path).then(|| self.default_of(key)),
+            Some(node) => Some(display::value(setting, node)),
+            None => (setting.kind() == ValueKind::Path).then(|| self.default_of(key)),
         };
         value
             .and_then(T::from_value)
@@ -86,11 +90,11 @@ impl Settings {
     }
 
     /// A default as data; in a path `~` is replaced.
-    pub(crate) fn default_of(&self, declared: &dyn Declared) -> Value {
+    pub(crate) fn default_of(&self, declared: &dyn AnySetting) -> Value {
         let default = declared.default_value();
         match default.as_str() {
-            Some(path) if declared.setting().kind() == Kind::Path => {
-                check::expand(path, self.sources.environment.user_home())
+            Some(path) if declared.setting().kind() == ValueKind::Path => {
+                validate::expand(path, self.sources.environment.user_home())
                     .map_or(default.clone(), Value::from)
             }
             _ => default,
@@ -143,7 +147,7 @@ impl Settings {
     pub fn secret_variable(&self, name: &str) -> Result<Option<Secret>, SettingsError> {
         let text = match self.sources.environment.get(name) {
             Some(value) => {
-                self.keep_from_children(name);
+                self.hide_from_children(name);
                 let place = || SettingsError::NotText {
                     place: format!("environment variable {name}"),
                 };
@@ -170,14 +174,14 @@ impl Settings {
     }
 
     /// Where the workspace's `.env` sets a variable that is no setting.
-    pub fn dotenv_origin(&self, name: &str) -> Option<crate::Origin> {
+    pub fn dotenv_origin(&self, name: &str) -> Option<crate::SettingSource> {
         let file = self.sources.dotenv.as_ref()?;
         let found = file
             .bindings
             .iter()
             .rev()
             .find(|binding| binding.name.eq_ignore_ascii_case(name))?;
-        Some(crate::Origin::DotEnv {
+        Some(crate::SettingSource::DotEnv {
             file: file.file.clone(),
             line: found.line,
             name: found.name.clone().into(),
@@ -195,7 +199,7 @@ impl Settings {
     }
 
     /// Every spelling of the name that is present: the child could read any of them.
-    pub(crate) fn keep_from_children(&self, name: &str) {
+    pub(crate) fn hide_from_children(&self, name: &str) {
         let spelled = self
             .sources
             .environment

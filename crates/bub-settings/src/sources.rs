@@ -4,11 +4,11 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::declare::Setting;
 use crate::dotenv::Binding;
-use crate::load::Trust;
-use crate::node::{Map, Node};
-use crate::{Environment, Origin};
+use crate::load::WorkspaceTrust;
+use crate::node::{Node, NodeMap};
+use crate::spec::SettingSpec;
+use crate::{Environment, SettingSource};
 
 /// Everything that was read, before any declaration is applied. It stays as it is, so a section
 /// registered later finds its values.
@@ -16,7 +16,7 @@ use crate::{Environment, Origin};
 pub(crate) struct Sources {
     pub(crate) environment: Environment,
     pub(crate) dotenv: Option<DotEnvFile>,
-    pub(crate) config: Option<Map>,
+    pub(crate) config: Option<NodeMap>,
     pub(crate) flags: Vec<Flag>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Sources {
 pub(crate) struct DotEnvFile {
     pub(crate) file: Arc<Path>,
     pub(crate) bindings: Vec<Binding>,
-    pub(crate) trust: Trust,
+    pub(crate) trust: WorkspaceTrust,
 }
 
 #[derive(Clone)]
@@ -36,7 +36,7 @@ pub(crate) struct Flag {
 
 /// One text that a source other than the config file has for a setting.
 pub(crate) struct Layer<'a> {
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingSource,
     /// `None` when it is not UTF-8.
     pub(crate) text: Option<&'a str>,
     /// For `BUB_<PROVIDER>_API_KEY` and its kind.
@@ -48,12 +48,12 @@ pub(crate) struct Layer<'a> {
 impl Sources {
     /// The texts for a setting, the weakest first: `.env`, environment, flags. In each source the
     /// value for all providers comes before that of a single one.
-    pub(crate) fn texts<'a>(&'a self, setting: &Setting) -> Vec<Layer<'a>> {
+    pub(crate) fn texts<'a>(&'a self, setting: &SettingSpec) -> Vec<Layer<'a>> {
         let mut layers = Vec::new();
         if let Some(dotenv) = &self.dotenv {
-            let distrusted = setting.is_trusted() && dotenv.trust == Trust::Untrusted;
+            let distrusted = setting.is_trusted() && dotenv.trust == WorkspaceTrust::Untrusted;
             let bindings = dotenv.bindings.iter().map(|binding| {
-                let origin = || Origin::DotEnv {
+                let origin = || SettingSource::DotEnv {
                     file: dotenv.file.clone(),
                     line: binding.line,
                     name: binding.name.as_str().into(),
@@ -66,7 +66,7 @@ impl Sources {
             .environment
             .iter()
             .map(|(name, value): (&str, &OsStr)| {
-                let origin = move || Origin::Env(name.into());
+                let origin = move || SettingSource::Env(name.into());
                 (name, value.to_str(), origin)
             });
         collect(setting, variables, false, &mut layers);
@@ -75,7 +75,7 @@ impl Sources {
             .iter()
             .filter(|flag| flag.key == setting.key())
             .map(|flag| Layer {
-                origin: Origin::Flag(flag.name.clone()),
+                origin: SettingSource::Flag(flag.name.clone()),
                 text: Some(&flag.value),
                 provider: None,
                 distrusted: false,
@@ -85,7 +85,7 @@ impl Sources {
     }
 
     /// What the config file has for a setting.
-    pub(crate) fn in_config(&self, setting: &Setting) -> Option<&Node> {
+    pub(crate) fn in_config(&self, setting: &SettingSpec) -> Option<&Node> {
         let mut path = setting.key().split('.');
         self.config.as_ref()?.get(path.next()?)?.descend(path)
     }
@@ -93,8 +93,8 @@ impl Sources {
 
 /// Appends the matching variables of one source, those for a single provider last. Variables that
 /// differ only in case are one setting; the usual spelling in capitals is the strongest.
-fn collect<'a, O: Fn() -> Origin>(
-    setting: &Setting,
+fn collect<'a, O: Fn() -> SettingSource>(
+    setting: &SettingSpec,
     variables: impl Iterator<Item = (&'a str, Option<&'a str>, O)>,
     distrusted: bool,
     layers: &mut Vec<Layer<'a>>,

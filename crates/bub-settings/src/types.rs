@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::{Kind, Secret};
+use crate::{Secret, ValueKind};
 
 /// A type that can be the value of a setting.
 ///
-/// Implement it for an enum of your own with [`Kind::Choice`]. Values reach
+/// Implement it for an enum of your own with [`ValueKind::Choice`]. Values reach
 /// [`from_value`](Self::from_value) already checked against the declaration.
 pub trait SettingType: Sized {
     /// How a default is written in a declaration.
     type Default: Copy + Send + Sync + 'static;
     /// The shape users write.
-    const KIND: Kind;
+    const KIND: ValueKind;
     /// Whether `null` is a value.
     const NULLABLE: bool = false;
     /// Whether values are secret.
@@ -38,7 +38,7 @@ macro_rules! simple_setting_type {
     ($type:ty, $kind:expr, $min:expr, |$value:ident| $read:expr) => {
         impl SettingType for $type {
             type Default = Self;
-            const KIND: Kind = $kind;
+            const KIND: ValueKind = $kind;
             const MIN: Option<i64> = $min;
 
             fn from_default(default: Self) -> Self {
@@ -56,16 +56,16 @@ macro_rules! simple_setting_type {
     };
 }
 
-simple_setting_type!(bool, Kind::Bool, None, |value| value.as_bool());
-simple_setting_type!(i64, Kind::Integer, None, |value| value.as_i64());
-simple_setting_type!(u64, Kind::Integer, Some(0), |value| value.as_u64());
-simple_setting_type!(f64, Kind::Number, None, |value| value.as_f64());
+simple_setting_type!(bool, ValueKind::Bool, None, |value| value.as_bool());
+simple_setting_type!(i64, ValueKind::Integer, None, |value| value.as_i64());
+simple_setting_type!(u64, ValueKind::Integer, Some(0), |value| value.as_u64());
+simple_setting_type!(f64, ValueKind::Number, None, |value| value.as_f64());
 
 macro_rules! text_setting_type {
     ($type:ty, $kind:expr, $secret:expr) => {
         impl SettingType for $type {
             type Default = &'static str;
-            const KIND: Kind = $kind;
+            const KIND: ValueKind = $kind;
             const SECRET: bool = $secret;
 
             fn from_default(default: &'static str) -> Self {
@@ -86,14 +86,14 @@ macro_rules! text_setting_type {
     };
 }
 
-text_setting_type!(String, Kind::Text, false);
-text_setting_type!(PathBuf, Kind::Path, false);
-text_setting_type!(Secret, Kind::Text, true);
+text_setting_type!(String, ValueKind::Text, false);
+text_setting_type!(PathBuf, ValueKind::Path, false);
+text_setting_type!(Secret, ValueKind::Text, true);
 
 /// Written as a number of seconds.
 impl SettingType for Duration {
     type Default = Self;
-    const KIND: Kind = Kind::Number;
+    const KIND: ValueKind = ValueKind::Number;
     const MIN: Option<i64> = Some(0);
 
     fn from_default(default: Self) -> Self {
@@ -112,7 +112,7 @@ impl SettingType for Duration {
 /// Defaults are written as users write them, with commas.
 impl SettingType for Vec<String> {
     type Default = &'static str;
-    const KIND: Kind = Kind::List;
+    const KIND: ValueKind = ValueKind::List;
 
     fn from_default(default: &'static str) -> Self {
         default
@@ -136,7 +136,7 @@ impl SettingType for Vec<String> {
 
 impl SettingType for Map<String, Value> {
     type Default = ();
-    const KIND: Kind = Kind::Map;
+    const KIND: ValueKind = ValueKind::Map;
 
     fn from_default((): ()) -> Self {
         Self::new()
@@ -156,7 +156,7 @@ impl SettingType for Map<String, Value> {
 
 impl SettingType for Vec<Map<String, Value>> {
     type Default = ();
-    const KIND: Kind = Kind::Maps;
+    const KIND: ValueKind = ValueKind::Maps;
 
     fn from_default((): ()) -> Self {
         Self::new()
@@ -176,7 +176,7 @@ impl SettingType for Vec<Map<String, Value>> {
 
 impl<T: SettingType> SettingType for Option<T> {
     type Default = Option<T::Default>;
-    const KIND: Kind = T::KIND;
+    const KIND: ValueKind = T::KIND;
     const NULLABLE: bool = true;
     const SECRET: bool = T::SECRET;
     const MIN: Option<i64> = T::MIN;
@@ -244,7 +244,7 @@ impl<T> PerProvider<T> {
 
 impl<T: SettingType> SettingType for PerProvider<T> {
     type Default = ();
-    const KIND: Kind = Kind::PerProvider;
+    const KIND: ValueKind = ValueKind::PerProvider;
     const NULLABLE: bool = true;
     const SECRET: bool = T::SECRET;
 

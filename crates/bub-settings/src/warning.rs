@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use crate::Origin;
+use crate::SettingSource;
 
 /// One remark about a source of settings, ready to be logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Warning {
+pub enum SettingsWarning {
     /// A key of the config file or a variable that no declaration knows.
     Unknown {
         /// Where it stands.
-        origin: Origin,
+        origin: SettingSource,
         /// The key or the variable.
         name: String,
         /// What was probably meant.
@@ -20,21 +20,21 @@ pub enum Warning {
     /// A key appears twice in one map; the last one counts.
     Duplicate {
         /// Where the second one stands.
-        origin: Origin,
+        origin: SettingSource,
         /// The key.
         name: String,
     },
     /// A trusted setting in the `.env` of a workspace that is not trusted.
     Untrusted {
         /// Where it stands.
-        origin: Origin,
+        origin: SettingSource,
         /// The dotted key of the setting.
         name: String,
     },
     /// A setting of the process (such as `home`) that the config file cannot set.
     NotInFile {
         /// Where it stands.
-        origin: Origin,
+        origin: SettingSource,
         /// The key.
         name: String,
         /// The variable that sets it.
@@ -43,7 +43,7 @@ pub enum Warning {
     /// A line of `.env` that is not an assignment.
     DotEnvSyntax {
         /// Where it stands; the name is empty.
-        origin: Origin,
+        origin: SettingSource,
         /// What is wrong with it.
         problem: &'static str,
     },
@@ -60,13 +60,13 @@ pub enum Warning {
     /// A `${NAME}` in the `.env` of an untrusted workspace that names a secret of the process.
     SecretReference {
         /// Where it stands.
-        origin: Origin,
+        origin: SettingSource,
         /// The variable that was asked for.
         name: String,
     },
 }
 
-impl fmt::Display for Warning {
+impl fmt::Display for SettingsWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown {

@@ -30,18 +30,18 @@ use std::rc::Rc;
 
 use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
 
-use crate::node::{Data, Map, Node};
-use crate::{Origin, show};
+use crate::node::{Node, NodeData, NodeMap};
+use crate::{SettingSource, display};
 
 mod scalar;
 
 pub(crate) use scalar::resolve;
 
 /// More values than any config file has; stops a file whose aliases multiply.
-const MOST_NODES: usize = 20_000;
+const MAX_NODES: usize = 20_000;
 
 /// A file that is not what we can read.
-pub(crate) struct Problem {
+pub(crate) struct YamlProblem {
     pub(crate) line: usize,
     pub(crate) column: usize,
     pub(crate) text: String,
@@ -50,20 +50,23 @@ pub(crate) struct Problem {
 }
 
 /// A parsed file.
-pub(crate) struct Document {
+pub(crate) struct YamlDocument {
     /// `None` for an empty file.
     pub(crate) root: Option<Node>,
     /// Keys that stand twice in one map, at the second place.
-    pub(crate) duplicates: Vec<(String, Origin)>,
+    pub(crate) duplicates: Vec<(String, SettingSource)>,
 }
 
 /// How many lines of quoted text may start where they should not.
-const MOST_OUTDENTED: usize = 100;
+const MAX_OUTDENTED_LINES: usize = 100;
 
 /// Parses one document; `origin` says how to name a line of it.
-pub(crate) fn parse(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Document, Problem> {
+pub(crate) fn parse(
+    text: &str,
+    origin: &dyn Fn(usize) -> SettingSource,
+) -> Result<YamlDocument, YamlProblem> {
     let mut text = Cow::Borrowed(text);
-    for _ in 0..MOST_OUTDENTED {
+    for _ in 0..MAX_OUTDENTED_LINES {
         match parse_strictly(&text, origin) {
             // Blanks at the start of such a line mean nothing, so they can be added.
             Err(problem) if problem.is_outdented => {
@@ -89,7 +92,10 @@ fn indented(text: &str, line: usize) -> String {
     )
 }
 
-fn parse_strictly(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Document, Problem> {
+fn parse_strictly(
+    text: &str,
+    origin: &dyn Fn(usize) -> SettingSource,
+) -> Result<YamlDocument, YamlProblem> {
     let mut options = Options::default();
     options.emit_comments = false;
     let mut composer = Composer {
@@ -103,7 +109,7 @@ fn parse_strictly(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Docume
         nodes: 0,
     };
     let root = composer.document()?;
-    Ok(Document {
+    Ok(YamlDocument {
         root: root.filter(|root| !root.is_null()),
         duplicates: composer.duplicates,
     })
@@ -111,9 +117,9 @@ fn parse_strictly(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Docume
 
 /// Reads a YAML document that holds no settings, such as the frontmatter of a skill. An empty one is null.
 pub fn parse_yaml(text: &str) -> Result<serde_json::Value, YamlError> {
-    let document = parse(text, &|_| Origin::Default);
+    let document = parse(text, &|_| SettingSource::Default);
     let document = document.map_err(
-        |Problem {
+        |YamlProblem {
              line, column, text, ..
          }| YamlError {
             line,
@@ -121,7 +127,11 @@ pub fn parse_yaml(text: &str) -> Result<serde_json::Value, YamlError> {
             problem: text,
         },
     )?;
-    Ok(document.root.as_ref().map(show::bare).unwrap_or_default())
+    Ok(document
+        .root
+        .as_ref()
+        .map(display::bare)
+        .unwrap_or_default())
 }
 
 /// Text that is not YAML. Quotes nothing of it.
@@ -138,17 +148,17 @@ pub struct YamlError {
 
 struct Composer<'a, P> {
     events: P,
-    origin: &'a dyn Fn(usize) -> Origin,
+    origin: &'a dyn Fn(usize) -> SettingSource,
     /// Finished anchored nodes by the parser's number.
     anchors: Vec<(usize, Rc<Node>)>,
-    duplicates: Vec<(String, Origin)>,
+    duplicates: Vec<(String, SettingSource)>,
     nodes: usize,
 }
 
-type Item<'i> = (Event<'i>, Span);
+type YamlEvent<'i> = (Event<'i>, Span);
 
-impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
-    fn document(&mut self) -> Result<Option<Node>, Problem> {
+impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
+    fn document(&mut self) -> Result<Option<Node>, YamlProblem> {
         let mut root = None;
         loop {
             match self.next()? {
@@ -166,12 +176,12 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
         }
     }
 
-    fn next(&mut self) -> Result<Item<'i>, Problem> {
+    fn next(&mut self) -> Result<YamlEvent<'i>, YamlProblem> {
         match self.events.next() {
             Some(Ok(item)) => Ok(item),
             Some(Err(error)) => {
                 let marker = error.marker();
-                Err(Problem {
+                Err(YamlProblem {
                     line: marker.line().max(1),
                     column: marker.col() + 1,
                     text: error.info(),
@@ -182,7 +192,7 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
         }
     }
 
-    fn node(&mut self, (event, span): Item<'i>) -> Result<Node, Problem> {
+    fn node(&mut self, (event, span): YamlEvent<'i>) -> Result<Node, YamlProblem> {
         self.count(1, &span)?;
         let origin = (self.origin)(span.start.line().max(1));
         let (anchor, node) = match event {
@@ -200,7 +210,7 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
                 (
                     anchor,
                     Node {
-                        data: Data::List(self.list()?),
+                        data: NodeData::List(self.list()?),
                         origin,
                     },
                 )
@@ -210,7 +220,7 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
                 (
                     anchor,
                     Node {
-                        data: Data::Map(self.map()?),
+                        data: NodeData::Map(self.map()?),
                         origin,
                     },
                 )
@@ -225,7 +235,7 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
         Ok(node)
     }
 
-    fn list(&mut self) -> Result<Vec<Node>, Problem> {
+    fn list(&mut self) -> Result<Vec<Node>, YamlProblem> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
@@ -235,15 +245,15 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
         }
     }
 
-    fn map(&mut self) -> Result<Map, Problem> {
-        let (mut map, mut merged) = (Map::default(), Vec::new());
+    fn map(&mut self) -> Result<NodeMap, YamlProblem> {
+        let (mut map, mut merged) = (NodeMap::default(), Vec::new());
         loop {
             let (event, span) = match self.next()? {
                 (Event::MappingEnd, _) => break,
                 item => item,
             };
             let plain = matches!(event, Event::Scalar(_, ScalarStyle::Plain, _, None));
-            let Data::Scalar(key) = self.node((event, span))?.data else {
+            let NodeData::Scalar(key) = self.node((event, span))?.data else {
                 return Err(problem(&span, "a key must be text"));
             };
             let value = self.next()?;
@@ -258,7 +268,7 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
                     .push((key.text, (self.origin)(span.start.line().max(1))));
             }
         }
-        for (key, value) in merged.into_iter().flat_map(Map::into_entries) {
+        for (key, value) in merged.into_iter().flat_map(NodeMap::into_entries) {
             if map.get(&key).is_none() {
                 map.insert(key, value);
             }
@@ -266,7 +276,7 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
         Ok(map)
     }
 
-    fn alias(&mut self, id: usize, span: &Span) -> Result<Node, Problem> {
+    fn alias(&mut self, id: usize, span: &Span) -> Result<Node, YamlProblem> {
         let found = self.anchors.iter().find(|(anchor, _)| *anchor == id);
         let (_, node) = found.ok_or_else(|| problem(span, "an alias inside its own value"))?;
         // Shared, so that nothing is copied before it is counted.
@@ -275,9 +285,9 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
         Ok(Node::clone(&node))
     }
 
-    fn count(&mut self, nodes: usize, span: &Span) -> Result<(), Problem> {
+    fn count(&mut self, nodes: usize, span: &Span) -> Result<(), YamlProblem> {
         self.nodes += nodes;
-        if self.nodes > MOST_NODES {
+        if self.nodes > MAX_NODES {
             return Err(problem(span, "too many values"));
         }
         Ok(())
@@ -285,13 +295,13 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
 }
 
 /// The maps a merge key brings in, the first one strongest.
-fn bases(value: Node) -> Option<Vec<Map>> {
+fn bases(value: Node) -> Option<Vec<NodeMap>> {
     let map = |node: Node| match node.data {
-        Data::Map(map) => Some(map),
-        Data::Scalar(_) | Data::List(_) => None,
+        NodeData::Map(map) => Some(map),
+        NodeData::Scalar(_) | NodeData::List(_) => None,
     };
     match value.data {
-        Data::List(items) => items.into_iter().map(map).collect(),
+        NodeData::List(items) => items.into_iter().map(map).collect(),
         data => Some(vec![map(Node {
             data,
             origin: value.origin,
@@ -309,16 +319,16 @@ fn core_tag(tag: &Tag) -> &str {
     }
 }
 
-fn known_collection(tag: Option<&Tag>, name: &str, span: &Span) -> Result<(), Problem> {
+fn known_collection(tag: Option<&Tag>, name: &str, span: &Span) -> Result<(), YamlProblem> {
     match tag.map(core_tag) {
         Some(tag) if tag != name => Err(problem(span, "unknown tag")),
         _ => Ok(()),
     }
 }
 
-fn problem(span: &Span, text: &str) -> Problem {
+fn problem(span: &Span, text: &str) -> YamlProblem {
     let (line, column) = (span.start.line().max(1), span.start.col() + 1);
-    Problem {
+    YamlProblem {
         line,
         column,
         text: text.to_owned(),

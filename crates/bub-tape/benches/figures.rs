@@ -16,10 +16,10 @@ use std::{
 };
 
 use bub_tape::{
-    AnchorSearch, Durability, Entry, EntryId, FileStore, Span, Tape, TapeName, TapeStore,
+    AnchorQuery, Durability, Entry, EntryId, EntryRange, FileStore, Tape, TapeName, TapeStore,
     ViewOptions, codec,
 };
-use bub_testkit::figures::{cpu, figure, is_quick, least, time};
+use bub_testkit::bench_output::{cpu, figure, is_quick, least, time};
 use futures_util::TryStreamExt as _;
 
 const ENTRIES: usize = 1_000_000;
@@ -86,13 +86,13 @@ fn growth(entries: usize) {
 fn read_the_tail(runtime: &tokio::runtime::Runtime, store: &FileStore, tape: &TapeName) -> usize {
     runtime.block_on(async {
         let anchor = store
-            .anchors(tape, AnchorSearch::Latest(1))
+            .anchors(tape, AnchorQuery::Latest(1))
             .await
             .unwrap()
             .pop()
             .unwrap();
         let entries: Vec<Entry> = store
-            .read(tape, Span::from(anchor.position))
+            .read(tape, EntryRange::from(anchor.position))
             .try_collect()
             .await
             .unwrap();

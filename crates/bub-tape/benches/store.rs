@@ -10,7 +10,8 @@ use std::{
 };
 
 use bub_tape::{
-    AnchorSearch, Durability, Entry, EntryId, FileStore, Span, Tape, TapeName, TapeStore, codec,
+    AnchorQuery, Durability, Entry, EntryId, EntryRange, FileStore, Tape, TapeName, TapeStore,
+    codec,
 };
 use divan::{
     Bencher,
@@ -114,13 +115,13 @@ fn open_and_read_the_tail(bencher: Bencher, entries: usize) {
         .bench_refs(|store| {
             runtime.block_on(async {
                 let anchor = store
-                    .anchors(&name, AnchorSearch::Latest(1))
+                    .anchors(&name, AnchorQuery::Latest(1))
                     .await
                     .unwrap()
                     .pop()
                     .unwrap();
                 let entries: Vec<Entry> = store
-                    .read(&name, Span::from(anchor.position))
+                    .read(&name, EntryRange::from(anchor.position))
                     .try_collect()
                     .await
                     .unwrap();

@@ -17,7 +17,8 @@ use std::{
 };
 
 use bub_tape::{
-    Durability, Entry, EntryId, FileStore, Kind, Query, Search, Tape, TapeName, ViewOptions, codec,
+    Durability, Entry, EntryId, EntryKind, FileStore, Query, Search, Tape, TapeName, ViewOptions,
+    codec,
 };
 use divan::Bencher;
 use serde_json::json;
@@ -178,7 +179,7 @@ fn query_events_of_the_whole_tape(bencher: Bencher) {
     let (tape, runtime) = (tape_of(100_000), runtime());
     bencher.bench_local(|| {
         runtime
-            .block_on(tape.query_all(Query::new().kinds([Kind::Anchor])))
+            .block_on(tape.query_all(Query::new().kinds([EntryKind::Anchor])))
             .unwrap()
     });
 }

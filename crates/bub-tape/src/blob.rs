@@ -4,7 +4,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use crate::{BoxFuture, Result, TapeError, names::hex};
+use crate::{BoxFuture, Result, TapeError, tape_name::hex};
 
 /// The SHA-256 of a blob, written `sha256:<hex>` in `meta.media`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,7 +12,7 @@ pub struct BlobId(String);
 
 impl BlobId {
     /// The address of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(hex(&Sha256::digest(bytes)))
     }
 

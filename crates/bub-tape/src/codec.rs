@@ -5,7 +5,7 @@ use std::io;
 use serde::Serialize;
 use serde_json::{Map, Value, ser::Formatter};
 
-use crate::{Entry, EntryId, Kind, json, time};
+use crate::{Entry, EntryId, EntryKind, json, time};
 
 /// The keys of a line, in the order the original writes them.
 const KEYS: [&str; 5] = ["id", "kind", "payload", "meta", "date"];
@@ -22,22 +22,22 @@ pub fn encode(entry: &Entry) -> String {
 /// Everything of the line but the id, so that it can be prepared before the id is known.
 pub(crate) fn encode_body(out: &mut Vec<u8>, entry: &Entry) {
     out.extend_from_slice(b", \"kind\": ");
-    put(out, entry.kind.as_str());
+    write_value(out, entry.kind.as_str());
     out.extend_from_slice(b", \"payload\": ");
-    put(out, &entry.payload);
+    write_value(out, &entry.payload);
     out.extend_from_slice(b", \"meta\": ");
-    put(out, &entry.meta);
+    write_value(out, &entry.meta);
     out.extend_from_slice(b", \"date\": ");
-    put(out, &entry.date);
+    write_value(out, &entry.date);
     for (key, value) in entry
         .extra
         .iter()
         .filter(|(key, _)| !KEYS.contains(&key.as_str()))
     {
         out.extend_from_slice(b", ");
-        put(out, key);
+        write_value(out, key);
         out.extend_from_slice(b": ");
-        put(out, value);
+        write_value(out, value);
     }
     out.extend_from_slice(b"}\n");
 }
@@ -45,7 +45,7 @@ pub(crate) fn encode_body(out: &mut Vec<u8>, entry: &Entry) {
 /// Puts the id before a prepared body.
 pub(crate) fn push_id(out: &mut Vec<u8>, id: EntryId, body: &[u8]) {
     out.extend_from_slice(b"{\"id\": ");
-    put(out, &id);
+    write_value(out, &id);
     out.extend_from_slice(body);
 }
 
@@ -71,7 +71,7 @@ pub fn decode(line: &[u8]) -> Option<Entry> {
 
 fn from_object(mut map: Map<String, Value>) -> Option<Entry> {
     let id = EntryId::new(map.get("id")?.as_i64()?);
-    let kind = Kind::from(map.get("kind")?.as_str()?);
+    let kind = EntryKind::from(map.get("kind")?.as_str()?);
     let Some(Value::Object(payload)) = map.get_mut("payload").map(Value::take) else {
         return None;
     };
@@ -102,13 +102,13 @@ fn from_object(mut map: Map<String, Value>) -> Option<Entry> {
 /// Text in the original's JSON style (`", "` and `": "`, non-ASCII as is).
 pub fn to_python_json<T: Serialize + ?Sized>(value: &T) -> String {
     let mut out = Vec::new();
-    put(&mut out, value);
+    write_value(&mut out, value);
     String::from_utf8_lossy(&out).into_owned()
 }
 
-fn put<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+fn write_value<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     let before = out.len();
-    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, Spaced);
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, PythonFormatter);
     // Writing JSON values to memory cannot fail; a foreign `Serialize` that refuses becomes `null`.
     if value.serialize(&mut serializer).is_err() {
         out.truncate(before);
@@ -117,9 +117,9 @@ fn put<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
 }
 
 /// The separators of Python's `json.dumps`.
-struct Spaced;
+struct PythonFormatter;
 
-impl Formatter for Spaced {
+impl Formatter for PythonFormatter {
     fn begin_array_value<W: io::Write + ?Sized>(
         &mut self,
         writer: &mut W,

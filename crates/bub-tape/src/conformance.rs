@@ -13,8 +13,8 @@ use futures_util::{TryStreamExt as _, future::join_all};
 use serde_json::json;
 
 use crate::{
-    AnchorSearch, Entry, EntryId, ErrorKind, Kind, Listing, Position, Reset, Span, TapeName,
-    TapeStore, Wait,
+    AnchorQuery, Entry, EntryId, EntryKind, EntryRange, LeaseWait, Position, ResetRequest,
+    TapeErrorKind, TapeListFilter, TapeName, TapeStore,
 };
 
 /// Checks every promise of [`TapeStore`].
@@ -44,11 +44,11 @@ fn numbered(number: i64) -> Entry {
     Entry::message("user", number.to_string()).with_date("2026-01-02T03:04:05.000006+00:00")
 }
 
-async fn all(store: &dyn TapeStore, span: Span) -> Vec<Entry> {
+async fn all(store: &dyn TapeStore, span: EntryRange) -> Vec<Entry> {
     store.read(&tape(), span).try_collect().await.unwrap()
 }
 
-async fn ids(store: &dyn TapeStore, span: Span) -> Vec<i64> {
+async fn ids(store: &dyn TapeStore, span: EntryRange) -> Vec<i64> {
     all(store, span)
         .await
         .iter()
@@ -71,7 +71,7 @@ async fn ids_are_assigned_from_one(store: &dyn TapeStore) {
         store.append(&tape(), vec![numbered(3)]).await.unwrap().ids,
         [EntryId::new(3)]
     );
-    assert_eq!(ids(store, Span::ALL).await, [1, 2, 3]);
+    assert_eq!(ids(store, EntryRange::ALL).await, [1, 2, 3]);
 }
 
 async fn an_empty_batch_does_nothing(store: &dyn TapeStore) {
@@ -83,18 +83,24 @@ async fn an_empty_batch_does_nothing(store: &dyn TapeStore) {
             .ids
             .is_empty()
     );
-    assert!(store.list(Listing::Sessions).await.unwrap().is_empty());
+    assert!(
+        store
+            .list(TapeListFilter::Sessions)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 async fn unwritten_tapes_are_empty_and_stay_unlisted(store: &dyn TapeStore) {
-    assert!(all(store, Span::ALL).await.is_empty());
+    assert!(all(store, EntryRange::ALL).await.is_empty());
     assert_eq!(
         store.summary(&tape()).await.unwrap(),
-        crate::Summary::default()
+        crate::TapeSummary::default()
     );
     assert!(
         store
-            .anchors(&tape(), AnchorSearch::All)
+            .anchors(&tape(), AnchorQuery::All)
             .await
             .unwrap()
             .is_empty()
@@ -106,12 +112,18 @@ async fn unwritten_tapes_are_empty_and_stay_unlisted(store: &dyn TapeStore) {
             .unwrap()
             .is_empty()
     );
-    assert!(store.list(Listing::Sessions).await.unwrap().is_empty());
+    assert!(
+        store
+            .list(TapeListFilter::Sessions)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 async fn every_entry_comes_back_as_it_was(store: &dyn TapeStore) {
     let mut odd = Entry::new(
-        Kind::from("telepathy"),
+        EntryKind::from("telepathy"),
         json!({"z": 1, "a": [null, 1.5, "\u{1F419} 你好\n\"\\\u{7}"]})
             .as_object()
             .unwrap()
@@ -137,7 +149,7 @@ async fn every_entry_comes_back_as_it_was(store: &dyn TapeStore) {
         .zip(appended.ids)
         .map(|(entry, id)| Entry { id, ..entry })
         .collect();
-    assert_eq!(all(store, Span::ALL).await, expected);
+    assert_eq!(all(store, EntryRange::ALL).await, expected);
 }
 
 async fn spans_are_read_from_both_ends(store: &dyn TapeStore) {
@@ -148,7 +160,7 @@ async fn spans_are_read_from_both_ends(store: &dyn TapeStore) {
             .await
             .unwrap();
     }
-    let marks = store.anchors(&tape(), AnchorSearch::All).await.unwrap();
+    let marks = store.anchors(&tape(), AnchorQuery::All).await.unwrap();
     let place = |name: &str| {
         marks
             .iter()
@@ -156,35 +168,40 @@ async fn spans_are_read_from_both_ends(store: &dyn TapeStore) {
             .map(|mark| mark.position)
             .unwrap()
     };
-    assert_eq!(ids(store, Span::after(place("a1"))).await, [5, 6, 7, 8, 9]);
     assert_eq!(
-        ids(store, Span::from(place("a1"))).await,
+        ids(store, EntryRange::after(place("a1"))).await,
+        [5, 6, 7, 8, 9]
+    );
+    assert_eq!(
+        ids(store, EntryRange::from(place("a1"))).await,
         [4, 5, 6, 7, 8, 9]
     );
     assert_eq!(
-        ids(store, Span::after(place("a0")).before(place("a2"))).await,
+        ids(store, EntryRange::after(place("a0")).before(place("a2"))).await,
         [2, 3, 4, 5, 6]
     );
     assert_eq!(
         ids(
             store,
-            Span::after(place("a0")).before(place("a2")).newest_first()
+            EntryRange::after(place("a0"))
+                .before(place("a2"))
+                .newest_first()
         )
         .await,
         [6, 5, 4, 3, 2]
     );
     assert_eq!(
-        ids(store, Span::ALL.newest_first()).await,
+        ids(store, EntryRange::ALL.newest_first()).await,
         [9, 8, 7, 6, 5, 4, 3, 2, 1]
     );
     assert!(
-        ids(store, Span::after(place("a1")).before(place("a1")))
+        ids(store, EntryRange::after(place("a1")).before(place("a1")))
             .await
             .is_empty()
     );
-    let inclusive = Span {
+    let inclusive = EntryRange {
         end: std::ops::Bound::Included(place("a1")),
-        ..Span::from(place("a0"))
+        ..EntryRange::from(place("a0"))
     };
     assert_eq!(ids(store, inclusive).await, [1, 2, 3, 4]);
 }
@@ -204,7 +221,7 @@ async fn concurrent_batches_stay_whole(store: Arc<dyn TapeStore>) {
         }
     };
     join_all((0..8).map(append)).await;
-    let entries = all(&*store, Span::ALL).await;
+    let entries = all(&*store, EntryRange::ALL).await;
     let numbers: BTreeSet<_> = entries.iter().map(|entry| entry.id.get()).collect();
     assert_eq!(
         (entries.len(), numbers.len(), numbers.last()),
@@ -226,18 +243,18 @@ async fn anchors_are_found(store: &dyn TapeStore) {
         let marks = store.anchors(&tape(), search).await.unwrap();
         marks.iter().map(|mark| mark.id.get()).collect::<Vec<_>>()
     };
-    assert_eq!(found(AnchorSearch::All).await, [1, 2, 3, 4]);
-    assert_eq!(found(AnchorSearch::Latest(1)).await, [4]);
-    assert_eq!(found(AnchorSearch::Latest(3)).await, [2, 3, 4]);
-    assert_eq!(found(AnchorSearch::LatestNamed("a".to_owned())).await, [3]);
+    assert_eq!(found(AnchorQuery::All).await, [1, 2, 3, 4]);
+    assert_eq!(found(AnchorQuery::Latest(1)).await, [4]);
+    assert_eq!(found(AnchorQuery::Latest(3)).await, [2, 3, 4]);
+    assert_eq!(found(AnchorQuery::LatestNamed("a".to_owned())).await, [3]);
     assert!(
-        found(AnchorSearch::LatestNamed("z".to_owned()))
+        found(AnchorQuery::LatestNamed("z".to_owned()))
             .await
             .is_empty()
     );
-    let marks = store.anchors(&tape(), AnchorSearch::All).await.unwrap();
+    let marks = store.anchors(&tape(), AnchorQuery::All).await.unwrap();
     let after =
-        |name: &str, position: Position| AnchorSearch::FirstNamedAfter(name.to_owned(), position);
+        |name: &str, position: Position| AnchorQuery::FirstNamedAfter(name.to_owned(), position);
     assert_eq!(found(after("a", marks[0].position)).await, [3]);
     assert!(found(after("b", marks[1].position)).await.is_empty());
 }
@@ -338,13 +355,13 @@ async fn resets_replace_everything(store: &dyn TapeStore) {
             numbered(3),
         ]
     });
-    let reset = Reset {
+    let reset = ResetRequest {
         archive: Some("20260102T030405Z".to_owned()),
         opening,
     };
     let outcome = store.reset(&tape(), reset).await.unwrap();
     assert_eq!(outcome.ids, [1, 2].map(EntryId::new));
-    let entries = all(store, Span::ALL).await;
+    let entries = all(store, EntryRange::ALL).await;
     assert_eq!(entries.len(), 2);
     assert_eq!(
         entries[0].payload["state"]["archived"].as_str(),
@@ -356,8 +373,11 @@ async fn resets_replace_everything(store: &dyn TapeStore) {
         store.append(&tape(), vec![numbered(4)]).await.unwrap().ids,
         [EntryId::new(3)]
     );
-    store.reset(&tape(), Reset::empty(None)).await.unwrap();
-    assert!(all(store, Span::ALL).await.is_empty());
+    store
+        .reset(&tape(), ResetRequest::empty(None))
+        .await
+        .unwrap();
+    assert!(all(store, EntryRange::ALL).await.is_empty());
     assert_eq!(
         store.append(&tape(), vec![numbered(5)]).await.unwrap().ids,
         [EntryId::new(1)]
@@ -370,7 +390,7 @@ async fn archives_have_unique_names(store: &dyn TapeStore) {
     for _ in 0..3 {
         names.insert(store.archive(&tape(), "20260102T030405Z").await.unwrap());
     }
-    let reset = Reset::empty(Some("20260102T030405Z".to_owned()));
+    let reset = ResetRequest::empty(Some("20260102T030405Z".to_owned()));
     names.insert(store.reset(&tape(), reset).await.unwrap().archived.unwrap());
     assert_eq!(names.len(), 4);
 }
@@ -383,26 +403,35 @@ async fn listings_tell_tapes_apart(store: &dyn TapeStore) {
         store.append(tape, vec![numbered(1)]).await.unwrap();
     }
     assert_eq!(
-        store.list(Listing::Sessions).await.unwrap(),
+        store.list(TapeListFilter::Sessions).await.unwrap(),
         [main.clone(), other.clone()]
     );
     assert_eq!(
-        store.list(Listing::Sidecars(main.clone())).await.unwrap(),
+        store
+            .list(TapeListFilter::Sidecars(main.clone()))
+            .await
+            .unwrap(),
         std::slice::from_ref(&sidecar)
     );
     assert_eq!(
-        store.list(Listing::AllSidecars).await.unwrap(),
+        store.list(TapeListFilter::AllSidecars).await.unwrap(),
         std::slice::from_ref(&sidecar)
     );
     assert_eq!(
-        store.list(Listing::Forks(main)).await.unwrap(),
+        store.list(TapeListFilter::Forks(main)).await.unwrap(),
         [fork.clone(), sidecar_fork.clone()]
     );
     assert_eq!(
-        store.list(Listing::AllForks).await.unwrap(),
+        store.list(TapeListFilter::AllForks).await.unwrap(),
         [fork, sidecar_fork]
     );
-    assert!(store.list(Listing::Forks(other)).await.unwrap().is_empty());
+    assert!(
+        store
+            .list(TapeListFilter::Forks(other))
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 async fn discarded_tapes_are_gone(store: &dyn TapeStore) {
@@ -410,21 +439,27 @@ async fn discarded_tapes_are_gone(store: &dyn TapeStore) {
     store.append(&journal, vec![numbered(1)]).await.unwrap();
     store.discard(&journal).await.unwrap();
     store.discard(&journal).await.unwrap();
-    assert!(store.list(Listing::AllForks).await.unwrap().is_empty());
+    assert!(
+        store
+            .list(TapeListFilter::AllForks)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     assert_eq!(store.summary(&journal).await.unwrap().entries, 0);
 }
 
 async fn a_lease_has_one_holder(store: &dyn TapeStore) {
-    let first = store.lease(&tape(), Wait::No).await.unwrap();
-    let refused = store.lease(&tape(), Wait::No).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Busy);
+    let first = store.lease(&tape(), LeaseWait::No).await.unwrap();
+    let refused = store.lease(&tape(), LeaseWait::No).await.unwrap_err();
+    assert_eq!(refused.kind(), TapeErrorKind::Busy);
     assert!(store.lease_holder(&tape()).await.unwrap().is_some());
     let other = TapeName::new("a__b").unwrap();
     assert_eq!(store.lease_holder(&other).await.unwrap(), None);
-    let second = store.lease(&other, Wait::No).await.unwrap();
+    let second = store.lease(&other, LeaseWait::No).await.unwrap();
     drop(first);
     assert_eq!(store.lease_holder(&tape()).await.unwrap(), None);
-    drop(store.lease(&tape(), Wait::Forever).await.unwrap());
+    drop(store.lease(&tape(), LeaseWait::Forever).await.unwrap());
     drop(second);
 }
 
@@ -437,6 +472,6 @@ async fn blobs_are_stored_once(store: &dyn TapeStore) {
     blobs.remove(&id).await.unwrap();
     assert_eq!(
         blobs.get(&id).await.unwrap_err().kind(),
-        ErrorKind::NotFound
+        TapeErrorKind::NotFound
     );
 }

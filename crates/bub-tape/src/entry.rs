@@ -43,7 +43,7 @@ impl fmt::Display for EntryId {
 
 /// What an entry records. The set is open: unknown kinds are kept as they were read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum EntryKind {
     /// A chat message, payload as the model sees it.
     Message,
     /// A system prompt, `{content}`.
@@ -62,7 +62,7 @@ pub enum Kind {
     Other(String),
 }
 
-impl Kind {
+impl EntryKind {
     /// The spelling on the tape.
     pub fn as_str(&self) -> &str {
         match self {
@@ -78,7 +78,7 @@ impl Kind {
     }
 }
 
-impl From<&str> for Kind {
+impl From<&str> for EntryKind {
     fn from(name: &str) -> Self {
         match name {
             "message" => Self::Message,
@@ -93,7 +93,7 @@ impl From<&str> for Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for EntryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -107,7 +107,7 @@ pub struct Entry {
     /// Assigned by the store.
     pub id: EntryId,
     /// What is recorded.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// The fact itself; its shape depends on `kind`.
     pub payload: Map<String, Value>,
     /// Facts about the fact, such as `run_id` or `context: false`.
@@ -120,7 +120,7 @@ pub struct Entry {
 
 impl Entry {
     /// An entry of any kind, dated now.
-    pub fn new(kind: Kind, payload: Map<String, Value>) -> Self {
+    pub fn new(kind: EntryKind, payload: Map<String, Value>) -> Self {
         Self {
             id: EntryId::default(),
             kind,
@@ -134,19 +134,19 @@ impl Entry {
     /// A plain chat message.
     pub fn message(role: &str, content: impl Into<Value>) -> Self {
         Self::new(
-            Kind::Message,
+            EntryKind::Message,
             object([("role", role.into()), ("content", content.into())]),
         )
     }
 
     /// A chat message whose payload is already in the shape of the model API.
     pub fn raw_message(payload: Map<String, Value>) -> Self {
-        Self::new(Kind::Message, payload)
+        Self::new(EntryKind::Message, payload)
     }
 
     /// A system prompt.
     pub fn system(content: &str) -> Self {
-        Self::new(Kind::System, object([("content", content.into())]))
+        Self::new(EntryKind::System, object([("content", content.into())]))
     }
 
     /// A checkpoint. Without a state the key is absent, as in the original.
@@ -155,7 +155,7 @@ impl Entry {
         if let Some(state) = state {
             payload.insert("state".to_owned(), state);
         }
-        Self::new(Kind::Anchor, payload)
+        Self::new(EntryKind::Anchor, payload)
     }
 
     /// Something that happened. Without data the key is absent.
@@ -164,7 +164,7 @@ impl Entry {
         if let Some(data) = data {
             payload.insert("data".to_owned(), data);
         }
-        Self::new(Kind::Event, payload)
+        Self::new(EntryKind::Event, payload)
     }
 
     /// A failure.
@@ -173,18 +173,18 @@ impl Entry {
         if let Some(details) = details {
             payload.insert("details".to_owned(), details);
         }
-        Self::new(Kind::Error, payload)
+        Self::new(EntryKind::Error, payload)
     }
 
     /// The tool calls of one model response. `meta.call_ids` names the calls.
     pub fn tool_call(calls: Vec<Value>) -> Self {
         let ids = call_ids(&calls);
-        Self::new(Kind::ToolCall, object([("calls", calls.into())])).with_meta("call_ids", ids)
+        Self::new(EntryKind::ToolCall, object([("calls", calls.into())])).with_meta("call_ids", ids)
     }
 
     /// The results of one model response's calls, by position.
     pub fn tool_result(results: Vec<Value>) -> Self {
-        Self::new(Kind::ToolResult, object([("results", results.into())]))
+        Self::new(EntryKind::ToolResult, object([("results", results.into())]))
     }
 
     /// Adds one key to `meta`.

@@ -67,7 +67,7 @@ pub enum TapeError {
 /// The class of a [`TapeError`], for callers that only decide what to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ErrorKind {
+pub enum TapeErrorKind {
     /// Ask for something else.
     NotFound,
     /// Correct the request.
@@ -82,13 +82,15 @@ pub enum ErrorKind {
 
 impl TapeError {
     /// What to do about it.
-    pub fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> TapeErrorKind {
         match self {
-            Self::NotFound(_) => ErrorKind::NotFound,
-            Self::InvalidInput(_) => ErrorKind::InvalidInput,
-            Self::Busy { .. } => ErrorKind::Busy,
-            Self::NoSpace { .. } | Self::NotDurable { .. } => ErrorKind::Retry,
-            Self::Denied { .. } | Self::Damaged { .. } | Self::Io { .. } => ErrorKind::Environment,
+            Self::NotFound(_) => TapeErrorKind::NotFound,
+            Self::InvalidInput(_) => TapeErrorKind::InvalidInput,
+            Self::Busy { .. } => TapeErrorKind::Busy,
+            Self::NoSpace { .. } | Self::NotDurable { .. } => TapeErrorKind::Retry,
+            Self::Denied { .. } | Self::Damaged { .. } | Self::Io { .. } => {
+                TapeErrorKind::Environment
+            }
         }
     }
 

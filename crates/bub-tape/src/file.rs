@@ -21,29 +21,29 @@
 mod batch;
 mod blobs;
 mod commit;
-mod core;
+mod context;
+mod fd_limit;
+mod filtered_read;
 mod index;
-mod layout;
 mod lease;
 mod lines;
-mod mend;
+mod lock_record;
+mod open_tapes;
+mod paths;
 mod read;
-mod record;
+mod recovery;
+mod repair;
 mod replace;
 mod scan;
-mod settle;
-mod shared;
-mod sift;
-mod slots;
 mod snapshot;
-mod thrift;
-mod tidy;
+mod tape_file;
+mod unused;
 mod verify;
 
 pub use self::{
-    mend::Repaired,
-    tidy::{Leftover, LeftoverKind},
-    verify::{Damage, Verdict},
+    repair::RepairReport,
+    unused::{UnusedFile, UnusedFileKind},
+    verify::{Damage, VerifyReport},
 };
 
 use std::{
@@ -57,17 +57,17 @@ use futures_util::StreamExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use self::{
-    batch::{Batch, Pending},
+    batch::{Batch, PendingBatch},
     blobs::FileBlobs,
-    layout::Layout,
-    shared::{Shared, missing_is_none},
-    slots::Slots,
-    thrift::Thrift,
+    context::{StoreContext, missing_is_none},
+    fd_limit::FdLimitFs,
+    open_tapes::OpenTapes,
+    paths::StorePaths,
 };
 use crate::{
-    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease,
-    Listing, Reset, ResetOutcome, Result, Sieve, Span, Summary, TapeError, TapeName, TapeStore,
-    Wait,
+    AnchorMark, AnchorQuery, AppendReceipt, BlobStore, BoxFuture, Entry, EntryId, EntryRange,
+    EntryStream, Lease, LeaseWait, LineFilter, ResetOutcome, ResetRequest, Result, TapeError,
+    TapeListFilter, TapeName, TapeStore, TapeSummary,
     fs::{Fs, RealFs},
 };
 
@@ -82,13 +82,13 @@ pub enum Durability {
 }
 
 /// So many entries are read sooner than the list of all anchors.
-const NEAR_IDS: i64 = 1_000;
+const MAX_SCAN_BACK: i64 = 1_000;
 
 /// A directory of tapes. Clones share their open files.
 #[derive(Debug, Clone)]
 pub struct FileStore {
-    shared: Arc<Shared>,
-    slots: Arc<Slots>,
+    store_context: Arc<StoreContext>,
+    open_tapes: Arc<OpenTapes>,
 }
 
 impl FileStore {
@@ -99,70 +99,78 @@ impl FileStore {
 
     /// The same on another file system.
     pub fn with_fs(root: impl Into<PathBuf>, durability: Durability, fs: Arc<dyn Fs>) -> Self {
-        let slots = Arc::new_cyclic(|slots| {
-            let fs = Arc::new(Thrift {
+        let open_tapes = Arc::new_cyclic(|open_tapes| {
+            let fs = Arc::new(FdLimitFs {
                 fs,
-                slots: Weak::clone(slots),
+                open_tapes: Weak::clone(open_tapes),
             });
-            Slots::new(Arc::new(Shared {
+            OpenTapes::new(Arc::new(StoreContext {
                 fs,
-                layout: Layout::new(root.into()),
+                layout: StorePaths::new(root.into()),
                 durability,
             }))
         });
         Self {
-            shared: Arc::clone(&slots.shared),
-            slots,
+            store_context: Arc::clone(&open_tapes.store_context),
+            open_tapes,
         }
     }
 
     /// Deletes the index of a tape and makes it again.
-    pub async fn reindex(&self, tape: &TapeName) -> Result<Summary> {
-        let slot = self.slots.get(tape);
+    pub async fn reindex(&self, tape: &TapeName) -> Result<TapeSummary> {
+        let slot = self.open_tapes.get(tape);
         blocking(move || slot.core().rebuild()).await
     }
 
     /// The file of a tape, whether it exists or not.
     pub fn path(&self, tape: &TapeName) -> PathBuf {
-        self.shared.layout.tape(tape)
+        self.store_context.layout.tape(tape)
     }
 
-    fn list_now(shared: &Shared, listing: &Listing) -> Result<Vec<TapeName>> {
-        let directory = match listing {
-            Listing::Forks(_) | Listing::AllForks => shared.layout.forks(),
-            Listing::Sessions
-            | Listing::SessionsSince(_)
-            | Listing::Sidecars(_)
-            | Listing::AllSidecars => shared.layout.root().to_path_buf(),
+    fn list_now(
+        store_context: &StoreContext,
+        list_filter: &TapeListFilter,
+    ) -> Result<Vec<TapeName>> {
+        let directory = match list_filter {
+            TapeListFilter::Forks(_) | TapeListFilter::AllForks => store_context.layout.forks(),
+            TapeListFilter::Sessions
+            | TapeListFilter::SessionsSince(_)
+            | TapeListFilter::Sidecars(_)
+            | TapeListFilter::AllSidecars => store_context.layout.root().to_path_buf(),
         };
-        let names = missing_is_none(shared.fs.read_dir(&directory));
+        let names = missing_is_none(store_context.fs.read_dir(&directory));
         let names = names
-            .map_err(|error| shared.error("list", &directory, error))?
+            .map_err(|error| store_context.error("list", &directory, error))?
             .unwrap_or_default();
         let stems = names.iter().filter_map(|name| name.strip_suffix(".jsonl"));
         let mut tapes: Vec<_> = stems.filter_map(|stem| TapeName::new(stem).ok()).collect();
-        tapes.retain(|tape| listing.includes(tape));
-        if let Listing::SessionsSince(since) = listing {
-            let modified =
-                |tape: &TapeName| shared.fs.stat(&shared.layout.tape(tape)).ok()?.modified;
+        tapes.retain(|tape| list_filter.includes(tape));
+        if let TapeListFilter::SessionsSince(since) = list_filter {
+            let modified = |tape: &TapeName| {
+                store_context
+                    .fs
+                    .stat(&store_context.layout.tape(tape))
+                    .ok()?
+                    .modified
+            };
             tapes.retain(|tape| modified(tape).is_none_or(|modified| modified >= *since));
         }
         tapes.sort();
         Ok(tapes)
     }
 
-    async fn append_batch(&self, tape: &TapeName, entries: Vec<Entry>) -> Result<Appended> {
+    async fn append_batch(&self, tape: &TapeName, entries: Vec<Entry>) -> Result<AppendReceipt> {
         if entries.is_empty() {
-            return Ok(Appended { ids: Vec::new() });
+            return Ok(AppendReceipt { ids: Vec::new() });
         }
-        let slot = self.slots.get(tape);
+        let slot = self.open_tapes.get(tape);
         let (reply, answer) = oneshot::channel();
-        slot.enqueue(Pending {
+        slot.enqueue(PendingBatch {
             batch: Batch::new(entries),
             reply,
         });
         // Into the page cache of a free tape it is quicker than waking another thread.
-        if self.shared.durability == Durability::Always || !slot.drain_if_free() {
+        if self.store_context.durability == Durability::Always || !slot.try_drain() {
             blocking(move || {
                 slot.drain();
                 Ok(())
@@ -175,14 +183,14 @@ impl FileStore {
     /// An anchor behind that id, not far behind it: reading backwards from there finds the entry soon.
     async fn anchor_beyond(&self, tape: &TapeName, id: EntryId) -> Result<Option<AnchorMark>> {
         let last = self
-            .anchors(tape, AnchorSearch::Latest(1))
+            .anchors(tape, AnchorQuery::Latest(1))
             .await?
             .pop()
             .filter(|last| last.id > id);
         match last {
             // What is asked for is usually recent; only for the rest is it worth going through all anchors.
-            Some(last) if last.id.get() - id.get() > NEAR_IDS => {
-                let marks = self.anchors(tape, AnchorSearch::All).await?;
+            Some(last) if last.id.get() - id.get() > MAX_SCAN_BACK => {
+                let marks = self.anchors(tape, AnchorQuery::All).await?;
                 Ok(marks.into_iter().find(|mark| mark.id > id))
             }
             last => Ok(last),
@@ -196,7 +204,9 @@ impl FileStore {
         };
         let start = self.anchor_beyond(tape, *highest).await?;
         let span = start
-            .map_or(Span::ALL, |mark| Span::ALL.before(mark.position))
+            .map_or(EntryRange::ALL, |mark| {
+                EntryRange::ALL.before(mark.position)
+            })
             .newest_first();
         let mut stream = self.read(tape, span);
         let mut found = Vec::new();
@@ -214,43 +224,48 @@ impl FileStore {
 }
 
 impl TapeStore for FileStore {
-    fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>> {
+    fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
         // Journals of forks are few, and every turn asks for them.
-        if matches!(listing, Listing::Forks(_)) {
-            return Box::pin(std::future::ready(Self::list_now(&self.shared, &listing)));
+        if matches!(list_filter, TapeListFilter::Forks(_)) {
+            return Box::pin(std::future::ready(Self::list_now(
+                &self.store_context,
+                &list_filter,
+            )));
         }
-        let shared = Arc::clone(&self.shared);
-        Box::pin(blocking(move || Self::list_now(&shared, &listing)))
+        let store_context = Arc::clone(&self.store_context);
+        Box::pin(blocking(move || {
+            Self::list_now(&store_context, &list_filter)
+        }))
     }
 
     fn append<'a>(
         &'a self,
         tape: &'a TapeName,
         batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<Appended>> {
+    ) -> BoxFuture<'a, Result<AppendReceipt>> {
         Box::pin(self.append_batch(tape, batch))
     }
 
-    fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
+    fn read<'a>(&'a self, tape: &'a TapeName, span: EntryRange) -> EntryStream<'a> {
         read::entries(
-            Arc::clone(&self.shared),
-            self.slots.get(tape),
+            Arc::clone(&self.store_context),
+            self.open_tapes.get(tape),
             tape.clone(),
             span,
         )
     }
 
-    fn sift<'a>(
+    fn read_filtered<'a>(
         &'a self,
         tape: &'a TapeName,
-        span: Span,
-        sieve: Arc<dyn Sieve>,
+        span: EntryRange,
+        line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
-        sift::entries(
-            Arc::clone(&self.shared),
-            self.slots.get(tape),
+        filtered_read::entries(
+            Arc::clone(&self.store_context),
+            self.open_tapes.get(tape),
             tape.clone(),
-            (span, sieve),
+            (span, line_filter),
         )
     }
 
@@ -265,60 +280,65 @@ impl TapeStore for FileStore {
     fn anchors<'a>(
         &'a self,
         tape: &'a TapeName,
-        search: AnchorSearch,
+        search: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
-        let slot = self.slots.get(tape);
-        if let (AnchorSearch::Latest(1), Some(last)) = (
+        let slot = self.open_tapes.get(tape);
+        if let (AnchorQuery::Latest(1), Some(last)) = (
             &search,
-            slot.if_known(|core, _| core.index.summary.last_anchor.clone()),
+            slot.try_with_snapshot(|core, _| core.index.summary.last_anchor.clone()),
         ) {
             return Box::pin(std::future::ready(Ok(last.into_iter().collect())));
         }
         Box::pin(blocking(move || slot.core().anchors(&search)))
     }
 
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>> {
-        let slot = self.slots.get(tape);
-        if let Some(summary) = slot.if_known(|core, _| core.index.summary.clone()) {
+    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
+        let slot = self.open_tapes.get(tape);
+        if let Some(summary) = slot.try_with_snapshot(|core, _| core.index.summary.clone()) {
             return Box::pin(std::future::ready(Ok(summary)));
         }
         Box::pin(blocking(move || slot.core().summary()))
     }
 
     fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>> {
-        let (slot, stamp) = (self.slots.get(tape), stamp.to_owned());
+        let (slot, stamp) = (self.open_tapes.get(tape), stamp.to_owned());
         Box::pin(blocking(move || slot.core().archive(&stamp)))
     }
 
     fn reset<'a>(
         &'a self,
         tape: &'a TapeName,
-        reset: Reset,
+        reset: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>> {
-        let slot = self.slots.get(tape);
+        let slot = self.open_tapes.get(tape);
         Box::pin(blocking(move || slot.core().reset(reset)))
     }
 
     fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
-        let slot = self.slots.get(tape);
+        let slot = self.open_tapes.get(tape);
         Box::pin(blocking(move || slot.core().discard()))
     }
 
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>> {
-        Box::pin(wait.poll(move || lease::try_lease(&self.shared, tape, || self.slots.pin(tape))))
+    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
+        Box::pin(wait.poll(move || {
+            lease::try_lease(&self.store_context, tape, || self.open_tapes.pin(tape))
+        }))
     }
 
     fn lease_holder<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Option<String>>> {
-        Box::pin(std::future::ready(Ok(lease::held_by(&self.shared, tape))))
+        Box::pin(std::future::ready(Ok(lease::held_by(
+            &self.store_context,
+            tape,
+        ))))
     }
 
     fn blobs(&self) -> Arc<dyn BlobStore> {
-        Arc::new(FileBlobs(Arc::clone(&self.shared)))
+        Arc::new(FileBlobs(Arc::clone(&self.store_context)))
     }
 }
 
 /// So much file work is done at one time: more threads only cost memory, a disk has no use for them.
-static HANDS: LazyLock<Semaphore> = LazyLock::new(|| {
+static IO_PERMITS: LazyLock<Semaphore> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Semaphore::new((4 * cores).clamp(8, 64))
 });
@@ -338,11 +358,11 @@ pub(crate) async fn blocking<T: Send + 'static>(
             done
         }
     };
-    let done = if let Ok(hand) = HANDS.try_acquire() {
+    let done = if let Ok(hand) = IO_PERMITS.try_acquire() {
         runtime.spawn_blocking(with(Some(hand))).await
     } else {
         let queued =
-            async move { tokio::task::spawn_blocking(with(HANDS.acquire().await.ok())).await };
+            async move { tokio::task::spawn_blocking(with(IO_PERMITS.acquire().await.ok())).await };
         runtime.spawn(queued).await.unwrap_or_else(Err)
     };
     done.unwrap_or_else(|_| Err(interrupted()))

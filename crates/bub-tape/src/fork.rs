@@ -5,8 +5,8 @@
 //! carries `meta.fork`; so a merge that was interrupted is neither lost nor done twice. A journal whose owner died is
 //! found by [`recover`] when the tape is opened next.
 
-mod overlay;
 mod recover;
+mod store;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -19,15 +19,15 @@ use std::{
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
 
-use self::overlay::{Journal, Overlay};
-pub use self::recover::{Recovered, recover, recover_all};
+pub use self::recover::{ForkRecovery, recover, recover_all};
+use self::store::{ForkJournal, ForkStore};
 use crate::{
-    AnchorSearch, Entry, EntryId, Kind, Lease, Reset, Result, Span, Tape, TapeError, TapeName,
-    TapeStore, Wait, entry::object,
+    AnchorQuery, Entry, EntryId, EntryKind, EntryRange, Lease, LeaseWait, ResetRequest, Result,
+    Tape, TapeError, TapeName, TapeStore, entry::object,
 };
 
 /// The kind of a journal's first entry. It never reaches a tape.
-const HEADER: &str = "fork";
+const HEADER_KIND: &str = "fork";
 
 /// What shall become of a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct Fork {
 
 /// What a merge did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Merged {
+pub struct MergeReport {
     /// How many entries reached the tape and its sidecars.
     pub entries: usize,
 }
@@ -73,8 +73,8 @@ impl Tape {
     pub async fn fork(&self, merge_back: MergeBack) -> Result<Fork> {
         let id = new_id();
         let journal = self.name().fork(&id)?;
-        let lease = self.store().lease(&journal, Wait::No).await?;
-        let header = Header {
+        let lease = self.store().lease(&journal, LeaseWait::No).await?;
+        let header = ForkHeader {
             merge_back,
             base: self.summary().await?.max_id,
             reset: false,
@@ -86,14 +86,14 @@ impl Tape {
             let journal = name.fork(&id)?;
             sidecars.push((name, journal));
         }
-        let mut managed = vec![Journal::new(self.name().clone(), journal.clone())];
+        let mut managed = vec![ForkJournal::new(self.name().clone(), journal.clone())];
         managed.extend(
             sidecars
                 .iter()
-                .map(|(name, journal)| Journal::new(name.clone(), journal.clone())),
+                .map(|(name, journal)| ForkJournal::new(name.clone(), journal.clone())),
         );
-        let overlay = Overlay::new(Arc::clone(self.store()), managed, merge_back);
-        let tape = self.clone().with_store(Arc::new(overlay));
+        let fork_store = ForkStore::new(Arc::clone(self.store()), managed, merge_back);
+        let tape = self.clone().with_store(Arc::new(fork_store));
         let parent = Arc::clone(self.store());
         Ok(Fork {
             tape,
@@ -119,16 +119,16 @@ impl Fork {
     }
 
     /// Merges or throws away, as was said when it was opened.
-    pub async fn finish(self) -> Result<Merged> {
+    pub async fn finish(self) -> Result<MergeReport> {
         match self.merge_back {
             MergeBack::Yes => self.merge().await,
-            MergeBack::No => self.discard().await.map(|()| Merged { entries: 0 }),
+            MergeBack::No => self.discard().await.map(|()| MergeReport { entries: 0 }),
         }
     }
 
     /// Appends everything to the parent: sidecars first, then the tape, each as one batch.
-    pub async fn merge(self) -> Result<Merged> {
-        let merge = Merge {
+    pub async fn merge(self) -> Result<MergeReport> {
+        let merge = ForkMerger {
             store: &*self.parent,
             main: self.tape.name(),
             id: &self.id,
@@ -147,7 +147,7 @@ impl Fork {
 
 /// The first entry of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Header {
+struct ForkHeader {
     merge_back: MergeBack,
     /// The parent's highest id when the fork was opened.
     base: EntryId,
@@ -155,18 +155,18 @@ struct Header {
     reset: bool,
 }
 
-impl Header {
+impl ForkHeader {
     fn entry(self) -> Entry {
         let payload = object([
             ("merge_back", (self.merge_back == MergeBack::Yes).into()),
             ("base", json!(self.base)),
             ("reset", self.reset.into()),
         ]);
-        Entry::new(Kind::from(HEADER), payload)
+        Entry::new(EntryKind::from(HEADER_KIND), payload)
     }
 
     fn read(entry: &Entry) -> Option<Self> {
-        if entry.kind.as_str() != HEADER {
+        if entry.kind.as_str() != HEADER_KIND {
             return None;
         }
         let flag = |key: &str| entry.payload.get(key).and_then(Value::as_bool);
@@ -183,20 +183,20 @@ impl Header {
 }
 
 /// Merging journals into the tapes they belong to; every step may be repeated after a crash.
-struct Merge<'a> {
+struct ForkMerger<'a> {
     store: &'a dyn TapeStore,
     main: &'a TapeName,
     id: &'a str,
 }
 
-impl Merge<'_> {
+impl ForkMerger<'_> {
     /// The main journal goes last: as long as it is there, recovery knows that something is left to do.
     async fn all(
         &self,
         journal: &TapeName,
         sidecars: &[(TapeName, TapeName)],
         mut notes: Vec<Entry>,
-    ) -> Result<Merged> {
+    ) -> Result<MergeReport> {
         let mut entries = 0;
         for (target, journal) in sidecars {
             match self.one(target, journal, Vec::new()).await {
@@ -219,7 +219,7 @@ impl Merge<'_> {
             tracing::warn!(tape = %self.main, fork = self.id, "fork.sidecar_left");
         }
         tracing::debug!(tape = %self.main, fork = self.id, entries, "fork.merged");
-        Ok(Merged { entries })
+        Ok(MergeReport { entries })
     }
 
     /// Merges one journal with some notes behind it, unless that was done before.
@@ -240,7 +240,7 @@ impl Merge<'_> {
             self.store
                 .reset(
                     target,
-                    Reset {
+                    ResetRequest {
                         archive: None,
                         opening: Box::new(move |_| batch),
                     },
@@ -253,8 +253,8 @@ impl Merge<'_> {
     }
 
     /// Looks for the mark of the merge among what was written since the fork was opened.
-    async fn was_merged(&self, target: &TapeName, header: Header) -> Result<bool> {
-        let mut newest = self.store.read(target, Span::ALL.newest_first());
+    async fn was_merged(&self, target: &TapeName, header: ForkHeader) -> Result<bool> {
+        let mut newest = self.store.read(target, EntryRange::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose()? {
             if entry.meta.get("fork").and_then(Value::as_str) == Some(self.id) {
                 return Ok(true);
@@ -270,9 +270,9 @@ impl Merge<'_> {
 async fn read_journal(
     store: &dyn TapeStore,
     journal: &TapeName,
-) -> Result<Option<(Header, Vec<Entry>)>> {
-    let mut entries: Vec<Entry> = store.read(journal, Span::ALL).try_collect().await?;
-    let Some(header) = entries.first().and_then(Header::read) else {
+) -> Result<Option<(ForkHeader, Vec<Entry>)>> {
+    let mut entries: Vec<Entry> = store.read(journal, EntryRange::ALL).try_collect().await?;
+    let Some(header) = entries.first().and_then(ForkHeader::read) else {
         return Ok(None);
     };
     entries.remove(0);
@@ -288,8 +288,8 @@ fn sidecar_failure(target: &TapeName, error: &TapeError) -> Entry {
 }
 
 fn new_id() -> String {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    static NEXT_FORK_NUMBER: AtomicU64 = AtomicU64::new(0);
+    let count = NEXT_FORK_NUMBER.fetch_add(1, Ordering::Relaxed);
     format!(
         "{:016x}",
         RandomState::new().hash_one((std::process::id(), count))
@@ -297,6 +297,6 @@ fn new_id() -> String {
 }
 
 /// Keeps the search type in one place for the overlay.
-fn latest_named(name: &str) -> AnchorSearch {
-    AnchorSearch::LatestNamed(name.to_owned())
+fn latest_named(name: &str) -> AnchorQuery {
+    AnchorQuery::LatestNamed(name.to_owned())
 }

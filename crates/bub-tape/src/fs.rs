@@ -117,7 +117,7 @@ impl dyn FsFile + '_ {
 pub struct RealFs;
 
 /// A pipe has no end, and a link to nowhere would put a file outside the store.
-fn refuse_odd_file(path: &Path) -> io::Result<()> {
+fn reject_special_file(path: &Path) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else {
         return Ok(());
     };
@@ -142,7 +142,7 @@ impl Fs for RealFs {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn FsFile>> {
-        refuse_odd_file(path)?;
+        reject_special_file(path)?;
         let mut options = OpenOptions::new();
         options.mode(0o600);
         match mode {

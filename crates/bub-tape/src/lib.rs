@@ -21,7 +21,6 @@
 //! ```
 
 mod blob;
-mod chat;
 pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -33,42 +32,46 @@ mod fork;
 pub mod fs;
 mod json;
 mod lifecycle;
+mod line_filter;
 pub mod media;
 mod memory;
-mod names;
 mod query;
 mod search;
 mod sidecar;
-mod sieve;
+mod step_record;
 mod store;
 mod summary;
 mod tape;
+mod tape_name;
 mod time;
 mod view;
 
 pub use blob::{BlobId, BlobStore};
-pub use chat::ChatStep;
 pub use context::{AnchorSelector, Selector, TapeContext};
-pub use entry::{Entry, EntryId, Kind};
-pub use error::{ErrorKind, TapeError};
-pub use file::{Damage, Durability, FileStore, Leftover, LeftoverKind, Repaired, Verdict};
-pub use fork::{Fork, MergeBack, Merged, Recovered, recover, recover_all};
-pub use json::parse_lossy;
-pub use memory::MemoryStore;
-pub use names::{SESSION_START, TapeName};
-pub use query::{DateRange, Order, Query, Window};
-pub use search::{Found, Hit, SEARCH_MARKER, Search};
-pub use sidecar::Sidecar;
-pub use sieve::Sieve;
-pub use store::{
-    AnchorMark, AnchorSearch, Appended, BoxFuture, EntryStream, Lease, Listing, Opening, Position,
-    Reset, ResetOutcome, Span, TapeStore, Wait,
+pub use entry::{Entry, EntryId, EntryKind};
+pub use error::{TapeError, TapeErrorKind};
+pub use file::{
+    Damage, Durability, FileStore, RepairReport, UnusedFile, UnusedFileKind, VerifyReport,
 };
-pub use summary::{SessionInfo, Summary, Usage};
+pub use fork::{Fork, ForkRecovery, MergeBack, MergeReport, recover, recover_all};
+pub use json::parse_lossy;
+pub use line_filter::LineFilter;
+pub use memory::MemoryStore;
+pub use query::{AnchorWindow, DateRange, Order, Query};
+pub use search::{SEARCH_MARKER, Search, SearchHit, SearchResults};
+pub use sidecar::Sidecar;
+pub use step_record::StepRecord;
+pub use store::{
+    AnchorMark, AnchorQuery, AppendReceipt, BoxFuture, EntryRange, EntryStream, InitialEntriesFn,
+    Lease, LeaseWait, Position, ResetOutcome, ResetRequest, TapeListFilter, TapeStore,
+};
+pub use summary::{RecordedUsage, SessionInfo, TapeSummary};
 pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};
+pub use tape_name::{SESSION_START, TapeName};
 pub use time::{archive_stamp, now_iso, run_id};
 pub use view::{
-    INTERRUPTED, Message, OPENING_LINE, REPLACES, TOOL_DONE, View, ViewOptions, tool_done,
+    ChatMessage, INTERRUPTED_RESULT, OPENING_LINE, REPLACES_KEY, TOOL_DONE_EVENT, View,
+    ViewOptions, tool_done,
 };
 
 /// What every fallible operation of this crate returns.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Entry, Reset, ResetReport, Result, SESSION_START, SessionInfo, Tape, TapeName,
+    Entry, ResetReport, ResetRequest, Result, SESSION_START, SessionInfo, Tape, TapeName,
     tape::handoff_entries, time,
 };
 
@@ -16,7 +16,7 @@ impl Tape {
         let stamp = archive.then(time::archive_stamp);
         let session = self.summary().await?.session;
         let opening = move |archived: Option<&str>| opening_entries(session.as_ref(), archived);
-        let reset = Reset {
+        let reset = ResetRequest {
             archive: stamp.clone(),
             opening: Box::new(opening),
         };
@@ -72,7 +72,7 @@ impl Tape {
                 return Ok(events);
             }
         }
-        let reset = self.store().reset(&tape, Reset::empty(None)).await;
+        let reset = self.store().reset(&tape, ResetRequest::empty(None)).await;
         events.push(sidecar_event(
             "sidecar.reset",
             name,

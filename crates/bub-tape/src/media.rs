@@ -6,11 +6,11 @@
 
 use serde_json::{Value, json};
 
-use crate::{BlobId, BlobStore, Entry, Kind, Result};
+use crate::{BlobId, BlobStore, Entry, EntryKind, Result};
 
 /// Moves the media of a message into blobs. Other kinds only lose theirs: an event repeats what a message already holds.
 pub async fn detach(blobs: &dyn BlobStore, mut entry: Entry) -> Result<Entry> {
-    if entry.kind != Kind::Message {
+    if entry.kind != EntryKind::Message {
         drop_media(&mut entry);
         return Ok(entry);
     }

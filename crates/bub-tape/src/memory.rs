@@ -9,33 +9,33 @@ use std::{
 use futures_util::stream;
 
 use crate::{
-    AnchorMark, AnchorSearch, Appended, BlobId, BlobStore, BoxFuture, Entry, EntryId, EntryStream,
-    Lease, Listing, Order, Position, Reset, ResetOutcome, Result, Span, Summary, TapeError,
-    TapeName, TapeStore, Wait,
+    AnchorMark, AnchorQuery, AppendReceipt, BlobId, BlobStore, BoxFuture, Entry, EntryId,
+    EntryRange, EntryStream, Lease, LeaseWait, Order, Position, ResetOutcome, ResetRequest, Result,
+    TapeError, TapeListFilter, TapeName, TapeStore, TapeSummary,
 };
 
 /// A store that forgets everything when it is dropped. Clones share their tapes.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<MemoryState>>,
     blobs: Arc<MemoryBlobs>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    tapes: BTreeMap<TapeName, Recorded>,
+struct MemoryState {
+    tapes: BTreeMap<TapeName, MemoryTape>,
     archives: BTreeMap<String, Vec<Arc<Entry>>>,
     leased: HashSet<TapeName>,
 }
 
 #[derive(Debug, Default)]
-struct Recorded {
+struct MemoryTape {
     entries: Vec<Arc<Entry>>,
     marks: Vec<AnchorMark>,
-    summary: Summary,
+    summary: TapeSummary,
 }
 
-impl Recorded {
+impl MemoryTape {
     fn append(&mut self, batch: Vec<Entry>) -> Vec<EntryId> {
         batch.into_iter().map(|entry| self.push(entry)).collect()
     }
@@ -49,7 +49,7 @@ impl Recorded {
         id
     }
 
-    fn span(&self, span: Span) -> Vec<Arc<Entry>> {
+    fn span(&self, span: EntryRange) -> Vec<Arc<Entry>> {
         let inside =
             |(index, _): &(usize, &Arc<Entry>)| span.contains(Position::new(*index as u64));
         let mut entries: Vec<_> = self
@@ -84,7 +84,7 @@ impl MemoryStore {
         )
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, MemoryState> {
         // Nothing in here can panic half way, so a poisoned lock still guards whole data.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +117,7 @@ impl Drop for MemoryLease {
     }
 }
 
-impl Shared {
+impl MemoryState {
     fn archive(&mut self, tape: &TapeName, stamp: &str) -> String {
         let entries = self
             .tapes
@@ -136,12 +136,12 @@ impl Shared {
 }
 
 impl TapeStore for MemoryStore {
-    fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>> {
+    fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
         let names = self
             .lock()
             .tapes
             .keys()
-            .filter(|name| listing.includes(name))
+            .filter(|name| list_filter.includes(name))
             .cloned()
             .collect();
         Box::pin(ready(Ok(names)))
@@ -151,10 +151,10 @@ impl TapeStore for MemoryStore {
         &'a self,
         tape: &'a TapeName,
         batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<Appended>> {
+    ) -> BoxFuture<'a, Result<AppendReceipt>> {
         Box::pin(async move {
             if batch.is_empty() {
-                return Ok(Appended { ids: Vec::new() });
+                return Ok(AppendReceipt { ids: Vec::new() });
             }
             let ids = self
                 .lock()
@@ -162,11 +162,11 @@ impl TapeStore for MemoryStore {
                 .entry(tape.clone())
                 .or_default()
                 .append(batch);
-            Ok(Appended { ids })
+            Ok(AppendReceipt { ids })
         })
     }
 
-    fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
+    fn read<'a>(&'a self, tape: &'a TapeName, span: EntryRange) -> EntryStream<'a> {
         let entries = self
             .lock()
             .tapes
@@ -201,7 +201,7 @@ impl TapeStore for MemoryStore {
     fn anchors<'a>(
         &'a self,
         tape: &'a TapeName,
-        search: AnchorSearch,
+        search: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
         let shared = self.lock();
         let marks = shared
@@ -212,7 +212,7 @@ impl TapeStore for MemoryStore {
         Box::pin(ready(Ok(search.pick(marks))))
     }
 
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>> {
+    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
         let summary = self
             .lock()
             .tapes
@@ -229,12 +229,12 @@ impl TapeStore for MemoryStore {
     fn reset<'a>(
         &'a self,
         tape: &'a TapeName,
-        reset: Reset,
+        reset: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>> {
         Box::pin(async move {
             let mut shared = self.lock();
             let archived = reset.archive.map(|stamp| shared.archive(tape, &stamp));
-            let mut recorded = Recorded::default();
+            let mut recorded = MemoryTape::default();
             let ids = recorded.append((reset.opening)(archived.as_deref()));
             shared.tapes.insert(tape.clone(), recorded);
             Ok(ResetOutcome { archived, ids })
@@ -248,7 +248,7 @@ impl TapeStore for MemoryStore {
         })
     }
 
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>> {
+    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
         Box::pin(wait.poll(move || self.try_lease(tape)))
     }
 
@@ -268,7 +268,7 @@ impl MemoryBlobs {
 
 impl BlobStore for MemoryBlobs {
     fn put(&self, bytes: Vec<u8>) -> BoxFuture<'_, Result<BlobId>> {
-        let id = BlobId::of(&bytes);
+        let id = BlobId::from_bytes(&bytes);
         self.lock().insert(id.clone(), bytes);
         Box::pin(ready(Ok(id)))
     }

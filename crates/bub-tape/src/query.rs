@@ -1,13 +1,13 @@
 //! Which entries of a tape are wanted.
 
 pub(crate) mod dates;
+mod execute;
 pub(crate) mod fold;
 pub(crate) mod lines;
-pub(crate) mod needle;
-mod run;
+pub(crate) mod substring;
 pub(crate) mod text;
 
-use crate::Kind;
+use crate::EntryKind;
 
 /// A request for entries, evaluated in the order window, dates, text, kinds, limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,11 +16,11 @@ pub struct Query {
     /// Text that must occur in the entry.
     pub text: Option<String>,
     /// The part of the tape between anchors.
-    pub window: Window,
+    pub window: AnchorWindow,
     /// The part of the tape between dates.
     pub dates: DateRange,
     /// Only these kinds; empty means all.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<EntryKind>,
     /// At most this many.
     pub limit: Option<usize>,
     /// Which end comes first, and therefore which end a limit keeps.
@@ -29,7 +29,7 @@ pub struct Query {
 
 /// A part of the tape, exclusive of the anchors that bound it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Window {
+pub enum AnchorWindow {
     /// The whole tape.
     #[default]
     All,
@@ -76,22 +76,22 @@ impl Query {
     pub fn after_anchor(mut self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.window = if name.is_empty() {
-            Window::All
+            AnchorWindow::All
         } else {
-            Window::After(name)
+            AnchorWindow::After(name)
         };
         self
     }
 
     /// Only what follows the latest anchor.
     pub fn last_anchor(mut self) -> Self {
-        self.window = Window::AfterLast;
+        self.window = AnchorWindow::AfterLast;
         self
     }
 
     /// Only what lies between two anchors.
     pub fn between_anchors(mut self, start: impl Into<String>, end: impl Into<String>) -> Self {
-        self.window = Window::Between(start.into(), end.into());
+        self.window = AnchorWindow::Between(start.into(), end.into());
         self
     }
 
@@ -117,7 +117,7 @@ impl Query {
     }
 
     /// Only these kinds.
-    pub fn kinds(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
+    pub fn kinds(mut self, kinds: impl IntoIterator<Item = EntryKind>) -> Self {
         self.kinds = kinds.into_iter().collect();
         self
     }

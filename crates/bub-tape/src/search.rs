@@ -4,32 +4,32 @@
 //! of the text does, each within the tolerance of a typing error. Exact matches come first, and in each group
 //! the latest; entries with the same payload count once.
 
-mod gathered;
+mod collector;
+mod fuzzy;
 mod snippet;
 mod typo;
-mod words;
 
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
 
 use self::{
-    gathered::Gathered,
-    words::{Blurred, Words},
+    collector::HitCollector,
+    fuzzy::{FuzzyFilter, FuzzyQuery},
 };
 use crate::{
-    Entry, Kind, Query, Result, Sieve, Tape,
+    Entry, EntryKind, LineFilter, Query, Result, Tape,
     query::{
-        lines::Outside,
-        needle::Needle,
-        text::{Wanted, each_text},
+        lines::LineMetaFilter,
+        substring::SubstringFilter,
+        text::{FoldedNeedle, each_text},
     },
 };
 
 /// What the output of a search starts with. Entries that contain it are left out: a search that finds itself says nothing.
 pub const SEARCH_MARKER: &str = "[tape.search]";
 
-const DEFAULT_LIMIT: usize = 20;
+const DEFAULT_SEARCH_LIMIT: usize = 20;
 
 /// A search of one tape.
 #[derive(Debug, Clone)]
@@ -48,11 +48,11 @@ pub struct Search {
 impl Search {
     /// A search of all messages and tool results.
     pub fn new(text: impl Into<String>) -> Self {
-        let within = Query::new().kinds([Kind::Message, Kind::ToolResult]);
+        let within = Query::new().kinds([EntryKind::Message, EntryKind::ToolResult]);
         Self {
             text: text.into(),
             within,
-            limit: DEFAULT_LIMIT,
+            limit: DEFAULT_SEARCH_LIMIT,
             fuzzy: true,
         }
     }
@@ -78,16 +78,16 @@ impl Search {
 
 /// What a search found.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Found {
+pub struct SearchResults {
     /// Exact matches, latest first, then near ones.
-    pub hits: Vec<Hit>,
+    pub hits: Vec<SearchHit>,
     /// How many matches were left out because they are themselves the output of a search.
     pub filtered: usize,
 }
 
 /// An entry that matches.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Hit {
+pub struct SearchHit {
     /// The entry.
     pub entry: Entry,
     /// The text around the match, on one line.
@@ -98,25 +98,25 @@ pub struct Hit {
 
 impl Tape {
     /// Searches the tape, what the running turn has written included.
-    pub async fn search(&self, search: &Search) -> Result<Found> {
-        let wanted = Wanted::new(search.text.trim());
+    pub async fn search(&self, search: &Search) -> Result<SearchResults> {
+        let wanted = FoldedNeedle::new(search.text.trim());
         let words = if search.fuzzy {
-            Words::new(wanted.folded())
+            FuzzyQuery::new(wanted.folded())
         } else {
             None
         };
         let blurred = words
             .as_ref()
-            .map(|words| Arc::new(Blurred::new(words, wanted.folded())));
+            .map(|words| Arc::new(FuzzyFilter::new(words, wanted.folded())));
         let query = Query {
             text: None,
             limit: None,
             ..search.within.clone()
         }
         .newest_first();
-        let sieve = |outside| sieve(blurred.as_ref(), &wanted, outside);
-        let mut entries = query.run_for_search(&**self.store(), self.name(), sieve);
-        let mut gathered = Gathered::new(search.limit);
+        let line_filter = |outside| line_filter(blurred.as_ref(), &wanted, outside);
+        let mut entries = query.run_for_search(&**self.store(), self.name(), line_filter);
+        let mut gathered = HitCollector::new(search.limit);
         while !gathered.is_complete()
             && let Some(entry) = entries.try_next().await?
         {
@@ -129,36 +129,40 @@ impl Tape {
             }
         }
         drop(entries);
-        Ok(gathered.found())
+        Ok(gathered.into_results())
     }
 }
 
-fn sieve(blurred: Option<&Arc<Blurred>>, wanted: &Wanted, outside: Outside) -> Arc<dyn Sieve> {
+fn line_filter(
+    blurred: Option<&Arc<FuzzyFilter>>,
+    wanted: &FoldedNeedle,
+    outside: LineMetaFilter,
+) -> Arc<dyn LineFilter> {
     if let Some(blurred) = blurred {
         return Arc::new(blurred.within(outside));
     }
-    match Needle::new(wanted.folded(), outside.clone()) {
+    match SubstringFilter::new(wanted.folded(), outside.clone()) {
         Some(needle) => Arc::new(needle),
         None => Arc::new(outside),
     }
 }
 
 /// The entry as a hit, when it matches at all.
-fn compare(entry: Entry, wanted: &Wanted, words: Option<&Words>) -> Option<Hit> {
+fn compare(entry: Entry, wanted: &FoldedNeedle, words: Option<&FuzzyQuery>) -> Option<SearchHit> {
     let mut snippet = None;
     visit_texts(&entry, &mut |text| {
-        snippet = snippet::around(text, wanted);
+        snippet = snippet::snippet_around(text, wanted);
         snippet.is_some()
     });
     if let Some(snippet) = snippet {
-        return Some(Hit {
+        return Some(SearchHit {
             entry,
             snippet,
             exact: true,
         });
     }
     let place = words?.find_in(&entry)?;
-    Some(Hit {
+    Some(SearchHit {
         entry,
         snippet: snippet::snippet(&place.text, place.at),
         exact: false,

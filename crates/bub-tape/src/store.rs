@@ -4,7 +4,7 @@
 //! operations. They ask nothing that a table with the columns (tape, position, id, kind, name, line) and a
 //! transaction could not answer, so a database store needs no change here.
 
-mod answers;
+mod helpers;
 
 use std::{
     fmt,
@@ -17,7 +17,9 @@ use std::{
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::{BlobStore, Entry, EntryId, Order, Result, Sieve, Summary, TapeError, TapeName};
+use crate::{
+    BlobStore, Entry, EntryId, LineFilter, Order, Result, TapeError, TapeName, TapeSummary,
+};
 
 /// A future that can be sent between threads, boxed because stores are trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -47,7 +49,7 @@ impl Position {
 
 /// A stretch of a tape, in the order it shall be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct EntryRange {
     /// Where it begins.
     pub start: Bound<Position>,
     /// Where it ends.
@@ -56,7 +58,7 @@ pub struct Span {
     pub order: Order,
 }
 
-impl Span {
+impl EntryRange {
     /// The whole tape, oldest first.
     pub const ALL: Self = Self {
         start: Bound::Unbounded,
@@ -119,7 +121,7 @@ pub struct AnchorMark {
 /// Which anchors are wanted. The answer is always in tape order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum AnchorSearch {
+pub enum AnchorQuery {
     /// All of them.
     All,
     /// The latest ones, at most so many.
@@ -133,7 +135,7 @@ pub enum AnchorSearch {
 /// Which tapes to list. The answer is sorted by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Listing {
+pub enum TapeListFilter {
     /// Session tapes: names with exactly one `__`.
     Sessions,
     /// Those of them that may have changed since then: a store that cannot tell lists all.
@@ -150,12 +152,12 @@ pub enum Listing {
 
 /// What an append did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Appended {
+pub struct AppendReceipt {
     /// The ids given to the batch, in its order.
     pub ids: Vec<EntryId>,
 }
 
-impl Appended {
+impl AppendReceipt {
     /// The id of the batch's last entry.
     pub fn last(&self) -> Option<EntryId> {
         self.ids.last().copied()
@@ -163,17 +165,17 @@ impl Appended {
 }
 
 /// Makes the entries a tape starts with after a reset, given where the old content was archived.
-pub type Opening = Box<dyn FnOnce(Option<&str>) -> Vec<Entry> + Send>;
+pub type InitialEntriesFn = Box<dyn FnOnce(Option<&str>) -> Vec<Entry> + Send>;
 
 /// How a tape shall be reset.
-pub struct Reset {
+pub struct ResetRequest {
     /// The stamp of the archive to keep, or nothing to keep none.
     pub archive: Option<String>,
     /// The new content.
-    pub opening: Opening,
+    pub opening: InitialEntriesFn,
 }
 
-impl Reset {
+impl ResetRequest {
     /// Leaves an empty tape.
     pub fn empty(archive: Option<String>) -> Self {
         Self {
@@ -183,9 +185,9 @@ impl Reset {
     }
 }
 
-impl fmt::Debug for Reset {
+impl fmt::Debug for ResetRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reset")
+        f.debug_struct("ResetRequest")
             .field("archive", &self.archive)
             .finish_non_exhaustive()
     }
@@ -202,7 +204,7 @@ pub struct ResetOutcome {
 
 /// How long to wait for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
+pub enum LeaseWait {
     /// Not at all: `Busy` when it is held.
     No,
     /// At most so long, then `Busy`.
@@ -252,27 +254,27 @@ impl fmt::Debug for Lease {
 ///   are errors.
 pub trait TapeStore: Send + Sync + fmt::Debug {
     /// The names of tapes.
-    fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>>;
+    fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>>;
 
     /// Appends a batch atomically and assigns its ids. An empty batch does nothing.
     fn append<'a>(
         &'a self,
         tape: &'a TapeName,
         batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<Appended>>;
+    ) -> BoxFuture<'a, Result<AppendReceipt>>;
 
     /// Reads a stretch of a tape.
-    fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a>;
+    fn read<'a>(&'a self, tape: &'a TapeName, span: EntryRange) -> EntryStream<'a>;
 
     /// Reads a stretch of a tape like [`read`](Self::read), except that what the sieve rules out may be missing. Stores
     /// that hold lines override it, because searching a long tape is a matter of not decoding it.
-    fn sift<'a>(
+    fn read_filtered<'a>(
         &'a self,
         tape: &'a TapeName,
-        span: Span,
-        sieve: Arc<dyn Sieve>,
+        span: EntryRange,
+        line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
-        drop(sieve);
+        drop(line_filter);
         self.read(tape, span)
     }
 
@@ -288,29 +290,32 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
     fn anchors<'a>(
         &'a self,
         tape: &'a TapeName,
-        search: AnchorSearch,
+        search: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>>;
 
     /// What the derived index knows about the tape.
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>>;
+    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>>;
 
     /// Keeps a copy of the tape as it is now, under a unique name made from the stamp, and says where.
     fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>>;
 
     /// Replaces the content of a tape, archiving the old one first when asked to; all of it or nothing.
-    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset)
-    -> BoxFuture<'a, Result<ResetOutcome>>;
+    fn reset<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        reset: ResetRequest,
+    ) -> BoxFuture<'a, Result<ResetOutcome>>;
 
     /// Removes a tape with everything derived from it. Meant for fork journals; it is no error when it is not there.
     fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>>;
 
     /// Takes the session lease of a tape.
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>>;
+    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>>;
 
     /// Who has the session lease of a tape, if anybody.
     fn lease_holder<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Option<String>>> {
         Box::pin(async move {
-            match self.lease(tape, Wait::No).await {
+            match self.lease(tape, LeaseWait::No).await {
                 Ok(_) => Ok(None),
                 Err(TapeError::Busy { holder, .. }) => Ok(Some(holder)),
                 Err(error) => Err(error),

@@ -3,17 +3,17 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::{AnchorMark, Entry, EntryId, Kind, Position, SESSION_START, handoff_entries};
+use crate::{AnchorMark, Entry, EntryId, EntryKind, Position, SESSION_START, handoff_entries};
 
 /// Enough distinct system prompts to recognise a session's own; an older one is merely stored again.
 const MAX_PROMPTS: usize = 32;
 const MAX_TITLE_CHARS: usize = 80;
 /// No tape gets this long, and every reader of JSON keeps such a number exact.
-const HIGHEST_SANE_ID: i64 = 1 << 53;
+const MAX_ENTRY_ID: i64 = 1 << 53;
 
 /// Figures and facts about a tape, folded from its entries one by one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub struct TapeSummary {
     /// How many entries there are.
     pub entries: u64,
     /// How many of them are anchors.
@@ -25,7 +25,7 @@ pub struct Summary {
     /// How many entries follow the latest anchor (all of them when there is none).
     pub entries_since_last_anchor: u64,
     /// The usage of the newest `run` event that has one.
-    pub usage: Option<Usage>,
+    pub usage: Option<RecordedUsage>,
     /// The model chosen for the session by its newest `model_switch`.
     pub model: Option<String>,
     /// The effort chosen for the session by its newest `reasoning_effort_switch`.
@@ -47,7 +47,7 @@ pub struct Summary {
 
 /// Token usage of a model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct RecordedUsage {
     /// All tokens.
     pub total_tokens: i64,
     /// Tokens of the prompt.
@@ -56,7 +56,7 @@ pub struct Usage {
     pub cached_tokens: Option<i64>,
 }
 
-impl Usage {
+impl RecordedUsage {
     /// The share of the prompt that came from a cache.
     #[expect(
         clippy::cast_precision_loss,
@@ -105,7 +105,7 @@ impl SessionInfo {
     }
 
     /// What a tape of which that is known lacks before its first turn; see [`Tape::ensure_bootstrap`](crate::Tape).
-    pub fn bootstrap_entries(&self, tape: &Summary) -> Vec<Entry> {
+    pub fn bootstrap_entries(&self, tape: &TapeSummary) -> Vec<Entry> {
         if tape.anchors == 0 {
             return handoff_entries(
                 SESSION_START,
@@ -148,21 +148,25 @@ impl SessionInfo {
     }
 }
 
-impl Summary {
+impl TapeSummary {
     /// Adds the next entry of the tape and returns its mark when it is an anchor.
     pub fn observe(&mut self, entry: &Entry, position: Position) -> Option<AnchorMark> {
         self.count(entry.id, &entry.date);
         match &entry.kind {
-            Kind::Anchor => {
+            EntryKind::Anchor => {
                 if let Some(session) = SessionInfo::read(&entry.meta) {
                     self.session = Some(session);
                 }
                 return Some(self.anchor(entry.id, entry.name().unwrap_or_default(), position));
             }
-            Kind::Event => self.event(entry.name().unwrap_or_default(), entry.data()),
-            Kind::Message if self.title.is_none() => self.title = title(&entry.payload),
-            Kind::System => self.prompt(entry.meta.get("sha256").and_then(Value::as_str)),
-            Kind::Message | Kind::ToolCall | Kind::ToolResult | Kind::Error | Kind::Other(_) => {}
+            EntryKind::Event => self.event(entry.name().unwrap_or_default(), entry.data()),
+            EntryKind::Message if self.title.is_none() => self.title = title(&entry.payload),
+            EntryKind::System => self.prompt(entry.meta.get("sha256").and_then(Value::as_str)),
+            EntryKind::Message
+            | EntryKind::ToolCall
+            | EntryKind::ToolResult
+            | EntryKind::Error
+            | EntryKind::Other(_) => {}
         }
         None
     }
@@ -193,7 +197,7 @@ impl Summary {
         self.entries += 1;
         self.entries_since_last_anchor += 1;
         // One absurd id, written by somebody else, must not leave us without numbers.
-        if id.get() <= HIGHEST_SANE_ID {
+        if id.get() <= MAX_ENTRY_ID {
             self.max_id = self.max_id.max(id);
         }
         if self.first_date.is_none() {
@@ -223,7 +227,7 @@ impl Summary {
                 .map(str::to_owned)
         };
         match name {
-            "run" => self.usage = data.and_then(Usage::read).or(self.usage),
+            "run" => self.usage = data.and_then(RecordedUsage::read).or(self.usage),
             "model_switch" => self.model = text("model"),
             "reasoning_effort_switch" => self.reasoning_effort = text("reasoning_effort"),
             "session_switch" => self.switched_to = text("session_id"),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    AnchorMark, AnchorSearch, Appended, Entry, EntryId, Lease, Result, SessionInfo, Sidecar, Span,
-    Summary, TapeContext, TapeError, TapeName, TapeStore, Wait, media,
+    AnchorMark, AnchorQuery, AppendReceipt, Entry, EntryId, EntryRange, Lease, LeaseWait, Result,
+    SessionInfo, Sidecar, TapeContext, TapeError, TapeName, TapeStore, TapeSummary, media,
 };
 
 /// One tape in one store. Cloning it is cheap; clones are the same tape.
@@ -35,8 +35,8 @@ pub struct TapeInfo {
     pub cache_hit_rate: Option<f64>,
 }
 
-impl From<Summary> for TapeInfo {
-    fn from(summary: Summary) -> Self {
+impl From<TapeSummary> for TapeInfo {
+    fn from(summary: TapeSummary) -> Self {
         Self {
             entries: summary.entries,
             anchors: summary.anchors,
@@ -125,7 +125,7 @@ impl Tape {
 
     /// Appends a batch, whole or not at all. Media become blobs first, so that an entry never refers to what is not
     /// there.
-    pub async fn append_all(&self, batch: Vec<Entry>) -> Result<Appended> {
+    pub async fn append_all(&self, batch: Vec<Entry>) -> Result<AppendReceipt> {
         let blobs = self.store.blobs();
         let mut stored = Vec::with_capacity(batch.len());
         for entry in batch {
@@ -157,7 +157,7 @@ impl Tape {
     }
 
     /// What the index knows about the tape.
-    pub async fn summary(&self) -> Result<Summary> {
+    pub async fn summary(&self) -> Result<TapeSummary> {
         self.store.summary(&self.name).await
     }
 
@@ -167,34 +167,34 @@ impl Tape {
     }
 
     /// Anchors without their state, in tape order.
-    pub async fn marks(&self, search: AnchorSearch) -> Result<Vec<AnchorMark>> {
+    pub async fn marks(&self, search: AnchorQuery) -> Result<Vec<AnchorMark>> {
         self.store.anchors(&self.name, search).await
     }
 
     /// The latest anchors as entries, in tape order, at most so many.
     pub async fn anchors(&self, limit: usize) -> Result<Vec<Entry>> {
-        let marks = self.marks(AnchorSearch::Latest(limit)).await?;
+        let marks = self.marks(AnchorQuery::Latest(limit)).await?;
         let mut anchors = Vec::with_capacity(marks.len());
         for mark in marks {
-            anchors.extend(self.first_of(Span::from(mark.position)).await?);
+            anchors.extend(self.first_of(EntryRange::from(mark.position)).await?);
         }
         Ok(anchors)
     }
 
     /// The first entry of a stretch.
-    pub async fn first_of(&self, span: Span) -> Result<Option<Entry>> {
+    pub async fn first_of(&self, span: EntryRange) -> Result<Option<Entry>> {
         use futures_util::StreamExt as _;
         self.store.read(&self.name, span).next().await.transpose()
     }
 
     /// The entries of a stretch, collected. For what may be long, read from the store instead.
-    pub async fn entries(&self, span: Span) -> Result<Vec<Entry>> {
+    pub async fn entries(&self, span: EntryRange) -> Result<Vec<Entry>> {
         use futures_util::TryStreamExt as _;
         self.store.read(&self.name, span).try_collect().await
     }
 
     /// Takes the session lease.
-    pub async fn lease(&self, wait: Wait) -> Result<Lease> {
+    pub async fn lease(&self, wait: LeaseWait) -> Result<Lease> {
         self.store.lease(&self.name, wait).await
     }
 }

@@ -8,38 +8,39 @@
 mod builder;
 mod calls;
 mod carry;
-mod pictures;
-mod telling;
+mod line_filter;
+mod media;
 
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 
-pub use self::calls::INTERRUPTED;
-use self::{builder::Builder, telling::Telling};
+pub use self::calls::INTERRUPTED_RESULT;
+use self::{builder::ViewBuilder, line_filter::ViewLineFilter};
 use crate::{
-    AnchorSearch, AnchorSelector, Entry, EntryId, Kind, Result, Span, Tape, TapeContext, TapeError,
+    AnchorQuery, AnchorSelector, Entry, EntryId, EntryKind, EntryRange, Result, Tape, TapeContext,
+    TapeError,
 };
 
 /// The event that records the result of one call while others of the same response still run; see [`tool_done`].
-pub const TOOL_DONE: &str = "tool.done";
+pub const TOOL_DONE_EVENT: &str = "tool.done";
 
 /// The line put before a view that would open with an assistant message, for those who refuse that.
 pub const OPENING_LINE: &str = "Continue from the state below.";
 
 /// The key in the `meta` of a user message that names the entry in whose place it is shown: a question that a hook
 /// replaced after it was recorded.
-pub const REPLACES: &str = "replaces";
+pub const REPLACES_KEY: &str = "replaces";
 
 /// A message in the shape of the chat API.
-pub type Message = Map<String, Value>;
+pub type ChatMessage = Map<String, Value>;
 
 /// The messages for a model and where they come from.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct View {
     /// What the model is shown.
-    pub messages: Vec<Message>,
+    pub messages: Vec<ChatMessage>,
     /// The entries that are in it, in its order. With a selector of one's own: the entries it was given.
     pub entries: Vec<EntryId>,
     /// The anchor it starts from.
@@ -86,14 +87,14 @@ impl ViewOptions {
 
     /// In the turn that began with that entry.
     #[must_use]
-    pub fn in_turn(mut self, first: EntryId) -> Self {
+    pub fn for_turn_from(mut self, first: EntryId) -> Self {
         self.turn_start = Some(first);
         self
     }
 
     /// Never opening with an assistant message.
     #[must_use]
-    pub fn opened_by_user(mut self) -> Self {
+    pub fn open_with_user_message(mut self) -> Self {
         self.open_with_user = true;
         self
     }
@@ -103,26 +104,30 @@ impl ViewOptions {
 /// missing.
 pub fn tool_done(call_id: &str, result: impl Into<Value>) -> Entry {
     let data = crate::entry::object([("call_id", call_id.into()), ("result", result.into())]);
-    Entry::event(TOOL_DONE, Some(data.into())).outside_context()
+    Entry::event(TOOL_DONE_EVENT, Some(data.into())).outside_context()
 }
 
 impl Tape {
     /// What a model is shown of the tape, by the tape's own context.
     pub async fn view(&self, options: &ViewOptions) -> Result<View> {
-        self.view_by(self.context(), options).await
+        self.view_with_context(self.context(), options).await
     }
 
     /// What a model is shown of the tape, by another context.
     ///
     /// A tape without anchors is shown whole; a named anchor that is not there is an error.
-    pub async fn view_by(&self, context: &TapeContext, options: &ViewOptions) -> Result<View> {
+    pub async fn view_with_context(
+        &self,
+        context: &TapeContext,
+        options: &ViewOptions,
+    ) -> Result<View> {
         let (origin, entries) = self.selected_entries(context, options).await?;
-        let mut builder = Builder::new(options.model.as_deref());
+        let mut builder = ViewBuilder::new(options.model.as_deref());
         match &context.select {
             None => entries.into_iter().for_each(|entry| builder.entry(entry)),
             Some(select) => {
                 let shown: Vec<Entry> = entries.into_iter().filter(Entry::in_context).collect();
-                builder.uses(shown.iter().map(|entry| entry.id));
+                builder.mark_used(shown.iter().map(|entry| entry.id));
                 for message in select(&shown) {
                     builder.message(message, None);
                 }
@@ -146,8 +151,8 @@ impl Tape {
         options: &ViewOptions,
     ) -> Result<(Option<EntryId>, Vec<Entry>)> {
         let search = match &context.anchor {
-            AnchorSelector::Last => Some(AnchorSearch::Latest(1)),
-            AnchorSelector::Named(name) => Some(AnchorSearch::LatestNamed(name.clone())),
+            AnchorSelector::Last => Some(AnchorQuery::Latest(1)),
+            AnchorSelector::Named(name) => Some(AnchorQuery::LatestNamed(name.clone())),
             AnchorSelector::Whole => None,
         };
         let mark = match search {
@@ -159,22 +164,24 @@ impl Tape {
         }
         let span = mark
             .as_ref()
-            .map_or(Span::ALL, |mark| Span::from(mark.position));
+            .map_or(EntryRange::ALL, |mark| EntryRange::from(mark.position));
         let mut stream = match context.select {
             Some(_) => self.store().read(self.name(), span),
-            None => self.store().sift(self.name(), span, Arc::new(Telling)),
+            None => self
+                .store()
+                .read_filtered(self.name(), span, Arc::new(ViewLineFilter)),
         };
         let blobs = self.store().blobs();
         let mut entries = Vec::new();
         while let Some(entry) = stream.try_next().await? {
-            let first = entries.is_empty() && mark.is_some() && entry.kind == Kind::Anchor;
+            let first = entries.is_empty() && mark.is_some() && entry.kind == EntryKind::Anchor;
             let carried = if first {
                 carry::carried(self, &entry, options.carry_limit).await?
             } else {
                 Vec::new()
             };
             for entry in [entry].into_iter().chain(carried) {
-                let entry = pictures::for_turn(&*blobs, entry, options.turn_start).await?;
+                let entry = media::for_turn(&*blobs, entry, options.turn_start).await?;
                 match replaced(&entries, &entry).and_then(|at| entries.get_mut(at)) {
                     Some(place) => *place = entry,
                     None => entries.push(entry),
@@ -187,20 +194,20 @@ impl Tape {
 
 /// Where the message of the same run stands that this one is shown in place of.
 fn replaced(entries: &[Entry], entry: &Entry) -> Option<usize> {
-    let id = EntryId::new(entry.meta.get(REPLACES)?.as_i64()?);
+    let id = EntryId::new(entry.meta.get(REPLACES_KEY)?.as_i64()?);
     let is_meant = |other: &Entry| {
         other.id == id
-            && other.kind == Kind::Message
+            && other.kind == EntryKind::Message
             && other.meta.get("run_id") == entry.meta.get("run_id")
     };
     entries
         .iter()
         .rposition(is_meant)
-        .filter(|_| entry.kind == Kind::Message)
+        .filter(|_| entry.kind == EntryKind::Message)
 }
 
-fn open_with_user(messages: &mut Vec<Message>) {
-    let is = |message: &Message, roles: &[&str]| {
+fn open_with_user(messages: &mut Vec<ChatMessage>) {
+    let is = |message: &ChatMessage, roles: &[&str]| {
         message
             .get("role")
             .and_then(Value::as_str)

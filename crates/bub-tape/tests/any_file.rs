@@ -7,7 +7,7 @@
 )]
 
 use bub_tape::{
-    AnchorSearch, Durability, Entry, FileStore, Kind, Span, TapeName, TapeStore, codec,
+    AnchorQuery, Durability, Entry, EntryKind, EntryRange, FileStore, TapeName, TapeStore, codec,
 };
 use futures_util::TryStreamExt as _;
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![6 => line, 2 => foreign, 1 => rubbish, 1 => torn]
 }
 
-async fn entries(store: &FileStore, span: Span) -> Vec<Entry> {
+async fn entries(store: &FileStore, span: EntryRange) -> Vec<Entry> {
     store.read(&name(), span).try_collect().await.unwrap()
 }
 
@@ -48,13 +48,13 @@ async fn check(bytes: &[u8]) {
     let root = tempfile::tempdir().unwrap();
     let store = FileStore::new(root.path(), Durability::Os);
     std::fs::write(store.path(&name()), bytes).unwrap();
-    let before = entries(&store, Span::ALL).await;
+    let before = entries(&store, EntryRange::ALL).await;
     let expected: Vec<_> = bytes
         .split_inclusive(|byte| *byte == b'\n')
         .filter_map(codec::decode)
         .collect();
     assert_eq!(before, expected, "the stream differs from the lines");
-    let mut newest = entries(&store, Span::ALL.newest_first()).await;
+    let mut newest = entries(&store, EntryRange::ALL.newest_first()).await;
     newest.reverse();
     assert_eq!(before, newest, "backwards differs");
     let summary = store.summary(&name()).await.unwrap();
@@ -65,9 +65,9 @@ async fn check(bytes: &[u8]) {
     );
     let anchors = before
         .iter()
-        .filter(|entry| entry.kind == Kind::Anchor)
+        .filter(|entry| entry.kind == EntryKind::Anchor)
         .map(|entry| entry.name().unwrap_or_default());
-    let marks = store.anchors(&name(), AnchorSearch::All).await.unwrap();
+    let marks = store.anchors(&name(), AnchorQuery::All).await.unwrap();
     assert!(
         marks.iter().map(|mark| mark.name.as_str()).eq(anchors),
         "the index has other anchors"
@@ -87,7 +87,7 @@ async fn check(bytes: &[u8]) {
         before.iter().all(|entry| entry.id < ids[0]),
         "an id was given twice"
     );
-    let after = entries(&store, Span::ALL).await;
+    let after = entries(&store, EntryRange::ALL).await;
     assert_eq!(after[..before.len()], before, "an append changed history");
     let report = after[before.len()..].iter().rev().skip(1);
     assert!(

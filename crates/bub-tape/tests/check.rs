@@ -12,8 +12,8 @@ use std::{
 };
 
 use bub_tape::{
-    Damage, Durability, Entry, EntryId, ErrorKind, FileStore, LeftoverKind, Span, Tape, TapeName,
-    TapeStore, Wait, codec,
+    Damage, Durability, Entry, EntryId, EntryRange, FileStore, LeaseWait, Tape, TapeErrorKind,
+    TapeName, TapeStore, UnusedFileKind, codec,
 };
 use futures_util::TryStreamExt as _;
 use serde_json::json;
@@ -56,7 +56,11 @@ async fn damage_of(content: impl AsRef<[u8]>) -> Vec<Damage> {
 }
 
 async fn ids(store: &FileStore) -> Vec<i64> {
-    let entries: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
+    let entries: Vec<Entry> = store
+        .read(&name(), EntryRange::ALL)
+        .try_collect()
+        .await
+        .unwrap();
     entries.iter().map(|entry| entry.id.get()).collect()
 }
 
@@ -84,7 +88,7 @@ async fn a_tape_that_is_not_there_is_whole_and_stays_away() {
     assert_eq!(store.verify(&name()).await.unwrap().damage, []);
     assert_eq!(
         store.repair(&name()).await.unwrap(),
-        bub_tape::Repaired::default()
+        bub_tape::RepairReport::default()
     );
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
 }
@@ -230,7 +234,7 @@ async fn what_only_rewriting_history_could_change_is_accepted_once() {
 #[tokio::test]
 async fn a_running_turn_is_neither_damaged_nor_repaired() {
     let (_root, store) = scene();
-    let lease = store.lease(&name(), Wait::No).await.unwrap();
+    let lease = store.lease(&name(), LeaseWait::No).await.unwrap();
     store
         .append(&name(), vec![Entry::tool_call(vec![])])
         .await
@@ -239,7 +243,7 @@ async fn a_running_turn_is_neither_damaged_nor_repaired() {
     fs::write(store.path(&name()), message(1) + "what?\n").unwrap();
     assert_eq!(
         store.repair(&name()).await.unwrap_err().kind(),
-        ErrorKind::Busy
+        TapeErrorKind::Busy
     );
     drop(lease);
     store.repair(&name()).await.unwrap();
@@ -307,9 +311,9 @@ async fn old_archives_and_unreferenced_blobs_are_left_over() {
     assert_eq!(
         kinds,
         [
-            LeftoverKind::Archive,
-            LeftoverKind::Archive,
-            LeftoverKind::Blob
+            UnusedFileKind::Archive,
+            UnusedFileKind::Archive,
+            UnusedFileKind::Blob
         ],
         "{left:?}"
     );

@@ -9,10 +9,10 @@
 use std::{io, path::Path, sync::Arc};
 
 use bub_tape::{
-    Durability, Entry, EntryId, ErrorKind, FileStore, MergeBack, Reset, Sidecar, Span, Tape,
-    TapeError, TapeName, TapeStore, recover_all,
+    Durability, Entry, EntryId, EntryRange, FileStore, MergeBack, ResetRequest, Sidecar, Tape,
+    TapeError, TapeErrorKind, TapeName, TapeStore, recover_all,
 };
-use bub_testkit::{Faults, Left};
+use bub_testkit::{Faults, PowerLossEffect};
 use futures_util::TryStreamExt as _;
 use serde_json::json;
 
@@ -27,7 +27,11 @@ fn numbered(number: usize) -> Entry {
 /// The user messages on the tape, checked to have ascending ids.
 async fn messages(root: &Path) -> Vec<String> {
     let store = FileStore::new(root, Durability::Os);
-    let entries: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
+    let entries: Vec<Entry> = store
+        .read(&name(), EntryRange::ALL)
+        .try_collect()
+        .await
+        .unwrap();
     assert!(
         entries.windows(2).all(|pair| pair[0].id < pair[1].id),
         "ids do not ascend"
@@ -119,7 +123,7 @@ async fn append_until_cut(
     root: &Path,
     texts: &[&str],
     step: u64,
-    left: Left,
+    left: PowerLossEffect,
 ) -> (Vec<String>, bool) {
     let faults = Faults::new();
     faults.remember_durable(root).unwrap();
@@ -147,10 +151,11 @@ async fn append_until_cut(
 async fn a_loss_of_power_at_any_step_loses_nothing_acknowledged() {
     // Longer than what a disk writes at once; then shorter, so that less stands where more was meant to.
     let long = ["a", "b"].map(|letter| letter.repeat(700));
-    for first in Left::ALL {
+    for first in PowerLossEffect::ALL {
         let (mut step, mut again) = (1, 1);
         loop {
-            let then = Left::ALL[usize::try_from(step + again).unwrap() % Left::ALL.len()];
+            let then = PowerLossEffect::ALL
+                [usize::try_from(step + again).unwrap() % PowerLossEffect::ALL.len()];
             let place =
                 format!("{first:?} at step {step}, {then:?} at step {again} of the recovery");
             let root = tempfile::tempdir().unwrap();
@@ -163,7 +168,7 @@ async fn a_loss_of_power_at_any_step_loses_nothing_acknowledged() {
             );
             // Only the beginning of a batch may have come through, and only where nothing says that it was one.
             assert!(
-                found.len().is_multiple_of(2) || first == Left::Half,
+                found.len().is_multiple_of(2) || first == PowerLossEffect::Half,
                 "{place}: half a batch"
             );
             expected = found;
@@ -227,7 +232,11 @@ async fn a_crash_at_any_step_of_a_reset_leaves_the_old_tape_or_the_new_one() {
                     .count(),
                 3
             );
-            let first: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
+            let first: Vec<Entry> = store
+                .read(&name(), EntryRange::ALL)
+                .try_collect()
+                .await
+                .unwrap();
             assert_eq!(first[0].name(), Some("session/start"), "step {step}");
         }
     })
@@ -275,14 +284,17 @@ async fn a_crash_at_any_step_of_a_fork_and_its_merge_is_recovered_once() {
             );
             assert!(
                 store
-                    .list(bub_tape::Listing::AllForks)
+                    .list(bub_tape::TapeListFilter::AllForks)
                     .await
                     .unwrap()
                     .is_empty()
             );
             if recovered.iter().any(|fork| fork.merged) && !merged && seen.len() > 3 {
-                let entries: Vec<Entry> =
-                    store.read(&name(), Span::ALL).try_collect().await.unwrap();
+                let entries: Vec<Entry> = store
+                    .read(&name(), EntryRange::ALL)
+                    .try_collect()
+                    .await
+                    .unwrap();
                 let said = entries.iter().any(|entry| {
                     entry.name() == Some("fork.recovered") || entry.meta.contains_key("fork")
                 });
@@ -318,14 +330,18 @@ async fn a_crash_at_any_step_of_an_index_write_changes_no_answer() {
     };
     crash_everywhere(prepare, scenario, async |root, _, step| {
         let store = FileStore::new(root, Durability::Os);
-        let entries: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
+        let entries: Vec<Entry> = store
+            .read(&name(), EntryRange::ALL)
+            .try_collect()
+            .await
+            .unwrap();
         let anchors: Vec<_> = entries
             .iter()
-            .filter(|entry| entry.kind == bub_tape::Kind::Anchor)
+            .filter(|entry| entry.kind == bub_tape::EntryKind::Anchor)
             .map(|entry| entry.id)
             .collect();
         let marks = store
-            .anchors(&name(), bub_tape::AnchorSearch::All)
+            .anchors(&name(), bub_tape::AnchorQuery::All)
             .await
             .unwrap();
         assert_eq!(
@@ -362,7 +378,7 @@ async fn a_full_disk_is_an_error_and_nothing_else() {
             }
         };
         assert!(matches!(error, TapeError::NoSpace { .. }), "{error}");
-        assert_eq!(error.kind(), ErrorKind::Retry);
+        assert_eq!(error.kind(), TapeErrorKind::Retry);
         assert_eq!(messages(root.path()).await.len(), acknowledged);
         faults.disk_space(None);
         let ids = store
@@ -522,7 +538,7 @@ async fn a_sidecar_that_cannot_be_archived_is_not_reset() {
     let tape = tape.with_store(cramped);
     let report = tape.reset(true).await.unwrap();
     assert!(report.archived.is_some());
-    let entries = tape.entries(Span::ALL).await.unwrap();
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
     let of = |name: &str| {
         entries
             .iter()
@@ -539,5 +555,8 @@ async fn a_sidecar_that_cannot_be_archived_is_not_reset() {
         tape.sidecar("spill").unwrap().info().await.unwrap().entries,
         1
     );
-    let _ = store.reset(&name(), Reset::empty(None)).await.unwrap();
+    let _ = store
+        .reset(&name(), ResetRequest::empty(None))
+        .await
+        .unwrap();
 }

@@ -20,8 +20,8 @@ use std::{
 };
 
 use bub_tape::{
-    Durability, FileStore, Listing, MemoryStore, Query, Search, Span, Tape, TapeName, TapeStore,
-    ViewOptions, codec,
+    Durability, EntryRange, FileStore, MemoryStore, Query, Search, Tape, TapeListFilter, TapeName,
+    TapeStore, ViewOptions, codec,
 };
 use serde_json::{Value, json};
 use view_support::{complaint, decode};
@@ -116,7 +116,7 @@ async fn the_original_and_this_one_say_the_same() {
             let tape = Tape::new(Arc::clone(&store), name);
             assert_eq!(answer(&tape).await, *expected, "{session} in {store:?}");
         }
-        let listed = store.list(Listing::Sessions).await.unwrap();
+        let listed = store.list(TapeListFilter::Sessions).await.unwrap();
         assert_eq!(listed.len(), answers["sessions"].as_object().unwrap().len());
     }
 }
@@ -149,7 +149,7 @@ async fn lines_come_back_byte_for_byte() {
             );
         }
         let tape = Tape::new(Arc::new(store.clone()), TapeName::new(stem).unwrap());
-        let entries = tape.entries(Span::ALL).await.unwrap();
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
         assert_eq!(entries.iter().map(codec::encode).collect::<String>(), text);
         assert_eq!(tape.query_all(Query::new()).await.unwrap(), entries);
     }

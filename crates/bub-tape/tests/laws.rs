@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use bub_tape::{
-    AnchorSearch, Durability, Entry, FileStore, Fork, MemoryStore, MergeBack, Sidecar, Span, Tape,
-    TapeName, ViewOptions,
+    AnchorQuery, Durability, Entry, EntryRange, FileStore, Fork, MemoryStore, MergeBack, Sidecar,
+    Tape, TapeName, ViewOptions,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -119,8 +119,8 @@ impl Player {
     /// Everything that can be asked, without what differs by nature (positions, dates of forks, names of archives).
     async fn answers(&self) -> (Vec<Value>, Value, Vec<String>, Value) {
         let tape = self.current();
-        let entries = tape.entries(Span::ALL).await.unwrap();
-        let mut newest = tape.entries(Span::ALL.newest_first()).await.unwrap();
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
+        let mut newest = tape.entries(EntryRange::ALL.newest_first()).await.unwrap();
         newest.reverse();
         assert_eq!(entries, newest);
         assert!(
@@ -141,11 +141,11 @@ impl Player {
             summary.entries_since_last_anchor,
             summary.title
         ]);
-        let marks = tape.marks(AnchorSearch::All).await.unwrap();
+        let marks = tape.marks(AnchorQuery::All).await.unwrap();
         assert_eq!(marks.last(), summary.last_anchor.as_ref());
         for mark in &marks {
             assert_eq!(
-                tape.first_of(Span::from(mark.position))
+                tape.first_of(EntryRange::from(mark.position))
                     .await
                     .unwrap()
                     .unwrap()

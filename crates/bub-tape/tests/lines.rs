@@ -6,7 +6,7 @@
     reason = "tests"
 )]
 
-use bub_tape::{Entry, EntryId, Kind, TapeName, codec, parse_lossy, run_id};
+use bub_tape::{Entry, EntryId, EntryKind, TapeName, codec, parse_lossy, run_id};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -146,7 +146,7 @@ fn unknown_kinds_and_keys_are_preserved() {
     let line =
         r#"{"id": 1, "kind": "dream", "payload": {}, "meta": {}, "date": "d", "z": 1, "a": [2]}"#;
     let entry = decode(line).unwrap();
-    assert_eq!(entry.kind, Kind::Other("dream".to_owned()));
+    assert_eq!(entry.kind, EntryKind::Other("dream".to_owned()));
     assert_eq!(codec::encode(&entry), format!("{line}\n"));
     assert!(
         decode(r#"{"id": 1, "kind": "dream", "payload": {}, "meta": [1]}"#)
@@ -222,7 +222,11 @@ fn a_tape_name_cannot_leave_its_directory() {
         long.as_str(),
     ] {
         let error = TapeName::new(name).unwrap_err();
-        assert_eq!(error.kind(), bub_tape::ErrorKind::InvalidInput, "{name:?}");
+        assert_eq!(
+            error.kind(),
+            bub_tape::TapeErrorKind::InvalidInput,
+            "{name:?}"
+        );
     }
     assert!(
         TapeName::for_session("/w", "s")
@@ -267,7 +271,7 @@ proptest! {
 
     #[test]
     fn any_entry_comes_back_from_its_line(payload in prop::collection::vec((".*", any_json()), 0..4), kind in ".*", id in any::<i64>()) {
-        let mut entry = Entry::new(Kind::from(kind.as_str()), payload.into_iter().collect());
+        let mut entry = Entry::new(EntryKind::from(kind.as_str()), payload.into_iter().collect());
         entry.id = EntryId::new(id);
         let line = codec::encode(&entry);
         prop_assert_eq!(line.matches('\n').count(), 1);

@@ -23,8 +23,8 @@ use std::{
 };
 
 use bub_tape::{
-    AnchorSearch, Durability, Entry, FileStore, Kind, Listing, MergeBack, Sidecar, Span, Tape,
-    TapeName, TapeStore, Wait, recover_all,
+    AnchorQuery, Durability, Entry, EntryKind, EntryRange, FileStore, LeaseWait, MergeBack,
+    Sidecar, Tape, TapeListFilter, TapeName, TapeStore, recover_all,
 };
 use futures_util::TryStreamExt as _;
 
@@ -157,7 +157,7 @@ async fn index_forever(tape: &Tape, store: &FileStore, first: usize) {
 }
 
 async fn hold_lease(tape: &Tape) {
-    let _lease = tape.lease(Wait::No).await.unwrap();
+    let _lease = tape.lease(LeaseWait::No).await.unwrap();
     acknowledge(0);
     std::future::pending::<()>().await;
 }
@@ -209,7 +209,7 @@ fn run_and_kill(role: &str, root: &Path, first: usize, chance: &mut Chance) -> O
         .next_back()
 }
 
-async fn read(store: &FileStore, span: Span) -> Vec<Entry> {
+async fn read(store: &FileStore, span: EntryRange) -> Vec<Entry> {
     let entries: Vec<Entry> = store.read(&name(), span).try_collect().await.unwrap();
     assert!(
         entries.windows(2).all(|pair| pair[0].id < pair[1].id),
@@ -219,7 +219,9 @@ async fn read(store: &FileStore, span: Span) -> Vec<Entry> {
 }
 
 fn numbers(entries: &[Entry]) -> Vec<usize> {
-    let messages = entries.iter().filter(|entry| entry.kind == Kind::Message);
+    let messages = entries
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::Message);
     messages
         .filter_map(|entry| entry.payload["content"].as_str()?.parse().ok())
         .collect()
@@ -255,7 +257,7 @@ fn a_killed_writer_loses_nothing_it_acknowledged() {
 /// One more than the last number on the tape.
 async fn end_of_tape(store: &FileStore) -> Option<usize> {
     let tape = name();
-    let mut newest = store.read(&tape, Span::ALL.newest_first());
+    let mut newest = store.read(&tape, EntryRange::ALL.newest_first());
     while let Some(entry) = newest.try_next().await.unwrap() {
         if let Some(last) = numbers(&[entry]).last() {
             return Some(last + 1);
@@ -265,7 +267,7 @@ async fn end_of_tape(store: &FileStore) -> Option<usize> {
 }
 
 async fn check_whole(store: &FileStore, count: usize) {
-    let entries = read(store, Span::ALL).await;
+    let entries = read(store, EntryRange::ALL).await;
     assert!(
         numbers(&entries).into_iter().eq(0..count),
         "a gap, a repetition or disorder"
@@ -297,8 +299,14 @@ fn a_fork_killed_anywhere_is_merged_once() {
         let store = FileStore::new(root.path(), Durability::Os);
         block_on(async {
             recover_all(&store).await.unwrap();
-            assert!(store.list(Listing::AllForks).await.unwrap().is_empty());
-            let entries = read(&store, Span::ALL).await;
+            assert!(
+                store
+                    .list(TapeListFilter::AllForks)
+                    .await
+                    .unwrap()
+                    .is_empty()
+            );
+            let entries = read(&store, EntryRange::ALL).await;
             let seen = numbers(&entries);
             assert!(
                 seen.iter().copied().eq(0..seen.len()),
@@ -309,7 +317,7 @@ fn a_fork_killed_anywhere_is_merged_once() {
                 "round {round}: lost {acknowledged:?}"
             );
             let spilled: Vec<Entry> = store
-                .read(&name().sidecar("spill").unwrap(), Span::ALL)
+                .read(&name().sidecar("spill").unwrap(), EntryRange::ALL)
                 .try_collect()
                 .await
                 .unwrap();
@@ -341,7 +349,7 @@ fn a_killed_reset_loses_neither_tape_nor_archive() {
         block_on(async {
             let tape = Tape::new(Arc::new(store.clone()), name());
             tape.append(Entry::event("round", None)).await.unwrap();
-            let present = numbers(&read(&store, Span::ALL).await);
+            let present = numbers(&read(&store, EntryRange::ALL).await);
             assert!(
                 present.len().is_multiple_of(BATCH),
                 "round {round}: {present:?}"
@@ -394,7 +402,7 @@ fn a_killed_index_write_changes_no_answer() {
         let acknowledged = run_and_kill("index", root.path(), first, &mut chance);
         let store = FileStore::new(root.path(), Durability::Os);
         block_on(async {
-            let entries = read(&store, Span::ALL).await;
+            let entries = read(&store, EntryRange::ALL).await;
             let seen = numbers(&entries);
             assert!(seen.iter().copied().eq(0..seen.len()), "round {round}");
             assert!(
@@ -406,10 +414,10 @@ fn a_killed_index_write_changes_no_answer() {
                 entries.len() as u64,
                 "round {round}"
             );
-            let marks = store.anchors(&name(), AnchorSearch::All).await.unwrap();
+            let marks = store.anchors(&name(), AnchorQuery::All).await.unwrap();
             let anchors = entries
                 .iter()
-                .filter(|entry| entry.kind == Kind::Anchor)
+                .filter(|entry| entry.kind == EntryKind::Anchor)
                 .map(|entry| entry.id);
             assert!(
                 marks.iter().map(|mark| mark.id).eq(anchors),
@@ -429,7 +437,7 @@ fn eight_processes_append_two_thousand_entries_each() {
         assert!(child.wait().unwrap().success());
     }
     let store = FileStore::new(root.path(), Durability::Os);
-    let entries = block_on(read(&store, Span::ALL));
+    let entries = block_on(read(&store, EntryRange::ALL));
     assert!(entries.iter().map(|entry| entry.id.get()).eq(1..=16_000));
     let mut counted = numbers(&entries);
     counted.sort_unstable();
@@ -441,7 +449,7 @@ fn eight_processes_append_two_thousand_entries_each() {
     );
     assert_eq!(block_on(store.summary(&name())).unwrap().entries, 16_000);
     assert!(
-        block_on(store.anchors(&name(), AnchorSearch::All))
+        block_on(store.anchors(&name(), AnchorQuery::All))
             .unwrap()
             .is_empty()
     );
@@ -459,7 +467,8 @@ fn a_lease_is_free_again_when_its_holder_is_killed() {
         assert!(output.read_line(&mut line).unwrap() > 0);
     }
     let store = FileStore::new(root.path(), Durability::Os);
-    let refused = block_on(store.lease(&name(), Wait::For(Duration::from_millis(1)))).unwrap_err();
+    let refused =
+        block_on(store.lease(&name(), LeaseWait::For(Duration::from_millis(1)))).unwrap_err();
     assert!(
         refused
             .to_string()
@@ -468,5 +477,5 @@ fn a_lease_is_free_again_when_its_holder_is_killed() {
     );
     child.kill().unwrap();
     child.wait().unwrap();
-    drop(block_on(store.lease(&name(), Wait::No)).unwrap());
+    drop(block_on(store.lease(&name(), LeaseWait::No)).unwrap());
 }

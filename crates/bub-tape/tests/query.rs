@@ -5,7 +5,9 @@ mod view_support;
 
 use std::sync::Arc;
 
-use bub_tape::{Entry, ErrorKind, Kind, MergeBack, Query, Tape, TapeError, TapeStore as _};
+use bub_tape::{
+    Entry, EntryKind, MergeBack, Query, Tape, TapeError, TapeErrorKind, TapeStore as _,
+};
 use futures_util::StreamExt as _;
 use serde_json::json;
 use view_support::{Spy, ids, name, places};
@@ -119,7 +121,7 @@ async fn a_window_needs_an_anchor() {
             .await
             .unwrap_err();
         assert_eq!(error.to_string(), "No anchors found in tape.");
-        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.kind(), TapeErrorKind::NotFound);
     }
 }
 
@@ -193,13 +195,13 @@ async fn text_kinds_and_limit_narrow_the_window() {
         (all().text("owner"), vec![1]),
         (all().text("2026-01-02t12"), vec![5, 6]),
         (all().text("nothing like it"), vec![]),
-        (all().kinds([Kind::Message]), vec![2, 4, 7, 10]),
+        (all().kinds([EntryKind::Message]), vec![2, 4, 7, 10]),
         (
-            all().kinds([Kind::Message, Kind::Event]).limit(2),
+            all().kinds([EntryKind::Message, EntryKind::Event]).limit(2),
             vec![2, 4],
         ),
         (
-            all().kinds([Kind::Message]).newest_first().limit(2),
+            all().kinds([EntryKind::Message]).newest_first().limit(2),
             vec![10, 7],
         ),
         (all().newest_first(), (1..=10).rev().collect()),
@@ -207,12 +209,12 @@ async fn text_kinds_and_limit_narrow_the_window() {
         (
             all()
                 .after_anchor("middle")
-                .kinds([Kind::Message])
+                .kinds([EntryKind::Message])
                 .text("e")
                 .newest_first(),
             vec![10, 7],
         ),
-        (all().kinds([Kind::Other("letter".to_owned())]), vec![]),
+        (all().kinds([EntryKind::Other("letter".to_owned())]), vec![]),
         (
             all()
                 .between_anchors("session/start", "phase")
@@ -286,7 +288,7 @@ async fn errors_of_the_store_are_passed_on() {
         });
         for tape in [&tape, fork.tape()] {
             let error = tape.query_all(query.clone()).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Environment, "{query:?}");
+            assert_eq!(error.kind(), TapeErrorKind::Environment, "{query:?}");
         }
     }
 }
@@ -343,9 +345,9 @@ async fn the_spelling_of_json_does_not_matter() {
         (Query::new().text("你好"), vec![1, 2]),
         (Query::new().text("A/B"), vec![3]),
         (Query::new().text("2026-01-01"), vec![1, 3]),
-        (Query::new().kinds([Kind::Message]), vec![1, 2, 3]),
+        (Query::new().kinds([EntryKind::Message]), vec![1, 2, 3]),
         (
-            Query::new().kinds([Kind::Message]).since("2026-01-02"),
+            Query::new().kinds([EntryKind::Message]).since("2026-01-02"),
             vec![2],
         ),
         (Query::new().until("2026-01-01"), vec![1, 3]),

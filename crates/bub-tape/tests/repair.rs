@@ -9,23 +9,23 @@
 use std::{fs, io::Write as _, path::Path, sync::Arc};
 
 use bub_tape::{
-    AnchorSearch, Durability, Entry, EntryId, ErrorKind, FileStore, Listing, Position, Span, Tape,
-    TapeName, TapeStore,
+    AnchorQuery, Durability, Entry, EntryId, EntryRange, FileStore, Position, Tape, TapeErrorKind,
+    TapeListFilter, TapeName, TapeStore,
 };
 use bub_testkit::Faults;
 use futures_util::TryStreamExt as _;
 use serde_json::json;
 use tempfile::TempDir;
 
-struct Scene {
+struct RepairFixture {
     root: TempDir,
     store: FileStore,
 }
 
-fn scene() -> Scene {
+fn fixture() -> RepairFixture {
     let root = tempfile::tempdir().unwrap();
     let store = FileStore::new(root.path(), Durability::Os);
-    Scene { root, store }
+    RepairFixture { root, store }
 }
 
 fn name() -> TapeName {
@@ -40,7 +40,7 @@ fn python_line(id: i64, text: &str) -> String {
     )
 }
 
-impl Scene {
+impl RepairFixture {
     fn write(&self, bytes: impl AsRef<[u8]>) {
         fs::write(self.store.path(&name()), bytes).unwrap();
     }
@@ -65,7 +65,7 @@ impl Scene {
     async fn texts(&self) -> Vec<String> {
         let entries: Vec<Entry> = self
             .store
-            .read(&name(), Span::ALL)
+            .read(&name(), EntryRange::ALL)
             .try_collect()
             .await
             .unwrap();
@@ -92,19 +92,19 @@ impl Scene {
 // W-3 (a), W-16: a half-written line is not glued to the next entry; it is kept aside and reported.
 #[tokio::test]
 async fn a_torn_line_is_cut_off_kept_and_reported() {
-    let scene = scene();
-    scene.write(python_line(1, "one") + &python_line(2, "two")[..40]);
-    assert_eq!(scene.texts().await, ["one"]);
+    let fixture = fixture();
+    fixture.write(python_line(1, "one") + &python_line(2, "two")[..40]);
+    assert_eq!(fixture.texts().await, ["one"]);
     assert_eq!(
-        fs::read(scene.store.path(&name())).unwrap().len(),
+        fs::read(fixture.store.path(&name())).unwrap().len(),
         python_line(1, "one").len() + 40,
         "a reader repaired"
     );
-    assert_eq!(scene.append("three").await, [EntryId::new(3)]);
-    assert_eq!(scene.texts().await, ["one", "three"]);
-    let entries: Vec<Entry> = scene
+    assert_eq!(fixture.append("three").await, [EntryId::new(3)]);
+    assert_eq!(fixture.texts().await, ["one", "three"]);
+    let entries: Vec<Entry> = fixture
         .store
-        .read(&name(), Span::ALL)
+        .read(&name(), EntryRange::ALL)
         .try_collect()
         .await
         .unwrap();
@@ -123,30 +123,30 @@ async fn a_torn_line_is_cut_off_kept_and_reported() {
 // W-3 (b): torn inside a character, the session goes on.
 #[tokio::test]
 async fn a_line_torn_inside_a_character_bricks_nothing() {
-    let scene = scene();
+    let fixture = fixture();
     let torn = python_line(2, "你好").into_bytes();
     let cut = torn
         .windows(3)
         .position(|window| window == "你".as_bytes())
         .unwrap()
         + 1;
-    scene.write([python_line(1, "one").as_bytes(), &torn[..cut]].concat());
-    assert_eq!(scene.texts().await, ["one"]);
-    scene.append("two").await;
-    assert_eq!(scene.texts().await, ["one", "two"]);
+    fixture.write([python_line(1, "one").as_bytes(), &torn[..cut]].concat());
+    assert_eq!(fixture.texts().await, ["one"]);
+    fixture.append("two").await;
+    assert_eq!(fixture.texts().await, ["one", "two"]);
 }
 
 // C.2: a missing final newline is no damage.
 #[tokio::test]
 async fn an_entry_without_final_newline_is_read_and_completed() {
-    let scene = scene();
-    scene.write(python_line(1, "one") + python_line(2, "two").trim_end());
-    assert_eq!((scene.texts().await.len(), scene.count().await), (2, 2));
-    assert_eq!(scene.append("three").await, [EntryId::new(3)]);
-    assert_eq!(scene.texts().await, ["one", "two", "three"]);
-    assert!(scene.own("torn").is_empty());
+    let fixture = fixture();
+    fixture.write(python_line(1, "one") + python_line(2, "two").trim_end());
+    assert_eq!((fixture.texts().await.len(), fixture.count().await), (2, 2));
+    assert_eq!(fixture.append("three").await, [EntryId::new(3)]);
+    assert_eq!(fixture.texts().await, ["one", "two", "three"]);
+    assert!(fixture.own("torn").is_empty());
     assert_eq!(
-        fs::read_to_string(scene.store.path(&name()))
+        fs::read_to_string(fixture.store.path(&name()))
             .unwrap()
             .lines()
             .count(),
@@ -157,21 +157,21 @@ async fn an_entry_without_final_newline_is_read_and_completed() {
 // C.2, W-16: duplicate and jumping ids of unlocked writers are read as they are, and continued from the highest.
 #[tokio::test]
 async fn duplicate_and_jumping_ids_are_continued_from_the_highest() {
-    let scene = scene();
-    scene.write(
+    let fixture = fixture();
+    fixture.write(
         [(1, "a"), (9, "b"), (9, "c"), (4, "d")]
             .map(|(id, text)| python_line(id, text))
             .concat(),
     );
-    assert_eq!(scene.texts().await, ["a", "b", "c", "d"]);
-    assert_eq!(scene.append("e").await, [EntryId::new(10)]);
-    let anchors = scene
+    assert_eq!(fixture.texts().await, ["a", "b", "c", "d"]);
+    assert_eq!(fixture.append("e").await, [EntryId::new(10)]);
+    let anchors = fixture
         .store
-        .anchors(&name(), AnchorSearch::All)
+        .anchors(&name(), AnchorQuery::All)
         .await
         .unwrap();
     assert!(anchors.is_empty());
-    let fetched = scene
+    let fetched = fixture
         .store
         .fetch(&name(), &[EntryId::new(10)])
         .await
@@ -182,9 +182,9 @@ async fn duplicate_and_jumping_ids_are_continued_from_the_highest() {
 // C.2: bad lines in the middle are skipped by every way of reading.
 #[tokio::test]
 async fn bad_lines_are_skipped_and_counted_by_nobody() {
-    let scene = scene();
+    let fixture = fixture();
     let bad: &[u8] = b"garbage\n\n{\"id\": 2}\n\xff\xfe\n{\"id\": 3, \"kind\": \"x\", \"payload\": {}, \"meta\": {\"a\": \"\xe4\"}, \"date\": \"d\"}\n";
-    scene.write(
+    fixture.write(
         [
             python_line(1, "one").as_bytes(),
             bad,
@@ -192,10 +192,10 @@ async fn bad_lines_are_skipped_and_counted_by_nobody() {
         ]
         .concat(),
     );
-    assert_eq!((scene.texts().await.len(), scene.count().await), (2, 2));
-    let backwards: Vec<Entry> = scene
+    assert_eq!((fixture.texts().await.len(), fixture.count().await), (2, 2));
+    let backwards: Vec<Entry> = fixture
         .store
-        .read(&name(), Span::ALL.newest_first())
+        .read(&name(), EntryRange::ALL.newest_first())
         .try_collect()
         .await
         .unwrap();
@@ -205,108 +205,114 @@ async fn bad_lines_are_skipped_and_counted_by_nobody() {
 // L6: the original may write between two of our appends.
 #[tokio::test]
 async fn entries_of_another_writer_are_noticed() {
-    let scene = scene();
-    scene.append("ours").await;
-    scene.add(python_line(2, "theirs"));
-    assert_eq!((scene.texts().await.len(), scene.count().await), (2, 2));
-    assert_eq!(scene.append("ours again").await, [EntryId::new(3)]);
-    assert_eq!(scene.texts().await, ["ours", "theirs", "ours again"]);
+    let fixture = fixture();
+    fixture.append("ours").await;
+    fixture.add(python_line(2, "theirs"));
+    assert_eq!((fixture.texts().await.len(), fixture.count().await), (2, 2));
+    assert_eq!(fixture.append("ours again").await, [EntryId::new(3)]);
+    assert_eq!(fixture.texts().await, ["ours", "theirs", "ours again"]);
 }
 
 // W-12: a tape that was reset and has grown again is not mixed with what was there before.
 #[tokio::test]
 async fn a_tape_replaced_by_another_process_is_noticed() {
-    let scene = scene();
+    let fixture = fixture();
     for number in 0..50 {
-        scene
+        fixture
             .store
             .append(&name(), vec![Entry::anchor(&format!("old{number}"), None)])
             .await
             .unwrap();
     }
-    assert_eq!(scene.count().await, 50);
-    scene.store.reindex(&name()).await.unwrap();
+    assert_eq!(fixture.count().await, 50);
+    fixture.store.reindex(&name()).await.unwrap();
     // As the original does it: delete, then write again, beyond the old length.
-    fs::remove_file(scene.store.path(&name())).unwrap();
-    assert_eq!(scene.count().await, 0);
+    fs::remove_file(fixture.store.path(&name())).unwrap();
+    assert_eq!(fixture.count().await, 0);
     let lines: String = (1..=100)
         .map(|id| python_line(id, &format!("new{id}")))
         .collect();
-    scene.write(&lines);
-    assert_eq!((scene.count().await, scene.texts().await.len()), (100, 100));
+    fixture.write(&lines);
+    assert_eq!(
+        (fixture.count().await, fixture.texts().await.len()),
+        (100, 100)
+    );
     assert!(
-        scene
+        fixture
             .store
-            .anchors(&name(), AnchorSearch::All)
+            .anchors(&name(), AnchorQuery::All)
             .await
             .unwrap()
             .is_empty()
     );
-    assert_eq!(scene.append("next").await, [EntryId::new(101)]);
+    assert_eq!(fixture.append("next").await, [EntryId::new(101)]);
     // The same length in the same file: only the content tells.
-    scene.write(lines.replace("new", "NEW"));
-    assert_eq!(scene.append("other").await.len(), 1);
-    assert!(scene.texts().await[0].starts_with("NEW"));
+    fixture.write(lines.replace("new", "NEW"));
+    assert_eq!(fixture.append("other").await.len(), 1);
+    assert!(fixture.texts().await[0].starts_with("NEW"));
 }
 
 // W-12: other handles of our own see a reset at once.
 #[tokio::test]
 async fn a_reset_is_seen_by_other_handles() {
-    let scene = scene();
-    let other = Scene {
+    let fixture = fixture();
+    let other = RepairFixture {
         root: tempfile::tempdir().unwrap(),
-        store: FileStore::new(scene.root.path(), Durability::Os),
+        store: FileStore::new(fixture.root.path(), Durability::Os),
     };
-    scene.append("old").await;
+    fixture.append("old").await;
     assert_eq!(other.count().await, 1);
-    Tape::new(Arc::new(scene.store.clone()), name())
+    Tape::new(Arc::new(fixture.store.clone()), name())
         .reset(false)
         .await
         .unwrap();
     assert_eq!(other.append("new").await, [EntryId::new(3)]);
     assert_eq!(
-        (other.texts().await, scene.texts().await),
+        (other.texts().await, fixture.texts().await),
         (vec!["new".to_owned()], vec!["new".to_owned()])
     );
-    assert_eq!((other.count().await, scene.count().await), (3, 3));
+    assert_eq!((other.count().await, fixture.count().await), (3, 3));
 }
 
 // L2: everything derived may be deleted at any time.
 #[tokio::test]
 async fn deleting_everything_derived_changes_no_answer() {
-    let scene = scene();
+    let fixture = fixture();
     for number in 0..300 {
         let batch = vec![
             Entry::anchor(&format!("a{}", number % 7), None),
             Entry::message("user", "x".repeat(300)),
         ];
-        scene.store.append(&name(), batch).await.unwrap();
+        fixture.store.append(&name(), batch).await.unwrap();
         if number % 50 == 0 {
-            let _ = fs::remove_dir_all(scene.root.path().join(".bub/index"));
+            let _ = fs::remove_dir_all(fixture.root.path().join(".bub/index"));
         }
     }
     let ask = async |store: &FileStore| {
         (
             store.summary(&name()).await.unwrap(),
-            store.anchors(&name(), AnchorSearch::All).await.unwrap(),
+            store.anchors(&name(), AnchorQuery::All).await.unwrap(),
         )
     };
-    let before = ask(&scene.store).await;
+    let before = ask(&fixture.store).await;
     assert_eq!((before.0.entries, before.1.len()), (600, 300));
-    let _ = fs::remove_dir_all(scene.root.path().join(".bub/index"));
-    assert_eq!(ask(&scene.store).await, before);
-    fs::remove_dir_all(scene.root.path().join(".bub")).unwrap();
-    let fresh = FileStore::new(scene.root.path(), Durability::Os);
+    let _ = fs::remove_dir_all(fixture.root.path().join(".bub/index"));
+    assert_eq!(ask(&fixture.store).await, before);
+    fs::remove_dir_all(fixture.root.path().join(".bub")).unwrap();
+    let fresh = FileStore::new(fixture.root.path(), Durability::Os);
     assert_eq!(ask(&fresh).await, before);
     // An index of lies is not believed.
-    fs::create_dir_all(scene.root.path().join(".bub/index")).unwrap();
+    fs::create_dir_all(fixture.root.path().join(".bub/index")).unwrap();
     fs::write(
-        scene.root.path().join(format!(".bub/index/{}.idx", name())),
+        fixture
+            .root
+            .path()
+            .join(format!(".bub/index/{}.idx", name())),
         "{\"version\": 1}",
     )
     .unwrap();
     assert_eq!(
-        ask(&FileStore::new(scene.root.path(), Durability::Os)).await,
+        ask(&FileStore::new(fixture.root.path(), Durability::Os)).await,
         before
     );
 }
@@ -314,13 +320,13 @@ async fn deleting_everything_derived_changes_no_answer() {
 // L5: the index on disk is continued by whoever writes, and never far behind.
 #[tokio::test]
 async fn the_index_follows_many_writers() {
-    let scene = scene();
-    let other = FileStore::new(scene.root.path(), Durability::Os);
+    let fixture = fixture();
+    let other = FileStore::new(fixture.root.path(), Durability::Os);
     for number in 0..400 {
         let store = if number % 3 == 0 {
             &other
         } else {
-            &scene.store
+            &fixture.store
         };
         let batch = vec![
             Entry::anchor(&number.to_string(), None),
@@ -329,11 +335,11 @@ async fn the_index_follows_many_writers() {
         store.append(&name(), batch).await.unwrap();
     }
     for store in [
-        &scene.store,
+        &fixture.store,
         &other,
-        &FileStore::new(scene.root.path(), Durability::Os),
+        &FileStore::new(fixture.root.path(), Durability::Os),
     ] {
-        let marks = store.anchors(&name(), AnchorSearch::All).await.unwrap();
+        let marks = store.anchors(&name(), AnchorQuery::All).await.unwrap();
         assert!(
             marks
                 .iter()
@@ -350,9 +356,15 @@ async fn reading_creates_no_files() {
     let root = tempfile::tempdir().unwrap();
     let store = FileStore::new(root.path().join("tapes"), Durability::Os);
     assert_eq!(store.summary(&name()).await.unwrap().entries, 0);
-    assert!(store.list(Listing::Sessions).await.unwrap().is_empty());
+    assert!(
+        store
+            .list(TapeListFilter::Sessions)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     let none: Vec<Entry> = store
-        .read(&name(), Span::after(Position::new(77)))
+        .read(&name(), EntryRange::after(Position::new(77)))
         .try_collect()
         .await
         .unwrap();
@@ -372,7 +384,7 @@ async fn a_directory_that_cannot_be_read_is_not_an_empty_tape() {
             .is_err()
     );
     assert!(store.summary(&name()).await.is_err());
-    assert!(store.list(Listing::Sessions).await.is_err());
+    assert!(store.list(TapeListFilter::Sessions).await.is_err());
 }
 
 #[tokio::test]
@@ -389,17 +401,17 @@ async fn a_directory_without_permission_is_a_typed_error() {
         matches!(error, bub_tape::TapeError::Denied { .. }),
         "{error:?}"
     );
-    assert_eq!(error.kind(), ErrorKind::Environment);
+    assert_eq!(error.kind(), TapeErrorKind::Environment);
 }
 
 // C.3, W-19: archives of one second do not overwrite each other, and keep the bytes of the tape.
 #[tokio::test]
 async fn archives_keep_the_bytes_and_have_their_own_names() {
-    let scene = scene();
+    let fixture = fixture();
     let odd = python_line(1, "one")
         + "{\"id\": 2, \"kind\": \"event\", \"payload\": {\"x\": NaN}, \"meta\": {}, \"date\": \"d\"}\n";
-    scene.write(&odd);
-    let tape = Tape::new(Arc::new(scene.store.clone()), name());
+    fixture.write(&odd);
+    let tape = Tape::new(Arc::new(fixture.store.clone()), name());
     let first = tape.reset(true).await.unwrap().archived.unwrap();
     let second = tape.reset(true).await.unwrap().archived.unwrap();
     assert_ne!(first, second);
@@ -413,34 +425,47 @@ async fn archives_keep_the_bytes_and_have_their_own_names() {
         .unwrap();
     assert_eq!((stamp.len(), &stamp[8..9], &stamp[15..]), (16, "T", "Z"));
     // H-60: the new tape says where the old one is.
-    let opening = tape.entries(Span::ALL).await.unwrap();
+    let opening = tape.entries(EntryRange::ALL).await.unwrap();
     assert_eq!(
         opening[0].payload["state"],
         json!({"owner": "human", "archived": second})
     );
-    assert_eq!(scene.store.list(Listing::Sessions).await.unwrap(), [name()]);
+    assert_eq!(
+        fixture.store.list(TapeListFilter::Sessions).await.unwrap(),
+        [name()]
+    );
 }
 
 // Blobs: content that does not match its address is never handed out.
 #[tokio::test]
 async fn a_damaged_blob_is_refused() {
-    let scene = scene();
-    let id = scene.store.blobs().put(b"picture".to_vec()).await.unwrap();
-    let path = scene
+    let fixture = fixture();
+    let id = fixture
+        .store
+        .blobs()
+        .put(b"picture".to_vec())
+        .await
+        .unwrap();
+    let path = fixture
         .root
         .path()
         .join(".bub/blobs")
         .join(&id.as_hex()[..2])
         .join(id.as_hex());
     fs::write(&path, b"pictuRe").unwrap();
-    let error = scene.store.blobs().get(&id).await.unwrap_err();
+    let error = fixture.store.blobs().get(&id).await.unwrap_err();
     assert!(
         matches!(error, bub_tape::TapeError::Damaged { .. }),
         "{error}"
     );
     fs::write(&path, b"pic").unwrap();
-    scene.store.blobs().put(b"picture".to_vec()).await.unwrap();
-    assert_eq!(scene.store.blobs().get(&id).await.unwrap(), b"picture");
+    fixture
+        .store
+        .blobs()
+        .put(b"picture".to_vec())
+        .await
+        .unwrap();
+    assert_eq!(fixture.store.blobs().get(&id).await.unwrap(), b"picture");
 }
 
 // A byte order mark before the first line, put there by an editor, hides nothing.

@@ -8,7 +8,9 @@
 
 mod view_support;
 
-use bub_tape::{Entry, ErrorKind, Found, Kind, MergeBack, Query, SEARCH_MARKER, Search};
+use bub_tape::{
+    Entry, EntryKind, MergeBack, Query, SEARCH_MARKER, Search, SearchResults, TapeErrorKind,
+};
 use serde_json::json;
 use view_support::{call, name, places};
 
@@ -61,7 +63,7 @@ fn story() -> Vec<Entry> {
     ]
 }
 
-fn ids(found: &Found) -> Vec<i64> {
+fn ids(found: &SearchResults) -> Vec<i64> {
     found.hits.iter().map(|hit| hit.entry.id.get()).collect()
 }
 
@@ -128,7 +130,7 @@ async fn near_matches_can_be_left_out() {
 async fn kinds_dates_and_limit_narrow_the_search() {
     let within = |query: Query| Search::new("zebrafish").within(query);
     check(within(Query::new()), &[9, 8, 6, 1, 5]).await;
-    check(within(Query::new().kinds([Kind::Event])), &[8]).await;
+    check(within(Query::new().kinds([EntryKind::Event])), &[8]).await;
     check(within(Query::new().since("2026-01-03")), &[9, 8]).await;
     check(within(Query::new().until("2026-01-01")), &[2, 1]).await;
     check(
@@ -140,19 +142,19 @@ async fn kinds_dates_and_limit_narrow_the_search() {
     check(Search::new("zebrafish").limit(2), &[9, 6]).await;
     check(Search::new("zebrafish").limit(0), &[]).await;
     check(
-        Search::new("echo \"GRÜSSE\"").within(Query::new().kinds([Kind::ToolCall])),
+        Search::new("echo \"GRÜSSE\"").within(Query::new().kinds([EntryKind::ToolCall])),
         &[],
     )
     .await;
     check(
-        Search::new("echo \"GRÜßE\"\nls").within(Query::new().kinds([Kind::ToolCall])),
+        Search::new("echo \"GRÜßE\"\nls").within(Query::new().kinds([EntryKind::ToolCall])),
         &[7],
     )
     .await;
     for place in places() {
         let search = Search::new("x").within(Query::new().since("soon"));
         let error = place.tape.search(&search).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.kind(), TapeErrorKind::InvalidInput);
         assert_eq!(error.to_string(), "Invalid ISO date or datetime: 'soon'.");
     }
 }

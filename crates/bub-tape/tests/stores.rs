@@ -7,7 +7,8 @@
 )]
 
 use bub_tape::{
-    Durability, Entry, FileStore, Listing, MemoryStore, Span, TapeName, TapeStore, conformance,
+    Durability, Entry, EntryRange, FileStore, MemoryStore, TapeListFilter, TapeName, TapeStore,
+    conformance,
 };
 use futures_util::TryStreamExt as _;
 
@@ -49,7 +50,10 @@ async fn tapes_that_have_not_changed_since_are_not_listed() {
         .unwrap();
     file.set_modified(since - hour).unwrap();
     assert_eq!(
-        store.list(Listing::SessionsSince(since)).await.unwrap(),
+        store
+            .list(TapeListFilter::SessionsSince(since))
+            .await
+            .unwrap(),
         [new]
     );
     store
@@ -58,7 +62,7 @@ async fn tapes_that_have_not_changed_since_are_not_listed() {
         .unwrap();
     assert_eq!(
         store
-            .list(Listing::SessionsSince(since))
+            .list(TapeListFilter::SessionsSince(since))
             .await
             .unwrap()
             .len(),
@@ -120,9 +124,9 @@ async fn a_reader_never_sees_part_of_a_batch() {
     let mut seen = 0;
     while seen < 1_050 {
         let span = if seen % 2 == 0 {
-            Span::ALL
+            EntryRange::ALL
         } else {
-            Span::ALL.newest_first()
+            EntryRange::ALL.newest_first()
         };
         let entries: Vec<Entry> = reader.read(&tape, span).try_collect().await.unwrap();
         assert_eq!(entries.len() % 7, 0, "part of a batch");
@@ -156,7 +160,7 @@ async fn lock_files_may_be_deleted_between_appends() {
             .for_each(|appended| drop(appended.unwrap()));
     }
     let entries: Vec<Entry> = stores[0]
-        .read(&tape, Span::ALL)
+        .read(&tape, EntryRange::ALL)
         .try_collect()
         .await
         .unwrap();

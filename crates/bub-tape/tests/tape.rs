@@ -9,9 +9,9 @@
 use std::{future::ready, sync::Arc};
 
 use bub_tape::{
-    AnchorSearch, ChatStep, Durability, Entry, EntryId, ErrorKind, FileStore, Kind, Listing,
-    MemoryStore, MergeBack, SessionInfo, Sidecar, Span, Tape, TapeName, Wait, media, recover,
-    recover_all,
+    AnchorQuery, Durability, Entry, EntryId, EntryKind, EntryRange, FileStore, LeaseWait,
+    MemoryStore, MergeBack, SessionInfo, Sidecar, StepRecord, Tape, TapeErrorKind, TapeListFilter,
+    TapeName, media, recover, recover_all,
 };
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ async fn on_every_store(test: impl AsyncFn(Tape)) {
 }
 
 async fn shapes(tape: &Tape) -> Vec<(String, Value)> {
-    let entries = tape.entries(Span::ALL).await.unwrap();
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
     entries
         .into_iter()
         .map(|entry| (entry.kind.to_string(), Value::Object(entry.payload)))
@@ -82,7 +82,7 @@ async fn the_bootstrap_anchor_is_written_once() {
         for _ in 0..3 {
             tape.ensure_bootstrap(&session()).await.unwrap();
         }
-        let entries = tape.entries(Span::ALL).await.unwrap();
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
         assert_eq!(entries.len(), 2);
         assert_eq!(entries[0].payload["state"], json!({"owner": "human"}));
         assert_eq!(
@@ -104,7 +104,7 @@ async fn an_older_tape_learns_whose_it_is() {
         for _ in 0..2 {
             tape.ensure_bootstrap(&session()).await.unwrap();
         }
-        let entries = tape.entries(Span::ALL).await.unwrap();
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
         assert_eq!(
             (entries.len(), entries[2].name(), entries[2].in_context()),
             (3, Some("session.info"), false)
@@ -172,8 +172,8 @@ async fn the_title_is_the_first_line_of_the_first_user_message() {
     .await;
 }
 
-fn full_step() -> ChatStep {
-    ChatStep {
+fn full_step() -> StepRecord {
+    StepRecord {
         system: Some("be kind".to_owned()),
         messages: vec![
             json!({"role": "user", "content": "hi"})
@@ -190,7 +190,7 @@ fn full_step() -> ChatStep {
         model: Some("openai:x".to_owned()),
         provider_state: Some(json!({"signature": "s"})),
         view: [2, 3, 4, 7].map(EntryId::new).to_vec(),
-        ..ChatStep::new("run-1")
+        ..StepRecord::new("run-1")
     }
 }
 
@@ -199,7 +199,7 @@ fn full_step() -> ChatStep {
 async fn a_chat_step_is_recorded_as_one_batch_in_order() {
     on_every_store(async |tape| {
         tape.record_chat(full_step()).await.unwrap();
-        let entries = tape.entries(Span::ALL).await.unwrap();
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
         let kinds: Vec<_> = entries.iter().map(|entry| entry.kind.to_string()).collect();
         assert_eq!(
             kinds,
@@ -227,11 +227,11 @@ async fn a_chat_step_is_recorded_as_one_batch_in_order() {
 async fn a_failed_step_records_its_error_once() {
     on_every_store(async |tape| {
         let error = Entry::error("provider", "no", None);
-        let step = ChatStep {
+        let step = StepRecord {
             context_error: Some(error.clone()),
             error: Some(error),
             text: Some("partial".to_owned()),
-            ..ChatStep::new("run-2")
+            ..StepRecord::new("run-2")
         };
         tape.record_chat(step).await.unwrap();
         let kinds: Vec<_> = shapes(&tape)
@@ -250,17 +250,17 @@ async fn a_failed_step_records_its_error_once() {
 async fn a_system_prompt_is_stored_once() {
     on_every_store(async |tape| {
         for prompt in ["one", "one", "two", "one", "two"] {
-            tape.record_chat(ChatStep {
+            tape.record_chat(StepRecord {
                 system: Some(prompt.to_owned()),
-                ..ChatStep::new("r")
+                ..StepRecord::new("r")
             })
             .await
             .unwrap();
         }
-        let entries = tape.entries(Span::ALL).await.unwrap();
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
         let stored: Vec<_> = entries
             .iter()
-            .filter(|entry| entry.kind == Kind::System)
+            .filter(|entry| entry.kind == EntryKind::System)
             .collect();
         assert_eq!(stored.len(), 2);
         let hashes: Vec<_> = entries
@@ -288,7 +288,7 @@ async fn media_leave_the_entry_and_come_back() {
             .unwrap();
         let event = Entry::event("loop.start", Some(json!({"prompt": parts})));
         tape.append(event).await.unwrap();
-        let entries = tape.entries(Span::ALL).await.unwrap();
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
         assert_eq!(entries[0].id, id);
         assert_eq!(
             entries[0].payload["content"],
@@ -327,7 +327,7 @@ async fn a_reset_empties_tape_and_sidecars_and_says_so() {
             .await
             .unwrap();
         let report = tape.reset(true).await.unwrap();
-        let entries = tape.entries(Span::ALL).await.unwrap();
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
         let names: Vec<_> = entries.iter().map(|entry| entry.name().unwrap()).collect();
         assert_eq!(
             names,
@@ -367,14 +367,14 @@ async fn sidecars_are_archived_and_reset_by_name() {
         let tape = tape.with_sidecars([Sidecar::new("spill")]);
         assert_eq!(
             tape.sidecar("nope").unwrap_err().kind(),
-            ErrorKind::NotFound
+            TapeErrorKind::NotFound
         );
         assert_eq!(
             tape.archive_sidecar("nope", "manual")
                 .await
                 .unwrap_err()
                 .kind(),
-            ErrorKind::NotFound
+            TapeErrorKind::NotFound
         );
         let spill = tape.sidecar("spill").unwrap();
         assert_eq!(spill.name().as_str(), format!("{}__sidecar__spill", name()));
@@ -384,7 +384,7 @@ async fn sidecars_are_archived_and_reset_by_name() {
         tape.reset_sidecar("spill", "gc", false).await.unwrap();
         assert_eq!(spill.info().await.unwrap().entries, 0);
         let names: Vec<_> = tape
-            .entries(Span::ALL)
+            .entries(EntryRange::ALL)
             .await
             .unwrap()
             .iter()
@@ -392,7 +392,7 @@ async fn sidecars_are_archived_and_reset_by_name() {
             .collect();
         assert_eq!(names, ["sidecar.archive", "sidecar.reset"]);
         assert_eq!(
-            tape.store().list(Listing::Sessions).await.unwrap(),
+            tape.store().list(TapeListFilter::Sessions).await.unwrap(),
             [name()],
             "H-58: sidecars are not listed"
         );
@@ -407,20 +407,18 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
         let tape = tape.with_sidecars([Sidecar::new("spill")]);
         tape.ensure_bootstrap(&session()).await.unwrap();
         let fork = tape.fork(MergeBack::Yes).await.unwrap();
+        let forked = fork.tape();
         assert_eq!(
-            fork.tape().handoff("inside", None).await.unwrap(),
+            forked.handoff("inside", None).await.unwrap(),
             EntryId::new(3)
         );
-        fork.tape()
-            .append(Entry::message("user", "hi"))
-            .await
-            .unwrap();
-        let spill = fork.tape().sidecar("spill").unwrap();
+        forked.append(Entry::message("user", "hi")).await.unwrap();
+        let spill = forked.sidecar("spill").unwrap();
         assert_eq!(
             spill.append(Entry::message("user", "big")).await.unwrap(),
             EntryId::new(1)
         );
-        let inside = fork.tape().entries(Span::ALL).await.unwrap();
+        let inside = forked.entries(EntryRange::ALL).await.unwrap();
         assert_eq!(
             inside
                 .iter()
@@ -428,10 +426,13 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
                 .collect::<Vec<_>>(),
             [1, 2, 3, 4, 5]
         );
-        let mut newest = fork.tape().entries(Span::ALL.newest_first()).await.unwrap();
+        let mut newest = forked
+            .entries(EntryRange::ALL.newest_first())
+            .await
+            .unwrap();
         newest.reverse();
         assert_eq!(newest, inside);
-        let marks = fork.tape().marks(AnchorSearch::All).await.unwrap();
+        let marks = forked.marks(AnchorQuery::All).await.unwrap();
         assert_eq!(
             marks
                 .iter()
@@ -440,20 +441,20 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
             ["session/start", "inside"]
         );
         assert_eq!(
-            fork.tape()
-                .entries(Span::after(marks[1].position))
+            forked
+                .entries(EntryRange::after(marks[1].position))
                 .await
                 .unwrap(),
             inside[3..]
         );
         assert_eq!(
-            fork.tape()
-                .entries(Span::after(marks[0].position).before(marks[1].position))
+            forked
+                .entries(EntryRange::after(marks[0].position).before(marks[1].position))
                 .await
                 .unwrap(),
             inside[1..2]
         );
-        let summary = fork.tape().summary().await.unwrap();
+        let summary = forked.summary().await.unwrap();
         assert_eq!(
             (
                 summary.entries,
@@ -463,7 +464,7 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
             (5, 2, marks.last())
         );
         assert_eq!(
-            fork.tape()
+            forked
                 .store()
                 .fetch(&name(), &[5, 1].map(EntryId::new))
                 .await
@@ -479,7 +480,7 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
         );
 
         assert_eq!(fork.merge().await.unwrap().entries, 4);
-        let merged = tape.entries(Span::ALL).await.unwrap();
+        let merged = tape.entries(EntryRange::ALL).await.unwrap();
         assert_eq!(
             merged
                 .iter()
@@ -496,7 +497,7 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
         );
         assert!(
             tape.store()
-                .list(Listing::AllForks)
+                .list(TapeListFilter::AllForks)
                 .await
                 .unwrap()
                 .is_empty()
@@ -527,14 +528,14 @@ async fn a_fork_that_is_not_merged_leaves_nothing() {
         assert_eq!(tape.info().await.unwrap().entries, 0);
         assert!(
             tape.store()
-                .list(Listing::AllForks)
+                .list(TapeListFilter::AllForks)
                 .await
                 .unwrap()
                 .is_empty()
         );
         assert!(
             tape.store()
-                .list(Listing::Sessions)
+                .list(TapeListFilter::Sessions)
                 .await
                 .unwrap()
                 .is_empty()
@@ -568,7 +569,7 @@ async fn abandoned_forks_end_as_they_were_meant_to() {
                 (1, 1, merge_back == MergeBack::Yes)
             );
         }
-        let entries = tape.entries(Span::ALL).await.unwrap();
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
         let said: Vec<_> = entries[2..]
             .iter()
             .map(|entry| entry.name().unwrap_or("work").to_owned())
@@ -595,7 +596,7 @@ async fn a_reset_inside_a_fork_takes_effect_at_the_merge() {
             .append(Entry::message("user", "new"))
             .await
             .unwrap();
-        let inside = fork.tape().entries(Span::ALL).await.unwrap();
+        let inside = fork.tape().entries(EntryRange::ALL).await.unwrap();
         assert_eq!(
             inside
                 .iter()
@@ -605,7 +606,7 @@ async fn a_reset_inside_a_fork_takes_effect_at_the_merge() {
         );
         assert_eq!(tape.info().await.unwrap().entries, 3);
         fork.merge().await.unwrap();
-        let entries = tape.entries(Span::ALL).await.unwrap();
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
         assert_eq!(
             (entries.len(), &entries[2].payload["content"]),
             (3, &json!("new"))
@@ -619,8 +620,8 @@ async fn a_reset_inside_a_fork_takes_effect_at_the_merge() {
 #[tokio::test]
 async fn a_waiting_turn_gets_the_lease_when_it_is_free() {
     on_every_store(async |tape| {
-        let first = tape.lease(Wait::No).await.unwrap();
-        let waiting = tape.lease(Wait::Forever);
+        let first = tape.lease(LeaseWait::No).await.unwrap();
+        let waiting = tape.lease(LeaseWait::Forever);
         let release = async {
             ready(()).await;
             drop(first);

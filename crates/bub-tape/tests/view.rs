@@ -11,8 +11,8 @@ mod view_support;
 use std::sync::Arc;
 
 use bub_tape::{
-    AnchorSelector, ChatStep, Entry, EntryId, ErrorKind, INTERRUPTED, Kind, OPENING_LINE, Tape,
-    TapeContext, TapeError, TapeStore as _, View, ViewOptions, tool_done,
+    AnchorSelector, Entry, EntryId, EntryKind, INTERRUPTED_RESULT, OPENING_LINE, StepRecord, Tape,
+    TapeContext, TapeError, TapeErrorKind, TapeStore as _, View, ViewOptions, tool_done,
 };
 use serde_json::{Map, Value, json};
 use view_support::{Spy, call, complaint, name, places, tape_of};
@@ -102,7 +102,7 @@ async fn entries_become_messages() {
         Entry::tool_result(vec!["one".into(), json!({"größe": [1, 2.5]})]),
         Entry::error("timeout", "too slow", None),
         Entry::event("run", None),
-        Entry::new(Kind::Other("letter".to_owned()), Map::new()),
+        Entry::new(EntryKind::Other("letter".to_owned()), Map::new()),
         Entry::message("assistant", "done"),
     ];
     let view = view(entries).await;
@@ -132,11 +132,14 @@ async fn entries_outside_the_context_are_left_out() {
         assert!(entries.iter().all(Entry::in_context));
         entries
             .iter()
-            .filter(|entry| entry.kind == Kind::Message)
+            .filter(|entry| entry.kind == EntryKind::Message)
             .map(|entry| entry.payload.clone())
             .collect()
     });
-    let own = tape.view_by(&context, &ViewOptions::new()).await.unwrap();
+    let own = tape
+        .view_with_context(&context, &ViewOptions::new())
+        .await
+        .unwrap();
     assert_eq!(messages(&own), json!([{"role": "user", "content": "seen"}]));
     assert_eq!(used(&own), [1, 2], "a selector used what it was given");
     assert_eq!(used(&view(entries).await), [1, 2]);
@@ -160,7 +163,7 @@ async fn what_a_selector_returns_is_repaired_too() {
         messages(&view),
         json!([
             calls(&["a", "b"]),
-            tool("a", INTERRUPTED),
+            tool("a", INTERRUPTED_RESULT),
             tool("b", "second")
         ])
     );
@@ -204,7 +207,7 @@ async fn the_origin_can_be_chosen() {
             let context = TapeContext::new().anchored(anchor.clone());
             let view = place
                 .tape
-                .view_by(&context, &ViewOptions::new())
+                .view_with_context(&context, &ViewOptions::new())
                 .await
                 .unwrap();
             assert_eq!(used(&view), expected, "{anchor:?} in {}", place.label);
@@ -212,12 +215,12 @@ async fn the_origin_can_be_chosen() {
         let missing = TapeContext::new().anchored(AnchorSelector::Named("c".to_owned()));
         let error = place
             .tape
-            .view_by(&missing, &ViewOptions::new())
+            .view_with_context(&missing, &ViewOptions::new())
             .await
             .unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string().as_str()),
-            (ErrorKind::NotFound, "Anchor 'c' was not found.")
+            (TapeErrorKind::NotFound, "Anchor 'c' was not found.")
         );
     }
 }
@@ -240,7 +243,7 @@ async fn a_view_never_takes_an_error_for_an_empty_tape() {
     let tape = Tape::new(spy, name());
     assert_eq!(
         tape.view(&ViewOptions::new()).await.unwrap_err().kind(),
-        ErrorKind::Environment
+        TapeErrorKind::Environment
     );
 }
 
@@ -290,7 +293,7 @@ async fn carried_entries_follow_the_anchor() {
         calls(&["a"]),
         tool("a", "one"),
         calls(&["b"]),
-        tool("b", INTERRUPTED),
+        tool("b", INTERRUPTED_RESULT),
         {"role": "user", "content": "go on"},
     ]);
     assert_eq!(messages(&view), expected);
@@ -331,7 +334,12 @@ async fn media_stay_visible_during_the_turn() {
             .await
             .unwrap();
         tape.append(called(&["a"])).await.unwrap();
-        let during = messages(&tape.view(&ViewOptions::new().in_turn(turn)).await.unwrap());
+        let during = messages(
+            &tape
+                .view(&ViewOptions::new().for_turn_from(turn))
+                .await
+                .unwrap(),
+        );
         assert_eq!(
             during[0]["content"], "[not shown again: image_url]",
             "{}",
@@ -352,7 +360,7 @@ async fn media_stay_visible_during_the_turn() {
 #[tokio::test]
 async fn provider_state_is_for_its_own_model() {
     let tape = tape_of(Vec::new()).await;
-    let mut step = ChatStep::new("run-1");
+    let mut step = StepRecord::new("run-1");
     step.tool_calls = vec![call("a", "bash")];
     step.tool_results = Some(vec!["one".into()]);
     step.model = Some("anthropic:claude".to_owned());
@@ -379,7 +387,7 @@ async fn provider_state_is_for_its_own_model() {
 /// Design §5: some wires refuse to open with an assistant message.
 #[tokio::test]
 async fn a_fixed_line_can_open_the_view() {
-    let options = ViewOptions::new().opened_by_user();
+    let options = ViewOptions::new().open_with_user_message();
     let tape = tape_of(vec![Entry::anchor("a", None), user("hi")]).await;
     let view = tape.view(&options).await.unwrap();
     assert_eq!(

@@ -9,8 +9,8 @@
 mod view_support;
 
 use bub_tape::{
-    AnchorSelector, Entry, Fork, Kind, MergeBack, Message, Order, Query, Search, Span, Tape,
-    TapeContext, ViewOptions, codec,
+    AnchorSelector, ChatMessage, Entry, EntryKind, EntryRange, Fork, MergeBack, Order, Query,
+    Search, Tape, TapeContext, ViewOptions, codec,
 };
 use proptest::{prelude::*, sample::select};
 use serde_json::{Map, Value, json};
@@ -141,13 +141,13 @@ fn entry() -> impl Strategy<Value = Entry> {
 }
 
 /// Kinds with payloads that are not theirs, and kinds nobody knows.
-fn select_kind(value: &Value) -> Kind {
+fn select_kind(value: &Value) -> EntryKind {
     match value {
-        Value::Null => Kind::ToolCall,
-        Value::Bool(true) => Kind::ToolResult,
-        Value::Bool(false) => Kind::Anchor,
-        Value::Number(_) => Kind::Message,
-        _ => Kind::Other("letter".to_owned()),
+        Value::Null => EntryKind::ToolCall,
+        Value::Bool(true) => EntryKind::ToolResult,
+        Value::Bool(false) => EntryKind::Anchor,
+        Value::Number(_) => EntryKind::Message,
+        _ => EntryKind::Other("letter".to_owned()),
     }
 }
 
@@ -199,7 +199,7 @@ impl Player {
     }
 
     /// Everything a view may say, in one value: the same for every store.
-    async fn shows(&self) -> Vec<(Vec<Message>, Vec<i64>)> {
+    async fn shows(&self) -> Vec<(Vec<ChatMessage>, Vec<i64>)> {
         let mut shown = Vec::new();
         let anchors = [
             AnchorSelector::Last,
@@ -210,12 +210,12 @@ impl Player {
             let options = ViewOptions {
                 carry_limit: 200,
                 ..ViewOptions::new()
-                    .in_turn(bub_tape::EntryId::new(3))
-                    .opened_by_user()
+                    .for_turn_from(bub_tape::EntryId::new(3))
+                    .open_with_user_message()
             };
             let view = self
                 .current()
-                .view_by(&TapeContext::new().anchored(anchor.clone()), &options)
+                .view_with_context(&TapeContext::new().anchored(anchor.clone()), &options)
                 .await;
             let Ok(view) = view else { continue };
             assert_eq!(
@@ -296,11 +296,11 @@ fn query() -> impl Strategy<Value = Query> {
     );
     let kinds = prop::collection::vec(
         select(vec![
-            Kind::Message,
-            Kind::ToolResult,
-            Kind::Anchor,
-            Kind::Event,
-            Kind::Other("letter".to_owned()),
+            EntryKind::Message,
+            EntryKind::ToolResult,
+            EntryKind::Anchor,
+            EntryKind::Event,
+            EntryKind::Other("letter".to_owned()),
         ]),
         0..3,
     );
@@ -359,9 +359,9 @@ proptest! {
         let runtime = Runtime::new().unwrap();
         runtime.block_on(async {
             let tape = view_support::tape_of(entries).await;
-            let query = Query { window: bub_tape::Window::All, limit: None, ..query };
+            let query = Query { window: bub_tape::AnchorWindow::All, limit: None, ..query };
             let Ok(found) = tape.query_all(query.clone()).await else { return };
-            let all = tape.entries(Span { order: query.order, ..Span::ALL }).await.unwrap();
+            let all = tape.entries(EntryRange { order: query.order, ..EntryRange::ALL }).await.unwrap();
             let mut rest = all.iter();
             assert!(found.iter().all(|entry| rest.any(|other| other == entry)), "same order, nothing else");
             for entry in all.iter().filter(|entry| !found.contains(entry)) {

@@ -3,7 +3,7 @@
 
 mod view_support;
 
-use bub_tape::{Entry, INTERRUPTED, ViewOptions, tool_done};
+use bub_tape::{Entry, INTERRUPTED_RESULT, ViewOptions, tool_done};
 use serde_json::{Map, Value, json};
 use view_support::{call, complaint, tape_of};
 
@@ -54,19 +54,19 @@ async fn calls_and_results_stay_paired() {
         (
             "a call at the end of the tape",
             vec![called(&["a"])],
-            json!([calls(&["a"]), tool("a", INTERRUPTED)]),
+            json!([calls(&["a"]), tool("a", INTERRUPTED_RESULT)]),
         ),
         (
             "a call followed by the next turn",
             vec![called(&["a"]), user("still there?")],
-            json!([calls(&["a"]), tool("a", INTERRUPTED), {"role": "user", "content": "still there?"}]),
+            json!([calls(&["a"]), tool("a", INTERRUPTED_RESULT), {"role": "user", "content": "still there?"}]),
         ),
         (
             "two calls, the first interrupted",
             vec![called(&["a"]), called(&["b"]), result(&["two"])],
             json!([
                 calls(&["a"]),
-                tool("a", INTERRUPTED),
+                tool("a", INTERRUPTED_RESULT),
                 calls(&["b"]),
                 tool("b", "two")
             ]),
@@ -84,7 +84,11 @@ async fn calls_and_results_stay_paired() {
         (
             "fewer results than calls",
             vec![called(&["a", "b"]), result(&["one"])],
-            json!([calls(&["a", "b"]), tool("a", "one"), tool("b", INTERRUPTED)]),
+            json!([
+                calls(&["a", "b"]),
+                tool("a", "one"),
+                tool("b", INTERRUPTED_RESULT)
+            ]),
         ),
         (
             "more results than calls",
@@ -96,7 +100,7 @@ async fn calls_and_results_stay_paired() {
             vec![called(&["a", "b"]), tool_done("b", "second")],
             json!([
                 calls(&["a", "b"]),
-                tool("a", INTERRUPTED),
+                tool("a", INTERRUPTED_RESULT),
                 tool("b", "second")
             ]),
         ),
@@ -135,7 +139,7 @@ async fn calls_and_results_stay_paired() {
                 called(&["a"]),
                 result(&["two"]).with_meta("call_ids", json!(["b"])),
             ],
-            json!([calls(&["a"]), tool("a", INTERRUPTED)]),
+            json!([calls(&["a"]), tool("a", INTERRUPTED_RESULT)]),
         ),
     ];
     check_all(cases).await;

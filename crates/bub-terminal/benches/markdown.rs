@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bub_terminal::markdown::{Look, Markdown};
+use bub_terminal::markdown::{Markdown, MarkdownStyle};
 use divan::{Bencher, counter::ItemsCount};
 
 const SIZE: usize = 1 << 20;
@@ -107,7 +107,7 @@ fn push(bencher: Bencher, answer: &Answer) {
     bencher
         .counter(ItemsCount::new(deltas.len()))
         .bench_local(|| {
-            let mut markdown = Markdown::new(80, Look::Styled);
+            let mut markdown = Markdown::new(80, MarkdownStyle::Styled);
             let lines: usize = deltas.iter().map(|delta| markdown.push(delta).len()).sum();
             lines + markdown.finish().len()
         });
@@ -120,7 +120,7 @@ fn push_and_preview(bencher: Bencher, answer: &Answer) {
     bencher
         .counter(ItemsCount::new(deltas.len()))
         .bench_local(|| {
-            let mut markdown = Markdown::new(80, Look::Styled);
+            let mut markdown = Markdown::new(80, MarkdownStyle::Styled);
             deltas
                 .iter()
                 .map(|delta| markdown.push(delta).len() + markdown.preview(20).len())

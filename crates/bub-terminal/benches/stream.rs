@@ -1,8 +1,8 @@
 //! Processor time of a delta of an answer, laid out as Markdown, by the length of the answer: it must not depend on it.
 #![allow(clippy::unwrap_used, reason = "a bench that fails stops")]
 
-use bub_terminal::markdown::{Look, Markdown};
-use bub_testkit::figures::{is_quick, least, time};
+use bub_terminal::markdown::{Markdown, MarkdownStyle};
+use bub_testkit::bench_output::{is_quick, least, time};
 
 const PART: &str =
     "# Title\n\nSome *text* of a `paragraph`.\n\n```\ncode\n```\n\n- item\n- item\n\n";
@@ -20,7 +20,7 @@ fn main() {
             .map(|bytes| str::from_utf8(bytes).unwrap())
             .collect();
         let cost = least(20, || {
-            let mut markdown = Markdown::new(80, Look::Styled);
+            let mut markdown = Markdown::new(80, MarkdownStyle::Styled);
             let lines: usize = deltas.iter().map(|delta| markdown.push(delta).len()).sum();
             assert!(lines + markdown.finish().len() > 0);
         });

@@ -2,7 +2,7 @@
 
 use bub_kernel::StreamEvent;
 use bub_settings::Redactor;
-use bub_terminal::{Ink, view::View};
+use bub_terminal::{ColorMode, turn_view::TurnView};
 use divan::{Bencher, counter::ItemsCount};
 
 fn main() {
@@ -25,14 +25,14 @@ fn delta(bencher: Bencher<'_, '_>, bytes: usize) {
     bencher
         .counter(ItemsCount::new(events.len()))
         .bench_local(|| {
-            let mut view = View::new(80, Ink::Colours, Redactor::new());
+            let mut view = TurnView::new(80, ColorMode::Colors, Redactor::new());
             view.begin(None);
             let mut lines = 0;
             for event in &events {
                 view.event(event);
-                lines += view.take().len();
+                lines += view.take_lines().len();
             }
             view.end(false);
-            lines + view.take().len()
+            lines + view.take_lines().len()
         });
 }

@@ -6,24 +6,24 @@ use std::sync::{
 };
 
 use bub_kernel::{
-    Admission, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelRole,
-    Decision, ErrorKind, Inbound, InboundReceipt, MessageKind, ModelStream, Outbound, Result,
-    StreamEvent, Turn, TurnSnapshot,
+    Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken,
+    Channel, ChannelRole, ErrorKind, Inbound, InboundReceipt, MessageKind, ModelStream, Outbound,
+    Result, StreamEvent, Turn, TurnSnapshot,
 };
 use bub_settings::Redactor;
 use futures_util::StreamExt as _;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::view::Status;
+use crate::turn_view::StatusLine;
 
 /// The name of the channel.
-pub const NAME: &str = "cli";
+pub const CHANNEL_NAME: &str = "cli";
 
 /// So many events may wait for the chat; then turns wait, too.
-const MOST_WAITING: usize = 256;
+const EVENT_CAPACITY: usize = 256;
 
 /// Lines of an earlier chat are numbered from here.
-pub const EARLIER: u64 = 1 << 63;
+pub const FIRST_RECOVERED_LINE: u64 = 1 << 63;
 
 /// Which lines of the chat messages are, by their receipts. A handle: clones share the lines.
 ///
@@ -72,7 +72,7 @@ impl OpenLines {
 
 /// Something for the chat to show.
 #[derive(Debug)]
-pub enum Happening {
+pub enum ChatEvent {
     /// A line of an earlier chat waits.
     Found {
         /// Its number here.
@@ -112,11 +112,11 @@ pub enum Happening {
         is_known: bool,
     },
     /// Somebody has to say whether a call may be made.
-    Asked(Question),
+    Asked(UserQuestion),
     /// Nobody waits for that answer any more.
     Withdrawn(String),
     /// The session is another one, or has changed.
-    Status(Status),
+    Status(StatusLine),
     /// The sessions of the chat, the latest first.
     Sessions(Vec<String>),
     /// Something to remark.
@@ -138,14 +138,14 @@ pub enum LineOutcome {
 
 /// Something that waits for the person at the terminal, with where the answer goes.
 #[derive(Debug)]
-pub enum Question {
+pub enum UserQuestion {
     /// Whether a call may be made.
     Call(Box<ApprovalRequest>, oneshot::Sender<ApprovalAnswer>),
     /// A question of a plugin: its id, its text and where the answer goes. There is room for the one answer.
     Line(String, String, std::sync::mpsc::SyncSender<String>),
 }
 
-impl Question {
+impl UserQuestion {
     /// What is asked, in full: nobody can approve what was cut away.
     pub fn text(&self) -> String {
         match self {
@@ -155,14 +155,14 @@ impl Question {
                     .iter()
                     .map(|(name, value)| format!("{name}={value}"))
                     .collect();
-                let reason = crate::harmless::line(&request.reason);
+                let reason = crate::sanitize::line(&request.reason);
                 format!(
                     "{reason}\nallow {}({})?",
                     request.tool,
                     arguments.join(", ")
                 )
             }
-            Self::Line(_, text, _) => crate::harmless::line(text),
+            Self::Line(_, text, _) => crate::sanitize::line(text),
         }
     }
 
@@ -177,39 +177,39 @@ impl Question {
 
 /// Tells the chat.
 #[derive(Debug, Clone)]
-pub struct Teller(mpsc::Sender<Happening>);
+pub struct ChatEventSender(mpsc::Sender<ChatEvent>);
 
-impl Teller {
+impl ChatEventSender {
     /// A teller, and what it tells.
-    pub fn new() -> (Self, mpsc::Receiver<Happening>) {
-        let (sender, happenings) = mpsc::channel(MOST_WAITING);
-        (Self(sender), happenings)
+    pub fn new() -> (Self, mpsc::Receiver<ChatEvent>) {
+        let (sender, chat_events) = mpsc::channel(EVENT_CAPACITY);
+        (Self(sender), chat_events)
     }
 
     /// Tells, and waits until there is room for it.
-    pub async fn tell(&self, happening: Happening) {
+    pub async fn emit(&self, chat_event: ChatEvent) {
         // Nobody is there to be told once the chat has ended.
-        let _ = self.0.send(happening).await;
+        let _ = self.0.send(chat_event).await;
     }
 
     /// Tells from where nothing can be waited for.
-    pub fn tell_soon(&self, happening: Happening) {
-        if let Err(mpsc::error::TrySendError::Full(happening)) = self.0.try_send(happening)
+    pub fn emit_detached(&self, chat_event: ChatEvent) {
+        if let Err(mpsc::error::TrySendError::Full(chat_event)) = self.0.try_send(chat_event)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let teller = self.clone();
-            drop(runtime.spawn(async move { teller.tell(happening).await }));
+            let event_sender = self.clone();
+            drop(runtime.spawn(async move { event_sender.emit(chat_event).await }));
         }
     }
 
     /// Asks the person. When whoever asks goes away, so does the question.
     pub async fn ask(&self, request: &ApprovalRequest) -> ApprovalAnswer {
         let (answer, answered) = oneshot::channel();
-        let _withdraw = Withdraw {
-            teller: self,
+        let _withdraw = WithdrawGuard {
+            event_sender: self,
             id: request.id.clone(),
         };
-        self.tell(Happening::Asked(Question::Call(
+        self.emit(ChatEvent::Asked(UserQuestion::Call(
             Box::new(request.clone()),
             answer,
         )))
@@ -220,17 +220,17 @@ impl Teller {
     }
 }
 
-impl Teller {
+impl ChatEventSender {
     /// Asks the person for a line, on a thread that may wait; nothing when the chat ends before.
     pub fn ask_line(&self, text: &str) -> Option<String> {
-        static ASKED: AtomicU64 = AtomicU64::new(0);
-        let id = format!("line {}", ASKED.fetch_add(1, Ordering::Relaxed));
+        static NEXT_QUESTION_ID: AtomicU64 = AtomicU64::new(0);
+        let id = format!("line {}", NEXT_QUESTION_ID.fetch_add(1, Ordering::Relaxed));
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
-        let _withdraw = Withdraw {
-            teller: self,
+        let _withdraw = WithdrawGuard {
+            event_sender: self,
             id: id.clone(),
         };
-        self.tell_soon(Happening::Asked(Question::Line(
+        self.emit_detached(ChatEvent::Asked(UserQuestion::Line(
             id,
             text.to_owned(),
             answer,
@@ -239,43 +239,48 @@ impl Teller {
     }
 }
 
-struct Withdraw<'a> {
-    teller: &'a Teller,
+struct WithdrawGuard<'a> {
+    event_sender: &'a ChatEventSender,
     id: String,
 }
 
-impl Drop for Withdraw<'_> {
+impl Drop for WithdrawGuard<'_> {
     fn drop(&mut self) {
-        self.teller
-            .tell_soon(Happening::Withdrawn(std::mem::take(&mut self.id)));
+        self.event_sender
+            .emit_detached(ChatEvent::Withdrawn(std::mem::take(&mut self.id)));
     }
 }
 
 /// Takes up a message of an earlier chat.
-pub type TakeUp = Box<dyn Fn(&mut Inbound) + Send + Sync>;
+pub type RestoreFn = Box<dyn Fn(&mut Inbound) + Send + Sync>;
 
 /// Asks the user about a tool call.
 pub type AskApproval =
     Box<dyn for<'a> Fn(&'a ApprovalRequest) -> BoxFuture<'a, Result<ApprovalAnswer>> + Send + Sync>;
 
 /// The channel.
-pub struct Cli {
-    teller: Teller,
+pub struct CliChannel {
+    event_sender: ChatEventSender,
     redactor: Redactor,
-    take_up: TakeUp,
+    take_up: RestoreFn,
     ask: AskApproval,
     /// What turns have said that their replies need not repeat.
     streamed: Arc<Mutex<Vec<String>>>,
 }
 
 /// So many answers are remembered.
-const MOST_STREAMED: usize = 8;
+const MAX_STREAMED_ANSWERS: usize = 8;
 
-impl Cli {
+impl CliChannel {
     /// A channel that tells a chat. Replies come without the secrets that are registered there.
-    pub fn new(teller: Teller, redactor: Redactor, take_up: TakeUp, ask: AskApproval) -> Self {
+    pub fn new(
+        event_sender: ChatEventSender,
+        redactor: Redactor,
+        take_up: RestoreFn,
+        ask: AskApproval,
+    ) -> Self {
         Self {
-            teller,
+            event_sender,
             redactor,
             take_up,
             ask,
@@ -292,9 +297,9 @@ impl Cli {
     }
 }
 
-impl Cli {
+impl CliChannel {
     /// An error without what the person at the terminal knows: that it was this turn, and what its command printed.
-    fn in_short(&self, content: &str) -> String {
+    fn shorten_error(&self, content: &str) -> String {
         let text = content
             .strip_prefix("An error occurred at stage 'turn': ")
             .unwrap_or(content);
@@ -307,8 +312,8 @@ impl Cli {
         let wrong = text
             .strip_prefix("Tool '")
             .and_then(|rest| rest.split_once("' argument validation failed. "));
-        if let Some((name, why)) = wrong {
-            return format!(",{name}: {why}");
+        if let Some((name, cause)) = wrong {
+            return format!(",{name}: {cause}");
         }
         let streamed = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
         let about = |printed: &String| {
@@ -325,9 +330,9 @@ impl Cli {
     }
 }
 
-impl Channel for Cli {
+impl Channel for CliChannel {
     fn name(&self) -> &'static str {
-        NAME
+        CHANNEL_NAME
     }
 
     fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
@@ -349,12 +354,12 @@ impl Channel for Cli {
             let is_error = kind == MessageKind::Error;
             let is_known = !is_error && self.was_streamed(&content);
             let content = if is_error {
-                self.in_short(&content)
+                self.shorten_error(&content)
             } else {
                 content
             };
-            self.teller
-                .tell(Happening::Said {
+            self.event_sender
+                .emit(ChatEvent::Said {
                     content,
                     kind,
                     is_known,
@@ -366,7 +371,7 @@ impl Channel for Cli {
 
     fn stream_events(self: Arc<Self>, _turn: Turn, stream: ModelStream) -> ModelStream {
         // The program reports the start of a turn: a command may end before there is a stream.
-        let telling = Telling {
+        let telling = StreamedTextGuard {
             cli: self,
             text: String::new(),
         };
@@ -380,8 +385,8 @@ impl Channel for Cli {
                     }
                     telling
                         .cli
-                        .teller
-                        .tell(Happening::Event(event.clone()))
+                        .event_sender
+                        .emit(ChatEvent::Event(event.clone()))
                         .await;
                 }
                 Some((event, (stream, telling)))
@@ -404,7 +409,7 @@ impl Channel for Cli {
     ) -> BoxFuture<'a, Result<Option<Admission>>> {
         let steers = turn.is_running && turn.pending_count == 0 && !message.message.is_command();
         Box::pin(std::future::ready(Ok(
-            steers.then(|| Admission::new(Decision::Steer))
+            steers.then(|| Admission::new(AdmissionDecision::Steer))
         )))
     }
 
@@ -413,19 +418,19 @@ impl Channel for Cli {
     }
 }
 
-impl std::fmt::Debug for Cli {
+impl std::fmt::Debug for CliChannel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Cli")
+        f.write_str("CliChannel")
     }
 }
 
 /// A stream that is being told of. When it is dropped, what it said is known.
-struct Telling {
-    cli: Arc<Cli>,
+struct StreamedTextGuard {
+    cli: Arc<CliChannel>,
     text: String,
 }
 
-impl Drop for Telling {
+impl Drop for StreamedTextGuard {
     fn drop(&mut self) {
         let mut streamed = self
             .cli
@@ -433,7 +438,7 @@ impl Drop for Telling {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         streamed.push(self.cli.redactor.redact(&self.text).into_owned());
-        if streamed.len() > MOST_STREAMED {
+        if streamed.len() > MAX_STREAMED_ANSWERS {
             streamed.remove(0);
         }
     }

@@ -1,6 +1,6 @@
 //! A chat at a terminal: keys in, turns out, and one screen for both.
 
-mod happen;
+mod events;
 mod input;
 mod live;
 
@@ -21,43 +21,43 @@ use tokio::{
 };
 
 use crate::{
-    Ink, Line,
-    channel::{Happening, Question},
-    editor::{Editor, Words},
+    ColorMode, Line,
+    channel::{ChatEvent, UserQuestion},
+    editor::{CompletionItems, Editor},
     history::History,
-    host::Host,
-    keys::Decoder,
-    screen::{Screen, Size},
+    host::ChatHost,
+    keys::KeyDecoder,
+    screen::{Screen, TerminalSize},
     tty::{self, RawMode},
-    view::{Status, View},
+    turn_view::{StatusLine, TurnView},
 };
 
 /// What is on its way is shown this often.
-const FRAME: Duration = Duration::from_millis(33);
+const FRAME_INTERVAL: Duration = Duration::from_millis(33);
 /// How long an escape waits for what may follow it.
-const ESCAPE: Duration = Duration::from_millis(40);
+const ESCAPE_TIMEOUT: Duration = Duration::from_millis(40);
 /// How often the spinner turns.
-const SPIN: Duration = Duration::from_millis(120);
+const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
 /// Nothing is drawn until the window has kept its size for so long: terminals tell of it late (tmux up to a quarter of
 /// a second), and what is drawn for another size than they have by then ends up in the wrong place.
-const QUIET: Duration = Duration::from_millis(300);
+const RESIZE_DEBOUNCE: Duration = Duration::from_millis(300);
 /// A second Ctrl-C within this time leaves.
-pub(crate) const TWICE: Duration = Duration::from_secs(2);
+pub(crate) const DOUBLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
 /// So long what runs may take to end when the person leaves.
-pub(crate) const QUIT_LIMIT: Duration = Duration::from_secs(3);
+pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// So many happenings are taken before the screen is drawn again.
-const AT_ONCE: usize = 512;
+const MAX_EVENTS_PER_FRAME: usize = 512;
 /// Lines that may wait for the host to accept them, which takes as long as one write to the disk each. The chat never
 /// waits for room, because the task that hands lines in waits for the chat to hear of the last one: a line for which
 /// there is no room goes back to the editor.
 const SUBMISSION_CAPACITY: usize = 64;
 
 /// What a chat is made of.
-pub struct Setup {
+pub struct ChatOptions {
     /// The program around it.
-    pub host: Arc<dyn Host>,
+    pub host: Arc<dyn ChatHost>,
     /// What it is told.
-    pub happenings: mpsc::Receiver<Happening>,
+    pub chat_events: mpsc::Receiver<ChatEvent>,
     /// Ends it, without ending what runs.
     pub stop: CancellationToken,
     /// Where the histories are.
@@ -67,51 +67,51 @@ pub struct Setup {
     /// What is printed first.
     pub welcome: Vec<String>,
     /// What can be completed.
-    pub words: Words,
+    pub words: CompletionItems,
     /// How the session is.
-    pub status: Status,
+    pub status: StatusLine,
     /// What must not be shown.
     pub redactor: Redactor,
     /// What may be written beside text.
-    pub ink: Ink,
+    pub color_mode: ColorMode,
     /// Whether the terminal wraps its lines anew when its width changes.
     pub reflows: bool,
 }
 
 /// How a chat ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum ChatExit {
     /// The person left.
     Quit,
     /// Somebody stopped the program, or the terminal is gone.
     Stopped,
 }
 
-struct Chat {
+struct ChatScreen {
     screen: Screen<Stdout>,
     raw: Option<RawMode>,
-    view: View,
+    view: TurnView,
     editor: Editor,
     history: History,
-    host: Arc<dyn Host>,
+    host: Arc<dyn ChatHost>,
     /// What is on its way to the host, in order.
-    submitted: mpsc::Sender<Submission>,
+    submitted: mpsc::Sender<ChatHostRequest>,
     name: String,
     /// The size that was last seen, and until when it may still change.
-    size: Size,
+    size: TerminalSize,
     resizing: Option<Instant>,
-    status: Status,
+    status: StatusLine,
     last_line: u64,
     /// Lines that are not settled.
     open: Vec<u64>,
     /// Whether what runs, or is about to, is a command.
     runs_command: bool,
     /// Lines that wait to be seen where they belong.
-    waiting: Vec<Waiting>,
+    waiting: Vec<QueuedLine>,
     /// The line that was last asked for back.
     taking: Option<u64>,
-    running: Option<Running>,
-    questions: VecDeque<Question>,
+    running: Option<RunningTurn>,
+    questions: VecDeque<UserQuestion>,
     /// What was being written when a question came.
     draft: Option<String>,
     interrupted: Option<Instant>,
@@ -119,11 +119,11 @@ struct Chat {
     hint: Option<String>,
     was_history_refused: bool,
     is_leaving: bool,
-    left: Option<Left>,
+    left: Option<ChatExit>,
 }
 
 /// What the chat asks of the host.
-pub(crate) enum Submission {
+pub(crate) enum ChatHostRequest {
     /// Answer a line.
     Line(u64, String),
     /// Take back the last line that waits.
@@ -131,7 +131,7 @@ pub(crate) enum Submission {
 }
 
 /// A line that was typed while a turn ran.
-struct Waiting {
+struct QueuedLine {
     line: u64,
     text: String,
     steers: bool,
@@ -140,7 +140,7 @@ struct Waiting {
 }
 
 /// A turn that runs.
-struct Running {
+struct RunningTurn {
     line: Option<u64>,
     since: Instant,
     is_cancelled: bool,
@@ -148,12 +148,12 @@ struct Running {
 }
 
 /// Runs a chat until somebody leaves it.
-pub async fn run(setup: Setup) -> Result<Left> {
+pub async fn run(chat_options: ChatOptions) -> Result<ChatExit> {
     let mut resized = signal(SignalKind::window_change()).map_err(terminal_error)?;
     let raw = RawMode::enter().map_err(terminal_error)?;
     let mut typed = tty::typed().map_err(terminal_error)?;
-    let (mut chat, mut happenings, stop) = Chat::new(setup, raw);
-    let mut decoder = Decoder::default();
+    let (mut chat, mut chat_events, stop) = ChatScreen::new(chat_options, raw);
+    let mut decoder = KeyDecoder::default();
     let mut draw_at = Some(Instant::now());
     loop {
         if draw_at.is_some_and(|at| at <= Instant::now()) {
@@ -161,28 +161,28 @@ pub async fn run(setup: Setup) -> Result<Left> {
         }
         if let Some(left) = chat.left {
             // From now on nobody waits for room to tell: what runs can end.
-            happenings.close();
-            while let Ok(happening) = happenings.try_recv() {
-                chat.happened(happening);
+            chat_events.close();
+            while let Ok(chat_event) = chat_events.try_recv() {
+                chat.handle_event(chat_event);
             }
             return chat.leave(left).await;
         }
-        let spin = chat.is_busy().then(|| Instant::now() + SPIN);
+        let spin = chat.is_busy().then(|| Instant::now() + SPINNER_INTERVAL);
         let wake = [draw_at, spin].into_iter().flatten().min();
         let soon = tokio::select! {
             biased;
             () = stop.cancelled() => {
-                chat.left = Some(Left::Stopped);
+                chat.left = Some(ChatExit::Stopped);
                 true
             }
             bytes = typed.recv() => {
                 match bytes {
                     Some(bytes) => chat.typed(decoder.feed(&bytes)).await?,
-                    None => chat.left = Some(Left::Stopped),
+                    None => chat.left = Some(ChatExit::Stopped),
                 }
                 true
             }
-            () = tokio::time::sleep(ESCAPE), if decoder.is_waiting() => {
+            () = tokio::time::sleep(ESCAPE_TIMEOUT), if decoder.is_waiting() => {
                 chat.typed(decoder.flush()).await?;
                 true
             }
@@ -190,11 +190,11 @@ pub async fn run(setup: Setup) -> Result<Left> {
                 chat.is_resized();
                 true
             }
-            Some(happening) = happenings.recv() => {
-                chat.happened(happening);
-                for _ in 0..AT_ONCE {
-                    let Ok(happening) = happenings.try_recv() else { break };
-                    chat.happened(happening);
+            Some(chat_event) = chat_events.recv() => {
+                chat.handle_event(chat_event);
+                for _ in 0..MAX_EVENTS_PER_FRAME {
+                    let Ok(chat_event) = chat_events.try_recv() else { break };
+                    chat.handle_event(chat_event);
                 }
                 false
             }
@@ -203,35 +203,43 @@ pub async fn run(setup: Setup) -> Result<Left> {
         let at = if soon {
             Instant::now()
         } else {
-            Instant::now() + FRAME
+            Instant::now() + FRAME_INTERVAL
         };
         draw_at = Some(draw_at.map_or(at, |planned| planned.min(at)));
     }
 }
 
-impl Chat {
+impl ChatScreen {
     /// A chat on the screen, what it is told, and what ends it.
-    fn new(setup: Setup, raw: RawMode) -> (Self, mpsc::Receiver<Happening>, CancellationToken) {
+    fn new(
+        chat_options: ChatOptions,
+        raw: RawMode,
+    ) -> (Self, mpsc::Receiver<ChatEvent>, CancellationToken) {
         let size = tty::size();
-        let (history, was_read) = History::open(&setup.home, &setup.workspace);
-        let name = setup
+        let (history, was_read) = History::open(&chat_options.home, &chat_options.workspace);
+        let name = chat_options
             .workspace
             .rsplit('/')
             .next()
             .unwrap_or_default()
             .to_owned();
         let mut chat = Self {
-            screen: Screen::new(io::stdout(), size, setup.ink, setup.reflows),
+            screen: Screen::new(
+                io::stdout(),
+                size,
+                chat_options.color_mode,
+                chat_options.reflows,
+            ),
             raw: Some(raw),
-            view: View::new(size.columns, setup.ink, setup.redactor),
-            editor: Editor::new(setup.words),
+            view: TurnView::new(size.columns, chat_options.color_mode, chat_options.redactor),
+            editor: Editor::new(chat_options.words),
             history,
-            submitted: submitting(Arc::clone(&setup.host)),
-            host: setup.host,
+            submitted: submitting(Arc::clone(&chat_options.host)),
+            host: chat_options.host,
             name,
             size,
             resizing: None,
-            status: setup.status,
+            status: chat_options.status,
             last_line: 0,
             open: Vec::new(),
             runs_command: false,
@@ -246,11 +254,11 @@ impl Chat {
             is_leaving: false,
             left: None,
         };
-        chat.welcome(&setup.welcome);
+        chat.welcome(&chat_options.welcome);
         if let Err(error) = was_read {
             chat.history_refused(&error);
         }
-        (chat, setup.happenings, setup.stop)
+        (chat, chat_options.chat_events, chat_options.stop)
     }
 
     /// Shows everything as it is now; or says when, while the window changes.
@@ -270,7 +278,7 @@ impl Chat {
             (self.interrupted, self.hint) = (None, None);
         }
         let live = self.live();
-        let lines = self.view.take();
+        let lines = self.view.take_lines();
         self.screen.draw(&lines, &live).map_err(terminal_error)?;
         Ok(None)
     }
@@ -282,7 +290,7 @@ impl Chat {
 
     fn is_resized(&mut self) {
         self.size = tty::size();
-        self.resizing = Some(Instant::now() + QUIET);
+        self.resizing = Some(Instant::now() + RESIZE_DEBOUNCE);
         self.view.set_width(self.size.columns);
     }
 
@@ -294,24 +302,26 @@ impl Chat {
     }
 
     /// The last words; the terminal is as it was.
-    async fn leave(mut self, left: Left) -> Result<Left> {
+    async fn leave(mut self, left: ChatExit) -> Result<ChatExit> {
         let ending = match left {
-            Left::Quit => self.host.quit(),
-            Left::Stopped => self.host.cancel_submission(),
+            ChatExit::Quit => self.host.quit(),
+            ChatExit::Stopped => self.host.cancel_submission(),
         };
         // What does not end by then is interrupted when the program ends.
-        let _ = tokio::time::timeout(QUIT_LIMIT, ending).await;
+        let _ = tokio::time::timeout(QUIT_TIMEOUT, ending).await;
         let is_cut_off = self.running.as_ref().is_some_and(|turn| !turn.is_ended);
-        self.view.end(is_cut_off && left == Left::Quit);
-        if left == Left::Quit {
+        self.view.end(is_cut_off && left == ChatExit::Quit);
+        if left == ChatExit::Quit {
             self.view.notice("Bye.", crate::Style::NONE);
         }
         if self.resizing.is_some() {
             let _ = self.screen.resize(self.size);
         }
-        let lines = self.view.take();
+        let lines = self.view.take_lines();
         // A terminal that is gone needs no last words.
-        let _ = self.screen.draw(&lines, &crate::screen::Live::default());
+        let _ = self
+            .screen
+            .draw(&lines, &crate::screen::LiveArea::default());
         let _ = self.screen.clear();
         self.raw = None;
         Ok(left)
@@ -327,7 +337,7 @@ impl Chat {
 
     fn name_prompt(&self) -> Line {
         let width = self.screen.size().columns;
-        let name = crate::harmless::line(&self.name);
+        let name = crate::sanitize::line(&self.name);
         let name = crate::fit(&name, (width / 3).max(1)).0;
         Line::new(format!("{name} > "), crate::Style::BOLD)
     }
@@ -344,13 +354,13 @@ impl Chat {
 }
 
 /// Submits lines in their order.
-pub(crate) fn submitting(host: Arc<dyn Host>) -> mpsc::Sender<Submission> {
+pub(crate) fn submitting(host: Arc<dyn ChatHost>) -> mpsc::Sender<ChatHostRequest> {
     let (sender, mut submissions) = mpsc::channel(SUBMISSION_CAPACITY);
     drop(tokio::spawn(async move {
         while let Some(submission) = submissions.recv().await {
             match submission {
-                Submission::Line(line, text) => host.submit(line, text).await,
-                Submission::Withdraw => host.withdraw(),
+                ChatHostRequest::Line(line, text) => host.submit(line, text).await,
+                ChatHostRequest::Withdraw => host.withdraw(),
             }
         }
     }));
@@ -369,7 +379,7 @@ fn terminal_error(error: io::Error) -> Error {
     Error::unknown(format!("the terminal cannot be used: {error}"))
 }
 
-impl std::fmt::Debug for Setup {
+impl std::fmt::Debug for ChatOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Setup")
             .field("workspace", &self.workspace)

@@ -6,21 +6,21 @@ mod layout;
 
 pub use self::{
     buffer::Buffer,
-    complete::{Choices, Word, Words, common},
-    layout::{Layout, lay_out},
+    complete::{CompletionItem, CompletionItems, CompletionMatches, common},
+    layout::{EditorLayout, lay_out},
 };
 use crate::{
     Line, Style, fit,
-    harmless::{harmless, line as one_line},
-    keys::Key,
+    keys::KeyEvent,
+    sanitize::{line as one_line, sanitize},
 };
 
 /// So many choices are shown.
-const MENU_ROWS: usize = 6;
+const MAX_MENU_ROWS: usize = 6;
 
 /// What a key led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Edited {
+pub enum EditorAction {
     /// Something to be seen has changed, or nothing.
     Changed,
     /// The text is to be sent; the editor is empty again.
@@ -41,18 +41,18 @@ pub enum Edited {
 #[derive(Debug, Default)]
 pub struct Editor {
     buffer: Buffer,
-    words: Words,
+    words: CompletionItems,
     is_shell: bool,
     killed: String,
     was_kill: bool,
-    walk: Option<Walk>,
+    walk: Option<HistoryCursor>,
     menu: Option<Menu>,
-    search: Option<Search>,
+    search: Option<HistorySearch>,
 }
 
 /// Going through the history: only through lines that begin as this one did.
 #[derive(Debug)]
-struct Walk {
+struct HistoryCursor {
     prefix: String,
     /// What was written before.
     draft: String,
@@ -62,13 +62,13 @@ struct Walk {
 /// Choices to go through with Tab.
 #[derive(Debug)]
 struct Menu {
-    choices: Choices,
+    choices: CompletionMatches,
     chosen: Option<usize>,
 }
 
 /// Looking for a line of the history.
 #[derive(Debug)]
-struct Search {
+struct HistorySearch {
     query: String,
     index: usize,
     draft: String,
@@ -76,7 +76,7 @@ struct Search {
 
 impl Editor {
     /// An editor that completes these words.
-    pub fn new(words: Words) -> Self {
+    pub fn new(words: CompletionItems) -> Self {
         Self {
             words,
             ..Self::default()
@@ -105,7 +105,7 @@ impl Editor {
 
     /// Completes these sessions from now on.
     pub fn set_sessions(&mut self, ids: Vec<String>) {
-        let word = |text| Word {
+        let word = |text| CompletionItem {
             text,
             about: String::new(),
             arguments: String::new(),
@@ -114,81 +114,86 @@ impl Editor {
     }
 
     /// Takes a key. `history` has the latest line last.
-    pub fn press(&mut self, key: Key, history: &[String]) -> Edited {
+    pub fn press(&mut self, key: KeyEvent, history: &[String]) -> EditorAction {
         let was_kill = std::mem::take(&mut self.was_kill);
         if self.search.is_some()
             && let Some(edited) = self.press_in_search(&key, history)
         {
             return edited;
         }
-        if !matches!(key, Key::Tab | Key::BackTab)
+        if !matches!(key, KeyEvent::Tab | KeyEvent::BackTab)
             && self.menu.take().is_some()
-            && key == Key::Escape
+            && key == KeyEvent::Escape
         {
-            return Edited::Changed;
+            return EditorAction::Changed;
         }
-        if !matches!(key, Key::Up | Key::Down | Key::Ctrl('p' | 'n')) {
+        if !matches!(
+            key,
+            KeyEvent::Up | KeyEvent::Down | KeyEvent::Ctrl('p' | 'n')
+        ) {
             self.walk = None;
         }
         match key {
-            Key::Enter => return self.submit(),
-            Key::Char(character) => self.buffer.insert(character.encode_utf8(&mut [0; 4])),
-            Key::Paste(text) => self.buffer.insert(&text),
-            Key::NewLine | Key::Ctrl('j') => self.buffer.insert("\n"),
-            Key::Tab => self.complete(1),
-            Key::BackTab => self.complete(-1),
-            Key::Up | Key::Ctrl('p') => self.up(history),
-            Key::Down | Key::Ctrl('n') => self.down(history),
-            Key::Right | Key::End | Key::Ctrl('f' | 'e') if self.hint(history).is_some() => {
+            KeyEvent::Enter => return self.submit(),
+            KeyEvent::Char(character) => self.buffer.insert(character.encode_utf8(&mut [0; 4])),
+            KeyEvent::Paste(text) => self.buffer.insert(&text),
+            KeyEvent::NewLine | KeyEvent::Ctrl('j') => self.buffer.insert("\n"),
+            KeyEvent::Tab => self.complete(1),
+            KeyEvent::BackTab => self.complete(-1),
+            KeyEvent::Up | KeyEvent::Ctrl('p') => self.up(history),
+            KeyEvent::Down | KeyEvent::Ctrl('n') => self.down(history),
+            KeyEvent::Right | KeyEvent::End | KeyEvent::Ctrl('f' | 'e')
+                if self.hint(history).is_some() =>
+            {
                 if let Some(hint) = self.hint(history) {
                     self.buffer.insert(&hint);
                 }
             }
-            Key::Ctrl('c') if self.text().is_empty() => return Edited::Interrupt,
-            Key::Ctrl('c' | 'g') => self.buffer.set(""),
-            Key::Ctrl('d') if self.text().is_empty() => return Edited::End,
-            Key::Ctrl('x') => return Edited::ToggleMode,
-            Key::Ctrl('l') => return Edited::ClearScreen,
-            Key::Ctrl('z') => return Edited::Suspend,
-            Key::Ctrl('r') => {
+            KeyEvent::Ctrl('c') if self.text().is_empty() => return EditorAction::Interrupt,
+            KeyEvent::Ctrl('c' | 'g') => self.buffer.set(""),
+            KeyEvent::Ctrl('d') if self.text().is_empty() => return EditorAction::End,
+            KeyEvent::Ctrl('x') => return EditorAction::ToggleMode,
+            KeyEvent::Ctrl('l') => return EditorAction::ClearScreen,
+            KeyEvent::Ctrl('z') => return EditorAction::Suspend,
+            KeyEvent::Ctrl('r') => {
                 let draft = self.text().to_owned();
-                self.search = Some(Search {
+                self.search = Some(HistorySearch {
                     query: String::new(),
                     index: history.len(),
                     draft,
                 });
             }
-            Key::Ctrl('y') => {
+            KeyEvent::Ctrl('y') => {
                 let killed = self.killed.clone();
                 self.buffer.insert(&killed);
             }
-            Key::Ctrl('t') => self.buffer.transpose(),
+            KeyEvent::Ctrl('t') => self.buffer.transpose(),
             key => self.move_or_cut(&key, was_kill),
         }
-        Edited::Changed
+        EditorAction::Changed
     }
 
-    fn move_or_cut(&mut self, key: &Key, was_kill: bool) {
+    fn move_or_cut(&mut self, key: &KeyEvent, was_kill: bool) {
         let buffer = &mut self.buffer;
         match key {
-            Key::Left | Key::Ctrl('b') => buffer.go(buffer.left()),
-            Key::Right | Key::Ctrl('f') => buffer.go(buffer.right()),
-            Key::WordLeft => buffer.go(buffer.word_left()),
-            Key::WordRight => buffer.go(buffer.word_right()),
-            Key::Home | Key::Ctrl('a') => buffer.go(buffer.line_start()),
-            Key::End | Key::Ctrl('e') => buffer.go(buffer.line_end()),
-            Key::Alt('<') => buffer.go(0),
-            Key::Alt('>') => buffer.go(buffer.text().len()),
-            Key::Backspace => drop(buffer.cut_to(buffer.left())),
-            Key::Delete | Key::Ctrl('d') => drop(buffer.cut_to(buffer.right())),
-            Key::Ctrl('k') if buffer.line_end() == buffer.cursor() => {
+            KeyEvent::Left | KeyEvent::Ctrl('b') => buffer.go(buffer.left()),
+            KeyEvent::Right | KeyEvent::Ctrl('f') => buffer.go(buffer.right()),
+            KeyEvent::WordLeft => buffer.go(buffer.word_left()),
+            KeyEvent::WordRight => buffer.go(buffer.word_right()),
+            KeyEvent::Home | KeyEvent::Ctrl('a') => buffer.go(buffer.line_start()),
+            KeyEvent::End | KeyEvent::Ctrl('e') => buffer.go(buffer.line_end()),
+            KeyEvent::Alt('<') => buffer.go(0),
+            KeyEvent::Alt('>') => buffer.go(buffer.text().len()),
+            KeyEvent::Backspace => drop(buffer.cut_to(buffer.left())),
+            KeyEvent::Delete | KeyEvent::Ctrl('d') => drop(buffer.cut_to(buffer.right())),
+            KeyEvent::Ctrl('k') if buffer.line_end() == buffer.cursor() => {
                 self.kill(Buffer::right, was_kill);
             }
-            Key::Ctrl('k') => self.kill(Buffer::line_end, was_kill),
-            Key::Ctrl('u') => self.kill(Buffer::line_start, was_kill),
-            Key::Ctrl('w') => self.kill(Buffer::blank_left, was_kill),
-            Key::AltBackspace => self.kill(Buffer::word_left, was_kill),
-            Key::DeleteWord => self.kill(Buffer::word_right, was_kill),
+            KeyEvent::Ctrl('k') => self.kill(Buffer::line_end, was_kill),
+            KeyEvent::Ctrl('u') => self.kill(Buffer::line_start, was_kill),
+            KeyEvent::Ctrl('w') => self.kill(Buffer::blank_left, was_kill),
+            KeyEvent::AltBackspace => self.kill(Buffer::word_left, was_kill),
+            KeyEvent::DeleteWord => self.kill(Buffer::word_right, was_kill),
             _ => {}
         }
     }
@@ -206,11 +211,11 @@ impl Editor {
         self.was_kill = true;
     }
 
-    fn submit(&mut self) -> Edited {
+    fn submit(&mut self) -> EditorAction {
         (self.menu, self.walk) = (None, None);
         let text = self.buffer.text().to_owned();
         self.buffer.set("");
-        Edited::Submit(text)
+        EditorAction::Submit(text)
     }
 
     fn up(&mut self, history: &[String]) {
@@ -232,7 +237,7 @@ impl Editor {
                 .walk
                 .take()
                 .map_or_else(|| self.buffer.text().to_owned(), |walk| walk.draft);
-            self.walk = Some(Walk {
+            self.walk = Some(HistoryCursor {
                 prefix,
                 draft,
                 index,
@@ -313,7 +318,7 @@ impl Editor {
             }
             return;
         }
-        let Some(choices) = self.words.fitting(self.buffer.before(), self.is_shell) else {
+        let Some(choices) = self.words.complete(self.buffer.before(), self.is_shell) else {
             return;
         };
         let typed = self.buffer.cursor() - choices.from;
@@ -348,28 +353,28 @@ impl Editor {
         Some(rest.split('\n').next().unwrap_or_default().to_owned()).filter(|rest| !rest.is_empty())
     }
 
-    fn press_in_search(&mut self, key: &Key, history: &[String]) -> Option<Edited> {
+    fn press_in_search(&mut self, key: &KeyEvent, history: &[String]) -> Option<EditorAction> {
         let search = self.search.as_mut()?;
         match key {
-            Key::Ctrl('r') => {}
-            Key::Char(character) => {
+            KeyEvent::Ctrl('r') => {}
+            KeyEvent::Char(character) => {
                 search.query.push(*character);
                 search.index = (search.index + 1).min(history.len());
             }
-            Key::Backspace => {
+            KeyEvent::Backspace => {
                 search.query.pop();
                 search.index = history.len();
             }
-            Key::Escape | Key::Ctrl('g' | 'c') => {
+            KeyEvent::Escape | KeyEvent::Ctrl('g' | 'c') => {
                 let draft = std::mem::take(&mut search.draft);
                 self.search = None;
                 self.buffer.set(draft);
-                return Some(Edited::Changed);
+                return Some(EditorAction::Changed);
             }
             _ => {
                 self.search = None;
                 // Enter takes what was found, and leaves it to be looked at.
-                return (*key == Key::Enter).then_some(Edited::Changed);
+                return (*key == KeyEvent::Enter).then_some(EditorAction::Changed);
             }
         }
         let query = search.query.to_lowercase();
@@ -381,7 +386,7 @@ impl Editor {
             search.index = index;
             self.show(history, index);
         }
-        Some(Edited::Changed)
+        Some(EditorAction::Changed)
     }
 
     /// The editor as rows: the text, at most `most` rows of it, and below it what may help. The cursor is in the text.
@@ -391,7 +396,7 @@ impl Editor {
         history: &[String],
         width: usize,
         most: usize,
-    ) -> (Layout, Vec<Line>) {
+    ) -> (EditorLayout, Vec<Line>) {
         let searching = self.search.as_ref().map(|search| {
             Line::new(
                 format!("(search `{}') ", one_line(&search.query)),
@@ -411,7 +416,7 @@ impl Editor {
             layout.rows.last_mut(),
         ) {
             let room = width.saturating_sub(1).saturating_sub(row.columns());
-            let hint = harmless(&hint).replace('\t', " ");
+            let hint = sanitize(&hint).replace('\t', " ");
             row.push(fit(&hint, room).0, Style::DIM);
         }
         (layout, self.menu_rows(width))
@@ -423,13 +428,13 @@ impl Editor {
         };
         let words = &menu.choices.words;
         let chosen = menu.chosen.unwrap_or(0);
-        let first = chosen.saturating_sub(MENU_ROWS - 1);
+        let first = chosen.saturating_sub(MAX_MENU_ROWS - 1);
         let widest = words
             .iter()
             .map(|word| crate::columns(&word.text))
             .max()
             .unwrap_or(0);
-        let row = |(index, word): (usize, &Word)| {
+        let row = |(index, word): (usize, &CompletionItem)| {
             let style = if menu.chosen == Some(index) {
                 Style::REVERSE
             } else {
@@ -452,7 +457,7 @@ impl Editor {
             .iter()
             .enumerate()
             .skip(first)
-            .take(MENU_ROWS)
+            .take(MAX_MENU_ROWS)
             .map(row)
             .collect()
     }
@@ -474,7 +479,7 @@ mod tests {
     use super::*;
 
     fn editor() -> Editor {
-        let word = |text: &str| Word {
+        let word = |text: &str| CompletionItem {
             text: text.to_owned(),
             about: format!("about {text}"),
             arguments: if text == "help" {
@@ -483,30 +488,37 @@ mod tests {
                 String::new()
             },
         };
-        Editor::new(Words {
+        Editor::new(CompletionItems {
             commands: ["tape.info", "tape.anchors", "help"].map(word).to_vec(),
             skills: vec![word("notes")],
             sessions: Vec::new(),
         })
     }
 
-    fn press(editor: &mut Editor, keys: impl IntoIterator<Item = Key>, history: &[&str]) -> Edited {
+    fn press(
+        editor: &mut Editor,
+        keys: impl IntoIterator<Item = KeyEvent>,
+        history: &[&str],
+    ) -> EditorAction {
         let history: Vec<String> = history.iter().map(|line| (*line).to_owned()).collect();
-        let mut last = Edited::Changed;
+        let mut last = EditorAction::Changed;
         for key in keys {
             last = editor.press(key, &history);
         }
         last
     }
 
-    fn chars(text: &str) -> impl Iterator<Item = Key> {
-        text.chars().map(Key::Char).collect::<Vec<_>>().into_iter()
+    fn chars(text: &str) -> impl Iterator<Item = KeyEvent> {
+        text.chars()
+            .map(KeyEvent::Char)
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 
     #[test]
     fn keys_of_emacs_move_and_cut() {
-        use Key::{Backspace, Char, Ctrl, Home, WordLeft};
-        let rows: &[(&str, &[Key], &str, usize)] = &[
+        use KeyEvent::{Backspace, Char, Ctrl, Home, WordLeft};
+        let rows: &[(&str, &[KeyEvent], &str, usize)] = &[
             ("one two", &[Ctrl('a'), Char('x')], "xone two", 1),
             ("one two", &[Home, Ctrl('e'), Char('x')], "one twox", 8),
             ("one two", &[WordLeft, Ctrl('k')], "one ", 4),
@@ -519,12 +531,17 @@ mod tests {
                 "one twoone two",
                 14,
             ),
-            ("one two", &[Key::AltBackspace, Char('x')], "one x", 5),
+            ("one two", &[KeyEvent::AltBackspace, Char('x')], "one x", 5),
             ("ab", &[Ctrl('t')], "ba", 2),
             ("é🐙", &[Backspace], "é", 2),
             ("ab", &[Ctrl('b'), Ctrl('d')], "a", 1),
-            ("ab", &[Key::NewLine, Char('c'), Ctrl('j')], "ab\nc\n", 5),
-            ("a\nb", &[Key::Up, Char('x')], "ax\nb", 2),
+            (
+                "ab",
+                &[KeyEvent::NewLine, Char('c'), Ctrl('j')],
+                "ab\nc\n",
+                5,
+            ),
+            ("a\nb", &[KeyEvent::Up, Char('x')], "ax\nb", 2),
             ("gone", &[Ctrl('c')], "", 0),
         ];
         for (text, keys, expected, cursor) in rows {
@@ -542,10 +559,10 @@ mod tests {
     #[test]
     fn a_pasted_text_keeps_its_lines_until_enter() {
         let mut editor = editor();
-        press(&mut editor, [Key::Paste("one\ntwo".to_owned())], &[]);
+        press(&mut editor, [KeyEvent::Paste("one\ntwo".to_owned())], &[]);
         assert_eq!(
-            press(&mut editor, [Key::Enter], &[]),
-            Edited::Submit("one\ntwo".to_owned())
+            press(&mut editor, [KeyEvent::Enter], &[]),
+            EditorAction::Submit("one\ntwo".to_owned())
         );
         assert_eq!(editor.text(), "");
     }
@@ -553,11 +570,17 @@ mod tests {
     #[test]
     fn control_c_and_d_mean_something_on_an_empty_line_only() {
         let mut editor = editor();
-        assert_eq!(press(&mut editor, [Key::Ctrl('c')], &[]), Edited::Interrupt);
-        assert_eq!(press(&mut editor, [Key::Ctrl('d')], &[]), Edited::End);
         assert_eq!(
-            press(&mut editor, [Key::Char('a'), Key::Ctrl('d')], &[]),
-            Edited::Changed
+            press(&mut editor, [KeyEvent::Ctrl('c')], &[]),
+            EditorAction::Interrupt
+        );
+        assert_eq!(
+            press(&mut editor, [KeyEvent::Ctrl('d')], &[]),
+            EditorAction::End
+        );
+        assert_eq!(
+            press(&mut editor, [KeyEvent::Char('a'), KeyEvent::Ctrl('d')], &[]),
+            EditorAction::Changed
         );
     }
 
@@ -567,18 +590,18 @@ mod tests {
         let mut editor = editor();
         press(&mut editor, chars("de"), &history);
         for (key, expected) in [
-            (Key::Up, "deploy b"),
-            (Key::Up, "deploy a"),
-            (Key::Up, "deploy a"),
-            (Key::Down, "deploy b"),
-            (Key::Down, "de"),
-            (Key::Down, "de"),
+            (KeyEvent::Up, "deploy b"),
+            (KeyEvent::Up, "deploy a"),
+            (KeyEvent::Up, "deploy a"),
+            (KeyEvent::Down, "deploy b"),
+            (KeyEvent::Down, "de"),
+            (KeyEvent::Down, "de"),
         ] {
             press(&mut editor, [key], &history);
             assert_eq!(editor.text(), expected);
         }
         editor.set_text("");
-        press(&mut editor, [Key::Up, Key::Up], &history);
+        press(&mut editor, [KeyEvent::Up, KeyEvent::Up], &history);
         assert_eq!(editor.text(), "test");
     }
 
@@ -588,17 +611,20 @@ mod tests {
         let mut editor = editor();
         press(
             &mut editor,
-            [Key::Ctrl('r')].into_iter().chain(chars("PLOY")),
+            [KeyEvent::Ctrl('r')].into_iter().chain(chars("PLOY")),
             &history,
         );
         assert_eq!(editor.text(), "deploy b");
-        press(&mut editor, [Key::Ctrl('r')], &history);
+        press(&mut editor, [KeyEvent::Ctrl('r')], &history);
         assert_eq!(editor.text(), "deploy a");
-        assert_eq!(press(&mut editor, [Key::Enter], &history), Edited::Changed);
+        assert_eq!(
+            press(&mut editor, [KeyEvent::Enter], &history),
+            EditorAction::Changed
+        );
         assert_eq!(editor.text(), "deploy a");
         press(
             &mut editor,
-            [Key::Ctrl('r'), Key::Char('t'), Key::Escape],
+            [KeyEvent::Ctrl('r'), KeyEvent::Char('t'), KeyEvent::Escape],
             &history,
         );
         assert_eq!(editor.text(), "deploy a", "the draft is back");
@@ -607,12 +633,12 @@ mod tests {
     #[test]
     fn tab_completes_as_far_as_it_is_clear_and_then_offers() {
         let mut editor = editor();
-        press(&mut editor, chars(",he").chain([Key::Tab]), &[]);
+        press(&mut editor, chars(",he").chain([KeyEvent::Tab]), &[]);
         assert_eq!(editor.text(), ",help ");
         let (layout, _) = editor.rows(&Line::new("> ", Style::NONE), &[], 40, 5);
         assert_eq!(layout.rows[0].text(), "> ,help topic");
         editor.set_text("");
-        press(&mut editor, chars(",t").chain([Key::Tab]), &[]);
+        press(&mut editor, chars(",t").chain([KeyEvent::Tab]), &[]);
         assert_eq!(editor.text(), ",tape.");
         let menu = |editor: &Editor| {
             let (_, menu) = editor.rows(&Line::default(), &[], 40, 5);
@@ -625,16 +651,16 @@ mod tests {
                 "  tape.anchors  about tape.anchors"
             ]
         );
-        press(&mut editor, [Key::Tab], &[]);
+        press(&mut editor, [KeyEvent::Tab], &[]);
         assert_eq!(editor.text(), ",tape.info");
-        press(&mut editor, [Key::Tab], &[]);
+        press(&mut editor, [KeyEvent::Tab], &[]);
         assert_eq!(editor.text(), ",tape.anchors");
-        press(&mut editor, [Key::BackTab], &[]);
+        press(&mut editor, [KeyEvent::BackTab], &[]);
         assert_eq!(editor.text(), ",tape.info");
-        press(&mut editor, [Key::Char(' ')], &[]);
+        press(&mut editor, [KeyEvent::Char(' ')], &[]);
         assert!(menu(&editor).is_empty());
         editor.set_text("use $n");
-        press(&mut editor, [Key::Tab], &[]);
+        press(&mut editor, [KeyEvent::Tab], &[]);
         assert_eq!(editor.text(), "use $notes ");
     }
 
@@ -647,7 +673,7 @@ mod tests {
         let (layout, _) = editor.rows(&Line::new("> ", Style::NONE), &lines, 14, 5);
         assert_eq!(layout.rows[0].text(), "> deploy to s");
         assert_eq!(layout.cursor, (0, 5));
-        press(&mut editor, [Key::Right], &history);
+        press(&mut editor, [KeyEvent::Right], &history);
         assert_eq!(editor.text(), "deploy to staging");
     }
 }

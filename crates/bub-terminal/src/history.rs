@@ -12,9 +12,9 @@ use std::{
 use md5::{Digest as _, Md5};
 
 /// What is older is left alone.
-const MOST_BYTES: u64 = 1024 * 1024;
+const MAX_HISTORY_BYTES: u64 = 1024 * 1024;
 /// So many lines are remembered.
-const MOST_LINES: usize = 5000;
+const MAX_HISTORY_LINES: usize = 5000;
 
 /// The lines of a workspace, the latest last.
 #[derive(Debug)]
@@ -93,8 +93,8 @@ impl History {
         if self.lines.last() != Some(&line) {
             self.lines.push(line);
         }
-        if self.lines.len() > MOST_LINES {
-            self.lines.drain(..self.lines.len() - MOST_LINES);
+        if self.lines.len() > MAX_HISTORY_LINES {
+            self.lines.drain(..self.lines.len() - MAX_HISTORY_LINES);
         }
     }
 }
@@ -102,9 +102,9 @@ impl History {
 fn read(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(MOST_BYTES)))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_HISTORY_BYTES)))?;
     let mut bytes = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    file.take(MAX_HISTORY_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

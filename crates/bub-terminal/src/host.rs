@@ -3,9 +3,9 @@
 use bub_kernel::BoxFuture;
 
 /// The program around a chat.
-pub trait Host: Send + Sync + 'static {
-    /// Submits a line. [`Happening::Taken`](crate::Happening::Taken) reports that the line is on disk, and
-    /// [`Happening::Settled`](crate::Happening::Settled) the outcome, also if the line is not accepted.
+pub trait ChatHost: Send + Sync + 'static {
+    /// Submits a line. [`ChatEvent::Taken`](crate::ChatEvent::Taken) reports that the line is on disk, and
+    /// [`ChatEvent::Settled`](crate::ChatEvent::Settled) the outcome, also if the line is not accepted.
     fn submit(&self, line: u64, text: String) -> BoxFuture<'_, ()>;
 
     /// Cancels the line that is being submitted, if any, and waits until that is recorded.

@@ -2,7 +2,7 @@
 
 /// A key, or what was pasted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Key {
+pub enum KeyEvent {
     /// A character.
     Char(char),
     /// A letter with Ctrl, in lower case.
@@ -49,29 +49,29 @@ pub enum Key {
 
 const PASTE_END: &[u8] = b"\x1b[201~";
 /// More is not pasted into a line.
-const MOST_PASTE: usize = 4 * 1024 * 1024;
+const MAX_PASTE_BYTES: usize = 4 * 1024 * 1024;
 /// No sequence of a key is as long.
-const MOST_SEQUENCE: usize = 64;
+const MAX_SEQUENCE_BYTES: usize = 64;
 
 /// Makes keys of bytes. What is not UTF-8 becomes U+FFFD.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct KeyDecoder {
     pending: Vec<u8>,
     is_pasting: bool,
 }
 
 /// What the beginning of the pending bytes is.
-enum Found {
+enum ParsedKey {
     /// So many bytes that are this key; or none worth having.
-    Key(usize, Option<Key>),
+    Key(usize, Option<KeyEvent>),
     PasteStart(usize),
     /// Not to be told yet.
     More,
 }
 
-impl Decoder {
+impl KeyDecoder {
     /// Takes bytes; returns the keys that are complete.
-    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Key> {
+    pub fn feed(&mut self, bytes: &[u8]) -> Vec<KeyEvent> {
         self.pending.extend_from_slice(bytes);
         let mut keys = Vec::new();
         loop {
@@ -82,15 +82,15 @@ impl Decoder {
                 keys.push(pasted);
             }
             match first(&self.pending) {
-                Found::Key(length, key) => {
+                ParsedKey::Key(length, key) => {
                     self.pending.drain(..length.min(self.pending.len()));
                     keys.extend(key);
                 }
-                Found::PasteStart(length) => {
+                ParsedKey::PasteStart(length) => {
                     self.pending.drain(..length);
                     self.is_pasting = true;
                 }
-                Found::More => return keys,
+                ParsedKey::More => return keys,
             }
         }
     }
@@ -101,28 +101,28 @@ impl Decoder {
     }
 
     /// Nothing followed.
-    pub fn flush(&mut self) -> Vec<Key> {
+    pub fn flush(&mut self) -> Vec<KeyEvent> {
         if !self.is_waiting() {
             return Vec::new();
         }
         let pending = std::mem::take(&mut self.pending);
         match pending.as_slice() {
-            [0x1b] => vec![Key::Escape],
+            [0x1b] => vec![KeyEvent::Escape],
             [0x1b, rest @ ..] => {
-                let mut keys = vec![Key::Escape];
-                keys.extend(String::from_utf8_lossy(rest).chars().map(Key::Char));
+                let mut keys = vec![KeyEvent::Escape];
+                keys.extend(String::from_utf8_lossy(rest).chars().map(KeyEvent::Char));
                 keys
             }
-            _ => vec![Key::Char(char::REPLACEMENT_CHARACTER)],
+            _ => vec![KeyEvent::Char(char::REPLACEMENT_CHARACTER)],
         }
     }
 
-    fn pasted(&mut self) -> Option<Key> {
+    fn pasted(&mut self) -> Option<KeyEvent> {
         let end = self
             .pending
             .windows(PASTE_END.len())
             .position(|window| window == PASTE_END);
-        if end.is_none() && self.pending.len() < MOST_PASTE {
+        if end.is_none() && self.pending.len() < MAX_PASTE_BYTES {
             return None;
         }
         let end = end.unwrap_or(self.pending.len());
@@ -133,32 +133,32 @@ impl Decoder {
         let text = String::from_utf8_lossy(&text)
             .replace("\r\n", "\n")
             .replace('\r', "\n");
-        Some(Key::Paste(text))
+        Some(KeyEvent::Paste(text))
     }
 }
 
-fn first(bytes: &[u8]) -> Found {
-    let one = |key: Key| Found::Key(1, Some(key));
+fn first(bytes: &[u8]) -> ParsedKey {
+    let one = |key: KeyEvent| ParsedKey::Key(1, Some(key));
     match bytes {
-        [] | [0x1b] | [0x1b, b'O'] => Found::More,
+        [] | [0x1b] | [0x1b, b'O'] => ParsedKey::More,
         [0x1b, b'[', rest @ ..] => control_sequence(rest),
-        [0x1b, b'O', letter, ..] => Found::Key(3, letter_key(*letter, false)),
-        [0x1b, 0x1b, ..] => one(Key::Escape),
+        [0x1b, b'O', letter, ..] => ParsedKey::Key(3, letter_key(*letter, false)),
+        [0x1b, 0x1b, ..] => one(KeyEvent::Escape),
         [0x1b, rest @ ..] => match first(rest) {
-            Found::Key(length, key) => Found::Key(length + 1, key.map(with_alt)),
+            ParsedKey::Key(length, key) => ParsedKey::Key(length + 1, key.map(with_alt)),
             other => other,
         },
-        [b'\r', ..] => one(Key::Enter),
-        [b'\t', ..] => one(Key::Tab),
-        [0x7f | 0x08, ..] => one(Key::Backspace),
-        [control @ 1..=26, ..] => one(Key::Ctrl(char::from(control + b'a' - 1))),
-        [0..=0x1f, ..] => Found::Key(1, None),
-        [ascii @ ..=0x7e, ..] => one(Key::Char(char::from(*ascii))),
+        [b'\r', ..] => one(KeyEvent::Enter),
+        [b'\t', ..] => one(KeyEvent::Tab),
+        [0x7f | 0x08, ..] => one(KeyEvent::Backspace),
+        [control @ 1..=26, ..] => one(KeyEvent::Ctrl(char::from(control + b'a' - 1))),
+        [0..=0x1f, ..] => ParsedKey::Key(1, None),
+        [ascii @ ..=0x7e, ..] => one(KeyEvent::Char(char::from(*ascii))),
         _ => unicode(bytes),
     }
 }
 
-fn unicode(bytes: &[u8]) -> Found {
+fn unicode(bytes: &[u8]) -> ParsedKey {
     let start = bytes.get(..bytes.len().min(4)).unwrap_or_default();
     let (valid, error) = match str::from_utf8(start) {
         Ok(text) => (text, None),
@@ -170,23 +170,27 @@ fn unicode(bytes: &[u8]) -> Found {
         }
     };
     match (valid.chars().next(), error) {
-        (Some(character), _) => Found::Key(character.len_utf8(), Some(Key::Char(character))),
+        (Some(character), _) => {
+            ParsedKey::Key(character.len_utf8(), Some(KeyEvent::Char(character)))
+        }
         (None, Some(error)) => match error.error_len() {
-            Some(length) => Found::Key(length, Some(Key::Char(char::REPLACEMENT_CHARACTER))),
-            None => Found::More,
+            Some(length) => {
+                ParsedKey::Key(length, Some(KeyEvent::Char(char::REPLACEMENT_CHARACTER)))
+            }
+            None => ParsedKey::More,
         },
-        (None, None) => Found::More,
+        (None, None) => ParsedKey::More,
     }
 }
 
 /// What follows `ESC [`.
-fn control_sequence(rest: &[u8]) -> Found {
+fn control_sequence(rest: &[u8]) -> ParsedKey {
     let Some(end) = rest.iter().position(|byte| (0x40..=0x7e).contains(byte)) else {
         // No key: it is thrown away before it grows without end.
-        return if rest.len() > MOST_SEQUENCE {
-            Found::Key(rest.len() + 2, None)
+        return if rest.len() > MAX_SEQUENCE_BYTES {
+            ParsedKey::Key(rest.len() + 2, None)
         } else {
-            Found::More
+            ParsedKey::More
         };
     };
     let (parameters, last) = (
@@ -202,45 +206,45 @@ fn control_sequence(rest: &[u8]) -> Found {
     let is_modified = number(1) > 2;
     let length = end + 3;
     let key = match (last, number(0)) {
-        (b'~', 200) => return Found::PasteStart(length),
-        (b'~', 1 | 7) => Some(Key::Home),
-        (b'~', 4 | 8) => Some(Key::End),
-        (b'~', 3) if is_modified => Some(Key::DeleteWord),
-        (b'~', 3) => Some(Key::Delete),
+        (b'~', 200) => return ParsedKey::PasteStart(length),
+        (b'~', 1 | 7) => Some(KeyEvent::Home),
+        (b'~', 4 | 8) => Some(KeyEvent::End),
+        (b'~', 3) if is_modified => Some(KeyEvent::DeleteWord),
+        (b'~', 3) => Some(KeyEvent::Delete),
         // Two ways of terminals to tell Enter with Shift, Alt or Ctrl from Enter.
-        (b'~', 27) if number(2) == 13 => Some(Key::NewLine),
-        (b'u', 13) if number(1) > 1 => Some(Key::NewLine),
-        (b'u', 13) => Some(Key::Enter),
-        (b'u', 27) => Some(Key::Escape),
-        (b'Z', _) => Some(Key::BackTab),
+        (b'~', 27) if number(2) == 13 => Some(KeyEvent::NewLine),
+        (b'u', 13) if number(1) > 1 => Some(KeyEvent::NewLine),
+        (b'u', 13) => Some(KeyEvent::Enter),
+        (b'u', 27) => Some(KeyEvent::Escape),
+        (b'Z', _) => Some(KeyEvent::BackTab),
         (letter, _) => letter_key(letter, is_modified),
     };
-    Found::Key(length, key)
+    ParsedKey::Key(length, key)
 }
 
-fn letter_key(letter: u8, is_modified: bool) -> Option<Key> {
+fn letter_key(letter: u8, is_modified: bool) -> Option<KeyEvent> {
     Some(match letter {
-        b'A' => Key::Up,
-        b'B' => Key::Down,
-        b'C' if is_modified => Key::WordRight,
-        b'C' => Key::Right,
-        b'D' if is_modified => Key::WordLeft,
-        b'D' => Key::Left,
-        b'H' => Key::Home,
-        b'F' => Key::End,
-        b'M' => Key::Enter,
+        b'A' => KeyEvent::Up,
+        b'B' => KeyEvent::Down,
+        b'C' if is_modified => KeyEvent::WordRight,
+        b'C' => KeyEvent::Right,
+        b'D' if is_modified => KeyEvent::WordLeft,
+        b'D' => KeyEvent::Left,
+        b'H' => KeyEvent::Home,
+        b'F' => KeyEvent::End,
+        b'M' => KeyEvent::Enter,
         _ => return None,
     })
 }
 
-fn with_alt(key: Key) -> Key {
+fn with_alt(key: KeyEvent) -> KeyEvent {
     match key {
-        Key::Enter | Key::Ctrl('j') => Key::NewLine,
-        Key::Backspace => Key::AltBackspace,
-        Key::Left | Key::Char('b' | 'B') => Key::WordLeft,
-        Key::Right | Key::Char('f' | 'F') => Key::WordRight,
-        Key::Delete | Key::Char('d' | 'D') => Key::DeleteWord,
-        Key::Char(character) => Key::Alt(character),
+        KeyEvent::Enter | KeyEvent::Ctrl('j') => KeyEvent::NewLine,
+        KeyEvent::Backspace => KeyEvent::AltBackspace,
+        KeyEvent::Left | KeyEvent::Char('b' | 'B') => KeyEvent::WordLeft,
+        KeyEvent::Right | KeyEvent::Char('f' | 'F') => KeyEvent::WordRight,
+        KeyEvent::Delete | KeyEvent::Char('d' | 'D') => KeyEvent::DeleteWord,
+        KeyEvent::Char(character) => KeyEvent::Alt(character),
         other => other,
     }
 }
@@ -251,38 +255,38 @@ mod tests {
 
     #[test]
     fn keys_of_usual_terminals_are_known() {
-        let rows: &[(&[u8], Key)] = &[
-            (b"a", Key::Char('a')),
-            ("é".as_bytes(), Key::Char('é')),
-            ("🐙".as_bytes(), Key::Char('🐙')),
-            (b"\r", Key::Enter),
-            (b"\n", Key::Ctrl('j')),
-            (b"\x1b\r", Key::NewLine),
-            (b"\x1b[13;2u", Key::NewLine),
-            (b"\x1b[27;2;13~", Key::NewLine),
-            (b"\x01", Key::Ctrl('a')),
-            (b"\x7f", Key::Backspace),
-            (b"\x1b\x7f", Key::AltBackspace),
-            (b"\x1b[A", Key::Up),
-            (b"\x1bOA", Key::Up),
-            (b"\x1b[1;5C", Key::WordRight),
-            (b"\x1b[1;2C", Key::Right),
-            (b"\x1bb", Key::WordLeft),
-            (b"\x1bd", Key::DeleteWord),
-            (b"\x1b[3~", Key::Delete),
-            (b"\x1b[H", Key::Home),
-            (b"\x1b[4~", Key::End),
-            (b"\x1b[Z", Key::BackTab),
+        let rows: &[(&[u8], KeyEvent)] = &[
+            (b"a", KeyEvent::Char('a')),
+            ("é".as_bytes(), KeyEvent::Char('é')),
+            ("🐙".as_bytes(), KeyEvent::Char('🐙')),
+            (b"\r", KeyEvent::Enter),
+            (b"\n", KeyEvent::Ctrl('j')),
+            (b"\x1b\r", KeyEvent::NewLine),
+            (b"\x1b[13;2u", KeyEvent::NewLine),
+            (b"\x1b[27;2;13~", KeyEvent::NewLine),
+            (b"\x01", KeyEvent::Ctrl('a')),
+            (b"\x7f", KeyEvent::Backspace),
+            (b"\x1b\x7f", KeyEvent::AltBackspace),
+            (b"\x1b[A", KeyEvent::Up),
+            (b"\x1bOA", KeyEvent::Up),
+            (b"\x1b[1;5C", KeyEvent::WordRight),
+            (b"\x1b[1;2C", KeyEvent::Right),
+            (b"\x1bb", KeyEvent::WordLeft),
+            (b"\x1bd", KeyEvent::DeleteWord),
+            (b"\x1b[3~", KeyEvent::Delete),
+            (b"\x1b[H", KeyEvent::Home),
+            (b"\x1b[4~", KeyEvent::End),
+            (b"\x1b[Z", KeyEvent::BackTab),
         ];
         for (bytes, key) in rows {
             assert_eq!(
-                Decoder::default().feed(bytes),
+                KeyDecoder::default().feed(bytes),
                 std::slice::from_ref(key),
                 "{bytes:?}"
             );
             // However the bytes arrive.
-            let mut decoder = Decoder::default();
-            let split: Vec<Key> = bytes
+            let mut decoder = KeyDecoder::default();
+            let split: Vec<KeyEvent> = bytes
                 .iter()
                 .flat_map(|byte| decoder.feed(&[*byte]))
                 .collect();
@@ -292,39 +296,46 @@ mod tests {
 
     #[test]
     fn a_paste_is_one_key_and_its_line_ends_stay() {
-        let mut decoder = Decoder::default();
+        let mut decoder = KeyDecoder::default();
         assert_eq!(decoder.feed(b"\x1b[200~one\r\ntw"), []);
         assert!(!decoder.is_waiting());
         assert_eq!(
             decoder.feed(b"o\rthree\x1b[A\x1b[201~x"),
             [
-                Key::Paste("one\ntwo\nthree\x1b[A".to_owned()),
-                Key::Char('x')
+                KeyEvent::Paste("one\ntwo\nthree\x1b[A".to_owned()),
+                KeyEvent::Char('x')
             ]
         );
     }
 
     #[test]
     fn escape_alone_is_a_key_once_nothing_follows() {
-        let mut decoder = Decoder::default();
+        let mut decoder = KeyDecoder::default();
         assert_eq!(decoder.feed(b"\x1b"), []);
         assert!(decoder.is_waiting());
-        assert_eq!(decoder.flush(), [Key::Escape]);
+        assert_eq!(decoder.flush(), [KeyEvent::Escape]);
         assert!(!decoder.is_waiting());
     }
 
     #[test]
     fn rubbish_is_no_key_and_does_no_harm() {
-        let mut decoder = Decoder::default();
+        let mut decoder = KeyDecoder::default();
         assert_eq!(
             decoder.feed(b"\xff\xfea"),
-            [Key::Char('\u{fffd}'), Key::Char('\u{fffd}'), Key::Char('a')]
+            [
+                KeyEvent::Char('\u{fffd}'),
+                KeyEvent::Char('\u{fffd}'),
+                KeyEvent::Char('a')
+            ]
         );
-        assert_eq!(decoder.feed(b"\x1b[99;99;99Xb\x1b[12~"), [Key::Char('b')]);
+        assert_eq!(
+            decoder.feed(b"\x1b[99;99;99Xb\x1b[12~"),
+            [KeyEvent::Char('b')]
+        );
         assert_eq!(
             decoder.feed(&[b"\x1b[".as_slice(), &[b'1'; 100]].concat()),
             []
         );
-        assert_eq!(decoder.feed(b"c"), [Key::Char('c')]);
+        assert_eq!(decoder.feed(b"c"), [KeyEvent::Char('c')]);
     }
 }

@@ -5,10 +5,10 @@ use std::{
     ops::{BitOr, BitOrAssign},
 };
 
-use crate::{columns, harmless::without_tabs};
+use crate::{columns, sanitize::without_tabs};
 
 /// How far apart the tab stops of a terminal are.
-const TAB: usize = 8;
+const TAB_WIDTH: usize = 8;
 
 /// How a piece of text looks: a set, combined with `|`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,7 +40,7 @@ impl Style {
     /// Code, commands.
     pub const CYAN: Self = Self(1 << 10);
 
-    /// SGR numbers; from `COLOURS` on they are colours.
+    /// SGR numbers; from `FIRST_COLOR` on they are colours.
     const SGR: [(Self, &'static str); 11] = [
         (Self::BOLD, "1"),
         (Self::DIM, "2"),
@@ -54,18 +54,18 @@ impl Style {
         (Self::BLUE, "34"),
         (Self::CYAN, "36"),
     ];
-    const COLOURS: usize = 6;
+    const FIRST_COLOR: usize = 6;
 
     /// Whether all of `other` is in it.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    fn start(self, ink: Ink, out: &mut String) -> bool {
-        let known = match ink {
-            Ink::Plain => 0,
-            Ink::Marks => Self::COLOURS,
-            Ink::Colours => Self::SGR.len(),
+    fn start(self, color_mode: ColorMode, out: &mut String) -> bool {
+        let known = match color_mode {
+            ColorMode::None => 0,
+            ColorMode::Attributes => Self::FIRST_COLOR,
+            ColorMode::Colors => Self::SGR.len(),
         };
         let mut separator = "\x1b[";
         for (_, number) in Self::SGR
@@ -99,13 +99,13 @@ impl BitOrAssign for Style {
 
 /// What may be written beside the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ink {
+pub enum ColorMode {
     /// Nothing: no escape sequence at all.
-    Plain,
+    None,
     /// Bold, underlined and so on, but no colours.
-    Marks,
+    Attributes,
     /// Everything.
-    Colours,
+    Colors,
 }
 
 /// A piece of text in one style.
@@ -170,15 +170,15 @@ impl Line {
     pub fn without_tabs(&self) -> Self {
         let mut line = Self::default();
         for span in &self.spans {
-            line.push(&without_tabs(&span.text, TAB), span.style);
+            line.push(&without_tabs(&span.text, TAB_WIDTH), span.style);
         }
         line
     }
 
     /// Writes it without a line end; styles do not leak out of it.
-    pub fn paint(&self, ink: Ink, out: &mut String) {
+    pub fn paint(&self, color_mode: ColorMode, out: &mut String) {
         for span in &self.spans {
-            let styled = span.style.start(ink, out);
+            let styled = span.style.start(color_mode, out);
             out.push_str(&span.text);
             if styled {
                 out.push_str("\x1b[0m");
@@ -196,14 +196,17 @@ mod tests {
         let mut line = Line::new("a", Style::NONE);
         line.push("b", Style::BOLD | Style::CYAN);
         line.push("c", Style::RED);
-        let painted = |ink| {
+        let painted = |color_mode| {
             let mut out = String::new();
-            line.paint(ink, &mut out);
+            line.paint(color_mode, &mut out);
             out
         };
-        assert_eq!(painted(Ink::Plain), "abc");
-        assert_eq!(painted(Ink::Marks), "a\x1b[1mb\x1b[0mc");
-        assert_eq!(painted(Ink::Colours), "a\x1b[1;36mb\x1b[0m\x1b[31mc\x1b[0m");
+        assert_eq!(painted(ColorMode::None), "abc");
+        assert_eq!(painted(ColorMode::Attributes), "a\x1b[1mb\x1b[0mc");
+        assert_eq!(
+            painted(ColorMode::Colors),
+            "a\x1b[1;36mb\x1b[0m\x1b[31mc\x1b[0m"
+        );
         assert_eq!((line.text().as_str(), line.columns()), ("abc", 3));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Markdown::push`] returns lines as soon as nothing can change them: a block when it is over, code line by line, a
 //! list item by item. Lines depend on the text (and the width) alone, never on how the stream was cut. What is not
-//! finished is bounded: a block longer than [`LIMIT`] goes on as another one, so that each delta costs the same.
+//! finished is bounded: a block longer than [`MAX_BLOCK_BYTES`] goes on as another one, so that each delta costs the same.
 //!
 //! The price: a definition of a link's target (`[name]: address`) is known only in its own block. It is shown as it is,
 //! and so is a link that refers to one elsewhere. Footnotes and HTML are shown as they are, too.
@@ -12,7 +12,7 @@
 //! * `layout`, `flow`, `table`: a block into lines of the screen.
 
 mod blocks;
-mod flow;
+mod inline;
 mod layout;
 mod start;
 mod table;
@@ -24,18 +24,18 @@ use crate::{Line, Span, fit};
 use blocks::Blocks;
 
 /// How many bytes of source are laid out at once.
-pub const LIMIT: usize = 16 * 1024;
+pub const MAX_BLOCK_BYTES: usize = 16 * 1024;
 
 /// How Markdown looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum MarkdownStyle {
     /// By styles: the marks of the source are gone.
     Styled,
     /// Without styles: the marks of emphasis, code and headings stay in the text.
     Plain,
 }
 
-impl Look {
+impl MarkdownStyle {
     fn bullet(self) -> &'static str {
         match self {
             Self::Styled => "• ",
@@ -75,7 +75,7 @@ pub struct Markdown {
 
 impl Markdown {
     /// For a terminal of so many columns.
-    pub fn new(width: usize, look: Look) -> Self {
+    pub fn new(width: usize, look: MarkdownStyle) -> Self {
         Self {
             partial: String::new(),
             returned: false,
@@ -155,7 +155,7 @@ impl Markdown {
 
     /// A line without an end does not grow for ever, except in code, which is not laid out.
     fn cut_partial(&mut self) {
-        while self.partial.len() > LIMIT && !self.blocks.is_code() {
+        while self.partial.len() > MAX_BLOCK_BYTES && !self.blocks.is_code() {
             let rest = self.partial.split_off(blocks::cut(&self.partial));
             self.blocks.line(&self.partial, self.continued);
             self.partial = rest;

@@ -6,11 +6,11 @@ use std::{
     io::{self, Write},
 };
 
-use crate::{Ink, Line};
+use crate::{ColorMode, Line};
 
 /// How large the terminal is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct TerminalSize {
     /// Columns; at least 1.
     pub columns: usize,
     /// Rows; at least 1.
@@ -19,7 +19,7 @@ pub struct Size {
 
 /// What is to be seen in the live area.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Live {
+pub struct LiveArea {
     /// Its rows. None may be wider than the terminal; there must be fewer of them than the terminal has.
     pub rows: Vec<Line>,
     /// Row and column of the cursor.
@@ -30,8 +30,8 @@ pub struct Live {
 #[derive(Debug)]
 pub struct Screen<W: Write> {
     out: W,
-    ink: Ink,
-    size: Size,
+    color_mode: ColorMode,
+    size: TerminalSize,
     /// Whether the terminal wraps its lines anew when its width changes.
     reflows: bool,
     /// What stands in the live area: the bytes and the width of each row.
@@ -42,10 +42,10 @@ pub struct Screen<W: Write> {
 
 impl<W: Write> Screen<W> {
     /// A screen whose cursor stands at the beginning of an empty row.
-    pub fn new(out: W, size: Size, ink: Ink, reflows: bool) -> Self {
+    pub fn new(out: W, size: TerminalSize, color_mode: ColorMode, reflows: bool) -> Self {
         Self {
             out,
-            ink,
+            color_mode,
             size,
             reflows,
             shown: Vec::new(),
@@ -54,22 +54,23 @@ impl<W: Write> Screen<W> {
     }
 
     /// How large it is.
-    pub fn size(&self) -> Size {
+    pub fn size(&self) -> TerminalSize {
         self.size
     }
 
     /// Lets finished lines scroll away above the live area, and shows that as it is now. Nothing is written when
     /// nothing has changed.
-    pub fn draw(&mut self, finished: &[Line], live: &Live) -> io::Result<()> {
-        let rows: Vec<(String, usize)> = live.rows.iter().map(|row| self.painted(row)).collect();
+    pub fn draw(&mut self, finished: &[Line], live: &LiveArea) -> io::Result<()> {
+        let rows: Vec<(String, usize)> =
+            live.rows.iter().map(|row| self.render_line(row)).collect();
         if finished.is_empty() && rows == self.shown && live.cursor == self.cursor {
             return Ok(());
         }
-        let mut out = Pen::begin(self.cursor.0);
+        let mut out = UpdateBuffer::begin(self.cursor.0);
         out.go_to(0);
         let mut covered = 0;
         for line in finished {
-            let (text, width) = self.painted(line);
+            let (text, width) = self.render_line(line);
             // Wiped before it is written, from the first column: what is wiped behind a text stays part of its row for
             // some terminals, and is wrapped with it. A line of several rows must not let old ones look out.
             out.text.push_str(if width > self.size.columns {
@@ -114,7 +115,7 @@ impl<W: Write> Screen<W> {
 
     /// The terminal has, or had meanwhile, another size. What the live area has become is wiped; the next [`Self::draw`]
     /// shows it again.
-    pub fn resize(&mut self, size: Size) -> io::Result<()> {
+    pub fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
         let rows_of = |width: usize| {
             if self.reflows {
                 width.max(1).div_ceil(size.columns)
@@ -134,12 +135,12 @@ impl<W: Write> Screen<W> {
             0
         };
         self.size = size;
-        self.wipe(above + within)
+        self.clear_live_area(above + within)
     }
 
     /// Removes the live area: the cursor stands below the finished lines.
     pub fn clear(&mut self) -> io::Result<()> {
-        self.wipe(self.cursor.0)
+        self.clear_live_area(self.cursor.0)
     }
 
     /// Lets the live area stay where it is; the next one is drawn below it.
@@ -154,8 +155,8 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
 
-    fn wipe(&mut self, rows_above: usize) -> io::Result<()> {
-        let mut out = Pen::begin(rows_above);
+    fn clear_live_area(&mut self, rows_above: usize) -> io::Result<()> {
+        let mut out = UpdateBuffer::begin(rows_above);
         out.go_to(0);
         out.text.push_str("\x1b[J");
         (self.shown, self.cursor) = (Vec::new(), (0, 0));
@@ -164,23 +165,23 @@ impl<W: Write> Screen<W> {
     }
 
     /// The bytes of a line and its width. Tabs stay, to be copied, where they reach as far on every row.
-    fn painted(&self, line: &Line) -> (String, usize) {
+    fn render_line(&self, line: &Line) -> (String, usize) {
         let mut text = String::new();
         let spaced = line.without_tabs();
         let width = spaced.columns();
         let is_whole = width < self.size.columns;
-        (if is_whole { line } else { &spaced }).paint(self.ink, &mut text);
+        (if is_whole { line } else { &spaced }).paint(self.color_mode, &mut text);
         (text, width)
     }
 }
 
 /// Bytes for one update, which the terminal shows at once, and the row of the live area they have come to.
-struct Pen {
+struct UpdateBuffer {
     text: String,
     row: usize,
 }
 
-impl Pen {
+impl UpdateBuffer {
     fn begin(row: usize) -> Self {
         Self {
             text: "\x1b[?2026h\x1b[?25l".to_owned(),

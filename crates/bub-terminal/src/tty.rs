@@ -13,19 +13,19 @@ use rustix::{
 };
 use tokio::sync::mpsc;
 
-use crate::screen::Size;
+use crate::screen::TerminalSize;
 
 /// How the terminal was before it was changed. In one place, because whoever ends the process has to put it back.
-static BEFORE: Mutex<Option<Before>> = Mutex::new(None);
+static SAVED_TERMINAL: Mutex<Option<SavedTerminal>> = Mutex::new(None);
 
-struct Before {
+struct SavedTerminal {
     modes: Termios,
     /// What else undoes the change.
     undo: &'static [u8],
 }
 
 /// Bracketed paste off, the cursor shown, no style, no update left open.
-const RESTORE: &[u8] = b"\x1b[?2026l\x1b[?2004l\x1b[?25h\x1b[0m";
+const RESTORE_SEQUENCE: &[u8] = b"\x1b[?2026l\x1b[?2004l\x1b[?25h\x1b[0m";
 
 /// Raw mode, until this is dropped.
 #[derive(Debug)]
@@ -39,9 +39,9 @@ impl RawMode {
         raw.make_raw();
         // Line ends that somebody else writes still go to the first column.
         raw.output_modes |= OutputModes::OPOST;
-        *self::before() = Some(Before {
+        *self::saved_terminal() = Some(SavedTerminal {
             modes: before,
-            undo: RESTORE,
+            undo: RESTORE_SEQUENCE,
         });
         tcsetattr(stdin(), OptionalActions::Now, &raw)?;
         let mut out = io::stdout();
@@ -59,34 +59,36 @@ impl Drop for RawMode {
 
 /// A terminal that does not show what is typed, until this is dropped.
 #[derive(Debug)]
-pub struct Hidden(());
+pub struct EchoOff(());
 
-impl Hidden {
+impl EchoOff {
     /// Forgets what was typed before.
     pub fn enter() -> io::Result<Self> {
         let modes = tcgetattr(stdin())?;
         let mut quiet = modes.clone();
         quiet.local_modes.remove(LocalModes::ECHO);
-        *before() = Some(Before { modes, undo: b"" });
+        *saved_terminal() = Some(SavedTerminal { modes, undo: b"" });
         tcsetattr(stdin(), OptionalActions::Flush, &quiet)?;
         Ok(Self(()))
     }
 }
 
-impl Drop for Hidden {
+impl Drop for EchoOff {
     fn drop(&mut self) {
         restore();
     }
 }
 
-fn before() -> MutexGuard<'static, Option<Before>> {
-    BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
+fn saved_terminal() -> MutexGuard<'static, Option<SavedTerminal>> {
+    SAVED_TERMINAL
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Puts the terminal back as it was before it was changed. Does nothing when it is so already.
 pub fn restore() {
-    let before = before().take();
-    if let Some(Before { modes, undo }) = before {
+    let before = saved_terminal().take();
+    if let Some(SavedTerminal { modes, undo }) = before {
         let mut out = io::stdout();
         let _ = out.write_all(undo).and_then(|()| out.flush());
         let _ = tcsetattr(stdin(), OptionalActions::Now, &modes);
@@ -95,11 +97,11 @@ pub fn restore() {
 
 /// Whether somebody has the terminal, in raw mode or for a secret: then nobody else may ask anything there.
 pub fn is_taken() -> bool {
-    before().is_some()
+    saved_terminal().is_some()
 }
 
 /// How large the terminal is; what it does not say is taken as usual.
-pub fn size() -> Size {
+pub fn size() -> TerminalSize {
     let (columns, rows) = tcgetwinsize(stdout()).map_or((0, 0), |size| (size.ws_col, size.ws_row));
     let or = |count: u16, usual: usize| {
         if count == 0 {
@@ -108,7 +110,7 @@ pub fn size() -> Size {
             usize::from(count)
         }
     };
-    Size {
+    TerminalSize {
         columns: or(columns, 80),
         rows: or(rows, 24),
     }

@@ -13,8 +13,8 @@ use std::{
 };
 
 use bub_terminal::{
-    Ink, Line, Style, columns, fit,
-    screen::{Live, Screen, Size},
+    ColorMode, Line, Style, columns, fit,
+    screen::{LiveArea, Screen, TerminalSize},
 };
 use proptest::prelude::*;
 
@@ -92,15 +92,15 @@ proptest! {
     #[test]
     fn what_is_drawn_is_there(width in 4usize..20, height in 7usize..10, drawings in drawings()) {
         let output = Output::default();
-        let size = Size { columns: width, rows: height };
-        let mut screen = Screen::new(output.clone(), size, Ink::Colours, false);
+        let size = TerminalSize { columns: width, rows: height };
+        let mut screen = Screen::new(output.clone(), size, ColorMode::Colors, false);
         let mut expected = Vec::new();
         let mut shown = (Vec::new(), 0);
         for (lines, rows, cursor) in &drawings {
             let rows: Vec<String> = rows.iter().map(|row| fit(row, width).0.to_owned()).collect();
             let cursor = (*cursor).min(rows.len().saturating_sub(1));
             let column = rows.get(cursor).map_or(0, |row| columns(row) / 2);
-            let live = Live {
+            let live = LiveArea {
                 rows: rows.iter().map(|row| Line::new(row, Style::BOLD)).collect(),
                 cursor: (cursor, column),
             };
@@ -131,18 +131,18 @@ fn nothing_is_written_when_nothing_has_changed() {
     let output = Output::default();
     let mut screen = Screen::new(
         output.clone(),
-        Size {
+        TerminalSize {
             columns: 20,
             rows: 10,
         },
-        Ink::Colours,
+        ColorMode::Colors,
         true,
     );
     let rows = vec![
         Line::new("> ", Style::NONE),
         Line::new("status", Style::DIM),
     ];
-    let live = Live {
+    let live = LiveArea {
         rows,
         cursor: (0, 2),
     };
@@ -151,7 +151,7 @@ fn nothing_is_written_when_nothing_has_changed() {
     screen.draw(&[], &live).unwrap();
     assert_eq!(output.len(), length);
     // One row has changed: one row is written.
-    let changed = Live {
+    let changed = LiveArea {
         rows: vec![live.rows[0].clone(), Line::new("other", Style::DIM)],
         cursor: (0, 2),
     };
@@ -168,11 +168,11 @@ fn after_a_resize_the_live_area_is_found_where_the_terminal_has_put_it() {
         let output = Output::default();
         let mut screen = Screen::new(
             output.clone(),
-            Size {
+            TerminalSize {
                 columns: 20,
                 rows: 10,
             },
-            Ink::Plain,
+            ColorMode::None,
             reflows,
         );
         let rows = vec![
@@ -182,7 +182,7 @@ fn after_a_resize_the_live_area_is_found_where_the_terminal_has_put_it() {
         screen
             .draw(
                 &[],
-                &Live {
+                &LiveArea {
                     rows,
                     cursor: (1, 2),
                 },
@@ -190,7 +190,7 @@ fn after_a_resize_the_live_area_is_found_where_the_terminal_has_put_it() {
             .unwrap();
         let length = output.len();
         screen
-            .resize(Size {
+            .resize(TerminalSize {
                 columns: 10,
                 rows: 10,
             })
@@ -208,11 +208,11 @@ fn rows_that_were_cut_off_below_the_cursor_cost_no_line_above_it() {
     let output = Output::default();
     let mut screen = Screen::new(
         output.clone(),
-        Size {
+        TerminalSize {
             columns: 20,
             rows: 8,
         },
-        Ink::Plain,
+        ColorMode::None,
         true,
     );
     let mut parser = vt100::Parser::new(8, 20, 1000);
@@ -224,7 +224,7 @@ fn rows_that_were_cut_off_below_the_cursor_cost_no_line_above_it() {
         screen
             .draw(
                 &[line],
-                &Live {
+                &LiveArea {
                     rows: rows.to_vec(),
                     cursor: (1, 2),
                 },

@@ -3,17 +3,17 @@
 
 use bub_kernel::StreamEvent;
 use bub_settings::Redactor;
-use bub_terminal::{Ink, Line, view::View};
+use bub_terminal::{ColorMode, Line, turn_view::TurnView};
 
 fn shown(text: &str, size: usize, command: Option<&str>) -> Vec<String> {
-    let mut view = View::new(80, Ink::Colours, Redactor::default());
+    let mut view = TurnView::new(80, ColorMode::Colors, Redactor::default());
     view.begin(command);
     let letters: Vec<char> = text.chars().collect();
     for part in letters.chunks(size) {
         view.event(&StreamEvent::Text(part.iter().collect()));
     }
     view.end(false);
-    view.take().iter().map(Line::text).collect()
+    view.take_lines().iter().map(Line::text).collect()
 }
 
 #[test]

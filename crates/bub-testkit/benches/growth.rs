@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use bub_testkit::{
-    figures::{figure, is_quick, time},
+    bench_output::{figure, is_quick, time},
     program::Program,
 };
 

@@ -1,15 +1,15 @@
 //! Test support shared by every crate: not part of the product.
 //!
 //! - [`Faults`] and [`FaultFs`]: files that fail, write short or torn, run out of space, or die at a chosen step.
-//! - [`figures`]: what benches found, said in one format.
+//! - [`bench_output`]: what benches found, said in one format.
 //! - [`model`]: a scripted model server on loopback, for every wire format.
 //! - [`picture`]: the picture of a session in the README.
 //! - [`program`]: the built program, measured from outside.
 //! - [`pty`]: programs in a pseudo-terminal.
 //! - [`telegram`]: a Bot API server on loopback, with users who write, limits that hold, and faults.
 
-pub mod figures;
-mod files;
+pub mod bench_output;
+mod fault_fs;
 mod loopback;
 pub mod model;
 pub mod picture;
@@ -17,4 +17,4 @@ pub mod program;
 pub mod pty;
 pub mod telegram;
 
-pub use files::{FaultFs, Faults, Left};
+pub use fault_fs::{FaultFs, Faults, PowerLossEffect};

@@ -34,7 +34,7 @@ pub use clock::ManualClock;
 pub use format::Format;
 pub use log::Request;
 pub use pace::Pace;
-pub use reply::{Finish, Reply, Usage};
+pub use reply::{Finish, Reply, ReplyUsage};
 
 use crate::loopback::Loopback;
 use log::Log;
@@ -44,11 +44,11 @@ use log::Log;
 /// It stops, and closes every connection, when it is dropped.
 pub struct ModelServer {
     server: Loopback,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 /// What the server's thread and the test both see.
-struct Shared {
+struct ServerState {
     script: Mutex<Script>,
     log: Log,
 }
@@ -66,7 +66,7 @@ struct Script {
 impl ModelServer {
     /// Starts a server on a free port of loopback.
     pub fn start() -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             script: Mutex::default(),
             log: Log::default(),
         });
@@ -144,7 +144,7 @@ impl ModelServer {
     }
 }
 
-impl Shared {
+impl ServerState {
     fn script(&self) -> MutexGuard<'_, Script> {
         self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    model::{ModelServer, Reply, Usage},
+    model::{ModelServer, Reply, ReplyUsage},
     pty::Pty,
 };
 
@@ -59,10 +59,10 @@ struct Exchange {
 
 fn exchanges() -> Vec<Exchange> {
     // The status line shows the tokens of the last call, so they tell the turns apart.
-    let usage = |output| Usage {
+    let usage = |output| ReplyUsage {
         input: 1800,
         output,
-        ..Usage::default()
+        ..ReplyUsage::default()
     };
     let end = |output| format!("last:{}", 1800 + output);
     vec![

@@ -24,19 +24,19 @@ use crate::{
 
 const TOKEN: &str = "correct-horse-battery";
 /// Longer than anything on a busy computer takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A program, its home, and a model server that it is configured for.
 pub struct Program {
     path: PathBuf,
     home: TempDir,
     model: ModelServer,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// What a finished process had of the computer.
 #[derive(Clone, Copy, Debug)]
-pub struct Used {
+pub struct ProcessUsage {
     /// From its start to its end.
     pub wall: Duration,
     /// Processor time, its own and the system's for it.
@@ -61,14 +61,14 @@ impl Program {
             path,
             home: tempfile::tempdir()?,
             model,
-            patience: PATIENCE,
+            timeout: TEST_TIMEOUT,
         })
     }
 
     /// How long a command may take to end, a prompt to be shown, a gateway to be ready.
     #[must_use]
-    pub fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn with_patience(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// The directory that is `HOME` and the workspace.
@@ -97,7 +97,7 @@ impl Program {
     }
 
     /// Runs a command to its end, which has to be a good one.
-    pub fn run(&self, args: &[&str]) -> Result<Used> {
+    pub fn run(&self, args: &[&str]) -> Result<ProcessUsage> {
         let (mut command, mut said) = (self.command(args), tempfile::tempfile()?);
         command
             .stdin(Stdio::null())
@@ -106,12 +106,12 @@ impl Program {
         let started = Instant::now();
         let mut child = command.spawn()?;
         let (ended, end) = channel::<()>();
-        let (id, patience) = (
+        let (id, timeout) = (
             i32::try_from(child.id()).ok().and_then(Pid::from_raw),
-            self.patience,
+            self.timeout,
         );
         let watch = thread::spawn(move || {
-            let is_late = end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
+            let is_late = end.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout);
             if let (true, Some(id)) = (is_late, id) {
                 let _ = kill_process(id, Signal::KILL);
             }
@@ -124,7 +124,7 @@ impl Program {
         let what = args.join(" ");
         match (is_late, end.status.success()) {
             (true, _) => Err(Error::other(format!(
-                "`{what}` did not end within {patience:?}{}",
+                "`{what}` did not end within {timeout:?}{}",
                 tail(&mut said)
             ))),
             (_, false) => Err(Error::other(format!(
@@ -132,7 +132,7 @@ impl Program {
                 end.status,
                 tail(&mut said)
             ))),
-            _ => Ok(Used {
+            _ => Ok(ProcessUsage {
                 wall,
                 cpu: end.rusage.utime + end.rusage.stime,
                 peak: end.rusage.maxrss,
@@ -144,18 +144,18 @@ impl Program {
     pub fn first_prompt(&self) -> Result<Duration> {
         let started = Instant::now();
         let mut chat = Pty::try_spawn(self.command(&["chat"]), 24, 100)?;
-        let shown = chat.try_expect(" > ", self.patience);
+        let shown = chat.try_expect(" > ", self.timeout);
         let taken = started.elapsed();
         shown.map_err(|error| Error::other(format!("`chat` gave no prompt: {error}")))?;
         chat.try_send("\x04")?;
-        chat.try_end(self.patience)
+        chat.try_end(self.timeout)
             .map_err(|error| Error::other(format!("`chat` and Ctrl-D: {error}")))?;
         Ok(taken)
     }
 
     /// The least of each figure over several runs: what others do on the computer, and how many pages of the file the
     /// kernel maps around the one that is needed, only ever adds.
-    pub fn best(&self, args: &[&str], runs: u32) -> Result<Used> {
+    pub fn best(&self, args: &[&str], runs: u32) -> Result<ProcessUsage> {
         let mut best = self.run(args)?;
         for _ in 1..runs {
             let used = self.run(args)?;
@@ -213,7 +213,7 @@ impl Program {
             address,
             ready: Duration::ZERO,
         };
-        let ready = gateway.wait_until_ready(&socket, started, self.patience);
+        let ready = gateway.wait_until_ready(&socket, started, self.timeout);
         ready.map_err(|error| Error::other(format!("`gateway` {error}{}", tail(&mut said))))?;
         gateway.ready = started.elapsed();
         Ok(gateway)
@@ -252,12 +252,12 @@ impl RunningGateway {
         &mut self,
         socket: &UnixDatagram,
         started: Instant,
-        patience: Duration,
+        timeout: Duration,
     ) -> std::result::Result<(), String> {
         let mut said = [0; 64];
         let mut still_waits_for = |what: &str| match self.child.try_wait() {
             Ok(Some(status)) => Err(ended(what, status)),
-            _ if started.elapsed() > patience => Err(format!("did not {what} within {patience:?}")),
+            _ if started.elapsed() > timeout => Err(format!("did not {what} within {timeout:?}")),
             _ => Ok(()),
         };
         loop {
@@ -281,7 +281,7 @@ impl RunningGateway {
     pub fn ask(&self, chat: &str, content: &str) -> Result<()> {
         let body = serde_json::json!({"content": content, "chat_id": chat}).to_string();
         let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         let length = body.len();
         let request = format!(
             "POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\nconnection: close\r\n\
@@ -303,14 +303,14 @@ impl RunningGateway {
         numbers: std::ops::Range<usize>,
         chat: impl Fn(usize) -> String + Sync,
     ) -> Result<()> {
-        const CLIENTS: usize = 4;
+        const CLIENT_COUNT: usize = 4;
         thread::scope(|scope| {
             let one = |client| {
-                let (mut own, chat) = (numbers.clone().skip(client).step_by(CLIENTS), &chat);
+                let (mut own, chat) = (numbers.clone().skip(client).step_by(CLIENT_COUNT), &chat);
                 scope
                     .spawn(move || own.try_for_each(|number| self.ask(&chat(number), "How is it?")))
             };
-            let clients: Vec<_> = (0..CLIENTS).map(one).collect();
+            let clients: Vec<_> = (0..CLIENT_COUNT).map(one).collect();
             clients
                 .into_iter()
                 .try_for_each(|client| match client.join() {

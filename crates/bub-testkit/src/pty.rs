@@ -16,10 +16,10 @@ use rustix::{
 };
 
 /// Longer than anything on a busy computer takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The beginning of a command whose terminal is also the one that Ctrl-C comes from. Needs Linux.
-pub const LEADER: [&str; 3] = ["setsid", "-c", "-w"];
+pub const SESSION_LEADER: [&str; 3] = ["setsid", "-c", "-w"];
 
 /// A running program and its terminal.
 pub struct Pty {
@@ -42,7 +42,7 @@ pub struct Pty {
     reason = "a test stops at the first surprise"
 )]
 impl Pty {
-    /// Starts a command, which begins with [`LEADER`], in a terminal of 24 lines and 100 columns.
+    /// Starts a command, which begins with [`SESSION_LEADER`], in a terminal of 24 lines and 100 columns.
     pub fn spawn(command: Command) -> Self {
         Self::spawn_sized(command, 24, 100)
     }
@@ -114,13 +114,13 @@ impl Pty {
 
     /// Waits until this is shown, and gives what came since the last time, it included.
     pub fn expect(&mut self, text: &str) -> String {
-        self.try_expect(text, PATIENCE)
+        self.try_expect(text, TEST_TIMEOUT)
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// The same within a time; else what happened instead.
-    pub fn try_expect(&mut self, text: &str, patience: Duration) -> Result<String, String> {
-        let deadline = Instant::now() + patience;
+    pub fn try_expect(&mut self, text: &str, timeout: Duration) -> Result<String, String> {
+        let deadline = Instant::now() + timeout;
         loop {
             if let Some(at) = self.shown[self.seen..].find(text) {
                 let end = self.seen + at + text.len();
@@ -163,13 +163,13 @@ impl Pty {
 
     /// Waits for the end: exit code.
     pub fn end(&mut self) -> Option<i32> {
-        self.try_end(PATIENCE)
+        self.try_end(TEST_TIMEOUT)
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// The same within a time.
-    pub fn try_end(&mut self, patience: Duration) -> Result<Option<i32>, String> {
-        let deadline = Instant::now() + patience;
+    pub fn try_end(&mut self, timeout: Duration) -> Result<Option<i32>, String> {
+        let deadline = Instant::now() + timeout;
         while self.read(deadline)? {}
         self.child
             .wait()

@@ -25,9 +25,9 @@ mod serve;
 mod spec;
 
 use crate::loopback::Loopback;
-pub use chats::Call;
+pub use chats::ApiCall;
 use chats::Chats;
-use spec::Spec;
+use spec::BotApiSpec;
 
 /// The token of the bot.
 pub const TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
@@ -57,27 +57,27 @@ pub enum Fault {
     Hang,
 }
 
-type Decide = Box<dyn FnMut(&str, &Value) -> Option<Fault> + Send>;
+type FaultFn = Box<dyn FnMut(&str, &Value) -> Option<Fault> + Send>;
 
 /// A Bot API server. It stops, and closes every connection, when it is dropped.
 pub struct BotServer {
     server: Loopback,
-    shared: Arc<Shared>,
+    shared: Arc<BotServerState>,
 }
 
 /// What the server's thread and the test both see.
-struct Shared {
+struct BotServerState {
     chats: Mutex<Chats>,
     script: Mutex<Vec<(String, Fault)>>,
-    decide: Mutex<Option<Decide>>,
-    spec: Option<Spec>,
+    decide: Mutex<Option<FaultFn>>,
+    spec: Option<BotApiSpec>,
     requests: std::sync::atomic::AtomicUsize,
     connections: std::sync::atomic::AtomicUsize,
     /// Counts what happens, so that one can wait.
     changes: watch::Sender<u64>,
 }
 
-impl Shared {
+impl BotServerState {
     fn chats(&self) -> MutexGuard<'_, Chats> {
         self.chats.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,11 +102,11 @@ impl Shared {
 impl BotServer {
     /// Starts a server on a free port of loopback.
     pub fn start() -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BotServerState {
             chats: Mutex::default(),
             script: Mutex::default(),
             decide: Mutex::default(),
-            spec: Spec::load(),
+            spec: BotApiSpec::load(),
             requests: std::sync::atomic::AtomicUsize::default(),
             connections: std::sync::atomic::AtomicUsize::default(),
             changes: watch::Sender::new(0),
@@ -263,7 +263,7 @@ impl BotServer {
     }
 
     /// All calls but those that only ask for updates, in the order of arrival.
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<ApiCall> {
         self.shared
             .chats()
             .calls
@@ -274,7 +274,7 @@ impl BotServer {
     }
 
     /// The calls of one method.
-    pub fn calls_of(&self, method: &str) -> Vec<Call> {
+    pub fn calls_of(&self, method: &str) -> Vec<ApiCall> {
         self.shared
             .chats()
             .calls
@@ -318,7 +318,7 @@ impl BotServer {
     }
 
     /// Waits until that method was called so often.
-    pub async fn wait_calls(&self, method: &str, count: usize) -> Vec<Call> {
+    pub async fn wait_calls(&self, method: &str, count: usize) -> Vec<ApiCall> {
         self.wait_for(|server| Some(server.calls_of(method)).filter(|calls| calls.len() >= count))
             .await
     }

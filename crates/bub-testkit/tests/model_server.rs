@@ -10,7 +10,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use bub_testkit::model::{Finish, Format, ManualClock, ModelServer, Pace, Reply, Usage};
+use bub_testkit::model::{Finish, Format, ManualClock, ModelServer, Pace, Reply, ReplyUsage};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ fn one_script_speaks_every_format_streamed_and_whole() {
                     .say("hello")
                     .call("call_1", "first", r#"{"a":1}"#)
                     .split_call("call_2", "second", ["{\"b\"", ":2}"])
-                    .usage(Usage {
+                    .usage(ReplyUsage {
                         input: 100,
                         output: 20,
                         cached: 40,

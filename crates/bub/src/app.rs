@@ -13,27 +13,29 @@ use bub_agent::shell::{self, Launcher};
 use bub_kernel::{
     BoxError, Error, ErrorKind, Framework, FrameworkBuilder, Plugin, PluginContext, Result, Tool,
 };
-use bub_plugin::Asker;
-use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsError, Trust};
+use bub_plugin::QuestionHandler;
+use bub_settings::{
+    Environment, Loader, Redactor, Section, Settings, SettingsError, WorkspaceTrust,
+};
 use clap::ArgMatches;
 
 use crate::{
     app_settings,
-    arguments::{self, Parsed},
-    ask::{self, PluginPrompt},
-    builtin::Builtin,
+    args::{self, ParsedArgs},
+    builtin::BuiltinPlugin,
     command::{AppCommand, CommandContext},
-    external, logging, output,
+    logging, output, plugins,
+    prompt::{self, PluginPrompt},
 };
 
 /// The command failed.
-const FAILED: u8 = 1;
+const EXIT_FAILURE: u8 = 1;
 /// Wrong arguments or configuration.
-const USAGE: u8 = 2;
+const EXIT_USAGE: u8 = 2;
 
 /// Errors in the configuration, for commands that run in spite of them.
 #[derive(Debug, Default)]
-pub struct Problems(pub Vec<SettingsError>);
+pub struct SettingsProblems(pub Vec<SettingsError>);
 
 /// A program with the plugin `builtin`, and with the plugins and commands you add.
 ///
@@ -136,7 +138,7 @@ impl App {
         {
             return shell::supervise(rest);
         }
-        keep_memory_private();
+        set_process_undumpable();
         let redactor = Redactor::new();
         self.try_run(&args, &redactor).unwrap_or_else(|failure| {
             // Nothing sensible is left to do when standard error is gone as well.
@@ -151,18 +153,18 @@ impl App {
         })
     }
 
-    fn try_run(mut self, args: &[OsString], redactor: &Redactor) -> Result<ExitCode, Failure> {
-        let named = arguments::workspace(args);
+    fn try_run(mut self, args: &[OsString], redactor: &Redactor) -> Result<ExitCode, ExitError> {
+        let named = args::workspace(args);
         let workspace = named.clone().unwrap_or_else(|| PathBuf::from("."));
         // Help must work with a broken configuration, so problems wait until a command is to run.
         let (mut settings, problems) = self.load_settings(&workspace, redactor);
-        logging::start(&settings, arguments::verbosity(args));
-        let plugins = external::load(&mut settings, &self.bundled_channels);
+        logging::start(&settings, args::verbosity(args));
+        let plugins = plugins::load(&mut settings, &self.bundled_channels);
         for warning in settings.warnings() {
             tracing::warn!("{warning}");
         }
         let settings = Arc::new(settings);
-        let problems = Arc::new(Problems(problems));
+        let problems = Arc::new(SettingsProblems(problems));
         let launcher = self.launcher.take().map(Arc::new);
         let plugin_prompt = Arc::<PluginPrompt>::default();
         let own = std::mem::take(&mut self.commands);
@@ -171,40 +173,40 @@ impl App {
         let (next_steps, first_command) =
             (self.next_steps, std::mem::take(&mut self.first_command));
         let asker = Arc::clone(&plugin_prompt);
-        let asker = Asker(Arc::new(move |question| asker.ask(question)));
+        let asker = QuestionHandler(Arc::new(move |question| asker.ask(question)));
         let builder = Framework::builder()
             .workspace(&workspace)
             .settings(Arc::clone(&settings));
-        let shared = external::Shared {
+        let shared = plugins::HostServices {
             launcher: launcher.clone(),
             asker: Some(asker),
         };
         let framework = self.compose(builder, plugins, &shared);
         let mut commands = AppCommand::merge(framework.cli_commands(), own);
         let (name, matches) = match parse(args, &mut commands, named.as_deref())? {
-            Parsed::Command(name, matches) => (name, matches),
-            Parsed::Nothing
-                if problems.0.is_empty() && !first_command.is_empty() && ask::is_possible() =>
+            ParsedArgs::Command(name, matches) => (name, matches),
+            ParsedArgs::Nothing
+                if problems.0.is_empty() && !first_command.is_empty() && prompt::has_terminal() =>
             {
                 parse_first_command(&first_command, &commands)?
             }
-            Parsed::Nothing => {
-                let help = || arguments::command_line(&commands).render_help().to_string();
+            ParsedArgs::Nothing => {
+                let help = || args::command_line(&commands).render_help().to_string();
                 let text = next_steps.map_or_else(help, str::to_owned);
                 return Ok(output::print(&text)?);
             }
-            Parsed::Print(text) => return Ok(output::print(&text)?),
-            Parsed::Wrong(line) => return Err(Failure::usage(line)),
+            ParsedArgs::Print(text) => return Ok(output::print(&text)?),
+            ParsedArgs::Wrong(line) => return Err(ExitError::usage(line)),
         };
-        arguments::check_workspace(&workspace).map_err(Failure::usage)?;
+        args::check_workspace(&workspace).map_err(ExitError::usage)?;
         let Some(command) = commands.iter().find(|known| known.name() == name).cloned() else {
-            return Err(Failure::usage(format!("there is no command `{name}`")));
+            return Err(ExitError::usage(format!("there is no command `{name}`")));
         };
         if !command.allows_invalid_settings {
             if let Some(problem) = problems.0.first() {
-                return Err(Failure::usage(problem.to_string()));
+                return Err(ExitError::usage(problem.to_string()));
             }
-            check_settings(&settings).map_err(Failure::usage)?;
+            check_settings(&settings).map_err(ExitError::usage)?;
         }
         let context = CommandContext {
             framework,
@@ -216,7 +218,7 @@ impl App {
             bundled_channels: bundled_channels.into(),
             commands: commands.into(),
         };
-        run_command(&command, context).map_err(|error| Failure::new(&error, &bundled_plugins))
+        run_command(&command, context).map_err(|error| ExitError::new(&error, &bundled_plugins))
     }
 
     fn load_settings(
@@ -225,7 +227,7 @@ impl App {
         redactor: &Redactor,
     ) -> (Settings, Vec<SettingsError>) {
         Loader::new(Environment::process())
-            .workspace(workspace, Trust::Untrusted)
+            .workspace(workspace, WorkspaceTrust::Untrusted)
             .redactor(redactor)
             .sections(core_sections())
             .sections(std::mem::take(&mut self.sections))
@@ -235,12 +237,12 @@ impl App {
     fn compose(
         self,
         builder: FrameworkBuilder,
-        plugins: external::Loaded,
-        shared: &external::Shared,
+        plugins: plugins::LoadedPlugins,
+        shared: &plugins::HostServices,
     ) -> Framework {
         let launcher = shared.launcher.clone();
-        let builder = builder.plugin_with(Builtin::NAME, move |context| {
-            Ok::<_, Error>(Builtin::new(context, launcher.as_deref().cloned()))
+        let builder = builder.plugin_with(BuiltinPlugin::NAME, move |context| {
+            Ok::<_, Error>(BuiltinPlugin::new(context, launcher.as_deref().cloned()))
         });
         let builder = self
             .add_plugins
@@ -269,14 +271,12 @@ fn parse(
     args: &[OsString],
     commands: &mut Vec<AppCommand>,
     workspace: Option<&Path>,
-) -> Result<Parsed, Failure> {
+) -> Result<ParsedArgs, ExitError> {
     let parse = |commands: &[AppCommand]| {
-        catch_unwind(AssertUnwindSafe(|| {
-            arguments::parse(args, commands, workspace)
-        }))
+        catch_unwind(AssertUnwindSafe(|| args::parse(args, commands, workspace)))
     };
     // What programs say about their commands has no part in how our own are read.
-    let word = arguments::command(args).unwrap_or_default();
+    let word = args::command(args).unwrap_or_default();
     if commands
         .iter()
         .any(|known| !known.is_offered() && known.is_called(word))
@@ -288,26 +288,26 @@ fn parse(
         commands.retain(|known| !known.is_offered());
         parse(commands)
     });
-    parsed.map_err(|_| Failure::usage("the commands of the plugins do not fit together"))
+    parsed.map_err(|_| ExitError::usage("the commands of the plugins do not fit together"))
 }
 
 fn parse_first_command(
     args: &[&str],
     commands: &[AppCommand],
-) -> Result<(String, ArgMatches), Failure> {
+) -> Result<(String, ArgMatches), ExitError> {
     let args: Vec<_> = std::iter::once(&"bub")
         .chain(args)
         .map(OsString::from)
         .collect();
-    match arguments::parse(&args, commands, None) {
-        Parsed::Command(name, matches) => Ok((name, matches)),
-        _ => Err(Failure::usage("the program has no first command")),
+    match args::parse(&args, commands, None) {
+        ParsedArgs::Command(name, matches) => Ok((name, matches)),
+        _ => Err(ExitError::usage("the program has no first command")),
     }
 }
 
 /// On Linux other processes of this user, commands of the agent among them, could otherwise read the environment and the
 /// memory of this one, keys included, in `/proc`. Best effort: where the system refuses, all else works.
-fn keep_memory_private() {
+fn set_process_undumpable() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
@@ -316,7 +316,7 @@ fn keep_memory_private() {
 /// model call, and a broken policy allows nothing.
 #[doc(hidden)]
 pub fn check_settings(settings: &Settings) -> Result<(), String> {
-    bub_model::Catalogue::new(settings).map_err(|problem| problem.to_string())?;
+    bub_model::Catalog::new(settings).map_err(|problem| problem.to_string())?;
     bub_agent::policy::Policy::new(settings)
         .problem()
         .map_or(Ok(()), |problem| Err(problem.to_owned()))
@@ -347,23 +347,23 @@ fn run_command(command: &AppCommand, context: CommandContext) -> Result<ExitCode
 }
 
 /// What ends the program, in one line, with its exit code.
-struct Failure {
+struct ExitError {
     text: String,
     /// It quotes what a command printed.
     has_lines: bool,
     code: u8,
 }
 
-impl From<Error> for Failure {
+impl From<Error> for ExitError {
     fn from(error: Error) -> Self {
         Self::new(&error, &[])
     }
 }
 
-impl Failure {
+impl ExitError {
     fn new(error: &Error, bundled_plugins: &[&str]) -> Self {
         // The hook matters only in code that is not part of the program.
-        let is_own = |name: &str| name == Builtin::NAME || bundled_plugins.contains(&name);
+        let is_own = |name: &str| name == BuiltinPlugin::NAME || bundled_plugins.contains(&name);
         let foreign = error.origin().filter(|origin| !is_own(&origin.plugin));
         let has_lines = foreign.is_none() && error.kind() == ErrorKind::Tool;
         let text = match foreign {
@@ -371,9 +371,9 @@ impl Failure {
             None => error.message().to_owned(),
         };
         let code = match error.kind() {
-            ErrorKind::Config | ErrorKind::InUse => USAGE,
-            ErrorKind::InvalidInput if error.origin().is_none() => USAGE,
-            _ => FAILED,
+            ErrorKind::Config | ErrorKind::InUse => EXIT_USAGE,
+            ErrorKind::InvalidInput if error.origin().is_none() => EXIT_USAGE,
+            _ => EXIT_FAILURE,
         };
         Self {
             text,
@@ -386,7 +386,7 @@ impl Failure {
         Self {
             text: text.into(),
             has_lines: false,
-            code: USAGE,
+            code: EXIT_USAGE,
         }
     }
 }

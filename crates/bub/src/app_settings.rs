@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use bub_settings::{Declared, Key, Section, form};
+use bub_settings::{AnySetting, Section, SettingKey, text_format};
 use serde_json::{Map, Value};
 
 /// What the configuration says about plugins in other processes.
-pub static PLUGINS: Key<Map<String, Value>> = Key::new(
+pub static PLUGINS: SettingKey<Map<String, Value>> = SettingKey::new(
     "plugins",
     (),
     "Plugins by name: `limits` in seconds (start, hook, synchronous, tool, model, hooks), `role` of those who write to its channels.",
@@ -14,32 +14,32 @@ pub static PLUGINS: Key<Map<String, Value>> = Key::new(
 .trusted();
 
 /// How much to log.
-pub static VERBOSE: Key<u64> = Key::new("verbose", 0, "How much to log.").at_most(2);
+pub static VERBOSE: SettingKey<u64> = SettingKey::new("verbose", 0, "How much to log.").at_most(2);
 
 /// The plugin project directory of the original.
-pub static PROJECT: Key<Option<PathBuf>> = Key::new(
+pub static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(
     "project",
     None,
     "Directory of the plugin project; default `bub-project` in the home directory.",
 )
 .trusted()
-.not_in_file();
+.env_only();
 
 /// Which log lines are written.
-pub static LOG_FILTER: Key<Option<String>> = Key::new(
+pub static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
     "log.filter",
     None,
     "What to log: error, warn, info, debug, trace, off, and TARGET=LEVEL, with commas between them.",
 )
-.like(&form::LOG_FILTER)
+.format(&text_format::LOG_FILTER)
 .variable("BUB_LOG");
 
 /// A file for the log. Trusted: it is written.
-pub static LOG_FILE: Key<Option<PathBuf>> =
-    Key::new("log.file", None, "File for the log, beside standard error.").trusted();
+pub static LOG_FILE: SettingKey<Option<PathBuf>> =
+    SettingKey::new("log.file", None, "File for the log, beside standard error.").trusted();
 
 /// How large that file may grow.
-pub static LOG_FILE_SIZE: Key<u64> = Key::new(
+pub static LOG_FILE_SIZE: SettingKey<u64> = SettingKey::new(
     "log.file_size",
     10_000_000,
     "Bytes after which the log file is put aside; three such files are kept.",
@@ -48,15 +48,15 @@ pub static LOG_FILE_SIZE: Key<u64> = Key::new(
 .trusted();
 
 /// Whether the log may hold what people said. Trusted: it is policy.
-pub static LOG_CONTENTS: Key<bool> = Key::new(
+pub static LOG_CONTENTS: SettingKey<bool> = SettingKey::new(
     "log.contents",
     false,
     "Log what people and models say, too, from the level info on.",
 )
 .trusted();
 
-static ROOT: &[&dyn Declared] = &[&PLUGINS, &VERBOSE, &PROJECT];
-static LOG: &[&dyn Declared] = &[&LOG_FILTER, &LOG_FILE, &LOG_FILE_SIZE, &LOG_CONTENTS];
+static ROOT: &[&dyn AnySetting] = &[&PLUGINS, &VERBOSE, &PROJECT];
+static LOG: &[&dyn AnySetting] = &[&LOG_FILTER, &LOG_FILE, &LOG_FILE_SIZE, &LOG_CONTENTS];
 
 /// The sections with these settings. The one without a name adds to the root.
 pub fn sections() -> [Section; 2] {

@@ -6,9 +6,9 @@ use bub_agent::{BuiltinOptions, shell::Launcher};
 use bub_kernel::{Plugin, PluginContext, hooks::HookSet};
 
 /// The plugin `builtin`.
-pub struct Builtin(Arc<bub_agent::Builtin>);
+pub struct BuiltinPlugin(Arc<bub_agent::BuiltinAgent>);
 
-impl Builtin {
+impl BuiltinPlugin {
     /// The name it is registered with.
     pub const NAME: &'static str = "builtin";
 
@@ -18,11 +18,11 @@ impl Builtin {
             launcher,
             ..BuiltinOptions::default()
         };
-        Self(Arc::new(bub_agent::Builtin::new(context, options)))
+        Self(Arc::new(bub_agent::BuiltinAgent::new(context, options)))
     }
 }
 
-impl Plugin for Builtin {
+impl Plugin for BuiltinPlugin {
     fn register(self: Arc<Self>, hooks: &mut HookSet) {
         Arc::clone(&self.0).register(hooks);
     }

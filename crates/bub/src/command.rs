@@ -7,7 +7,7 @@ use bub_kernel::{BoxFuture, CliCommand, CliContext, Framework, Result};
 use bub_settings::Settings;
 use clap::{ArgMatches, Command};
 
-use crate::{app::Problems, arguments, ask::PluginPrompt};
+use crate::{app::SettingsProblems, args, prompt::PluginPrompt};
 
 /// What a command of the program works with.
 #[non_exhaustive]
@@ -19,7 +19,7 @@ pub struct CommandContext {
     /// The settings of the program.
     pub settings: Arc<Settings>,
     /// Errors in the configuration, for commands that run in spite of them.
-    pub problems: Arc<Problems>,
+    pub problems: Arc<SettingsProblems>,
     /// Starts supervised processes; `None` if the program cannot run itself as the supervisor.
     pub launcher: Option<Arc<Launcher>>,
     /// Asks the user what plugins want to know.
@@ -34,7 +34,7 @@ pub struct CommandContext {
 impl CommandContext {
     /// Returns the complete command line, with the commands of all plugins.
     pub fn command_line(&self) -> Command {
-        arguments::command_line(&self.all_commands())
+        args::command_line(&self.all_commands())
     }
 
     /// Returns whether the program or a linked plugin has a command of this name or alias.
@@ -79,7 +79,7 @@ pub struct AppCommand {
 enum CommandSource {
     Program,
     Plugin,
-    /// A plugin that only offers it; see [`CliApp::offer`](bub_kernel::CliApp::offer).
+    /// A plugin that only offers it; see [`CliApp::add_if_absent`](bub_kernel::CliApp::add_if_absent).
     Offered,
 }
 
@@ -133,10 +133,10 @@ impl AppCommand {
             run,
             is_offered,
         } = plugin;
-        let command = arguments::to_clap(&spec);
+        let command = args::to_clap(&spec);
         let own = Self::new(command, move |context: CommandContext| {
             run(CliContext {
-                args: arguments::to_args(&spec, &context.matches),
+                args: args::to_args(&spec, &context.matches),
                 framework: context.framework,
             })
         });

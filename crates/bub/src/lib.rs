@@ -26,21 +26,21 @@ mod app;
 #[doc(hidden)]
 pub mod app_settings;
 #[doc(hidden)]
-pub mod arguments;
-#[doc(hidden)]
-pub mod ask;
+pub mod args;
 mod builtin;
 mod command;
-#[doc(hidden)]
-pub mod external;
 #[doc(hidden)]
 pub mod logging;
 #[doc(hidden)]
 pub mod output;
 #[doc(hidden)]
+pub mod plugins;
+#[doc(hidden)]
+pub mod prompt;
+#[doc(hidden)]
 pub mod signals;
 
-pub use app::{App, Problems, check_settings, core_sections};
+pub use app::{App, SettingsProblems, check_settings, core_sections};
 pub use bub_agent as agent;
 pub use bub_gateway as gateway;
 pub use bub_kernel as kernel;
@@ -50,7 +50,7 @@ pub use bub_kernel::{BoxFuture, Plugin, hooks, tool, tools};
 pub use bub_plugin as plugin;
 pub use bub_settings as settings;
 pub use bub_tape as tape;
-pub use builtin::Builtin;
+pub use builtin::BuiltinPlugin;
 pub use clap;
 pub use command::{AppCommand, CommandContext};
 pub use futures_util as futures;
@@ -58,13 +58,14 @@ pub use futures_util as futures;
 /// Everything a plugin needs.
 pub mod prelude {
     pub use bub_kernel::{
-        Admission, BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRouter,
-        CliApp, CliCommand, CliContext, CommandArg, CommandArgs, Decision, Envelope, Error,
-        ErrorKind, Fields, Framework, FrameworkRef, Inbound, Lifespan, LifespanScope, LlmDecision,
-        LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler, ModelOption, ModelOptions,
-        ModelStream, Outbound, Plugin, PluginContext, Prompt, Provided, Result, ScopeGuard,
-        SessionId, State, StatePatch, SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall,
-        ToolContext, ToolDecision, ToolOutcome, ToolSpec, Turn, TurnResult, TurnSnapshot,
+        Admission, AdmissionDecision, BoxError, BoxFuture, CancellationToken, Channel,
+        ChannelMessage, ChannelRouter, CliApp, CliCommand, CliContext, CommandArg, CommandArgs,
+        Envelope, Error, ErrorKind, Fields, Framework, FrameworkRef, Inbound, Lifespan,
+        LifespanScope, LlmDecision, LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler,
+        ModelOption, ModelOptions, ModelStream, Outbound, Plugin, PluginContext, Prompt, Provided,
+        Result, ScopeGuard, SessionId, State, StatePatch, SteeringInbox, StreamEvent, Tool,
+        ToolArgument, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, Turn, TurnResult,
+        TurnSnapshot,
         hooks::{Next, args, point},
     };
     pub use bub_macros::{hooks, tool, tools};

@@ -13,64 +13,64 @@ use std::{
 };
 
 use bub_settings::{Redactor, Settings};
-use bub_terminal::{Happening, channel::Teller};
+use bub_terminal::{ChatEvent, channel::ChatEventSender};
 use tracing::{
     Event, Level, Metadata, Subscriber,
     level_filters::LevelFilter,
     span::{Attributes, Id, Record},
 };
 
-use self::{file::LogFile, filter::Filter, line::Line};
+use self::{file::LogFile, filter::LogFilter, line::LogLine};
 use crate::app_settings::{LOG_CONTENTS, LOG_FILE, LOG_FILE_SIZE, LOG_FILTER, VERBOSE};
 
 /// The log lines of turns that failed.
-const TURN: &str = "bub::turn";
+const TURN_LOG_TARGET: &str = "bub::turn";
 /// The log lines with what people and models said.
-const CONTENTS: &str = "bub::contents";
+const CONTENTS_LOG_TARGET: &str = "bub::contents";
 
 /// Whether the command that runs prints such failures itself.
-static PRINTED: AtomicBool = AtomicBool::new(false);
+static FAILURES_PRINTED: AtomicBool = AtomicBool::new(false);
 
 /// Says that failures of turns are printed: nobody wants to read them twice, unless more was asked for.
-pub fn failures_are_printed() {
-    PRINTED.store(true, Ordering::Relaxed);
+pub fn suppress_turn_failures() {
+    FAILURES_PRINTED.store(true, Ordering::Relaxed);
 }
 
 /// Who shows the lines of the log in place of standard error.
-static SHOWN_BY: Mutex<Option<Teller>> = Mutex::new(None);
+static LOG_REDIRECT: Mutex<Option<ChatEventSender>> = Mutex::new(None);
 
 /// While this lives, log lines are shown by a chat, whose screen they would otherwise spoil.
-pub struct Redirected(());
+pub struct LogRedirectGuard(());
 
-impl Redirected {
-    pub fn to(teller: Teller) -> Self {
+impl LogRedirectGuard {
+    pub fn to(teller: ChatEventSender) -> Self {
         *shown_by() = Some(teller);
         Self(())
     }
 }
 
-impl Drop for Redirected {
+impl Drop for LogRedirectGuard {
     fn drop(&mut self) {
         *shown_by() = None;
     }
 }
 
-fn shown_by() -> MutexGuard<'static, Option<Teller>> {
-    SHOWN_BY.lock().unwrap_or_else(PoisonError::into_inner)
+fn shown_by() -> MutexGuard<'static, Option<ChatEventSender>> {
+    LOG_REDIRECT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts logging as the settings ask for; `verbosity` is how often `-v` was given.
 pub(crate) fn start(settings: &Settings, verbosity: u64) {
     let by_words = settings.get(&LOG_FILTER).filter(|_| verbosity == 0);
-    let usual = || Filter::at(verbosity.max(settings.get(&VERBOSE)));
+    let usual = || LogFilter::for_verbosity(verbosity.max(settings.get(&VERBOSE)));
     let filter = by_words
-        .and_then(|words| Filter::parse(&words))
+        .and_then(|words| LogFilter::parse(&words))
         .unwrap_or_else(usual);
     let unusable = file_problem(settings);
     let file = settings.get(&LOG_FILE).filter(|_| unusable.is_none());
     let file = file.map(|path| LogFile::new(path, settings.get(&LOG_FILE_SIZE)));
     let is_terminal = std::io::stderr().is_terminal();
-    let log = Log {
+    let log = LogSubscriber {
         filter,
         contents: settings.get(&LOG_CONTENTS),
         redactor: settings.redactor().clone(),
@@ -123,8 +123,8 @@ fn log_panics(redactor: Redactor) {
 }
 
 /// Where log lines go. Nothing here uses spans, so they cost nothing.
-struct Log {
-    filter: Filter,
+struct LogSubscriber {
+    filter: LogFilter,
     contents: bool,
     redactor: Redactor,
     is_json: bool,
@@ -132,10 +132,10 @@ struct Log {
     file: Option<Mutex<LogFile>>,
 }
 
-impl Subscriber for Log {
+impl Subscriber for LogSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         self.filter.allows(metadata.target(), *metadata.level())
-            && (self.contents || metadata.target() != CONTENTS)
+            && (self.contents || metadata.target() != CONTENTS_LOG_TARGET)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -144,15 +144,15 @@ impl Subscriber for Log {
 
     fn event(&self, event: &Event<'_>) {
         let metadata = event.metadata();
-        let line = Line::of(event);
-        let is_told = metadata.target() == TURN
-            && PRINTED.load(Ordering::Relaxed)
-            && !self.filter.allows(TURN, Level::INFO);
+        let line = LogLine::from_event(event);
+        let is_told = metadata.target() == TURN_LOG_TARGET
+            && FAILURES_PRINTED.load(Ordering::Relaxed)
+            && !self.filter.allows(TURN_LOG_TARGET, Level::INFO);
         if !is_told {
             let teller = shown_by().clone();
             if let Some(teller) = teller {
                 let text = line.human(false);
-                teller.tell_soon(Happening::Remark(
+                teller.emit_detached(ChatEvent::Remark(
                     self.redactor.redact(text.trim_end()).into_owned(),
                 ));
             } else {

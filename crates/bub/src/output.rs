@@ -7,12 +7,12 @@ use std::{
 
 use bub_kernel::{Error, ErrorKind, Result};
 
-use bub_terminal::harmless as text;
+use bub_terminal::sanitize as text;
 
 /// Prints text that somebody else wrote: on a terminal it cannot move the cursor or worse.
 pub fn print_text(text: &str) -> Result<ExitCode> {
     if std::io::stdout().is_terminal() {
-        print(&text::harmless(text))
+        print(&text::sanitize(text))
     } else {
         print(text)
     }
@@ -25,7 +25,7 @@ pub fn one_line(text: &str) -> String {
 
 /// Any text that is safe to show, with its lines.
 pub fn harmless(text: &str) -> String {
-    text::harmless(text).into_owned()
+    text::sanitize(text).into_owned()
 }
 
 /// Prints a result. A reader that has gone away (`bub … | head`) is no failure.

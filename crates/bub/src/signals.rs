@@ -20,12 +20,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// Fires when the program is asked to stop.
-pub struct Stop {
+pub struct StopSignal {
     token: CancellationToken,
     code: Arc<AtomicU8>,
 }
 
-impl Stop {
+impl StopSignal {
     pub fn token(&self) -> CancellationToken {
         self.token.clone()
     }
@@ -37,7 +37,7 @@ impl Stop {
 }
 
 /// Starts listening.
-pub fn listen() -> Stop {
+pub fn listen() -> StopSignal {
     listen_to(&[
         (SignalKind::interrupt(), 130),
         (SignalKind::terminate(), 143),
@@ -45,16 +45,16 @@ pub fn listen() -> Stop {
 }
 
 /// The same for whoever knows better what Ctrl-C means.
-pub fn listen_without_interrupt() -> Stop {
+pub fn listen_without_interrupt() -> StopSignal {
     listen_to(&[(SignalKind::terminate(), 143)])
 }
 
 /// Signals have one meaning in a process.
-static HEARD: Once = Once::new();
+static SIGNALS_INSTALLED: Once = Once::new();
 
-fn listen_to(signals: &[(SignalKind, u8)]) -> Stop {
-    HEARD.call_once(|| {});
-    let stop = Stop {
+fn listen_to(signals: &[(SignalKind, u8)]) -> StopSignal {
+    SIGNALS_INSTALLED.call_once(|| {});
+    let stop = StopSignal {
         token: CancellationToken::new(),
         code: Arc::new(AtomicU8::new(1)),
     };
@@ -105,19 +105,21 @@ where
 }
 
 /// Who is to hear of the next Ctrl-C instead of the program.
-static ASKING: Mutex<Option<oneshot::Sender<()>>> = Mutex::new(None);
+static INTERRUPT_RECEIVER: Mutex<Option<oneshot::Sender<()>>> = Mutex::new(None);
 
 /// Fires at the next Ctrl-C, which ends nothing else for as long as this is awaited.
 pub fn next_interrupt() -> oneshot::Receiver<()> {
-    end_at_once();
+    exit_on_signal();
     let (sender, receiver) = oneshot::channel();
-    *ASKING.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+    *INTERRUPT_RECEIVER
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Some(sender);
     receiver
 }
 
 /// From now on a signal ends the program with the terminal as it was, unless a command has listened before.
-pub fn end_at_once() {
-    HEARD.call_once(|| {
+pub fn exit_on_signal() {
+    SIGNALS_INSTALLED.call_once(|| {
         let signals = [
             (SignalKind::interrupt(), 130),
             (SignalKind::terminate(), 143),
@@ -128,8 +130,12 @@ pub fn end_at_once() {
 
 async fn end(mut received: Signal, code: u8) {
     while received.recv().await.is_some() {
-        let asking =
-            (code == 130).then(|| ASKING.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let asking = (code == 130).then(|| {
+            INTERRUPT_RECEIVER
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take()
+        });
         if asking
             .flatten()
             .is_none_or(|asking| asking.send(()).is_err())
@@ -161,11 +167,11 @@ async fn watch(mut received: Signal, token: CancellationToken, code: Arc<AtomicU
 }
 
 /// What must not outlive the program.
-static TEMPORARY: Mutex<Option<PathBuf>> = Mutex::new(None);
+static TEMP_FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// A file that goes when a signal ends the program.
 pub fn remove_at_end(file: Option<PathBuf>) {
-    *TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner) = file;
+    *TEMP_FILE.lock().unwrap_or_else(PoisonError::into_inner) = file;
 }
 
 #[expect(
@@ -174,7 +180,7 @@ pub fn remove_at_end(file: Option<PathBuf>) {
 )]
 fn exit(code: u8) {
     bub_terminal::tty::restore();
-    if let Some(file) = TEMPORARY
+    if let Some(file) = TEMP_FILE
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .take()

@@ -7,7 +7,7 @@ use bub::{
     kernel::{Channel, MessageHandler, PluginContext, Result},
 };
 
-use crate::webhook::{Webhook, WebhookOptions};
+use crate::webhook::{WebhookChannel, WebhookOptions};
 
 /// Provides the webhook channel.
 #[derive(Debug)]
@@ -31,6 +31,6 @@ impl HttpPlugin {
 impl HttpPlugin {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
         let (options, handler) = (self.webhook.clone(), Arc::clone(message_handler));
-        vec![Arc::new(Webhook::new(options, handler))]
+        vec![Arc::new(WebhookChannel::new(options, handler))]
     }
 }

@@ -6,13 +6,13 @@
 //! * `exchange`: which message waits for which reply; `events` streams one.
 //! * `callback`: replies that are posted elsewhere, but not into private networks.
 
-mod answer;
 mod callback;
 mod events;
 mod exchange;
 mod options;
+mod request;
+mod response;
 mod server;
-mod submission;
 
 use std::{
     net::SocketAddr,
@@ -28,41 +28,41 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::options::WebhookOptions;
 #[doc(hidden)]
-pub use self::submission::read_body;
+pub use self::request::read_body;
 use self::{
     callback::Callbacks,
-    exchange::{ExchangeReply, Exchanges},
+    exchange::{ExchangeReply, ExchangeStore},
     server::Server,
 };
-use bub::gateway::fields::{CLAIM, ROUTE};
+use bub::gateway::fields::{CLAIM_ROUTE, REPLY_ROUTE_FIELD};
 
 /// The name of the channel.
-pub const NAME: &str = "webhook";
+pub const CHANNEL_NAME: &str = "webhook";
 /// How long connections have to end when the channel stops.
-const STOP_DEADLINE: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The channel.
-pub struct Webhook {
+pub struct WebhookChannel {
     options: Arc<WebhookOptions>,
     handler: MessageHandler,
-    exchanges: Arc<Exchanges>,
+    exchanges: Arc<ExchangeStore>,
     callbacks: Callbacks,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<ServerHandle>>,
 }
 
 /// What has to end with the channel.
-struct Running {
+struct ServerHandle {
     address: SocketAddr,
     /// Fires when no request may wait any longer.
     hurry: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Webhook {
+impl WebhookChannel {
     /// A channel that hands what it accepts to `handler`.
     pub fn new(options: WebhookOptions, handler: MessageHandler) -> Self {
         Self {
-            exchanges: Arc::new(Exchanges::new(&options)),
+            exchanges: Arc::new(ExchangeStore::new(&options)),
             callbacks: Callbacks::new(&options),
             options: Arc::new(options),
             handler,
@@ -98,7 +98,7 @@ impl Webhook {
             "webhook.listening address={address} role={}",
             self.options.role.name()
         );
-        let running = Running {
+        let running = ServerHandle {
             address,
             hurry,
             task,
@@ -121,9 +121,9 @@ impl Webhook {
         if let Some(exchange) = &exchange {
             self.exchanges.add(exchange, &reply);
         }
-        let own = outbound.str_field(ROUTE).map(str::to_owned);
-        if let (Some(CLAIM), Some(exchange)) = (own.as_deref(), &exchange) {
-            if exchange.claimed(&reply).await {
+        let own = outbound.str_field(REPLY_ROUTE_FIELD).map(str::to_owned);
+        if let (Some(CLAIM_ROUTE), Some(exchange)) = (own.as_deref(), &exchange) {
+            if exchange.wait_claimed(&reply).await {
                 return Ok(());
             }
             let text = "nobody has come for it; a request with the same idempotency key gets it";
@@ -140,7 +140,7 @@ impl Webhook {
             )
         })?;
         // A reply counts as delivered when those who wait for it have it.
-        exchange.taken().await;
+        exchange.wait_taken().await;
         Ok(())
     }
 }
@@ -158,9 +158,9 @@ async fn bind(listen: &str) -> Result<TcpListener> {
     })
 }
 
-impl Channel for Webhook {
+impl Channel for WebhookChannel {
     fn name(&self) -> &'static str {
-        NAME
+        CHANNEL_NAME
     }
 
     fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
@@ -178,7 +178,7 @@ impl Channel for Webhook {
                 return Ok(());
             };
             running.hurry.cancel();
-            if tokio::time::timeout(STOP_DEADLINE, &mut running.task)
+            if tokio::time::timeout(STOP_TIMEOUT, &mut running.task)
                 .await
                 .is_err()
             {
@@ -196,12 +196,12 @@ impl Channel for Webhook {
         if let StreamEvent::Text(delta) = event
             && let Some(exchange) = self.exchanges.find_turn(turn)
         {
-            exchange.grow(delta);
+            exchange.send_delta(delta);
         }
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn audience(&self) -> Option<String> {
+    fn access_summary(&self) -> Option<String> {
         let address = self.address().map_or_else(
             || self.options.listen.clone(),
             |address| address.to_string(),

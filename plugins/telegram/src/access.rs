@@ -6,25 +6,25 @@ use std::{collections::HashSet, sync::Mutex};
 use bub::kernel::Role;
 use serde_json::Value;
 
-use super::{NAME, options::TelegramOptions};
+use super::{CHANNEL_NAME, options::TelegramOptions};
 use crate::lock;
 use bub::gateway::pairing::Pairings;
 
 /// So many people are remembered as told.
-const MOST_TOLD: usize = 10_000;
+const MAX_NOTIFIED_USERS: usize = 10_000;
 
 /// Somebody as the platform describes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Who {
+pub(super) struct TelegramUser {
     /// Empty when nobody vouches for who it is: an anonymous admin, a channel.
     pub(super) id: String,
     pub(super) username: Option<String>,
     pub(super) name: String,
 }
 
-impl Who {
+impl TelegramUser {
     /// The sender of a message; `None` when there is none.
-    pub(super) fn of(message: &Value) -> Option<Self> {
+    pub(super) fn from_message(message: &Value) -> Option<Self> {
         let from = &message["from"];
         let id = from["id"].as_i64()?;
         // Then `from` is a stand-in that many share.
@@ -46,7 +46,7 @@ impl Who {
     }
 
     /// The name, for whoever decides about the person.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn to_display_string(&self) -> String {
         match &self.username {
             Some(username) => format!("{} @{username}", self.name),
             None => self.name.clone(),
@@ -56,16 +56,16 @@ impl Who {
 
 /// What is to be done with somebody's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum AccessDecision {
     /// It is taken.
     Granted(Role),
     /// The person is not known.
-    Stranger,
+    UnknownUser,
     /// The bot does not talk there.
-    Elsewhere,
+    ChatNotAllowed,
 }
 
-pub(super) struct Gate {
+pub(super) struct AccessControl {
     owners: Vec<String>,
     users: Option<Vec<String>>,
     chats: Option<Vec<String>>,
@@ -73,7 +73,7 @@ pub(super) struct Gate {
     told: Mutex<HashSet<String>>,
 }
 
-impl Gate {
+impl AccessControl {
     pub(super) fn new(options: &TelegramOptions) -> Self {
         let plain = |list: &Vec<String>| {
             list.iter()
@@ -89,37 +89,42 @@ impl Gate {
         }
     }
 
-    pub(super) fn decide(&self, who: &Who, chat: i64) -> Access {
+    pub(super) fn decide(&self, telegram_user: &TelegramUser, chat: i64) -> AccessDecision {
         let is_listed = self
             .chats
             .as_ref()
             .map(|chats| chats.contains(&chat.to_string()));
-        let role = self.role(who);
+        let role = self.role(telegram_user);
         if is_listed == Some(false) && role != Some(Role::Owner) {
-            return Access::Elsewhere;
+            return AccessDecision::ChatNotAllowed;
         }
         match role {
-            Some(role) => Access::Granted(role),
+            Some(role) => AccessDecision::Granted(role),
             // The chat was named, and nobody in particular: whoever is there may talk, and no more.
-            None if is_listed == Some(true) && self.users.is_none() => Access::Granted(Role::Guest),
-            None => Access::Stranger,
+            None if is_listed == Some(true) && self.users.is_none() => {
+                AccessDecision::Granted(Role::Guest)
+            }
+            None => AccessDecision::UnknownUser,
         }
     }
 
-    fn role(&self, who: &Who) -> Option<Role> {
-        if who.id.is_empty() {
+    fn role(&self, telegram_user: &TelegramUser) -> Option<Role> {
+        if telegram_user.id.is_empty() {
             return None;
         }
-        if self.owners.contains(&who.id) {
+        if self.owners.contains(&telegram_user.id) {
             return Some(Role::Owner);
         }
-        let paired = self.pairings.role(NAME, &who.id).unwrap_or_else(|error| {
-            tracing::error!("telegram.pairings_unreadable error={}", error.message());
-            None
-        });
+        let paired = self
+            .pairings
+            .role(CHANNEL_NAME, &telegram_user.id)
+            .unwrap_or_else(|error| {
+                tracing::error!("telegram.pairings_unreadable error={}", error.message());
+                None
+            });
         let is_named = |user: &String| {
-            *user == who.id
-                || who
+            *user == telegram_user.id
+                || telegram_user
                     .username
                     .as_ref()
                     .is_some_and(|name| name.eq_ignore_ascii_case(user))
@@ -134,7 +139,7 @@ impl Gate {
     /// Whether somebody was not told this before. When too many were told, nobody else is.
     pub(super) fn is_first(&self, what: String) -> bool {
         let mut told = lock(&self.told);
-        told.len() < MOST_TOLD && told.insert(what)
+        told.len() < MAX_NOTIFIED_USERS && told.insert(what)
     }
 
     /// Who may talk, for people.

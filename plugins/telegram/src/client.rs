@@ -13,20 +13,20 @@ use reqwest::{RequestBuilder, header, redirect};
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
-use super::{media::TOO_LONG, options::TelegramOptions};
+use super::{media::TOO_LARGE_TEXT, options::TelegramOptions};
 
 /// How long an ordinary call may take.
-pub(super) const CALL_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Files take longer.
-const FILE_LIMIT: Duration = Duration::from_secs(90);
+const FILE_TIMEOUT: Duration = Duration::from_secs(90);
 /// No answer of the API is longer.
-const MOST_ANSWER: usize = 16 * 1024 * 1024;
+const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 /// A token that is not known will not be known a moment later.
-const TOKEN_PAUSE: Duration = Duration::from_mins(10);
+const INVALID_TOKEN_BACKOFF: Duration = Duration::from_mins(10);
 
 /// Why a call came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum ApiErrorKind {
     /// The token is wrong or was revoked.
     Token,
     /// Somebody else asks for updates, or a webhook gets them.
@@ -51,18 +51,18 @@ pub(super) enum Why {
 
 /// A call that came to nothing.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub(super) why: Why,
+pub(super) struct ApiError {
+    pub(super) error_kind: ApiErrorKind,
     /// In words, without the token.
     pub(super) text: String,
     pub(super) retry_after: Option<Duration>,
 }
 
-impl Failure {
-    fn new(why: Why, text: impl Into<String>) -> Self {
-        let retry_after = (why == Why::Token).then_some(TOKEN_PAUSE);
+impl ApiError {
+    fn new(error_kind: ApiErrorKind, text: impl Into<String>) -> Self {
+        let retry_after = (error_kind == ApiErrorKind::Token).then_some(INVALID_TOKEN_BACKOFF);
         Self {
-            why,
+            error_kind,
             text: text.into(),
             retry_after,
         }
@@ -73,31 +73,31 @@ impl Failure {
         let description = body["description"].as_str().unwrap_or("no reason given");
         let is = |part: &str| description.to_ascii_lowercase().contains(part);
         let moved = body["parameters"]["migrate_to_chat_id"].as_i64();
-        let why = match status {
-            401 | 404 => Why::Token,
-            409 => Why::Conflict,
-            429 => Why::Flood,
-            403 => Why::Gone,
-            400 if is("can't parse entities") => Why::Markup,
+        let error_kind = match status {
+            401 | 404 => ApiErrorKind::Token,
+            409 => ApiErrorKind::Conflict,
+            429 => ApiErrorKind::Flood,
+            403 => ApiErrorKind::Gone,
+            400 if is("can't parse entities") => ApiErrorKind::Markup,
             400 if is("message to be replied not found") || is("reply message not found") => {
-                Why::NoSuchMessage
+                ApiErrorKind::NoSuchMessage
             }
-            400 if is("message is not modified") => Why::NotModified,
+            400 if is("message is not modified") => ApiErrorKind::NotModified,
             400 if is("chat not found")
                 || is("thread not found")
                 || is("topic_deleted")
                 || is("topic_closed") =>
             {
-                Why::Gone
+                ApiErrorKind::Gone
             }
-            500.. => Why::Trouble,
-            _ => moved.map_or(Why::Refused, Why::Moved),
+            500.. => ApiErrorKind::Trouble,
+            _ => moved.map_or(ApiErrorKind::Refused, ApiErrorKind::Moved),
         };
-        let text = match why {
-            Why::Token => "Telegram does not know the bot's token; set `telegram.token`, or make a new one with @BotFather".to_owned(),
+        let text = match error_kind {
+            ApiErrorKind::Token => "Telegram does not know the bot's token; set `telegram.token`, or make a new one with @BotFather".to_owned(),
             _ => format!("Telegram: {description}"),
         };
-        let mut failure = Self::new(why, text);
+        let mut failure = Self::new(error_kind, text);
         if let Some(seconds) = body["parameters"]["retry_after"].as_u64() {
             failure.retry_after = Some(Duration::from_secs(seconds));
         }
@@ -105,16 +105,19 @@ impl Failure {
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        let kind = match failure.why {
-            Why::Gone => ErrorKind::NotFound,
-            Why::Markup | Why::NotModified | Why::NoSuchMessage | Why::Refused => {
-                ErrorKind::InvalidInput
-            }
-            Why::Token | Why::Conflict | Why::Flood | Why::Moved(_) | Why::Trouble => {
-                ErrorKind::Temporary
-            }
+impl From<ApiError> for Error {
+    fn from(failure: ApiError) -> Self {
+        let kind = match failure.error_kind {
+            ApiErrorKind::Gone => ErrorKind::NotFound,
+            ApiErrorKind::Markup
+            | ApiErrorKind::NotModified
+            | ApiErrorKind::NoSuchMessage
+            | ApiErrorKind::Refused => ErrorKind::InvalidInput,
+            ApiErrorKind::Token
+            | ApiErrorKind::Conflict
+            | ApiErrorKind::Flood
+            | ApiErrorKind::Moved(_)
+            | ApiErrorKind::Trouble => ErrorKind::Temporary,
         };
         let error = Self::new(kind, failure.text);
         match failure.retry_after {
@@ -134,14 +137,14 @@ pub(super) struct Upload {
 }
 
 /// The API, with a token.
-pub(super) struct Client {
+pub(super) struct BotApiClient {
     base: String,
     token: Option<Secret>,
     proxy: Option<String>,
     http: OnceCell<reqwest::Client>,
 }
 
-impl Client {
+impl BotApiClient {
     pub(super) fn new(options: &TelegramOptions) -> Self {
         Self {
             base: options.api_base.trim_end_matches('/').to_owned(),
@@ -152,8 +155,8 @@ impl Client {
     }
 
     /// Makes a call.
-    pub(super) async fn call(&self, method: &str, params: &Value) -> Result<Value, Failure> {
-        self.call_within(method, params, CALL_LIMIT).await
+    pub(super) async fn call(&self, method: &str, params: &Value) -> Result<Value, ApiError> {
+        self.call_within(method, params, CALL_TIMEOUT).await
     }
 
     /// Makes a call that may take so long.
@@ -162,7 +165,7 @@ impl Client {
         method: &str,
         params: &Value,
         limit: Duration,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ApiError> {
         let url = self.url("", method)?;
         let request = self.http().await?.post(url).timeout(limit);
         let request = request
@@ -177,7 +180,7 @@ impl Client {
         method: &str,
         params: &Map<String, Value>,
         upload: &Upload,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ApiError> {
         let boundary = format!("bub-{:016x}", getrandom::u64().unwrap_or_default());
         let mut body = Vec::with_capacity(upload.bytes.len() + 1024);
         for (name, value) in params {
@@ -198,7 +201,12 @@ impl Client {
         body.extend_from_slice(&upload.bytes);
         body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
         let url = self.url("", method)?;
-        let request = self.http().await?.post(url).timeout(FILE_LIMIT).body(body);
+        let request = self
+            .http()
+            .await?
+            .post(url)
+            .timeout(FILE_TIMEOUT)
+            .body(body);
         answer(request.header(
             header::CONTENT_TYPE,
             format!("multipart/form-data; boundary={boundary}"),
@@ -211,16 +219,16 @@ impl Client {
         &self,
         file_id: &str,
         most: usize,
-        patience: Duration,
-    ) -> Result<Vec<u8>, Failure> {
-        let refused = |why: &str| Failure::new(Why::Refused, why);
+        wait_timeout: Duration,
+    ) -> Result<Vec<u8>, ApiError> {
+        let refused = |error_kind: &str| ApiError::new(ApiErrorKind::Refused, error_kind);
         let params = serde_json::json!({"file_id": file_id});
-        let found = self.call_within("getFile", &params, patience).await?;
+        let found = self.call_within("getFile", &params, wait_timeout).await?;
         let is_long = found["file_size"]
             .as_u64()
             .is_some_and(|size| usize::try_from(size).unwrap_or(usize::MAX) > most);
         if is_long {
-            return Err(refused(TOO_LONG));
+            return Err(refused(TOO_LARGE_TEXT));
         }
         let path = found["file_path"].as_str().and_then(url_path);
         let url = self.url(
@@ -228,32 +236,32 @@ impl Client {
             &path.ok_or_else(|| refused("the platform does not say where it is"))?,
         )?;
         let sending = self.http().await?.get(url).send();
-        let response = tokio::time::timeout(patience, sending)
+        let response = tokio::time::timeout(wait_timeout, sending)
             .await
             .map_err(|_| stalled())?
             .map_err(trouble)?;
         if !response.status().is_success() {
             let status = response.status().as_u16();
-            let why = if matches!(status, 429 | 500..) {
-                Why::Trouble
+            let error_kind = if matches!(status, 429 | 500..) {
+                ApiErrorKind::Trouble
             } else {
-                Why::Refused
+                ApiErrorKind::Refused
             };
-            return Err(Failure::new(
-                why,
+            return Err(ApiError::new(
+                error_kind,
                 format!("the platform answers with status {status}"),
             ));
         }
-        read(response, most, patience)
+        read(response, most, wait_timeout)
             .await?
-            .ok_or_else(|| refused(TOO_LONG))
+            .ok_or_else(|| refused(TOO_LARGE_TEXT))
     }
 
-    fn url(&self, prefix: &str, rest: &str) -> Result<String, Failure> {
+    fn url(&self, prefix: &str, rest: &str) -> Result<String, ApiError> {
         let Some(token) = self.token.as_ref().filter(|token| is_token(token)) else {
             let text =
                 "the token of the Telegram bot looks like `123456:ABC…`; set `telegram.token`";
-            return Err(Failure::new(Why::Token, text));
+            return Err(ApiError::new(ApiErrorKind::Token, text));
         };
         Ok(format!(
             "{}{prefix}/bot{}/{rest}",
@@ -262,16 +270,16 @@ impl Client {
         ))
     }
 
-    async fn http(&self) -> Result<&reqwest::Client, Failure> {
+    async fn http(&self) -> Result<&reqwest::Client, ApiError> {
         self.http.get_or_try_init(|| async { self.build() }).await
     }
 
-    fn build(&self) -> Result<reqwest::Client, Failure> {
+    fn build(&self) -> Result<reqwest::Client, ApiError> {
         // An error means that somebody chose a provider before, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let wrong = |error: reqwest::Error| {
-            Failure::new(
-                Why::Trouble,
+            ApiError::new(
+                ApiErrorKind::Trouble,
                 format!("no way to Telegram: {}", words(error)),
             )
         };
@@ -300,15 +308,15 @@ pub(super) fn is_token(token: &Secret) -> bool {
     !token.expose().is_empty() && token.expose().chars().all(is_plain)
 }
 
-async fn answer(request: RequestBuilder) -> Result<Value, Failure> {
+async fn answer(request: RequestBuilder) -> Result<Value, ApiError> {
     let response = request.send().await.map_err(trouble)?;
     let status = response.status().as_u16();
-    let body = read(response, MOST_ANSWER, FILE_LIMIT)
+    let body = read(response, MAX_RESPONSE_BYTES, FILE_TIMEOUT)
         .await?
         .unwrap_or_default();
     let Ok(mut body) = serde_json::from_slice::<Value>(&body) else {
-        return Err(Failure::new(
-            Why::Trouble,
+        return Err(ApiError::new(
+            ApiErrorKind::Trouble,
             format!("Telegram: something else answered, with status {status}"),
         ));
     };
@@ -318,17 +326,17 @@ async fn answer(request: RequestBuilder) -> Result<Value, Failure> {
     let code = body["error_code"]
         .as_u64()
         .and_then(|code| u16::try_from(code).ok());
-    Err(Failure::refused(code.unwrap_or(status), &body))
+    Err(ApiError::refused(code.unwrap_or(status), &body))
 }
 
 /// The body, or `None` when it is longer than that. Nothing for as long as `patience` is a failure.
 async fn read(
     mut response: reqwest::Response,
     most: usize,
-    patience: Duration,
-) -> Result<Option<Vec<u8>>, Failure> {
+    wait_timeout: Duration,
+) -> Result<Option<Vec<u8>>, ApiError> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = tokio::time::timeout(patience, response.chunk())
+    while let Some(chunk) = tokio::time::timeout(wait_timeout, response.chunk())
         .await
         .map_err(|_| stalled())?
         .map_err(trouble)?
@@ -341,17 +349,20 @@ async fn read(
     Ok(Some(bytes))
 }
 
-fn stalled() -> Failure {
-    Failure::new(Why::Trouble, "nothing more came")
+fn stalled() -> ApiError {
+    ApiError::new(ApiErrorKind::Trouble, "nothing more came")
 }
 
-fn trouble(error: reqwest::Error) -> Failure {
+fn trouble(error: reqwest::Error) -> ApiError {
     let text = if error.is_timeout() {
         "no answer in time".to_owned()
     } else {
         words(error)
     };
-    Failure::new(Why::Trouble, format!("Telegram cannot be reached: {text}"))
+    ApiError::new(
+        ApiErrorKind::Trouble,
+        format!("Telegram cannot be reached: {text}"),
+    )
 }
 
 /// What went wrong at the bottom of it; the URL, which has the token, is left out.

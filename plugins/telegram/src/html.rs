@@ -13,14 +13,14 @@ mod style;
 mod table;
 
 /// The UTF-16 units that one message may have.
-pub const LIMIT: usize = 4096;
+pub const MAX_MESSAGE_UNITS: usize = 4096;
 
 /// The stretches of marked text that one message may have; the platform forgets those beyond.
-pub const ENTITIES: usize = 100;
+pub const MAX_ENTITIES: usize = 100;
 
 /// A text that fits into one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct MessagePart {
     /// For `parse_mode: HTML`.
     pub html: String,
     /// The same text without markup, for when the platform refuses the markup.
@@ -28,11 +28,11 @@ pub struct Part {
 }
 
 /// A Markdown text as messages, in order. There is none only if nothing in the text can be seen.
-pub fn render(markdown: &str) -> Vec<Part> {
+pub fn render(markdown: &str) -> Vec<MessagePart> {
     let document = document::read(markdown);
     if document.text.is_empty() {
         // All of it is markup, such as an empty fence: then the markup is what the text says.
-        return split::split(&document::Document::plain(markdown));
+        return split::split(&document::StyledText::plain(markdown));
     }
     split::split(&document)
 }

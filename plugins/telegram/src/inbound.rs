@@ -16,15 +16,15 @@ mod media;
 
 use serde_json::{Map, Value, json};
 
-use self::media::Kind;
+use self::media::TelegramMessageKind;
 pub use self::media::{Attachment, safe_name};
 
 /// What the model is told of an edited message.
-const CORRECTION: &str = "replaces what this message said before";
+const CORRECTION_NOTE: &str = "replaces what this message said before";
 
 /// Who the bot is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Me {
+pub struct BotIdentity {
     /// The number of its account.
     pub id: i64,
     /// Its name, without the `@`.
@@ -33,18 +33,18 @@ pub struct Me {
 
 /// What a message is to the bot.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reading {
+pub enum InboundUpdate {
     /// `/start`.
     Start,
     /// A command of another bot, or none that there is; what the platform itself says.
-    Silence,
+    Ignored,
     /// Something for the agent.
-    Said(Said),
+    Message(InboundMessage),
 }
 
 /// A message for the agent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
+pub struct InboundMessage {
     /// Whether the bot was addressed, and did not merely hear it.
     pub is_active: bool,
     /// Whether it is a comma command. In groups only after the bot's name or `/bub`, or as a reply to it; never when it is
@@ -58,7 +58,7 @@ pub struct Said {
     fields: Map<String, Value>,
 }
 
-impl Said {
+impl InboundMessage {
     /// What the agent is given: the command, or the JSON object.
     pub fn content(&self) -> String {
         if self.is_command {
@@ -85,42 +85,46 @@ impl Said {
 }
 
 /// Reads a message, which may be an edited one.
-pub fn read(message: &Value, is_edit: bool, me: &Me) -> Reading {
-    let kind = Kind::of(message);
-    if kind == Kind::Unknown && media::is_service(message) {
-        return Reading::Silence;
+pub fn read(message: &Value, is_edit: bool, me: &BotIdentity) -> InboundUpdate {
+    let kind = TelegramMessageKind::from_message(message);
+    if kind == TelegramMessageKind::Unknown && media::is_service(message) {
+        return InboundUpdate::Ignored;
     }
     let mut text = kind.text(message);
     let mut called = false;
     let slash = Some(&text)
-        .filter(|_| kind == Kind::Text)
+        .filter(|_| kind == TelegramMessageKind::Text)
         .and_then(|text| entities::slash(message, text, me));
     if let Some((name, is_ours, rest)) = slash {
         match name.to_ascii_lowercase().as_str() {
-            "start" if is_ours && !is_edit => return Reading::Start,
+            "start" if is_ours && !is_edit => return InboundUpdate::Start,
             "bub" if is_ours && !rest.is_empty() => {
                 called = true;
                 text = rest.to_owned();
             }
-            _ => return Reading::Silence,
+            _ => return InboundUpdate::Ignored,
         }
     }
-    let turned = Turned::of(message, kind, called, me);
+    let turned = AddressMode::from_message(message, kind, called, me);
     let own = ["forward_origin", "forward_date", "via_bot"]
         .iter()
         .all(|field| message[field].is_null());
-    let is_command = kind == Kind::Text && turned == Turned::Expressly && own && !is_edit && {
-        let command = entities::without_mention(&text, me).trim();
-        let is_command = command.starts_with(',');
-        if is_command {
-            text = command.to_owned();
-        }
-        is_command
-    };
+    let is_command = kind == TelegramMessageKind::Text
+        && turned == AddressMode::Explicitly
+        && own
+        && !is_edit
+        && {
+            let command = entities::without_mention(&text, me).trim();
+            let is_command = command.starts_with(',');
+            if is_command {
+                text = command.to_owned();
+            }
+            is_command
+        };
     let mut fields = describe(message, kind);
     let mut media: Vec<Attachment> = kind.attachment(message).into_iter().collect();
     if let Some(reply) = reply(message).filter(|reply| reply["from"].is_object()) {
-        let kind = Kind::of(reply);
+        let kind = TelegramMessageKind::from_message(reply);
         let mut told = Map::from_iter([("message".to_owned(), json!(kind.text(reply)))]);
         told.extend(describe(reply, kind));
         fields.insert("reply_to_message".to_owned(), Value::Object(told));
@@ -132,7 +136,7 @@ pub fn read(message: &Value, is_edit: bool, me: &Me) -> Reading {
         (
             "correction",
             if is_edit {
-                json!(CORRECTION)
+                json!(CORRECTION_NOTE)
             } else {
                 Value::Null
             },
@@ -146,10 +150,10 @@ pub fn read(message: &Value, is_edit: bool, me: &Me) -> Reading {
             },
         ),
     ];
-    put(&mut fields, extras);
+    insert_all(&mut fields, extras);
     let album = message["media_group_id"].as_str().map(str::to_owned);
-    Reading::Said(Said {
-        is_active: turned > Turned::No,
+    InboundUpdate::Message(InboundMessage {
+        is_active: turned > AddressMode::No,
         is_command,
         media,
         album,
@@ -160,23 +164,30 @@ pub fn read(message: &Value, is_edit: bool, me: &Me) -> Reading {
 
 /// Whether somebody turned to the bot. To say its name is enough for that, but not for a command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Turned {
+enum AddressMode {
     No,
     ByName,
-    Expressly,
+    Explicitly,
 }
 
-impl Turned {
-    fn of(message: &Value, kind: Kind, called: bool, me: &Me) -> Self {
+impl AddressMode {
+    fn from_message(
+        message: &Value,
+        kind: TelegramMessageKind,
+        called: bool,
+        me: &BotIdentity,
+    ) -> Self {
         let replied =
             || reply(message).is_some_and(|reply| reply["from"]["id"].as_i64() == Some(me.id));
         match message["chat"]["type"].as_str() {
-            _ if kind == Kind::Unknown && media::other(message).is_none() => Self::No,
-            Some("private") => Self::Expressly,
+            _ if kind == TelegramMessageKind::Unknown && media::other(message).is_none() => {
+                Self::No
+            }
+            Some("private") => Self::Explicitly,
             Some("group" | "supergroup")
                 if called || entities::mentions(message, me) || replied() =>
             {
-                Self::Expressly
+                Self::Explicitly
             }
             Some("group" | "supergroup") if entities::says_bub(message) => Self::ByName,
             _ => Self::No,
@@ -191,7 +202,7 @@ fn reply(message: &Value) -> Option<&Value> {
 }
 
 /// What the original tells of a message, in its order.
-fn describe(message: &Value, kind: Kind) -> Map<String, Value> {
+fn describe(message: &Value, kind: TelegramMessageKind) -> Map<String, Value> {
     let from = &message["from"];
     // Without a sender, the original tells empty names.
     let unknown = if from.is_object() {
@@ -211,7 +222,7 @@ fn describe(message: &Value, kind: Kind) -> Map<String, Value> {
         .map_or(unknown.clone(), |id| json!(id.to_string()));
     let name = full_name(from).map_or(unknown.clone(), Value::String);
     let mut fields = Map::new();
-    put(
+    insert_all(
         &mut fields,
         [
             ("message_id", message["message_id"].clone()),
@@ -246,7 +257,7 @@ fn origin(origin: &Value) -> Value {
         &origin["sender_user"]
     };
     let mut fields = Map::new();
-    put(
+    insert_all(
         &mut fields,
         [
             ("type", origin["type"].clone()),
@@ -280,7 +291,7 @@ fn seconds(date: &Value) -> Value {
 }
 
 /// Adds fields; those without a value are left out.
-fn put<const N: usize>(fields: &mut Map<String, Value>, new: [(&str, Value); N]) {
+fn insert_all<const N: usize>(fields: &mut Map<String, Value>, new: [(&str, Value); N]) {
     fields.extend(
         new.into_iter()
             .filter(|(_, value)| !value.is_null())

@@ -12,21 +12,21 @@
 
 mod access;
 mod client;
+mod delivery_log;
 pub mod html;
 pub mod inbound;
-mod intake;
-mod limiter;
 mod media;
 mod options;
 mod outbound;
 mod plugin;
 mod poll;
 mod preview;
-mod progress;
+mod rate_limit;
 mod route;
 pub mod settings;
 mod tools;
 mod typing;
+mod updates;
 
 use std::{
     collections::HashMap,
@@ -42,21 +42,22 @@ use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinHandle};
 
 use self::{
-    access::Gate, client::Client, inbound::Me, limiter::Limiter, outbound::Notes,
-    preview::Previews, progress::Progress, route::Route, typing::Typing,
+    access::AccessControl, client::BotApiClient, delivery_log::DeliveryLog, inbound::BotIdentity,
+    outbound::SentMessageWaiters, preview::Previews, rate_limit::Limiter, route::Route,
+    typing::Typing,
 };
 pub use self::{options::TelegramOptions, plugin::TelegramPlugin};
 
 /// The name of the channel.
-pub const NAME: &str = "telegram";
+pub const CHANNEL_NAME: &str = "telegram";
 /// How long the poll has to end when the channel stops.
-const STOP_DEADLINE: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// So many words of the channel's own may be on their way; strangers get no more.
-const MOST_NOTICES: usize = 64;
+const MAX_PENDING_NOTICES: usize = 64;
 
 /// The channel.
-pub struct Telegram {
+pub struct TelegramChannel {
     bot: Arc<Bot>,
     handler: MessageHandler,
     running: Mutex<Option<JoinHandle<()>>>,
@@ -65,19 +66,19 @@ pub struct Telegram {
 /// The bot itself: what its channel and its tools share.
 pub struct Bot {
     options: TelegramOptions,
-    client: Client,
+    client: BotApiClient,
     limiter: Limiter,
-    progress: Progress,
-    gate: Gate,
+    progress: DeliveryLog,
+    access_control: AccessControl,
     typing: Typing,
     previews: Previews,
-    notes: Notes,
+    notes: SentMessageWaiters,
     /// Room for words of the channel's own.
     notices: Arc<Semaphore>,
     /// Groups that have another id now.
     moved: Mutex<HashMap<i64, i64>>,
     /// Who the bot is, once the platform has said so.
-    me: OnceLock<Me>,
+    me: OnceLock<BotIdentity>,
     has_dropped: AtomicBool,
     /// Why no updates come.
     trouble: Mutex<Option<String>>,
@@ -87,14 +88,14 @@ impl Bot {
     /// A bot that has done nothing yet.
     pub fn new(options: TelegramOptions) -> Self {
         Self {
-            client: Client::new(&options),
+            client: BotApiClient::new(&options),
             limiter: Limiter::new(&options),
-            progress: Progress::new(&options.home),
-            gate: Gate::new(&options),
+            progress: DeliveryLog::new(&options.home),
+            access_control: AccessControl::new(&options),
             typing: Typing::default(),
             previews: Previews::default(),
-            notes: Notes::default(),
-            notices: Arc::new(Semaphore::new(MOST_NOTICES)),
+            notes: SentMessageWaiters::default(),
+            notices: Arc::new(Semaphore::new(MAX_PENDING_NOTICES)),
             moved: Mutex::default(),
             me: OnceLock::new(),
             has_dropped: AtomicBool::new(false),
@@ -114,13 +115,13 @@ impl Bot {
     }
 
     /// Notes that a group has another id.
-    fn moved(&self, from: i64, to: i64) {
+    fn record_migration(&self, from: i64, to: i64) {
         tracing::info!("telegram.group_moved from={from} to={to}");
         lock(&self.moved).insert(from, to);
     }
 
     /// Finds out who the bot is, and that updates come to whoever asks.
-    async fn introduce(&self) -> Result<()> {
+    async fn identify(&self) -> Result<()> {
         let me = self.client.call("getMe", &json!({})).await?;
         let username = me
             .get("username")
@@ -129,7 +130,7 @@ impl Bot {
             .to_owned();
         let id = me.get("id").and_then(Value::as_i64);
         let id = id.ok_or_else(|| Error::unknown("Telegram does not say who the bot is"))?;
-        let _ = self.me.set(Me {
+        let _ = self.me.set(BotIdentity {
             id,
             username: username.clone(),
         });
@@ -144,7 +145,10 @@ impl Bot {
             .await?;
         self.has_dropped
             .store(true, std::sync::atomic::Ordering::Relaxed);
-        tracing::info!("telegram.start bot=@{username} {}", self.gate.describe());
+        tracing::info!(
+            "telegram.start bot=@{username} {}",
+            self.access_control.describe()
+        );
         Ok(())
     }
 }
@@ -155,7 +159,7 @@ impl std::fmt::Debug for Bot {
     }
 }
 
-impl Telegram {
+impl TelegramChannel {
     /// A channel that hands what it accepts to `handler`.
     pub fn new(bot: Arc<Bot>, handler: MessageHandler) -> Self {
         Self {
@@ -166,9 +170,9 @@ impl Telegram {
     }
 }
 
-impl Channel for Telegram {
+impl Channel for TelegramChannel {
     fn name(&self) -> &'static str {
-        NAME
+        CHANNEL_NAME
     }
 
     fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
@@ -176,7 +180,7 @@ impl Channel for Telegram {
             if self.bot.options.token.is_none() {
                 return Err(Error::config("the bot needs a token: set `telegram.token`"));
             }
-            self.bot.introduce().await?;
+            self.bot.identify().await?;
             let task = tokio::spawn(poll::run(
                 Arc::clone(&self.bot),
                 Arc::clone(&self.handler),
@@ -193,9 +197,7 @@ impl Channel for Telegram {
         Box::pin(async move {
             let running = lock(&self.running).take();
             if let Some(mut task) = running
-                && tokio::time::timeout(STOP_DEADLINE, &mut task)
-                    .await
-                    .is_err()
+                && tokio::time::timeout(STOP_TIMEOUT, &mut task).await.is_err()
             {
                 task.abort();
             }
@@ -209,15 +211,15 @@ impl Channel for Telegram {
 
     fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
         if let StreamEvent::Text(delta) = event {
-            preview::grow(&self.bot, delta, turn);
+            preview::append_delta(&self.bot, delta, turn);
         }
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn restore(&self, inbound: &mut Inbound) {
         media::restore(&self.bot, &mut inbound.message);
-        if let Ok(route) = Route::of(&inbound.message) {
-            let typing = typing::Scope::new(&self.bot, route.place);
+        if let Ok(route) = Route::from_message(&inbound.message) {
+            let typing = typing::TypingScope::new(&self.bot, route.place);
             inbound.lifespan = Some(Arc::new(Lifespan::new(typing)));
         }
     }
@@ -232,7 +234,7 @@ impl Channel for Telegram {
         })
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn receive_error(&self) -> Option<String> {
         lock(&self.bot.trouble).clone()
     }
 
@@ -248,8 +250,8 @@ impl Channel for Telegram {
         self.bot.options.check()
     }
 
-    fn audience(&self) -> Option<String> {
-        Some(self.bot.gate.describe())
+    fn access_summary(&self) -> Option<String> {
+        Some(self.bot.access_control.describe())
     }
 }
 

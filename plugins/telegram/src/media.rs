@@ -7,25 +7,25 @@ use bub::kernel::{
 };
 use serde_json::{Value, json};
 
-use super::{Bot, client::Why, inbound::Attachment};
+use super::{Bot, client::ApiErrorKind, inbound::Attachment};
 
 /// The field by which the next process knows what to fetch.
-const FIELD: &str = "telegram_media";
+const MEDIA_FIELD: &str = "telegram_media";
 /// So many bytes of a file reach the model.
-pub(super) const MOST_BYTES: usize = 2 * 1024 * 1024;
-const TRIES: u32 = 3;
-pub(super) const TOO_LONG: &str = "larger than 2 MiB";
+pub(super) const MAX_FILE_BYTES: usize = 2 * 1024 * 1024;
+const MAX_FETCH_ATTEMPTS: u32 = 3;
+pub(super) const TOO_LARGE_TEXT: &str = "larger than 2 MiB";
 
 /// Attaches files to a message; of those that are too long, the agent is told.
 pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Attachment]) {
-    let is_long = |file: &&Attachment| file.size.is_some_and(|size| size > MOST_BYTES as u64);
+    let is_long = |file: &&Attachment| file.size.is_some_and(|size| size > MAX_FILE_BYTES as u64);
     let (long, fitting): (Vec<_>, Vec<_>) = attachments.iter().partition(is_long);
     if !long.is_empty() {
         let names: Vec<_> = long
             .iter()
             .map(|file| file.filename.as_deref().unwrap_or(file.kind.name()))
             .collect();
-        let told = format!("{} ({TOO_LONG})", names.join(", "));
+        let told = format!("{} ({TOO_LARGE_TEXT})", names.join(", "));
         if let Some(Value::Object(mut context)) = message.field("context").cloned() {
             context.insert("files_not_read".to_owned(), told.into());
             message.set("context", context);
@@ -35,7 +35,7 @@ pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Atta
         return;
     }
     let items = fitting.iter().map(|attachment| {
-        let file = File {
+        let file = TelegramFile {
             bot: Arc::clone(bot),
             file_id: attachment.file_id.clone(),
         };
@@ -47,12 +47,12 @@ pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Atta
     let ids = fitting.iter().map(|file| {
         json!({"kind": file.kind.name(), "mime": file.mime, "file_id": file.file_id, "filename": file.filename})
     });
-    message.set(FIELD, ids.collect::<Vec<_>>());
+    message.set(MEDIA_FIELD, ids.collect::<Vec<_>>());
 }
 
 /// Attaches again what was attached in an earlier process.
 pub(super) fn restore(bot: &Arc<Bot>, message: &mut Envelope) {
-    let Some(Value::Array(files)) = message.field(FIELD).cloned() else {
+    let Some(Value::Array(files)) = message.field(MEDIA_FIELD).cloned() else {
         return;
     };
     let text = |file: &Value, name: &str| file.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -69,12 +69,12 @@ pub(super) fn restore(bot: &Arc<Bot>, message: &mut Envelope) {
     attach(bot, message, &attachments);
 }
 
-struct File {
+struct TelegramFile {
     bot: Arc<Bot>,
     file_id: String,
 }
 
-impl MediaFetcher for File {
+impl MediaFetcher for TelegramFile {
     fn fetch(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
         Box::pin(async move {
             let late = |_| Error::new(ErrorKind::Temporary, "it took too long");
@@ -84,19 +84,27 @@ impl MediaFetcher for File {
     }
 }
 
-impl File {
+impl TelegramFile {
     async fn try_fetch(&self) -> Result<Vec<u8>> {
         let mut attempt = 1;
         loop {
             match self
                 .bot
                 .client
-                .download(&self.file_id, MOST_BYTES, self.bot.options.file_patience)
+                .download(
+                    &self.file_id,
+                    MAX_FILE_BYTES,
+                    self.bot.options.file_patience,
+                )
                 .await
             {
                 Ok(bytes) => return Ok(bytes),
                 Err(failure)
-                    if attempt < TRIES && matches!(failure.why, Why::Trouble | Why::Flood) =>
+                    if attempt < MAX_FETCH_ATTEMPTS
+                        && matches!(
+                            failure.error_kind,
+                            ApiErrorKind::Trouble | ApiErrorKind::Flood
+                        ) =>
                 {
                     tracing::warn!(
                         "telegram.file_not_read attempt={attempt} error={}",

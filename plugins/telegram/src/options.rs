@@ -44,7 +44,7 @@ pub struct TelegramOptions {
     /// How long the server holds a poll.
     pub poll: Duration,
     /// How much longer than that an answer is waited for.
-    pub patience: Duration,
+    pub wait_timeout: Duration,
     /// How long the next bytes of a file are waited for.
     pub file_patience: Duration,
     /// How long all of a file is waited for.
@@ -69,7 +69,7 @@ impl TelegramOptions {
             Some(
                 owner
                     .split_once(':')
-                    .filter(|(channel, _)| *channel == super::NAME)?
+                    .filter(|(channel, _)| *channel == super::CHANNEL_NAME)?
                     .1
                     .to_owned(),
             )
@@ -95,7 +95,7 @@ impl TelegramOptions {
             drop_pending: settings.get(&TELEGRAM_DROP_PENDING),
             home: settings.home().to_owned(),
             redactor: settings.redactor().clone(),
-            ..Self::at(PathBuf::new())
+            ..Self::with_home(PathBuf::new())
         }
     }
 
@@ -124,7 +124,7 @@ impl TelegramOptions {
     }
 
     /// The defaults, with that home.
-    pub fn at(home: PathBuf) -> Self {
+    pub fn with_home(home: PathBuf) -> Self {
         Self {
             token: None,
             api_base: TELEGRAM_API_BASE.default(),
@@ -139,7 +139,7 @@ impl TelegramOptions {
             home,
             redactor: Redactor::new(),
             poll: Duration::from_secs(25),
-            patience: Duration::from_secs(10),
+            wait_timeout: Duration::from_secs(10),
             file_patience: Duration::from_secs(10),
             file_limit: Duration::from_mins(1),
             album_wait: Duration::from_millis(700),
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn settings_that_cannot_be_right_are_named() {
         let check = |change: Change| {
-            let mut options = TelegramOptions::at("/nowhere".into());
+            let mut options = TelegramOptions::with_home("/nowhere".into());
             options.token = Some("123:abc".into());
             change(&mut options);
             options

@@ -20,28 +20,28 @@ use tokio::sync::oneshot;
 
 use super::{
     Bot,
-    client::{Failure, Upload, Why},
-    html::{self, Part},
+    client::{ApiError, ApiErrorKind, Upload},
+    delivery_log::DeliveryProgress,
+    html::{self, MessagePart},
     preview::Previews,
-    progress::Sent,
     route::{Button, Route},
 };
 use crate::lock;
 use bub::gateway::{
-    fields::{APPROVAL, DECIDED},
-    is_final,
+    fields::{APPROVAL_DECIDED_FIELD, APPROVAL_ID_FIELD},
+    is_permanent,
 };
 
 /// The field by which whoever sent a message learns its number.
-pub(super) const NOTE: &str = "telegram_note";
+pub(super) const SENT_ID_FIELD: &str = "telegram_note";
 /// Bigger pictures are sent as files.
-const MOST_PHOTO: usize = 10 * 1024 * 1024;
+const MAX_PHOTO_BYTES: usize = 10 * 1024 * 1024;
 
 /// Those who wait for the number of a message, or for the word that it will have none.
 #[derive(Default)]
-pub(super) struct Notes(Mutex<HashMap<String, oneshot::Sender<Result<i64>>>>);
+pub(super) struct SentMessageWaiters(Mutex<HashMap<String, oneshot::Sender<Result<i64>>>>);
 
-impl Notes {
+impl SentMessageWaiters {
     pub(super) fn open(&self) -> (String, oneshot::Receiver<Result<i64>>) {
         let note = format!("{:016x}", getrandom::u64().unwrap_or_default());
         let (sender, receiver) = oneshot::channel();
@@ -59,10 +59,12 @@ pub(super) async fn deliver(bot: &Arc<Bot>, reply: &Outbound) -> Result<()> {
     let sent = send(bot, reply).await;
     let word = match &sent {
         Ok(first) => first.map(Ok),
-        Err(error) => is_final(error).then(|| Err(error.clone())),
+        Err(error) => is_permanent(error).then(|| Err(error.clone())),
     };
     if let Some(word) = word
-        && let Some(waiting) = reply.str_field(NOTE).and_then(|note| bot.notes.close(note))
+        && let Some(waiting) = reply
+            .str_field(SENT_ID_FIELD)
+            .and_then(|note| bot.notes.close(note))
     {
         let _ = waiting.send(word);
     }
@@ -72,7 +74,7 @@ pub(super) async fn deliver(bot: &Arc<Bot>, reply: &Outbound) -> Result<()> {
 /// Sends a reply; the number of its first message.
 async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
     let message = &reply.message;
-    let mut route = Route::of(message)?;
+    let mut route = Route::from_message(message)?;
     if let Some(chat) = lock(&bot.moved).get(&route.place.chat) {
         // What it answers stayed behind.
         (route.place.chat, route.message_id) = (*chat, None);
@@ -84,23 +86,26 @@ async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
     }
     let reply_id = match &reply.attempt {
         Some(attempt) => String::from(&attempt.reply_id),
-        None => format!("direct:{}", message.str_field(NOTE).unwrap_or_default()),
+        None => format!(
+            "direct:{}",
+            message.str_field(SENT_ID_FIELD).unwrap_or_default()
+        ),
     };
-    let approval = message.str_field(APPROVAL);
-    let mut pieces: Vec<Piece> = html::render(&markdown(message, approval.is_some()))
+    let approval = message.str_field(APPROVAL_ID_FIELD);
+    let mut pieces: Vec<OutgoingPart> = html::render(&markdown(message, approval.is_some()))
         .into_iter()
-        .map(Piece::Text)
+        .map(OutgoingPart::Text)
         .collect();
     if let Some(id) = approval
-        && let Some(Piece::Text(part)) = pieces.pop()
+        && let Some(OutgoingPart::Text(part)) = pieces.pop()
     {
-        pieces.push(Piece::Question(part, id.to_owned()));
+        pieces.push(OutgoingPart::Question(part, id.to_owned()));
     }
-    pieces.extend(message.media().into_iter().map(Piece::Media));
+    pieces.extend(message.media().into_iter().map(OutgoingPart::Media));
     let sent = bot.progress.get(&reply_id);
     let is_plain = message.kind() == MessageKind::Normal
         && approval.is_none()
-        && message.str_field(NOTE).is_none();
+        && message.str_field(SENT_ID_FIELD).is_none();
     // Half an answer must not look like a whole one: an error takes its place as well.
     let takes_place = is_plain || message.kind() == MessageKind::Error;
     let answered = reply.message_id();
@@ -112,7 +117,7 @@ async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
             .map(|shown| (shown, message_id.clone())),
         None => None,
     };
-    let sending = Sending {
+    let sending = OutgoingReply {
         bot: Arc::clone(bot),
         route,
         reply_id,
@@ -167,13 +172,13 @@ async fn answer_button(
     message: &Envelope,
 ) -> Result<()> {
     let outcome = message.content();
-    let is_decided = message.field(DECIDED) == Some(&Value::Bool(true));
+    let is_decided = message.field(APPROVAL_DECIDED_FIELD) == Some(&Value::Bool(true));
     let params =
         json!({"callback_query_id": button.query, "text": outcome, "show_alert": !is_decided});
     match bot.client.call("answerCallbackQuery", &params).await {
         Ok(_) => {}
         // The platform waits for seconds only.
-        Err(failure) if failure.why == Why::Refused => {}
+        Err(failure) if failure.error_kind == ApiErrorKind::Refused => {}
         Err(failure) => return Err(failure.into()),
     }
     if !is_decided {
@@ -185,7 +190,14 @@ async fn answer_button(
         json!({"chat_id": route.place.chat, "message_id": button.message_id, "text": text});
     match bot.client.call("editMessageText", &params).await {
         Ok(_) => Ok(()),
-        Err(failure) if matches!(failure.why, Why::NotModified | Why::Refused) => Ok(()),
+        Err(failure)
+            if matches!(
+                failure.error_kind,
+                ApiErrorKind::NotModified | ApiErrorKind::Refused
+            ) =>
+        {
+            Ok(())
+        }
         Err(failure) => Err(failure.into()),
     }
 }
@@ -196,13 +208,13 @@ impl Bot {
         &self,
         method: &str,
         base: &Value,
-        part: &Part,
-    ) -> Result<Value, Failure> {
+        part: &MessagePart,
+    ) -> Result<Value, ApiError> {
         let mut params = base.clone();
         params["text"] = part.html.as_str().into();
         params["parse_mode"] = "HTML".into();
         match self.client.call(method, &params).await {
-            Err(failure) if failure.why == Why::Markup => {
+            Err(failure) if failure.error_kind == ApiErrorKind::Markup => {
                 tracing::warn!(
                     "telegram.markup_refused error={}; it is sent as plain text",
                     failure.text
@@ -220,24 +232,24 @@ impl Bot {
 }
 
 /// What is one message of the platform.
-enum Piece {
-    Text(Part),
+enum OutgoingPart {
+    Text(MessagePart),
     /// With buttons for the answer to the request of that id.
-    Question(Part, String),
+    Question(MessagePart, String),
     Media(MediaItem),
 }
 
-struct Sending {
+struct OutgoingReply {
     bot: Arc<Bot>,
     route: Route,
     reply_id: String,
-    sent: Sent,
+    sent: DeliveryProgress,
     /// The message that showed the answer while it grew, and what it answers.
     preview: Option<(i64, MessageId)>,
 }
 
-impl Sending {
-    async fn send(mut self, pieces: Vec<Piece>) -> Result<Self> {
+impl OutgoingReply {
+    async fn send(mut self, pieces: Vec<OutgoingPart>) -> Result<Self> {
         let done = self.sent.parts;
         for (at, piece) in pieces.into_iter().enumerate().skip(done) {
             self.bot.limiter.wait(self.route.place.chat).await;
@@ -255,10 +267,10 @@ impl Sending {
         Ok(self)
     }
 
-    async fn send_piece(&mut self, at: usize, piece: &Piece) -> Result<()> {
+    async fn send_piece(&mut self, at: usize, piece: &OutgoingPart) -> Result<()> {
         let mut outcome = self.try_piece(at, piece).await?;
         if let Err(failure) = &outcome
-            && failure.why == Why::NoSuchMessage
+            && failure.error_kind == ApiErrorKind::NoSuchMessage
             && self.route.message_id.take().is_some()
         {
             // H-174
@@ -269,24 +281,26 @@ impl Sending {
             Ok(message_id) => {
                 self.sent.parts = at + 1;
                 self.sent.first = self.sent.first.or(message_id);
-                self.bot.progress.note(&self.reply_id, self.sent.clone());
+                self.bot.progress.record(&self.reply_id, self.sent.clone());
                 if let Some((shown, inbound_id)) = self.preview.take()
                     && message_id == Some(shown)
                 {
-                    Previews::used(&self.bot, &inbound_id);
+                    Previews::mark_replaced(&self.bot, &inbound_id);
                 }
                 Ok(())
             }
             Err(failure) => {
-                match failure.why {
-                    Why::Flood => {
-                        self.bot.limiter.flooded(
+                match failure.error_kind {
+                    ApiErrorKind::Flood => {
+                        self.bot.limiter.apply_flood_wait(
                             self.route.place.chat,
                             failure.retry_after.unwrap_or_default(),
                         );
                     }
                     // The next attempt goes there.
-                    Why::Moved(chat) => self.bot.moved(self.route.place.chat, chat),
+                    ApiErrorKind::Moved(chat) => {
+                        self.bot.record_migration(self.route.place.chat, chat);
+                    }
                     _ => {}
                 }
                 Err(failure.into())
@@ -297,12 +311,12 @@ impl Sending {
     async fn try_piece(
         &mut self,
         at: usize,
-        piece: &Piece,
-    ) -> Result<Result<Option<i64>, Failure>> {
+        piece: &OutgoingPart,
+    ) -> Result<Result<Option<i64>, ApiError>> {
         Ok(match piece {
-            Piece::Text(part) => self.send_text(at, part, None).await,
-            Piece::Question(part, id) => self.send_text(at, part, Some(id)).await,
-            Piece::Media(item) => {
+            OutgoingPart::Text(part) => self.send_text(at, part, None).await,
+            OutgoingPart::Question(part, id) => self.send_text(at, part, Some(id)).await,
+            OutgoingPart::Media(item) => {
                 let file = load(item).await?;
                 self.send_media(at, file).await
             }
@@ -312,18 +326,21 @@ impl Sending {
     async fn send_text(
         &mut self,
         at: usize,
-        part: &Part,
+        part: &MessagePart,
         question: Option<&str>,
-    ) -> Result<Option<i64>, Failure> {
+    ) -> Result<Option<i64>, ApiError> {
         if let (0, Some((preview, _))) = (at, &self.preview) {
             let preview = *preview;
             let base = json!({"chat_id": self.route.place.chat, "message_id": preview});
             match self.bot.with_markup("editMessageText", &base, part).await {
-                Err(failure) if failure.why != Why::NotModified && failure.why != Why::Refused => {
+                Err(failure)
+                    if failure.error_kind != ApiErrorKind::NotModified
+                        && failure.error_kind != ApiErrorKind::Refused =>
+                {
                     return Err(failure);
                 }
                 // It is gone: somebody deleted it.
-                Err(failure) if failure.why == Why::Refused => {}
+                Err(failure) if failure.error_kind == ApiErrorKind::Refused => {}
                 _ => return Ok(Some(preview)),
             }
         }
@@ -336,10 +353,10 @@ impl Sending {
         Ok(answer["message_id"].as_i64())
     }
 
-    async fn send_media(&self, at: usize, file: Loaded) -> Result<Option<i64>, Failure> {
+    async fn send_media(&self, at: usize, file: FileSource) -> Result<Option<i64>, ApiError> {
         let mut params = reply_params(&self.route, at == 0);
         let (upload, is_photo) = match file {
-            Loaded::Link(url, is_photo) => {
+            FileSource::Link(url, is_photo) => {
                 let (method, name) = if is_photo {
                     ("sendPhoto", "photo")
                 } else {
@@ -353,13 +370,13 @@ impl Sending {
                     .await
                     .map(|answer| answer["message_id"].as_i64());
             }
-            Loaded::Bytes(upload, is_photo) => (upload, is_photo),
+            FileSource::Bytes(upload, is_photo) => (upload, is_photo),
         };
         let params = params.as_object().cloned().unwrap_or_default();
         if is_photo {
             match self.bot.client.upload("sendPhoto", &params, &upload).await {
                 // Too long, too thin, or no picture at all: a file it is.
-                Err(failure) if failure.why == Why::Refused => {}
+                Err(failure) if failure.error_kind == ApiErrorKind::Refused => {}
                 outcome => return outcome.map(|answer| answer["message_id"].as_i64()),
             }
         }
@@ -377,15 +394,17 @@ impl Sending {
 }
 
 /// A file on its way out, and whether it is a picture.
-enum Loaded {
+enum FileSource {
     Link(String, bool),
     Bytes(Upload, bool),
 }
 
-async fn load(item: &MediaItem) -> Result<Loaded> {
+async fn load(item: &MediaItem) -> Result<FileSource> {
     let is_image = item.kind == MediaKind::Image;
     let url = item.resolve_url().await?.unwrap_or_default();
-    let gone = |why: String| Error::not_found(format!("a file of the reply cannot be sent: {why}"));
+    let gone = |error_kind: String| {
+        Error::not_found(format!("a file of the reply cannot be sent: {error_kind}"))
+    };
     let (bytes, name) = if let Some(path) = url.strip_prefix("file://") {
         let bytes = tokio::task::spawn_blocking({
             let path = path.to_owned();
@@ -412,7 +431,7 @@ async fn load(item: &MediaItem) -> Result<Loaded> {
             None,
         )
     } else if url.starts_with("http") {
-        return Ok(Loaded::Link(url, is_image));
+        return Ok(FileSource::Link(url, is_image));
     } else {
         return Err(gone("it has no content".to_owned()));
     };
@@ -421,8 +440,8 @@ async fn load(item: &MediaItem) -> Result<Loaded> {
         .clone()
         .or(name)
         .unwrap_or_else(|| "file".to_owned());
-    let is_photo = is_image && bytes.len() <= MOST_PHOTO && item.mime != "image/svg+xml";
-    Ok(Loaded::Bytes(
+    let is_photo = is_image && bytes.len() <= MAX_PHOTO_BYTES && item.mime != "image/svg+xml";
+    Ok(FileSource::Bytes(
         Upload {
             name: "photo",
             filename,

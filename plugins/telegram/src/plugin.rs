@@ -7,7 +7,7 @@ use bub::{
     kernel::{Channel, MessageHandler, PluginContext, Result},
 };
 
-use crate::{Bot, Telegram, TelegramOptions, tools};
+use crate::{Bot, TelegramChannel, TelegramOptions, tools};
 
 /// Provides the channel, and its tools if a token is set.
 #[derive(Debug)]
@@ -33,6 +33,6 @@ impl TelegramPlugin {
 impl TelegramPlugin {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
         let (bot, handler) = (Arc::clone(&self.bot), Arc::clone(message_handler));
-        vec![Arc::new(Telegram::new(bot, handler))]
+        vec![Arc::new(TelegramChannel::new(bot, handler))]
     }
 }

@@ -15,19 +15,19 @@ use tokio::time::Instant;
 
 use super::{
     Bot,
-    client::{Failure, Why},
-    intake,
+    client::{ApiError, ApiErrorKind},
+    updates,
 };
 use crate::lock;
 
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// A rival that was not heard of for so long is gone.
-const SETTLED: Duration = Duration::from_mins(1);
+const CONFLICT_RESET: Duration = Duration::from_mins(1);
 /// How soon an update is handed in again that was not taken.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// What the bot wants to hear of.
-const KINDS: [&str; 3] = ["message", "edited_message", "callback_query"];
+const ALLOWED_UPDATES: [&str; 3] = ["message", "edited_message", "callback_query"];
 
 /// Polls until it is told to stop.
 pub(super) async fn run(bot: Arc<Bot>, handler: MessageHandler, stop: CancellationToken) {
@@ -39,7 +39,7 @@ pub(super) async fn run(bot: Arc<Bot>, handler: MessageHandler, stop: Cancellati
 
 async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
     let mut offset = None;
-    let mut trouble = Trouble {
+    let mut trouble = PollBackoff {
         bot,
         said: None,
         pause: Duration::ZERO,
@@ -47,19 +47,20 @@ async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
     };
     loop {
         let asked = Instant::now();
-        match ask(bot, offset, bot.options.poll).await {
+        match get_updates(bot, offset, bot.options.poll).await {
             // Something in between does not hold polls: then it is asked less often.
             Ok(updates)
-                if updates.is_empty() && asked.elapsed() < FIRST_PAUSE.min(bot.options.poll) =>
+                if updates.is_empty()
+                    && asked.elapsed() < INITIAL_BACKOFF.min(bot.options.poll) =>
             {
                 trouble.is_over();
-                tokio::time::sleep(FIRST_PAUSE).await;
+                tokio::time::sleep(INITIAL_BACKOFF).await;
             }
             Ok(mut updates) => {
                 trouble.is_over();
                 if updates
                     .iter()
-                    .any(|update| intake::album_of(update).is_some())
+                    .any(|update| updates::album_of(update).is_some())
                 {
                     updates = wait_for_albums(bot, offset, updates).await;
                 }
@@ -88,22 +89,26 @@ async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
 /// The pictures of an album come one by one. What was not confirmed comes again, with those that came meanwhile.
 async fn wait_for_albums(bot: &Bot, offset: Option<i64>, updates: Vec<Value>) -> Vec<Value> {
     tokio::time::sleep(bot.options.album_wait).await;
-    match ask(bot, offset, Duration::ZERO).await {
+    match get_updates(bot, offset, Duration::ZERO).await {
         Ok(more) if more.len() > updates.len() => more,
         _ => updates,
     }
 }
 
-async fn ask(bot: &Bot, offset: Option<i64>, hold: Duration) -> Result<Vec<Value>, Failure> {
+async fn get_updates(
+    bot: &Bot,
+    offset: Option<i64>,
+    hold: Duration,
+) -> Result<Vec<Value>, ApiError> {
     let options = &bot.options;
-    let mut params = json!({"timeout": hold.as_secs(), "allowed_updates": KINDS});
+    let mut params = json!({"timeout": hold.as_secs(), "allowed_updates": ALLOWED_UPDATES});
     if let Some(offset) = offset {
         params["offset"] = offset.into();
     }
     // The watchdog: a poll that nobody answers is given up, and made again.
     let mut answer = bot
         .client
-        .call_within("getUpdates", &params, hold + options.patience)
+        .call_within("getUpdates", &params, hold + options.wait_timeout)
         .await?;
     Ok(answer
         .as_array_mut()
@@ -115,14 +120,14 @@ async fn ask(bot: &Bot, offset: Option<i64>, hold: Duration) -> Result<Vec<Value
 async fn take_all(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<Value>) {
     let mut chats: Vec<(Option<i64>, Vec<Vec<Value>>)> = Vec::new();
     for update in updates {
-        let chat = intake::chat_of(&update);
+        let chat = updates::chat_of(&update);
         let Some((_, pieces)) = chats.iter_mut().find(|(known, _)| *known == chat) else {
             chats.push((chat, vec![vec![update]]));
             continue;
         };
-        let album = intake::album_of(&update);
+        let album = updates::album_of(&update);
         let is_same = |piece: &&mut Vec<Value>| {
-            album.is_some() && piece.first().and_then(intake::album_of) == album
+            album.is_some() && piece.first().and_then(updates::album_of) == album
         };
         match pieces.last_mut().filter(is_same) {
             Some(piece) => piece.push(update),
@@ -131,21 +136,21 @@ async fn take_all(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<Value>)
     }
     let taking = chats.into_iter().map(|(_, pieces)| async move {
         for piece in pieces {
-            take(bot, handler, &piece).await;
+            submit_until_accepted(bot, handler, &piece).await;
         }
     });
     futures_util::future::join_all(taking).await;
 }
 
 /// Hands an update or an album in, as often as it takes.
-async fn take(bot: &Arc<Bot>, handler: &MessageHandler, updates: &[Value]) {
+async fn submit_until_accepted(bot: &Arc<Bot>, handler: &MessageHandler, updates: &[Value]) {
     let id = updates
         .first()
         .and_then(|update| update["update_id"].as_i64())
         .unwrap_or_default();
     let mut is_known = false;
     loop {
-        let taking = AssertUnwindSafe(intake::take(bot, handler, updates)).catch_unwind();
+        let taking = AssertUnwindSafe(updates::handle_update(bot, handler, updates)).catch_unwind();
         let error = match taking.await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error,
@@ -169,13 +174,13 @@ async fn take(bot: &Arc<Bot>, handler: &MessageHandler, updates: &[Value]) {
                 error.message()
             );
         }
-        tokio::time::sleep(error.retry_after().unwrap_or(TRY_AGAIN)).await;
+        tokio::time::sleep(error.retry_after().unwrap_or(RETRY_DELAY)).await;
     }
 }
 
 /// Updates go to a webhook.
-fn is_webhook(failure: &Failure) -> bool {
-    failure.why == Why::Conflict && failure.text.contains("webhook")
+fn is_webhook(failure: &ApiError) -> bool {
+    failure.error_kind == ApiErrorKind::Conflict && failure.text.contains("webhook")
 }
 
 fn may_succeed(error: &Error) -> bool {
@@ -186,19 +191,23 @@ fn may_succeed(error: &Error) -> bool {
 }
 
 /// Says once what is wrong, and waits longer each time.
-struct Trouble<'a> {
+struct PollBackoff<'a> {
     bot: &'a Bot,
-    said: Option<Why>,
+    said: Option<ApiErrorKind>,
     pause: Duration,
     last: Option<Instant>,
 }
 
-impl Trouble<'_> {
+impl PollBackoff<'_> {
     /// A poll has worked. Between two programs that poll some do: only after a while is that the end of it.
     fn is_over(&mut self) {
         *lock(&self.bot.trouble) = None;
-        let is_rival = self.said == Some(Why::Conflict);
-        if is_rival && self.last.is_some_and(|last| last.elapsed() < SETTLED) {
+        let is_rival = self.said == Some(ApiErrorKind::Conflict);
+        if is_rival
+            && self
+                .last
+                .is_some_and(|last| last.elapsed() < CONFLICT_RESET)
+        {
             return;
         }
         if self.said.take().is_some() {
@@ -207,26 +216,26 @@ impl Trouble<'_> {
         self.pause = Duration::ZERO;
     }
 
-    fn pause(&mut self, failure: &Failure) -> Duration {
+    fn pause(&mut self, failure: &ApiError) -> Duration {
         self.last = Some(Instant::now());
-        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.pause = (self.pause * 2).clamp(INITIAL_BACKOFF, MAX_BACKOFF);
         let pause = self.pause.max(failure.retry_after.unwrap_or_default());
-        let hint = match failure.why {
-            Why::Conflict if is_webhook(failure) => {
+        let hint = match failure.error_kind {
+            ApiErrorKind::Conflict if is_webhook(failure) => {
                 "; somebody set it while bub runs: it is removed"
             }
-            Why::Conflict => {
+            ApiErrorKind::Conflict => {
                 "; another program asks for the updates of this bot: end it, or use another token"
             }
             _ => "",
         };
         let text = format!("{}{hint}", failure.text);
-        if self.said.as_ref() != Some(&failure.why) {
+        if self.said.as_ref() != Some(&failure.error_kind) {
             tracing::error!(
                 "telegram.poll_failed error={text}; again in {} s",
                 pause.as_secs()
             );
-            self.said = Some(failure.why.clone());
+            self.said = Some(failure.error_kind.clone());
         }
         *lock(&self.bot.trouble) = Some(text);
         pause

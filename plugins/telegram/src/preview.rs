@@ -15,25 +15,28 @@ use bub::kernel::{MessageId, MessageOutcome, Turn};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Bot, client::Why, html, outbound::reply_params, progress::Sent, route::Route};
+use super::{
+    Bot, client::ApiErrorKind, delivery_log::DeliveryProgress, html, outbound::reply_params,
+    route::Route,
+};
 use crate::lock;
 
 /// A reply that has not taken the place of its preview by then is not going to.
-const LATE: Duration = Duration::from_mins(2);
+const PREVIEW_TTL: Duration = Duration::from_mins(2);
 /// So many answers grow at a time; others are sent when they are done.
-const MOST: usize = 1_000;
+const MAX_PREVIEWS: usize = 1_000;
 
 #[derive(Default)]
 pub(super) struct Previews(Mutex<HashMap<MessageId, Arc<Preview>>>);
 
 /// One answer.
 pub(super) struct Preview {
-    text: Mutex<Text>,
+    text: Mutex<PreviewText>,
     /// The message it is shown in, and what stands there. Locked while it is sent or edited.
     message: tokio::sync::Mutex<(Option<i64>, String)>,
 }
 
-struct Text {
+struct PreviewText {
     so_far: String,
     since: Instant,
     shown: Option<Instant>,
@@ -52,10 +55,10 @@ impl Previews {
     }
 
     /// Notes that a reply stands where the preview stood: the next one has to find a place of its own.
-    pub(super) fn used(bot: &Bot, message_id: &MessageId) {
-        bot.progress.note(
+    pub(super) fn mark_replaced(bot: &Bot, message_id: &MessageId) {
+        bot.progress.record(
             &key(message_id),
-            Sent {
+            DeliveryProgress {
                 parts: 1,
                 first: None,
             },
@@ -69,23 +72,23 @@ fn key(message_id: &MessageId) -> String {
 }
 
 /// Adds to the answer to a message, and shows it when it is time.
-pub(super) fn grow(bot: &Arc<Bot>, delta: &str, turn: &Turn) {
+pub(super) fn append_delta(bot: &Arc<Bot>, delta: &str, turn: &Turn) {
     let Some(message_id) = turn.message_id() else {
         return;
     };
     if !bot.options.stream || !bot.options.is_auto || turn.was_sent_by_tool() {
         return;
     }
-    let Ok(route) = Route::of(turn.message()) else {
+    let Ok(route) = Route::from_message(turn.message()) else {
         return;
     };
     let preview = {
         let mut previews = lock(&bot.previews.0);
-        if previews.len() >= MOST && !previews.contains_key(message_id) {
+        if previews.len() >= MAX_PREVIEWS && !previews.contains_key(message_id) {
             return;
         }
         let new = || {
-            let text = Text {
+            let text = PreviewText {
                 so_far: String::new(),
                 since: Instant::now(),
                 shown: None,
@@ -149,7 +152,7 @@ async fn show(
     else {
         return;
     };
-    if !bot.limiter.try_now(route.place.chat) {
+    if !bot.limiter.try_acquire(route.place.chat) {
         return;
     }
     let mut params = reply_params(&route, shown.is_none());
@@ -170,18 +173,18 @@ async fn show(
             *standing = part.html;
             if shown.is_none() {
                 *shown = sent["message_id"].as_i64();
-                bot.progress.note(
+                bot.progress.record(
                     &key(&message_id),
-                    Sent {
+                    DeliveryProgress {
                         parts: 0,
                         first: *shown,
                     },
                 );
             }
         }
-        Err(failure) if failure.why == Why::Flood => {
+        Err(failure) if failure.error_kind == ApiErrorKind::Flood => {
             bot.limiter
-                .flooded(route.place.chat, failure.retry_after.unwrap_or_default());
+                .apply_flood_wait(route.place.chat, failure.retry_after.unwrap_or_default());
         }
         Err(failure) => tracing::debug!("telegram.preview_failed error={}", failure.text),
     }
@@ -190,7 +193,7 @@ async fn show(
 /// When the turn ends without a reply in its place, the preview goes.
 fn watch(bot: &Arc<Bot>, message_id: &MessageId, turn: &Turn) {
     let receipt = turn.inbound().receipt.clone();
-    let (Some(receipt), Ok(route)) = (receipt, Route::of(turn.message())) else {
+    let (Some(receipt), Ok(route)) = (receipt, Route::from_message(turn.message())) else {
         return;
     };
     let (bot, message_id) = (Arc::clone(bot), message_id.clone());
@@ -198,7 +201,7 @@ fn watch(bot: &Arc<Bot>, message_id: &MessageId, turn: &Turn) {
         let outcome = receipt.outcome().await;
         if matches!(outcome, MessageOutcome::Done { replies: 1.., .. }) {
             // On its way, unless all of them were sent by a tool.
-            tokio::time::sleep(LATE).await;
+            tokio::time::sleep(PREVIEW_TTL).await;
         }
         if !lock(&bot.previews.0).contains_key(&message_id) {
             return;

@@ -8,21 +8,21 @@
 use bub::kernel::{Envelope, Error, Result};
 use serde_json::{Map, Value, json};
 
-use bub::gateway::fields::ROUTE;
+use bub::gateway::fields::REPLY_ROUTE_FIELD;
 
 /// A chat, or a topic in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct ChatThread {
     pub(super) chat: i64,
     pub(super) thread: Option<i64>,
 }
 
-impl Place {
+impl ChatThread {
     /// The session of what is said there: a topic is one of its own.
     pub(super) fn session(self) -> String {
         match self.thread {
-            Some(thread) => format!("{}:{}:{thread}", super::NAME, self.chat),
-            None => format!("{}:{}", super::NAME, self.chat),
+            Some(thread) => format!("{}:{}:{thread}", super::CHANNEL_NAME, self.chat),
+            None => format!("{}:{}", super::CHANNEL_NAME, self.chat),
         }
     }
 
@@ -39,7 +39,7 @@ impl Place {
 /// Where replies to a message go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
-    pub(super) place: Place,
+    pub(super) place: ChatThread,
     /// The message that is answered.
     pub(super) message_id: Option<i64>,
     /// Whether the reply points at it, because others write in between.
@@ -57,7 +57,7 @@ pub(super) struct Button {
 }
 
 impl Route {
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(place: ChatThread) -> Self {
         Self {
             place,
             message_id: None,
@@ -91,18 +91,21 @@ impl Route {
                 json!({"query": query, "message_id": message_id, "text": text}),
             );
         }
-        message.set(ROUTE, route);
+        message.set(REPLY_ROUTE_FIELD, route);
     }
 
     /// Of a message or a reply.
-    pub(super) fn of(message: &Envelope) -> Result<Self> {
+    pub(super) fn from_message(message: &Envelope) -> Result<Self> {
         let chat = message.chat_id().unwrap_or_default();
         let chat = chat.trim().parse().map_err(|_| {
             Error::invalid_input(format!(
                 "`{chat}` is no chat of Telegram: its id is a number"
             ))
         })?;
-        let route = message.field(ROUTE).cloned().unwrap_or_default();
+        let route = message
+            .field(REPLY_ROUTE_FIELD)
+            .cloned()
+            .unwrap_or_default();
         let number = |name: &str| route[name].as_i64();
         let button = &route["button"];
         let button = button["message_id"].as_i64().map(|message_id| Button {
@@ -111,7 +114,7 @@ impl Route {
             text: button["text"].as_str().unwrap_or_default().to_owned(),
         });
         Ok(Self {
-            place: Place {
+            place: ChatThread {
                 chat,
                 thread: number("thread"),
             },

@@ -1,17 +1,17 @@
 //! The settings of the bot, in the section `telegram`.
 
-use bub::settings::{Declared, Key, Kind, Secret, Section, SettingType, form};
+use bub::settings::{AnySetting, Secret, Section, SettingKey, SettingType, ValueKind, text_format};
 use serde_json::Value;
 
 /// The bot's token.
-pub static TELEGRAM_TOKEN: Key<Option<Secret>> = Key::new(
+pub static TELEGRAM_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
     "telegram.token",
     None,
     "Token of the Telegram bot; without one the channel is off.",
 );
 
 /// Who may talk to the bot. Trusted: it is policy.
-pub static TELEGRAM_ALLOW_USERS: Key<Option<Vec<String>>> = Key::new(
+pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_users",
     None,
     "Telegram users who may talk to bub.",
@@ -19,7 +19,7 @@ pub static TELEGRAM_ALLOW_USERS: Key<Option<Vec<String>>> = Key::new(
 .trusted();
 
 /// Where the bot may talk. Trusted: it is policy.
-pub static TELEGRAM_ALLOW_CHATS: Key<Option<Vec<String>>> = Key::new(
+pub static TELEGRAM_ALLOW_CHATS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_chats",
     None,
     "Telegram chats in which bub may talk.",
@@ -27,43 +27,43 @@ pub static TELEGRAM_ALLOW_CHATS: Key<Option<Vec<String>>> = Key::new(
 .trusted();
 
 /// The way to Telegram. Trusted, because it sees the traffic.
-pub static TELEGRAM_PROXY: Key<Option<String>> =
-    Key::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.")
-        .like(&form::PROXY)
+pub static TELEGRAM_PROXY: SettingKey<Option<String>> =
+    SettingKey::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.")
+        .format(&text_format::PROXY)
         .trusted();
 
 /// Where the Bot API is. Trusted, because it gets the token.
-pub static TELEGRAM_API_BASE: Key<String> = Key::new(
+pub static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
     "telegram.api_base",
     "https://api.telegram.org",
     "Address of the Bot API server.",
 )
-.like(&form::BASE_URL)
+.format(&text_format::BASE_URL)
 .trusted();
 
 /// How the model's answers reach people.
-pub static TELEGRAM_REPLY: Key<TelegramReply> = Key::new(
+pub static TELEGRAM_REPLY: SettingKey<TelegramReply> = SettingKey::new(
     "telegram.reply",
     TelegramReply::Auto,
     "`auto` sends the model's answer to the chat; `tool` leaves it to the model to send something.",
 );
 
 /// Whether a long answer is seen to grow.
-pub static TELEGRAM_STREAM: Key<bool> = Key::new(
+pub static TELEGRAM_STREAM: SettingKey<bool> = SettingKey::new(
     "telegram.stream",
     true,
     "Show long answers while they grow, by editing one message.",
 );
 
 /// Whether what was sent while bub did not run is thrown away.
-pub static TELEGRAM_DROP_PENDING: Key<bool> = Key::new(
+pub static TELEGRAM_DROP_PENDING: SettingKey<bool> = SettingKey::new(
     "telegram.drop_pending",
     false,
     "Throw away what was sent while bub did not run.",
 );
 
 /// Whether strangers may ask to be let in. Trusted: it is policy.
-pub static TELEGRAM_PAIRING: Key<bool> = Key::new(
+pub static TELEGRAM_PAIRING: SettingKey<bool> = SettingKey::new(
     "telegram.pairing",
     true,
     "Give unknown people a code for `bub pair`.",
@@ -81,7 +81,7 @@ pub enum TelegramReply {
 
 impl SettingType for TelegramReply {
     type Default = Self;
-    const KIND: Kind = Kind::Choice(&["auto", "tool"]);
+    const KIND: ValueKind = ValueKind::Choice(&["auto", "tool"]);
 
     fn from_default(default: Self) -> Self {
         default
@@ -104,7 +104,7 @@ impl SettingType for TelegramReply {
     }
 }
 
-static TELEGRAM: &[&dyn Declared] = &[
+static TELEGRAM: &[&dyn AnySetting] = &[
     &TELEGRAM_TOKEN,
     &TELEGRAM_ALLOW_USERS,
     &TELEGRAM_ALLOW_CHATS,

@@ -11,27 +11,27 @@ use std::{
 use bub::kernel::{
     ChannelMessage, Envelope, Error, ErrorKind, MediaItem, MediaKind, Outbound, PluginContext,
     Result, Role, ToolContext, ToolSpec, Turn,
-    tool::{Arguments, FunctionTool, Parameter, schema},
+    tool::{Arguments, FunctionTool, ToolParameter, schema},
 };
 use serde_json::{Value, json};
 
 use super::{
-    Bot, NAME,
-    client::Why,
+    Bot, CHANNEL_NAME,
+    client::ApiErrorKind,
     html,
-    outbound::NOTE,
-    route::{Place, Route},
+    outbound::SENT_ID_FIELD,
+    route::{ChatThread, Route},
 };
 
 /// So long the number of a sent message is waited for.
-const DELIVERY_LIMIT: Duration = Duration::from_secs(20);
+const SEND_CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// The platform takes no bigger files of a bot.
-const MOST_FILE: u64 = 50 * 1024 * 1024;
+const MAX_UPLOAD_BYTES: u64 = 50 * 1024 * 1024;
 
 /// Adds the tools.
 pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
     let chat = || {
-        Parameter::new::<Option<i64>>(
+        ToolParameter::new::<Option<i64>>(
             "chat_id",
             "Another chat than this one; for owners only.",
             true,
@@ -42,26 +42,26 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
         "Send a message or a file on Telegram, now, beside the reply: to this chat, or to another. Returns its message_id. \
          After it, the final text is not sent to this chat.",
         vec![
-            Parameter::new::<Option<String>>("text", "The text, in Markdown.", true),
-            Parameter::new::<Option<String>>(
+            ToolParameter::new::<Option<String>>("text", "The text, in Markdown.", true),
+            ToolParameter::new::<Option<String>>(
                 "file",
                 "The path of a file to send, in the workspace.",
                 true,
             ),
             chat(),
-            Parameter::new::<Option<i64>>("thread_id", "The topic in that other chat.", true),
+            ToolParameter::new::<Option<i64>>("thread_id", "The topic in that other chat.", true),
         ],
     );
     let edit = spec(
         "telegram.edit",
         "Change the text of a message that you sent on Telegram.",
         vec![
-            Parameter::new::<i64>(
+            ToolParameter::new::<i64>(
                 "message_id",
                 "The message, as telegram.send returned it.",
                 false,
             ),
-            Parameter::new::<String>("text", "The new text, in Markdown.", false),
+            ToolParameter::new::<String>("text", "The new text, in Markdown.", false),
             chat(),
         ],
     );
@@ -69,12 +69,12 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
         "telegram.react",
         "React to a message on Telegram with an emoji such as 👍 ❤ 🔥 👏 😁 🎉 🤔 👀; an empty text takes the reaction back.",
         vec![
-            Parameter::new::<String>(
+            ToolParameter::new::<String>(
                 "emoji",
                 "One emoji that the platform offers as a reaction.",
                 false,
             ),
-            Parameter::new::<Option<i64>>(
+            ToolParameter::new::<Option<i64>>(
                 "message_id",
                 "The message; without it the one you answer.",
                 true,
@@ -97,7 +97,7 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
     }));
 }
 
-fn spec(name: &str, description: &str, parameters: Vec<Parameter>) -> ToolSpec {
+fn spec(name: &str, description: &str, parameters: Vec<ToolParameter>) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),
         description: description.to_owned(),
@@ -113,7 +113,7 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     let chat = arguments.take::<Option<i64>>("chat_id", None);
     let thread = arguments.take::<Option<i64>>("thread_id", None);
     let (Some(text), Some(file), Some(chat), Some(thread), true) =
-        (text, file, chat, thread, arguments.are_fine())
+        (text, file, chat, thread, arguments.is_valid())
     else {
         return Err(arguments.error());
     };
@@ -131,13 +131,13 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
             "there is nothing to send: give `text` or `file`",
         ));
     }
-    let place = Place { chat, thread };
+    let place = ChatThread { chat, thread };
     let session = if is_own {
         context.turn.session_id().as_str().to_owned()
     } else {
         place.session()
     };
-    let mut message: Envelope = ChannelMessage::new(session, NAME, text)
+    let mut message: Envelope = ChannelMessage::new(session, CHANNEL_NAME, text)
         .chat_id(chat.to_string())
         .into();
     if !is_own || thread.is_some() {
@@ -147,18 +147,20 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
         message.set_media(vec![item(path)]);
     }
     let (note, delivered) = bot.notes.open();
-    message.set(NOTE, note.as_str());
+    message.set(SENT_ID_FIELD, note.as_str());
     let reply = Outbound::from_tool(message);
     if !context.turn.deliver(reply.clone()).await? {
         // No gateway runs the channel here, so the bot sends it itself.
         super::outbound::deliver(&bot, &reply).await?;
     }
-    let waiting = tokio::time::timeout(DELIVERY_LIMIT, delivered).await;
+    let waiting = tokio::time::timeout(SEND_CONFIRM_TIMEOUT, delivered).await;
     bot.notes.close(&note);
     match waiting {
         Ok(Ok(Ok(message_id))) => Ok(json!({"ok": true, "message_id": message_id})),
         Ok(Ok(Err(error))) => {
-            context.turn.unmark_sent_by_tool(NAME, &chat.to_string());
+            context
+                .turn
+                .unmark_sent_by_tool(CHANNEL_NAME, &chat.to_string());
             Err(tool_error(error))
         }
         _ => Ok(
@@ -172,7 +174,7 @@ async fn run_edit(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     let text = arguments.take::<String>("text", None);
     let chat = arguments.take::<Option<i64>>("chat_id", None);
     let (Some(message_id), Some(text), Some(chat), true) =
-        (message_id, text, chat, arguments.are_fine())
+        (message_id, text, chat, arguments.is_valid())
     else {
         return Err(arguments.error());
     };
@@ -187,7 +189,7 @@ async fn run_edit(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     let base = json!({"chat_id": chat, "message_id": message_id});
     match bot.with_markup("editMessageText", &base, part).await {
         Ok(_) => Ok(json!({"ok": true})),
-        Err(failure) if failure.why == Why::NotModified => Ok(json!({"ok": true})),
+        Err(failure) if failure.error_kind == ApiErrorKind::NotModified => Ok(json!({"ok": true})),
         Err(failure) => Err(tool_error(failure.into())),
     }
 }
@@ -197,13 +199,13 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
     let message_id = arguments.take::<Option<i64>>("message_id", None);
     let chat = arguments.take::<Option<i64>>("chat_id", None);
     let (Some(emoji), Some(message_id), Some(chat), true) =
-        (emoji, message_id, chat, arguments.are_fine())
+        (emoji, message_id, chat, arguments.is_valid())
     else {
         return Err(arguments.error());
     };
     let (chat, is_own) = target(&context.turn, chat)?;
     let answered = || {
-        let route = Route::of(context.turn.message()).ok();
+        let route = Route::from_message(context.turn.message()).ok();
         route.filter(|_| is_own)?.message_id
     };
     let message_id = message_id
@@ -223,7 +225,7 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
 /// The chat that is meant, and whether it is the one of the turn.
 fn target(turn: &Turn, chat: Option<i64>) -> Result<(i64, bool)> {
     let sender = turn.sender();
-    let own = (sender.channel == NAME)
+    let own = (sender.channel == CHANNEL_NAME)
         .then(|| sender.chat_id.parse::<i64>().ok())
         .flatten();
     match chat.or(own) {
@@ -243,7 +245,12 @@ fn target(turn: &Turn, chat: Option<i64>) -> Result<(i64, bool)> {
 fn readable(turn: &Turn, file: &str) -> Result<PathBuf> {
     let workspace = turn.state().get_str("_runtime_workspace");
     let workspace = PathBuf::from(workspace.unwrap_or_default());
-    let wrong = |why: String| Error::new(ErrorKind::Tool, format!("cannot send `{file}`: {why}"));
+    let wrong = |error_kind: String| {
+        Error::new(
+            ErrorKind::Tool,
+            format!("cannot send `{file}`: {error_kind}"),
+        )
+    };
     let path = workspace
         .join(file)
         .canonicalize()
@@ -258,7 +265,7 @@ fn readable(turn: &Turn, file: &str) -> Result<PathBuf> {
     match (about.is_file(), about.len()) {
         (false, _) => Err(wrong("it is no file".to_owned())),
         (_, 0) => Err(wrong("it is empty".to_owned())),
-        (_, MOST_FILE..) => Err(wrong("it is bigger than 50 MB".to_owned())),
+        (_, MAX_UPLOAD_BYTES..) => Err(wrong("it is bigger than 50 MB".to_owned())),
         _ => Ok(path),
     }
 }
@@ -276,7 +283,7 @@ fn item(path: &Path) -> MediaItem {
         "webp" => (MediaKind::Image, "image/webp"),
         _ => (MediaKind::Document, "application/octet-stream"),
     };
-    MediaItem::at(kind, mime, format!("file://{}", path.display()))
+    MediaItem::from_url(kind, mime, format!("file://{}", path.display()))
 }
 
 fn tool_error(error: Error) -> Error {

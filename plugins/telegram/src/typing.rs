@@ -10,15 +10,15 @@ use bub::kernel::{BoxFuture, Error, LifespanScope, Result};
 use serde_json::json;
 use tokio::task::AbortHandle;
 
-use super::{Bot, client::Why, route::Place};
+use super::{Bot, client::ApiErrorKind, route::ChatThread};
 use crate::lock;
 
 /// The platform shows it for five seconds.
-const EVERY: Duration = Duration::from_secs(4);
+const TYPING_INTERVAL: Duration = Duration::from_secs(4);
 
 /// The chats in which the bot types, each with the number of its turns.
 #[derive(Default)]
-pub(super) struct Typing(Mutex<HashMap<Place, (usize, AbortHandle)>>);
+pub(super) struct Typing(Mutex<HashMap<ChatThread, (usize, AbortHandle)>>);
 
 impl Typing {
     /// Whether the bot types anywhere.
@@ -30,11 +30,11 @@ impl Typing {
 /// Types in a chat until it is dropped.
 struct TypingGuard {
     bot: Arc<Bot>,
-    place: Place,
+    place: ChatThread,
 }
 
 impl TypingGuard {
-    fn begin(bot: Arc<Bot>, place: Place) -> Self {
+    fn begin(bot: Arc<Bot>, place: ChatThread) -> Self {
         let mut typing = lock(&bot.typing.0);
         let new = || {
             (
@@ -62,27 +62,34 @@ impl Drop for TypingGuard {
     }
 }
 
-async fn keep_typing(bot: Arc<Bot>, place: Place) {
+async fn keep_typing(bot: Arc<Bot>, place: ChatThread) {
     let params = place.params(json!({"action": "typing"}));
     loop {
         let pause = match bot.client.call("sendChatAction", &params).await {
-            Ok(_) => EVERY,
-            Err(failure) if matches!(failure.why, Why::Gone | Why::Refused | Why::Token) => return,
-            Err(failure) => EVERY.max(failure.retry_after.unwrap_or_default()),
+            Ok(_) => TYPING_INTERVAL,
+            Err(failure)
+                if matches!(
+                    failure.error_kind,
+                    ApiErrorKind::Gone | ApiErrorKind::Refused | ApiErrorKind::Token
+                ) =>
+            {
+                return;
+            }
+            Err(failure) => TYPING_INTERVAL.max(failure.retry_after.unwrap_or_default()),
         };
         tokio::time::sleep(pause).await;
     }
 }
 
 /// Types while a message is worked on.
-pub(super) struct Scope {
+pub(super) struct TypingScope {
     bot: Arc<Bot>,
-    place: Place,
+    place: ChatThread,
     turn: Option<TypingGuard>,
 }
 
-impl Scope {
-    pub(super) fn new(bot: &Arc<Bot>, place: Place) -> Self {
+impl TypingScope {
+    pub(super) fn new(bot: &Arc<Bot>, place: ChatThread) -> Self {
         Self {
             bot: Arc::clone(bot),
             place,
@@ -91,7 +98,7 @@ impl Scope {
     }
 }
 
-impl LifespanScope for Scope {
+impl LifespanScope for TypingScope {
     fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
         self.turn = Some(TypingGuard::begin(Arc::clone(&self.bot), self.place));
         Box::pin(std::future::ready(Ok(())))

@@ -8,14 +8,14 @@ use std::{
 use serde_json::Value;
 
 /// An image counts this much, however many bytes it has.
-const IMAGE_TOKENS: u64 = 1500;
+const TOKENS_PER_IMAGE: u64 = 1500;
 /// What a message costs beside its text.
-const MESSAGE_TOKENS: u64 = 4;
+const TOKENS_PER_MESSAGE: u64 = 4;
 /// Bytes of plain text that make a token, before anything is known about a model.
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// How many tokens a provider may count for one of ours.
-const BELIEVABLE: std::ops::Range<f64> = 0.3..5.0;
+const VALID_CALIBRATION: std::ops::Range<f64> = 0.3..5.0;
 
 /// Learns from the usage that providers report how far the estimate is off, for each model.
 #[derive(Debug, Default)]
@@ -40,10 +40,10 @@ impl Calibration {
         clippy::cast_precision_loss,
         reason = "token counts are far below 2^52"
     )]
-    pub(crate) fn learn(&self, model: &str, estimate: u64, reported: u64) {
+    pub(crate) fn update(&self, model: &str, estimate: u64, reported: u64) {
         let seen = reported as f64 / estimate.max(1) as f64;
         // Small prompts are mostly what the provider adds itself, and what cannot be right is not believed.
-        if estimate < 200 || !BELIEVABLE.contains(&seen) {
+        if estimate < 200 || !VALID_CALIBRATION.contains(&seen) {
             return;
         }
         let mut factors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,23 +58,23 @@ impl Calibration {
 
 /// How the request stands to the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
-    Enough,
+pub(super) enum ContextBudget {
+    Fits,
     /// So many percent of the window are taken: time to hand off.
-    Little(u64),
+    Tight(u64),
     /// The next answer may not fit.
-    None,
+    Exceeded,
 }
 
 /// Judges an estimate against a window of which `answer` tokens are kept for the answer.
-pub(super) fn room(estimate: u64, window: u64, answer: u64) -> Room {
+pub(super) fn check_budget(estimate: u64, window: u64, answer: u64) -> ContextBudget {
     let usable = window - answer.min(window / 4);
     if estimate * 100 >= usable * 92 {
-        Room::None
+        ContextBudget::Exceeded
     } else if estimate * 100 >= usable * 75 {
-        Room::Little(estimate * 100 / window.max(1))
+        ContextBudget::Tight(estimate * 100 / window.max(1))
     } else {
-        Room::Enough
+        ContextBudget::Fits
     }
 }
 
@@ -82,7 +82,7 @@ pub(super) fn room(estimate: u64, window: u64, answer: u64) -> Room {
 pub(crate) fn estimate<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
     values
         .into_iter()
-        .map(|value| MESSAGE_TOKENS + tokens(value))
+        .map(|value| TOKENS_PER_MESSAGE + tokens(value))
         .sum()
 }
 
@@ -90,7 +90,7 @@ fn tokens(value: &Value) -> u64 {
     match value {
         Value::String(text) => text_tokens(text),
         Value::Array(items) => items.iter().map(tokens).sum(),
-        Value::Object(map) if map.contains_key("image_url") => IMAGE_TOKENS,
+        Value::Object(map) if map.contains_key("image_url") => TOKENS_PER_IMAGE,
         Value::Object(map) => map
             .iter()
             .map(|(key, value)| 1 + text_tokens(key) + tokens(value))

@@ -4,18 +4,18 @@ use std::time::Instant;
 
 use bub_kernel::{BoxFuture, Error, ErrorKind, Prompt, Result, StreamEvent};
 use bub_model::Completion;
-use bub_tape::{ChatStep, Entry, tool_done};
+use bub_tape::{Entry, StepRecord, tool_done};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Map, Value, json};
 
-use super::{AgentLoop, Memory, Step, breaker::Patience};
-use crate::{runner::ToolRunner, toolbox::Found};
+use super::{AgentLoop, LoopState, StepOutcome, repeat_guard::RepeatAction};
+use crate::{tool_runner::ToolRunner, tool_set::ToolLookup};
 
 /// So many calls run at once, when they only read.
-const AT_ONCE: usize = 8;
+const MAX_PARALLEL_CALLS: usize = 8;
 
 /// A call as the model made it.
-struct Call<'a> {
+struct RequestedCall<'a> {
     id: &'a str,
     name: &'a str,
     /// Its arguments, or what is wrong with them.
@@ -26,12 +26,12 @@ impl AgentLoop {
     /// Records the calls of a response, makes them, and leaves their results for the next batch.
     pub(super) async fn use_tools(
         &self,
-        mut chat: ChatStep,
+        mut chat: StepRecord,
         answer: Completion,
         prompt: &Prompt,
-        memory: &mut Memory,
-    ) -> Result<Step> {
-        let patience = memory.breaker.before(&answer.tool_calls);
+        memory: &mut LoopState,
+    ) -> Result<StepOutcome> {
+        let wait_timeout = memory.breaker.before(&answer.tool_calls);
         chat.text = Some(answer.text.clone());
         chat.tool_calls.clone_from(&answer.tool_calls);
         chat.provider_state.clone_from(&answer.provider_state);
@@ -49,15 +49,15 @@ impl AgentLoop {
             .await;
         let unknown = |call: &Value| !self.is_known(text_at(call, "/function/name"));
         let mut not_made: Vec<usize> = positions(&answer.tool_calls, unknown);
-        let (mut results, took): (Vec<Value>, Vec<u64>) = match patience {
-            Patience::Left => self.make_calls(&answer).await?.into_iter().unzip(),
-            Patience::Out(why) => {
+        let (mut results, took): (Vec<Value>, Vec<u64>) = match wait_timeout {
+            RepeatAction::Proceed => self.make_calls(&answer).await?.into_iter().unzip(),
+            RepeatAction::Refuse(cause) => {
                 not_made = positions(&answer.tool_calls, |_| true);
-                vec![(Value::String(why), 0); answer.tool_calls.len()]
+                vec![(Value::String(cause), 0); answer.tool_calls.len()]
                     .into_iter()
                     .unzip()
             }
-            Patience::Lost => {
+            RepeatAction::EndTurn => {
                 let text = "the model made the same call with the same result again and again";
                 return Err(Error::new(ErrorKind::Provider, text));
             }
@@ -86,19 +86,19 @@ impl AgentLoop {
         let is_final = json!({
             "ok": true, "tool_calls": answer.tool_calls, "tool_results": results, "elapsed_ms": took, "not_made": not_made,
         });
-        Ok(Step::Continue(vec![
+        Ok(StepOutcome::Continue(vec![
             StreamEvent::ToolResult(results),
             StreamEvent::Final(is_final),
         ]))
     }
 
     fn is_known(&self, name: &str) -> bool {
-        matches!(self.tools.find(name), Found::Tool(_))
+        matches!(self.tools.find(name), ToolLookup::Tool(_))
     }
 
     /// Makes the calls in their order; all at once when none of them changes anything.
     async fn make_calls(&self, answer: &Completion) -> Result<Vec<(Value, u64)>> {
-        let calls: Vec<Call<'_>> = answer
+        let calls: Vec<RequestedCall<'_>> = answer
             .tool_calls
             .iter()
             .enumerate()
@@ -122,7 +122,7 @@ impl AgentLoop {
             .collect();
         let made = stream::iter(made);
         let made: Vec<Result<_>> = made
-            .buffered(if only_read { AT_ONCE } else { 1 })
+            .buffered(if only_read { MAX_PARALLEL_CALLS } else { 1 })
             .collect()
             .await;
         made.into_iter().collect()
@@ -131,7 +131,7 @@ impl AgentLoop {
     async fn make_call(
         &self,
         index: usize,
-        call: &Call<'_>,
+        call: &RequestedCall<'_>,
         is_one_of_several: bool,
     ) -> Result<Value> {
         if self.requests.will_reset() {
@@ -139,15 +139,15 @@ impl AgentLoop {
             return Ok("[not run: the tape is being reset]".into());
         }
         self.turn.tape().set_call_state(index, None);
-        let runner = ToolRunner::of(self);
+        let runner = ToolRunner::new(self);
         let result = match (self.tools.find(call.name), &call.arguments) {
-            (Found::Tool(tool), Ok(arguments)) => {
-                runner.shown(tool, arguments.clone(), call.id).await
+            (ToolLookup::Tool(tool), Ok(arguments)) => {
+                runner.run_for_model(tool, arguments.clone(), call.id).await
             }
-            (Found::Tool(_), Err(reason)) => {
+            (ToolLookup::Tool(_), Err(reason)) => {
                 Error::new(ErrorKind::InvalidInput, reason.as_str()).to_value()
             }
-            (Found::Nothing(guidance), _) => guidance.into(),
+            (ToolLookup::Nothing(guidance), _) => guidance.into(),
         };
         self.turn.tape().set_call_state(index, Some(&result));
         if is_one_of_several {
@@ -179,7 +179,7 @@ fn text_at<'a>(call: &'a Value, path: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-fn read<'a>(call: &'a Value, index: usize, answer: &Completion) -> Call<'a> {
+fn read<'a>(call: &'a Value, index: usize, answer: &Completion) -> RequestedCall<'a> {
     let text = |path: &str| text_at(call, path);
     let raw = text("/function/arguments");
     let arguments = match answer.broken(index) {
@@ -191,7 +191,7 @@ fn read<'a>(call: &'a Value, index: usize, answer: &Completion) -> Call<'a> {
         None => serde_json::from_str(raw)
             .map_err(|error| format!("the arguments are not a JSON object: {error}")),
     };
-    Call {
+    RequestedCall {
         id: text("/id"),
         name: text("/function/name"),
         arguments,

@@ -1,10 +1,10 @@
 //! What a phase came to, gathered from its entries without asking anybody.
 
-use bub_tape::{Entry, EntryId, Kind};
+use bub_tape::{Entry, EntryId, EntryKind};
 use serde_json::{Value, json};
 
-const MOST_ITEMS: usize = 20;
-const MOST_FILES: usize = 50;
+const MAX_DIGEST_ITEMS: usize = 20;
+const MAX_DIGEST_FILES: usize = 50;
 const INSTRUCTION_CHARS: usize = 4000;
 const TEXT_CHARS: usize = 800;
 const LINE_CHARS: usize = 160;
@@ -12,7 +12,9 @@ const LINE_CHARS: usize = 160;
 /// The digest of a phase, always with the same slots. `entries` begin with the anchor of the phase; `asked` is the
 /// user's message of the running turn.
 pub(super) fn digest(entries: &[Entry], asked: Option<&Entry>) -> Value {
-    let earlier = entries.first().filter(|entry| entry.kind == Kind::Anchor);
+    let earlier = entries
+        .first()
+        .filter(|entry| entry.kind == EntryKind::Anchor);
     let earlier_goal =
         earlier.and_then(|anchor| anchor.payload.get("state")?.get("digest")?.get("goal"));
     let instruction = asked.and_then(text_of).unwrap_or_default();
@@ -48,7 +50,7 @@ pub(super) fn own_entries(entries: &[Entry], asked: EntryId) -> Vec<EntryId> {
     let shown = |entry: &&Entry| {
         matches!(
             entry.kind,
-            Kind::Message | Kind::ToolCall | Kind::ToolResult
+            EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
         ) && entry.in_context()
     };
     let since = entries
@@ -76,7 +78,7 @@ pub(super) fn own_entries(entries: &[Entry], asked: EntryId) -> Vec<EntryId> {
 fn done(entries: &[Entry], said: &[String]) -> Vec<String> {
     let calls = entries
         .iter()
-        .filter(|entry| entry.kind == Kind::ToolCall)
+        .filter(|entry| entry.kind == EntryKind::ToolCall)
         .flat_map(call_lines);
     let lines = said
         .iter()
@@ -84,7 +86,7 @@ fn done(entries: &[Entry], said: &[String]) -> Vec<String> {
     let mut done: Vec<String> = calls
         .chain(lines.map(|line| cut(line.trim(), LINE_CHARS)))
         .collect();
-    done.drain(..done.len().saturating_sub(MOST_ITEMS));
+    done.drain(..done.len().saturating_sub(MAX_DIGEST_ITEMS));
     done
 }
 
@@ -93,8 +95,8 @@ fn open_calls(entries: &[Entry]) -> Vec<String> {
     let last = entries
         .iter()
         .rev()
-        .find(|entry| matches!(entry.kind, Kind::ToolCall | Kind::ToolResult));
-    last.filter(|entry| entry.kind == Kind::ToolCall)
+        .find(|entry| matches!(entry.kind, EntryKind::ToolCall | EntryKind::ToolResult));
+    last.filter(|entry| entry.kind == EntryKind::ToolCall)
         .map(call_lines)
         .unwrap_or_default()
 }
@@ -113,7 +115,7 @@ fn files(entries: &[Entry]) -> Vec<String> {
             files.push(cut(path, LINE_CHARS));
         }
     }
-    files.drain(..files.len().saturating_sub(MOST_FILES));
+    files.drain(..files.len().saturating_sub(MAX_DIGEST_FILES));
     files
 }
 
@@ -142,12 +144,13 @@ fn call_lines(entry: &Entry) -> Vec<String> {
 }
 
 fn said_by_model(entry: &Entry) -> Option<String> {
-    let is_said = entry.kind == Kind::ToolCall || is_from(entry, "assistant");
+    let is_said = entry.kind == EntryKind::ToolCall || is_from(entry, "assistant");
     text_of(entry).filter(|text| is_said && !text.trim().is_empty())
 }
 
 fn is_from(entry: &Entry, role: &str) -> bool {
-    entry.kind == Kind::Message && entry.payload.get("role").and_then(Value::as_str) == Some(role)
+    entry.kind == EntryKind::Message
+        && entry.payload.get("role").and_then(Value::as_str) == Some(role)
 }
 
 fn text_of(entry: &Entry) -> Option<String> {

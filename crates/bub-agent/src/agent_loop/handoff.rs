@@ -1,7 +1,7 @@
 //! New anchors within a turn: because a tool asked, because the window fills, because the provider said so.
 
 use bub_kernel::{Error, Prompt, Result, StepRequest, tape_error};
-use bub_tape::{AnchorSearch, Entry, EntryId, Kind, Span, handoff_entries};
+use bub_tape::{AnchorQuery, Entry, EntryId, EntryKind, EntryRange, handoff_entries};
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 
@@ -33,11 +33,11 @@ impl AgentLoop {
     async fn hand_off(&self, name: &str, mut state: Value) -> Result<()> {
         let tape = self.turn.tape().tape();
         let mark = tape
-            .marks(AnchorSearch::Latest(1))
+            .marks(AnchorQuery::Latest(1))
             .await
             .map_err(tape_error)?
             .pop();
-        let span = mark.map_or(Span::ALL, |mark| Span::from(mark.position));
+        let span = mark.map_or(EntryRange::ALL, |mark| EntryRange::from(mark.position));
         let entries = tape.entries(span).await.map_err(tape_error)?;
         let asked = match self.turn.tape().prompt_id() {
             Some(id) => tape
@@ -81,7 +81,7 @@ impl AgentLoop {
                         self.turn.tape().append_later(entry);
                     }
                 }
-                StepRequest::Reset { archive } => self.start_anew(archive, prompt).await?,
+                StepRequest::Reset { archive } => self.reset_tape(archive, prompt).await?,
             }
         }
         Ok(any)
@@ -92,10 +92,12 @@ impl AgentLoop {
         self.turn.tape().append(Vec::new()).await?;
         let tape = self.turn.tape().tape();
         let mut found = Vec::new();
-        let mut newest = tape.store().read(tape.name(), Span::ALL.newest_first());
+        let mut newest = tape
+            .store()
+            .read(tape.name(), EntryRange::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
-            let is_first = entry.kind == Kind::ToolCall;
-            if is_first || entry.kind == Kind::ToolResult {
+            let is_first = entry.kind == EntryKind::ToolCall;
+            if is_first || entry.kind == EntryKind::ToolResult {
                 found.push(entry);
             }
             if is_first {
@@ -108,7 +110,7 @@ impl AgentLoop {
 
     /// Empties the tape. The first on the new one are the message that the turn answers, and the response that asked for
     /// this: a model that sees only the message asks for it again.
-    async fn start_anew(&self, archive: bool, prompt: &Prompt) -> Result<()> {
+    async fn reset_tape(&self, archive: bool, prompt: &Prompt) -> Result<()> {
         let tape = self.turn.tape().tape();
         let asked = match self.turn.tape().prompt_id() {
             Some(id) => tape

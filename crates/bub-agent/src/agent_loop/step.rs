@@ -4,31 +4,31 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use bub_kernel::{Error, ErrorKind, LlmRequest, LlmResult, Prompt, Result, StreamEvent};
 use bub_model::{
-    Accumulator, Action, CallOptions, ChatRequest, Completion, FinishReason, ModelError,
-    ModelEvent, ModelId, ModelStream,
+    Accumulator, CallOptions, ChatRequest, Completion, FinishReason, ModelError, ModelEvent,
+    ModelEventStream, ModelId, RecoveryAction,
 };
-use bub_tape::{ChatStep, EntryId};
+use bub_tape::{EntryId, StepRecord};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    AgentLoop, Memory, Step,
-    budget::{self, Room},
+    AgentLoop, LoopState, StepOutcome,
+    budget::{self, ContextBudget},
 };
 use crate::settings::{COMPLETION_ARGS, MAX_TOKENS};
 use crate::skills::LoadedSkills;
 
 /// Between what one step says and the next.
-const BETWEEN_STEPS: &str = "\n\n";
+const STEP_SEPARATOR: &str = "\n\n";
 
 /// A step that failed.
-pub(super) struct Failure {
+pub(super) struct StepError {
     pub(super) error: Error,
     /// The conversation is too long for the model.
     pub(super) is_overflow: bool,
 }
 
-impl From<Error> for Failure {
+impl From<Error> for StepError {
     fn from(error: Error) -> Self {
         Self {
             error,
@@ -37,17 +37,17 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<ModelError> for Failure {
+impl From<ModelError> for StepError {
     fn from(error: ModelError) -> Self {
         Self {
-            is_overflow: error.action == Action::ShrinkContext,
+            is_overflow: error.action == RecoveryAction::ShrinkContext,
             error: model_error(&error),
         }
     }
 }
 
 /// What a model call is made of.
-struct Asked {
+struct PreparedCall {
     request: LlmRequest,
     seen: Vec<EntryId>,
     /// Its size in tokens, before calibration.
@@ -56,7 +56,11 @@ struct Asked {
 
 impl AgentLoop {
     /// Makes one model call and runs the tools it asks for.
-    pub(super) async fn step(&self, prompt: &Prompt, memory: &mut Memory) -> Result<Step, Failure> {
+    pub(super) async fn step(
+        &self,
+        prompt: &Prompt,
+        memory: &mut LoopState,
+    ) -> Result<StepOutcome, StepError> {
         let system = self.system_prompt(prompt)?;
         let asked = self.request(&system, memory).await?;
         let gate = self
@@ -70,7 +74,7 @@ impl AgentLoop {
         (chat.system, chat.view) = (Some(system), asked.seen);
         chat.model = Some(gate.request.model.clone());
         if let Some(text) = gate.finish {
-            self.say(&text, memory).await;
+            self.emit_text(&text, memory).await;
             return self.end(chat, text).await;
         }
         self.agent
@@ -108,7 +112,7 @@ impl AgentLoop {
         if let Some(usage) = &answer.usage {
             self.agent
                 .calibration()
-                .learn(&gate.request.model, asked.estimate, usage.prompt);
+                .update(&gate.request.model, asked.estimate, usage.prompt);
         }
         self.after_call(&gate.request, &result).await;
         if let Some(usage) = result.usage {
@@ -124,7 +128,7 @@ impl AgentLoop {
     }
 
     /// The last step: records what was said.
-    async fn end(&self, mut chat: ChatStep, text: String) -> Result<Step, Failure> {
+    async fn end(&self, mut chat: StepRecord, text: String) -> Result<StepOutcome, StepError> {
         chat.text = Some(text.clone());
         let last = self.turn.tape().end_step("ok", None);
         self.turn
@@ -134,11 +138,11 @@ impl AgentLoop {
         self.events
             .send(StreamEvent::Final(json!({"ok": true, "text": text})))
             .await;
-        Ok(Step::Done)
+        Ok(StepOutcome::Done)
     }
 
     /// What the model is to see, within its window.
-    async fn request(&self, system: &str, memory: &mut Memory) -> Result<Asked> {
+    async fn request(&self, system: &str, memory: &mut LoopState) -> Result<PreparedCall> {
         let model = self
             .models
             .first()
@@ -164,23 +168,23 @@ impl AgentLoop {
             if let Some(window) = window {
                 // A handoff that does not help is not repeated.
                 memory.cannot_shrink |= before.is_some_and(|before| tokens * 10 > before * 9);
-                match budget::room(tokens, window, answer) {
-                    Room::None if !memory.cannot_shrink => {
+                match budget::check_budget(tokens, window, answer) {
+                    ContextBudget::Exceeded if !memory.cannot_shrink => {
                         self.hand_off_budget(tokens, window).await?;
                         memory.was_asked_to_hand_off = false;
                         before = Some(tokens);
                         continue;
                     }
-                    Room::Little(percent) if !memory.was_asked_to_hand_off => {
+                    ContextBudget::Tight(percent) if !memory.was_asked_to_hand_off => {
                         memory.was_asked_to_hand_off = true;
-                        let notice = Prompt::Text(hand_off_notice(percent));
+                        let notice = Prompt::Text(handoff_notice(percent));
                         self.turn
                             .tape()
                             .append(vec![self.turn.tape().user_message(&notice)])
                             .await?;
                         messages.push(json!({"role": "user", "content": notice}));
                     }
-                    Room::Little(_) | Room::None | Room::Enough => {}
+                    ContextBudget::Tight(_) | ContextBudget::Exceeded | ContextBudget::Fits => {}
                 }
             }
             let request = LlmRequest {
@@ -190,7 +194,7 @@ impl AgentLoop {
                 tool_names: self.tools.model_names(),
                 max_tokens: Some(answer),
             };
-            return Ok(Asked {
+            return Ok(PreparedCall {
                 request,
                 seen: view.entries,
                 estimate,
@@ -202,8 +206,8 @@ impl AgentLoop {
     async fn ask_model(
         &self,
         asked: &LlmRequest,
-        memory: &mut Memory,
-    ) -> Result<(Completion, Option<ModelId>), Failure> {
+        memory: &mut LoopState,
+    ) -> Result<(Completion, Option<ModelId>), StepError> {
         let mut events = self.open(asked)?;
         let mut accumulator = Accumulator::new();
         let mut is_first = true;
@@ -213,7 +217,7 @@ impl AgentLoop {
                 ModelEvent::Text(delta) => {
                     if std::mem::take(&mut is_first) && memory.has_spoken {
                         self.events
-                            .send(StreamEvent::Text(BETWEEN_STEPS.to_owned()))
+                            .send(StreamEvent::Text(STEP_SEPARATOR.to_owned()))
                             .await;
                     }
                     memory.has_spoken = true;
@@ -246,7 +250,7 @@ impl AgentLoop {
         Ok((accumulator.finish()?, events.model()))
     }
 
-    fn open(&self, asked: &LlmRequest) -> Result<ModelStream> {
+    fn open(&self, asked: &LlmRequest) -> Result<ModelEventStream> {
         let settings = self.agent.settings();
         let models = self.models_for(asked)?;
         let request = ChatRequest {
@@ -283,10 +287,10 @@ impl AgentLoop {
     }
 
     /// Says something that no model said.
-    async fn say(&self, text: &str, memory: &mut Memory) {
+    async fn emit_text(&self, text: &str, memory: &mut LoopState) {
         if memory.has_spoken {
             self.events
-                .send(StreamEvent::Text(BETWEEN_STEPS.to_owned()))
+                .send(StreamEvent::Text(STEP_SEPARATOR.to_owned()))
                 .await;
         }
         memory.has_spoken = true;
@@ -330,7 +334,7 @@ impl AgentLoop {
             workspace.as_deref(),
             &prompt.text(),
             allowed.as_deref(),
-            &LoadedSkills::of(self.turn.state()),
+            &LoadedSkills::from_state(self.turn.state()),
         ));
         parts.retain(|part| !part.is_empty());
         Ok(self
@@ -347,7 +351,7 @@ fn carry_limit(window: u64) -> usize {
     usize::try_from(window * 3 * 2 / 5).unwrap_or(usize::MAX)
 }
 
-fn hand_off_notice(percent: u64) -> String {
+fn handoff_notice(percent: u64) -> String {
     format!(
         "[context: {percent} % of your window is used. Before you go on, call tape_handoff with a summary of the goal, \
          the latest instruction, what is done, what is in progress, what comes next, and the files that matter: \
@@ -357,7 +361,7 @@ fn hand_off_notice(percent: u64) -> String {
 
 /// An answer that ended before its time is never taken for a whole one.
 fn incomplete(answer: &Completion) -> Option<Error> {
-    let why = match &answer.finish {
+    let reason = match &answer.finish {
         FinishReason::Length => "it reached the limit of `max_tokens`".to_owned(),
         FinishReason::ContentFilter => "the provider's content filter stopped it".to_owned(),
         FinishReason::Refusal => "the model refused to go on".to_owned(),
@@ -366,15 +370,17 @@ fn incomplete(answer: &Completion) -> Option<Error> {
     };
     Some(Error::new(
         ErrorKind::Provider,
-        format!("the answer is not complete: {why}"),
+        format!("the answer is not complete: {reason}"),
     ))
 }
 
 fn model_error(error: &ModelError) -> Error {
     let kind = match error.kind {
-        bub_model::ErrorKind::Cancelled => ErrorKind::Cancelled,
-        bub_model::ErrorKind::Setup => ErrorKind::Config,
-        bub_model::ErrorKind::Transport | bub_model::ErrorKind::Timeout => ErrorKind::Temporary,
+        bub_model::ModelErrorKind::Cancelled => ErrorKind::Cancelled,
+        bub_model::ModelErrorKind::Setup => ErrorKind::Config,
+        bub_model::ModelErrorKind::Transport | bub_model::ModelErrorKind::Timeout => {
+            ErrorKind::Temporary
+        }
         _ => ErrorKind::Provider,
     };
     let mut own = Error::new(kind, error.to_string());

@@ -10,11 +10,11 @@ use bub_settings::Redactor;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{Verdict, denied};
+use super::{PolicyDecision, denied};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum ApprovalOutcome {
     /// Somebody said yes.
     Approved,
     /// Somebody said no.
@@ -25,7 +25,7 @@ pub enum Decision {
     Failed,
 }
 
-impl Decision {
+impl ApprovalOutcome {
     /// The name on the tape.
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Decision {
 #[derive(Debug)]
 pub struct Approval {
     /// How it ended.
-    pub decision: Decision,
+    pub decision: ApprovalOutcome,
     /// Who answered, as `channel:id`; `plugin` when a hook did, nobody when there was no answer.
     pub by: Option<String>,
     /// Why not.
@@ -63,36 +63,38 @@ impl Approval {
     }
 
     /// Uses the approval up for a call. An error when it was not given, or was given for another call.
-    pub fn spend(self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
-        let why = match self.decision {
-            Decision::Approved if self.tool == tool && self.arguments == *arguments => {
+    pub fn consume(self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
+        let cause = match self.decision {
+            ApprovalOutcome::Approved if self.tool == tool && self.arguments == *arguments => {
                 return Ok(());
             }
-            Decision::Approved => "the approval was given for another call".to_owned(),
-            Decision::Expired => format!("nobody approved it within {} s", self.elapsed.as_secs()),
-            Decision::Denied => self
+            ApprovalOutcome::Approved => "the approval was given for another call".to_owned(),
+            ApprovalOutcome::Expired => {
+                format!("nobody approved it within {} s", self.elapsed.as_secs())
+            }
+            ApprovalOutcome::Denied => self
                 .reason
                 .unwrap_or_else(|| "the person who was asked said no".to_owned()),
-            Decision::Failed => {
+            ApprovalOutcome::Failed => {
                 format!(
                     "nobody could be asked: {}",
                     self.reason.as_deref().unwrap_or("no reason given")
                 )
             }
         };
-        Err(denied(tool, &why))
+        Err(denied(tool, &cause))
     }
 }
 
 /// What is asked about, and how.
 #[derive(Debug)]
-pub struct Question<'a> {
+pub struct ApprovalParams<'a> {
     /// The tool.
     pub tool: &'a ToolSpec,
     /// The arguments it is going to get.
     pub arguments: &'a Map<String, Value>,
     /// The verdict that says to ask.
-    pub verdict: &'a Verdict,
+    pub policy_decision: &'a PolicyDecision,
     /// How long to wait.
     pub timeout: Duration,
     /// What must not be shown.
@@ -102,7 +104,7 @@ pub struct Question<'a> {
 /// Puts a call to those who may approve it, and waits. Fails only if the turn is cancelled.
 pub async fn ask(
     turn: &Turn,
-    question: Question<'_>,
+    question: ApprovalParams<'_>,
     cancel: &CancellationToken,
 ) -> Result<Approval> {
     let started = Instant::now();
@@ -125,19 +127,25 @@ pub async fn ask(
     let by = pending.answered_by();
     let by = by.map_or_else(|| "plugin".to_owned(), |user| user.to_string());
     let (decision, by, reason) = match answer {
-        None => (Decision::Expired, None, None),
-        Some(Ok(Some(ApprovalAnswer::Approved))) => (Decision::Approved, Some(by), None),
-        Some(Ok(Some(ApprovalAnswer::Denied(reason)))) => (Decision::Denied, Some(by), reason),
+        None => (ApprovalOutcome::Expired, None, None),
+        Some(Ok(Some(ApprovalAnswer::Approved))) => (ApprovalOutcome::Approved, Some(by), None),
+        Some(Ok(Some(ApprovalAnswer::Denied(reason)))) => {
+            (ApprovalOutcome::Denied, Some(by), reason)
+        }
         Some(Ok(None)) => (
-            Decision::Failed,
+            ApprovalOutcome::Failed,
             None,
             Some("nothing here asks people".to_owned()),
         ),
         Some(Err(error)) => {
             // The failure of the call says it, too.
-            let why = error.message();
-            tracing::error!(target: "bub::turn", "approval.failed tool={} error={why}", request.tool);
-            (Decision::Failed, None, Some(error.message().to_owned()))
+            let cause = error.message();
+            tracing::error!(target: "bub::turn", "approval.failed tool={} error={cause}", request.tool);
+            (
+                ApprovalOutcome::Failed,
+                None,
+                Some(error.message().to_owned()),
+            )
         }
     };
     let (tool, arguments) = (question.tool.name.clone(), question.arguments.clone());
@@ -151,7 +159,7 @@ pub async fn ask(
     })
 }
 
-fn request(question: &Question<'_>, turn: &Turn) -> Result<ApprovalRequest> {
+fn request(question: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalRequest> {
     let mut random = [0; 8];
     getrandom::fill(&mut random)
         .map_err(|error| Error::unknown(format!("no random numbers: {error}")))?;
@@ -163,7 +171,7 @@ fn request(question: &Question<'_>, turn: &Turn) -> Result<ApprovalRequest> {
     let arguments = arguments
         .map(|(name, value)| (name.clone(), redacted(question.redactor, value)))
         .collect();
-    let verdict = question.verdict;
+    let policy_decision = question.policy_decision;
     Ok(ApprovalRequest {
         id,
         tool: question.tool.name.clone(),
@@ -171,10 +179,10 @@ fn request(question: &Question<'_>, turn: &Turn) -> Result<ApprovalRequest> {
         sender: turn.sender().clone(),
         session_id: turn.session_id().clone(),
         expires: question.timeout,
-        reason: verdict
+        reason: policy_decision
             .reason
             .clone()
-            .unwrap_or_else(|| verdict.rule.clone()),
+            .unwrap_or_else(|| policy_decision.rule.clone()),
     })
 }
 

@@ -3,14 +3,14 @@
 use std::fmt::Write;
 
 use bub_kernel::{Role, Sender, ToolSpec};
-use bub_settings::Origin;
+use bub_settings::SettingSource;
 use serde_json::{Map, Value};
 
 use super::glob;
 
 /// What is to happen to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum PolicyAction {
     /// It is made.
     Allow,
     /// A person is asked.
@@ -19,7 +19,7 @@ pub enum Action {
     Deny,
 }
 
-impl Action {
+impl PolicyAction {
     const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
 
     /// The name in configuration and reports.
@@ -34,11 +34,11 @@ impl Action {
 
 /// For whom, which calls, and what is to happen to them. A part that is not written fits everything.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rule {
+pub struct PolicyRule {
     /// Its position, counted from 1.
     pub number: usize,
     /// Where it is written.
-    pub origin: Origin,
+    pub origin: SettingSource,
     /// The roles it is about.
     pub roles: Option<Vec<Role>>,
     /// The channels it is about, as patterns.
@@ -48,16 +48,16 @@ pub struct Rule {
     /// Arguments the call must have, each with the pattern it must fit.
     pub arguments: Vec<(String, String)>,
     /// What is to happen.
-    pub action: Action,
+    pub action: PolicyAction,
     /// Why; people and models are told.
     pub reason: Option<String>,
 }
 
-impl Rule {
+impl PolicyRule {
     pub(super) fn read(
         mut map: Map<String, Value>,
         number: usize,
-        origin: Origin,
+        origin: SettingSource,
     ) -> Result<Self, String> {
         const KEYS: &str = "roles, channels, tools, arguments, action, reason";
         let mut take = |key: &str| map.shift_remove(key).filter(|value| !value.is_null());
@@ -73,7 +73,7 @@ impl Rule {
         let tools = take("tools")
             .map(|value| list("tools", value))
             .transpose()?;
-        let tools = tools.map(|tools| tools.iter().map(|tool| plain(tool)).collect());
+        let tools = tools.map(|tools| tools.iter().map(|tool| normalize_tool_name(tool)).collect());
         let arguments = match take("arguments") {
             None => Vec::new(),
             Some(Value::Object(patterns)) => {
@@ -89,8 +89,11 @@ impl Rule {
             Some(_) => return Err("`arguments` must be a map of name to pattern".to_owned()),
         };
         let action = take("action").as_ref().and_then(text);
-        let action =
-            action.and_then(|name| Action::ALL.into_iter().find(|action| action.name() == name));
+        let action = action.and_then(|name| {
+            PolicyAction::ALL
+                .into_iter()
+                .find(|action| action.name() == name)
+        });
         let action = action.ok_or("`action` must be one of allow, ask, deny")?;
         let reason = take("reason")
             .map(|value| text(&value).ok_or("`reason` must be text"))
@@ -122,7 +125,7 @@ impl Rule {
             .as_ref()
             .is_none_or(|roles| roles.contains(&sender.role))
             && any(&self.channels, &sender.channel)
-            && any(&self.tools, &plain(tool))
+            && any(&self.tools, &normalize_tool_name(tool))
             && self.arguments.iter().all(|(name, pattern)| {
                 arguments
                     .get(name)
@@ -132,8 +135,8 @@ impl Rule {
 
     /// A rule that allows must be sure of all it lets through, one that restricts need only suspect.
     fn argument_fits(&self, name: &str, pattern: &str, value: &Value) -> bool {
-        if self.action != Action::Allow {
-            return suspects(pattern, value);
+        if self.action != PolicyAction::Allow {
+            return matches_any_text(pattern, value);
         }
         let Some(text) = text(value) else {
             return false;
@@ -144,11 +147,13 @@ impl Rule {
     }
 
     /// Why it is about no call of any of these tools: most likely something is misspelled.
-    pub fn never_fits(&self, tools: &[&ToolSpec]) -> Option<String> {
+    pub fn unmatchable_reason(&self, tools: &[&ToolSpec]) -> Option<String> {
         let named = |pattern: &str| {
             tools
                 .iter()
-                .filter(move |spec| glob::matches(pattern, &plain(&spec.name), |_| true))
+                .filter(move |spec| {
+                    glob::matches(pattern, &normalize_tool_name(&spec.name), |_| true)
+                })
                 .collect::<Vec<_>>()
         };
         let patterns: Vec<&str> = match &self.tools {
@@ -211,10 +216,10 @@ impl Rule {
 }
 
 /// Whether the pattern fits the value, or any text within it.
-fn suspects(pattern: &str, value: &Value) -> bool {
+fn matches_any_text(pattern: &str, value: &Value) -> bool {
     let inside = match value {
-        Value::Array(items) => items.iter().any(|item| suspects(pattern, item)),
-        Value::Object(map) => map.values().any(|item| suspects(pattern, item)),
+        Value::Array(items) => items.iter().any(|item| matches_any_text(pattern, item)),
+        Value::Object(map) => map.values().any(|item| matches_any_text(pattern, item)),
         _ => false,
     };
     let whole = || text(value).unwrap_or_else(|| value.to_string());
@@ -227,7 +232,7 @@ fn is_harmless_in_shell(c: char) -> bool {
 }
 
 /// A tool name without its spelling: the model writes `fs_read` for `fs.read`.
-fn plain(tool: &str) -> String {
+fn normalize_tool_name(tool: &str) -> String {
     tool.to_lowercase().replace('_', ".")
 }
 

@@ -5,16 +5,16 @@ use std::fmt::Write;
 use tokio::sync::mpsc::Sender;
 
 /// So much of the beginning is kept, and as much of the end.
-const KEPT: usize = 512 * 1024;
+const MAX_KEPT_BYTES: usize = 512 * 1024;
 /// The end is cut only every so often, so that an endless command costs no copy for each block.
-const MARGIN: usize = 64 * 1024;
+const TRIM_MARGIN_BYTES: usize = 64 * 1024;
 
 /// The beginning and the end of a text that may be endless.
 #[derive(Debug, Default)]
-pub(super) struct Output {
-    head: Text,
-    tail: Text,
-    left_out: Size,
+pub(super) struct OutputBuffer {
+    head: CountedText,
+    tail: CountedText,
+    left_out: OmittedSize,
     /// The first bytes of a character whose rest has not arrived.
     incomplete: Vec<u8>,
     /// Who is told of the beginning as it comes.
@@ -22,20 +22,20 @@ pub(super) struct Output {
 }
 
 #[derive(Debug, Default)]
-struct Text {
+struct CountedText {
     text: String,
     chars: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Size {
+struct OmittedSize {
     bytes: usize,
     chars: usize,
 }
 
-impl Output {
+impl OutputBuffer {
     /// Nothing yet; what is kept of the beginning is told as it comes.
-    pub(super) fn told_to(live: Option<Sender<String>>) -> Self {
+    pub(super) fn with_live_output(live: Option<Sender<String>>) -> Self {
         Self {
             live,
             ..Self::default()
@@ -105,7 +105,7 @@ impl Output {
     fn add(&mut self, text: &str) {
         // Once something is in the tail, the head is closed, full or not.
         let room = if self.tail.chars == 0 {
-            KEPT.saturating_sub(self.head.text.len())
+            MAX_KEPT_BYTES.saturating_sub(self.head.text.len())
         } else {
             0
         };
@@ -118,7 +118,7 @@ impl Output {
             self.live = Some(live);
         }
         self.tail.push(rest);
-        if self.tail.text.len() > KEPT + MARGIN {
+        if self.tail.text.len() > MAX_KEPT_BYTES + TRIM_MARGIN_BYTES {
             self.cut_tail();
         }
     }
@@ -127,7 +127,7 @@ impl Output {
         let excess = self
             .tail
             .text
-            .ceil_char_boundary(self.tail.text.len().saturating_sub(KEPT));
+            .ceil_char_boundary(self.tail.text.len().saturating_sub(MAX_KEPT_BYTES));
         let cut = self.tail.text.drain(..excess);
         let chars = cut.as_str().chars().count();
         drop(cut);
@@ -137,7 +137,7 @@ impl Output {
     }
 }
 
-impl Text {
+impl CountedText {
     fn push(&mut self, text: &str) {
         self.text.push_str(text);
         self.chars += text.chars().count();

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use bub_sandbox::{KILL, NAME, SUBCOMMAND, TERMINATE};
+use bub_sandbox::{KILL, PROCESS_NAME, SUBCOMMAND, TERMINATE};
 use rustix::process::{Pid, Signal};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
@@ -22,7 +22,7 @@ use tokio::{
 };
 
 /// How often a group without a supervisor is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How a command's shell ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Exit {
 }
 
 /// What is started, and how.
-pub(super) struct Start<'a> {
+pub(super) struct SpawnRequest<'a> {
     pub(super) launcher: Option<&'a Path>,
     pub(super) shell: PathBuf,
     pub(super) command: &'a str,
@@ -57,13 +57,13 @@ pub(super) struct Start<'a> {
 
 /// A command that runs: its end, the means to end it, its output.
 pub(super) struct Process {
-    pub(super) watch: Watch,
-    pub(super) reins: Reins,
+    pub(super) watch: ProcessWatcher,
+    pub(super) control: ProcessControl,
     pub(super) output: Receiver,
 }
 
 /// Learns what becomes of a command.
-pub(super) struct Watch {
+pub(super) struct ProcessWatcher {
     child: Child,
     /// Not known of a command that killed its supervisor at once.
     group: Option<Pid>,
@@ -71,12 +71,12 @@ pub(super) struct Watch {
 }
 
 /// Ends a command. Dropped, it ends it at once: so does the closed socket.
-pub(super) enum Reins {
+pub(super) enum ProcessControl {
     Supervised(OwnedWriteHalf),
     Direct(Option<Pid>),
 }
 
-impl Start<'_> {
+impl SpawnRequest<'_> {
     pub(super) async fn start(self) -> io::Result<Process> {
         let (reader, writer) = io::pipe()?;
         let output = Receiver::from_owned_fd(OwnedFd::from(reader))?;
@@ -102,21 +102,21 @@ impl Start<'_> {
             let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
             let group =
                 group.ok_or_else(|| io::Error::other("the system gave the process no number"))?;
-            let watch = Watch {
+            let watch = ProcessWatcher {
                 child,
                 group: Some(group),
                 reports: None,
             };
             return Ok(Process {
                 watch,
-                reins: Reins::Direct(Some(group)),
+                control: ProcessControl::Direct(Some(group)),
                 output,
             });
         }
         let (own, theirs) = StdStream::pair()?;
         own.set_nonblocking(true)?;
         command
-            .arg0(NAME)
+            .arg0(PROCESS_NAME)
             .arg(SUBCOMMAND)
             .arg(self.shell)
             .arg(self.command)
@@ -130,26 +130,26 @@ impl Start<'_> {
         let group = first
             .strip_prefix("started ")
             .and_then(|group| Pid::from_raw(group.parse().ok()?));
-        let mut watch = Watch {
+        let mut watch = ProcessWatcher {
             child,
             group,
             reports: Some(reports),
         };
-        if group.is_none() && !watch.lost().await {
-            let why = first
+        if group.is_none() && !watch.handle_supervisor_loss().await {
+            let reason = first
                 .strip_prefix("failed ")
                 .unwrap_or("its supervisor ended");
-            return Err(io::Error::other(why.to_owned()));
+            return Err(io::Error::other(reason.to_owned()));
         }
         Ok(Process {
             watch,
-            reins: Reins::Supervised(orders),
+            control: ProcessControl::Supervised(orders),
             output,
         })
     }
 }
 
-impl Watch {
+impl ProcessWatcher {
     /// Waits for the shell's end, and says whether it was surely the last process.
     pub(super) async fn exited(&mut self) -> (Exit, bool) {
         let killed = Exit::Signal(Signal::KILL.as_raw());
@@ -160,12 +160,12 @@ impl Watch {
         if let Some(exit) = report.as_deref().and_then(Exit::from_report) {
             return exit;
         }
-        self.lost().await;
+        self.handle_supervisor_loss().await;
         (Exit::Unwatched, false)
     }
 
     /// The supervisor is gone too early: what it watched is not to run unwatched. Whether somebody killed it.
-    async fn lost(&mut self) -> bool {
+    async fn handle_supervisor_loss(&mut self) -> bool {
         if let Some(group) = self.group {
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
@@ -184,7 +184,7 @@ impl Watch {
     }
 
     /// Waits until no process of the command is left.
-    pub(super) async fn gone(&mut self) {
+    pub(super) async fn wait_gone(&mut self) {
         match &mut self.reports {
             Some(reports) => {
                 while let Ok(Some(_)) = reports.next_line().await {}
@@ -195,14 +195,14 @@ impl Watch {
                     .group
                     .is_some_and(|group| rustix::process::test_kill_process_group(group).is_ok())
                 {
-                    tokio::time::sleep(LOOK_AGAIN).await;
+                    tokio::time::sleep(GROUP_POLL_INTERVAL).await;
                 }
             }
         }
     }
 }
 
-impl Reins {
+impl ProcessControl {
     pub(super) fn terminate(&self) {
         self.send(TERMINATE, Signal::TERM);
     }
@@ -212,7 +212,7 @@ impl Reins {
     }
 
     /// No process is left, and the number of the group is free for others.
-    pub(super) fn let_go(mut self) {
+    pub(super) fn release(mut self) {
         if let Self::Direct(group) = &mut self {
             *group = None;
         }
@@ -231,7 +231,7 @@ impl Reins {
     }
 }
 
-impl Drop for Reins {
+impl Drop for ProcessControl {
     fn drop(&mut self) {
         if matches!(self, Self::Direct(_)) {
             self.kill();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Skill, SkillSource, Text, frontmatter};
+use super::{Skill, SkillSource, SkillText, frontmatter};
 
 const ALL: [(&str, &str); 3] = [
     ("gh", include_str!("bundled/gh/SKILL.md")),
@@ -20,7 +20,7 @@ pub(super) fn skills() -> Vec<Arc<Skill>> {
             name,
             SkillSource::Builtin,
             frontmatter,
-            Text::Builtin(text),
+            SkillText::Builtin(text),
         )))
     };
     ALL.into_iter().filter_map(read).collect()

@@ -6,17 +6,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{DIRECTORY, Problem, Skill, SkillSource, Skills, Text, frontmatter, scan};
+use super::{SKILLS_DIR, Skill, SkillProblem, SkillSource, SkillText, Skills, frontmatter, scan};
 
 impl Skills {
     /// The directory in which a workspace, or else the user, keeps skills.
     pub fn directory(&self, workspace: Option<&Path>) -> Option<PathBuf> {
         let base = workspace.or_else(|| self.settings.environment().user_home());
-        base.map(|base| base.join(DIRECTORY))
+        base.map(|base| base.join(SKILLS_DIR))
     }
 
     /// Reads the skill in a directory, or says what is wrong with it.
-    pub fn check(directory: &Path) -> Result<Skill, Problem> {
+    pub fn check(directory: &Path) -> Result<Skill, SkillProblem> {
         let file = directory.join(scan::SKILL_FILE);
         // `.` and links have the name of what they stand for.
         let full = directory
@@ -29,14 +29,18 @@ impl Skills {
                 &name,
                 SkillSource::Project,
                 frontmatter,
-                Text::File(file),
+                SkillText::File(file),
             )),
-            Err(reason) => Err(Problem { file, reason }),
+            Err(reason) => Err(SkillProblem { file, reason }),
         }
     }
 
     /// Writes the beginnings of a skill into a directory of skills. An existing one is never touched.
-    pub fn create(directory: &Path, name: &str, description: &str) -> Result<PathBuf, Problem> {
+    pub fn create(
+        directory: &Path,
+        name: &str,
+        description: &str,
+    ) -> Result<PathBuf, SkillProblem> {
         let home = directory.join(name);
         let file = home.join(scan::SKILL_FILE);
         let text = format!(
@@ -53,7 +57,7 @@ impl Skills {
             });
         match written {
             Ok(()) => Ok(file),
-            Err(reason) => Err(Problem { file, reason }),
+            Err(reason) => Err(SkillProblem { file, reason }),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-const LONGEST_NAME: usize = 64;
-const LONGEST_DESCRIPTION: usize = 1024;
+const MAX_NAME_CHARS: usize = 64;
+const MAX_DESCRIPTION_CHARS: usize = 1024;
 
 /// The valid frontmatter of a skill.
 #[derive(Debug)]
@@ -38,9 +38,9 @@ pub(super) fn read(text: &str, name: &str) -> Result<Frontmatter, String> {
         .collect();
     check_name(required(&fields, "name")?, name)?;
     let description = required(&fields, "description")?;
-    if description.chars().count() > LONGEST_DESCRIPTION {
+    if description.chars().count() > MAX_DESCRIPTION_CHARS {
         return Err(format!(
-            "`description` is longer than {LONGEST_DESCRIPTION} characters"
+            "`description` is longer than {MAX_DESCRIPTION_CHARS} characters"
         ));
     }
     Ok(Frontmatter {
@@ -69,8 +69,8 @@ pub(super) fn check_name(name: &str, directory: &str) -> Result<(), String> {
                 .bytes()
                 .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
     };
-    if name.chars().count() > LONGEST_NAME {
-        return Err(format!("`name` is longer than {LONGEST_NAME} characters"));
+    if name.chars().count() > MAX_NAME_CHARS {
+        return Err(format!("`name` is longer than {MAX_NAME_CHARS} characters"));
     }
     if !name.split('-').all(word) {
         return Err(format!(

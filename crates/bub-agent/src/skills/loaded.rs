@@ -26,7 +26,7 @@ pub(super) struct LoadedSkill {
 
 impl LoadedSkills {
     /// The skills that a turn with this state has loaded.
-    pub fn of(state: &State) -> Self {
+    pub fn from_state(state: &State) -> Self {
         Self(state.clone())
     }
 

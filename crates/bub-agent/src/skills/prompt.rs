@@ -15,7 +15,7 @@ impl Skills {
         allowed: Option<&[String]>,
         loaded: &LoadedSkills,
     ) -> String {
-        let found = self.found(workspace);
+        let found = self.workspace_skills(workspace);
         for problem in &found.scan.problems {
             self.warn_once(format!("not a usable skill: {problem}"));
         }
@@ -24,7 +24,7 @@ impl Skills {
         if skills.is_empty() {
             return String::new();
         }
-        let named = named(prompt, |name| {
+        let named = named_skills(prompt, |name| {
             skills
                 .iter()
                 .any(|skill| skill.name().eq_ignore_ascii_case(name))
@@ -59,7 +59,7 @@ pub(crate) fn is_allowed(name: &str, allowed: Option<&[String]>) -> bool {
 }
 
 /// The known names that stand in the text after a `$`. The end of a sentence is no part of a name.
-fn named(text: &str, is_known: impl Fn(&str) -> bool) -> Vec<&str> {
+fn named_skills(text: &str, is_known: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut names = Vec::new();
     for after in text.split('$').skip(1) {
         let end = after.find(|c: char| !matches!(c, '_' | '.' | '-') && !c.is_ascii_alphanumeric());

@@ -9,43 +9,43 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Problem, Skill, SkillSource, Text, frontmatter};
+use super::{Skill, SkillProblem, SkillSource, SkillText, frontmatter};
 
 pub(super) const SKILL_FILE: &str = "SKILL.md";
 
 /// Longer files are no notes for a model.
-const MOST_BYTES: u64 = 1024 * 1024;
+const MAX_SKILL_BYTES: u64 = 1024 * 1024;
 
 /// More directories are not looked at.
-const MOST_SKILLS: usize = 1000;
+const MAX_SKILLS: usize = 1000;
 
 /// A file changed less than this before it was read may change again without a trace in its times.
-const COARSEST_CLOCK: Duration = Duration::from_secs(2);
+const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
 /// The skills of some directories as they were at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// All that is valid, in the order of the roots and then of the names.
     pub(super) skills: Vec<Arc<Skill>>,
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<SkillProblem>,
     /// Everything that was looked at.
-    stamps: Vec<(PathBuf, Option<Stamp>)>,
+    stamps: Vec<(PathBuf, Option<FileStamp>)>,
     /// Whether a later change must show in the stamps.
     is_settled: bool,
 }
 
 impl Scan {
     /// Looks at every skill in the roots.
-    pub(super) fn of(roots: &[(PathBuf, SkillSource)]) -> Self {
+    pub(super) fn new(roots: &[(PathBuf, SkillSource)]) -> Self {
         let mut scan = Self::default();
         let start = SystemTime::now();
         for (root, source) in roots {
             scan.root(root, *source);
         }
-        let is_old = |stamp: &Stamp| {
+        let is_old = |stamp: &FileStamp| {
             start
                 .duration_since(stamp.modified)
-                .is_ok_and(|age| age > COARSEST_CLOCK)
+                .is_ok_and(|age| age > MTIME_GRANULARITY)
         };
         scan.is_settled = scan
             .stamps
@@ -61,16 +61,16 @@ impl Scan {
             && self
                 .stamps
                 .iter()
-                .all(|(path, stamp)| Stamp::of(path).0 == *stamp)
+                .all(|(path, stamp)| FileStamp::from_path(path).0 == *stamp)
     }
 
     fn root(&mut self, root: &Path, source: SkillSource) {
-        if !self.look(root).is_some_and(|found| found.is_dir()) {
+        if !self.read_metadata(root).is_some_and(|found| found.is_dir()) {
             return;
         }
         let names = fs::read_dir(root).and_then(|entries| {
             entries
-                .take(MOST_SKILLS + 1)
+                .take(MAX_SKILLS + 1)
                 .map(|entry| Ok(entry?.file_name()))
                 .collect::<io::Result<Vec<_>>>()
         });
@@ -78,10 +78,10 @@ impl Scan {
             Ok(names) => names,
             Err(error) => return self.problem(root, &format!("cannot be read: {error}")),
         };
-        if names.len() > MOST_SKILLS {
+        if names.len() > MAX_SKILLS {
             self.problem(
                 root,
-                &format!("has more than {MOST_SKILLS} entries; some are not looked at"),
+                &format!("has more than {MAX_SKILLS} entries; some are not looked at"),
             );
         }
         names.sort_unstable();
@@ -92,7 +92,11 @@ impl Scan {
 
     fn directory(&mut self, directory: &Path, name: &str, source: SkillSource) {
         let file = directory.join(SKILL_FILE);
-        if !self.look(directory).is_some_and(|found| found.is_dir()) || self.look(&file).is_none() {
+        if !self
+            .read_metadata(directory)
+            .is_some_and(|found| found.is_dir())
+            || self.read_metadata(&file).is_none()
+        {
             return;
         }
         let location = fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
@@ -106,7 +110,7 @@ impl Scan {
                     name,
                     source,
                     frontmatter,
-                    Text::File(location),
+                    SkillText::File(location),
                 )));
             }
             Err(reason) => self.problem(&file, &reason),
@@ -114,8 +118,8 @@ impl Scan {
     }
 
     /// Looks at a path and remembers what was there. What is there but cannot be looked at is a problem.
-    fn look(&mut self, path: &Path) -> Option<Metadata> {
-        let (stamp, found) = Stamp::of(path);
+    fn read_metadata(&mut self, path: &Path) -> Option<Metadata> {
+        let (stamp, found) = FileStamp::from_path(path);
         self.stamps.push((path.to_owned(), stamp));
         match found {
             Ok(found) => Some(found),
@@ -129,7 +133,7 @@ impl Scan {
     }
 
     fn problem(&mut self, file: &Path, reason: &str) {
-        self.problems.push(Problem {
+        self.problems.push(SkillProblem {
             file: file.to_owned(),
             reason: reason.to_owned(),
         });
@@ -163,11 +167,11 @@ fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("not a regular file"));
     }
     let mut bytes = Vec::new();
-    if found.len() > MOST_BYTES
+    if found.len() > MAX_SKILL_BYTES
         || File::open(file)?
-            .take(MOST_BYTES + 1)
+            .take(MAX_SKILL_BYTES + 1)
             .read_to_end(&mut bytes)? as u64
-            > MOST_BYTES
+            > MAX_SKILL_BYTES
     {
         return Err(io::Error::other("larger than 1 MiB"));
     }
@@ -176,15 +180,15 @@ fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {
 
 /// What changes when a file or a directory does.
 #[derive(Debug, PartialEq)]
-struct Stamp {
+struct FileStamp {
     place: (u64, u64),
     size: u64,
     modified: SystemTime,
     changed: (i64, i64),
 }
 
-impl Stamp {
-    fn of(path: &Path) -> (Option<Self>, io::Result<Metadata>) {
+impl FileStamp {
+    fn from_path(path: &Path) -> (Option<Self>, io::Result<Metadata>) {
         let found = fs::metadata(path);
         let stamp = found.as_ref().ok().map(|found| Self {
             place: (found.dev(), found.ino()),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bub_settings::{Found, Settings};
+use bub_settings::{LookupValue, Settings};
 use serde_json::Value;
 
 use super::SkillSource;
@@ -58,8 +58,8 @@ impl Template<'_> {
 
     fn variable(&self, name: &str) -> Option<String> {
         match name {
-            "SKILL_DIR" => self.directory.map(shown),
-            "PYTHON" => Some(shown(self.python)),
+            "SKILL_DIR" => self.directory.map(display_path),
+            "PYTHON" => Some(display_path(self.python)),
             _ => None,
         }
     }
@@ -91,10 +91,10 @@ impl Template<'_> {
             }
         }
         let text = match self.settings.get_value(path) {
-            Ok(Found::Value(Value::Null)) | Err(_) => return String::new(),
-            Ok(Found::Value(Value::String(text))) => text,
-            Ok(Found::Value(value)) => value.to_string(),
-            Ok(Found::Secret(_)) => {
+            Ok(LookupValue::Value(Value::Null)) | Err(_) => return String::new(),
+            Ok(LookupValue::Value(Value::String(text))) => text,
+            Ok(LookupValue::Value(value)) => value.to_string(),
+            Ok(LookupValue::Secret(_)) => {
                 warn(format!(
                     "`${{config.{path}}}` is left empty, because it is secret"
                 ));
@@ -110,6 +110,6 @@ fn is_path(path: &str) -> bool {
         .all(|byte| matches!(byte, b'_' | b'.' | b'-') || byte.is_ascii_alphanumeric())
 }
 
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     path.display().to_string()
 }

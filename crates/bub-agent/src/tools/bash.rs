@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use bub_kernel::{Error, ErrorKind, Result, ToolCaller, ToolContext, tools};
 
 use crate::{
-    shell::{Exit, Request, Shell, Shells},
+    shell::{Exit, Shell, ShellRequest, Shells},
     skills::{LoadedSkills, Skills},
 };
 
@@ -42,13 +42,13 @@ impl BashTools {
         #[default(false)]
         background: bool,
     ) -> Result<String> {
-        let request = Request {
+        let request = ShellRequest {
             command: cmd,
             session: context.turn.session_id().clone(),
             directory: directory(context, cwd),
             granted: self
                 .skills
-                .granted_environment(&LoadedSkills::of(context.state())),
+                .granted_environment(&LoadedSkills::from_state(context.state())),
             live: context.live_output.clone().filter(|_| !background),
         };
         if background {
@@ -150,7 +150,11 @@ impl BashTools {
 }
 
 fn status(shell: &Shell) -> String {
-    let status = if shell.is_over() { "exited" } else { "running" };
+    let status = if shell.is_finished() {
+        "exited"
+    } else {
+        "running"
+    };
     let code = shell
         .exit()
         .map_or_else(|| "null".to_owned(), |exit| exit.code().to_string());

@@ -41,7 +41,7 @@ impl FileTools {
         let workspace = context.state().get_str("_runtime_workspace");
         let workspace = workspace.as_deref().map(Path::new);
         let path = path::absolute(path, workspace, home)?;
-        let confine = self.agent.policy().confines(context.turn.sender());
+        let confine = self.agent.policy().confines_files(context.turn.sender());
         resolve(&path, workspace, confine)
     }
 }
@@ -101,11 +101,11 @@ impl FileTools {
         all: bool,
     ) -> Result<String> {
         // Two edits of one file at a time must not undo each other.
-        static EDITING: Mutex<()> = Mutex::new(());
+        static EDIT_LOCK: Mutex<()> = Mutex::new(());
         let file = self.find(context, &path)?;
-        let _one_at_a_time = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let metadata = regular(&file)?;
-        if metadata.len() > edit::MOST_BYTES {
+        if metadata.len() > edit::MAX_EDIT_BYTES {
             let problem = format!(
                 "{path} is too big to edit ({} bytes): use a program",
                 metadata.len()
@@ -116,7 +116,7 @@ impl FileTools {
         let start = usize::try_from(start).unwrap_or(0);
         let edited = edit::edit(
             &bytes,
-            &edit::Change {
+            &edit::EditRequest {
                 path: &path,
                 old: &old,
                 new: &new,

@@ -77,20 +77,20 @@ pub fn find<'a>(name: &str, tools: &'a [Arc<dyn Tool>]) -> Result<&'a Arc<dyn To
 }
 
 /// How alike a name must be to be suggested, and how many are.
-const ALIKE: f64 = 0.6;
-const MOST_SUGGESTIONS: usize = 3;
+const MIN_SIMILARITY: f64 = 0.6;
+const MAX_SUGGESTIONS: usize = 3;
 
 /// What a model is told that called a tool that does not exist.
 fn guidance(name: &str, known: &[String]) -> String {
     let plain = name.to_lowercase().replace('.', "_");
     let likeness = |known: &str| strsim::normalized_damerau_levenshtein(&plain, known);
     let mut alike: Vec<_> = known.iter().map(|known| (likeness(known), known)).collect();
-    alike.retain(|(likeness, _)| *likeness >= ALIKE);
+    alike.retain(|(likeness, _)| *likeness >= MIN_SIMILARITY);
     alike.sort_by(|one, other| other.0.total_cmp(&one.0));
     if !alike.is_empty() {
         let names: Vec<_> = alike
             .iter()
-            .take(MOST_SUGGESTIONS)
+            .take(MAX_SUGGESTIONS)
             .map(|(_, known)| known.as_str())
             .collect();
         let lines = names.join("\n- ");

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use bub_kernel::{
     Error, ErrorKind, ModelOptions, Result, Sender, SessionId, ToolContext, tape_error, tools,
 };
-use bub_tape::{Entry, Listing, TapeName};
+use bub_tape::{Entry, TapeListFilter, TapeName};
 use serde_json::json;
 
 use crate::{agent::Agent, sessions};
 
 /// What providers know.
-const EFFORTS: [&str; 8] = [
+const REASONING_EFFORTS: [&str; 8] = [
     "none", "minimal", "low", "medium", "high", "xhigh", "max", "auto",
 ];
 
 /// What stands for the configured model.
-const CONFIGURED: &str = "default";
+const DEFAULT_MODEL_WORD: &str = "default";
 
 /// The commands that change a session.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl SessionTools {
         model_id: String,
     ) -> Result<String> {
         let chosen = model_id.trim();
-        if chosen == CONFIGURED {
+        if chosen == DEFAULT_MODEL_WORD {
             context
                 .tape()
                 .event("model_switch", json!({"model": null}))
@@ -96,8 +96,8 @@ impl SessionTools {
         reasoning_effort: String,
     ) -> Result<String> {
         let chosen = reasoning_effort.trim();
-        if !EFFORTS.contains(&chosen) {
-            let known = EFFORTS.join(", ");
+        if !REASONING_EFFORTS.contains(&chosen) {
+            let known = REASONING_EFFORTS.join(", ");
             return Err(Error::invalid_input(format!(
                 "there is no reasoning effort `{chosen}`; there are: {known}"
             )));
@@ -133,7 +133,7 @@ impl SessionTools {
         let (mut found, mut others) = (Vec::new(), Vec::new());
         for name in tape
             .store()
-            .list(Listing::Sessions)
+            .list(TapeListFilter::Sessions)
             .await
             .map_err(tape_error)?
         {
@@ -143,7 +143,7 @@ impl SessionTools {
             };
             let is_here =
                 session.workspace.as_deref() == Some(context.turn.framework().workspace_text());
-            let is_own = sessions::chat_of(&session.session_id) == sessions::chat_of(current);
+            let is_own = sessions::chat_id_of(&session.session_id) == sessions::chat_id_of(current);
             let is_known = is_own
                 || (is_at_terminal(context) && session.channel == Some(Sender::terminal().channel));
             if is_here && is_known {
@@ -190,7 +190,7 @@ impl SessionTools {
             context.turn.session_id(),
             SessionId::from(session_id.trim()),
         );
-        if sessions::chat_of(&wanted) != sessions::chat_of(old) {
+        if sessions::chat_id_of(&wanted) != sessions::chat_id_of(old) {
             let how = if is_at_terminal(context) {
                 format!("; `bub chat --session {wanted}` opens it")
             } else {
@@ -249,7 +249,7 @@ fn is_at_terminal(context: &ToolContext) -> bool {
 /// The tape of the chat's first session says which one is in use.
 async fn switch(context: &ToolContext, wanted: &SessionId) -> Result<()> {
     let turn = &context.turn;
-    let chat = sessions::chat_of(turn.session_id());
+    let chat = sessions::chat_id_of(turn.session_id());
     let name = TapeName::for_session(turn.framework().workspace_text(), chat);
     let data = json!({"session_id": wanted});
     let event = Entry::event(sessions::SESSION_SWITCH_EVENT, Some(data)).outside_context();

@@ -54,7 +54,7 @@ impl SkillTools {
         let Some(skill) = skills.find(workspace.as_deref(), name) else {
             return "(no such skill)".to_owned();
         };
-        let body = skills.load(&skill, &LoadedSkills::of(state));
+        let body = skills.load(&skill, &LoadedSkills::from_state(state));
         let body = if body.is_empty() {
             "(no content)"
         } else {

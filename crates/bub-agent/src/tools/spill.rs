@@ -2,10 +2,10 @@
 
 use bub_kernel::{Error, Result, ToolContext, tool};
 
-use crate::spill::{self, Wanted};
+use crate::spill::{self, ChunkRange};
 
 /// At most so many chunks at once, so that reading needs no putting aside again.
-const MOST_CHUNKS: i64 = 4;
+const MAX_CHUNKS_PER_READ: i64 = 4;
 
 /// Reads tool output that was too long to show. Follow `next_cursor` until `complete` is true, or read from the end.
 #[tool(crate = bub_kernel, name = "spill.read", read_only)]
@@ -29,11 +29,11 @@ pub(crate) async fn spill_read(
     if count < 1 {
         return Err(Error::invalid_input("`count` must be >= 1."));
     }
-    let count = usize::try_from(count.min(MOST_CHUNKS)).unwrap_or(1);
+    let count = usize::try_from(count.min(MAX_CHUNKS_PER_READ)).unwrap_or(1);
     spill::read(
         context.tape(),
         handle.trim(),
-        &Wanted {
+        &ChunkRange {
             cursor,
             count,
             from_end,

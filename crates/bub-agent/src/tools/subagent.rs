@@ -6,14 +6,14 @@ use bub_kernel::{
     BoxFuture, Error, ModelStageEnd, ModelStream, Prompt, Result, SessionId, State, StreamEvent,
     Tool, ToolContext, ToolSpec, TurnTape, tape_error,
 };
-use bub_tape::{Entry, MergeBack, Span};
+use bub_tape::{Entry, EntryRange, MergeBack};
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 
 use crate::{
     agent::{Agent, AgentTask},
     skills::LoadedSkills,
-    toolbox::Toolbox,
+    tool_set::ToolSet,
     tools,
 };
 
@@ -154,7 +154,7 @@ async fn run(
     tape.record_prompt(&prompt, Vec::new()).await?;
     let task = AgentTask {
         turn: nested.clone(),
-        tools: Arc::new(Toolbox::of(toolset)),
+        tools: Arc::new(ToolSet::new(toolset)),
     };
     let said = collect(agent.run_task(task, prompt.clone()).await?).await;
     let end = ModelStageEnd {
@@ -177,14 +177,16 @@ async fn run(
     if let Some(fork) = fork {
         fork.finish().await.map_err(tape_error)?;
     }
-    Ok(said.shown())
+    Ok(said.to_display_string())
 }
 
 /// The model calls of a turn, as its tape has them.
 async fn runs_of(turn: &TurnTape) -> Result<Vec<Value>> {
     let tape = turn.tape();
     let mut runs = Vec::new();
-    let mut newest = tape.store().read(tape.name(), Span::ALL.newest_first());
+    let mut newest = tape
+        .store()
+        .read(tape.name(), EntryRange::ALL.newest_first());
     while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
         if Some(entry.id) == turn.prompt_id() {
             break;
@@ -216,7 +218,7 @@ fn state_for(state: &State, session_id: &SessionId) -> State {
     let own = state.detached();
     own.set("session_id", session_id);
     own.remove("_runtime_thread_id");
-    LoadedSkills::of(&own).clear();
+    LoadedSkills::from_state(&own).clear();
     own
 }
 
@@ -243,14 +245,14 @@ fn names(arguments: &Map<String, Value>, key: &str) -> Result<Option<Vec<String>
 }
 
 #[derive(Default)]
-struct Said {
+struct SubagentOutput {
     text: String,
     errors: Vec<String>,
     error: Option<Error>,
 }
 
-impl Said {
-    fn shown(&self) -> String {
+impl SubagentOutput {
+    fn to_display_string(&self) -> String {
         let errors = self.errors.iter().map(|error| format!("[Error: {error}]"));
         let parts = std::iter::once(self.text.clone())
             .filter(|text| !text.is_empty())
@@ -259,8 +261,8 @@ impl Said {
     }
 }
 
-async fn collect(mut stream: ModelStream) -> Said {
-    let mut said = Said::default();
+async fn collect(mut stream: ModelStream) -> SubagentOutput {
+    let mut said = SubagentOutput::default();
     while let Some(event) = stream.next().await {
         match event {
             Ok(StreamEvent::Text(delta)) => said.text.push_str(&delta),

@@ -1,10 +1,10 @@
 //! `tape.info`, `tape.search`, `tape.anchors`: looking back at the session.
 
 use bub_kernel::{Result, StepRequest, ToolContext, tape_error, tool};
-use bub_tape::{AnchorSearch, DateRange, Hit, Kind, Query, SEARCH_MARKER, Search};
+use bub_tape::{AnchorQuery, DateRange, EntryKind, Query, SEARCH_MARKER, Search, SearchHit};
 use serde_json::json;
 
-const SHOWN_ANCHORS: usize = 20;
+const MAX_SHOWN_ANCHORS: usize = 20;
 
 /// Shows how long the session's tape is, where its last anchor stands, and how many tokens the last model call took.
 #[tool(crate = bub_kernel, name = "tape.info", read_only)]
@@ -56,10 +56,10 @@ pub async fn tape_search(
     #[default(vec!["message".to_owned(), "tool_result".to_owned()])]
     kinds: Vec<String>,
 ) -> Result<String> {
-    let kinds = kinds.iter().map(|kind| Kind::from(kind.trim()));
+    let kinds = kinds.iter().map(|kind| EntryKind::from(kind.trim()));
     let dates = DateRange {
-        start: given(start),
-        end: given(end),
+        start: non_empty(start),
+        end: non_empty(end),
     };
     let within = Query {
         dates,
@@ -131,7 +131,7 @@ pub(crate) async fn tape_handoff(
 pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
     let marks = context
         .tape()
-        .marks(AnchorSearch::Latest(SHOWN_ANCHORS))
+        .marks(AnchorQuery::Latest(MAX_SHOWN_ANCHORS))
         .await?;
     if marks.is_empty() {
         return Ok("(no anchors)".to_owned());
@@ -144,12 +144,12 @@ pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
 }
 
 /// One match: the text around it, not the whole entry, which the next search would find again.
-fn line(hit: &Hit) -> String {
+fn line(hit: &SearchHit) -> String {
     json!({"date": hit.entry.date, "content": hit.snippet, "id": hit.entry.id}).to_string()
 }
 
 /// Models fill in empty text for what they do not mean.
-fn given(date: Option<String>) -> Option<String> {
+fn non_empty(date: Option<String>) -> Option<String> {
     date.map(|date| date.trim().to_owned())
         .filter(|date| !date.is_empty())
 }

@@ -3,17 +3,17 @@
 use bub_kernel::{Result, tools};
 use serde_json::{Map, Value};
 
-use crate::web::Web;
+use crate::web::WebClient;
 
 /// The tool that reads web pages.
 #[derive(Debug)]
 pub struct WebTools {
-    web: Web,
+    web: WebClient,
 }
 
 impl WebTools {
     /// A tool that fetches with this client.
-    pub fn new(web: Web) -> Self {
+    pub fn new(web: WebClient) -> Self {
         Self { web }
     }
 }

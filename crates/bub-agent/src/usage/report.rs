@@ -3,16 +3,16 @@
 use std::{collections::BTreeMap, pin::pin};
 
 use bub_kernel::{Error, Result, tape_error};
-use bub_model::Catalogue;
-use bub_tape::{Listing, Span, TapeStore};
+use bub_model::Catalog;
+use bub_tape::{EntryRange, TapeListFilter, TapeStore};
 use futures_util::TryStreamExt as _;
 use jiff::{Timestamp, civil::Date, tz::TimeZone};
 
-use super::{Tokens, calls};
+use super::{TokenCounts, calls};
 
 /// What makes a row of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum GroupBy {
     /// A session.
     Session,
     /// A model.
@@ -23,21 +23,21 @@ pub enum By {
 
 /// What belongs together.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Row {
+pub struct UsageRow {
     /// The session, the model, or the day.
     pub name: String,
     /// How many calls there were.
     pub calls: u64,
     /// Their tokens.
-    pub tokens: Tokens,
+    pub tokens: TokenCounts,
     /// What the calls of known price cost, in US dollars.
     pub cost: f64,
     /// How many calls had a price that nobody knows.
     pub unpriced: u64,
 }
 
-impl Row {
-    fn add(&mut self, tokens: Tokens, cost: Option<f64>) {
+impl UsageRow {
+    fn add(&mut self, tokens: TokenCounts, cost: Option<f64>) {
         self.calls += 1;
         self.tokens += tokens;
         self.cost += cost.unwrap_or_default();
@@ -49,17 +49,25 @@ impl Row {
 /// read are named and left out.
 pub async fn report(
     store: &dyn TapeStore,
-    catalogue: &Catalogue,
-    by: By,
+    catalogue: &Catalog,
+    by: GroupBy,
     since: Option<&str>,
-) -> Result<(Vec<Row>, Row, Vec<String>)> {
+) -> Result<(Vec<UsageRow>, UsageRow, Vec<String>)> {
     let zone = TimeZone::system();
     let since = since
         .map(|day| start_of(day, &zone))
         .transpose()?
         .unwrap_or(Timestamp::MIN);
-    let (mut rows, mut sum, mut unread) = (BTreeMap::<_, Row>::new(), Row::default(), Vec::new());
-    for tape in store.list(Listing::Sessions).await.map_err(tape_error)? {
+    let (mut rows, mut sum, mut unread) = (
+        BTreeMap::<_, UsageRow>::new(),
+        UsageRow::default(),
+        Vec::new(),
+    );
+    for tape in store
+        .list(TapeListFilter::Sessions)
+        .await
+        .map_err(tape_error)?
+    {
         let summary = match store.summary(&tape).await {
             Ok(summary) => summary,
             Err(error) => {
@@ -70,7 +78,7 @@ pub async fn report(
         let session = summary
             .session
             .map_or_else(|| tape.as_str().to_owned(), |session| session.session_id);
-        let mut calls = pin!(calls(store, &tape, Span::ALL));
+        let mut calls = pin!(calls(store, &tape, EntryRange::ALL));
         loop {
             let call = match calls.try_next().await {
                 Ok(Some(call)) => call,
@@ -85,9 +93,9 @@ pub async fn report(
             }
             // Sessions of different workspaces may have the same id.
             let (key, name) = match by {
-                By::Session => (tape.as_str().to_owned(), session.clone()),
-                By::Model => (call.model.clone(), call.model.clone()),
-                By::Day => {
+                GroupBy::Session => (tape.as_str().to_owned(), session.clone()),
+                GroupBy::Model => (call.model.clone(), call.model.clone()),
+                GroupBy::Day => {
                     let day = call.at.to_zoned(zone.clone()).date().to_string();
                     (day.clone(), day)
                 }
@@ -95,9 +103,9 @@ pub async fn report(
             let price = call.model_id().and_then(|model| catalogue.price(&model));
             let cost = price.map(|price| call.tokens.cost(price));
             rows.entry((name.clone(), key))
-                .or_insert_with(|| Row {
+                .or_insert_with(|| UsageRow {
                     name,
-                    ..Row::default()
+                    ..UsageRow::default()
                 })
                 .add(call.tokens, cost);
             sum.add(call.tokens, cost);

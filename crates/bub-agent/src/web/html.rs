@@ -12,16 +12,16 @@ pub(super) enum Token<'a> {
 }
 
 /// Elements whose content is no markup.
-const RAW: [&str; 5] = ["script", "style", "textarea", "title", "xmp"];
+const RAW_TEXT_ELEMENTS: [&str; 5] = ["script", "style", "textarea", "title", "xmp"];
 
 /// Cuts a page.
-pub(super) struct Tokens<'a> {
+pub(super) struct HtmlTokenizer<'a> {
     rest: &'a str,
     /// Inside such an element: everything up to its closing tag is text.
     raw: Option<String>,
 }
 
-impl<'a> Tokens<'a> {
+impl<'a> HtmlTokenizer<'a> {
     pub(super) fn new(page: &'a str) -> Self {
         Self {
             rest: page,
@@ -29,7 +29,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    fn take(&mut self, length: usize) -> &'a str {
+    fn advance(&mut self, length: usize) -> &'a str {
         let (taken, rest) = self
             .rest
             .split_at_checked(length)
@@ -44,7 +44,7 @@ impl<'a> Tokens<'a> {
             .rest
             .find(end)
             .map_or(self.rest.len(), |at| at + end.len());
-        self.take(length);
+        self.advance(length);
     }
 
     /// The inside of a tag; a page that ends in it has no such tag.
@@ -67,8 +67,8 @@ impl<'a> Tokens<'a> {
             self.rest = "";
             return None;
         };
-        let inside = self.take(end);
-        self.take(1);
+        let inside = self.advance(end);
+        self.advance(1);
         Some(inside)
     }
 
@@ -80,11 +80,11 @@ impl<'a> Tokens<'a> {
                 && after.is_some_and(|after| after.eq_ignore_ascii_case(name.as_bytes()))
         };
         let end = memchr::memchr_iter(b'<', self.rest.as_bytes()).find(closes);
-        self.take(end.unwrap_or(self.rest.len()))
+        self.advance(end.unwrap_or(self.rest.len()))
     }
 }
 
-impl<'a> Iterator for Tokens<'a> {
+impl<'a> Iterator for HtmlTokenizer<'a> {
     type Item = Token<'a>;
 
     fn next(&mut self) -> Option<Token<'a>> {
@@ -96,23 +96,23 @@ impl<'a> Iterator for Tokens<'a> {
             let follows = after.as_mut().and_then(Iterator::next);
             match follows {
                 Some(b'!') if self.rest.starts_with("<!--") => {
-                    self.take(4);
+                    self.advance(4);
                     self.skip_past("-->");
                 }
                 Some(b'!') if self.rest.starts_with("<![CDATA[") => {
-                    self.take(9);
+                    self.advance(9);
                     let length = self.rest.find("]]>").unwrap_or(self.rest.len());
-                    return Some(Token::Text(self.take(length)));
+                    return Some(Token::Text(self.advance(length)));
                 }
                 Some(b'!' | b'?') => self.skip_past(">"),
                 Some(b'/') => {
-                    self.take(2);
+                    self.advance(2);
                     return Some(Token::Close(split_name(self.tag()?).0));
                 }
                 Some(byte) if byte.is_ascii_alphabetic() => {
-                    self.take(1);
+                    self.advance(1);
                     let (name, attributes) = split_name(self.tag()?);
-                    if RAW.contains(&name.as_str()) && !attributes.ends_with('/') {
+                    if RAW_TEXT_ELEMENTS.contains(&name.as_str()) && !attributes.ends_with('/') {
                         self.raw = Some(name.clone());
                     }
                     return Some(Token::Open(name, attributes));
@@ -123,7 +123,7 @@ impl<'a> Iterator for Tokens<'a> {
                     let bytes = self.rest.as_bytes().get(start..).unwrap_or_default();
                     let length =
                         memchr::memchr(b'<', bytes).map_or(self.rest.len(), |at| at + start);
-                    return Some(Token::Text(self.take(length)));
+                    return Some(Token::Text(self.advance(length)));
                 }
             }
         }
@@ -190,13 +190,13 @@ fn entity(name: &str) -> Option<char> {
         };
         return char::from_u32(code).filter(|c| *c != '\0');
     }
-    ENTITIES
+    NAMED_ENTITIES
         .iter()
         .find(|(known, _)| *known == name)
         .map(|(_, character)| *character)
 }
 
-static ENTITIES: &[(&str, char)] = &[
+static NAMED_ENTITIES: &[(&str, char)] = &[
     ("amp", '&'),
     ("lt", '<'),
     ("gt", '>'),

@@ -2,15 +2,15 @@
 
 use reqwest::Url;
 
-use super::html::{Token, Tokens, attribute, unescape};
+use super::html::{HtmlTokenizer, Token, attribute, unescape};
 
 /// Elements that are left out with all they hold.
-const DROPPED: [&str; 12] = [
+const SKIPPED_ELEMENTS: [&str; 12] = [
     "script", "style", "template", "svg", "iframe", "object", "canvas", "audio", "video", "select",
     "textarea", "math",
 ];
 /// Elements that stand on lines of their own.
-const BLOCKS: [&str; 22] = [
+const BLOCK_ELEMENTS: [&str; 22] = [
     "p",
     "div",
     "section",
@@ -35,13 +35,13 @@ const BLOCKS: [&str; 22] = [
     "center",
 ];
 /// Deeper than this, lists and quotes are indented no further.
-const DEEPEST: usize = 12;
+const MAX_INDENT_DEPTH: usize = 12;
 
 /// Turns a page into Markdown. Links become absolute.
 pub fn from_html(page: &str, base: &Url) -> String {
     let mut writer = Writer::new(base);
     let mut dropped: Option<(String, usize)> = None;
-    for token in Tokens::new(page) {
+    for token in HtmlTokenizer::new(page) {
         if let Some((name, depth)) = &mut dropped {
             match token {
                 Token::Open(own, attributes) if own == *name && !attributes.ends_with('/') => {
@@ -56,7 +56,7 @@ pub fn from_html(page: &str, base: &Url) -> String {
             continue;
         }
         match token {
-            Token::Open(name, attributes) if DROPPED.contains(&name.as_str()) => {
+            Token::Open(name, attributes) if SKIPPED_ELEMENTS.contains(&name.as_str()) => {
                 if !attributes.ends_with('/') {
                     dropped = Some((name, 1));
                 }
@@ -190,7 +190,7 @@ impl<'a> Writer<'a> {
                     self.space = true;
                 }
             }
-            name if BLOCKS.contains(&name) => {
+            name if BLOCK_ELEMENTS.contains(&name) => {
                 self.block(if matches!(name, "dt" | "dd" | "summary") {
                     1
                 } else {
@@ -230,7 +230,7 @@ impl<'a> Writer<'a> {
                 self.end_row();
                 self.block(2);
             }
-            name if BLOCKS.contains(&name) => {
+            name if BLOCK_ELEMENTS.contains(&name) => {
                 self.block(if matches!(name, "dt" | "dd" | "summary") {
                     1
                 } else {
@@ -297,7 +297,7 @@ impl<'a> Writer<'a> {
     }
 
     fn begin_line(&mut self) {
-        let depth = self.lists.len().min(DEEPEST);
+        let depth = self.lists.len().min(MAX_INDENT_DEPTH);
         self.begin_quote();
         if let Some(marker) = self.marker.take() {
             self.out.push_str(&"  ".repeat(depth.saturating_sub(1)));
@@ -308,7 +308,8 @@ impl<'a> Writer<'a> {
     }
 
     fn begin_quote(&mut self) {
-        self.out.push_str(&"> ".repeat(self.quotes.min(DEEPEST)));
+        self.out
+            .push_str(&"> ".repeat(self.quotes.min(MAX_INDENT_DEPTH)));
     }
 
     /// What follows begins on a new line; with 2, after an empty one.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use bub_kernel::{Error, ErrorKind, Result};
-use bub_model::Body;
+use bub_model::ResponseBody;
 use reqwest::{
     Response, Url,
     header::{CONTENT_LENGTH, CONTENT_TYPE},
@@ -12,12 +12,12 @@ use reqwest::{
 use super::{host, markdown};
 
 /// The most that is read of a page, unpacked.
-const LIMIT: usize = 2 * 1024 * 1024;
+const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
 /// The most that is read of an answer that is an error, and how much of it is shown.
-const ERROR_LIMIT: usize = 64 * 1024;
-const ERROR_CHARS: usize = 300;
+const MAX_ERROR_BYTES: usize = 64 * 1024;
+const MAX_ERROR_CHARS: usize = 300;
 /// Where a page may say how it is written.
-const HEAD: usize = 2048;
+const CHARSET_PROBE_BYTES: usize = 2048;
 
 /// Reads the answer; an error when it is no success, or not text.
 pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
@@ -34,9 +34,9 @@ pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
         return Err(not_text(url, &kind.essence, size));
     }
     let limit = if status.is_success() {
-        LIMIT
+        MAX_PAGE_BYTES
     } else {
-        ERROR_LIMIT
+        MAX_ERROR_BYTES
     };
     let (bytes, was_cut) = body(response, url, limit).await?;
     let Some((mut text, lost)) = kind.text_of(&bytes, url) else {
@@ -45,7 +45,7 @@ pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
     };
     if !status.is_success() {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let short: String = words.chars().take(ERROR_CHARS).collect();
+        let short: String = words.chars().take(MAX_ERROR_CHARS).collect();
         let what = if short.is_empty() {
             String::new()
         } else {
@@ -87,7 +87,7 @@ async fn body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u8>, b
             format!("the answer of {} broke off: {}", host(url), error.message),
         )
     };
-    let mut body = Body::new(response).map_err(failure)?;
+    let mut body = ResponseBody::new(response).map_err(failure)?;
     let mut bytes = Vec::new();
     while let Some(chunk) = body.chunk().await.map_err(failure)? {
         let room = limit - bytes.len();
@@ -233,7 +233,8 @@ fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
 
 /// What a page says about itself: `<meta charset=…>`, or the XML declaration.
 fn declared(bytes: &[u8]) -> Option<String> {
-    let head = String::from_utf8_lossy(bytes.get(..HEAD).unwrap_or(bytes)).to_ascii_lowercase();
+    let head = String::from_utf8_lossy(bytes.get(..CHARSET_PROBE_BYTES).unwrap_or(bytes))
+        .to_ascii_lowercase();
     let at = ["charset=", "encoding="]
         .iter()
         .find_map(|key| Some(head.find(key)? + key.len()))?;
@@ -252,8 +253,8 @@ fn declared(bytes: &[u8]) -> Option<String> {
 
 /// Windows-1252, which is what browsers read where Latin-1 is said.
 fn western(bytes: &[u8]) -> String {
-    const UPPER: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
-    let upper: Vec<char> = UPPER.chars().collect();
+    const WINDOWS_1252_HIGH: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
+    let upper: Vec<char> = WINDOWS_1252_HIGH.chars().collect();
     let read = |byte: &u8| {
         let special = byte
             .checked_sub(0x80)

@@ -13,7 +13,7 @@ use reqwest::{
     dns::{Addrs, Name, Resolve, Resolving},
 };
 
-use super::address::Allowed;
+use super::allowlist::PrivateAllowlist;
 
 /// Names that mean something only in a private network.
 const PRIVATE_DOMAINS: [&str; 9] = [
@@ -29,15 +29,15 @@ const PRIVATE_DOMAINS: [&str; 9] = [
 ];
 
 /// Looks up names.
-pub trait Lookup: Send + Sync {
+pub trait HostResolver: Send + Sync {
     /// The addresses of a host.
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
 }
 
 /// The resolver of the computer.
-pub(super) struct System;
+pub(super) struct SystemResolver;
 
-impl Lookup for System {
+impl HostResolver for SystemResolver {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
             Ok(tokio::net::lookup_host((host, 0))
@@ -50,15 +50,19 @@ impl Lookup for System {
 
 /// Lets through to the public internet, and to what is allowed beside it.
 #[derive(Clone)]
-pub(super) struct Guard {
-    allowed: Arc<Allowed>,
+pub(super) struct PublicResolver {
+    allowed: Arc<PrivateAllowlist>,
     /// The hosts of proxies: they are where the user says, private or not.
     proxies: Arc<[String]>,
-    lookup: Arc<dyn Lookup>,
+    lookup: Arc<dyn HostResolver>,
 }
 
-impl Guard {
-    pub(super) fn new(allowed: Allowed, proxies: Vec<String>, lookup: Arc<dyn Lookup>) -> Self {
+impl PublicResolver {
+    pub(super) fn new(
+        allowed: PrivateAllowlist,
+        proxies: Vec<String>,
+        lookup: Arc<dyn HostResolver>,
+    ) -> Self {
         Self {
             allowed: Arc::new(allowed),
             proxies: proxies.into(),
@@ -74,7 +78,7 @@ impl Guard {
             return if self.allowed.has_address(address) {
                 Ok(())
             } else {
-                Err(refused(host))
+                Err(private_address_error(host))
             };
         }
         if self.proxies.is_empty() {
@@ -84,17 +88,21 @@ impl Guard {
         let name = normal(host);
         match self.addresses(&name).await {
             // Behind a proxy names of the internet are often unknown; what sounds private is refused.
-            Err(Problem::Unknown(_)) if !sounds_private(&name) => Ok(()),
-            Err(_) => Err(refused(&name)),
+            Err(ResolveError::Unknown(_)) if !looks_private(&name) => Ok(()),
+            Err(_) => Err(private_address_error(&name)),
             Ok(_) => Ok(()),
         }
     }
 
     /// The addresses of a host, all of them allowed.
-    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, Problem> {
-        let found = self.lookup.lookup(name).await.map_err(Problem::Unknown)?;
+    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+        let found = self
+            .lookup
+            .lookup(name)
+            .await
+            .map_err(ResolveError::Unknown)?;
         if found.is_empty() {
-            return Err(Problem::Unknown(io::Error::new(
+            return Err(ResolveError::Unknown(io::Error::new(
                 io::ErrorKind::NotFound,
                 "the name has no address",
             )));
@@ -104,24 +112,28 @@ impl Guard {
         if self.allowed.has_name(name) || found.iter().all(fits) {
             Ok(found)
         } else {
-            Err(Problem::Private)
+            Err(ResolveError::Private)
         }
     }
 }
 
-impl Resolve for Guard {
+impl Resolve for PublicResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let name = normal(name.as_str());
         let guard = self.clone();
         Box::pin(async move {
             let found = if guard.proxies.contains(&name) {
-                guard.lookup.lookup(&name).await.map_err(Problem::Unknown)
+                guard
+                    .lookup
+                    .lookup(&name)
+                    .await
+                    .map_err(ResolveError::Unknown)
             } else {
                 guard.addresses(&name).await
             };
             let found = found.map_err(|problem| match problem {
-                Problem::Private => refused(&name),
-                Problem::Unknown(error) => Error::new(
+                ResolveError::Private => private_address_error(&name),
+                ResolveError::Unknown(error) => Error::new(
                     ErrorKind::Tool,
                     format!("the name cannot be looked up: {error}"),
                 ),
@@ -133,7 +145,7 @@ impl Resolve for Guard {
     }
 }
 
-enum Problem {
+enum ResolveError {
     Private,
     Unknown(io::Error),
 }
@@ -143,7 +155,7 @@ fn normal(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-fn sounds_private(name: &str) -> bool {
+fn looks_private(name: &str) -> bool {
     let is_in = |domain: &str| {
         name.strip_suffix(domain)
             .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -152,7 +164,7 @@ fn sounds_private(name: &str) -> bool {
 }
 
 /// Says nothing about the address: whoever asks need not know the inside of the network.
-fn refused(host: &str) -> Error {
+fn private_address_error(host: &str) -> Error {
     Error::new(
         ErrorKind::Tool,
         format!(

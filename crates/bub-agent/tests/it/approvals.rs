@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, sync::Mutex, time::Duration};
 
-use bub_agent::policy::{self, Approval, Decision, Policy, Question};
+use bub_agent::policy::{self, Approval, ApprovalOutcome, ApprovalParams, Policy};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, Approvals, CancellationToken, ChannelMessage, ErrorKind,
     Framework, Inbound, Result, Role, Sender, State, Turn, hooks,
@@ -40,7 +40,7 @@ impl Chat {
     }
 }
 
-struct Scene {
+struct ApprovalFixture {
     chat: Arc<Chat>,
     turn: Turn,
     cancel: CancellationToken,
@@ -54,7 +54,7 @@ impl bub_kernel::Plugin for Shared {
     }
 }
 
-impl Scene {
+impl ApprovalFixture {
     fn new(
         person: impl Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send + Sync + 'static,
     ) -> Self {
@@ -77,13 +77,13 @@ impl Scene {
         let rules = json!([{"tools": ["bash"], "action": "ask", "reason": "reviewed"}]).to_string();
         let policy = Policy::new(&settings(&[("BUB_POLICY_RULES", &rules)]));
         let (tool, arguments) = (tool("bash"), map(arguments));
-        let verdict = policy.decide(self.turn.sender(), &tool, &arguments);
+        let policy_decision = policy.decide(self.turn.sender(), &tool, &arguments);
         let redactor = Redactor::new();
         redactor.register(&bub_settings::Secret::from("correct-horse-battery"));
-        let question = Question {
+        let question = ApprovalParams {
             tool: &tool,
             arguments: &arguments,
-            verdict: &verdict,
+            policy_decision: &policy_decision,
             timeout: policy.approval_timeout(),
             redactor: &redactor,
         };
@@ -110,19 +110,19 @@ const GONE: &str = "there is no such request; it was answered or has expired";
 
 #[tokio::test(start_paused = true)]
 async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
-    let scene = Scene::new(|approvals, request| {
+    let fixture = ApprovalFixture::new(|approvals, request| {
         vec![approvals.answer(&request.id, &somebody(Role::Member), YES)]
     });
     let arguments =
         json!({"cmd": "curl -H correct-horse-battery x", "list": [{"a": "correct-horse-battery"}]});
-    let approval = scene.ask(arguments.clone()).await;
+    let approval = fixture.ask(arguments.clone()).await;
     assert_eq!(
         approval.event("c1"),
         json!({"tool": "bash", "call_id": "c1", "decision": "approved", "by": "chat:ada", "elapsed_ms": 0})
     );
-    approval.spend("bash", &map(arguments)).unwrap();
-    assert_eq!(scene.heard(), ["ok"]);
-    let shown = scene.chat.shown.lock().unwrap().pop().unwrap();
+    approval.consume("bash", &map(arguments)).unwrap();
+    assert_eq!(fixture.heard(), ["ok"]);
+    let shown = fixture.chat.shown.lock().unwrap().pop().unwrap();
     assert_eq!(
         Value::Object(shown.arguments),
         json!({"cmd": "curl -H *** x", "list": [{"a": "***"}]})
@@ -144,12 +144,12 @@ async fn a_no_is_a_no_with_its_reason() {
         (None, "the person who was asked said no"),
     ] {
         let no = ApprovalAnswer::Denied(reason);
-        let scene = Scene::new(move |approvals, request| {
+        let fixture = ApprovalFixture::new(move |approvals, request| {
             vec![approvals.answer(&request.id, &somebody(Role::Owner), no.clone())]
         });
-        let approval = scene.ask(json!({})).await;
-        assert_eq!(approval.decision, Decision::Denied);
-        let error = approval.spend("bash", &map(json!({}))).unwrap_err();
+        let approval = fixture.ask(json!({})).await;
+        assert_eq!(approval.decision, ApprovalOutcome::Denied);
+        let error = approval.consume("bash", &map(json!({}))).unwrap_err();
         assert_eq!(
             error.message(),
             format!("Tool 'bash' denied by policy: {told}")
@@ -219,20 +219,20 @@ async fn nobody_else_and_from_nowhere_else_can_answer() {
             (Sender::default(), other_chat),
         ]
     };
-    let scene = Scene::new(move |approvals, request| {
+    let fixture = ApprovalFixture::new(move |approvals, request| {
         strangers()
             .into_iter()
             .map(|(who, _)| approvals.answer(&request.id, &who, YES))
             .collect()
     });
-    let approval = scene.ask(json!({"cmd": "rm x"})).await;
-    let expected: Vec<_> = strangers().into_iter().map(|(_, why)| why).collect();
-    assert_eq!(scene.heard(), expected);
+    let approval = fixture.ask(json!({"cmd": "rm x"})).await;
+    let expected: Vec<_> = strangers().into_iter().map(|(_, cause)| cause).collect();
+    assert_eq!(fixture.heard(), expected);
     // None of them was heard, so the request waited until it expired.
-    assert_eq!(approval.decision, Decision::Expired);
+    assert_eq!(approval.decision, ApprovalOutcome::Expired);
     assert_eq!(approval.event("c")["by"], Value::Null);
     let told = approval
-        .spend("bash", &map(json!({"cmd": "rm x"})))
+        .consume("bash", &map(json!({"cmd": "rm x"})))
         .unwrap_err()
         .message()
         .to_owned();
@@ -246,7 +246,7 @@ async fn nobody_else_and_from_nowhere_else_can_answer() {
 async fn an_answer_counts_once_and_for_one_request() {
     let ids = Arc::new(Mutex::new(Vec::<String>::new()));
     let seen = Arc::clone(&ids);
-    let scene = Scene::new(move |approvals, request| {
+    let fixture = ApprovalFixture::new(move |approvals, request| {
         let ada = somebody(Role::Member);
         let mut ids = seen.lock().unwrap();
         // The answers of all earlier requests, replayed, and then, for the first one only, a right one twice.
@@ -263,20 +263,23 @@ async fn an_answer_counts_once_and_for_one_request() {
         ids.push(request.id.clone());
         outcomes
     });
-    let first = scene.ask(json!({"cmd": "ls"})).await;
+    let first = fixture.ask(json!({"cmd": "ls"})).await;
     assert_eq!(
-        (first.decision, scene.heard()),
-        (Decision::Approved, vec!["ok".to_owned(), GONE.to_owned()])
+        (first.decision, fixture.heard()),
+        (
+            ApprovalOutcome::Approved,
+            vec!["ok".to_owned(), GONE.to_owned()]
+        )
     );
-    let second = scene.ask(json!({"cmd": "ls"})).await;
+    let second = fixture.ask(json!({"cmd": "ls"})).await;
     assert_eq!(
-        (second.decision, scene.heard()),
-        (Decision::Expired, vec![GONE.to_owned()])
+        (second.decision, fixture.heard()),
+        (ApprovalOutcome::Expired, vec![GONE.to_owned()])
     );
     let ids = ids.lock().unwrap().clone();
     assert_ne!(ids[0], ids[1]);
     for id in ids.iter().map(String::as_str).chain(["", "x"]) {
-        let approvals = scene.turn.framework().approvals();
+        let approvals = fixture.turn.framework().approvals();
         let late = approvals.answer(id, &somebody(Role::Owner), YES);
         assert_eq!(late.unwrap_err().message().to_owned(), GONE);
     }
@@ -285,7 +288,7 @@ async fn an_answer_counts_once_and_for_one_request() {
 #[tokio::test(start_paused = true)]
 async fn an_approval_is_for_the_call_as_it_was_shown() {
     let yes = || {
-        Scene::new(|approvals, request| {
+        ApprovalFixture::new(|approvals, request| {
             vec![approvals.answer(&request.id, &somebody(Role::Member), YES)]
         })
     };
@@ -296,7 +299,7 @@ async fn an_approval_is_for_the_call_as_it_was_shown() {
     ] {
         let approval = yes().ask(json!({"cmd": "ls"})).await;
         let told = approval
-            .spend(name, &map(arguments))
+            .consume(name, &map(arguments))
             .unwrap_err()
             .message()
             .to_owned();
@@ -323,14 +326,14 @@ async fn when_nobody_can_be_asked_or_asking_fails_the_answer_is_no() {
             "the line is dead",
         ),
     ] {
-        let scene = Scene {
+        let fixture = ApprovalFixture {
             turn: turn(&builder.build(), somebody(Role::Member)),
-            ..Scene::new(|_, _| Vec::new())
+            ..ApprovalFixture::new(|_, _| Vec::new())
         };
-        let approval = scene.ask(json!({})).await;
-        assert_eq!(approval.decision, Decision::Failed);
+        let approval = fixture.ask(json!({})).await;
+        assert_eq!(approval.decision, ApprovalOutcome::Failed);
         let error = approval
-            .spend("bash", &map(json!({})))
+            .consume("bash", &map(json!({})))
             .unwrap_err()
             .message()
             .to_owned();
@@ -343,10 +346,10 @@ async fn when_nobody_can_be_asked_or_asking_fails_the_answer_is_no() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_turn_waits_for_nobody() {
-    let scene = Scene::new(|_, _| Vec::new());
-    scene.cancel.cancel();
+    let fixture = ApprovalFixture::new(|_, _| Vec::new());
+    fixture.cancel.cancel();
     assert_eq!(
-        scene.try_ask(json!({})).await.unwrap_err().kind(),
+        fixture.try_ask(json!({})).await.unwrap_err().kind(),
         ErrorKind::Cancelled
     );
 }
@@ -358,17 +361,18 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
     #[hooks(crate = bub_kernel)]
     impl Slow {
         async fn request_approval(&self) -> ApprovalAnswer {
-            tokio::time::sleep(bub_kernel::hooks::HOOK_TIME_LIMIT * 3).await;
+            tokio::time::sleep(bub_kernel::hooks::HOOK_TIMEOUT * 3).await;
             ApprovalAnswer::Approved
         }
     }
     let framework = Framework::builder().plugin("slow", Slow).build();
     let (tool, arguments, redactor) = (tool("bash"), map(json!({})), Redactor::new());
-    let verdict = Policy::new(&settings(&[])).decide(&Sender::terminal(), &tool, &arguments);
-    let question = Question {
+    let policy_decision =
+        Policy::new(&settings(&[])).decide(&Sender::terminal(), &tool, &arguments);
+    let question = ApprovalParams {
         tool: &tool,
         arguments: &arguments,
-        verdict: &verdict,
+        policy_decision: &policy_decision,
         timeout: Duration::from_hours(1),
         redactor: &redactor,
     };
@@ -378,6 +382,6 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
         .unwrap();
     assert_eq!(
         (asked.decision, asked.by.as_deref()),
-        (Decision::Approved, Some("plugin"))
+        (ApprovalOutcome::Approved, Some("plugin"))
     );
 }

@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::sections;
-use crate::skills::House;
+use crate::skills::SkillFixture;
 
-struct World {
+struct BashFixture {
     dir: TempDir,
     shells: Arc<Shells>,
     tools: Vec<Arc<dyn Tool>>,
     context: ToolContext,
 }
 
-impl World {
+impl BashFixture {
     fn new() -> Self {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("inner")).unwrap();
@@ -41,11 +41,11 @@ impl World {
     }
 
     fn with_skills(skills: Skills) -> Self {
-        let world = Self::new();
-        let tools = BashTools::new(Arc::clone(&world.shells), Arc::new(skills));
+        let fixture = Self::new();
+        let tools = BashTools::new(Arc::clone(&fixture.shells), Arc::new(skills));
         Self {
             tools: Arc::new(tools).tools(),
-            ..world
+            ..fixture
         }
     }
 
@@ -85,8 +85,8 @@ fn context(dir: &TempDir, session_id: &str) -> ToolContext {
 // H-112
 #[tokio::test]
 async fn a_command_that_succeeds_gives_its_output_trimmed() {
-    let world = World::new();
-    let workspace = world.dir.path().canonicalize().unwrap();
+    let fixture = BashFixture::new();
+    let workspace = fixture.dir.path().canonicalize().unwrap();
     let workspace = workspace.to_str().unwrap();
     let inner = format!("{workspace}/inner");
     let cases = [
@@ -102,7 +102,7 @@ async fn a_command_that_succeeds_gives_its_output_trimmed() {
     ];
     for (arguments, expected) in cases {
         assert_eq!(
-            world.bash(arguments.clone()).await.unwrap(),
+            fixture.bash(arguments.clone()).await.unwrap(),
             expected,
             "{arguments}"
         );
@@ -124,7 +124,7 @@ async fn a_command_that_fails_is_an_error_with_its_output() {
         ),
     ];
     for (command, expected) in cases {
-        let error = World::new()
+        let error = BashFixture::new()
             .bash(json!({"cmd": command}))
             .await
             .unwrap_err();
@@ -139,8 +139,8 @@ async fn a_command_that_fails_is_an_error_with_its_output() {
 // H-112, W-24
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_no_error_and_shows_what_it_printed() {
-    let world = World::new();
-    let result = world
+    let fixture = BashFixture::new();
+    let result = fixture
         .bash(json!({"cmd": "echo so far; sleep 9; true", "timeout_seconds": 1}))
         .await
         .unwrap();
@@ -148,7 +148,7 @@ async fn a_command_that_takes_too_long_is_no_error_and_shows_what_it_printed() {
         result,
         "command timed out after 1 seconds and was terminated\noutput:\nso far"
     );
-    let result = world
+    let result = fixture
         .bash(json!({"cmd": "exec sleep 9", "timeout_seconds": 1}))
         .await
         .unwrap();
@@ -156,7 +156,7 @@ async fn a_command_that_takes_too_long_is_no_error_and_shows_what_it_printed() {
         result,
         "command timed out after 1 seconds and was terminated"
     );
-    let error = world
+    let error = fixture
         .bash(json!({"cmd": "true", "timeout_seconds": 0}))
         .await
         .unwrap_err();
@@ -166,9 +166,9 @@ async fn a_command_that_takes_too_long_is_no_error_and_shows_what_it_printed() {
 // H-127: for a user a command that takes too long has failed.
 #[tokio::test]
 async fn to_a_user_a_command_that_takes_too_long_has_failed() {
-    let mut world = World::new();
-    world.context.caller = ToolCaller::User;
-    let error = world
+    let mut fixture = BashFixture::new();
+    fixture.context.caller = ToolCaller::User;
+    let error = fixture
         .bash(json!({"cmd": "echo so far; sleep 9; true", "timeout_seconds": 1}))
         .await
         .unwrap_err();
@@ -184,8 +184,8 @@ async fn to_a_user_a_command_that_takes_too_long_has_failed() {
 // W-24
 #[tokio::test]
 async fn what_a_command_left_running_is_named() {
-    let world = World::new();
-    let result = world
+    let fixture = BashFixture::new();
+    let result = fixture
         .bash(json!({"cmd": "sleep 99 & echo started"}))
         .await
         .unwrap();
@@ -197,7 +197,7 @@ async fn what_a_command_left_running_is_named() {
         .split(':')
         .next()
         .unwrap();
-    let killed = world
+    let killed = fixture
         .call("bash.kill", json!({"shell_id": id}))
         .await
         .unwrap();
@@ -207,10 +207,10 @@ async fn what_a_command_left_running_is_named() {
 // H-113, W-27
 #[tokio::test]
 async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
-    let world = World::new();
-    let id = world.background("echo 0123456789; exit 4").await;
+    let fixture = BashFixture::new();
+    let id = fixture.background("echo 0123456789; exit 4").await;
     assert!(id.len() == 13 && id.starts_with("bash-"), "{id}");
-    world.shells.find("s", &id).unwrap().over().await;
+    fixture.shells.find("s", &id).unwrap().wait_all().await;
     let pages = [
         (json!({}), "11\noutput:\n0123456789"),
         (json!({"limit": 4}), "4\noutput:\n0123"),
@@ -223,7 +223,7 @@ async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
         arguments["shell_id"] = id.as_str().into();
         let expected = format!("id: {id}\nstatus: exited\nexit_code: 4\nnext_offset: {page}");
         assert_eq!(
-            world.call("bash.output", arguments).await.unwrap(),
+            fixture.call("bash.output", arguments).await.unwrap(),
             expected
         );
     }
@@ -232,9 +232,9 @@ async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
 // H-113
 #[tokio::test]
 async fn a_background_shell_is_read_while_it_runs_and_killed() {
-    let world = World::new();
-    let id = world.background("sleep 99").await;
-    let read = world
+    let fixture = BashFixture::new();
+    let id = fixture.background("sleep 99").await;
+    let read = fixture
         .call("bash.output", json!({"shell_id": id}))
         .await
         .unwrap();
@@ -243,7 +243,7 @@ async fn a_background_shell_is_read_while_it_runs_and_killed() {
         format!("id: {id}\nstatus: running\nexit_code: null\nnext_offset: 0\noutput:\n(no output)")
     );
     for _ in 0..2 {
-        let killed = world
+        let killed = fixture
             .call("bash.kill", json!({"shell_id": id}))
             .await
             .unwrap();
@@ -254,12 +254,15 @@ async fn a_background_shell_is_read_while_it_runs_and_killed() {
 // H-113, W-38
 #[tokio::test]
 async fn shells_of_other_sessions_are_unknown() {
-    let mut world = World::new();
-    let id = world.background("sleep 99").await;
-    world.context = context(&world.dir, "other");
+    let mut fixture = BashFixture::new();
+    let id = fixture.background("sleep 99").await;
+    fixture.context = context(&fixture.dir, "other");
     for tool in ["bash.output", "bash.kill"] {
         for id in [id.as_str(), "bash-00000000", ""] {
-            let error = world.call(tool, json!({"shell_id": id})).await.unwrap_err();
+            let error = fixture
+                .call(tool, json!({"shell_id": id}))
+                .await
+                .unwrap_err();
             assert_eq!(error.message(), format!("unknown shell id: {id}"));
         }
     }
@@ -269,27 +272,31 @@ async fn shells_of_other_sessions_are_unknown() {
 #[tokio::test]
 async fn a_command_gets_the_variables_of_loaded_skills_only() {
     let text = "---\nname: mine\ndescription: d\nmetadata:\n  env: \"FOO\"\n---\nbody";
-    let house = House::with("skills: {env: {mine: [FOO]}}\n", &[("FOO", "foo-secret")]);
-    house.write(".agents/skills/mine/SKILL.md", text);
-    let skills = Skills::new(&house.settings);
-    let world = World::with_skills(house.skills);
+    let skill_fixture =
+        SkillFixture::with("skills: {env: {mine: [FOO]}}\n", &[("FOO", "foo-secret")]);
+    skill_fixture.write(".agents/skills/mine/SKILL.md", text);
+    let skills = Skills::new(&skill_fixture.settings);
+    let fixture = BashFixture::with_skills(skill_fixture.skills);
     let arguments = json!({"cmd": "echo $FOO"});
-    assert_eq!(world.bash(arguments.clone()).await.unwrap(), "(no output)");
+    assert_eq!(
+        fixture.bash(arguments.clone()).await.unwrap(),
+        "(no output)"
+    );
     let skill = skills.find(None, "mine").unwrap();
-    skills.load(&skill, &LoadedSkills::of(world.context.state()));
-    assert_eq!(world.bash(arguments.clone()).await.unwrap(), "foo-secret");
+    skills.load(&skill, &LoadedSkills::from_state(fixture.context.state()));
+    assert_eq!(fixture.bash(arguments.clone()).await.unwrap(), "foo-secret");
     // Another turn has loaded nothing.
-    let world = World {
-        context: context(&world.dir, "s"),
-        ..world
+    let fixture = BashFixture {
+        context: context(&fixture.dir, "s"),
+        ..fixture
     };
-    assert_eq!(world.bash(arguments).await.unwrap(), "(no output)");
+    assert_eq!(fixture.bash(arguments).await.unwrap(), "(no output)");
 }
 
 #[tokio::test]
 async fn a_call_that_is_cancelled_says_so() {
-    let world = World::new();
-    world.context.cancel.cancel();
-    let error = world.bash(json!({"cmd": "sleep 99"})).await.unwrap_err();
+    let fixture = BashFixture::new();
+    fixture.context.cancel.cancel();
+    let error = fixture.bash(json!({"cmd": "sleep 99"})).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bub_agent::command::{self, Command};
+use bub_agent::command::{self, CommaCommand};
 use bub_kernel::{Result, Tool, tool};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -23,15 +23,15 @@ fn tools() -> Vec<Arc<dyn Tool>> {
     vec![Arc::new(search()), Arc::new(help())]
 }
 
-fn parse(line: &str) -> Result<Command> {
+fn parse(line: &str) -> Result<CommaCommand> {
     command::parse(line, &tools())
 }
 
-fn call(name: &str, arguments: Value) -> Command {
+fn call(name: &str, arguments: Value) -> CommaCommand {
     let Value::Object(arguments) = arguments else {
         panic!("{arguments}")
     };
-    Command::Tool {
+    CommaCommand::Tool {
         name: name.to_owned(),
         arguments,
     }
@@ -82,7 +82,7 @@ fn what_names_no_tool_is_a_line_for_the_shell() {
     ] {
         assert_eq!(
             parse(line).unwrap(),
-            Command::Shell {
+            CommaCommand::Shell {
                 line: shell.to_owned()
             },
             "{line}"

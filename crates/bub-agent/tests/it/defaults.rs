@@ -12,7 +12,7 @@ use bub_kernel::{
 };
 use serde_json::json;
 
-use crate::harness::{Outbox, World, owned};
+use crate::harness::{AgentFixture, OutboxPlugin, owned};
 
 // S-27: builtin comes first, so a plugin registered later replaces any stage.
 #[tokio::test]
@@ -34,9 +34,9 @@ async fn a_later_plugin_replaces_any_default() {
         }
     }
 
-    let world = World::with_plugin("override", Override);
-    assert_eq!(&*world.framework.plugins()[0].name, "builtin");
-    let result = world
+    let fixture = AgentFixture::with_plugin("override", Override);
+    assert_eq!(&*fixture.framework.plugins()[0].name, "builtin");
+    let result = fixture
         .turn(Envelope::text("hi").with("session_id", "theirs"))
         .await
         .unwrap();
@@ -47,7 +47,7 @@ async fn a_later_plugin_replaces_any_default() {
 // S-28: used as it is when it is not blank, and not trimmed.
 #[tokio::test]
 async fn the_session_is_that_of_the_envelope_or_of_the_chat() {
-    let world = World::new();
+    let fixture = AgentFixture::new();
     let cases = [
         (
             json!({"session_id": " s 1 ", "channel": "c", "chat_id": "7"}),
@@ -63,7 +63,11 @@ async fn the_session_is_that_of_the_envelope_or_of_the_chat() {
     ];
     for (fields, expected) in cases {
         let mut inbound = Inbound::new(Envelope::normalize(fields.clone()));
-        world.framework.resolve_session(&mut inbound).await.unwrap();
+        fixture
+            .framework
+            .resolve_session(&mut inbound)
+            .await
+            .unwrap();
         assert_eq!(inbound.session_id().unwrap(), expected, "{fields}");
         assert_eq!(inbound.message.session_id().unwrap(), expected, "{fields}");
     }
@@ -72,12 +76,12 @@ async fn the_session_is_that_of_the_envelope_or_of_the_chat() {
 // S-29
 #[tokio::test]
 async fn the_state_is_seeded_with_session_agent_and_context() {
-    let world = World::new();
+    let fixture = AgentFixture::new();
     let message = ChannelMessage::new("s", "lab", "hi")
         .chat_id("7")
         .context("model", "acme:large")
         .context("thread_id", "t-1");
-    let turn = world.loaded(message).await;
+    let turn = fixture.loaded(message).await;
     let state = turn.state();
     assert_eq!(state.get_str("session_id").unwrap(), "s");
     assert_eq!(
@@ -88,7 +92,7 @@ async fn the_state_is_seeded_with_session_agent_and_context() {
     assert_eq!(state.get_str("_runtime_thread_id").unwrap(), "t-1");
     assert_eq!(state.get_str("_runtime_agent").unwrap(), "builtin");
 
-    let bare = world.loaded(Envelope::text("hi")).await;
+    let bare = fixture.loaded(Envelope::text("hi")).await;
     assert_eq!(bare.state().get("context"), None);
     assert_eq!(bare.state().get("model"), None);
 }
@@ -118,7 +122,10 @@ fn message_with(trace: &Trace) -> Inbound {
 #[tokio::test]
 async fn the_lifespan_spans_the_turn() {
     let trace = Trace::default();
-    World::new().turn(message_with(&trace)).await.unwrap();
+    AgentFixture::new()
+        .turn(message_with(&trace))
+        .await
+        .unwrap();
     assert_eq!(*trace.0.lock().unwrap(), ["enter", "exit"]);
 }
 
@@ -135,7 +142,7 @@ async fn the_lifespan_learns_of_the_failure() {
     }
 
     let trace = Trace::default();
-    World::with_plugin("failing", Failing)
+    AgentFixture::with_plugin("failing", Failing)
         .turn(message_with(&trace))
         .await
         .unwrap_err();
@@ -152,7 +159,7 @@ async fn the_reply_keeps_the_routing_of_the_message() {
         .chat_id("7")
         .output_channel("log")
         .kind("normal");
-    let result = World::echoing().turn(message).await.unwrap();
+    let result = AgentFixture::echoing().turn(message).await.unwrap();
     let [reply] = result.outbounds.as_slice() else {
         panic!("{:?}", result.outbounds)
     };
@@ -167,14 +174,14 @@ async fn the_reply_keeps_the_routing_of_the_message() {
 // S-34
 #[tokio::test]
 async fn dispatch_goes_to_the_bound_router() {
-    let world = World::echoing();
+    let fixture = AgentFixture::echoing();
     let message = Envelope::text("out");
     let sent = || async {
         let args = args::DispatchOutbound {
             message: &message,
             turn: None,
         };
-        world
+        fixture
             .framework
             .hooks()
             .call_many::<point::DispatchOutbound>(args)
@@ -182,8 +189,8 @@ async fn dispatch_goes_to_the_bound_router() {
             .unwrap()
     };
     assert_eq!(sent().await, [Some(false)]);
-    let outbox = Arc::new(Outbox::default());
-    world.framework.bind_router(Some(outbox.clone()));
+    let outbox = Arc::new(OutboxPlugin::default());
+    fixture.framework.bind_router(Some(outbox.clone()));
     assert_eq!(sent().await, [Some(true)]);
     assert_eq!(outbox.0.lock().unwrap()[0].content(), "out");
 }
@@ -201,13 +208,13 @@ async fn a_failure_is_told_on_the_inbound_channel() {
         }
     }
 
-    let world = World::with_plugin("failing", Failing);
-    let outbox = Arc::new(Outbox::default());
-    world.framework.bind_router(Some(outbox.clone()));
+    let fixture = AgentFixture::with_plugin("failing", Failing);
+    let outbox = Arc::new(OutboxPlugin::default());
+    fixture.framework.bind_router(Some(outbox.clone()));
     let message = || owned(ChannelMessage::new("s", "lab", "hi").chat_id("7"));
-    let (failed, outcome) = world.framework.process_turn(message()).await;
+    let (failed, outcome) = fixture.framework.process_turn(message()).await;
     outcome.unwrap_err();
-    let running = Turn::detached(&world.framework, message(), State::new());
+    let running = Turn::detached(&fixture.framework, message(), State::new());
     let half = Error::unknown("half");
     notify(&running, "run_model", &half).await;
     let sent = outbox.0.lock().unwrap();
@@ -260,12 +267,12 @@ async fn a_failure_is_told_when_the_tape_cannot_be_written() {
     }
 
     let breaking = Breaking::default();
-    let world = World::with_plugin("breaking", breaking.clone());
-    let tapes = world.dir.path().join("home/tapes");
+    let fixture = AgentFixture::with_plugin("breaking", breaking.clone());
+    let tapes = fixture.dir.path().join("home/tapes");
     breaking.0.set(tapes.clone()).unwrap();
-    let running = world.framework.running().await.unwrap();
-    let outbox = Arc::new(Outbox::default());
-    world.framework.bind_router(Some(outbox.clone()));
+    let running = fixture.framework.running().await.unwrap();
+    let outbox = Arc::new(OutboxPlugin::default());
+    fixture.framework.bind_router(Some(outbox.clone()));
     let message = || ChannelMessage::new("s", "lab", "hi").chat_id("7");
     let told = |text: &str| {
         let sent = std::mem::take(&mut *outbox.0.lock().unwrap());
@@ -282,14 +289,14 @@ async fn a_failure_is_told_when_the_tape_cannot_be_written() {
         (owned(message()), "/srv/tapes/x"),
     ] {
         let _ = std::fs::remove_file(&tapes);
-        world.turn(inbound).await.unwrap_err();
+        fixture.turn(inbound).await.unwrap_err();
         told(expected);
         assert!(tapes.is_file());
     }
     // Now the tape cannot be opened.
-    world.turn(message()).await.unwrap_err();
+    fixture.turn(message()).await.unwrap_err();
     told("something is not set up right; the log has the details");
-    world.turn(owned(message())).await.unwrap_err();
+    fixture.turn(owned(message())).await.unwrap_err();
     told(tapes.to_str().unwrap());
     running.close().await.unwrap();
 }
@@ -297,9 +304,9 @@ async fn a_failure_is_told_when_the_tape_cannot_be_written() {
 // L1: addresses and settings are for the owner; everybody else learns of what kind the failure was.
 #[tokio::test]
 async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
-    let world = World::new();
-    let outbox = Arc::new(Outbox::default());
-    world.framework.bind_router(Some(outbox.clone()));
+    let fixture = AgentFixture::new();
+    let outbox = Arc::new(OutboxPlugin::default());
+    fixture.framework.bind_router(Some(outbox.clone()));
     let cases = [
         (
             ErrorKind::Temporary,
@@ -334,7 +341,7 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
         let error = Error::new(kind, text);
         let message = || ChannelMessage::new("s", "lab", "hi").chat_id("7");
         for inbound in [message().into(), owned(message())] {
-            let turn = Turn::detached(&world.framework, inbound, State::new());
+            let turn = Turn::detached(&fixture.framework, inbound, State::new());
             notify(&turn, "x", &error).await;
         }
         let sent = std::mem::take(&mut *outbox.0.lock().unwrap());
@@ -353,9 +360,9 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
 // S-24: defaults of the error envelope, and none without a message.
 #[tokio::test]
 async fn an_error_without_an_address_goes_to_the_default_one() {
-    let world = World::new();
-    let outbox = Arc::new(Outbox::default());
-    world.framework.bind_router(Some(outbox.clone()));
+    let fixture = AgentFixture::new();
+    let outbox = Arc::new(OutboxPlugin::default());
+    fixture.framework.bind_router(Some(outbox.clone()));
     let error = Error::unknown("odd");
     let report = async |message: Option<&Envelope>| {
         let args = args::OnError {
@@ -364,7 +371,7 @@ async fn an_error_without_an_address_goes_to_the_default_one() {
             message,
             turn: None,
         };
-        world.framework.hooks().notify_error(args).await;
+        fixture.framework.hooks().notify_error(args).await;
     };
     report(None).await;
     assert!(outbox.0.lock().unwrap().is_empty());
@@ -378,21 +385,21 @@ async fn an_error_without_an_address_goes_to_the_default_one() {
 // S-35
 #[tokio::test]
 async fn the_system_prompt_ends_with_the_workspace_notes() {
-    let world = World::new();
-    let turn = world.loaded(Envelope::text("hi")).await;
+    let fixture = AgentFixture::new();
+    let turn = fixture.loaded(Envelope::text("hi")).await;
     let prompt = Prompt::from("hi");
-    let plain = world.framework.system_prompt(&prompt, &turn).unwrap();
+    let plain = fixture.framework.system_prompt(&prompt, &turn).unwrap();
     assert!(plain.contains("<general_instruction>"));
     std::fs::write(
-        world.dir.path().join("workspace/AGENTS.md"),
+        fixture.dir.path().join("workspace/AGENTS.md"),
         "\n Use tabs. \n",
     )
     .unwrap();
-    let with_notes = world.framework.system_prompt(&prompt, &turn).unwrap();
+    let with_notes = fixture.framework.system_prompt(&prompt, &turn).unwrap();
     assert_eq!(with_notes, format!("{plain}\n\nUse tabs."));
-    std::fs::write(world.dir.path().join("workspace/AGENTS.md"), b"caf\xe9").unwrap();
+    std::fs::write(fixture.dir.path().join("workspace/AGENTS.md"), b"caf\xe9").unwrap();
     assert!(
-        world
+        fixture
             .framework
             .system_prompt(&prompt, &turn)
             .unwrap()
@@ -403,7 +410,10 @@ async fn the_system_prompt_ends_with_the_workspace_notes() {
 // S-31 for now: without a model, the guide says so and what to do.
 #[tokio::test]
 async fn without_a_model_the_guide_answers_honestly() {
-    let result = World::new().turn(Envelope::text("hi")).await.unwrap();
+    let result = AgentFixture::new()
+        .turn(Envelope::text("hi"))
+        .await
+        .unwrap();
     assert!(
         result.model_output.starts_with("No model is configured"),
         "{}",
@@ -414,12 +424,12 @@ async fn without_a_model_the_guide_answers_honestly() {
 // W-58: overrides and state belong to the turn; the caller's state is untouched by another turn.
 #[tokio::test]
 async fn turns_do_not_share_state() {
-    let world = World::echoing();
-    let first = world
+    let fixture = AgentFixture::echoing();
+    let first = fixture
         .turn(ChannelMessage::new("a", "lab", "hi").context("model", "acme:large"))
         .await
         .unwrap();
-    let second = world
+    let second = fixture
         .turn(ChannelMessage::new("b", "lab", "hi"))
         .await
         .unwrap();

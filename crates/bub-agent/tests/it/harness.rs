@@ -2,20 +2,20 @@
 
 use std::sync::{Arc, Mutex};
 
-use bub_agent::{Builtin, BuiltinOptions};
+use bub_agent::{BuiltinAgent, BuiltinOptions};
 use bub_kernel::{
     BoxError, BoxFuture, Channel, ChannelRouter, Framework, FrameworkBuilder, Inbound, MessageId,
     Outbound, Plugin, Prompt, Result, Sender, SessionId, State, Turn, TurnResult, hooks,
 };
-use bub_settings::{Declared, Environment, Key, Loader, Secret, Section, Settings};
+use bub_settings::{AnySetting, Environment, Loader, Secret, Section, SettingKey, Settings};
 use tempfile::TempDir;
 
-pub(crate) struct World {
+pub(crate) struct AgentFixture {
     pub(crate) framework: Framework,
     pub(crate) dir: TempDir,
 }
 
-impl World {
+impl AgentFixture {
     pub(crate) fn new() -> Self {
         Self::with(|builder| builder)
     }
@@ -103,7 +103,7 @@ impl World {
 /// Adds the builtin plugin.
 pub(crate) fn with_builtin(builder: FrameworkBuilder) -> FrameworkBuilder {
     builder.plugin_with("builtin", |context| {
-        Ok::<_, BoxError>(Builtin::new(context, BuiltinOptions::default()))
+        Ok::<_, BoxError>(BuiltinAgent::new(context, BuiltinOptions::default()))
     })
 }
 
@@ -119,11 +119,12 @@ fn model_at(url: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-static TOKEN: Key<Option<Secret>> = Key::new("telegram.token", None, "A secret.");
-static PROXY: Key<Option<String>> = Key::new("telegram.proxy", None, "An address.").trusted();
-static ALLOW_USERS: Key<Option<Vec<String>>> =
-    Key::new("telegram.allow_users", None, "A policy.").trusted();
-static TELEGRAM: &[&dyn Declared] = &[&TOKEN, &PROXY, &ALLOW_USERS];
+static TOKEN: SettingKey<Option<Secret>> = SettingKey::new("telegram.token", None, "A secret.");
+static PROXY: SettingKey<Option<String>> =
+    SettingKey::new("telegram.proxy", None, "An address.").trusted();
+static ALLOW_USERS: SettingKey<Option<Vec<String>>> =
+    SettingKey::new("telegram.allow_users", None, "A policy.").trusted();
+static TELEGRAM: &[&dyn AnySetting] = &[&TOKEN, &PROXY, &ALLOW_USERS];
 
 /// The settings that the agent reads, those of the kernel and the models included, and those of a plugin.
 pub(crate) fn sections() -> impl Iterator<Item = Section> {
@@ -161,9 +162,9 @@ impl Echo {
 
 /// Keeps what was dispatched.
 #[derive(Default)]
-pub(crate) struct Outbox(pub(crate) Mutex<Vec<Outbound>>);
+pub(crate) struct OutboxPlugin(pub(crate) Mutex<Vec<Outbound>>);
 
-impl ChannelRouter for Outbox {
+impl ChannelRouter for OutboxPlugin {
     fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
         None
     }

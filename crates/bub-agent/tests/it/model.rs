@@ -1,33 +1,33 @@
 //! The builtin agent with a real model server behind it.
 
 use bub_kernel::{ChannelMessage, ErrorKind};
-use bub_tape::{Kind, Span};
-use bub_testkit::model::{Finish, ModelServer, Reply, Usage};
+use bub_tape::{EntryKind, EntryRange};
+use bub_testkit::model::{Finish, ModelServer, Reply, ReplyUsage};
 
-use crate::{harness::World, recording::tape_of};
+use crate::{harness::AgentFixture, recording::tape_of};
 
-fn world(server: &ModelServer) -> World {
-    World::asking(&server.url())
+fn fixture(server: &ModelServer) -> AgentFixture {
+    AgentFixture::asking(&server.url())
 }
 
 // S-31, W-8: the question is on the tape before the answer, and the next turn sees both.
 #[tokio::test]
 async fn a_model_answers_and_remembers() {
     let server = ModelServer::start();
-    server.script(Reply::deltas(["Hel", "lo"]).usage(Usage {
+    server.script(Reply::deltas(["Hel", "lo"]).usage(ReplyUsage {
         input: 10,
         output: 2,
-        ..Usage::default()
+        ..ReplyUsage::default()
     }));
     server.script(Reply::text("Again"));
-    let world = world(&server);
-    let running = world.framework.running().await.unwrap();
-    let first = world
+    let fixture = fixture(&server);
+    let running = fixture.framework.running().await.unwrap();
+    let first = fixture
         .turn(ChannelMessage::new("s", "lab", "first question"))
         .await
         .unwrap();
     assert_eq!(first.model_output, "Hello");
-    world
+    fixture
         .turn(ChannelMessage::new("s", "lab", "second question"))
         .await
         .unwrap();
@@ -58,7 +58,7 @@ async fn a_model_answers_and_remembers() {
             .ends_with("second question")
     );
 
-    let summary = tape_of(&world, "s").summary().await.unwrap();
+    let summary = tape_of(&fixture, "s").summary().await.unwrap();
     assert_eq!(summary.prompts.len(), 1, "the system prompt is stored once");
     running.close().await.unwrap();
 }
@@ -68,26 +68,29 @@ async fn a_model_answers_and_remembers() {
 async fn a_refused_call_fails_the_turn_and_is_recorded() {
     let server = ModelServer::start();
     server.otherwise(Reply::status(401).message("no such key"));
-    let world = world(&server);
-    let running = world.framework.running().await.unwrap();
-    let error = world
+    let fixture = fixture(&server);
+    let running = fixture.framework.running().await.unwrap();
+    let error = fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Provider);
     assert!(error.to_string().contains("no such key"), "{error}");
-    let entries = tape_of(&world, "s").entries(Span::ALL).await.unwrap();
+    let entries = tape_of(&fixture, "s")
+        .entries(EntryRange::ALL)
+        .await
+        .unwrap();
     let kinds: Vec<_> = entries
         .iter()
         .skip(2)
         .map(|entry| entry.kind.clone())
         .collect();
-    let (event, error) = (Kind::Event, Kind::Error);
+    let (event, error) = (EntryKind::Event, EntryKind::Error);
     assert_eq!(
         kinds,
         [
             event.clone(),
-            Kind::Message,
+            EntryKind::Message,
             event.clone(),
             event.clone(),
             error,
@@ -120,18 +123,18 @@ async fn an_answer_cut_off_by_its_limit_is_told() {
     );
     server.script(Reply::text("well"));
     let seen = std::sync::Arc::default();
-    let world = World::asking_with(
+    let fixture = AgentFixture::asking_with(
         &server.url(),
         "watching",
         Watching(std::sync::Arc::clone(&seen)),
     );
-    let result = world
+    let result = fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await
         .unwrap();
     assert_eq!(result.model_output, "The answer is");
     assert_eq!(
-        world
+        fixture
             .turn(ChannelMessage::new("s", "lab", "go on"))
             .await
             .unwrap()

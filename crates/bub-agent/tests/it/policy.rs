@@ -1,8 +1,8 @@
 //! What the policy says about calls, and who tries to get around it.
 
 use bub_agent::{
-    command::{self, Command},
-    policy::{Action, Policy, Verdict},
+    command::{self, CommaCommand},
+    policy::{Policy, PolicyAction, PolicyDecision},
 };
 use bub_kernel::{Envelope, Inbound, Role, Sender, ToolSpec};
 use bub_settings::{Environment, Loader, Settings};
@@ -54,7 +54,7 @@ pub(crate) fn map(value: Value) -> Map<String, Value> {
     map
 }
 
-fn decide(policy: &Policy, role: Role, name: &str, arguments: Value) -> Verdict {
+fn decide(policy: &Policy, role: Role, name: &str, arguments: Value) -> PolicyDecision {
     policy.decide(&somebody(role), &tool(name), &map(arguments))
 }
 
@@ -92,9 +92,9 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
     for name in harmless.iter().chain(&others) {
         let action = |role| decide(&policy, role, name, json!({})).action;
         let expected = if harmless.contains(name) {
-            Action::Allow
+            PolicyAction::Allow
         } else {
-            Action::Deny
+            PolicyAction::Deny
         };
         assert_eq!(
             (
@@ -102,7 +102,7 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
                 action(Role::Member),
                 action(Role::Guest)
             ),
-            (Action::Allow, expected, Action::Deny),
+            (PolicyAction::Allow, expected, PolicyAction::Deny),
             "{name}"
         );
     }
@@ -110,7 +110,7 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
         policy
             .decide(&Sender::terminal(), &tool("bash"), &Map::new())
             .action,
-        Action::Allow
+        PolicyAction::Allow
     );
     assert_eq!(Sender::default().role, Role::Guest);
 }
@@ -119,18 +119,18 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
 #[test]
 fn a_comma_command_of_a_guest_or_member_runs_nothing() {
     let policy = policy(&json!([]));
-    let Command::Shell { line } = command::parse(", rm -rf x", &[]).unwrap() else {
+    let CommaCommand::Shell { line } = command::parse(", rm -rf x", &[]).unwrap() else {
         panic!("no shell line")
     };
     for role in [Role::Guest, Role::Member] {
-        let verdict = decide(&policy, role, "bash", json!({"cmd": line}));
-        assert_eq!(verdict.action, Action::Deny);
-        let told = verdict.denial("bash").message().to_owned();
+        let policy_decision = decide(&policy, role, "bash", json!({"cmd": line}));
+        assert_eq!(policy_decision.action, PolicyAction::Deny);
+        let told = policy_decision.denial("bash").message().to_owned();
         assert!(told.starts_with("Tool 'bash' denied by policy: "), "{told}");
     }
     assert_eq!(
         decide(&policy, Role::Guest, "help", json!({})).action,
-        Action::Deny
+        PolicyAction::Deny
     );
 }
 
@@ -143,9 +143,9 @@ fn the_first_rule_that_fits_decides_and_says_so() {
         {"channels": ["other*"], "action": "deny"},
     ]));
     let check = |role, name, arguments, action, rule: &str| {
-        let verdict = decide(&policy, role, name, arguments);
+        let policy_decision = decide(&policy, role, name, arguments);
         assert_eq!(
-            (verdict.action, verdict.rule.as_str()),
+            (policy_decision.action, policy_decision.rule.as_str()),
             (action, rule),
             "{name}"
         );
@@ -154,38 +154,44 @@ fn the_first_rule_that_fits_decides_and_says_so() {
         Role::Member,
         "bash",
         json!({"cmd": "ls -la"}),
-        Action::Allow,
+        PolicyAction::Allow,
         "rule 1",
     );
     check(
         Role::Member,
         "bash",
         json!({"cmd": "rm x"}),
-        Action::Ask,
+        PolicyAction::Ask,
         "rule 2",
     );
     check(
         Role::Owner,
         "bash",
         json!({"cmd": "ls"}),
-        Action::Ask,
+        PolicyAction::Ask,
         "rule 2",
     );
-    check(Role::Owner, "fs.read", json!({}), Action::Deny, "rule 3");
+    check(
+        Role::Owner,
+        "fs.read",
+        json!({}),
+        PolicyAction::Deny,
+        "rule 3",
+    );
     check(
         Role::Member,
         "fs.read",
         json!({}),
-        Action::Allow,
+        PolicyAction::Allow,
         "members may use tools that only read",
     );
-    let verdict = decide(&policy, Role::Owner, "bash", json!({}));
+    let policy_decision = decide(&policy, Role::Owner, "bash", json!({}));
     assert_eq!(
-        verdict.reason.as_deref(),
+        policy_decision.reason.as_deref(),
         Some("shell commands are reviewed")
     );
     assert_eq!(
-        verdict.origin.to_string(),
+        policy_decision.origin.to_string(),
         "environment variable BUB_POLICY_RULES"
     );
     let elsewhere = Sender {
@@ -205,13 +211,13 @@ fn another_spelling_of_a_tool_is_the_same_tool() {
         for name in ["fs.read", "fs_read", "Fs.Read"] {
             assert_eq!(
                 decide(&policy, Role::Owner, name, json!({})).action,
-                Action::Deny,
+                PolicyAction::Deny,
                 "{pattern} {name}"
             );
         }
         assert_eq!(
             decide(&policy, Role::Owner, "xfs.reader", json!({})).action,
-            Action::Allow,
+            PolicyAction::Allow,
             "{pattern}"
         );
     }
@@ -231,7 +237,7 @@ fn an_allowed_command_cannot_bring_another() {
         "git log --format=%h,%s src/a_b.rs",
         "make && ls x",
     ] {
-        assert_eq!(action(json!(cmd)), Action::Allow, "{cmd}");
+        assert_eq!(action(json!(cmd)), PolicyAction::Allow, "{cmd}");
     }
     for cmd in [
         "git log; rm x",
@@ -263,7 +269,7 @@ fn an_allowed_command_cannot_bring_another() {
         "GIT log",
         "",
     ] {
-        assert_eq!(action(json!(cmd)), Action::Deny, "{cmd:?}");
+        assert_eq!(action(json!(cmd)), PolicyAction::Deny, "{cmd:?}");
     }
     for odd in [
         json!(["git log"]),
@@ -271,15 +277,15 @@ fn an_allowed_command_cannot_bring_another() {
         json!(null),
         json!(5),
     ] {
-        assert_eq!(action(odd.clone()), Action::Deny, "{odd}");
+        assert_eq!(action(odd.clone()), PolicyAction::Deny, "{odd}");
     }
     assert_eq!(
         decide(&policy, Role::Member, "bash", json!({})).action,
-        Action::Deny
+        PolicyAction::Deny
     );
     assert_eq!(
         decide(&policy, Role::Member, "bash", json!({"CMD": "git log"})).action,
-        Action::Deny
+        PolicyAction::Deny
     );
 }
 
@@ -296,9 +302,9 @@ fn an_allowed_path_cannot_climb_out() {
         )
         .action
     };
-    assert_eq!(action("notes/a/b.md"), Action::Allow);
+    assert_eq!(action("notes/a/b.md"), PolicyAction::Allow);
     for path in ["notes/../x", "notes/..", "/notes/x", "./notes/x"] {
-        assert_eq!(action(path), Action::Deny, "{path}");
+        assert_eq!(action(path), PolicyAction::Deny, "{path}");
     }
 }
 
@@ -314,9 +320,9 @@ fn a_forbidden_argument_is_found_wherever_it_hides() {
         json!(["rm -rf x"]),
         json!({"a": [{"b": "rm -rf"}]}),
     ] {
-        assert_eq!(action(cmd.clone()), Action::Deny, "{cmd}");
+        assert_eq!(action(cmd.clone()), PolicyAction::Deny, "{cmd}");
     }
-    assert_eq!(action(json!("ls")), Action::Allow);
+    assert_eq!(action(json!("ls")), PolicyAction::Allow);
 }
 
 // L7: what fails denies.
@@ -373,9 +379,9 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
                 && said.contains(problem),
             "{said}"
         );
-        let verdict = policy.decide(&Sender::terminal(), &tool("help"), &Map::new());
-        assert_eq!(verdict.action, Action::Deny, "{rules}");
-        let told = verdict.denial("help").message().to_owned();
+        let policy_decision = policy.decide(&Sender::terminal(), &tool("help"), &Map::new());
+        assert_eq!(policy_decision.action, PolicyAction::Deny, "{rules}");
+        let told = policy_decision.denial("help").message().to_owned();
         assert_eq!(
             told,
             "Tool 'help' denied by policy: the policy has a mistake, so nothing is allowed"
@@ -417,16 +423,17 @@ fn owners_are_known_by_channel_and_id() {
 // W-37
 #[test]
 fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
-    let confines =
-        |pairs: &[(&str, &str)], role| Policy::new(&settings(pairs)).confines(&somebody(role));
+    let confines = |pairs: &[(&str, &str)], role| {
+        Policy::new(&settings(pairs)).confines_files(&somebody(role))
+    };
     assert!(!confines(&[], Role::Owner));
     assert!(confines(&[], Role::Member) && confines(&[], Role::Guest));
     assert!(confines(&[("BUB_FS_CONFINE", "yes")], Role::Owner));
     let policy = Policy::new(&settings(&[]));
     let unknown = Inbound::from(Envelope::text("hi"));
     assert!(
-        policy.confines(&unknown.sender()),
+        policy.confines_files(&unknown.sender()),
         "nobody vouched for a sender, so none is trusted"
     );
-    assert!(!policy.confines(&Sender::terminal()));
+    assert!(!policy.confines_files(&Sender::terminal()));
 }

@@ -8,10 +8,10 @@ use bub_kernel::{
 };
 use serde_json::{Value, json};
 
-use crate::harness::World;
+use crate::harness::AgentFixture;
 
 async fn prompt_of(message: impl Into<Envelope>) -> Prompt {
-    let turn = World::new().loaded(message.into()).await;
+    let turn = AgentFixture::new().loaded(message.into()).await;
     turn.build_prompt_of(turn.message()).await.unwrap()
 }
 
@@ -43,10 +43,10 @@ async fn text_without_context_stays_as_it_is() {
 // S-30: a command is passed on untouched, media or not, and its reply is marked.
 #[tokio::test]
 async fn a_command_is_passed_on_as_typed() {
-    let image = MediaItem::at(MediaKind::Image, "image/png", "https://example.com/a.png");
+    let image = MediaItem::from_url(MediaKind::Image, "image/png", "https://example.com/a.png");
     let command = || ChannelMessage::new("s", "cli", ",help  me").media(image.clone());
     assert_eq!(prompt_of(command()).await, Prompt::from(",help  me"));
-    let result = World::echoing().turn(command()).await.unwrap();
+    let result = AgentFixture::echoing().turn(command()).await.unwrap();
     assert_eq!(result.outbounds[0].kind(), MessageKind::Command);
     // Only a leading comma makes a command.
     assert_ne!(
@@ -73,7 +73,7 @@ async fn media_become_parts_after_the_text() {
     let url = "https://example.com/a.png";
     let cases: Vec<(MediaItem, Option<Value>)> = vec![
         (
-            MediaItem::at(MediaKind::Image, "image/png", url),
+            MediaItem::from_url(MediaKind::Image, "image/png", url),
             Some(json!({"type": "image_url", "image_url": {"url": url}})),
         ),
         (
@@ -90,7 +90,7 @@ async fn media_become_parts_after_the_text() {
         ),
         // Remote sound, documents that are no text and what cannot be fetched are left out; of files the model is told.
         (
-            MediaItem::at(MediaKind::Audio, "audio/mpeg", "https://example.com/a.mp3"),
+            MediaItem::from_url(MediaKind::Audio, "audio/mpeg", "https://example.com/a.mp3"),
             None,
         ),
         (

@@ -6,20 +6,20 @@ use bub_kernel::{
     CancellationToken, ChannelMessage, Envelope, Error, Inbound, Prompt, Result, Stage, StatePatch,
     Turn, hooks,
 };
-use bub_tape::{Entry, Kind, Span, Tape, TapeName, ViewOptions, Wait};
+use bub_tape::{Entry, EntryKind, EntryRange, LeaseWait, Tape, TapeName, ViewOptions};
 
-use crate::harness::World;
+use crate::harness::AgentFixture;
 
-pub(crate) fn tape_of(world: &World, session_id: &str) -> Tape {
-    let workspace = world.framework.workspace().to_string_lossy().into_owned();
+pub(crate) fn tape_of(fixture: &AgentFixture, session_id: &str) -> Tape {
+    let workspace = fixture.framework.workspace().to_string_lossy().into_owned();
     Tape::new(
-        world.framework.tape_store().unwrap(),
+        fixture.framework.tape_store().unwrap(),
         TapeName::for_session(&workspace, session_id),
     )
 }
 
 async fn kinds(tape: &Tape) -> Vec<String> {
-    let entries = tape.entries(Span::ALL).await.unwrap();
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
     entries
         .iter()
         .map(|entry| {
@@ -33,13 +33,13 @@ async fn kinds(tape: &Tape) -> Vec<String> {
 // S-1: also when a plugin answered in place of the builtin agent.
 #[tokio::test]
 async fn a_turn_leaves_the_message_the_output_and_the_run() {
-    let world = World::echoing();
-    let running = world.framework.running().await.unwrap();
-    let result = world
+    let fixture = AgentFixture::echoing();
+    let running = fixture.framework.running().await.unwrap();
+    let result = fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await
         .unwrap();
-    let tape = tape_of(&world, "s");
+    let tape = tape_of(&fixture, "s");
     assert_eq!(
         kinds(&tape).await,
         [
@@ -51,7 +51,7 @@ async fn a_turn_leaves_the_message_the_output_and_the_run() {
             "event run"
         ]
     );
-    let entries = tape.entries(Span::ALL).await.unwrap();
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
     assert_eq!(entries[2].data().unwrap()["content"], "hi");
     assert_eq!(entries[3].payload["role"], "user");
     assert_eq!(entries[3].payload["content"], result.prompt.text());
@@ -72,17 +72,17 @@ async fn a_failed_turn_leaves_the_message_and_the_error() {
         }
     }
 
-    let world = World::with_plugin("failing", Failing);
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::with_plugin("failing", Failing);
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await
         .unwrap_err();
-    let tape = tape_of(&world, "s");
-    let entries = tape.entries(Span::ALL).await.unwrap();
+    let tape = tape_of(&fixture, "s");
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
     let error = entries
         .iter()
-        .find(|entry| entry.kind == Kind::Error)
+        .find(|entry| entry.kind == EntryKind::Error)
         .unwrap();
     assert_eq!(
         (&error.payload["kind"], &error.payload["message"]),
@@ -100,13 +100,13 @@ async fn a_failed_turn_leaves_the_message_and_the_error() {
 // W-71: a tape says whose it is.
 #[tokio::test]
 async fn the_tape_names_its_session() {
-    let world = World::echoing();
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::echoing();
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await
         .unwrap();
-    let session = tape_of(&world, "s")
+    let session = tape_of(&fixture, "s")
         .summary()
         .await
         .unwrap()
@@ -122,13 +122,14 @@ async fn the_tape_names_its_session() {
 // L4: turns of one session take turns; each finds the tape as the one before left it.
 #[tokio::test]
 async fn turns_of_one_session_do_not_overlap() {
-    let world = World::echoing();
-    let running = world.framework.running().await.unwrap();
-    let turns = (0..8).map(|n| world.turn(ChannelMessage::new("s", "lab", format!("message {n}"))));
+    let fixture = AgentFixture::echoing();
+    let running = fixture.framework.running().await.unwrap();
+    let turns =
+        (0..8).map(|n| fixture.turn(ChannelMessage::new("s", "lab", format!("message {n}"))));
     for turn in futures_util::future::join_all(turns).await {
         turn.unwrap();
     }
-    let kinds = kinds(&tape_of(&world, "s")).await;
+    let kinds = kinds(&tape_of(&fixture, "s")).await;
     assert_eq!(kinds.len(), 2 + 8 * 4);
     for turn in kinds[2..].chunks(4) {
         assert_eq!(
@@ -137,20 +138,20 @@ async fn turns_of_one_session_do_not_overlap() {
         );
     }
     // And the lease is free again.
-    drop(tape_of(&world, "s").lease(Wait::No).await.unwrap());
+    drop(tape_of(&fixture, "s").lease(LeaseWait::No).await.unwrap());
     running.close().await.unwrap();
 }
 
 // S-53: outside a running scope there is no store, and the turn still works.
 #[tokio::test]
 async fn without_a_scope_nothing_is_recorded() {
-    let world = World::echoing();
-    assert!(world.framework.tape_store().is_none());
-    world
+    let fixture = AgentFixture::echoing();
+    assert!(fixture.framework.tape_store().is_none());
+    fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await
         .unwrap();
-    assert!(!world.dir.path().join("home").exists());
+    assert!(!fixture.dir.path().join("home").exists());
 }
 
 // L7: a secret that bub knows is not put on a tape, wherever it comes from.
@@ -171,19 +172,19 @@ async fn secrets_are_not_recorded() {
         }
     }
 
-    let world = World::with_plugin("leaky", Leaky);
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::with_plugin("leaky", Leaky);
+    let running = fixture.framework.running().await.unwrap();
     for session_id in ["fails", "answers"] {
         let channel = "lab of correct-horse-battery";
-        let _ = world
+        let _ = fixture
             .turn(ChannelMessage::new(
                 session_id,
                 channel,
                 "is correct-horse-battery right?",
             ))
             .await;
-        let entries = tape_of(&world, session_id)
-            .entries(Span::ALL)
+        let entries = tape_of(&fixture, session_id)
+            .entries(EntryRange::ALL)
             .await
             .unwrap();
         assert!(entries.len() > 4);
@@ -245,17 +246,17 @@ impl Failing {
 
 /// The user's messages and the errors on a tape.
 async fn messages_and_errors(tape: &Tape) -> (Vec<String>, Vec<String>) {
-    let entries = tape.entries(Span::ALL).await.unwrap();
-    let texts = |kind: Kind, field: &str| -> Vec<String> {
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
+    let texts = |kind: EntryKind, field: &str| -> Vec<String> {
         let found = entries.iter().filter(|entry| entry.kind == kind);
         found
-            .filter(|entry| kind == Kind::Error || entry.payload["role"] == "user")
+            .filter(|entry| kind == EntryKind::Error || entry.payload["role"] == "user")
             .map(|entry| entry.payload[field].as_str().unwrap().to_owned())
             .collect()
     };
     (
-        texts(Kind::Message, "content"),
-        texts(Kind::Error, "message"),
+        texts(EntryKind::Message, "content"),
+        texts(EntryKind::Error, "message"),
     )
 }
 
@@ -266,8 +267,8 @@ async fn a_turn_that_ends_early_is_recorded_once_and_frees_its_session() {
     for stage in [Stage::LoadState, Stage::BuildPrompt] {
         for error in [Some("cannot go on"), None] {
             let failing = Failing::new(stage, error);
-            let world = World::with_plugin("failing", failing.clone());
-            let running = world.framework.running().await.unwrap();
+            let fixture = AgentFixture::with_plugin("failing", failing.clone());
+            let running = fixture.framework.running().await.unwrap();
             let message = Inbound::from(ChannelMessage::new("s", "lab", "hi"));
             let cancel = message.cancel.clone();
             let canceller = async {
@@ -276,15 +277,15 @@ async fn a_turn_that_ends_early_is_recorded_once_and_frees_its_session() {
                     cancel.cancel();
                 }
             };
-            let (outcome, ()) = tokio::join!(world.turn(message), canceller);
+            let (outcome, ()) = tokio::join!(fixture.turn(message), canceller);
             let expected = error.unwrap_or("the turn was cancelled");
             assert_eq!(outcome.unwrap_err().message(), expected, "{stage:?}");
-            let tape = tape_of(&world, "s");
+            let tape = tape_of(&fixture, "s");
             let recorded = messages_and_errors(&tape).await;
             let expected = (vec!["hi".to_owned()], vec![expected.to_owned()]);
             assert_eq!(recorded, expected, "{stage:?}");
             assert!(!failing.turns.lock().unwrap().is_empty());
-            drop(tape.lease(Wait::No).await.unwrap());
+            drop(tape.lease(LeaseWait::No).await.unwrap());
             running.close().await.unwrap();
         }
     }
@@ -293,11 +294,12 @@ async fn a_turn_that_ends_early_is_recorded_once_and_frees_its_session() {
 // The message of an early failure is part of the conversation: the next turn shows it to the model.
 #[tokio::test]
 async fn the_next_turn_sees_the_message_of_one_that_failed_early() {
-    let world = World::with_plugin("failing", Failing::new(Stage::BuildPrompt, Some("odd")));
-    let running = world.framework.running().await.unwrap();
+    let fixture =
+        AgentFixture::with_plugin("failing", Failing::new(Stage::BuildPrompt, Some("odd")));
+    let running = fixture.framework.running().await.unwrap();
     let message = ChannelMessage::new("s", "lab", "remember 42");
-    world.turn(message).await.unwrap_err();
-    let view = tape_of(&world, "s").view(&ViewOptions::new()).await;
+    fixture.turn(message).await.unwrap_err();
+    let view = tape_of(&fixture, "s").view(&ViewOptions::new()).await;
     let messages = view.unwrap().messages;
     let is_shown = |message: &serde_json::Map<String, serde_json::Value>| {
         message["role"] == "user" && message["content"] == "remember 42"
@@ -310,11 +312,11 @@ async fn the_next_turn_sees_the_message_of_one_that_failed_early() {
 #[tokio::test]
 async fn a_failure_after_the_answer_is_recorded_behind_it() {
     let failing = Failing::new(Stage::Render, Some("cannot render"));
-    let world = World::echoing_with("failing", failing);
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::echoing_with("failing", failing);
+    let running = fixture.framework.running().await.unwrap();
     let message = ChannelMessage::new("s", "lab", "hi");
-    world.turn(message).await.unwrap_err();
-    let tape = tape_of(&world, "s");
+    fixture.turn(message).await.unwrap_err();
+    let tape = tape_of(&fixture, "s");
     assert_eq!(
         kinds(&tape).await[2..],
         [
@@ -325,7 +327,7 @@ async fn a_failure_after_the_answer_is_recorded_behind_it() {
             "error"
         ]
     );
-    drop(tape.lease(Wait::No).await.unwrap());
+    drop(tape.lease(LeaseWait::No).await.unwrap());
     running.close().await.unwrap();
 }
 
@@ -344,7 +346,7 @@ async fn the_answer_of_a_plugin_is_recorded_before_it_is_rendered() {
         }
 
         async fn render_outbound(&self, turn: &Turn) -> Result<Option<Envelope>> {
-            let entries = turn.tape().tape().entries(Span::ALL).await?;
+            let entries = turn.tape().tape().entries(EntryRange::ALL).await?;
             let is_answer = |entry: &&Entry| {
                 entry
                     .payload
@@ -359,17 +361,17 @@ async fn the_answer_of_a_plugin_is_recorded_before_it_is_rendered() {
 
     for fails in [false, true] {
         let seen = Arc::default();
-        let world = World::echoing_with("saving", Saving(Arc::clone(&seen), fails));
-        let running = world.framework.running().await.unwrap();
-        let outcome = world.turn(ChannelMessage::new("s", "lab", "hi")).await;
+        let fixture = AgentFixture::echoing_with("saving", Saving(Arc::clone(&seen), fails));
+        let running = fixture.framework.running().await.unwrap();
+        let outcome = fixture.turn(ChannelMessage::new("s", "lab", "hi")).await;
         assert_eq!(outcome.is_err(), fails);
         assert_eq!(seen.lock().unwrap().len(), usize::from(!fails));
         assert!(seen.lock().unwrap().iter().all(|count| *count == 1));
-        let tape = tape_of(&world, "s");
+        let tape = tape_of(&fixture, "s");
         let mut expected = vec!["message", "message", "event run"];
         expected.extend(fails.then_some("error"));
         assert_eq!(kinds(&tape).await[3..], expected);
-        drop(tape.lease(Wait::No).await.unwrap());
+        drop(tape.lease(LeaseWait::No).await.unwrap());
         running.close().await.unwrap();
     }
 }
@@ -390,13 +392,16 @@ async fn half_an_answer_is_recorded() {
         }
     }
 
-    let world = World::with_plugin("breaking", Breaking);
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::with_plugin("breaking", Breaking);
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await
         .unwrap_err();
-    let entries = tape_of(&world, "s").entries(Span::ALL).await.unwrap();
+    let entries = tape_of(&fixture, "s")
+        .entries(EntryRange::ALL)
+        .await
+        .unwrap();
     assert!(format!("{entries:?}").contains("half an answer"));
     running.close().await.unwrap();
 }

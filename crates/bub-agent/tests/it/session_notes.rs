@@ -4,20 +4,20 @@ use std::{fs, path::PathBuf, process::Command};
 
 use bub_kernel::{ChannelMessage, Prompt};
 
-use crate::harness::World;
+use crate::harness::AgentFixture;
 
-async fn system_prompt(world: &World, session: &str) -> String {
-    let turn = world
+async fn system_prompt(fixture: &AgentFixture, session: &str) -> String {
+    let turn = fixture
         .loaded(ChannelMessage::new(session, "cli", "hello"))
         .await;
-    world
+    fixture
         .framework
         .system_prompt(&Prompt::from("hello"), &turn)
         .unwrap()
 }
 
-fn notes(world: &World, directory: &str, text: &str) -> PathBuf {
-    let file = world
+fn notes(fixture: &AgentFixture, directory: &str, text: &str) -> PathBuf {
+    let file = fixture
         .dir
         .path()
         .join("home/sessions")
@@ -46,20 +46,24 @@ async fn a_session_has_its_own_instructions() {
              HASH",
         ),
     ];
-    let world = World::new();
+    let fixture = AgentFixture::new();
     fs::write(
-        world.dir.path().join("workspace/AGENTS.md"),
+        fixture.dir.path().join("workspace/AGENTS.md"),
         "workspace notes",
     )
     .unwrap();
     for (session, directory) in rows {
         let directory = directory.replace("HASH", &sha256(session));
         assert!(
-            !system_prompt(&world, session).await.contains("own notes"),
+            !system_prompt(&fixture, session).await.contains("own notes"),
             "{session}"
         );
-        notes(&world, &directory, &format!("  own notes of {directory}\n"));
-        let prompt = system_prompt(&world, session).await;
+        notes(
+            &fixture,
+            &directory,
+            &format!("  own notes of {directory}\n"),
+        );
+        let prompt = system_prompt(&fixture, session).await;
         assert!(
             prompt.ends_with(&format!("\n\nworkspace notes\n\nown notes of {directory}")),
             "{session}: {prompt}"
@@ -75,13 +79,13 @@ fn sha256(text: &str) -> String {
 // Only regular files, and only so much of them.
 #[tokio::test]
 async fn odd_files_are_no_instructions() {
-    let world = World::new();
-    let plain = system_prompt(&world, "s").await;
-    let file = notes(&world, "s", "");
-    assert_eq!(system_prompt(&world, "s").await, plain);
+    let fixture = AgentFixture::new();
+    let plain = system_prompt(&fixture, "s").await;
+    let file = notes(&fixture, "s", "");
+    assert_eq!(system_prompt(&fixture, "s").await, plain);
     fs::write(&file, "x".repeat(1024 * 1024)).unwrap();
     assert_eq!(
-        system_prompt(&world, "s").await.len(),
+        system_prompt(&fixture, "s").await.len(),
         plain.len() + 2 + 256 * 1024
     );
     fs::remove_file(&file).unwrap();
@@ -92,21 +96,21 @@ async fn odd_files_are_no_instructions() {
             .unwrap()
             .success()
     );
-    assert_eq!(system_prompt(&world, "s").await, plain);
+    assert_eq!(system_prompt(&fixture, "s").await, plain);
 }
 
 // L7: a workspace that came from elsewhere must not have its owner's files read to the model.
 #[tokio::test]
 async fn notes_that_lead_out_of_the_workspace_are_not_read() {
-    let world = World::new();
-    let plain = system_prompt(&world, "s").await;
-    let at = |name: &str| world.dir.path().join(name);
+    let fixture = AgentFixture::new();
+    let plain = system_prompt(&fixture, "s").await;
+    let at = |name: &str| fixture.dir.path().join(name);
     let link = at("workspace/AGENTS.md");
     fs::write(at("private"), "private key").unwrap();
     for target in [at("private"), "../private".into(), "/etc/passwd".into()] {
         std::os::unix::fs::symlink(&target, &link).unwrap();
         assert_eq!(
-            system_prompt(&world, "s").await,
+            system_prompt(&fixture, "s").await,
             plain,
             "{}",
             target.display()
@@ -115,5 +119,5 @@ async fn notes_that_lead_out_of_the_workspace_are_not_read() {
     }
     fs::write(at("workspace/CLAUDE.md"), "Use tabs.").unwrap();
     std::os::unix::fs::symlink("CLAUDE.md", &link).unwrap();
-    assert!(system_prompt(&world, "s").await.ends_with("Use tabs."));
+    assert!(system_prompt(&fixture, "s").await.ends_with("Use tabs."));
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_agent::shell::{Exit, Launcher, Outcome, Request, Shells};
+use bub_agent::shell::{Exit, Launcher, ShellOutcome, ShellRequest, Shells};
 use bub_kernel::{CancellationToken, ErrorKind, Result};
 use bub_settings::{Environment, Loader};
 use tempfile::TempDir;
@@ -17,12 +17,12 @@ use crate::harness::sections;
 const LONG: Duration = Duration::from_secs(30);
 
 /// A directory to work in and the shells of a fresh program.
-struct World {
+struct ShellFixture {
     dir: TempDir,
     shells: Arc<Shells>,
 }
 
-impl World {
+impl ShellFixture {
     fn supervised() -> Self {
         Self::new(Some(Launcher(supervised_program())), &[])
     }
@@ -52,20 +52,20 @@ impl World {
         }
     }
 
-    fn request(&self, command: &str) -> Request {
-        Request {
+    fn request(&self, command: &str) -> ShellRequest {
+        ShellRequest {
             command: command.to_owned(),
             session: "s".into(),
             directory: Some(self.dir.path().to_owned()),
-            ..Request::default()
+            ..ShellRequest::default()
         }
     }
 
-    async fn run(&self, command: &str) -> Outcome {
+    async fn run(&self, command: &str) -> ShellOutcome {
         self.run_for(command, LONG).await.unwrap()
     }
 
-    async fn run_for(&self, command: &str, limit: Duration) -> Result<Outcome> {
+    async fn run_for(&self, command: &str, limit: Duration) -> Result<ShellOutcome> {
         self.shells
             .run(self.request(command), limit, &CancellationToken::new())
             .await
@@ -129,14 +129,14 @@ async fn a_command_comes_to_its_exit_and_its_output() {
         ("no-such-command-at-all 2>/dev/null", Exit::Code(127), ""),
         ("yes | head -n 1", Exit::Code(0), "y\n"),
     ];
-    for world in World::both() {
+    for fixture in ShellFixture::both() {
         for (command, exit, output) in cases {
-            let expected = Outcome {
+            let expected = ShellOutcome {
                 exit: Some(exit),
                 output: output.to_owned(),
                 left_running: None,
             };
-            assert_eq!(world.run(command).await, expected, "{command}");
+            assert_eq!(fixture.run(command).await, expected, "{command}");
         }
     }
 }
@@ -144,12 +144,12 @@ async fn a_command_comes_to_its_exit_and_its_output() {
 // H-112
 #[tokio::test]
 async fn a_command_runs_in_its_directory_with_bash() {
-    for world in World::both() {
-        let output = world
+    for fixture in ShellFixture::both() {
+        let output = fixture
             .run("pwd; [[ -n $BASH_VERSION ]] && echo bash")
             .await
             .output;
-        let directory = world.dir.path().canonicalize().unwrap();
+        let directory = fixture.dir.path().canonicalize().unwrap();
         assert_eq!(output, format!("{}\nbash\n", directory.display()));
     }
 }
@@ -158,10 +158,10 @@ async fn a_command_runs_in_its_directory_with_bash() {
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_ended_with_all_it_started() {
     // Orphans that nobody supervises count until the system's init has noticed their end.
-    for (world, most) in World::both().into_iter().zip([1500, 4000]) {
+    for (fixture, most) in ShellFixture::both().into_iter().zip([1500, 4000]) {
         let started = Instant::now();
         let command = "echo before; sleep 99 & echo $! > child; echo $$ > shell; sleep 99; true";
-        let outcome = world
+        let outcome = fixture
             .run_for(command, Duration::from_secs(1))
             .await
             .unwrap();
@@ -172,14 +172,14 @@ async fn a_command_that_takes_too_long_is_ended_with_all_it_started() {
         );
         assert_eq!(
             outcome,
-            Outcome {
+            ShellOutcome {
                 exit: None,
                 output: "before\n".into(),
                 left_running: None
             }
         );
         for file in ["child", "shell"] {
-            assert!(!is_alive(world.pid(file).await), "{file}");
+            assert!(!is_alive(fixture.pid(file).await), "{file}");
         }
     }
 }
@@ -187,10 +187,10 @@ async fn a_command_that_takes_too_long_is_ended_with_all_it_started() {
 // W-24
 #[tokio::test]
 async fn a_command_that_will_not_hear_is_killed_after_the_grace_period() {
-    for world in World::both() {
+    for fixture in ShellFixture::both() {
         let command = "trap '' TERM; echo $$ > shell; while true; do sleep 0.05; done";
         let started = Instant::now();
-        world
+        fixture
             .run_for(command, Duration::from_millis(300))
             .await
             .unwrap();
@@ -199,16 +199,16 @@ async fn a_command_that_will_not_hear_is_killed_after_the_grace_period() {
             took > Duration::from_secs(3) && took < Duration::from_secs(5),
             "{took:?}"
         );
-        assert!(!is_alive(world.pid("shell").await));
+        assert!(!is_alive(fixture.pid("shell").await));
     }
 }
 
 // W-24
 #[tokio::test]
 async fn a_stopped_command_is_ended_too() {
-    for world in World::both() {
+    for fixture in ShellFixture::both() {
         let started = Instant::now();
-        world
+        fixture
             .run_for("echo $$ > shell; kill -STOP $$", Duration::from_millis(500))
             .await
             .unwrap();
@@ -217,7 +217,7 @@ async fn a_stopped_command_is_ended_too() {
             "{:?}",
             started.elapsed()
         );
-        assert!(!is_alive(world.pid("shell").await));
+        assert!(!is_alive(fixture.pid("shell").await));
     }
 }
 
@@ -233,9 +233,9 @@ async fn processes_that_left_the_group_are_ended_as_well() {
         "(setsid sh -c 'echo $$ > pid; exec sleep 99' >/dev/null 2>&1 &); sleep 99",
     ];
     for command in commands {
-        let world = World::supervised();
+        let fixture = ShellFixture::supervised();
         let started = Instant::now();
-        world
+        fixture
             .run_for(command, Duration::from_millis(500))
             .await
             .unwrap();
@@ -244,16 +244,16 @@ async fn processes_that_left_the_group_are_ended_as_well() {
             "{command}: {:?}",
             started.elapsed()
         );
-        assert!(!is_alive(world.pid("pid").await), "{command}");
+        assert!(!is_alive(fixture.pid("pid").await), "{command}");
     }
 }
 
 // W-24
 #[tokio::test]
 async fn what_a_command_leaves_in_the_background_goes_on_and_ends_with_the_session() {
-    for world in World::both() {
+    for fixture in ShellFixture::both() {
         let started = Instant::now();
-        let outcome = world.run("sleep 99 & echo $! > pid; echo started").await;
+        let outcome = fixture.run("sleep 99 & echo $! > pid; echo started").await;
         assert!(
             started.elapsed() < Duration::from_secs(1),
             "{:?}",
@@ -263,43 +263,43 @@ async fn what_a_command_leaves_in_the_background_goes_on_and_ends_with_the_sessi
             (outcome.exit, outcome.output.as_str()),
             (Some(Exit::Code(0)), "started\n")
         );
-        let pid = world.pid("pid").await;
+        let pid = fixture.pid("pid").await;
         assert!(is_alive(pid));
-        let shell = world
+        let shell = fixture
             .shells
             .find("s", &outcome.left_running.unwrap())
             .unwrap();
-        assert!(!shell.is_over());
-        world.shells.stop_session("s").await;
-        assert!(!is_alive(pid) && shell.is_over());
+        assert!(!shell.is_finished());
+        fixture.shells.stop_session("s").await;
+        assert!(!is_alive(pid) && shell.is_finished());
     }
 }
 
 // W-24
 #[tokio::test]
 async fn later_output_of_what_was_left_in_the_background_can_be_read() {
-    let world = World::supervised();
-    let outcome = world
+    let fixture = ShellFixture::supervised();
+    let outcome = fixture
         .run("(while [ ! -e go ]; do sleep 0.02; done; echo later) & echo now")
         .await;
-    let shell = world
+    let shell = fixture
         .shells
         .find("s", &outcome.left_running.unwrap())
         .unwrap();
-    std::fs::write(world.dir.path().join("go"), "").unwrap();
-    shell.over().await;
+    std::fs::write(fixture.dir.path().join("go"), "").unwrap();
+    shell.wait_all().await;
     assert_eq!(shell.read(0, None).0, "now\nlater\n");
 }
 
 // W-24
 #[tokio::test]
 async fn a_cancelled_command_is_ended() {
-    for world in World::both() {
+    for fixture in ShellFixture::both() {
         let cancel = CancellationToken::new();
-        let request = world.request("echo $$ > shell; sleep 99; true");
-        let call = world.shells.run(request, LONG, &cancel);
+        let request = fixture.request("echo $$ > shell; sleep 99; true");
+        let call = fixture.shells.run(request, LONG, &cancel);
         let cancelling = async {
-            let pid = world.pid("shell").await;
+            let pid = fixture.pid("shell").await;
             cancel.cancel();
             pid
         };
@@ -312,12 +312,12 @@ async fn a_cancelled_command_is_ended() {
 // W-24
 #[tokio::test]
 async fn a_command_nobody_waits_for_is_ended() {
-    for world in World::both() {
-        let shells = Arc::clone(&world.shells);
-        let request = world.request("echo $$ > shell; sleep 99; true");
+    for fixture in ShellFixture::both() {
+        let shells = Arc::clone(&fixture.shells);
+        let request = fixture.request("echo $$ > shell; sleep 99; true");
         let call =
             tokio::spawn(async move { shells.run(request, LONG, &CancellationToken::new()).await });
-        let pid = world.pid("shell").await;
+        let pid = fixture.pid("shell").await;
         call.abort();
         eventually(|| !is_alive(pid)).await;
     }
@@ -325,18 +325,18 @@ async fn a_command_nobody_waits_for_is_ended() {
 
 #[test]
 fn a_runtime_that_ends_takes_its_commands_along() {
-    for world in World::both() {
+    for fixture in ShellFixture::both() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
         let pid = runtime.block_on(async {
-            world
+            fixture
                 .shells
-                .start(world.request("echo $$ > shell; sleep 99; true"))
+                .start(fixture.request("echo $$ > shell; sleep 99; true"))
                 .await
                 .unwrap();
-            world.pid("shell").await
+            fixture.pid("shell").await
         });
         runtime.shutdown_background();
         let fresh = tokio::runtime::Builder::new_current_thread()
@@ -381,13 +381,13 @@ async fn nothing_survives_a_program_that_is_killed() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_supervisor_that_is_killed_takes_the_command_along() {
-    let world = World::supervised();
-    let shell = world
+    let fixture = ShellFixture::supervised();
+    let shell = fixture
         .shells
-        .start(world.request("echo $PPID > guard; sleep 99; true"))
+        .start(fixture.request("echo $PPID > guard; sleep 99; true"))
         .await
         .unwrap();
-    let guard = world.pid("guard").await;
+    let guard = fixture.pid("guard").await;
     let name = std::fs::read_to_string(format!("/proc/{guard}/comm")).unwrap();
     assert_eq!(name.trim(), "shell-guard");
     let cmdline = std::fs::read(format!("/proc/{guard}/cmdline")).unwrap();
@@ -396,7 +396,7 @@ async fn a_supervisor_that_is_killed_takes_the_command_along() {
         .args(["-9", &guard.to_string()])
         .status()
         .unwrap();
-    shell.over().await;
+    shell.wait_all().await;
     assert_eq!(shell.exit(), Some(Exit::Unwatched));
 }
 
@@ -404,20 +404,20 @@ async fn a_supervisor_that_is_killed_takes_the_command_along() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_command_that_kills_its_supervisor_does_not_get_away() {
-    let world = World::supervised();
+    let fixture = ShellFixture::supervised();
     let family = "echo $$ > shell; set -m; sleep 99 & echo $! > child; kill -9 $PPID; echo survived; sleep 99";
     for command in [
         family,
         "echo $$ > shell; echo $$ > child; kill -9 $PPID; exec sleep 99",
     ] {
-        let outcome = world.run(command).await;
+        let outcome = fixture.run(command).await;
         assert_eq!(
             (outcome.exit, outcome.left_running),
             (Some(Exit::Unwatched), None),
             "{command}"
         );
         for member in ["shell", "child"] {
-            let pid = world.pid(member).await;
+            let pid = fixture.pid(member).await;
             eventually(|| !is_alive(pid)).await;
         }
     }
@@ -426,21 +426,21 @@ async fn a_command_that_kills_its_supervisor_does_not_get_away() {
 // W-25
 #[tokio::test]
 async fn text_is_decoded_across_blocks() {
-    let world = World::supervised();
+    let fixture = ShellFixture::supervised();
     let line = "汉字与表情😀";
     let command = format!("for i in $(seq 5000); do printf '%s' '{line}'; done");
-    let output = world.run(&command).await.output;
+    let output = fixture.run(&command).await.output;
     assert_eq!(output, line.repeat(5000));
-    let output = world.run(r"printf 'a\xffb\xe6\xb1'").await.output;
+    let output = fixture.run(r"printf 'a\xffb\xe6\xb1'").await.output;
     assert_eq!(output, "a\u{FFFD}b\u{FFFD}");
 }
 
 // W-25
 #[tokio::test(flavor = "multi_thread")]
 async fn endless_output_is_bounded_and_keeps_its_ends() {
-    let world = World::supervised();
+    let fixture = ShellFixture::supervised();
     let before = peak_memory();
-    let outcome = world
+    let outcome = fixture
         .run_for("echo first; yes; ", Duration::from_secs(2))
         .await
         .unwrap();
@@ -453,7 +453,7 @@ async fn endless_output_is_bounded_and_keeps_its_ends() {
     assert!(outcome.output.starts_with("first\ny\n"));
     assert!(outcome.output.contains(" bytes left out …\n"));
 
-    let outcome = world.run("seq 1 300000; exit 1").await;
+    let outcome = fixture.run("seq 1 300000; exit 1").await;
     assert!(outcome.output.starts_with("1\n2\n") && outcome.output.ends_with("\n299999\n300000\n"));
     let bytes: usize = (1..=300_000).map(|n: u32| n.to_string().len() + 1).sum();
     let (head, tail) = outcome.output.split_once("\n… ").unwrap();
@@ -476,13 +476,13 @@ fn peak_memory() -> u64 {
 // H-113
 #[tokio::test]
 async fn output_is_read_by_characters_also_where_some_is_left_out() {
-    let world = World::supervised();
-    let shell = world
+    let fixture = ShellFixture::supervised();
+    let shell = fixture
         .shells
-        .start(world.request("printf 'aé汉😀z'"))
+        .start(fixture.request("printf 'aé汉😀z'"))
         .await
         .unwrap();
-    shell.over().await;
+    shell.wait_all().await;
     for (offset, limit, text, next) in [
         (0, None, "aé汉😀z", 5),
         (1, Some(2), "é汉", 3),
@@ -495,12 +495,12 @@ async fn output_is_read_by_characters_also_where_some_is_left_out() {
             "{offset} {limit:?}"
         );
     }
-    let shell = world
+    let shell = fixture
         .shells
-        .start(world.request("seq -w 1 400000"))
+        .start(fixture.request("seq -w 1 400000"))
         .await
         .unwrap();
-    shell.over().await;
+    shell.wait_all().await;
     assert_eq!(shell.read(0, Some(7)), ("000001\n".to_owned(), 7));
     assert_eq!(
         shell.read(399_999 * 7, None),
@@ -512,10 +512,13 @@ async fn output_is_read_by_characters_also_where_some_is_left_out() {
 // W-26
 #[tokio::test]
 async fn a_command_has_no_input_and_no_terminal() {
-    for world in World::both() {
-        assert_eq!(world.run("cat; read x; echo \"<$x>\"").await.output, "<>\n");
+    for fixture in ShellFixture::both() {
+        assert_eq!(
+            fixture.run("cat; read x; echo \"<$x>\"").await.output,
+            "<>\n"
+        );
     }
-    let output = World::supervised()
+    let output = ShellFixture::supervised()
         .run("(: < /dev/tty) 2>/dev/null || echo none")
         .await
         .output;
@@ -531,10 +534,10 @@ async fn the_environment_has_no_secrets_but_what_was_granted() {
         ("HARMLESS", "yes"),
     ];
     for launcher in [None, Some(Launcher(supervised_program()))] {
-        let world = World::new(launcher, &secrets);
-        let mut request = world.request("env");
+        let fixture = ShellFixture::new(launcher, &secrets);
+        let mut request = fixture.request("env");
         request.granted = vec![("GRANTED".to_owned(), "this".into())];
-        let outcome = world
+        let outcome = fixture
             .shells
             .run(request, LONG, &CancellationToken::new())
             .await
@@ -557,9 +560,9 @@ async fn a_command_inherits_no_files() {
         .stdout;
     let usual = String::from_utf8(usual).unwrap();
     // What whoever runs the tests left open, every child has that nobody supervises.
-    assert_eq!(World::direct().run(listing).await.output, usual);
+    assert_eq!(ShellFixture::direct().run(listing).await.output, usual);
     // The next free one is for the directory that `ls` reads; 255 is what bash may keep for itself.
-    let supervised = World::supervised().run(listing).await.output;
+    let supervised = ShellFixture::supervised().run(listing).await.output;
     assert!(
         supervised
             .lines()
@@ -571,66 +574,74 @@ async fn a_command_inherits_no_files() {
 // L7, W-38
 #[tokio::test]
 async fn a_shell_belongs_to_its_session() {
-    let world = World::supervised();
-    let shell = world.shells.start(world.request("sleep 99")).await.unwrap();
-    assert!(world.shells.find("s", shell.id()).is_ok());
-    let error = world.shells.find("other", shell.id()).unwrap_err();
+    let fixture = ShellFixture::supervised();
+    let shell = fixture
+        .shells
+        .start(fixture.request("sleep 99"))
+        .await
+        .unwrap();
+    assert!(fixture.shells.find("s", shell.id()).is_ok());
+    let error = fixture.shells.find("other", shell.id()).unwrap_err();
     assert_eq!(error.message(), format!("unknown shell id: {}", shell.id()));
-    world.shells.stop_session("other").await;
-    assert!(!shell.is_over());
-    world.shells.stop_all(LONG).await;
-    assert!(shell.is_over());
+    fixture.shells.stop_session("other").await;
+    assert!(!shell.is_finished());
+    fixture.shells.stop_all(LONG).await;
+    assert!(shell.is_finished());
 }
 
 // W-27
 #[tokio::test]
 async fn shells_that_ended_are_kept_but_not_for_ever() {
-    let world = World::direct();
+    let fixture = ShellFixture::direct();
     let mut ids = Vec::new();
     for number in 0..40 {
-        let shell = world
+        let shell = fixture
             .shells
-            .start(world.request(&format!("echo {number}")))
+            .start(fixture.request(&format!("echo {number}")))
             .await
             .unwrap();
-        shell.over().await;
+        shell.wait_all().await;
         ids.push(shell.id().to_owned());
     }
     let kept: Vec<_> = ids
         .iter()
-        .filter(|id| world.shells.find("s", id).is_ok())
+        .filter(|id| fixture.shells.find("s", id).is_ok())
         .collect();
     assert_eq!(kept, ids[8..].iter().collect::<Vec<_>>());
     assert_eq!(
-        world.shells.find("s", &ids[39]).unwrap().read(0, None).0,
+        fixture.shells.find("s", &ids[39]).unwrap().read(0, None).0,
         "39\n"
     );
     // One in the foreground that left nothing behind takes no place.
-    world.run("true").await;
-    assert!(world.shells.find("s", &ids[9]).is_ok());
+    fixture.run("true").await;
+    assert!(fixture.shells.find("s", &ids[9]).is_ok());
 }
 
 #[tokio::test]
 async fn there_is_a_limit_to_what_runs_at_a_time() {
-    let world = World::direct();
+    let fixture = ShellFixture::direct();
     for _ in 0..64 {
-        world.shells.start(world.request("sleep 99")).await.unwrap();
+        fixture
+            .shells
+            .start(fixture.request("sleep 99"))
+            .await
+            .unwrap();
     }
-    let error = world.run_for("true", LONG).await.unwrap_err();
+    let error = fixture.run_for("true", LONG).await.unwrap_err();
     assert_eq!(
         error.message(),
         "64 commands are running already; end one with bash.kill"
     );
-    world.shells.stop_all(LONG).await;
-    assert_eq!(world.run("echo again").await.output, "again\n");
+    fixture.shells.stop_all(LONG).await;
+    assert_eq!(fixture.run("echo again").await.output, "again\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_commands_at_once_lose_nothing() {
-    for world in World::both() {
+    for fixture in ShellFixture::both() {
         let runs = (0..50).map(|number| {
-            let request = world.request(&format!("seq {number} 2000; exit {number}"));
-            let shells = Arc::clone(&world.shells);
+            let request = fixture.request(&format!("seq {number} 2000; exit {number}"));
+            let shells = Arc::clone(&fixture.shells);
             tokio::spawn(async move {
                 shells
                     .run(request, LONG, &CancellationToken::new())
@@ -654,13 +665,15 @@ async fn fifty_commands_at_once_lose_nothing() {
 
 #[tokio::test]
 async fn what_cannot_be_started_says_why() {
-    type Spoil<'a> = &'a dyn Fn(&mut Request);
-    let missing = |request: &mut Request| request.directory = Some("/no/such/place".into());
-    let file = |request: &mut Request| request.directory = Some("/dev/null".into());
-    let null = |request: &mut Request| "echo \0".clone_into(&mut request.command);
-    let long = |request: &mut Request| request.command = format!("echo {}", "x".repeat(300_000));
-    let no_shell =
-        |request: &mut Request| request.granted = vec![("PATH".into(), "/no/such/place".into())];
+    type Spoil<'a> = &'a dyn Fn(&mut ShellRequest);
+    let missing = |request: &mut ShellRequest| request.directory = Some("/no/such/place".into());
+    let file = |request: &mut ShellRequest| request.directory = Some("/dev/null".into());
+    let null = |request: &mut ShellRequest| "echo \0".clone_into(&mut request.command);
+    let long =
+        |request: &mut ShellRequest| request.command = format!("echo {}", "x".repeat(300_000));
+    let no_shell = |request: &mut ShellRequest| {
+        request.granted = vec![("PATH".into(), "/no/such/place".into())];
+    };
     let cases: [(Spoil<'_>, &str); 5] = [
         (
             &missing,
@@ -680,11 +693,11 @@ async fn what_cannot_be_started_says_why() {
             "neither bash nor sh was found in PATH; install one",
         ),
     ];
-    for world in World::both() {
+    for fixture in ShellFixture::both() {
         for (spoil, expected) in cases {
-            let mut request = world.request("true");
+            let mut request = fixture.request("true");
             spoil(&mut request);
-            let error = world
+            let error = fixture
                 .shells
                 .run(request, LONG, &CancellationToken::new())
                 .await
@@ -696,8 +709,8 @@ async fn what_cannot_be_started_says_why() {
 
 #[tokio::test]
 async fn a_launcher_that_is_none_is_an_error() {
-    let world = World::new(Some(Launcher("/bin/true".into())), &[]);
-    let error = world.run_for("true", LONG).await.unwrap_err();
+    let fixture = ShellFixture::new(Some(Launcher("/bin/true".into())), &[]);
+    let error = fixture.run_for("true", LONG).await.unwrap_err();
     assert_eq!(
         error.message(),
         "the command could not be started: its supervisor ended"

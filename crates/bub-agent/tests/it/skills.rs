@@ -16,18 +16,18 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    harness::{World, sections},
+    harness::{AgentFixture, sections},
     log::Log,
 };
 
 /// A user's home directory, a workspace, and the skills in them.
-pub(crate) struct House {
+pub(crate) struct SkillFixture {
     pub(crate) dir: TempDir,
     pub(crate) skills: Skills,
     pub(crate) settings: Arc<Settings>,
 }
 
-impl House {
+impl SkillFixture {
     pub(crate) fn new() -> Self {
         Self::with("", &[])
     }
@@ -123,20 +123,20 @@ const GLOBAL: &str = ".agents/skills";
 // H-135, H-139
 #[test]
 fn the_first_skill_of_a_name_wins_and_the_list_is_sorted() {
-    let house = House::new();
+    let fixture = SkillFixture::new();
     assert_eq!(
-        house.listed(),
+        fixture.listed(),
         ["builtin gh", "builtin skill-creator", "builtin telegram"]
     );
-    house.skill(PROJECT, "zoo", "project");
-    house.skill(PROJECT, "alpha", "project");
-    house.skill(LEGACY, "alpha", "legacy");
-    house.skill(LEGACY, "old", "legacy");
-    house.skill(GLOBAL, "alpha", "global");
-    house.skill(GLOBAL, "gh", "global");
-    house.skill(GLOBAL, "mine", "global");
+    fixture.skill(PROJECT, "zoo", "project");
+    fixture.skill(PROJECT, "alpha", "project");
+    fixture.skill(LEGACY, "alpha", "legacy");
+    fixture.skill(LEGACY, "old", "legacy");
+    fixture.skill(GLOBAL, "alpha", "global");
+    fixture.skill(GLOBAL, "gh", "global");
+    fixture.skill(GLOBAL, "mine", "global");
     assert_eq!(
-        house.listed(),
+        fixture.listed(),
         [
             "project alpha",
             "global gh",
@@ -148,33 +148,40 @@ fn the_first_skill_of_a_name_wins_and_the_list_is_sorted() {
         ]
     );
     assert_eq!(
-        (house.body("alpha"), house.body("gh"), house.body("old")),
+        (
+            fixture.body("alpha"),
+            fixture.body("gh"),
+            fixture.body("old")
+        ),
         ("project".into(), "global".into(), "legacy".into())
     );
-    assert!(house.find("ALPHA").is_some());
+    assert!(fixture.find("ALPHA").is_some());
     // Without a workspace only the user's own and ours are there.
-    assert_eq!(house.skills.list(None).len(), 5);
-    assert_eq!(house.problems(), [""; 0]);
+    assert_eq!(fixture.skills.list(None).len(), 5);
+    assert_eq!(fixture.problems(), [""; 0]);
 }
 
 // H-135: in the home directory the user's skills are the user's, not those of a stranger's workspace.
 #[test]
 fn skills_of_the_home_directory_are_global_also_when_it_is_the_workspace() {
-    let house = House::new();
-    house.skill(GLOBAL, "mine", "x");
-    let skill = house.skills.find(Some(house.dir.path()), "mine").unwrap();
+    let fixture = SkillFixture::new();
+    fixture.skill(GLOBAL, "mine", "x");
+    let skill = fixture
+        .skills
+        .find(Some(fixture.dir.path()), "mine")
+        .unwrap();
     assert_eq!(skill.source().to_string(), "global");
 }
 
 // H-135
 #[test]
 fn the_legacy_directory_works_with_one_warning() {
-    let (house, log) = (House::new(), Log::new());
-    house.listed();
+    let (fixture, log) = (SkillFixture::new(), Log::new());
+    fixture.listed();
     assert_eq!(log.text(), "");
-    house.skill(LEGACY, "old", "x");
+    fixture.skill(LEGACY, "old", "x");
     for _ in 0..3 {
-        assert!(house.find("old").is_some());
+        assert!(fixture.find("old").is_some());
     }
     assert_eq!(
         log.count("move these skills to .agents/skills"),
@@ -307,14 +314,14 @@ fn a_skill_is_valid_or_there_is_a_reason() {
         ),
     ];
     for (text, expected) in rows {
-        let house = House::new();
-        house.write("workspace/.agents/skills/good/SKILL.md", text);
-        match (house.find("good"), expected) {
+        let fixture = SkillFixture::new();
+        fixture.write("workspace/.agents/skills/good/SKILL.md", text);
+        match (fixture.find("good"), expected) {
             (Some(skill), Ok(description)) => {
                 assert_eq!(skill.description(), *description, "{text:?}");
             }
             (None, Err(reason)) => {
-                let [problem] = house.problems().try_into().unwrap();
+                let [problem] = fixture.problems().try_into().unwrap();
                 let start = format!("workspace/.agents/skills/good/SKILL.md: {reason}");
                 assert!(problem.starts_with(&start), "{text:?}\n{problem}\n{start}");
             }
@@ -322,21 +329,21 @@ fn a_skill_is_valid_or_there_is_a_reason() {
         }
     }
     let long = "a".repeat(65);
-    let house = House::new();
-    house.skill(PROJECT, &long, "x");
-    assert!(house.problems()[0].ends_with("`name` is longer than 64 characters"));
+    let fixture = SkillFixture::new();
+    fixture.skill(PROJECT, &long, "x");
+    assert!(fixture.problems()[0].ends_with("`name` is longer than 64 characters"));
 }
 
 // W-54: none of these stops the others, and each is told once.
 #[test]
 fn broken_skills_are_reported_once_and_hurt_nobody() {
-    let (house, log) = (House::new(), Log::new());
-    house.skill(PROJECT, "good", "body");
-    house.write(
+    let (fixture, log) = (SkillFixture::new(), Log::new());
+    fixture.skill(PROJECT, "good", "body");
+    fixture.write(
         "workspace/.agents/skills/binary/SKILL.md",
         b"---\nname: \xff\n---",
     );
-    house.write(
+    fixture.write(
         "workspace/.agents/skills/huge/SKILL.md",
         vec![b'x'; 1024 * 1024 + 1],
     );
@@ -349,16 +356,16 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
             "---\nname: {name}\ndescription: d\nx:\n  {}\n---",
             opening.repeat(200_000)
         );
-        house.write(&format!("workspace/.agents/skills/{name}/SKILL.md"), text);
+        fixture.write(&format!("workspace/.agents/skills/{name}/SKILL.md"), text);
     }
-    house.write("workspace/.agents/skills/bomb/SKILL.md", bomb());
-    house.write(
+    fixture.write("workspace/.agents/skills/bomb/SKILL.md", bomb());
+    fixture.write(
         "workspace/.agents/skills/empty/other.md",
         "not a skill at all",
     );
-    house.write("workspace/.agents/skills/README.md", "a file");
-    fs::create_dir_all(house.workspace().join(".agents/skills/folder/SKILL.md")).unwrap();
-    let at = |name: &str| house.workspace().join(".agents/skills").join(name);
+    fixture.write("workspace/.agents/skills/README.md", "a file");
+    fs::create_dir_all(fixture.workspace().join(".agents/skills/folder/SKILL.md")).unwrap();
+    let at = |name: &str| fixture.workspace().join(".agents/skills").join(name);
     fs::create_dir(at("pipe")).unwrap();
     assert!(
         Command::new("mkfifo")
@@ -372,15 +379,15 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
     fs::create_dir(at("device")).unwrap();
     symlink("/dev/zero", at("device/SKILL.md")).unwrap();
     // Valid, but whoever wrote the workspace did not write it.
-    house.write(
+    fixture.write(
         "elsewhere/link/SKILL.md",
         "---\nname: link\ndescription: d\n---\nprivate",
     );
-    symlink(house.workspace().join("../elsewhere/link"), at("link")).unwrap();
+    symlink(fixture.workspace().join("../elsewhere/link"), at("link")).unwrap();
     for _ in 0..3 {
-        assert!(house.block("$good $binary", None).0.contains("\nbody\n"));
+        assert!(fixture.block("$good $binary", None).0.contains("\nbody\n"));
         assert_eq!(
-            house.listed(),
+            fixture.listed(),
             [
                 "builtin gh",
                 "project good",
@@ -389,7 +396,7 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
             ]
         );
     }
-    let problems = house.problems();
+    let problems = fixture.problems();
     let expected = [
         ("binary/SKILL.md: ", "not valid UTF-8 text"),
         ("bomb/SKILL.md: ", "too many values"),
@@ -430,12 +437,12 @@ fn bomb() -> String {
 // W-54
 #[test]
 fn a_directory_that_cannot_be_read_is_a_problem_of_its_own() {
-    let house = House::new();
-    house.skill(GLOBAL, "good", "body");
-    house.skill(PROJECT, "hidden", "body");
-    let root = house.workspace().join(".agents/skills");
+    let fixture = SkillFixture::new();
+    fixture.skill(GLOBAL, "good", "body");
+    fixture.skill(PROJECT, "hidden", "body");
+    let root = fixture.workspace().join(".agents/skills");
     fs::set_permissions(&root, fs::Permissions::from_mode(0o000)).unwrap();
-    let (listed, problems) = (house.listed(), house.problems());
+    let (listed, problems) = (fixture.listed(), fixture.problems());
     // Whoever runs as root reads everything.
     let is_root = fs::read_dir(&root).is_ok();
     fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
@@ -446,7 +453,7 @@ fn a_directory_that_cannot_be_read_is_a_problem_of_its_own() {
             "{problems:?}"
         );
         assert!(
-            house.find("hidden").is_some(),
+            fixture.find("hidden").is_some(),
             "readable again, but not found"
         );
     }
@@ -455,30 +462,30 @@ fn a_directory_that_cannot_be_read_is_a_problem_of_its_own() {
 // H-138, W-68: what changes on disk is seen at the next look.
 #[test]
 fn changes_on_disk_are_seen_at_once() {
-    let house = House::new();
-    assert!(house.find("new").is_none());
-    let file = house.skill(PROJECT, "new", "one");
-    assert_eq!(house.body("new"), "one");
-    house.skill(PROJECT, "new", "two");
-    assert_eq!(house.body("new"), "two");
+    let fixture = SkillFixture::new();
+    assert!(fixture.find("new").is_none());
+    let file = fixture.skill(PROJECT, "new", "one");
+    assert_eq!(fixture.body("new"), "one");
+    fixture.skill(PROJECT, "new", "two");
+    assert_eq!(fixture.body("new"), "two");
     // The same size, the same moment, other words.
     fs::write(&file, skill_text("new", "two").replace("About", "above")).unwrap();
-    assert_eq!(house.find("new").unwrap().description(), "above new.");
-    settle(house.dir.path());
-    assert_eq!(house.find("new").unwrap().description(), "above new.");
+    assert_eq!(fixture.find("new").unwrap().description(), "above new.");
+    settle(fixture.dir.path());
+    assert_eq!(fixture.find("new").unwrap().description(), "above new.");
     // Settled: now only what stat shows counts.
     fs::write(&file, skill_text("new", "two")).unwrap();
-    assert_eq!(house.find("new").unwrap().description(), "About new.");
-    settle(house.dir.path());
-    assert!(house.find("new").is_some());
+    assert_eq!(fixture.find("new").unwrap().description(), "About new.");
+    settle(fixture.dir.path());
+    assert!(fixture.find("new").is_some());
     fs::remove_file(&file).unwrap();
-    assert!(house.find("new").is_none());
-    settle(house.dir.path());
-    assert!(house.find("new").is_none());
-    house.skill(GLOBAL, "other", "x");
-    house.skill(PROJECT, "new", "three");
-    assert_eq!(house.body("new"), "three");
-    assert!(house.find("other").is_some());
+    assert!(fixture.find("new").is_none());
+    settle(fixture.dir.path());
+    assert!(fixture.find("new").is_none());
+    fixture.skill(GLOBAL, "other", "x");
+    fixture.skill(PROJECT, "new", "three");
+    assert_eq!(fixture.body("new"), "three");
+    assert!(fixture.find("other").is_some());
 }
 
 /// Makes everything look as if it had last been changed a minute ago.
@@ -497,16 +504,16 @@ fn settle(path: &Path) {
 // W-68: the original takes 6 to 15 ms for four skills at every step.
 #[test]
 fn looking_again_costs_a_few_stats() {
-    let house = House::new();
+    let fixture = SkillFixture::new();
     for name in ["one", "two", "three", "four"] {
-        house.skill(PROJECT, name, &"text\n".repeat(500));
+        fixture.skill(PROJECT, name, &"text\n".repeat(500));
     }
-    settle(house.dir.path());
+    settle(fixture.dir.path());
     let loaded = LoadedSkills::default();
     let look = || {
-        house
+        fixture
             .skills
-            .block(Some(&house.workspace()), "nothing", None, &loaded)
+            .block(Some(&fixture.workspace()), "nothing", None, &loaded)
     };
     let first = look();
     let best = (0..200).map(|_| {
@@ -522,13 +529,13 @@ fn looking_again_costs_a_few_stats() {
 // H-105
 #[test]
 fn the_prompt_lists_skills_and_opens_those_it_names() {
-    let house = House::new();
-    let file = house.skill(PROJECT, "deploy", "Run $SKILL_DIR/go.sh.");
-    house.skill(PROJECT, "empty", "");
+    let fixture = SkillFixture::new();
+    let file = fixture.skill(PROJECT, "deploy", "Run $SKILL_DIR/go.sh.");
+    fixture.skill(PROJECT, "empty", "");
     let only = Some(&["Deploy ", "empty"][..]);
     let plain =
         "<available_skills>\n- deploy: About deploy.\n- empty: About empty.\n</available_skills>";
-    assert_eq!(house.block("hello", only), (plain.to_owned(), vec![]));
+    assert_eq!(fixture.block("hello", only), (plain.to_owned(), vec![]));
     let file = file.canonicalize().unwrap();
     let opened = format!(
         "<available_skills>\n- deploy: About deploy.\n  Location: {}\nRun {}/go.sh.\n- empty: About empty.\n</available_skills>",
@@ -536,10 +543,10 @@ fn the_prompt_lists_skills_and_opens_those_it_names() {
         file.parent().unwrap().display()
     );
     assert_eq!(
-        house.block("please $deploy this", only),
+        fixture.block("please $deploy this", only),
         (opened, vec!["deploy".to_owned()])
     );
-    let (block, loaded) = house.block("$empty", only);
+    let (block, loaded) = fixture.block("$empty", only);
     assert!(
         block.contains("- empty: About empty.\n  Location: "),
         "{block}"
@@ -547,15 +554,15 @@ fn the_prompt_lists_skills_and_opens_those_it_names() {
     assert!(block.ends_with("SKILL.md\n</available_skills>"), "{block}");
     assert_eq!(loaded, ["empty"]);
     // H-75: what is not allowed is neither listed nor opened.
-    assert_eq!(house.block("$deploy", Some(&["empty"])).1, [""; 0]);
-    assert_eq!(house.block("$deploy", Some(&[])).0, "");
+    assert_eq!(fixture.block("$deploy", Some(&["empty"])).1, [""; 0]);
+    assert_eq!(fixture.block("$deploy", Some(&[])).0, "");
 }
 
 // H-105: the end of a sentence is no part of the name.
 #[test]
 fn a_name_is_found_wherever_it_stands() {
-    let house = House::new();
-    house.skill(PROJECT, "my-skill", "x");
+    let fixture = SkillFixture::new();
+    fixture.skill(PROJECT, "my-skill", "x");
     let rows: &[(&str, &[&str])] = &[
         ("channel=$telegram|chat_id=7", &["telegram"]),
         ("Use $telegram.", &["telegram"]),
@@ -569,7 +576,7 @@ fn a_name_is_found_wherever_it_stands() {
         ("grüße: $telegramä", &["telegram"]),
     ];
     for (prompt, expected) in rows {
-        assert_eq!(house.block(prompt, None).1, *expected, "{prompt}");
+        assert_eq!(fixture.block(prompt, None).1, *expected, "{prompt}");
     }
 }
 
@@ -580,11 +587,11 @@ fn a_body_is_what_follows_the_frontmatter_filled_in() {
     let python = bin.path().join("python3");
     fs::write(&python, "").unwrap();
     let path = format!("/nowhere:{}", bin.path().display());
-    let house = House::with(
+    let fixture = SkillFixture::with(
         "model: local:x\nmax_steps: 7\nlocal_models: false\nfallback_models: ['a:b', 'c:d']\n",
         &[("PATH", &path), ("BUB_MAX_STEPS", "9")],
     );
-    let directory = house
+    let directory = fixture
         .skill(GLOBAL, "a", "")
         .parent()
         .unwrap()
@@ -616,43 +623,49 @@ fn a_body_is_what_follows_the_frontmatter_filled_in() {
         ("${config.a b}", "${config.a b}"),
     ];
     for (body, expected) in rows {
-        house.skill(GLOBAL, "a", body);
-        assert_eq!(house.body("a"), *expected, "{body:?}");
+        fixture.skill(GLOBAL, "a", body);
+        assert_eq!(fixture.body("a"), *expected, "{body:?}");
     }
-    let house = House::new();
-    house.skill(GLOBAL, "a", "$PYTHON");
-    assert_eq!(house.body("a"), "python3");
+    let fixture = SkillFixture::new();
+    fixture.skill(GLOBAL, "a", "$PYTHON");
+    assert_eq!(fixture.body("a"), "python3");
 }
 
 // H-139
 #[test]
 fn the_bundled_skills_say_what_is_true() {
-    let house = House::new();
+    let fixture = SkillFixture::new();
     for name in ["gh", "skill-creator", "telegram"] {
-        let (body, skill) = (house.body(name), house.find(name).unwrap());
+        let (body, skill) = (fixture.body(name), fixture.find(name).unwrap());
         assert!(body.starts_with("# ") && body.len() > 500, "{name}");
         assert_eq!(skill.location(), "(part of bub)");
     }
-    assert!(house.body("skill-creator").contains("`$SKILL_DIR` becomes"));
-    assert!(!house.dir.path().join("home/skills-builtin").exists());
+    assert!(
+        fixture
+            .body("skill-creator")
+            .contains("`$SKILL_DIR` becomes")
+    );
+    assert!(!fixture.dir.path().join("home/skills-builtin").exists());
 }
 
 // H-115
 #[tokio::test]
 async fn the_tool_lists_and_opens_skills() {
-    let world = World::new();
-    let file = world
+    let fixture = AgentFixture::new();
+    let file = fixture
         .dir
         .path()
         .join("workspace/.agents/skills/deploy/SKILL.md");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, skill_text("deploy", "Go.")).unwrap();
-    let hollow = world.dir.path().join(".agents/skills/hollow/SKILL.md");
+    let hollow = fixture.dir.path().join(".agents/skills/hollow/SKILL.md");
     fs::create_dir_all(hollow.parent().unwrap()).unwrap();
     fs::write(&hollow, skill_text("hollow", "")).unwrap();
-    let turn = world.loaded(ChannelMessage::new("s", "cli", "hello")).await;
+    let turn = fixture
+        .loaded(ChannelMessage::new("s", "cli", "hello"))
+        .await;
     let state = turn.state();
-    let tool = world
+    let tool = fixture
         .framework
         .tools()
         .iter()
@@ -668,7 +681,7 @@ async fn the_tool_lists_and_opens_skills() {
     assert_eq!(call(json!({})).await, all);
     assert_eq!(call(json!({"name": null})).await, all);
     assert_eq!(call(json!({"name": "nothing"})).await, "(no such skill)");
-    let loaded = LoadedSkills::of(state);
+    let loaded = LoadedSkills::from_state(state);
     assert_eq!(loaded.names(), [""; 0]);
     let opened = format!(
         "Location: {}\n---\nGo.",
@@ -699,16 +712,18 @@ async fn the_tool_lists_and_opens_skills() {
 // Calls of `skill` only read, so they may run at the same time: none of them forgets what another one loaded.
 #[tokio::test]
 async fn skills_that_are_loaded_at_the_same_time_are_all_known() {
-    let world = World::new();
+    let fixture = AgentFixture::new();
     let names: Vec<_> = (0..32).map(|number| format!("skill-{number}")).collect();
     for name in &names {
-        let root = world.dir.path().join("workspace/.agents/skills");
+        let root = fixture.dir.path().join("workspace/.agents/skills");
         let file = root.join(name).join("SKILL.md");
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, skill_text(name, "Go.")).unwrap();
     }
-    let turn = world.loaded(ChannelMessage::new("s", "cli", "hello")).await;
-    let mut tools = world.framework.tools().iter();
+    let turn = fixture
+        .loaded(ChannelMessage::new("s", "cli", "hello"))
+        .await;
+    let mut tools = fixture.framework.tools().iter();
     let tool = tools.find(|tool| tool.spec().name == "skill").unwrap();
     let calls = names.iter().map(|name| {
         let arguments = json!({"name": name}).as_object().cloned().unwrap();
@@ -717,5 +732,8 @@ async fn skills_that_are_loaded_at_the_same_time_are_all_known() {
     for outcome in futures_util::future::join_all(calls).await {
         outcome.unwrap();
     }
-    assert_eq!(LoadedSkills::of(turn.state()).names().len(), names.len());
+    assert_eq!(
+        LoadedSkills::from_state(turn.state()).names().len(),
+        names.len()
+    );
 }

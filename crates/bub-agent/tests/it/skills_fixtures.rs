@@ -12,7 +12,7 @@ use std::{fs, path::Path};
 use bub_agent::Skills;
 use serde_json::Value;
 
-use crate::skills::House;
+use crate::skills::SkillFixture;
 
 // H-136, H-137
 #[test]
@@ -56,13 +56,13 @@ fn every_fixture_gets_the_verdict_of_the_original() {
 
 /// The body is the rest of the file, which for these files has no placeholders but `$$`.
 fn check_body(file: &Path, name: &str) {
-    let house = House::new();
+    let fixture = SkillFixture::new();
     let text = fs::read_to_string(file).unwrap();
-    house.write(&format!("workspace/.agents/skills/{name}/SKILL.md"), &text);
+    fixture.write(&format!("workspace/.agents/skills/{name}/SKILL.md"), &text);
     let text = text.replace("\r\n", "\n");
     let (_, rest) = text.trim().split_once("---\n").unwrap();
     let (_, body) = rest.split_once("\n---\n").unwrap();
-    let directory = house
+    let directory = fixture
         .workspace()
         .join(".agents/skills")
         .join(name)
@@ -75,5 +75,5 @@ fn check_body(file: &Path, name: &str) {
         .replace("${SKILL_DIR}", &directory)
         .replace("$PYTHON", "python3");
     let filled = filled.replace("${PYTHON}", "python3").replace("$$", "$");
-    assert_eq!(house.body(name), filled, "{}", file.display());
+    assert_eq!(fixture.body(name), filled, "{}", file.display());
 }

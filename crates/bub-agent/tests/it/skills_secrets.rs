@@ -2,7 +2,7 @@
 
 use bub_agent::LoadedSkills;
 
-use crate::{log::Log, skills::House};
+use crate::{log::Log, skills::SkillFixture};
 
 const TOKEN: &str = "correct-horse-battery";
 
@@ -15,17 +15,17 @@ fn asking(name: &str, env: &str) -> String {
 fn secrets_are_never_filled_in() {
     let config = "api_key: {openai: sk-other-secret-123}\ncompletion_args: {password: hunter2hunter2}\n\
                   telegram: {proxy: 'http://u:proxy-password@h'}\n";
-    let house = House::with(config, &[("BUB_TELEGRAM_TOKEN", TOKEN)]);
+    let fixture = SkillFixture::with(config, &[("BUB_TELEGRAM_TOKEN", TOKEN)]);
     let body = "[${config.telegram.token}] [${config.telegram}] [${config.api_key}] [${config.api_key.openai}] \
                 [${config.completion_args.password}] [${config.telegram.proxy}]";
     let log = Log::new();
-    house.write(
+    fixture.write(
         ".agents/skills/mine/SKILL.md",
         crate::skills::skill_text("mine", body),
     );
-    let text = house.body("mine");
+    let text = fixture.body("mine");
     assert_eq!(text, "[] [] [] [] [] [http://u:***@h]");
-    house.body("mine");
+    fixture.body("mine");
     let warned = log.text();
     assert_eq!(log.count("`${config.telegram.token}` is left empty, because `telegram.token` is secret: ask for the variable BUB_TELEGRAM_TOKEN"), 1, "{warned}");
     for secret in [TOKEN, "sk-other", "hunter2", "proxy-password"] {
@@ -40,19 +40,19 @@ fn secrets_are_never_filled_in() {
 #[test]
 fn a_skill_of_the_workspace_sees_only_harmless_settings() {
     let config = "model: local:x\napi_base: http://inner.example\ntelegram: {allow_users: [ada]}\n";
-    let house = House::with(config, &[]);
+    let fixture = SkillFixture::with(config, &[]);
     let body = "[${config.model}] [${config.api_base}] [${config.telegram.allow_users}] [${config.env}] [${config.home}]";
     let (log, text) = (Log::new(), crate::skills::skill_text("it", body));
-    house.write(".agents/skills/it/SKILL.md", &text);
+    fixture.write(".agents/skills/it/SKILL.md", &text);
     assert!(
-        house
+        fixture
             .body("it")
             .starts_with("[local:x] [http://inner.example] [[\"ada\"]] [{"),
         "{}",
-        house.body("it")
+        fixture.body("it")
     );
-    house.write("workspace/.agents/skills/it/SKILL.md", &text);
-    assert_eq!(house.body("it"), "[local:x] [] [] [] []");
+    fixture.write("workspace/.agents/skills/it/SKILL.md", &text);
+    assert_eq!(fixture.body("it"), "[local:x] [] [] [] []");
     assert_eq!(
         log.count("skills of a workspace do not see `api_base`"),
         1,
@@ -73,25 +73,25 @@ fn loaded_skills_get_what_they_ask_for_and_were_granted() {
         ("NOT_GRANTED", "x"),
         ("DROPPED", "x"),
     ];
-    let house = House::with(config, &variables);
-    house.write(
+    let fixture = SkillFixture::with(config, &variables);
+    fixture.write(
         ".agents/skills/mine/SKILL.md",
         asking(
             "mine",
             "FOO, NOT_GRANTED ABSENT,DROPPED, BUB_TELEGRAM_TOKEN, a=b, 1X",
         ),
     );
-    house.write("workspace/.agents/skills/it/SKILL.md", asking("it", "BAR"));
-    house.write(
+    fixture.write("workspace/.agents/skills/it/SKILL.md", asking("it", "BAR"));
+    fixture.write(
         "workspace/.agents/skills/other/SKILL.md",
         asking("other", "FOO"),
     );
     let granted = |names: &[&str]| {
         let loaded = LoadedSkills::default();
         for name in names {
-            house.skills.load(&house.find(name).unwrap(), &loaded);
+            fixture.skills.load(&fixture.find(name).unwrap(), &loaded);
         }
-        let all = house.skills.granted_environment(&loaded);
+        let all = fixture.skills.granted_environment(&loaded);
         all.into_iter()
             .map(|(name, value)| format!("{name}={}", value.display()))
             .collect::<Vec<_>>()
@@ -113,7 +113,7 @@ fn loaded_skills_get_what_they_ask_for_and_were_granted() {
         ]
     );
     assert_eq!(
-        house.find("mine").unwrap().asks(),
+        fixture.find("mine").unwrap().asks(),
         [
             "FOO",
             "NOT_GRANTED",
@@ -127,19 +127,19 @@ fn loaded_skills_get_what_they_ask_for_and_were_granted() {
 // W-36: who shadows a granted skill after it was loaded, or before, gets nothing.
 #[test]
 fn a_skill_of_the_workspace_cannot_take_over_a_grant() {
-    let house = House::with("skills: {env: {mine: [FOO]}}\n", &[("FOO", "foo-secret")]);
-    house.write(".agents/skills/mine/SKILL.md", asking("mine", "FOO"));
+    let fixture = SkillFixture::with("skills: {env: {mine: [FOO]}}\n", &[("FOO", "foo-secret")]);
+    fixture.write(".agents/skills/mine/SKILL.md", asking("mine", "FOO"));
     let loaded = LoadedSkills::default();
-    house.write(
+    fixture.write(
         "workspace/.agents/skills/mine/SKILL.md",
         asking("mine", "FOO"),
     );
-    house.skills.load(&house.find("mine").unwrap(), &loaded);
-    assert_eq!(house.skills.granted_environment(&loaded), []);
-    std::fs::remove_dir_all(house.workspace().join(".agents")).unwrap();
-    assert_eq!(house.find("mine").unwrap().source().to_string(), "global");
+    fixture.skills.load(&fixture.find("mine").unwrap(), &loaded);
+    assert_eq!(fixture.skills.granted_environment(&loaded), []);
+    std::fs::remove_dir_all(fixture.workspace().join(".agents")).unwrap();
+    assert_eq!(fixture.find("mine").unwrap().source().to_string(), "global");
     assert_eq!(
-        house.skills.granted_environment(&loaded),
+        fixture.skills.granted_environment(&loaded),
         [],
         "the one that was loaded has no grant"
     );
@@ -148,11 +148,11 @@ fn a_skill_of_the_workspace_cannot_take_over_a_grant() {
 // L7, W-37: what is granted to a skill is a secret, from the start: other children do not get it.
 #[test]
 fn granted_variables_are_kept_from_everybody_else() {
-    let house = House::with(
+    let fixture = SkillFixture::with(
         "skills: {env: {mine: [FOO]}}\n",
         &[("FOO", "foo-secret"), ("PLAIN", "x")],
     );
-    let names: Vec<_> = house
+    let names: Vec<_> = fixture
         .settings
         .child_environment()
         .into_iter()
@@ -162,5 +162,8 @@ fn granted_variables_are_kept_from_everybody_else() {
         names.contains(&"PLAIN".to_owned()) && !names.contains(&"FOO".to_owned()),
         "{names:?}"
     );
-    assert_eq!(house.settings.redactor().redact("is foo-secret"), "is ***");
+    assert_eq!(
+        fixture.settings.redactor().redact("is foo-secret"),
+        "is ***"
+    );
 }

@@ -9,7 +9,7 @@ use bub_kernel::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::harness::World;
+use crate::harness::AgentFixture;
 
 /// A tool somebody wrote by hand.
 struct Bare(ToolSpec);
@@ -36,7 +36,7 @@ fn bare(name: &str, description: &str) -> Arc<dyn Tool> {
 
 /// A tool of the builtin plugin.
 fn builtin_tool(name: &str) -> Arc<dyn Tool> {
-    let framework = World::new().framework;
+    let framework = AgentFixture::new().framework;
     let mut tools = framework.tools().iter();
     Arc::clone(tools.find(|tool| tool.spec().name == name).unwrap())
 }
@@ -134,13 +134,16 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
 // H-119
 #[tokio::test]
 async fn help_is_a_command() {
-    let world = World::new();
-    let turn = world
+    let fixture = AgentFixture::new();
+    let turn = fixture
         .own_turn(ChannelMessage::new("cli:local", "cli", ",help"))
         .await
         .unwrap();
     let text = turn.model_output;
-    assert!(text.starts_with(&usage(world.framework.tools())), "{text}");
+    assert!(
+        text.starts_with(&usage(fixture.framework.tools())),
+        "{text}"
+    );
     assert!(
         text.contains("\n  ,thinking  ") && text.contains("so does ,quit"),
         "{text}"

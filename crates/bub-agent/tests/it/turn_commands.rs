@@ -10,12 +10,12 @@ use bub_kernel::{
     Result, Role, Sender, SessionId, StreamEvent, ToolDecision, hooks,
     hooks::{Next, point::RunModelStream},
 };
-use bub_tape::{Kind, Wait};
+use bub_tape::{EntryKind, LeaseWait};
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{World, owned},
+    harness::{AgentFixture, owned},
     recording::tape_of,
     turn_crash::delivered_as,
     turn_loop::{entries, events, shown},
@@ -30,8 +30,8 @@ fn command(text: &str) -> ChannelMessage {
 async fn a_command_is_run_without_a_model() {
     let server = ModelServer::start();
     server.script(Reply::text("hello"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
     for (line, expected) in [
         (",echo a=b c", "a=b c"),
         (",tape.info", "entries: "),
@@ -39,7 +39,7 @@ async fn a_command_is_run_without_a_model() {
         (",bash cmd='echo hi'", "hi"),
         (",help", "tape.search"),
     ] {
-        let result = world.own_turn(command(line)).await.unwrap();
+        let result = fixture.own_turn(command(line)).await.unwrap();
         assert!(
             result.model_output.contains(expected),
             "{line}: {}",
@@ -56,13 +56,13 @@ async fn a_command_is_run_without_a_model() {
         (",help extra", "takes no arguments"),
         (",false", "command exited with code 1"),
     ] {
-        let error = world.own_turn(command(line)).await.unwrap_err();
+        let error = fixture.own_turn(command(line)).await.unwrap_err();
         assert!(error.message().contains(expected), "{line}: {error}");
     }
     assert_eq!(server.requests().len(), 0);
-    world.own_turn(command("hi")).await.unwrap();
+    fixture.own_turn(command("hi")).await.unwrap();
     assert_eq!(shown(&server).len(), 3, "{:#?}", shown(&server));
-    let events = events(&entries(&world, "s").await, "command");
+    let events = events(&entries(&fixture, "s").await, "command");
     assert_eq!(
         (&events[0]["raw"], &events[0]["name"]),
         (&json!("echo a=b c"), &json!("bash"))
@@ -87,13 +87,16 @@ async fn a_failed_command_is_recorded_once() {
         }
     }
 
-    for (world, output) in [
-        (World::new(), "command exited with code 1"),
-        (World::with_plugin("failing", Failing), "cannot build"),
+    for (fixture, output) in [
+        (AgentFixture::new(), "command exited with code 1"),
+        (
+            AgentFixture::with_plugin("failing", Failing),
+            "cannot build",
+        ),
     ] {
-        let running = world.framework.running().await.unwrap();
-        world.own_turn(command(",false")).await.unwrap_err();
-        let entries = entries(&world, "s").await;
+        let running = fixture.framework.running().await.unwrap();
+        fixture.own_turn(command(",false")).await.unwrap_err();
+        let entries = entries(&fixture, "s").await;
         let [ended] = events(&entries, "command").try_into().unwrap();
         assert_eq!(
             (&ended["raw"], &ended["status"]),
@@ -107,10 +110,10 @@ async fn a_failed_command_is_recorded_once() {
         assert!(
             entries
                 .iter()
-                .all(|entry| !matches!(entry.kind, Kind::Message | Kind::Error)),
+                .all(|entry| !matches!(entry.kind, EntryKind::Message | EntryKind::Error)),
             "{entries:?}"
         );
-        drop(tape_of(&world, "s").lease(Wait::No).await.unwrap());
+        drop(tape_of(&fixture, "s").lease(LeaseWait::No).await.unwrap());
         running.close().await.unwrap();
     }
 }
@@ -127,19 +130,21 @@ async fn a_command_whose_output_cannot_be_rendered_has_succeeded() {
         }
     }
 
-    let world = World::with_plugin("failing", Failing);
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::with_plugin("failing", Failing);
+    let running = fixture.framework.running().await.unwrap();
     for attempt in [1, 2] {
         let message = delivered_as("in-7", ",echo hi", attempt);
-        world.turn(message).await.unwrap_err();
+        fixture.turn(message).await.unwrap_err();
     }
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let [ended] = events(&entries, "command").try_into().unwrap();
     assert_eq!(
         (&ended["output"], &ended["status"]),
         (&json!("hi"), &json!("ok"))
     );
-    let errors = entries.iter().filter(|entry| entry.kind == Kind::Error);
+    let errors = entries
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::Error);
     assert_eq!(errors.count(), 2, "one for each attempt");
     running.close().await.unwrap();
 }
@@ -147,10 +152,10 @@ async fn a_command_whose_output_cannot_be_rendered_has_succeeded() {
 // A command that is cancelled has failed.
 #[tokio::test]
 async fn a_cancelled_command_is_recorded_once() {
-    let world = World::new();
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::new();
+    let running = fixture.framework.running().await.unwrap();
     let cancel = CancellationToken::new();
-    let started = world.dir.path().join("workspace/started");
+    let started = fixture.dir.path().join("workspace/started");
     let canceller = async {
         while !started.exists() {
             tokio::task::yield_now().await;
@@ -158,16 +163,16 @@ async fn a_cancelled_command_is_recorded_once() {
         cancel.cancel();
     };
     let message = owned(command(",touch started; sleep 60")).with_cancel(cancel.clone());
-    let (outcome, ()) = tokio::join!(world.turn(message), canceller);
+    let (outcome, ()) = tokio::join!(fixture.turn(message), canceller);
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let [ended] = events(&entries, "command").try_into().unwrap();
     assert_eq!(
         (&ended["output"], &ended["status"]),
         (&json!("the turn was cancelled"), &json!("error"))
     );
-    assert!(entries.iter().all(|entry| entry.kind != Kind::Error));
-    drop(tape_of(&world, "s").lease(Wait::No).await.unwrap());
+    assert!(entries.iter().all(|entry| entry.kind != EntryKind::Error));
+    drop(tape_of(&fixture, "s").lease(LeaseWait::No).await.unwrap());
     running.close().await.unwrap();
 }
 
@@ -208,33 +213,33 @@ async fn the_output_of_a_command_is_streamed_while_it_runs() {
     // The second line comes after somebody has seen the first.
     let line = ",echo a; until [ -e go ]; do sleep 0.01; done; echo b";
     let watching = Watching::default();
-    let world = World::with_plugin("watching", watching.clone());
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::with_plugin("watching", watching.clone());
+    let running = fixture.framework.running().await.unwrap();
     let reader = async {
         while watching.0.lock().unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        std::fs::write(world.dir.path().join("workspace/go"), "").unwrap();
+        std::fs::write(fixture.dir.path().join("workspace/go"), "").unwrap();
     };
-    let (result, ()) = tokio::join!(world.own_turn(command(line)), reader);
+    let (result, ()) = tokio::join!(fixture.own_turn(command(line)), reader);
     assert_eq!(result.unwrap().model_output, "a\nb");
     assert_eq!(watching.0.lock().unwrap()[0], "a");
     running.close().await.unwrap();
 
     let watching = Watching::default();
-    let world = World::with_plugins(|builder| {
+    let fixture = AgentFixture::with_plugins(|builder| {
         let builder = builder.plugin("watching", watching.clone());
         builder.plugin("changing", Changing)
     });
-    world.own_turn(command(",echo a; echo b")).await.unwrap();
+    fixture.own_turn(command(",echo a; echo b")).await.unwrap();
     assert_eq!(*watching.0.lock().unwrap(), ["changed"]);
 }
 
 // What a command prints is said as it comes, and is the same text in the end.
 #[tokio::test]
 async fn the_output_of_a_command_is_trimmed_and_whole() {
-    let world = World::new();
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::new();
+    let running = fixture.framework.running().await.unwrap();
     for (line, expected) in [
         (r",printf '\n\n  a\n\n\n b  \n\n'", "a\n\n\n b"),
         (
@@ -244,7 +249,7 @@ async fn the_output_of_a_command_is_trimmed_and_whole() {
         (",true", "(no output)"),
         (r",printf ' \n\n'", "(no output)"),
     ] {
-        let result = world.own_turn(command(line)).await.unwrap();
+        let result = fixture.own_turn(command(line)).await.unwrap();
         assert_eq!(result.model_output, expected, "{line}");
     }
     // H-127: to the model this is a result, to whoever typed it a failure.
@@ -256,17 +261,17 @@ async fn the_output_of_a_command_is_trimmed_and_whole() {
         ),
         (",bash cmd='sleep 9' timeout_seconds=1", late.to_owned()),
     ] {
-        let error = world.own_turn(command(line)).await.unwrap_err();
+        let error = fixture.own_turn(command(line)).await.unwrap_err();
         assert!(error.message().ends_with(&expected), "{line}: {error}");
     }
-    let last = events(&entries(&world, "s").await, "command")
+    let last = events(&entries(&fixture, "s").await, "command")
         .pop()
         .unwrap();
     assert_eq!(
         (&last["status"], &last["output"]),
         (&json!("error"), &json!(late))
     );
-    let result = world
+    let result = fixture
         .own_turn(command(",yes 12345 | head -c 3000000"))
         .await
         .unwrap();
@@ -296,8 +301,8 @@ async fn a_command_goes_through_policy_and_hooks() {
         }
     }
 
-    let world = World::new();
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::new();
+    let running = fixture.framework.running().await.unwrap();
     for role in [Role::Guest, Role::Member] {
         let sender = Sender {
             role,
@@ -307,18 +312,18 @@ async fn a_command_goes_through_policy_and_hooks() {
             name: String::new(),
         };
         let message = Inbound::from(command(",touch pwned")).with_sender(sender);
-        let error = world.turn(message).await.unwrap_err();
+        let error = fixture.turn(message).await.unwrap_err();
         assert!(error.message().contains("denied by policy"), "{error}");
     }
-    let error = world.turn(command(",touch pwned")).await.unwrap_err();
+    let error = fixture.turn(command(",touch pwned")).await.unwrap_err();
     assert!(error.message().contains("denied by policy"), "{error}");
-    assert!(!world.dir.path().join("workspace/pwned").exists());
+    assert!(!fixture.dir.path().join("workspace/pwned").exists());
     running.close().await.unwrap();
 
-    let world = World::with_plugin("denying", Denying);
-    let error = world.own_turn(command(",touch pwned")).await.unwrap_err();
+    let fixture = AgentFixture::with_plugin("denying", Denying);
+    let error = fixture.own_turn(command(",touch pwned")).await.unwrap_err();
     assert_eq!(error.message(), "not today");
-    assert!(!world.dir.path().join("workspace/pwned").exists());
+    assert!(!fixture.dir.path().join("workspace/pwned").exists());
 }
 
 // L7: a rule about `background: true` is about every spelling of it, typed or asked for by a model.
@@ -326,22 +331,22 @@ async fn a_command_goes_through_policy_and_hooks() {
 async fn rules_see_arguments_as_the_tool_reads_them() {
     let server = ModelServer::start();
     let rules = json!([{"tools": ["bash"], "arguments": {"background": "true"}, "action": "deny"}]);
-    let world = World::asking_so(
+    let fixture = AgentFixture::asking_so(
         &server.url(),
         &[("BUB_POLICY_RULES", &rules.to_string())],
         |builder| builder,
     );
-    let running = world.framework.running().await.unwrap();
+    let running = fixture.framework.running().await.unwrap();
     for spelling in ["true", "yes", "1", "On", " t "] {
         let line = format!(",bash cmd='touch pwned' background='{spelling}'");
-        let error = world.own_turn(command(&line)).await.unwrap_err();
+        let error = fixture.own_turn(command(&line)).await.unwrap_err();
         assert_eq!(
             error.message(),
             "Tool 'bash' denied by policy: rule 1",
             "{line}"
         );
     }
-    world
+    fixture
         .own_turn(command(",bash cmd='echo hi' background=no"))
         .await
         .unwrap();
@@ -349,9 +354,9 @@ async fn rules_see_arguments_as_the_tool_reads_them() {
         let arguments = json!({"cmd": "touch pwned", "background": spelling});
         server.script(Reply::new().call("a", "bash", &arguments.to_string()));
         server.script(Reply::text("done"));
-        world.own_turn(command("go")).await.unwrap();
+        fixture.own_turn(command("go")).await.unwrap();
     }
-    assert!(!world.dir.path().join("workspace/pwned").exists());
+    assert!(!fixture.dir.path().join("workspace/pwned").exists());
     let shown = format!("{:?}", shown(&server));
     assert_eq!(
         shown.matches("denied by policy: rule 1").count(),
@@ -366,9 +371,9 @@ async fn rules_see_arguments_as_the_tool_reads_them() {
 async fn the_model_of_a_session_lasts() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    let said = world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let said = fixture
         .own_turn(command(",model llamacpp:other"))
         .await
         .unwrap()
@@ -377,7 +382,7 @@ async fn the_model_of_a_session_lasts() {
         said,
         "Session model set to llamacpp:other (applies from the next turn)."
     );
-    let said = world
+    let said = fixture
         .own_turn(command(",reasoning_effort ' high '"))
         .await
         .unwrap()
@@ -387,38 +392,38 @@ async fn the_model_of_a_session_lasts() {
         "Session reasoning effort set to high (applies from the next turn)."
     );
     assert!(
-        world
+        fixture
             .own_turn(command(",reasoning_effort ' '"))
             .await
             .is_err()
     );
     assert!(
-        world
+        fixture
             .own_turn(command(",reasoning_effort much"))
             .await
             .is_err()
     );
     // One that cannot be would fail every turn from now on.
-    assert!(world.own_turn(command(",model nonsense")).await.is_err());
-    world.own_turn(command("hi")).await.unwrap();
+    assert!(fixture.own_turn(command(",model nonsense")).await.is_err());
+    fixture.own_turn(command("hi")).await.unwrap();
     let request = server.requests().last().unwrap().json();
     assert_eq!(
         (&request["model"], &request["reasoning_effort"]),
         (&json!("other"), &json!("high"))
     );
     // The message's own wish wins for its turn.
-    world
+    fixture
         .own_turn(command("hi").context("model", "llamacpp:third"))
         .await
         .unwrap();
     assert_eq!(server.requests().last().unwrap().json()["model"], "third");
-    world
+    fixture
         .own_turn(ChannelMessage::new("t", "lab", "hi"))
         .await
         .unwrap();
     assert_eq!(server.requests().last().unwrap().json()["model"], "test");
-    world.own_turn(command(",model default")).await.unwrap();
-    world.own_turn(command("hi")).await.unwrap();
+    fixture.own_turn(command(",model default")).await.unwrap();
+    fixture.own_turn(command("hi")).await.unwrap();
     assert_eq!(server.requests().last().unwrap().json()["model"], "test");
     running.close().await.unwrap();
 }
@@ -428,15 +433,19 @@ async fn the_model_of_a_session_lasts() {
 async fn a_chat_can_have_a_fresh_session_and_go_back() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    world.own_turn(command("remember 42")).await.unwrap();
-    let said = world.own_turn(command(",new")).await.unwrap().model_output;
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    fixture.own_turn(command("remember 42")).await.unwrap();
+    let said = fixture
+        .own_turn(command(",new"))
+        .await
+        .unwrap()
+        .model_output;
     assert!(said.contains(",resume s"), "{said}");
-    let fresh = world.own_turn(command("what was it?")).await.unwrap();
+    let fresh = fixture.own_turn(command("what was it?")).await.unwrap();
     assert!(fresh.session_id.starts_with("s~"), "{}", fresh.session_id);
     assert!(!json!(shown(&server)).to_string().contains("remember 42"));
-    let list = world
+    let list = fixture
         .own_turn(command(",sessions"))
         .await
         .unwrap()
@@ -446,10 +455,20 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
         list.contains("remember 42") && list.contains(&format!("* {}", fresh.session_id)),
         "{list}"
     );
-    assert!(world.own_turn(command(",resume other-chat")).await.is_err());
-    assert!(world.own_turn(command(",resume s~nothing")).await.is_err());
-    world.own_turn(command(",resume s")).await.unwrap();
-    let back = world.own_turn(command("what was it?")).await.unwrap();
+    assert!(
+        fixture
+            .own_turn(command(",resume other-chat"))
+            .await
+            .is_err()
+    );
+    assert!(
+        fixture
+            .own_turn(command(",resume s~nothing"))
+            .await
+            .is_err()
+    );
+    fixture.own_turn(command(",resume s")).await.unwrap();
+    let back = fixture.own_turn(command("what was it?")).await.unwrap();
     assert_eq!(back.session_id, "s");
     assert!(json!(shown(&server)).to_string().contains("remember 42"));
     running.close().await.unwrap();
@@ -460,20 +479,20 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
 async fn the_last_switch_of_a_turn_counts() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
     let session_id = SessionId::from("s");
-    world.own_turn(command("hi")).await.unwrap();
+    fixture.own_turn(command("hi")).await.unwrap();
     for line in [",new", ",resume s"] {
-        let steered = world
+        let steered = fixture
             .framework
             .steer_message(&session_id, owned(command(line)));
         assert!(steered.await.unwrap());
     }
-    let (turn, outcome) = world.framework.process_turn(owned(command("hi"))).await;
+    let (turn, outcome) = fixture.framework.process_turn(owned(command("hi"))).await;
     outcome.unwrap();
     assert_eq!(turn.report().session_switch, Some(session_id.clone()));
-    let next = world.own_turn(command("hi")).await.unwrap();
+    let next = fixture.own_turn(command("hi")).await.unwrap();
     assert_eq!(next.session_id, session_id);
     running.close().await.unwrap();
 }
@@ -481,34 +500,34 @@ async fn the_last_switch_of_a_turn_counts() {
 // H-116: a reset by a person takes effect at once.
 #[tokio::test]
 async fn a_reset_by_a_person_is_done_at_once() {
-    let world = World::echoing();
-    let running = world.framework.running().await.unwrap();
-    world.own_turn(command("hi")).await.unwrap();
+    let fixture = AgentFixture::echoing();
+    let running = fixture.framework.running().await.unwrap();
+    fixture.own_turn(command("hi")).await.unwrap();
     running.close().await.unwrap();
-    let world = World {
-        framework: World::new().framework,
-        ..world
+    let fixture = AgentFixture {
+        framework: AgentFixture::new().framework,
+        ..fixture
     };
-    let running = world.framework.running().await.unwrap();
-    let said = world
+    let running = fixture.framework.running().await.unwrap();
+    let said = fixture
         .own_turn(command(",tape.reset archive=true"))
         .await
         .unwrap()
         .model_output;
     assert!(said.starts_with("tape reset"), "{said}");
-    assert!(tape_of(&world, "s").summary().await.unwrap().anchors >= 1);
+    assert!(tape_of(&fixture, "s").summary().await.unwrap().anchors >= 1);
     running.close().await.unwrap();
 }
 
 // H-112, H-119: `,quit` ends what the session started.
 #[tokio::test]
 async fn quit_ends_the_commands_of_the_session() {
-    let world = World::new();
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::new();
+    let running = fixture.framework.running().await.unwrap();
     let line = ",bash cmd='echo $$ > pid; sleep 60' background=true";
-    let said = world.own_turn(command(line)).await.unwrap().model_output;
+    let said = fixture.own_turn(command(line)).await.unwrap().model_output;
     assert!(said.starts_with("started: bash-"), "{said}");
-    let pid = world.dir.path().join("workspace/pid");
+    let pid = fixture.dir.path().join("workspace/pid");
     while std::fs::read_to_string(&pid)
         .unwrap_or_default()
         .trim()
@@ -516,7 +535,11 @@ async fn quit_ends_the_commands_of_the_session() {
     {
         tokio::task::yield_now().await;
     }
-    let said = world.own_turn(command(",quit")).await.unwrap().model_output;
+    let said = fixture
+        .own_turn(command(",quit"))
+        .await
+        .unwrap()
+        .model_output;
     assert_eq!(said, "Session tasks stopped.");
     let stat = format!(
         "/proc/{}/stat",

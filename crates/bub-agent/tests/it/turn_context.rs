@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use bub_kernel::{ChannelMessage, ToolCall, ToolDecision, hooks};
-use bub_tape::{Entry, Kind};
-use bub_testkit::model::{ModelServer, Reply, Usage};
+use bub_tape::{Entry, EntryKind};
+use bub_testkit::model::{ModelServer, Reply, ReplyUsage};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::World,
+    harness::AgentFixture,
     recording::tape_of,
     turn_loop::{entries, events, shown},
 };
@@ -21,7 +21,7 @@ fn overflow() -> Reply {
 fn anchors(entries: &[Entry]) -> Vec<&Entry> {
     entries
         .iter()
-        .filter(|entry| entry.kind == Kind::Anchor)
+        .filter(|entry| entry.kind == EntryKind::Anchor)
         .collect()
 }
 
@@ -33,23 +33,23 @@ async fn an_overflow_hands_off_once_and_no_tool_runs_twice() {
     server.script(Reply::new().call("a", "bash", r#"{"cmd": "echo ran >> log"}"#));
     server.script(overflow());
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "old question"))
         .await
         .unwrap();
-    let result = world
+    let result = fixture
         .own_turn(ChannelMessage::new("s", "lab", "new question"))
         .await
         .unwrap();
     assert_eq!(result.model_output, "done");
     assert_eq!(
-        std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap(),
+        std::fs::read_to_string(fixture.dir.path().join("workspace/log")).unwrap(),
         "ran\n"
     );
 
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let anchor = *anchors(&entries).last().unwrap();
     assert_eq!(anchor.name(), Some("auto_handoff/context_overflow"));
     let state = &anchor.payload["state"];
@@ -113,9 +113,9 @@ async fn a_second_overflow_ends_the_turn() {
     let server = ModelServer::start();
     server.script(overflow());
     server.script(overflow());
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    let error = world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "hi"))
         .await
         .unwrap_err();
@@ -141,16 +141,16 @@ async fn a_handoff_by_the_model_takes_effect_behind_its_result() {
             .call("b", "tape_info", "{}"),
     );
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "the question"))
         .await
         .unwrap();
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let result = entries
         .iter()
-        .find(|entry| entry.kind == Kind::ToolResult)
+        .find(|entry| entry.kind == EntryKind::ToolResult)
         .unwrap();
     assert_eq!(result.payload["results"][0], "anchor added: phase 2");
     let anchor = *anchors(&entries).last().unwrap();
@@ -183,9 +183,9 @@ async fn a_handoff_alone_leaves_only_the_summary_and_the_question() {
     let server = ModelServer::start();
     server.script(Reply::new().call("a", "tape_handoff", r#"{"summary": "all is well"}"#));
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "the question"))
         .await
         .unwrap();
@@ -206,13 +206,13 @@ async fn a_reset_by_the_model_keeps_the_question_the_call_and_an_archive() {
     let reset = Reply::new().call("a", "tape_reset", "{}");
     server.script(reset.call("b", "bash", r#"{"cmd": "touch after-reset"}"#));
     server.script(Reply::text("fresh"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "before"))
         .await
         .unwrap();
-    world
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "start over"))
         .await
         .unwrap();
@@ -237,10 +237,10 @@ async fn a_reset_by_the_model_keeps_the_question_the_call_and_an_archive() {
         "{text}"
     );
     assert!(
-        !world.dir.path().join("workspace/after-reset").exists(),
+        !fixture.dir.path().join("workspace/after-reset").exists(),
         "nothing would be left to tell of it"
     );
-    let tapes = std::fs::read_dir(world.dir.path().join("home/tapes")).unwrap();
+    let tapes = std::fs::read_dir(fixture.dir.path().join("home/tapes")).unwrap();
     let names: Vec<String> = tapes
         .map(|file| file.unwrap().file_name().into_string().unwrap())
         .collect();
@@ -260,12 +260,12 @@ fn small_window() -> [(&'static str, &'static str); 2] {
 async fn near_the_window_the_model_is_asked_to_hand_off() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
-    let world = World::asking_so(&server.url(), &small_window(), |builder| builder);
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::asking_so(&server.url(), &small_window(), |builder| builder);
+    let running = fixture.framework.running().await.unwrap();
     let mut asked = false;
     for turn in 0..6 {
         let text = format!("{turn} {}", "word ".repeat(600));
-        world
+        fixture
             .own_turn(ChannelMessage::new("s", "lab", text))
             .await
             .unwrap();
@@ -285,12 +285,12 @@ async fn near_the_window_the_model_is_asked_to_hand_off() {
 async fn a_full_window_is_handed_off_by_the_runtime() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
-    let world = World::asking_so(&server.url(), &small_window(), |builder| builder);
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::asking_so(&server.url(), &small_window(), |builder| builder);
+    let running = fixture.framework.running().await.unwrap();
     let mut sizes = Vec::new();
     for turn in 0..20 {
         let text = format!("number {turn}: {}", "word ".repeat(500));
-        world
+        fixture
             .own_turn(ChannelMessage::new("s", "lab", text.clone()))
             .await
             .unwrap();
@@ -302,7 +302,7 @@ async fn a_full_window_is_handed_off_by_the_runtime() {
         sizes.push(json!(shown).to_string().len());
     }
     assert!(sizes.iter().all(|size| *size < 6000 * 4), "{sizes:?}");
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let budget: Vec<_> = anchors(&entries)
         .into_iter()
         .filter(|a| a.name() == Some("auto_handoff/context_budget"))
@@ -319,27 +319,27 @@ async fn the_estimate_follows_the_reported_usage() {
     let mut turns_until_handoff = Vec::new();
     for hunger in [1, 3] {
         let server = ModelServer::start();
-        let world = World::asking_so(&server.url(), &small_window(), |builder| builder);
-        let running = world.framework.running().await.unwrap();
+        let fixture = AgentFixture::asking_so(&server.url(), &small_window(), |builder| builder);
+        let running = fixture.framework.running().await.unwrap();
         let mut turns = 0;
         loop {
             let size = server
                 .requests()
                 .last()
                 .map_or(4000, |request| request.json().to_string().len() as u64);
-            let usage = Usage {
+            let usage = ReplyUsage {
                 input: size / 4 * hunger,
                 output: 1,
-                ..Usage::default()
+                ..ReplyUsage::default()
             };
             server.script(Reply::text("ok").usage(usage));
             let text = format!("{turns} {}", "word ".repeat(100));
-            world
+            fixture
                 .own_turn(ChannelMessage::new("s", "lab", text))
                 .await
                 .unwrap();
             turns += 1;
-            if anchors(&entries(&world, "s").await).len() > 1 {
+            if anchors(&entries(&fixture, "s").await).len() > 1 {
                 break;
             }
             assert!(turns < 60);
@@ -360,16 +360,16 @@ async fn big_output_is_put_aside_and_can_be_read() {
     let server = ModelServer::start();
     server.script(Reply::new().call("a", "bash", &json!({"cmd": script}).to_string()));
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
-    let list = entries(&world, "s").await;
+    let list = entries(&fixture, "s").await;
     let result = list
         .iter()
-        .find(|entry| entry.kind == Kind::ToolResult)
+        .find(|entry| entry.kind == EntryKind::ToolResult)
         .unwrap();
     let text = result.payload["results"][0]["message"]
         .as_str()
@@ -404,7 +404,7 @@ async fn big_output_is_put_aside_and_can_be_read() {
         let call = json!({"handle": handle, "cursor": cursor, "count": 2}).to_string();
         server.script(Reply::new().call("r", "spill_read", &call));
         server.script(Reply::text("read"));
-        world
+        fixture
             .own_turn(ChannelMessage::new("s", "lab", "read"))
             .await
             .unwrap();
@@ -436,7 +436,7 @@ async fn big_output_is_put_aside_and_can_be_read() {
         whole,
         format!("command exited with code 1\noutput:\n{expected}\nété")
     );
-    let sidecar = tape_of(&world, "s").name().sidecar("spill").unwrap();
+    let sidecar = tape_of(&fixture, "s").name().sidecar("spill").unwrap();
     assert!(sidecar.as_str().ends_with("__sidecar__spill"));
     running.close().await.unwrap();
 }
@@ -459,9 +459,9 @@ async fn what_was_not_put_aside_cannot_be_read() {
         let server = ModelServer::start();
         server.script(Reply::new().call("r", "spill_read", &arguments.to_string()));
         server.script(Reply::text("ok"));
-        let world = World::asking(&server.url());
-        let running = world.framework.running().await.unwrap();
-        world
+        let fixture = AgentFixture::asking(&server.url());
+        let running = fixture.framework.running().await.unwrap();
+        fixture
             .own_turn(ChannelMessage::new("s", "lab", "read"))
             .await
             .unwrap();
@@ -481,10 +481,11 @@ async fn a_threshold_of_zero_puts_nothing_aside() {
     let server = ModelServer::start();
     server.script(Reply::new().call("a", "bash", r#"{"cmd": "seq 1 12000"}"#));
     server.script(Reply::text("done"));
-    let world = World::asking_so(&server.url(), &[("BUB_SPILL_THRESHOLD", "0")], |builder| {
-        builder
-    });
-    world
+    let fixture =
+        AgentFixture::asking_so(&server.url(), &[("BUB_SPILL_THRESHOLD", "0")], |builder| {
+            builder
+        });
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
@@ -547,11 +548,11 @@ async fn no_result_of_a_tool_carries_a_secret() {
     server.script(calls);
     server.script(Reply::text("done"));
     let quoted = ("BUB_WEBHOOK_TOKEN", QUOTED);
-    let world = World::asking_so(&server.url(), &[quoted], |builder| {
+    let fixture = AgentFixture::asking_so(&server.url(), &[quoted], |builder| {
         builder.plugin("leaking", Leaking)
     });
-    let running = world.framework.running().await.unwrap();
-    world
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
@@ -569,7 +570,7 @@ async fn no_result_of_a_tool_carries_a_secret() {
             "{result}"
         );
     }
-    let home = world.dir.path().join("home");
+    let home = fixture.dir.path().join("home");
     assert!(
         !files_with(&home, &"x".repeat(1000)).is_empty(),
         "it was put aside"

@@ -1,12 +1,12 @@
 //! A turn that goes on after the death of its process: the tape is what is left.
 
 use bub_kernel::{ChannelMessage, Inbound, InboundAttempt, SessionId};
-use bub_tape::{ChatStep, Entry, Kind, SessionInfo, tool_done};
+use bub_tape::{Entry, EntryKind, SessionInfo, StepRecord, tool_done};
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::json;
 
 use crate::{
-    harness::{World, owned},
+    harness::{AgentFixture, owned},
     recording::tape_of,
     turn_loop::{entries, events, shown},
 };
@@ -36,9 +36,9 @@ fn session() -> SessionId {
 async fn a_killed_turn_goes_on_from_its_tape() {
     let server = ModelServer::start();
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    let tape = tape_of(&world, "s");
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     let question = Entry::message("user", "go")
         .with_meta("run_id", "run-1")
@@ -48,14 +48,14 @@ async fn a_killed_turn_goes_on_from_its_tape() {
         let function = json!({"name": "bash", "arguments": "{\"cmd\": \"touch ran-again\"}"});
         json!({"id": id, "type": "function", "function": function})
     };
-    let mut step = ChatStep::new("run-1");
+    let mut step = StepRecord::new("run-1");
     step.tool_calls = vec![call("a"), call("b")];
     tape.record_chat(step).await.unwrap();
     tape.append(tool_done("a", "finished").with_meta("run_id", "run-1"))
         .await
         .unwrap();
 
-    let result = world.turn(delivered("go", 2)).await.unwrap();
+    let result = fixture.turn(delivered("go", 2)).await.unwrap();
     assert_eq!(result.model_output, "done");
     let shown = shown(&server);
     let results: Vec<_> = shown
@@ -63,12 +63,12 @@ async fn a_killed_turn_goes_on_from_its_tape() {
         .filter(|message| message["role"] == "tool")
         .collect();
     assert_eq!(results[0]["content"], "finished");
-    assert_eq!(results[1]["content"], bub_tape::INTERRUPTED);
-    assert!(!world.dir.path().join("workspace/ran-again").exists());
-    let entries = entries(&world, "s").await;
+    assert_eq!(results[1]["content"], bub_tape::INTERRUPTED_RESULT);
+    assert!(!fixture.dir.path().join("workspace/ran-again").exists());
+    let entries = entries(&fixture, "s").await;
     let asked = entries
         .iter()
-        .filter(|entry| entry.kind == Kind::Message && entry.meta.get("inbound_id").is_some());
+        .filter(|entry| entry.kind == EntryKind::Message && entry.meta.get("inbound_id").is_some());
     assert_eq!(asked.count(), 1);
     assert_eq!(
         events(&entries, "turn.redelivered")[0]["outcome"],
@@ -83,19 +83,19 @@ async fn a_killed_turn_goes_on_from_its_tape() {
 async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
     let server = ModelServer::start();
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    let tape = tape_of(&world, "s");
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     let question = Entry::message("user", "go")
         .with_meta("run_id", "run-1")
         .with_meta("inbound_id", "in-7");
     tape.append(question).await.unwrap();
     let function = json!({"name": "bash", "arguments": "{\"cmd\": \"true\"}"});
-    let mut step = ChatStep::new("run-1");
+    let mut step = StepRecord::new("run-1");
     step.tool_calls = vec![json!({"id": "a", "type": "function", "function": function})];
     tape.record_chat(step).await.unwrap();
-    let inbox = world.framework.steering_inbox().unwrap();
+    let inbox = fixture.framework.steering_inbox().unwrap();
     assert!(
         inbox
             .enqueue(
@@ -105,7 +105,7 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
             .await
             .unwrap()
     );
-    world.turn(delivered("go", 2)).await.unwrap();
+    fixture.turn(delivered("go", 2)).await.unwrap();
     let said = shown(&server);
     assert!(
         said.iter()
@@ -123,15 +123,15 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
             .await
             .unwrap()
     );
-    world.turn(delivered("go", 2)).await.unwrap();
+    fixture.turn(delivered("go", 2)).await.unwrap();
     assert_eq!(inbox.count(&session()), 1);
     running.close().await.unwrap();
 }
 
 /// Puts something that was said to the turn into its inbox, as a delivery of its own.
-async fn steer(world: &World, inbound_id: &str) {
+async fn steer(fixture: &AgentFixture, inbound_id: &str) {
     let message = delivered_as(inbound_id, &format!("said as {inbound_id}"), 2);
-    let inbox = &world.framework;
+    let inbox = &fixture.framework;
     assert!(inbox.steer_message(&session(), message).await.unwrap());
 }
 
@@ -233,9 +233,9 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
         let server = ModelServer::start();
         server.script(Reply::text("done"));
         server.script(Reply::text("and done"));
-        let world = World::asking(&server.url());
-        let running = world.framework.running().await.unwrap();
-        let tape = tape_of(&world, "s");
+        let fixture = AgentFixture::asking(&server.url());
+        let running = fixture.framework.running().await.unwrap();
+        let tape = tape_of(&fixture, "s");
         tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
         let earlier = Entry::message("user", "earlier").with_meta("run_id", "run-0");
         tape.append(earlier.with_meta("inbound_id", "in-9"))
@@ -243,14 +243,14 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
             .unwrap();
         tape.append_all((case.entries)()).await.unwrap();
         for id in ["in-8", "in-10"] {
-            steer(&world, id).await;
+            steer(&fixture, id).await;
         }
-        match (world.turn(delivered("go", case.attempt)).await, case.says) {
+        match (fixture.turn(delivered("go", case.attempt)).await, case.says) {
             (Ok(result), Ok(says)) => assert_eq!(result.model_output, says, "{number}"),
             (Err(error), Err(says)) => assert!(error.message().contains(says), "{number}: {error}"),
             (outcome, _) => panic!("{number}: {outcome:?}"),
         }
-        let entries = entries(&world, "s").await;
+        let entries = entries(&fixture, "s").await;
         let recorded = |id: &str| {
             let of_message = entries
                 .iter()
@@ -264,7 +264,7 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
             (1, 1, 1 - case.wait),
             "{number}"
         );
-        let left = world
+        let left = fixture
             .framework
             .steering_inbox()
             .unwrap()
@@ -277,7 +277,7 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
             .collect();
         assert_eq!(left, vec!["said as in-10"; case.wait], "{number}");
         assert_eq!(server.requests().len(), case.requests, "{number}");
-        assert!(!world.dir.path().join("workspace/ran-again").exists());
+        assert!(!fixture.dir.path().join("workspace/ran-again").exists());
         running.close().await.unwrap();
     }
 }
@@ -287,20 +287,20 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
 async fn a_steered_message_ended_with_its_turn() {
     let server = ModelServer::start();
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    let tape = tape_of(&world, "s");
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     tape.append_all(vec![question(), heard(), open_call()])
         .await
         .unwrap();
     let message = delivered_as("in-8", "said as in-8", 2);
-    assert_eq!(world.turn(message).await.unwrap().model_output, "");
+    assert_eq!(fixture.turn(message).await.unwrap().model_output, "");
     assert_eq!(server.requests().len(), 0);
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let is_heard = |entry: &&Entry| entry.meta.get("inbound_id") == Some(&json!("in-8"));
     assert_eq!(entries.iter().filter(is_heard).count(), 1);
-    assert!(!world.dir.path().join("workspace/ran-again").exists());
+    assert!(!fixture.dir.path().join("workspace/ran-again").exists());
     running.close().await.unwrap();
 }
 
@@ -310,15 +310,15 @@ async fn an_answer_that_was_not_delivered_is_said_again() {
     let server = ModelServer::start();
     server.script(Reply::text("looking").call("a", "tape_info", "{}"));
     server.script(Reply::text("the answer"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    let first = world.turn(delivered("go", 1)).await.unwrap();
-    let before = entries(&world, "s").await.len();
-    let second = world.turn(delivered("go", 2)).await.unwrap();
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let first = fixture.turn(delivered("go", 1)).await.unwrap();
+    let before = entries(&fixture, "s").await.len();
+    let second = fixture.turn(delivered("go", 2)).await.unwrap();
     assert_eq!(second.model_output, first.model_output);
     assert_eq!(server.requests().len(), 2);
     assert_eq!(
-        entries(&world, "s").await.len(),
+        entries(&fixture, "s").await.len(),
         before + 1,
         "only the event of the delivery"
     );
@@ -329,9 +329,9 @@ async fn an_answer_that_was_not_delivered_is_said_again() {
 #[tokio::test]
 async fn an_answer_that_lost_its_end_with_the_power_is_said_again() {
     let server = ModelServer::start();
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    let tape = tape_of(&world, "s");
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     let question = Entry::message("user", "go")
         .with_meta("run_id", "run-1")
@@ -340,7 +340,7 @@ async fn an_answer_that_lost_its_end_with_the_power_is_said_again() {
     tape.append(Entry::message("assistant", "the answer").with_meta("run_id", "run-1"))
         .await
         .unwrap();
-    let result = world.turn(delivered("go", 2)).await.unwrap();
+    let result = fixture.turn(delivered("go", 2)).await.unwrap();
     assert_eq!(result.model_output, "the answer");
     assert_eq!(server.requests().len(), 0);
     running.close().await.unwrap();
@@ -350,9 +350,9 @@ async fn an_answer_that_lost_its_end_with_the_power_is_said_again() {
 // ended says again what it said; one that only reads is run again.
 #[tokio::test]
 async fn a_command_that_had_begun_is_not_run_again() {
-    let world = World::new();
-    let running = world.framework.running().await.unwrap();
-    let tape = tape_of(&world, "s");
+    let fixture = AgentFixture::new();
+    let running = fixture.framework.running().await.unwrap();
+    let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     let begun = Entry::event(
         "command.start",
@@ -362,7 +362,7 @@ async fn a_command_that_had_begun_is_not_run_again() {
         .await
         .unwrap();
     for attempt in [2, 3, 9] {
-        let result = world
+        let result = fixture
             .turn(delivered(",touch again", attempt))
             .await
             .unwrap();
@@ -373,8 +373,8 @@ async fn a_command_that_had_begun_is_not_run_again() {
             result.model_output
         );
     }
-    assert!(!world.dir.path().join("workspace/again").exists());
-    let entries = entries(&world, "s").await;
+    assert!(!fixture.dir.path().join("workspace/again").exists());
+    let entries = entries(&fixture, "s").await;
     let ends = events(&entries, "command");
     assert_eq!((ends.len(), &ends[0]["status"]), (1, &json!("interrupted")));
     assert_eq!(
@@ -386,7 +386,7 @@ async fn a_command_that_had_begun_is_not_run_again() {
         (",echo once | tee -a ran", Ok("once")),
         (",echo twice >> ran; exit 3", Err("code 3")),
     ] {
-        let deliver = |attempt| world.turn(delivered_as(line, line, attempt));
+        let deliver = |attempt| fixture.turn(delivered_as(line, line, attempt));
         for attempt in [1, 2] {
             match (deliver(attempt).await, output) {
                 (Ok(result), Ok(output)) => assert_eq!(result.model_output, output),
@@ -396,10 +396,10 @@ async fn a_command_that_had_begun_is_not_run_again() {
         }
     }
     assert_eq!(
-        std::fs::read_to_string(world.dir.path().join("workspace/ran")).unwrap(),
+        std::fs::read_to_string(fixture.dir.path().join("workspace/ran")).unwrap(),
         "once\ntwice\n"
     );
-    let entries = crate::turn_loop::entries(&world, "s").await;
+    let entries = crate::turn_loop::entries(&fixture, "s").await;
     let ends = events(&entries, "command");
     let ends: Vec<_> = ends.iter().map(|end| &end["status"]).collect();
     assert_eq!(
@@ -407,9 +407,9 @@ async fn a_command_that_had_begun_is_not_run_again() {
         ["interrupted", "ok", "error"],
         "each is recorded once"
     );
-    assert!(entries.iter().all(|entry| entry.kind != Kind::Error));
-    world.turn(delivered(",help", 1)).await.unwrap();
-    let entries = crate::turn_loop::entries(&world, "s").await;
+    assert!(entries.iter().all(|entry| entry.kind != EntryKind::Error));
+    fixture.turn(delivered(",help", 1)).await.unwrap();
+    let entries = crate::turn_loop::entries(&fixture, "s").await;
     let help = entries
         .iter()
         .rfind(|entry| entry.name() == Some("command.start"))
@@ -422,22 +422,22 @@ async fn a_command_that_had_begun_is_not_run_again() {
 #[tokio::test]
 async fn a_message_that_ends_the_process_too_often_is_given_up() {
     let server = ModelServer::start();
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    let tape = tape_of(&world, "s");
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let tape = tape_of(&fixture, "s");
     let question = Entry::message("user", "go")
         .with_meta("run_id", "run-1")
         .with_meta("inbound_id", "in-7");
     tape.append(question).await.unwrap();
-    let error = world.turn(delivered("go", 4)).await.unwrap_err();
+    let error = fixture.turn(delivered("go", 4)).await.unwrap_err();
     assert!(
         error.message().contains("will not be tried again"),
         "{error}"
     );
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let recorded = entries
         .iter()
-        .rfind(|entry| entry.kind == bub_tape::Kind::Error)
+        .rfind(|entry| entry.kind == bub_tape::EntryKind::Error)
         .unwrap();
     assert!(
         recorded.payload["message"]

@@ -6,24 +6,27 @@ use bub_kernel::{
     CancellationToken, ChannelMessage, Envelope, Error, Inbound, LlmDecision, LlmRequest, Result,
     SessionId, ToolCall, ToolDecision, Turn, hooks, tool,
 };
-use bub_tape::{Entry, Kind, Span, ViewOptions};
+use bub_tape::{Entry, EntryKind, EntryRange, ViewOptions};
 use bub_testkit::model::{Finish, ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{World, owned},
+    harness::{AgentFixture, owned},
     recording::tape_of,
 };
 
-pub(crate) async fn entries(world: &World, session: &str) -> Vec<Entry> {
-    tape_of(world, session).entries(Span::ALL).await.unwrap()
+pub(crate) async fn entries(fixture: &AgentFixture, session: &str) -> Vec<Entry> {
+    tape_of(fixture, session)
+        .entries(EntryRange::ALL)
+        .await
+        .unwrap()
 }
 
 /// The events of that name, as data.
 pub(crate) fn events(entries: &[Entry], name: &str) -> Vec<Value> {
     let found = entries
         .iter()
-        .filter(|entry| entry.kind == Kind::Event && entry.name() == Some(name));
+        .filter(|entry| entry.kind == EntryKind::Event && entry.name() == Some(name));
     found
         .map(|entry| entry.data().cloned().unwrap_or_default())
         .collect()
@@ -51,19 +54,19 @@ async fn tools_run_until_the_model_has_nothing_more_to_ask() {
     ));
     server.script(Reply::new().call("c2", "fs_write", r#"{"path": "a.txt", "content": "hi"}"#));
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    let result = world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let result = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
     assert_eq!(result.model_output, "let me look\n\ndone");
     assert_eq!(
-        std::fs::read_to_string(world.dir.path().join("workspace/a.txt")).unwrap(),
+        std::fs::read_to_string(fixture.dir.path().join("workspace/a.txt")).unwrap(),
         "hi"
     );
 
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let steps: Vec<_> = events(&entries, "loop.step")
         .iter()
         .map(|step| step["status"].clone())
@@ -81,13 +84,13 @@ async fn tools_run_until_the_model_has_nothing_more_to_ask() {
     );
     let call = entries
         .iter()
-        .find(|entry| entry.kind == Kind::ToolCall)
+        .find(|entry| entry.kind == EntryKind::ToolCall)
         .unwrap();
     assert_eq!(call.payload["content"], "let me look");
     assert_eq!(call.meta["call_ids"], json!(["c1"]));
     let result = entries
         .iter()
-        .find(|entry| entry.kind == Kind::ToolResult)
+        .find(|entry| entry.kind == EntryKind::ToolResult)
         .unwrap();
     assert_eq!(result.payload["results"][0]["kind"], "tool");
     assert_eq!(
@@ -123,10 +126,10 @@ async fn the_next_step_is_asked_for_with_the_context() {
     let server = ModelServer::start();
     server.script(Reply::new().call("c1", "tape_info", "{}"));
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
     let message = ChannelMessage::new("s", "lab", "go").context("sender_id", "ada");
-    world.own_turn(message).await.unwrap();
+    fixture.own_turn(message).await.unwrap();
     let last = shown(&server).pop().unwrap();
     assert!(
         last["content"].as_str().unwrap().contains("[context: "),
@@ -178,8 +181,8 @@ async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
         let server = ModelServer::start();
         server.script(reply);
         server.script(Reply::text("sorry"));
-        let world = World::asking(&server.url());
-        let result = world
+        let fixture = AgentFixture::asking(&server.url());
+        let result = fixture
             .own_turn(ChannelMessage::new("s", "lab", "go"))
             .await
             .unwrap();
@@ -204,18 +207,18 @@ async fn calls_of_one_response_run_in_order() {
         r#"{"cmd": "echo two >> log"}"#,
     ));
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
     assert_eq!(
-        std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap(),
+        std::fs::read_to_string(fixture.dir.path().join("workspace/log")).unwrap(),
         "one\ntwo\n"
     );
     // Each is on the tape as soon as it is done.
-    assert_eq!(events(&entries(&world, "s").await, "tool.done").len(), 2);
+    assert_eq!(events(&entries(&fixture, "s").await, "tool.done").len(), 2);
     running.close().await.unwrap();
 }
 
@@ -238,8 +241,8 @@ async fn calls_that_only_read_run_side_by_side() {
         r#"{"name": "y"}"#,
     ));
     server.script(Reply::text("done"));
-    let world = World::asking_so(&server.url(), &[], |builder| builder.tool(meet()));
-    world
+    let fixture = AgentFixture::asking_so(&server.url(), &[], |builder| builder.tool(meet()));
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
@@ -265,8 +268,8 @@ async fn a_tool_that_panics_is_a_failed_call() {
     let server = ModelServer::start();
     server.script(Reply::new().call("a", "blow_up", "{}"));
     server.script(Reply::text("done"));
-    let world = World::asking_so(&server.url(), &[], |builder| builder.tool(blow_up()));
-    let result = world
+    let fixture = AgentFixture::asking_so(&server.url(), &[], |builder| builder.tool(blow_up()));
+    let result = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
@@ -280,15 +283,16 @@ async fn a_turn_ends_at_the_limit_of_its_steps() {
     for step in 0..4 {
         server.script(Reply::new().call("a", "bash", &format!(r#"{{"cmd": "echo {step}"}}"#)));
     }
-    let world = World::asking_so(&server.url(), &[("BUB_MAX_STEPS", "3")], |builder| builder);
-    let running = world.framework.running().await.unwrap();
-    let error = world
+    let fixture =
+        AgentFixture::asking_so(&server.url(), &[("BUB_MAX_STEPS", "3")], |builder| builder);
+    let running = fixture.framework.running().await.unwrap();
+    let error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap_err();
     assert_eq!(error.message(), "max_steps_reached=3");
     assert_eq!(server.requests().len(), 3);
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     assert_eq!(
         events(&entries, "loop.step").last().unwrap()["error"],
         "max_steps_reached=3"
@@ -301,13 +305,13 @@ async fn a_turn_ends_at_the_limit_of_its_steps() {
 async fn a_model_that_repeats_itself_is_stopped() {
     let server = ModelServer::start();
     server.otherwise(Reply::new().call("a", "bash", r#"{"cmd": "echo x | tee -a log"}"#));
-    let world = World::asking(&server.url());
-    let error = world
+    let fixture = AgentFixture::asking(&server.url());
+    let error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap_err();
     assert!(error.message().contains("the same call"), "{error}");
-    let ran = std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap();
+    let ran = std::fs::read_to_string(fixture.dir.path().join("workspace/log")).unwrap();
     assert_eq!(ran.lines().count(), 5, "refused from the sixth on");
     assert_eq!(server.requests().len(), 8);
 }
@@ -343,11 +347,11 @@ async fn steering_messages_reach_the_next_step() {
     let server = ModelServer::start();
     server.script(Reply::new().call("a", "tape_info", "{}"));
     server.script(Reply::text("fini"));
-    let world = World::asking_so(&server.url(), &[], |b| {
+    let fixture = AgentFixture::asking_so(&server.url(), &[], |b| {
         b.plugin("steering", Steering(Mutex::new(false)))
     });
-    let running = world.framework.running().await.unwrap();
-    let result = world
+    let running = fixture.framework.running().await.unwrap();
+    let result = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
@@ -361,7 +365,7 @@ async fn steering_messages_reach_the_next_step() {
         "{}",
         result.model_output
     );
-    assert!(!world.dir.path().join("workspace/pwned").exists());
+    assert!(!fixture.dir.path().join("workspace/pwned").exists());
     let shown = shown(&server);
     let texts: Vec<_> = shown
         .iter()
@@ -373,13 +377,13 @@ async fn steering_messages_reach_the_next_step() {
         texts[texts.len() - 3].ends_with(" ,touch spaced"),
         "{texts:#?}"
     );
-    assert!(!world.dir.path().join("workspace/spaced").exists());
+    assert!(!fixture.dir.path().join("workspace/spaced").exists());
     assert!(
         !texts.iter().any(|text| text.contains("echo ran")),
         "{texts:#?}"
     );
     assert!(!texts.iter().any(|text| text.contains("not here")));
-    let inbox = world.framework.steering_inbox().unwrap();
+    let inbox = fixture.framework.steering_inbox().unwrap();
     let count = |session: &str| inbox.count(&SessionId::from(session));
     assert_eq!((count("s"), count("other")), (0, 1));
     running.close().await.unwrap();
@@ -390,13 +394,13 @@ async fn steering_messages_reach_the_next_step() {
 async fn what_waits_before_the_turn_comes_before_its_question() {
     let server = ModelServer::start();
     server.script(Reply::text("ok"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
     let early = ChannelMessage::new("s", "lab", "early").into();
     let session_id = SessionId::from("s");
-    let steered = world.framework.steer_message(&session_id, early).await;
+    let steered = fixture.framework.steer_message(&session_id, early).await;
     assert!(steered.unwrap());
-    world
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "question"))
         .await
         .unwrap();
@@ -449,9 +453,9 @@ async fn hooks_around_the_calls_have_the_last_word() {
             .call("b", "bash", r#"{"cmd": "replace"}"#)
             .call("c", "bash", r#"{"cmd": "run"}"#),
     );
-    let world = World::asking_with(&server.url(), "watching", Watching);
-    let running = world.framework.running().await.unwrap();
-    let result = world
+    let fixture = AgentFixture::asking_with(&server.url(), "watching", Watching);
+    let running = fixture.framework.running().await.unwrap();
+    let result = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
@@ -461,10 +465,10 @@ async fn hooks_around_the_calls_have_the_last_word() {
         1,
         "the second call was answered by the hook"
     );
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let results = &entries
         .iter()
-        .find(|entry| entry.kind == Kind::ToolResult)
+        .find(|entry| entry.kind == EntryKind::ToolResult)
         .unwrap()
         .payload["results"];
     assert_eq!(
@@ -505,12 +509,12 @@ async fn a_failed_call_is_seen_by_after_llm_call_once() {
     let server = ModelServer::start();
     server.script(Reply::text("fine"));
     server.otherwise(Reply::status(401));
-    let world = World::asking_with(&server.url(), "watching", Watching(Arc::clone(&seen)));
-    world
+    let fixture = AgentFixture::asking_with(&server.url(), "watching", Watching(Arc::clone(&seen)));
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
-    world
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap_err();
@@ -531,10 +535,10 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
         .call("a", "bash", command);
     server.script(calls.call("b", "bash", r#"{"cmd": "echo never"}"#));
     server.script(Reply::text("I was interrupted"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
     let cancel = CancellationToken::new();
-    let pid = world.dir.path().join("workspace/pid");
+    let pid = fixture.dir.path().join("workspace/pid");
     let canceller = async {
         while std::fs::read_to_string(&pid)
             .unwrap_or_default()
@@ -546,7 +550,7 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
         cancel.cancel();
     };
     let (outcome, ()) = tokio::join!(
-        world.turn(message("go").with_cancel(cancel.clone())),
+        fixture.turn(message("go").with_cancel(cancel.clone())),
         canceller
     );
     assert_eq!(
@@ -558,12 +562,12 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
     while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
         tokio::task::yield_now().await;
     }
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     assert_eq!(
         events(&entries, "loop.step").last().unwrap()["status"],
         "error"
     );
-    let view = tape_of(&world, "s")
+    let view = tape_of(&fixture, "s")
         .view(&ViewOptions::new())
         .await
         .unwrap();
@@ -577,13 +581,13 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
     // The results are closed as they were: done, cut off, not begun.
     let closed = entries
         .iter()
-        .rfind(|entry| entry.kind == Kind::ToolResult)
+        .rfind(|entry| entry.kind == EntryKind::ToolResult)
         .unwrap();
     assert_eq!(
         closed.payload["results"],
-        json!(["zero", bub_tape::INTERRUPTED, "[not run]"])
+        json!(["zero", bub_tape::INTERRUPTED_RESULT, "[not run]"])
     );
-    world
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "what happened?"))
         .await
         .unwrap();
@@ -592,7 +596,7 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
         .iter()
         .filter(|message| message["role"] == "tool")
         .collect();
-    assert_eq!(tools[1]["content"], bub_tape::INTERRUPTED);
+    assert_eq!(tools[1]["content"], bub_tape::INTERRUPTED_RESULT);
     running.close().await.unwrap();
 }
 
@@ -623,13 +627,13 @@ async fn a_turn_cancelled_in_the_middle_of_an_answer_keeps_what_was_said() {
     let server = ModelServer::start();
     server.script(Reply::deltas(["half", " an answer"]).hang_after(2));
     let cancel = CancellationToken::new();
-    let world = World::asking_with(&server.url(), "stopping", Stopping(cancel.clone()));
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::asking_with(&server.url(), "stopping", Stopping(cancel.clone()));
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .turn(message("go").with_cancel(cancel))
         .await
         .unwrap_err();
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let said = entries
         .iter()
         .find(|entry| entry.payload.get("role") == Some(&json!("assistant")))
@@ -643,7 +647,7 @@ async fn a_turn_cancelled_in_the_middle_of_an_answer_keeps_what_was_said() {
     assert!(
         entries
             .iter()
-            .any(|entry| entry.kind == Kind::Error && entry.payload["kind"] == "cancelled")
+            .any(|entry| entry.kind == EntryKind::Error && entry.payload["kind"] == "cancelled")
     );
     running.close().await.unwrap();
 }
@@ -685,11 +689,11 @@ async fn a_turn_cancelled_after_a_steered_command_keeps_what_was_said() {
     server.script(Reply::new().call("a", "tape_info", "{}"));
     server.script(Reply::deltas(["half", " an answer"]).hang_after(2));
     let cancel = CancellationToken::new();
-    let world = World::asking_with(&server.url(), "stopping", Stopping(cancel.clone()));
-    let running = world.framework.running().await.unwrap();
-    let outcome = world.turn(message("go").with_cancel(cancel)).await;
+    let fixture = AgentFixture::asking_with(&server.url(), "stopping", Stopping(cancel.clone()));
+    let running = fixture.framework.running().await.unwrap();
+    let outcome = fixture.turn(message("go").with_cancel(cancel)).await;
     outcome.unwrap_err();
-    let entries = entries(&world, "s").await;
+    let entries = entries(&fixture, "s").await;
     let ran = &events(&entries, "command")[0];
     assert_eq!(
         (&ran["raw"], &ran["status"]),
@@ -705,7 +709,9 @@ async fn a_turn_cancelled_after_a_steered_command_keeps_what_was_said() {
             .unwrap()
             .starts_with("half")
     );
-    let errors = entries.iter().filter(|entry| entry.kind == Kind::Error);
+    let errors = entries
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::Error);
     assert_eq!(errors.count(), 1);
     assert_eq!(
         events(&entries, "loop.step").last().unwrap()["status"],
@@ -718,14 +724,14 @@ async fn a_turn_cancelled_after_a_steered_command_keeps_what_was_said() {
 #[tokio::test]
 async fn an_empty_prompt_leaves_no_trace() {
     let server = ModelServer::start();
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    let result = world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let result = fixture
         .own_turn(Envelope::text("").with("session_id", "s"))
         .await
         .unwrap();
     assert_eq!(result.model_output, "error: empty prompt");
-    assert_eq!(entries(&world, "s").await.len(), 0);
+    assert_eq!(entries(&fixture, "s").await.len(), 0);
     assert_eq!(server.requests().len(), 0);
     running.close().await.unwrap();
 }
@@ -736,9 +742,9 @@ async fn a_secret_in_a_tool_result_is_taken_out() {
     let server = ModelServer::start();
     server.script(Reply::new().call("a", "bash", r#"{"cmd": "echo correct-horse-battery; env"}"#));
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
@@ -750,10 +756,10 @@ async fn a_secret_in_a_tool_result_is_taken_out() {
         !tool.to_string().contains("correct-horse-battery"),
         "{tool}"
     );
-    let results: Vec<_> = entries(&world, "s")
+    let results: Vec<_> = entries(&fixture, "s")
         .await
         .into_iter()
-        .filter(|entry| entry.kind == Kind::ToolResult)
+        .filter(|entry| entry.kind == EntryKind::ToolResult)
         .collect();
     assert!(
         !results[0].payload["results"]
@@ -777,12 +783,12 @@ async fn a_turn_has_only_the_tools_it_is_allowed() {
 
     let server = ModelServer::start();
     server.script(Reply::text("ok"));
-    let world = World::asking_with(
+    let fixture = AgentFixture::asking_with(
         &server.url(),
         "allowing",
         Allowing(&[" FS.read ", "tape_info"]),
     );
-    world
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
@@ -800,8 +806,8 @@ async fn a_turn_has_only_the_tools_it_is_allowed() {
         "{system}"
     );
 
-    let world = World::asking_with(&server.url(), "allowing", Allowing(&["x"]));
-    let error: Error = world
+    let fixture = AgentFixture::asking_with(&server.url(), "allowing", Allowing(&["x"]));
+    let error: Error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap_err();
@@ -816,8 +822,8 @@ async fn a_turn_has_only_the_tools_it_is_allowed() {
 async fn the_model_sees_the_tools_in_their_order() {
     let server = ModelServer::start();
     server.script(Reply::text("ok"));
-    let world = World::asking(&server.url());
-    world
+    let fixture = AgentFixture::asking(&server.url());
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
@@ -885,8 +891,9 @@ async fn the_stream_tells_of_calls_results_and_the_end_of_each_step() {
     server.script(Reply::text("look").call("a", "tape_info", "{}"));
     server.script(Reply::text("done"));
     let heard = Arc::default();
-    let world = World::asking_with(&server.url(), "listening", Listening(Arc::clone(&heard)));
-    world
+    let fixture =
+        AgentFixture::asking_with(&server.url(), "listening", Listening(Arc::clone(&heard)));
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();
@@ -921,15 +928,15 @@ async fn a_context_that_cannot_be_built_is_recorded() {
     }
 
     let server = ModelServer::start();
-    let world = World::asking_with(&server.url(), "lost", Lost);
-    let running = world.framework.running().await.unwrap();
-    let error = world
+    let fixture = AgentFixture::asking_with(&server.url(), "lost", Lost);
+    let running = fixture.framework.running().await.unwrap();
+    let error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap_err();
     assert!(error.message().contains("nowhere"), "{error}");
-    let entries = entries(&world, "s").await;
-    assert!(entries.iter().any(|entry| entry.kind == Kind::Error));
+    let entries = entries(&fixture, "s").await;
+    assert!(entries.iter().any(|entry| entry.kind == EntryKind::Error));
     assert_eq!(events(&entries, "run").last().unwrap()["status"], "error");
     running.close().await.unwrap();
 }
@@ -939,9 +946,9 @@ async fn a_context_that_cannot_be_built_is_recorded() {
 async fn the_system_prompt_is_fragments_tools_and_skills() {
     let server = ModelServer::start();
     server.script(Reply::text("ok"));
-    let world = World::asking(&server.url());
-    std::fs::write(world.dir.path().join("workspace/AGENTS.md"), "Use tabs.").unwrap();
-    world
+    let fixture = AgentFixture::asking(&server.url());
+    std::fs::write(fixture.dir.path().join("workspace/AGENTS.md"), "Use tabs.").unwrap();
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap();

@@ -6,12 +6,12 @@ use bub_kernel::{
     CancellationToken, ChannelMessage, Inbound, ModelStream, Prompt, Result, StreamEvent, hooks,
     hooks::{Next, args, point::RunModelStream},
 };
-use bub_tape::{Entry, Kind};
+use bub_tape::{Entry, EntryKind};
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{World, owned},
+    harness::{AgentFixture, owned},
     recording::tape_of,
     turn_crash::delivered_as,
     turn_loop::{entries, events, shown},
@@ -45,7 +45,7 @@ impl Asking {
                 }
             }
         }
-        Ok(Some(ModelStream::of(said)))
+        Ok(Some(ModelStream::from_events(said)))
     }
 }
 
@@ -63,7 +63,7 @@ fn contents(messages: &[Value]) -> Vec<&str> {
 fn user_messages(entries: &[Entry]) -> Vec<&Entry> {
     entries
         .iter()
-        .filter(|entry| entry.kind == Kind::Message && entry.payload["role"] == "user")
+        .filter(|entry| entry.kind == EntryKind::Message && entry.payload["role"] == "user")
         .collect()
 }
 
@@ -74,9 +74,9 @@ async fn what_a_plugin_asks_in_place_of_the_question_is_what_the_model_sees() {
     let server = ModelServer::start();
     server.script(Reply::text("four"));
     server.script(Reply::text("four again"));
-    let world = World::asking_with(&server.url(), "asking", Asking(&["two and two?"]));
-    let running = world.framework.running().await.unwrap();
-    let result = world.turn(message("my secret: 2+2?")).await.unwrap();
+    let fixture = AgentFixture::asking_with(&server.url(), "asking", Asking(&["two and two?"]));
+    let running = fixture.framework.running().await.unwrap();
+    let result = fixture.turn(message("my secret: 2+2?")).await.unwrap();
     assert_eq!(result.model_output, "four");
     let seen = shown(&server);
     assert!(contents(&seen).contains(&"two and two?"), "{seen:?}");
@@ -87,7 +87,7 @@ async fn what_a_plugin_asks_in_place_of_the_question_is_what_the_model_sees() {
         "{seen:?}"
     );
 
-    let recorded = entries(&world, "s").await;
+    let recorded = entries(&fixture, "s").await;
     let asked = user_messages(&recorded);
     assert_eq!(asked.len(), 2, "{asked:?}");
     assert!(
@@ -103,7 +103,7 @@ async fn what_a_plugin_asks_in_place_of_the_question_is_what_the_model_sees() {
     let view = events(&recorded, "run")[0]["view"].to_string();
     assert!(view.contains(&asked[1].id.to_string()), "{view}");
 
-    world.turn(message("once more")).await.unwrap();
+    fixture.turn(message("once more")).await.unwrap();
     let later = shown(&server);
     assert!(
         !later
@@ -128,13 +128,13 @@ async fn a_further_question_of_a_plugin_follows_the_answer() {
     let server = ModelServer::start();
     server.script(Reply::text("a draft. "));
     server.script(Reply::text("better"));
-    let world = World::asking_with(
+    let fixture = AgentFixture::asking_with(
         &server.url(),
         "asking",
         Asking(&["write", "make it better"]),
     );
-    let running = world.framework.running().await.unwrap();
-    let result = world.turn(message("a poem")).await.unwrap();
+    let running = fixture.framework.running().await.unwrap();
+    let result = fixture.turn(message("a poem")).await.unwrap();
     assert_eq!(result.model_output, "a draft. better");
     let seen = shown(&server);
     assert_eq!(
@@ -149,11 +149,11 @@ async fn a_further_question_of_a_plugin_follows_the_answer() {
 async fn a_command_that_a_plugin_turns_into_a_question_is_recorded() {
     let server = ModelServer::start();
     server.script(Reply::text("a place to live"));
-    let world = World::asking_with(&server.url(), "asking", Asking(&["what is a home?"]));
-    let running = world.framework.running().await.unwrap();
-    world.turn(message(",home")).await.unwrap();
+    let fixture = AgentFixture::asking_with(&server.url(), "asking", Asking(&["what is a home?"]));
+    let running = fixture.framework.running().await.unwrap();
+    fixture.turn(message(",home")).await.unwrap();
     assert!(contents(&shown(&server)).contains(&"what is a home?"));
-    let recorded = entries(&world, "s").await;
+    let recorded = entries(&fixture, "s").await;
     assert_eq!(user_messages(&recorded).len(), 1);
     running.close().await.unwrap();
 }
@@ -164,8 +164,8 @@ async fn a_question_after_a_command_is_recorded_also_when_it_is_cancelled() {
     let server = ModelServer::start();
     server.script(Reply::deltas(["half", " an answer"]).hang_after(2));
     let asking = Asking(&[",echo hi", "what is a home?"]);
-    let world = World::asking_with(&server.url(), "asking", asking);
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::asking_with(&server.url(), "asking", asking);
+    let running = fixture.framework.running().await.unwrap();
     let cancel = CancellationToken::new();
     let canceller = async {
         while server.requests().is_empty() {
@@ -173,15 +173,17 @@ async fn a_question_after_a_command_is_recorded_also_when_it_is_cancelled() {
         }
         cancel.cancel();
     };
-    let turn = world.turn(message(",home").with_cancel(cancel.clone()));
+    let turn = fixture.turn(message(",home").with_cancel(cancel.clone()));
     let (outcome, ()) = tokio::join!(turn, canceller);
     outcome.unwrap_err();
-    let recorded = entries(&world, "s").await;
+    let recorded = entries(&fixture, "s").await;
     assert_eq!(events(&recorded, "command")[0]["status"], "ok");
     assert_eq!(user_messages(&recorded).len(), 1);
     let steps = events(&recorded, "loop.step");
     assert_eq!(steps.last().unwrap()["status"], "error");
-    let errors = recorded.iter().filter(|entry| entry.kind == Kind::Error);
+    let errors = recorded
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::Error);
     assert_eq!(errors.count(), 1);
     running.close().await.unwrap();
 }
@@ -191,9 +193,9 @@ async fn a_question_after_a_command_is_recorded_also_when_it_is_cancelled() {
 async fn a_killed_turn_goes_on_with_what_was_asked_instead() {
     let server = ModelServer::start();
     server.script(Reply::text("four"));
-    let world = World::asking_with(&server.url(), "asking", Asking(&["two and two?"]));
-    let running = world.framework.running().await.unwrap();
-    let tape = tape_of(&world, "s");
+    let fixture = AgentFixture::asking_with(&server.url(), "asking", Asking(&["two and two?"]));
+    let running = fixture.framework.running().await.unwrap();
+    let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&bub_tape::SessionInfo::new("s"))
         .await
         .unwrap();
@@ -209,12 +211,12 @@ async fn a_killed_turn_goes_on_with_what_was_asked_instead() {
     let instead =
         of_run(Entry::message("user", "two and two?")).with_meta("replaces", question.get());
     tape.append(instead).await.unwrap();
-    let mut step = bub_tape::ChatStep::new("run-1");
+    let mut step = bub_tape::StepRecord::new("run-1");
     let function = json!({"name": "tape_info", "arguments": "{}"});
     step.tool_calls = vec![json!({"id": "a", "type": "function", "function": function})];
     tape.record_chat(step).await.unwrap();
 
-    let result = world
+    let result = fixture
         .turn(delivered_as("in-7", "my secret: 2+2?", 2))
         .await
         .unwrap();
@@ -230,7 +232,7 @@ async fn a_killed_turn_goes_on_with_what_was_asked_instead() {
         "{seen:?}"
     );
     assert_eq!(contents(&seen)[2], "two and two?");
-    let recorded = entries(&world, "s").await;
+    let recorded = entries(&fixture, "s").await;
     let for_message = |entry: &&Entry| entry.meta.contains_key("inbound_id");
     assert_eq!(
         recorded.iter().filter(for_message).count(),

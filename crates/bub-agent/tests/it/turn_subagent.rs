@@ -1,25 +1,28 @@
 //! A second agent for a part of the work.
 
 use bub_kernel::{ChannelMessage, Inbound, Role, Sender};
-use bub_tape::Listing;
+use bub_tape::TapeListFilter;
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{World, owned},
+    harness::{AgentFixture, owned},
     turn_loop::{entries, shown},
 };
 
-async fn answer_of_subagent(arguments: Value, replies: Vec<Reply>) -> (World, ModelServer, String) {
+async fn answer_of_subagent(
+    arguments: Value,
+    replies: Vec<Reply>,
+) -> (AgentFixture, ModelServer, String) {
     let server = ModelServer::start();
     server.script(Reply::new().call("a", "subagent", &arguments.to_string()));
     for reply in replies {
         server.script(reply);
     }
     server.script(Reply::text("done"));
-    let world = World::asking(&server.url());
-    let running = world.framework.running().await.unwrap();
-    world
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    fixture
         .own_turn(ChannelMessage::new("s", "lab", "the question"))
         .await
         .unwrap();
@@ -29,7 +32,7 @@ async fn answer_of_subagent(arguments: Value, replies: Vec<Reply>) -> (World, Mo
         .unwrap();
     let text = result["content"].as_str().unwrap().to_owned();
     drop(running);
-    (world, server, text)
+    (fixture, server, text)
 }
 
 // H-118: it has a conversation and a session of its own, all tools but itself, and leaves nothing behind.
@@ -39,7 +42,8 @@ async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
         Reply::new().call("x", "bash", r#"{"cmd": "echo 4"}"#),
         Reply::text("the sum is 4"),
     ];
-    let (world, server, text) = answer_of_subagent(json!({"prompt": "add 2 and 2"}), replies).await;
+    let (fixture, server, text) =
+        answer_of_subagent(json!({"prompt": "add 2 and 2"}), replies).await;
     assert_eq!(text, "the sum is 4");
     let asked = server.requests()[1].json();
     let messages = asked["messages"].to_string();
@@ -52,20 +56,20 @@ async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
         names.contains("\"bash\"") && !names.contains("\"subagent\""),
         "{names}"
     );
-    let running = world.framework.running().await.unwrap();
-    let tapes = world
+    let running = fixture.framework.running().await.unwrap();
+    let tapes = fixture
         .framework
         .tape_store()
         .unwrap()
-        .list(Listing::Sessions)
+        .list(TapeListFilter::Sessions)
         .await
         .unwrap();
     assert_eq!(tapes.len(), 1, "only the session's own tape");
-    let cost = crate::turn_loop::events(&entries(&world, "s").await, "subagent.run");
+    let cost = crate::turn_loop::events(&entries(&fixture, "s").await, "subagent.run");
     assert_eq!(cost.len(), 2, "what it cost stays");
     assert_eq!(cost[0]["usage"]["total_tokens"], 15);
     assert!(
-        entries(&world, "s")
+        entries(&fixture, "s")
             .await
             .iter()
             .all(|entry| !entry.payload.contains_key("x"))
@@ -81,8 +85,8 @@ async fn a_subagent_runs_no_commands() {
         Reply::new().call("x", "bash", r#"{"cmd": "touch pwned"}"#),
         Reply::text("no"),
     ];
-    let (world, server, _) = answer_of_subagent(arguments, replies).await;
-    assert!(!world.dir.path().join("workspace/pwned").exists());
+    let (fixture, server, _) = answer_of_subagent(arguments, replies).await;
+    assert!(!fixture.dir.path().join("workspace/pwned").exists());
     assert!(
         server.requests()[1].json()["messages"]
             .to_string()
@@ -113,11 +117,11 @@ async fn a_subagent_that_cannot_run_says_why() {
 #[tokio::test]
 async fn a_subagent_stays_out_of_other_sessions() {
     let arguments = json!({"prompt": "hi", "session": "telegram:42"});
-    let (world, _, text) = answer_of_subagent(arguments, vec![Reply::text("hello")]).await;
+    let (fixture, _, text) = answer_of_subagent(arguments, vec![Reply::text("hello")]).await;
     assert_eq!(text, "hello");
-    let running = world.framework.running().await.unwrap();
-    assert_eq!(entries(&world, "telegram:42").await.len(), 0);
-    assert!(!entries(&world, "s/telegram:42").await.is_empty());
+    let running = fixture.framework.running().await.unwrap();
+    assert_eq!(entries(&fixture, "telegram:42").await.len(), 0);
+    assert!(!entries(&fixture, "s/telegram:42").await.is_empty());
     running.close().await.unwrap();
 }
 
@@ -151,18 +155,18 @@ async fn a_subagent_of_a_member_has_the_rights_of_the_member() {
     server.script(Reply::text("done"));
     let rules = json!([{"tools": ["subagent"], "action": "allow"}]).to_string();
     let variables = [("BUB_POLICY_RULES", rules.as_str())];
-    let world = World::asking_so(&server.url(), &variables, |builder| builder);
-    let running = world.framework.running().await.unwrap();
+    let fixture = AgentFixture::asking_so(&server.url(), &variables, |builder| builder);
+    let running = fixture.framework.running().await.unwrap();
     let member = Sender {
         role: Role::Member,
         ..Sender::default()
     };
     let message = Inbound::from(ChannelMessage::new("s", "lab", "go")).with_sender(member);
-    world.turn(message).await.unwrap();
+    fixture.turn(message).await.unwrap();
     let seen = server.requests()[2].json()["messages"].to_string();
     assert!(seen.contains("Tool 'bash' denied by policy"), "{seen}");
     assert!(seen.contains("outside the workspace"), "{seen}");
-    assert!(!world.dir.path().join("workspace/pwned").exists());
+    assert!(!fixture.dir.path().join("workspace/pwned").exists());
     running.close().await.unwrap();
 }
 
@@ -172,14 +176,14 @@ async fn a_subagent_without_a_model_does_not_speak_for_its_turn() {
     let server = ModelServer::start();
     server.script(Reply::new().call("a", "subagent", r#"{"prompt": "x"}"#));
     server.script(Reply::text("done"));
-    let world = World::asking_so(&server.url(), &[("BUB_MODEL", "")], |builder| builder);
+    let fixture = AgentFixture::asking_so(&server.url(), &[("BUB_MODEL", "")], |builder| builder);
     let message = ChannelMessage::new("s", "lab", "go").context("model", "llamacpp:test");
-    let (turn, outcome) = world.framework.process_turn(owned(message)).await;
+    let (turn, outcome) = fixture.framework.process_turn(owned(message)).await;
     assert_eq!(outcome.unwrap().model_output, "done");
     let seen = server.requests()[1].json()["messages"].to_string();
     assert!(seen.contains("No model is configured"), "{seen}");
     assert!(!turn.report().has_no_model);
-    let (turn, _) = world
+    let (turn, _) = fixture
         .framework
         .process_turn(owned(ChannelMessage::new("s", "lab", "go")))
         .await;

@@ -2,16 +2,16 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 
-use bub_agent::usage::{By, Tokens, report};
+use bub_agent::usage::{GroupBy, TokenCounts, report};
 use bub_kernel::{ChannelMessage, Result, TurnResult};
-use bub_model::{Catalogue, Price};
+use bub_model::{Catalog, Price};
 use bub_settings::{Environment, Loader};
 use bub_tape::{Durability, Entry, FileStore, SessionInfo, Tape, TapeName};
-use bub_testkit::model::{ModelServer, Reply, Usage};
+use bub_testkit::model::{ModelServer, Reply, ReplyUsage};
 use serde_json::json;
 
 use crate::{
-    harness::{World, sections},
+    harness::{AgentFixture, sections},
     recording::tape_of,
 };
 
@@ -25,36 +25,38 @@ const PRICES: (&str, &str) = (
 
 fn server() -> ModelServer {
     let server = ModelServer::start();
-    server.otherwise(Reply::text("ok").usage(Usage {
+    server.otherwise(Reply::text("ok").usage(ReplyUsage {
         input: 900,
         output: 100,
-        ..Usage::default()
+        ..ReplyUsage::default()
     }));
     server
 }
 
-fn world(server: &ModelServer, variables: &[(&'static str, &str)]) -> World {
-    World::asking_so(&server.url(), variables, |builder| builder)
+fn fixture(server: &ModelServer, variables: &[(&'static str, &str)]) -> AgentFixture {
+    AgentFixture::asking_so(&server.url(), variables, |builder| builder)
 }
 
-async fn ask(world: &World, session: &str) -> Result<TurnResult> {
-    world.turn(ChannelMessage::new(session, "lab", "hi")).await
+async fn ask(fixture: &AgentFixture, session: &str) -> Result<TurnResult> {
+    fixture
+        .turn(ChannelMessage::new(session, "lab", "hi"))
+        .await
 }
 
-fn ledger(world: &World) -> Option<std::path::PathBuf> {
-    let mut files = std::fs::read_dir(world.dir.path().join("home/usage")).ok()?;
+fn ledger(fixture: &AgentFixture) -> Option<std::path::PathBuf> {
+    let mut files = std::fs::read_dir(fixture.dir.path().join("home/usage")).ok()?;
     files.next().map(|file| file.unwrap().path())
 }
 
 #[tokio::test]
 async fn tokens_of_a_day_have_a_cap_that_says_what_how_much_and_until_when() {
     let server = server();
-    let world = world(&server, &[(TOKENS, "2000")]);
-    let running = world.framework.running().await.unwrap();
+    let fixture = fixture(&server, &[(TOKENS, "2000")]);
+    let running = fixture.framework.running().await.unwrap();
     // Two calls of 1000 tokens, in whatever session, and no third.
-    ask(&world, "one").await.unwrap();
-    ask(&world, "two").await.unwrap();
-    let error = ask(&world, "one").await.unwrap_err();
+    ask(&fixture, "one").await.unwrap();
+    ask(&fixture, "two").await.unwrap();
+    let error = ask(&fixture, "one").await.unwrap_err();
     let told =
         "the cap of the day is reached: 2000 of 2000 tokens (`usage.daily_tokens`); it resets at ";
     assert!(
@@ -62,12 +64,12 @@ async fn tokens_of_a_day_have_a_cap_that_says_what_how_much_and_until_when() {
         "{error}"
     );
     assert_eq!(server.requests().len(), 2, "nobody was asked");
-    let entries = tape_of(&world, "one")
-        .entries(bub_tape::Span::ALL)
+    let entries = tape_of(&fixture, "one")
+        .entries(bub_tape::EntryRange::ALL)
         .await
         .unwrap();
     let recorded = entries.iter().any(|entry| {
-        entry.kind == bub_tape::Kind::Error
+        entry.kind == bub_tape::EntryKind::Error
             && entry.payload["message"].as_str().unwrap().starts_with(told)
     });
     assert!(recorded, "{entries:?}");
@@ -78,11 +80,11 @@ async fn tokens_of_a_day_have_a_cap_that_says_what_how_much_and_until_when() {
 async fn cost_of_a_day_has_a_cap() {
     let server = server();
     // A call is 900 * $1 + 100 * $10 for a million: $0.0019.
-    let world = world(&server, &[(COST, "0.003"), PRICES]);
-    let running = world.framework.running().await.unwrap();
-    ask(&world, "s").await.unwrap();
-    ask(&world, "s").await.unwrap();
-    let error = ask(&world, "s").await.unwrap_err();
+    let fixture = fixture(&server, &[(COST, "0.003"), PRICES]);
+    let running = fixture.framework.running().await.unwrap();
+    ask(&fixture, "s").await.unwrap();
+    ask(&fixture, "s").await.unwrap();
+    let error = ask(&fixture, "s").await.unwrap_err();
     assert!(
         error
             .message()
@@ -96,7 +98,7 @@ async fn cost_of_a_day_has_a_cap() {
 async fn a_price_that_is_not_known_is_never_nothing() {
     let server = server();
     let unknown = ("BUB_FALLBACK_MODELS", "openai:mystery");
-    let refusing = world(&server, &[(COST, "1"), unknown]);
+    let refusing = fixture(&server, &[(COST, "1"), unknown]);
     let running = refusing.framework.running().await.unwrap();
     let error = ask(&refusing, "s").await.unwrap_err();
     assert!(
@@ -112,7 +114,7 @@ async fn a_price_that_is_not_known_is_never_nothing() {
     assert!(server.requests().is_empty());
     running.close().await.unwrap();
     // With a cap of tokens beside it, that one counts.
-    let counting = world(&server, &[(COST, "1"), (TOKENS, "1000"), unknown]);
+    let counting = fixture(&server, &[(COST, "1"), (TOKENS, "1000"), unknown]);
     let running = counting.framework.running().await.unwrap();
     ask(&counting, "s").await.unwrap();
     assert!(
@@ -152,15 +154,15 @@ async fn what_is_not_counted_by_the_provider_is_estimated() {
                 .unwrap();
         }
     });
-    let world = World::asking_so(&url, &[(TOKENS, "10")], |builder| builder);
-    let running = world.framework.running().await.unwrap();
-    ask(&world, "s").await.unwrap();
+    let fixture = AgentFixture::asking_so(&url, &[(TOKENS, "10")], |builder| builder);
+    let running = fixture.framework.running().await.unwrap();
+    ask(&fixture, "s").await.unwrap();
     assert_eq!(
-        tape_of(&world, "s").summary().await.unwrap().usage,
+        tape_of(&fixture, "s").summary().await.unwrap().usage,
         None,
         "the server counts nothing"
     );
-    let error = ask(&world, "s").await.unwrap_err();
+    let error = ask(&fixture, "s").await.unwrap_err();
     assert!(error.message().contains("of 10 tokens"), "{error}");
     running.close().await.unwrap();
 }
@@ -168,26 +170,26 @@ async fn what_is_not_counted_by_the_provider_is_estimated() {
 #[tokio::test]
 async fn other_processes_count_and_the_ledger_is_derived() {
     let server = server();
-    let world = world(&server, &[(TOKENS, "5000")]);
-    let running = world.framework.running().await.unwrap();
-    ask(&world, "s").await.unwrap();
-    let path = ledger(&world).unwrap();
+    let fixture = fixture(&server, &[(TOKENS, "5000")]);
+    let running = fixture.framework.running().await.unwrap();
+    ask(&fixture, "s").await.unwrap();
+    let path = ledger(&fixture).unwrap();
     let before = std::fs::read_to_string(&path).unwrap();
     assert!(before.contains(r#""prompt_tokens":900"#), "{before}");
     // Another process adds, and one dies while it writes.
     let other =
         r#"{"model": "llamacpp:test", "usage": {"prompt_tokens": 3000, "completion_tokens": 0}}"#;
     std::fs::write(&path, format!("{before}\n{other}\n{{\"model\": \"lla")).unwrap();
-    ask(&world, "s").await.unwrap();
-    let error = ask(&world, "s").await.unwrap_err();
+    ask(&fixture, "s").await.unwrap();
+    let error = ask(&fixture, "s").await.unwrap_err();
     assert!(error.message().contains("5000 of 5000"), "{error}");
     // Without the file, the tapes say the same as before: two calls were made.
     std::fs::remove_file(&path).unwrap();
     for _ in 0..3 {
-        ask(&world, "s").await.unwrap();
+        ask(&fixture, "s").await.unwrap();
     }
     assert!(
-        ask(&world, "s")
+        ask(&fixture, "s")
             .await
             .unwrap_err()
             .message()
@@ -212,22 +214,22 @@ async fn a_call_that_cannot_be_written_down_counts_all_the_same() {
             .path();
         std::fs::rename(&ledger, &kept).unwrap();
         std::fs::create_dir(ledger).unwrap();
-        Reply::text("ok").usage(Usage {
+        Reply::text("ok").usage(ReplyUsage {
             input: 900,
             output: 100,
-            ..Usage::default()
+            ..ReplyUsage::default()
         })
     });
-    let world = world(
+    let fixture = fixture(
         &server,
         &[
             (TOKENS, "2000"),
             ("BUB_HOME", home.path().to_str().unwrap()),
         ],
     );
-    let running = world.framework.running().await.unwrap();
+    let running = fixture.framework.running().await.unwrap();
     for _ in 0..2 {
-        ask(&world, "s").await.unwrap();
+        ask(&fixture, "s").await.unwrap();
         let mut found = std::fs::read_dir(&usage)
             .unwrap()
             .map(|entry| entry.unwrap().path());
@@ -239,7 +241,7 @@ async fn a_call_that_cannot_be_written_down_counts_all_the_same() {
             "it was written"
         );
     }
-    let error = ask(&world, "s").await.unwrap_err();
+    let error = ask(&fixture, "s").await.unwrap_err();
     assert!(error.message().contains("2000 of 2000"), "{error}");
     running.close().await.unwrap();
 }
@@ -247,10 +249,10 @@ async fn a_call_that_cannot_be_written_down_counts_all_the_same() {
 #[tokio::test]
 async fn without_a_cap_nothing_is_written() {
     let server = server();
-    let world = world(&server, &[]);
-    let running = world.framework.running().await.unwrap();
-    ask(&world, "s").await.unwrap();
-    assert_eq!(ledger(&world), None);
+    let fixture = fixture(&server, &[]);
+    let running = fixture.framework.running().await.unwrap();
+    ask(&fixture, "s").await.unwrap();
+    assert_eq!(ledger(&fixture), None);
     running.close().await.unwrap();
 }
 
@@ -260,10 +262,10 @@ fn tokens_are_read_and_priced_by_kind() {
         "prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050,
         "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 100},
     });
-    let tokens = Tokens::from_usage(&usage).unwrap();
+    let tokens = TokenCounts::from_usage(&usage).unwrap();
     assert_eq!(
         tokens,
-        Tokens {
+        TokenCounts {
             input: 1000,
             cached: 600,
             cache_write: 100,
@@ -278,19 +280,19 @@ fn tokens_are_read_and_priced_by_kind() {
     };
     // 300 * 2 + 600 * 0.2 + 100 * 2.5 + 50 * 10
     assert!((tokens.cost(price) - 0.001_47).abs() < 1e-12);
-    let sum_only = Tokens::from_usage(&json!({"total_tokens": 70})).unwrap();
+    let sum_only = TokenCounts::from_usage(&json!({"total_tokens": 70})).unwrap();
     assert_eq!((sum_only.input, sum_only.total()), (70, 70));
     // What contradicts itself counts what there is, and panics nowhere.
     let odd = json!({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9, "cache_write_tokens": 9}});
     assert_eq!(
-        Tokens::from_usage(&odd).unwrap(),
-        Tokens {
+        TokenCounts::from_usage(&odd).unwrap(),
+        TokenCounts {
             input: 5,
             cached: 5,
-            ..Tokens::default()
+            ..TokenCounts::default()
         }
     );
-    assert_eq!(Tokens::from_usage(&json!({})), None);
+    assert_eq!(TokenCounts::from_usage(&json!({})), None);
 }
 
 #[tokio::test]
@@ -347,11 +349,11 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
         .sections(sections())
         .load()
         .unwrap();
-    let catalogue = Catalogue::new(&settings).unwrap();
+    let catalogue = Catalog::new(&settings).unwrap();
     let shown = async |by, since: Option<&str>| {
         let (rows, sum, unread) = report(&store, &catalogue, by, since).await.unwrap();
         assert_eq!(unread, Vec::<String>::new());
-        let short = |row: bub_agent::usage::Row| {
+        let short = |row: bub_agent::usage::UsageRow| {
             (
                 row.name,
                 row.calls,
@@ -368,21 +370,21 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
         row("openai:gpt-4o", 2, 3_000_000, 7.5, 0),
         row("openai:mystery", 1, 7, 0.0, 1),
     ];
-    assert_eq!(shown(By::Model, None).await, (model, 3));
+    assert_eq!(shown(GroupBy::Model, None).await, (model, 3));
     let session = vec![
         row("a", 2, 1_000_007, 2.5, 1),
         row("b", 1, 2_000_000, 5.0, 0),
     ];
-    assert_eq!(shown(By::Session, None).await, (session, 3));
+    assert_eq!(shown(GroupBy::Session, None).await, (session, 3));
     // Noon of UTC may be the next day far in the east, but the days stay two apart.
-    let (days, _) = shown(By::Day, None).await;
+    let (days, _) = shown(GroupBy::Day, None).await;
     assert_eq!(
         days.iter().map(|day| (day.1, day.2)).collect::<Vec<_>>(),
         [(1, 1_000_000), (2, 2_000_007)]
     );
-    assert_eq!(shown(By::Day, Some("2026-11-11")).await.1, 2);
+    assert_eq!(shown(GroupBy::Day, Some("2026-11-11")).await.1, 2);
     assert!(
-        report(&store, &catalogue, By::Day, Some("soon"))
+        report(&store, &catalogue, GroupBy::Day, Some("soon"))
             .await
             .unwrap_err()
             .message()

@@ -13,7 +13,7 @@ use std::{
 
 use bub_agent::{
     tools::WebTools,
-    web::{Lookup, Web, from_html},
+    web::{HostResolver, WebClient, from_html},
 };
 use bub_kernel::{BoxFuture, Envelope, Framework, Result, State, ToolContext, Turn};
 use bub_settings::{Environment, Loader, Settings};
@@ -102,11 +102,11 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
     .unwrap()
 }
 
-fn web(allowed: &str) -> Web {
-    Web::new(&settings(&[("BUB_WEB_ALLOW_PRIVATE", allowed)]))
+fn web(allowed: &str) -> WebClient {
+    WebClient::new(&settings(&[("BUB_WEB_ALLOW_PRIVATE", allowed)]))
 }
 
-async fn fetch_with(web: Web, arguments: Value) -> Result<String> {
+async fn fetch_with(web: WebClient, arguments: Value) -> Result<String> {
     let framework = Framework::builder().build();
     let turn = Turn::detached(&framework, Envelope::text("hi"), State::new());
     let [tool] = <[_; 1]>::try_from(Arc::new(WebTools::new(web)).tools())
@@ -117,7 +117,7 @@ async fn fetch_with(web: Web, arguments: Value) -> Result<String> {
     Ok(value.as_str().unwrap().to_owned())
 }
 
-async fn fetch(web: Web, url: &str) -> Result<String> {
+async fn fetch(web: WebClient, url: &str) -> Result<String> {
     fetch_with(web, json!({"url": url})).await
 }
 
@@ -282,7 +282,7 @@ async fn the_owner_permits_hosts_and_networks() {
         } else {
             "wiki.corp"
         });
-        let web = Web::with_lookup(&settings(&[("BUB_WEB_ALLOW_PRIVATE", allowed)]), lookup);
+        let web = WebClient::with_lookup(&settings(&[("BUB_WEB_ALLOW_PRIVATE", allowed)]), lookup);
         let got = fetch(web, &format!("http://{host}:{port}/")).await;
         assert_eq!(got.is_ok(), works, "{allowed} {host}: {got:?}");
     }
@@ -363,7 +363,7 @@ impl Fake {
     }
 }
 
-impl Lookup for Fake {
+impl HostResolver for Fake {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst);
         let found = self
@@ -388,7 +388,7 @@ async fn a_name_that_changes_its_address_gains_nothing() {
     );
     // One address of loopback stands for the internet, another for what is inside.
     let lookup = Fake::of(vec![("rebind.example", vec!["127.0.0.1", "127.0.0.2"])]);
-    let web = Arc::new(Web::with_lookup(
+    let web = Arc::new(WebClient::with_lookup(
         &settings(&[("BUB_WEB_ALLOW_PRIVATE", "127.0.0.1")]),
         Arc::clone(&lookup) as _,
     ));
@@ -414,7 +414,7 @@ async fn a_name_that_changes_its_address_gains_nothing() {
     );
     // Hidden among others it does not help either.
     let mixed = Fake::of(vec![("mixed.example", vec!["127.0.0.1 127.0.0.2"])]);
-    let web = Web::with_lookup(&settings(&[("BUB_WEB_ALLOW_PRIVATE", "127.0.0.1")]), mixed);
+    let web = WebClient::with_lookup(&settings(&[("BUB_WEB_ALLOW_PRIVATE", "127.0.0.1")]), mixed);
     assert!(
         fetch(web, &format!("http://mixed.example:{port}/"))
             .await
@@ -441,7 +441,7 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
                 .collect(),
         )
     };
-    let via = |proxy: &str| Web::with_lookup(&settings(&[("HTTP_PROXY", proxy)]), lookup());
+    let via = |proxy: &str| WebClient::with_lookup(&settings(&[("HTTP_PROXY", proxy)]), lookup());
     assert_eq!(
         fetch(via(&address), "http://far.example/").await.unwrap(),
         "by proxy"
@@ -473,9 +473,12 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
     // Switched off, nobody asks it.
     let off = settings(&[("HTTP_PROXY", address.as_str()), ("BUB_WEB_PROXY", "false")]);
     assert!(
-        fetch(Web::with_lookup(&off, lookup()), "http://far.example/")
-            .await
-            .is_err()
+        fetch(
+            WebClient::with_lookup(&off, lookup()),
+            "http://far.example/"
+        )
+        .await
+        .is_err()
     );
     assert_eq!(proxy.requests().len(), asked);
 }

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use bub_agent::shell::{Launcher, Request, SUBCOMMAND, Shells, supervise};
+use bub_agent::shell::{Launcher, SUBCOMMAND, ShellRequest, Shells, supervise};
 use bub_settings::{Environment, Loader};
 
 fn main() -> ExitCode {
@@ -30,9 +30,9 @@ fn run(command: &str) -> ExitCode {
         Some(Launcher(PathBuf::from("/proc/self/exe"))),
     );
     runtime.block_on(async {
-        let request = Request {
+        let request = ShellRequest {
             command: command.to_owned(),
-            ..Request::default()
+            ..ShellRequest::default()
         };
         let started = shells.start(request).await;
         std::future::pending::<()>().await;

@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader, Write},
 };
 
-use bub_gateway::fields::APPROVAL;
+use bub_gateway::fields::APPROVAL_ID_FIELD;
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, ChannelMessage, Envelope, Error, MessageKind, Result, Turn,
 };
@@ -46,7 +46,7 @@ impl ApprovalHook {
             .kind(MessageKind::Approval)
             .chat_id(&request.sender.chat_id);
         // A channel with buttons shows them instead of the two commands.
-        let message = Envelope::from(message).with(APPROVAL, request.id.as_str());
+        let message = Envelope::from(message).with(APPROVAL_ID_FIELD, request.id.as_str());
         turn.deliver(message).await?;
         Ok(None)
     }
@@ -54,22 +54,22 @@ impl ApprovalHook {
 
 /// The terminal of the process. One question at a time.
 #[derive(Default)]
-pub(super) struct Terminal(Mutex<Option<Lines>>);
+pub(super) struct TerminalApprover(Mutex<Option<TtyReader>>);
 
 /// The typed lines. One thread reads all of them, so that no question gets the answer to another.
-struct Lines {
+struct TtyReader {
     tty: File,
     typed: mpsc::Receiver<String>,
 }
 
-impl Terminal {
+impl TerminalApprover {
     /// Asks about a tool call and waits for the answer.
     pub(super) async fn ask(&self, request: &ApprovalRequest) -> Result<ApprovalAnswer> {
         let mut lines = self.0.lock().await;
         let lines = match &mut *lines {
             Some(lines) => lines,
             empty => {
-                let opened = Lines::open();
+                let opened = TtyReader::open();
                 let opened = opened.map_err(|_| Error::config("there is no terminal to ask at"));
                 empty.insert(opened?)
             }
@@ -78,7 +78,7 @@ impl Terminal {
     }
 }
 
-impl Lines {
+impl TtyReader {
     fn open() -> std::io::Result<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty")?;
         let (sender, typed) = mpsc::channel(16);
@@ -102,7 +102,7 @@ impl Lines {
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
         while self.typed.try_recv().is_ok() {}
         self.tty.write_all(question.as_bytes())?;
-        let mut unanswered = Unanswered {
+        let mut unanswered = OpenPromptGuard {
             tty: &self.tty,
             is_so: true,
         };
@@ -116,12 +116,12 @@ impl Lines {
 }
 
 /// A question that stands there. Whoever asked may be gone by now; the line must end all the same.
-struct Unanswered<'a> {
+struct OpenPromptGuard<'a> {
     tty: &'a File,
     is_so: bool,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for OpenPromptGuard<'_> {
     fn drop(&mut self) {
         if self.is_so {
             let _ = self.tty.write_all(b"\nno answer: denied\n");
@@ -146,7 +146,7 @@ fn question(request: &ApprovalRequest) -> String {
     let call = format!("{}({})", request.tool, arguments.join(", "));
     let reason = text::line(&request.reason);
     // In JSON no value spans lines, so what looks like a question of ours is one.
-    format!("{reason}\nallow {}? [y/N] ", text::harmless(&call))
+    format!("{reason}\nallow {}? [y/N] ", text::sanitize(&call))
 }
 
 #[cfg(test)]

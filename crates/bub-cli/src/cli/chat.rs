@@ -3,7 +3,7 @@
 //! It is a gateway of one chat: a channel at the terminal (`bub-terminal`), a journal of its own, and the lanes, steering
 //! and queueing that every channel has. `desk` is what stands between them, `session` which session it is about.
 
-mod desk;
+mod controller;
 mod session;
 
 use std::{
@@ -16,27 +16,27 @@ use std::{
 
 use bub::{AppCommand, CommandContext};
 use bub_agent::Skills;
-use bub_gateway::{Gateway, Options};
+use bub_gateway::{Gateway, GatewayOptions};
 use bub_kernel::{Error, ErrorKind, Framework, Result};
 use bub_settings::{Environment, HOME, Settings};
 use bub_tape::fs::{Fs as _, OpenMode, RealFs};
 use bub_terminal::{
-    Ink,
-    channel::Teller,
-    chat::{self, Left, Setup},
-    editor::{Word, Words},
+    ColorMode,
+    channel::ChatEventSender,
+    chat::{self, ChatExit, ChatOptions},
+    editor::{CompletionItem, CompletionItems},
     history::History,
-    plain::{self, Plain},
+    plain_chat::{self, PlainChatOptions},
 };
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use tokio::sync::oneshot;
 
-pub(crate) use self::desk::ChatHooks;
-use self::{desk::Desk, session::Session};
+pub(crate) use self::controller::ChatHooks;
+use self::{controller::ChatController, session::ChatSession};
 use bub::{logging, signals};
 
 /// A turn that runs when the program is stopped has so long to end; then it goes on at the next chat.
-const DRAIN: Duration = Duration::from_millis(200);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(super) fn command(chat: &Arc<ChatHooks>) -> AppCommand {
     let id = |name: &'static str, help: &'static str| {
@@ -76,7 +76,7 @@ fn not_blank(id: &str) -> Result<String, String> {
 
 /// How the chat is held.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum ChatMode {
     /// On a screen.
     Screen,
     /// In lines, with a person.
@@ -85,8 +85,8 @@ enum Mode {
     Pipe,
 }
 
-impl Mode {
-    fn of(matches: &ArgMatches, environment: &Environment) -> Self {
+impl ChatMode {
+    fn from_matches(matches: &ArgMatches, environment: &Environment) -> Self {
         let is_dumb = environment
             .get("TERM")
             .is_none_or(|name| name == "dumb" || name.is_empty());
@@ -109,56 +109,58 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         plugin_prompt,
         ..
     } = context;
-    let mode = Mode::of(&matches, settings.environment());
-    logging::failures_are_printed();
+    let mode = ChatMode::from_matches(&matches, settings.environment());
+    logging::suppress_turn_failures();
     let outcome = framework.run_scoped(async {
-        let (teller, happenings) = Teller::new();
-        let session = Session::choose(&framework, &matches).await?;
-        let desk = Desk::new(
+        let (event_sender, chat_events) = ChatEventSender::new();
+        let session = ChatSession::choose(&framework, &matches).await?;
+        let chat_controller = ChatController::new(
             &framework,
             &settings,
-            teller.clone(),
-            mode != Mode::Pipe,
+            event_sender.clone(),
+            mode != ChatMode::Pipe,
             session,
         );
-        chat.attach(&desk);
-        if mode != Mode::Pipe {
-            plugin_prompt.attach(&teller);
+        chat.attach(&chat_controller);
+        if mode != ChatMode::Pipe {
+            plugin_prompt.attach(&event_sender);
         }
-        let Some(gateway) = open(&framework, &settings, &desk, mode)? else {
-            return Ok((Left::Quit, desk, None));
+        let Some(gateway) = open(&framework, &settings, &chat_controller, mode)? else {
+            return Ok((ChatExit::Quit, chat_controller, None));
         };
         // Not before: a signal ends the question above at once.
-        let stop = if mode == Mode::Lines {
+        let stop = if mode == ChatMode::Lines {
             signals::listen_without_interrupt()
         } else {
             signals::listen()
         };
         let remote = gateway.remote();
-        desk.hold(remote.clone());
+        chat_controller.set_gateway(remote.clone());
         let ended = bub_kernel::CancellationToken::new();
         let (ready, is_ready) = oneshot::channel();
         let talking = async {
             let _end = ended.clone().drop_guard();
             // Nothing may be said before the gateway has taken up what was left.
             if is_ready.await.is_err() {
-                return Ok(Left::Quit);
+                return Ok(ChatExit::Quit);
             }
-            let plain = Plain {
-                host: Arc::clone(&desk) as _,
-                happenings,
+            let plain = PlainChatOptions {
+                host: Arc::clone(&chat_controller) as _,
+                chat_events,
                 stop: stop.token(),
                 redactor: settings.redactor().clone(),
             };
             match mode {
-                Mode::Pipe => plain::pipe(plain, std::io::stdout().is_terminal()).await,
-                Mode::Lines => {
+                ChatMode::Pipe => plain_chat::pipe(plain, std::io::stdout().is_terminal()).await,
+                ChatMode::Lines => {
                     let home = settings.get(&HOME);
                     let (history, _) = History::open(&home, framework.workspace_text());
-                    let welcome = welcome(&framework, &desk, "Ctrl-C cancels").await;
-                    plain::converse(plain, history, welcome, &prompt(&framework)).await
+                    let welcome = welcome(&framework, &chat_controller, "Ctrl-C cancels").await;
+                    plain_chat::run_plain_chat(plain, history, welcome, &prompt(&framework)).await
                 }
-                Mode::Screen => converse(&framework, &settings, &desk, plain, teller).await,
+                ChatMode::Screen => {
+                    converse(&framework, &settings, &chat_controller, plain, event_sender).await
+                }
             }
         };
         let (left, served) = tokio::join!(
@@ -168,7 +170,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             })
         );
         if remote.is_settled() {
-            remove(&desk.directory());
+            remove(&chat_controller.directory());
         }
         served?;
         if remote.unfinished() > 0 {
@@ -177,14 +179,14 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
                 "stopped; what was unfinished goes on at the next `bub chat`"
             );
         }
-        Ok((left?, desk, Some(stop)))
+        Ok((left?, chat_controller, Some(stop)))
     });
-    let (left, desk, stop) = outcome.await?;
+    let (left, chat_controller, stop) = outcome.await?;
     match (stop, mode) {
-        (Some(stop), _) if left == Left::Stopped && stop.token().is_cancelled() => {
+        (Some(stop), _) if left == ChatExit::Stopped && stop.token().is_cancelled() => {
             Ok(stop.exit_code())
         }
-        (_, Mode::Pipe) => desk.exit_code(),
+        (_, ChatMode::Pipe) => chat_controller.exit_code(),
         _ => Ok(ExitCode::SUCCESS),
     }
 }
@@ -193,58 +195,60 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
 async fn converse(
     framework: &Framework,
     settings: &Arc<Settings>,
-    desk: &Arc<Desk>,
-    plain: Plain,
-    teller: Teller,
-) -> Result<Left> {
-    let looking = Arc::clone(desk);
-    drop(tokio::spawn(async move { looking.look().await }));
-    let _log = logging::Redirected::to(teller);
-    let setup = Setup {
+    chat_controller: &Arc<ChatController>,
+    plain: PlainChatOptions,
+    event_sender: ChatEventSender,
+) -> Result<ChatExit> {
+    let looking = Arc::clone(chat_controller);
+    drop(tokio::spawn(async move { looking.send_status().await }));
+    let _log = logging::LogRedirectGuard::to(event_sender);
+    let chat_options = ChatOptions {
         host: plain.host,
-        happenings: plain.happenings,
+        chat_events: plain.chat_events,
         stop: plain.stop,
         home: settings.get(&HOME),
         workspace: framework.workspace_text().to_owned(),
-        welcome: welcome(framework, desk, KEYS).await,
+        welcome: welcome(framework, chat_controller, KEY_HINTS).await,
         words: words(framework, settings),
-        status: desk.status().await,
+        status: chat_controller.status().await,
         redactor: plain.redactor,
-        ink: ink(settings.environment()),
+        color_mode: color_mode(settings.environment()),
         reflows: reflows(settings.environment()),
     };
-    chat::run(setup).await
+    chat::run(chat_options).await
 }
 
 /// Opens the journal of the chat; when another chat has it, one of a new chat, if that is wanted.
 fn open(
     framework: &Framework,
     settings: &Settings,
-    desk: &Desk,
-    mode: Mode,
+    chat_controller: &ChatController,
+    mode: ChatMode,
 ) -> Result<Option<Gateway>> {
     let mut is_second = false;
     loop {
-        let mut options = Options::new(settings, &desk.journal());
-        (options.stream_output, options.drain) = (true, DRAIN);
-        match Gateway::with_channels(framework, options, |handler| vec![desk.channel(handler)]) {
+        let mut options = GatewayOptions::new(settings, &chat_controller.journal());
+        (options.stream_output, options.drain) = (true, DRAIN_TIMEOUT);
+        match Gateway::with_channels(framework, options, |handler| {
+            vec![chat_controller.channel(handler)]
+        }) {
             Err(error) if error.kind() == ErrorKind::InUse && !is_second => {
-                if mode == Mode::Pipe {
+                if mode == ChatMode::Pipe {
                     // A program means the session that it names.
                     return Err(Error::config(format!(
                         "session {} is open in another chat",
-                        desk.session()
+                        chat_controller.session()
                     )));
                 }
-                if !wants_another(&desk.session())? {
+                if !wants_another(&chat_controller.session())? {
                     return Ok(None);
                 }
-                desk.begin_another();
+                chat_controller.begin_another();
                 is_second = true;
                 let _ = writeln!(
                     std::io::stderr(),
                     "the session is open in another chat; this is a new one: {}",
-                    desk.session()
+                    chat_controller.session()
                 );
             }
             outcome => return outcome.map(Some),
@@ -281,11 +285,15 @@ fn remove(directory: &Path) {
     }
 }
 
-const KEYS: &str = "Tab completes · Alt-Enter new line · Ctrl-X shell mode";
+const KEY_HINTS: &str = "Tab completes · Alt-Enter new line · Ctrl-X shell mode";
 
 /// H-155: who, where, with which model, and what can be typed.
-async fn welcome(framework: &Framework, desk: &Desk, keys: &str) -> Vec<String> {
-    let status = desk.status().await;
+async fn welcome(
+    framework: &Framework,
+    chat_controller: &ChatController,
+    keys: &str,
+) -> Vec<String> {
+    let status = chat_controller.status().await;
     let model = if status.model.is_empty() {
         "chosen at the first message"
     } else {
@@ -310,8 +318,8 @@ fn prompt(framework: &Framework) -> String {
 }
 
 /// What Tab completes.
-fn words(framework: &Framework, settings: &Arc<Settings>) -> Words {
-    let mut commands: Vec<Word> = framework
+fn words(framework: &Framework, settings: &Arc<Settings>) -> CompletionItems {
+    let mut commands: Vec<CompletionItem> = framework
         .tools()
         .iter()
         .map(|tool| {
@@ -330,14 +338,14 @@ fn words(framework: &Framework, settings: &Arc<Settings>) -> Words {
                 .next()
                 .unwrap_or_default()
                 .to_owned();
-            Word {
+            CompletionItem {
                 text: spec.name.clone(),
                 about,
                 arguments: arguments.join(" "),
             }
         })
         .collect();
-    let own = |text: &str, about: &str| Word {
+    let own = |text: &str, about: &str| CompletionItem {
         text: text.to_owned(),
         about: about.to_owned(),
         arguments: String::new(),
@@ -350,18 +358,22 @@ fn words(framework: &Framework, settings: &Arc<Settings>) -> Words {
     commands.sort_by(|one, other| one.text.cmp(&other.text));
     let skills = Skills::new(settings).list(Some(framework.workspace()));
     let skill = |skill: &Arc<bub_agent::Skill>| own(skill.name(), skill.description());
-    Words {
+    CompletionItems {
         commands,
         skills: skills.iter().map(skill).collect(),
         sessions: Vec::new(),
     }
 }
 
-fn ink(environment: &Environment) -> Ink {
+fn color_mode(environment: &Environment) -> ColorMode {
     let is_refused = environment
         .get("NO_COLOR")
         .is_some_and(|value| !value.is_empty());
-    if is_refused { Ink::Marks } else { Ink::Colours }
+    if is_refused {
+        ColorMode::Attributes
+    } else {
+        ColorMode::Colors
+    }
 }
 
 /// Most terminals wrap their lines anew when they are made narrower; these are known not to.

@@ -9,12 +9,12 @@ use std::{
 
 use bub::{AppCommand, CommandContext, check_settings};
 use bub_kernel::{Error, Result};
-use bub_model::{Catalogue, ModelId};
-use bub_settings::{ConfigFile, EditError, Entry, Origin, Settings, SettingsError};
+use bub_model::{Catalog, ModelId};
+use bub_settings::{ConfigFile, EditError, SettingSource, SettingValue, Settings, SettingsError};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Value, json};
 
-use super::{ask, output, tape::text};
+use super::{output, prompt, tape::text};
 
 /// Exit code for wrong arguments or configuration.
 const USAGE: u8 = 2;
@@ -77,7 +77,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     let problems = &context.problems.0;
     if let Some(("list" | "get", _)) = context.matches.subcommand() {
         for problem in problems {
-            ask::say(&format!(
+            prompt::print_stderr(&format!(
                 "error: {}\n",
                 output::one_line(&settings.redactor().redact(&problem.to_string()))
             ));
@@ -105,13 +105,13 @@ fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
     let changed = matches.get_flag("changed");
     let entries = settings
         .entries()
-        .filter(|entry| !changed || entry.origin != Origin::Default);
+        .filter(|entry| !changed || entry.origin != SettingSource::Default);
     let text = if matches.get_flag("json") {
         entries.fold(String::new(), |text, entry| {
             text + &as_json(&entry).to_string() + "\n"
         })
     } else {
-        let row = |entry: Entry<'_>| {
+        let row = |entry: SettingValue<'_>| {
             [
                 entry.setting.key().to_owned(),
                 text::line(&plain(&entry.shown)),
@@ -123,7 +123,7 @@ fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
     output::print_text(&settings.redactor().redact(&text))
 }
 
-fn as_json(entry: &Entry<'_>) -> Value {
+fn as_json(entry: &SettingValue<'_>) -> Value {
     json!({
         "key": entry.setting.key(),
         "value": entry.shown,
@@ -139,7 +139,7 @@ fn get(settings: &Settings, key: &str, as_json: bool) -> Result<ExitCode> {
     let found = settings
         .get_value(key)
         .map_err(|error| Error::invalid_input(error.to_string()))?
-        .shown();
+        .to_display_value();
     let text = if as_json {
         let origin = settings.origin(key).map(|origin| origin.to_string());
         json!({"key": key, "value": found, "source": origin}).to_string()
@@ -169,20 +169,20 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
         .cloned();
     let text = match given {
         Some(text) => text,
-        None if ask::is_possible() => ask::secret(&format!("value of {key}")).await?,
-        None => ask::whole_input()?,
+        None if prompt::has_terminal() => prompt::secret(&format!("value of {key}")).await?,
+        None => prompt::read_stdin()?,
     };
     let before = plain_owner(settings, &open(settings)?);
     let revised = change(settings, |file| {
         let owner = owner(settings, file);
-        put(settings, file, owner.as_deref(), key, &text)?;
+        set_value(settings, file, owner.as_deref(), key, &text)?;
         if key == "model" {
-            keep_apart(settings, file, before.as_deref())
+            keep_provider_values(settings, file, before.as_deref())
         } else {
             Ok(())
         }
     })?;
-    note_stronger(&revised, key);
+    warn_overridden(&revised, key);
     if key == "model" {
         note_owner(settings, &revised, before.as_deref())?;
     }
@@ -193,12 +193,12 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
 }
 
 /// Says when another place decides what a setting in the file is.
-pub(super) fn note_stronger(revised: &Settings, key: &str) {
+pub(super) fn warn_overridden(revised: &Settings, key: &str) {
     if let Some(origin) = revised
         .origin(key)
-        .filter(|origin| !matches!(origin, Origin::Config { .. }))
+        .filter(|origin| !matches!(origin, SettingSource::Config { .. }))
     {
-        ask::say(&format!(
+        prompt::print_stderr(&format!(
             "note: {origin} is stronger, so `{key}` stays what it says\n"
         ));
     }
@@ -212,7 +212,7 @@ fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
             .map_err(refused)?
         {
             return if key == "model" {
-                keep_apart(settings, file, before.as_deref())
+                keep_provider_values(settings, file, before.as_deref())
             } else {
                 Ok(())
             };
@@ -228,9 +228,9 @@ fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
     })?;
     if let Some(origin) = revised
         .origin(key)
-        .filter(|origin| *origin != Origin::Default)
+        .filter(|origin| *origin != SettingSource::Default)
     {
-        ask::say(&format!("note: {origin} still sets `{key}`\n"));
+        prompt::print_stderr(&format!("note: {origin} still sets `{key}`\n"));
     }
     if key == "model" {
         note_owner(settings, &revised, before.as_deref())?;
@@ -242,11 +242,11 @@ fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
 }
 
 /// How long a change is made again because others change the file, too.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WRITE_RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Changes the file as it is now; when somebody else wrote it in the meantime, once more.
 fn change(settings: &Settings, edit: impl Fn(&mut ConfigFile) -> Result<()>) -> Result<Settings> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WRITE_RETRY_TIMEOUT;
     loop {
         let mut file = open(settings)?;
         edit(&mut file)?;
@@ -277,14 +277,14 @@ pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
 /// key looks like.
 pub(super) fn plain_owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
     let owner = owner(settings, file).or_else(|| super::onboard::model::owner(settings, file))?;
-    let known = Catalogue::new(settings)
+    let known = Catalog::new(settings)
         .ok()
         .and_then(|known| Some(known.get(&owner)?.name.clone()));
     Some(known.unwrap_or(owner))
 }
 
 /// Another provider gets neither the key nor the address of the one before; they stay with that one.
-pub(super) fn keep_apart(
+pub(super) fn keep_provider_values(
     settings: &Settings,
     file: &mut ConfigFile,
     before: Option<&str>,
@@ -292,13 +292,13 @@ pub(super) fn keep_apart(
     if before.is_none() || plain_owner(settings, file).as_deref() == before {
         return Ok(());
     }
-    PER_PROVIDER
+    PER_PROVIDER_SETTINGS
         .into_iter()
-        .try_for_each(|whole| hand_over(file, before, whole))
+        .try_for_each(|whole| scope_to_provider(file, before, whole))
 }
 
-fn is_in_file(origin: Option<&Origin>) -> bool {
-    matches!(origin, Some(Origin::Config { .. }))
+fn is_in_file(origin: Option<&SettingSource>) -> bool {
+    matches!(origin, Some(SettingSource::Config { .. }))
 }
 
 /// Says what a new model means for the key and the address that stood there for all providers.
@@ -310,20 +310,20 @@ fn note_owner(settings: &Settings, revised: &Settings, before: Option<&str>) -> 
     else {
         return Ok(());
     };
-    for whole in PER_PROVIDER {
+    for whole in PER_PROVIDER_SETTINGS {
         let plain = |settings: &Settings| {
             settings
                 .origin(&format!("{whole}.*"))
-                .filter(|origin| *origin != Origin::Default)
+                .filter(|origin| *origin != SettingSource::Default)
         };
         match (plain(settings), plain(revised)) {
-            (Some(_), None) => ask::say(&format!(
+            (Some(_), None) => prompt::print_stderr(&format!(
                 "note: `{whole}` was for `{before}` and stays there, as `{whole}.{before}`; `{after}` has `{whole}.{after}`\n"
             )),
             (Some(_), Some(origin))
                 if is_in_file(revised.origin("model").as_ref()) && !is_in_file(Some(&origin)) =>
             {
-                ask::say(&format!(
+                prompt::print_stderr(&format!(
                     "note: {origin} was for `{before}`; now it is for `{after}`\n"
                 ));
             }
@@ -334,7 +334,7 @@ fn note_owner(settings: &Settings, revised: &Settings, before: Option<&str>) -> 
 }
 
 /// Sets one value from text. One value that stands where one for each provider is to stand stays with its owner.
-pub(super) fn put(
+pub(super) fn set_value(
     settings: &Settings,
     file: &mut ConfigFile,
     owner: Option<&str>,
@@ -358,18 +358,22 @@ pub(super) fn put(
         )));
     }
     if let [whole, _] = keys.as_slice()
-        && PER_PROVIDER.contains(whole)
+        && PER_PROVIDER_SETTINGS.contains(whole)
     {
-        hand_over(file, owner, whole)?;
+        scope_to_provider(file, owner, whole)?;
     }
     file.set(&keys, &value).map_err(refused)
 }
 
 /// The settings that have one value, or one for each provider.
-pub(super) const PER_PROVIDER: [&str; 3] = ["api_key", "api_base", "api_key_command"];
+pub(super) const PER_PROVIDER_SETTINGS: [&str; 3] = ["api_key", "api_base", "api_key_command"];
 
 /// Makes the one value at a key that of its owner alone.
-pub(super) fn hand_over(file: &mut ConfigFile, owner: Option<&str>, whole: &str) -> Result<()> {
+pub(super) fn scope_to_provider(
+    file: &mut ConfigFile,
+    owner: Option<&str>,
+    whole: &str,
+) -> Result<()> {
     match file.value().map_err(refused)?.get(whole) {
         None | Some(Value::Null | Value::Object(_) | Value::Array(_)) => Ok(()),
         // Nobody's is still everybody's.
@@ -402,9 +406,10 @@ pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings
         // That was no configuration at all.
         Err(_) => (None, Vec::new()),
     };
-    let known: Vec<_> = known.iter().filter_map(mistake).collect();
-    let is_new =
-        |error: &&SettingsError| mistake(error).is_some_and(|mistake| !known.contains(&mistake));
+    let known: Vec<_> = known.iter().filter_map(problem_in_file).collect();
+    let is_new = |error: &&SettingsError| {
+        problem_in_file(error).is_some_and(|mistake| !known.contains(&mistake))
+    };
     if let Some(error) = problems.iter().find(is_new) {
         return Err(Error::config(error.to_string()));
     }
@@ -415,16 +420,16 @@ pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings
 }
 
 /// What is wrong in the file, wherever it stands in it.
-fn mistake(error: &SettingsError) -> Option<(&str, &str)> {
+fn problem_in_file(error: &SettingsError) -> Option<(&str, &str)> {
     match error {
         SettingsError::Invalid {
-            origin: Origin::Config { .. },
+            origin: SettingSource::Config { .. },
             key,
             found,
             ..
         } => Some((key, found)),
         SettingsError::Unknown {
-            origin: Origin::Config { .. },
+            origin: SettingSource::Config { .. },
             name,
             ..
         } => Some((name, "")),
@@ -443,22 +448,22 @@ pub(super) fn save(settings: &Settings, file: &mut ConfigFile) -> Result<Setting
 /// The same, and names a mistake that is left.
 pub(super) fn save_repaired(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
     let revised = save(settings, file)?;
-    note_mistakes(settings, &revised, file);
+    report_problems(settings, &revised, file);
     Ok(revised)
 }
 
 /// Names what is wrong in the file.
-pub(super) fn note_mistakes(settings: &Settings, revised: &Settings, file: &ConfigFile) {
+pub(super) fn report_problems(settings: &Settings, revised: &Settings, file: &ConfigFile) {
     let left = settings
         .revised(file.text())
         .map(|(_, problems)| problems)
         .unwrap_or_default();
     let left = left
         .iter()
-        .filter(|error| mistake(error).is_some())
+        .filter(|error| problem_in_file(error).is_some())
         .map(ToString::to_string);
     for problem in left.chain(check_settings(revised).err()) {
-        ask::say(&format!(
+        prompt::print_stderr(&format!(
             "note: still wrong: {}\n",
             output::one_line(&settings.redactor().redact(&problem))
         ));

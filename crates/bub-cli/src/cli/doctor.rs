@@ -12,7 +12,7 @@ mod tapes;
 
 use std::{fmt::Write as _, process::ExitCode, sync::Arc};
 
-use bub::{AppCommand, CommandContext, Problems};
+use bub::{AppCommand, CommandContext, SettingsProblems};
 use bub_kernel::{BoxFuture, Framework, Result};
 use bub_settings::Settings;
 use clap::{Arg, ArgAction, Command};
@@ -22,43 +22,57 @@ use serde_json::{Value, json};
 use super::{output, tape::text};
 
 /// What checks look at.
-struct Patient<'a> {
+struct CheckContext<'a> {
     framework: &'a Framework,
     settings: Arc<Settings>,
-    problems: Arc<Problems>,
+    problems: Arc<SettingsProblems>,
     /// Nobody outside of this computer is asked.
     is_offline: bool,
 }
 
 /// One thing that was found.
 struct Finding {
-    state: State,
+    state: Severity,
     text: String,
     /// What to do about it.
     fix: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Fine,
+enum Severity {
+    Ok,
     /// Works, but not as it should.
-    Doubtful,
-    Broken,
+    Warning,
+    Error,
 }
 
-type Check = for<'a> fn(&'a Patient<'a>) -> BoxFuture<'a, Vec<Finding>>;
+type Check = for<'a> fn(&'a CheckContext<'a>) -> BoxFuture<'a, Vec<Finding>>;
 
 /// All checks, in the order of the report.
 const CHECKS: [(&str, Check); 9] = [
-    ("home", |patient| at_once(home::check(patient))),
-    ("config", |patient| at_once(config::check(patient))),
-    ("model", |patient| Box::pin(model::check(patient))),
-    ("channels", |patient| Box::pin(channels::check(patient))),
-    ("plugins", |patient| at_once(plugins::check(patient))),
-    ("skills", |patient| at_once(skills::check(patient))),
-    ("tapes", |patient| Box::pin(tapes::check(patient))),
-    ("disk", |patient| at_once(disk::check(patient))),
-    ("clock", |patient| at_once(clock::check(patient))),
+    ("home", |check_context| at_once(home::check(check_context))),
+    ("config", |check_context| {
+        at_once(config::check(check_context))
+    }),
+    ("model", |check_context| {
+        Box::pin(model::check(check_context))
+    }),
+    ("channels", |check_context| {
+        Box::pin(channels::check(check_context))
+    }),
+    ("plugins", |check_context| {
+        at_once(plugins::check(check_context))
+    }),
+    ("skills", |check_context| {
+        at_once(skills::check(check_context))
+    }),
+    ("tapes", |check_context| {
+        Box::pin(tapes::check(check_context))
+    }),
+    ("disk", |check_context| at_once(disk::check(check_context))),
+    ("clock", |check_context| {
+        at_once(clock::check(check_context))
+    }),
 ];
 
 fn at_once<'a>(findings: Vec<Finding>) -> BoxFuture<'a, Vec<Finding>> {
@@ -85,25 +99,25 @@ pub(super) fn command() -> AppCommand {
 
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let is_offline = context.matches.get_flag("offline");
-    let patient = Patient {
+    let check_context = CheckContext {
         framework: &context.framework,
         settings: context.settings,
         problems: context.problems,
         is_offline,
     };
-    let found = join_all(CHECKS.iter().map(|(_, check)| check(&patient))).await;
+    let found = join_all(CHECKS.iter().map(|(_, check)| check(&check_context))).await;
     let found: Vec<_> = CHECKS.iter().map(|(name, _)| *name).zip(found).collect();
     let broken = found
         .iter()
         .flat_map(|(_, findings)| findings)
-        .filter(|finding| finding.state == State::Broken);
+        .filter(|finding| finding.state == Severity::Error);
     let broken = broken.count();
     let text = if context.matches.get_flag("json") {
-        format!("{:#}\n", as_json(&patient.settings, &found))
+        format!("{:#}\n", as_json(&check_context.settings, &found))
     } else {
-        as_text(&patient.settings, &found, broken)
+        as_text(&check_context.settings, &found, broken)
     };
-    output::print_text(&patient.settings.redactor().redact(&text))?;
+    output::print_text(&check_context.settings.redactor().redact(&text))?;
     Ok(if broken == 0 {
         ExitCode::SUCCESS
     } else {
@@ -158,41 +172,41 @@ fn as_json(settings: &Settings, found: &[(&str, Vec<Finding>)]) -> Value {
     let is_ok = found.iter().all(|(_, findings)| {
         findings
             .iter()
-            .all(|finding| finding.state != State::Broken)
+            .all(|finding| finding.state != Severity::Error)
     });
     json!({"ok": is_ok, "findings": findings, "settings": settings})
 }
 
-impl State {
+impl Severity {
     fn name(self) -> &'static str {
         match self {
-            Self::Fine => "ok",
-            Self::Doubtful => "doubtful",
-            Self::Broken => "broken",
+            Self::Ok => "ok",
+            Self::Warning => "doubtful",
+            Self::Error => "broken",
         }
     }
 }
 
 impl Finding {
-    fn fine(text: impl Into<String>) -> Self {
+    fn ok(text: impl Into<String>) -> Self {
         Self {
-            state: State::Fine,
+            state: Severity::Ok,
             text: text.into(),
             fix: None,
         }
     }
 
-    fn doubtful(text: impl Into<String>, fix: impl Into<String>) -> Self {
+    fn warning(text: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
-            state: State::Doubtful,
+            state: Severity::Warning,
             text: text.into(),
             fix: Some(fix.into()),
         }
     }
 
-    fn broken(text: impl Into<String>, fix: impl Into<String>) -> Self {
+    fn error(text: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
-            state: State::Broken,
+            state: Severity::Error,
             text: text.into(),
             fix: Some(fix.into()),
         }

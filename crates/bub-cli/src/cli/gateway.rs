@@ -14,14 +14,14 @@ use std::{
 
 use bub::{AppCommand, CommandContext};
 use bub_gateway::settings::ENABLED_CHANNELS;
-use bub_gateway::{Gateway, Options};
+use bub_gateway::{Gateway, GatewayOptions};
 use bub_kernel::Result;
 use bub_kernel::settings::OWNERS;
 use bub_settings::{Environment, Settings};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{ask, output};
+use super::{output, prompt};
 use bub::signals;
 
 pub(super) fn command() -> AppCommand {
@@ -85,10 +85,10 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         .get_many("enable-channel")
         .map(|names| names.cloned().collect());
     let names = flags.unwrap_or_else(|| settings.get(&ENABLED_CHANNELS));
-    let mut options = Options::new(&settings, name);
+    let mut options = GatewayOptions::new(&settings, name);
     options.turns = options.turns.min(raise_file_limit());
     let stop = signals::listen();
-    let systemd = Systemd::new(settings.environment());
+    let systemd = ServiceNotifier::new(settings.environment());
     let work = async {
         let gateway = Gateway::open(&framework, options, &names)?;
         gateway.validate()?;
@@ -99,15 +99,15 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             let (token, systemd) = (stop.token(), systemd.clone());
             async move {
                 token.cancelled().await;
-                systemd.say("STOPPING=1");
+                systemd.notify("STOPPING=1");
             }
         });
         let outcome = gateway
             .run(token, || {
                 // A closed standard output is no reason not to run.
                 let _ = output::print(&report);
-                say_that_none_runs(&remote.not_running(), channels);
-                ready.say("READY=1");
+                report_no_running_channel(&remote.not_running(), channels);
+                ready.notify("READY=1");
             })
             .await;
         // What stops at once has said so, too.
@@ -130,19 +130,22 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
 
 /// Many chats at once need many files and connections at once. Not more than this, because what the agent starts inherits
 /// it, and some programs go through every number that a file could have.
-const FILES: u64 = 65_536;
+const TARGET_FILE_LIMIT: u64 = 65_536;
 
 /// With fewer a handful of clients takes what turns need.
-const FEW_FILES: u64 = 512;
+const MIN_FILE_LIMIT: u64 = 512;
 
 /// A turn has its lease, its tape with the lock, and a connection to the model.
-const FILES_OF_A_TURN: u64 = 4;
+const FILES_PER_TURN: u64 = 4;
 
 /// Raises the limit of open files, and says how many turns it leaves room for.
 fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(FILES).min(FILES);
-    let mut files = limit.current.unwrap_or(FILES);
+    let wanted = limit
+        .maximum
+        .unwrap_or(TARGET_FILE_LIMIT)
+        .min(TARGET_FILE_LIMIT);
+    let mut files = limit.current.unwrap_or(TARGET_FILE_LIMIT);
     if files < wanted {
         let raised = setrlimit(
             Resource::Nofile,
@@ -155,13 +158,13 @@ fn raise_file_limit() -> usize {
         tracing::debug!("gateway.file_limit from={files} to={wanted} raised={raised}");
         files = if raised { wanted } else { files };
     }
-    if files < FEW_FILES {
+    if files < MIN_FILE_LIMIT {
         tracing::warn!(
             "gateway.few_files limit={files}: messages may fail when many come at once; raise `ulimit -n`"
         );
     }
     // Half of them are for everything else.
-    usize::try_from(files / 2 / FILES_OF_A_TURN)
+    usize::try_from(files / 2 / FILES_PER_TURN)
         .unwrap_or(usize::MAX)
         .max(1)
 }
@@ -199,14 +202,14 @@ fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
 }
 
 /// A channel that failed is in the log; a gateway that takes no message at all is worth a line of its own.
-fn say_that_none_runs(failed: &[(String, String)], channels: usize) {
+fn report_no_running_channel(failed: &[(String, String)], channels: usize) {
     if failed.len() == channels {
         let failed: Vec<_> = failed
             .iter()
             .map(|(name, reason)| format!("{name}: {}", output::one_line(reason)))
             .collect();
         let failed = failed.join("; ");
-        ask::say(&format!(
+        prompt::print_stderr(&format!(
             "no channel runs yet, each is tried again (`bub status`): {failed}\n"
         ));
     }
@@ -214,9 +217,9 @@ fn say_that_none_runs(failed: &[(String, String)], channels: usize) {
 
 /// The service manager that started the program, if one did.
 #[derive(Clone)]
-struct Systemd(Option<Arc<(UnixDatagram, SocketAddr)>>);
+struct ServiceNotifier(Option<Arc<(UnixDatagram, SocketAddr)>>);
 
-impl Systemd {
+impl ServiceNotifier {
     fn new(environment: &Environment) -> Self {
         let address = environment.get("NOTIFY_SOCKET").and_then(address);
         let socket =
@@ -224,7 +227,7 @@ impl Systemd {
         Self(socket)
     }
 
-    fn say(&self, state: &str) {
+    fn notify(&self, state: &str) {
         if let Some(to) = &self.0
             && let Err(error) = to.0.send_to_addr(state.as_bytes(), &to.1)
         {
@@ -244,7 +247,7 @@ impl Systemd {
         let systemd = self.clone();
         tokio::spawn(async move {
             loop {
-                systemd.say("WATCHDOG=1");
+                systemd.notify("WATCHDOG=1");
                 tokio::time::sleep(pause).await;
             }
         });

@@ -13,7 +13,7 @@ use bub_kernel::Result;
 use bub_model::settings::CODEX_HOME;
 use bub_model::{
     KeySource, ModelId, Models,
-    codex::{self, Codex, Endpoints, LoggedIn, Login, LoginError},
+    codex::{self, CodexAuth, LoginError, LoginFlow, LoginOutcome, OAuthEndpoints},
 };
 use bub_settings::Settings;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::PossibleValuesParser, value_parser};
@@ -21,7 +21,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, builder::PossibleValuesParser, v
 use super::output;
 
 /// The command failed.
-const FAILED: u8 = 1;
+const EXIT_FAILURE: u8 = 1;
 
 pub(super) fn command() -> AppCommand {
     let flag = |name: &'static str, help: &'static str| {
@@ -68,31 +68,33 @@ pub(super) fn command() -> AppCommand {
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let settings = &context.settings;
     let codex = codex(settings, &context.matches);
-    let patience = context
+    let wait_timeout = context
         .matches
         .get_one::<Duration>("timeout")
         .copied()
         .unwrap_or(Duration::from_mins(5));
     let manual = context.matches.get_flag("manual") || context.matches.get_flag("no-browser");
     let outcome = if manual {
-        by_hand(&codex, patience).await
+        by_hand(&codex, wait_timeout).await
     } else {
-        by_browser(&codex, settings, patience).await
+        by_browser(&codex, settings, wait_timeout).await
     };
     match outcome {
         Ok(logged_in) => {
             if let Some(source) = outranked_by(settings) {
-                say(&format!(
+                print_stderr(&format!(
                     "note: the key from {source} is used before this login\n"
                 ));
             }
             output::print(&summary(&logged_in))
         }
         Err(error) => {
-            say(&settings
-                .redactor()
-                .redact(&format!("error: Codex login failed: {error}\n")));
-            Ok(ExitCode::from(FAILED))
+            print_stderr(
+                &settings
+                    .redactor()
+                    .redact(&format!("error: Codex login failed: {error}\n")),
+            );
+            Ok(ExitCode::from(EXIT_FAILURE))
         }
     }
 }
@@ -105,12 +107,14 @@ fn outranked_by(settings: &Arc<Settings>) -> Option<KeySource> {
         .filter(|source| !matches!(source, KeySource::Login(_)))
 }
 
-fn codex(settings: &Settings, matches: &ArgMatches) -> Codex {
+fn codex(settings: &Settings, matches: &ArgMatches) -> CodexAuth {
     let home = matches.get_one::<PathBuf>("codex-home").cloned();
     let home = home.unwrap_or_else(|| settings.get(&CODEX_HOME));
     let issuer = matches.get_one::<String>("issuer");
-    let endpoints = issuer.map_or_else(Endpoints::default, |issuer| Endpoints::of_issuer(issuer));
-    Codex::new(
+    let endpoints = issuer.map_or_else(OAuthEndpoints::default, |issuer| {
+        OAuthEndpoints::of_issuer(issuer)
+    });
+    CodexAuth::new(
         &home,
         endpoints,
         Arc::new(super::client(settings)),
@@ -119,11 +123,11 @@ fn codex(settings: &Settings, matches: &ArgMatches) -> Codex {
 }
 
 async fn by_browser(
-    codex: &Codex,
+    codex: &CodexAuth,
     settings: &Settings,
-    patience: Duration,
-) -> Result<LoggedIn, LoginError> {
-    let login = Login::with_listener(codex).await?;
+    wait_timeout: Duration,
+) -> Result<LoginOutcome, LoginError> {
+    let login = LoginFlow::with_listener(codex).await?;
     let url = login.url();
     let opened = open_browser(settings, &url);
     let lead = if opened {
@@ -131,24 +135,26 @@ async fn by_browser(
     } else {
         "Open this page:"
     };
-    say(&format!(
+    print_stderr(&format!(
         "{lead}\n\n  {url}\n\nIf your browser is on another computer, use --manual.\n"
     ));
-    login.wait(patience).await
+    login.wait(wait_timeout).await
 }
 
-async fn by_hand(codex: &Codex, patience: Duration) -> Result<LoggedIn, LoginError> {
-    let login = Login::manual(codex)?;
-    say(&format!(
+async fn by_hand(codex: &CodexAuth, wait_timeout: Duration) -> Result<LoginOutcome, LoginError> {
+    let login = LoginFlow::manual(codex)?;
+    print_stderr(&format!(
         "Open this page and sign in:\n\n  {}\n\nThe browser then ends on a page that does not load. Paste the address of that page here.\n\
          callback: ",
         login.url()
     ));
-    let timed_out = |_| LoginError::TimedOut(patience.as_secs());
-    let line = tokio::time::timeout(patience, read_line())
+    let timed_out = |_| LoginError::TimedOut(wait_timeout.as_secs());
+    let line = tokio::time::timeout(wait_timeout, read_line())
         .await
         .map_err(timed_out)?;
-    login.pasted(&line.ok_or(LoginError::NoInput)?).await
+    login
+        .finish_with_pasted(&line.ok_or(LoginError::NoInput)?)
+        .await
 }
 
 /// One line of standard input. It is read in a thread of its own, which does not keep the program
@@ -184,8 +190,8 @@ fn open_browser(settings: &Settings, url: &str) -> bool {
 }
 
 // H-99: the lines of the original.
-fn summary(logged_in: &LoggedIn) -> String {
-    let LoggedIn { account_id, file } = logged_in;
+fn summary(logged_in: &LoginOutcome) -> String {
+    let LoginOutcome { account_id, file } = logged_in;
     let account = account_id.as_deref().unwrap_or("-");
     let model = ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
     let file: &Path = file;
@@ -206,7 +212,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Prompts and errors go to standard error. There is no other place to complain about that one.
-fn say(text: &str) {
+fn print_stderr(text: &str) {
     let mut stderr = std::io::stderr().lock();
     let _ = stderr
         .write_all(text.as_bytes())

@@ -4,7 +4,7 @@ use std::{fmt::Write, process::ExitCode, sync::Arc};
 
 use bub::{AppCommand, CommandContext};
 use bub_kernel::{Error, Result};
-use bub_model::{Choice, KeySource, LocalServer, Models, ProviderReport, Report};
+use bub_model::{KeySource, LocalServer, ModelChoice, Models, ModelsReport, ProviderReport};
 use bub_settings::MASK;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     output::print(&settings.redactor().redact(&text))
 }
 
-fn as_text(report: &Report) -> String {
+fn as_text(report: &ModelsReport) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "model: {}", model_line(report));
     for (model, problem) in &report.fallbacks {
@@ -91,21 +91,23 @@ fn as_text(report: &Report) -> String {
     text
 }
 
-fn model_line(report: &Report) -> String {
+fn model_line(report: &ModelsReport) -> String {
     match &report.choice {
         Err(error) => format!("none, because `model` is wrong: {error}"),
-        Ok(Choice {
-            model: None, why, ..
+        Ok(ModelChoice {
+            model: None,
+            reason,
+            ..
         }) => {
-            format!("none ({why}); set a key, start a server or set `model`")
+            format!("none ({reason}); set a key, start a server or set `model`")
         }
-        Ok(Choice {
+        Ok(ModelChoice {
             model: Some(model),
-            why,
+            reason,
             ..
         }) => match &report.problem {
-            None => format!("{model} ({why})"),
-            Some(problem) => format!("{model} ({why}) cannot be used: {problem}"),
+            None => format!("{model} ({reason})"),
+            Some(problem) => format!("{model} ({reason}) cannot be used: {problem}"),
         },
     }
 }
@@ -132,11 +134,11 @@ fn how(provider: &ProviderReport, servers: &[LocalServer]) -> String {
     server.or(key).unwrap_or_else(|| "no key needed".to_owned())
 }
 
-fn as_json(report: &Report) -> Value {
-    let (model, why, problem) = match &report.choice {
+fn as_json(report: &ModelsReport) -> Value {
+    let (model, reason, problem) = match &report.choice {
         Ok(choice) => (
             choice.model.as_ref(),
-            Some(choice.why.to_string()),
+            Some(choice.reason.to_string()),
             report.problem.clone(),
         ),
         Err(error) => (None, None, Some(error.to_string())),
@@ -149,7 +151,7 @@ fn as_json(report: &Report) -> Value {
         json!({"provider": server.provider, "base_url": server.base_url.as_str(), "models": server.models})
     });
     json!({
-        "model": {"id": model.map(ToString::to_string), "why": why, "problem": problem},
+        "model": {"id": model.map(ToString::to_string), "why": reason, "problem": problem},
         "fallback_models": fallbacks.collect::<Vec<_>>(),
         "providers": report.providers.iter().map(provider_json).collect::<Vec<_>>(),
         "local_servers": servers.collect::<Vec<_>>(),

@@ -11,12 +11,12 @@ use bub_kernel::{Error, Framework, Result};
 use bub_settings::{ConfigFile, Settings};
 use clap::{Arg, ArgAction, Command};
 
-use super::{ask, config, output};
+use super::{config, output, prompt};
 
 /// The command failed, or was left.
-const FAILED: u8 = 1;
+const EXIT_FAILURE: u8 = 1;
 /// Asks first whether to begin at all: for `bub` alone.
-const OFFER: &str = "offer";
+const OFFER_FLAG: &str = "offer";
 
 pub(super) fn command() -> AppCommand {
     let flag = |name: &'static str, help| {
@@ -39,16 +39,16 @@ pub(super) fn command() -> AppCommand {
         .arg(flag("api-key-stdin", "Read the API key from stdin"))
         .arg(flag("no-test", "Save without testing"))
         .arg(flag("yes", "Do not prompt"))
-        .arg(flag(OFFER, "Offer the setup if no model is configured").hide(true));
+        .arg(flag(OFFER_FLAG, "Offer the setup if no model is configured").hide(true));
     AppCommand::new(command, |context| async move {
         run(&context).await.or_else(|error| {
-            ask::say(&if ask::is_interruption(&error) {
+            prompt::print_stderr(&if prompt::is_interruption(&error) {
                 format!("{}\n", error.message())
             } else {
                 let message = context.settings.redactor().redact(error.message());
                 format!("Onboarding failed: {}\n", output::one_line(&message))
             });
-            Ok(ExitCode::from(FAILED))
+            Ok(ExitCode::from(EXIT_FAILURE))
         })
     })
     .runs_with_invalid_settings()
@@ -70,22 +70,22 @@ struct Onboarding<'a> {
 async fn run(context: &CommandContext) -> Result<ExitCode> {
     let (framework, matches) = (&context.framework, &context.matches);
     let settings = Arc::clone(&context.settings);
-    if matches.get_flag(OFFER) && !is_wanted(&settings).await? {
-        return output::print(super::NEXT_STEPS);
+    if matches.get_flag(OFFER_FLAG) && !is_wanted(&settings).await? {
+        return output::print(super::QUICK_START);
     }
     let asks = !matches.get_flag("yes");
-    if asks && !ask::is_possible() {
+    if asks && !prompt::has_terminal() {
         return Err(Error::config(
             "there is no terminal to ask at; use `--yes` with `--model` and `--api-key-stdin`",
         ));
     }
     let key = if matches.get_flag("api-key-stdin") {
-        Some(ask::whole_input()?)
+        Some(prompt::read_stdin()?)
     } else {
         None
     };
     let text = |name: &str| matches.get_one::<String>(name).cloned();
-    let given = model::Given {
+    let given = model::ModelArgs {
         model: text("model"),
         base: text("api-base"),
         key,
@@ -102,7 +102,7 @@ async fn run(context: &CommandContext) -> Result<ExitCode> {
         tries,
     };
     if asks {
-        ask::say(&format!(
+        prompt::print_stderr(&format!(
             "bub v{}: let us set up your agent.\nEnter takes what stands in brackets; Ctrl-C leaves everything as it was.\n\n",
             env!("CARGO_PKG_VERSION")
         ));
@@ -114,7 +114,7 @@ async fn run(context: &CommandContext) -> Result<ExitCode> {
     }
     let path = onboarding.settings.config_file().to_owned();
     if !onboarding.file.is_changed() {
-        config::note_mistakes(
+        config::report_problems(
             &onboarding.settings,
             &*onboarding.revised()?,
             &onboarding.file,
@@ -123,9 +123,9 @@ async fn run(context: &CommandContext) -> Result<ExitCode> {
     }
     let revised = config::save_repaired(&onboarding.settings, &mut onboarding.file)?;
     if asks {
-        ask::say("\n");
+        prompt::print_stderr("\n");
     }
-    config::note_stronger(&revised, "model");
+    config::warn_overridden(&revised, "model");
     output::print(&format!(
         "Saved config to {}\nNext: bub chat\n",
         path.display()
@@ -140,13 +140,13 @@ async fn is_wanted(settings: &Arc<Settings>) -> Result<bool> {
         Err(_) => None,
     };
     let has_none = choice.is_some_and(|choice| choice.model.is_none());
-    Ok(has_none && ask::confirm("No model is configured yet. Set one up now?", true).await?)
+    Ok(has_none && prompt::confirm("No model is configured yet. Set one up now?", true).await?)
 }
 
 impl Onboarding<'_> {
     /// Sets one value from text, as `bub config set` does.
     fn set(&mut self, path: &str, text: &str) -> Result<()> {
-        config::put(
+        config::set_value(
             &self.settings,
             &mut self.file,
             self.owner.as_deref(),
@@ -160,9 +160,9 @@ impl Onboarding<'_> {
         let Some(owner) = self.owner.clone().filter(|owner| owner != provider) else {
             return Ok(());
         };
-        config::PER_PROVIDER
+        config::PER_PROVIDER_SETTINGS
             .into_iter()
-            .try_for_each(|whole| config::hand_over(&mut self.file, Some(&owner), whole))
+            .try_for_each(|whole| config::scope_to_provider(&mut self.file, Some(&owner), whole))
     }
 
     /// What would be in force with the answers so far.

@@ -51,7 +51,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         "list" => json!({"do": "outbox"}),
         _ => json!({"do": what, "id": given.try_get_one::<String>("id").ok().flatten()}),
     };
-    let answer = match status::ask(&directory, &request).await? {
+    let answer = match status::send_request(&directory, &request).await? {
         Some(answer) => answer,
         // Looking must not make a journal.
         None if !directory.exists() => match given.try_get_one::<String>("id").ok().flatten() {
@@ -63,7 +63,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             None => json!({"replies": []}),
         },
         None => {
-            status::tend(
+            status::edit_offline_outbox(
                 Arc::new(RealFs),
                 &directory,
                 bub_gateway::durability(settings),

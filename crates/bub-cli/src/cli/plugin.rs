@@ -9,15 +9,16 @@ use std::{
     sync::Arc,
 };
 
-use bub::{AppCommand, CommandContext, external};
+use bub::{AppCommand, CommandContext, plugins};
 use bub_kernel::{Error, Framework, PluginState, Result};
 use bub_plugin::{
-    Descriptor, External, Installed, Manifest, Pin, Record, SettingEntry, changed, pin,
+    Descriptor, InstalledPlugin, InstalledPlugins, Manifest, PluginPin, PluginProcess, SettingDecl,
+    pin, pin_mismatch,
 };
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
 use serde_json::{Value, json};
 
-use super::{ask, output};
+use super::{output, prompt};
 use crate::bundled;
 
 pub(super) fn command() -> AppCommand {
@@ -108,7 +109,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     }
 }
 
-fn given<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
+fn required_arg<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
     matches.get_one::<String>(name).map_or("", String::as_str)
 }
 
@@ -120,7 +121,7 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
         .unwrap_or_default();
     let (manifest, directory, pinned) = Manifest::find(&path)?;
     let is_sure = matches.get_flag("yes");
-    if !is_sure && !ask::is_possible() {
+    if !is_sure && !prompt::has_terminal() {
         return Err(Error::invalid_input(
             "there is no terminal to ask at; look at the plugin, and add --yes",
         ));
@@ -133,7 +134,7 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
     };
     let left_out = pin.as_ref().map(left_out).unwrap_or_default();
     let digest = pin.map(|pin| pin.digest);
-    let mut record = Record {
+    let mut record = InstalledPlugin {
         manifest,
         directory,
         pinned,
@@ -142,45 +143,45 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
         descriptor: Descriptor::default(),
     };
     if !left_out.is_empty() {
-        ask::say(&left_out);
+        prompt::print_stderr(&left_out);
     }
     if !is_sure {
-        ask::say(&started(&record));
-        if !ask::confirm("Start it, to learn what it implements?", false).await? {
-            return Err(ask::interrupted());
+        prompt::print_stderr(&started(&record));
+        if !prompt::confirm("Start it, to learn what it implements?", false).await? {
+            return Err(prompt::interrupted());
         }
     }
     // Before it is started: it would be told.
-    external::check_settings(&record.manifest)
+    plugins::check_settings(&record.manifest)
         .map_err(|error| not_added(&record.manifest, error.message()))?;
     settings
         .fits(&record.manifest.section())
         .map_err(|error| not_added(&record.manifest, &error.to_string()))?;
     record.descriptor = describe(&record, context)?;
-    let stock = stock(context);
-    external::check(&record, &context.bundled_channels)
+    let stock = builtin_framework(context);
+    plugins::check(&record, &context.bundled_channels)
         .map_err(|error| not_added(&record.manifest, error.message()))?;
-    if let Some(taken) = taken(&record.descriptor, context) {
+    if let Some(taken) = conflicting_command(&record.descriptor, context) {
         return Err(not_added(
             &record.manifest,
             &format!("there is a command `{taken}` already"),
         ));
     }
     if !is_sure {
-        ask::say(&abilities(&record.descriptor, &stock));
-        if !ask::confirm("Use it from now on?", true).await? {
-            return Err(ask::interrupted());
+        prompt::print_stderr(&describe_capabilities(&record.descriptor, &stock));
+        if !prompt::confirm("Use it from now on?", true).await? {
+            return Err(prompt::interrupted());
         }
     }
     let name = record.manifest.name.clone();
     let tools = replaced_tools(&record.descriptor, &stock);
-    let before = Installed::change(settings.home(), |installed| {
+    let before = InstalledPlugins::change(settings.home(), |installed| {
         let elsewhere = installed
             .find(&name)
             .ok()
             .filter(|before| before.pinned != record.pinned);
-        let before = elsewhere.map(|before| shown(&before.pinned));
-        installed.put(record);
+        let before = elsewhere.map(|before| display_path(&before.pinned));
+        installed.insert(record);
         Ok(before)
     })?;
     let mut replaced = before
@@ -198,36 +199,36 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
     ))
 }
 
-fn describe(record: &Record, context: &CommandContext) -> Result<Descriptor> {
-    let setup = external::setup(record, &context.settings)?;
-    let host = external::host(
+fn describe(record: &InstalledPlugin, context: &CommandContext) -> Result<Descriptor> {
+    let plugin_config = plugins::plugin_config(record, &context.settings)?;
+    let host = plugins::host(
         Arc::clone(&context.settings),
         context.framework.workspace(),
         context.launcher.clone(),
     );
-    External::describe(setup, host).map_err(|error| {
-        let why = format!("{}; -v shows what it wrote", error.message());
-        not_added(&record.manifest, &why).with_kind(error.kind())
+    PluginProcess::describe(plugin_config, host).map_err(|error| {
+        let cause = format!("{}; -v shows what it wrote", error.message());
+        not_added(&record.manifest, &cause).with_kind(error.kind())
     })
 }
 
-fn not_added(manifest: &Manifest, why: &str) -> Error {
-    Error::config(format!("{} was not added: {why}", manifest.name))
+fn not_added(manifest: &Manifest, cause: &str) -> Error {
+    Error::config(format!("{} was not added: {cause}", manifest.name))
 }
 
 /// What a pin says nothing about.
-fn left_out(pin: &Pin) -> String {
-    const SHOWN: usize = 5;
+fn left_out(pin: &PluginPin) -> String {
+    const MAX_SHOWN_PATHS: usize = 5;
     let mut names: Vec<_> = pin
         .left_out
         .iter()
-        .take(SHOWN)
-        .map(|path| shown(path))
+        .take(MAX_SHOWN_PATHS)
+        .map(|path| display_path(path))
         .collect();
     if names.is_empty() {
         return String::new();
     }
-    if pin.left_out.len() > SHOWN {
+    if pin.left_out.len() > MAX_SHOWN_PATHS {
         names.push("…".to_owned());
     }
     format!(
@@ -237,26 +238,29 @@ fn left_out(pin: &Pin) -> String {
 }
 
 /// The program without plugins: what a plugin would be beside.
-fn stock(context: &CommandContext) -> Framework {
+fn builtin_framework(context: &CommandContext) -> Framework {
     bundled::framework(&context.framework, Arc::clone(&context.settings))
 }
 
 /// A command of the plugin that the program has already.
-fn taken<'a>(descriptor: &'a Descriptor, context: &CommandContext) -> Option<&'a str> {
+fn conflicting_command<'a>(
+    descriptor: &'a Descriptor,
+    context: &CommandContext,
+) -> Option<&'a str> {
     let mut names = descriptor.commands.iter().map(|own| own.name.as_str());
     names.find(|own| context.has_command(own))
 }
 
 fn remove(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
-    let name = given(matches, "name");
-    Installed::change(context.settings.home(), |installed| installed.remove(name))?;
+    let name = required_arg(matches, "name");
+    InstalledPlugins::change(context.settings.home(), |installed| installed.remove(name))?;
     output::print(&format!("removed {name}; its files are where they were\n"))
 }
 
 fn switch(context: &CommandContext, matches: &ArgMatches, enabled: bool) -> Result<ExitCode> {
-    let name = given(matches, "name");
+    let name = required_arg(matches, "name");
     let settings = &context.settings;
-    Installed::change(settings.home(), |installed| {
+    InstalledPlugins::change(settings.home(), |installed| {
         let record = installed.find_mut(name)?;
         if enabled && !is_there(record) {
             let path = record.pinned.display();
@@ -275,7 +279,7 @@ fn switch(context: &CommandContext, matches: &ArgMatches, enabled: bool) -> Resu
 
 fn list(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let settings = &context.settings;
-    let installed = Installed::load(settings.home())?;
+    let installed = InstalledPlugins::load(settings.home())?;
     if matches.get_flag("json") {
         let rows = installed.plugins.iter().map(|record| {
             json!({"name": record.manifest.name, "enabled": record.enabled, "path": record.pinned,
@@ -304,7 +308,7 @@ fn list(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     output::print(&super::tape::text::columns(&rows))
 }
 
-fn row(context: &CommandContext, record: &Record) -> [String; 4] {
+fn row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4] {
     let state = match problem(&context.framework, record) {
         Some(problem) => format!("refused: {problem}"),
         None if record.enabled => "in use".to_owned(),
@@ -314,7 +318,7 @@ fn row(context: &CommandContext, record: &Record) -> [String; 4] {
     [
         &record.manifest.name,
         version,
-        &shown(&record.pinned),
+        &display_path(&record.pinned),
         &state,
     ]
     .map(super::one_line)
@@ -322,7 +326,7 @@ fn row(context: &CommandContext, record: &Record) -> [String; 4] {
 
 /// The plugins whose hooks are registered, but which would not be started.
 pub(super) fn refused(context: &CommandContext) -> Vec<String> {
-    let installed = Installed::load(context.settings.home());
+    let installed = InstalledPlugins::load(context.settings.home());
     let records = installed
         .unwrap_or_default()
         .plugins
@@ -335,7 +339,7 @@ pub(super) fn refused(context: &CommandContext) -> Vec<String> {
 }
 
 /// Why an enabled plugin is not in use.
-pub(super) fn problem(framework: &Framework, record: &Record) -> Option<String> {
+pub(super) fn problem(framework: &Framework, record: &InstalledPlugin) -> Option<String> {
     let status = framework
         .plugins()
         .iter()
@@ -343,7 +347,7 @@ pub(super) fn problem(framework: &Framework, record: &Record) -> Option<String> 
     match &status?.state {
         PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
         _ if !is_there(record) => Some("its files are gone".to_owned()),
-        _ => changed(
+        _ => pin_mismatch(
             &record.pinned,
             &record.directory,
             &record.manifest.command,
@@ -353,14 +357,14 @@ pub(super) fn problem(framework: &Framework, record: &Record) -> Option<String> 
     }
 }
 
-fn is_there(record: &Record) -> bool {
+fn is_there(record: &InstalledPlugin) -> bool {
     record.pinned.exists() && record.directory.is_dir()
 }
 
 fn show(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let settings = &context.settings;
-    let installed = Installed::load(settings.home())?;
-    let record = installed.find(given(matches, "name"))?;
+    let installed = InstalledPlugins::load(settings.home())?;
+    let record = installed.find(required_arg(matches, "name"))?;
     if matches.get_flag("json") {
         let value =
             serde_json::to_value(record).map_err(|error| Error::unknown(error.to_string()))?;
@@ -378,7 +382,10 @@ fn show(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let about = super::one_line(about);
     let _ = writeln!(text, "{}{about}", if about.is_empty() { "" } else { ": " });
     text.push_str(&started(record));
-    text.push_str(&abilities(&record.descriptor, &stock(context)));
+    text.push_str(&describe_capabilities(
+        &record.descriptor,
+        &builtin_framework(context),
+    ));
     let [.., state] = row(context, record);
     let pin = record
         .digest
@@ -389,9 +396,9 @@ fn show(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
 }
 
 /// What is started, and what it gets.
-fn started(record: &Record) -> String {
+fn started(record: &InstalledPlugin) -> String {
     let command = super::one_line(&record.manifest.command.join(" "));
-    let mut text = format!("runs: {command}\nin: {}\n", shown(&record.directory));
+    let mut text = format!("runs: {command}\nin: {}\n", display_path(&record.directory));
     let env = if record.manifest.env.is_empty() {
         "nothing more".to_owned()
     } else {
@@ -401,7 +408,7 @@ fn started(record: &Record) -> String {
         text,
         "environment variables it gets beyond the usual: {env}"
     );
-    let setting = |own: &SettingEntry| {
+    let setting = |own: &SettingDecl| {
         let mark = if own.secret { " (secret)" } else { "" };
         format!("{}.{}{mark}", record.manifest.name, own.name)
     };
@@ -412,7 +419,7 @@ fn started(record: &Record) -> String {
     text
 }
 
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     super::one_line(&path.to_string_lossy())
 }
 
@@ -431,7 +438,7 @@ fn replaced_tools(descriptor: &Descriptor, stock: &Framework) -> Vec<String> {
 }
 
 /// What it implements and provides.
-fn abilities(descriptor: &Descriptor, stock: &Framework) -> String {
+fn describe_capabilities(descriptor: &Descriptor, stock: &Framework) -> String {
     let mut text = String::new();
     let replaced = replaced_tools(descriptor, stock);
     let is_builtin = |name: &str| replaced.iter().any(|known| known == name);

@@ -5,21 +5,21 @@ use std::{fmt::Write, path::Path, process::ExitCode, sync::Arc};
 use bub::{AppCommand, CommandContext};
 use bub_agent::{
     command,
-    policy::{Action, Policy, Rule},
+    policy::{Policy, PolicyAction, PolicyRule},
     tools::resolve_path,
 };
 use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, Framework, Result, Role, Sender, Tool, ToolSpec};
-use bub_settings::{Origin, Settings};
+use bub_settings::{SettingSource, Settings};
 use clap::{Arg, ArgMatches, Command};
 use serde_json::Value;
 
 use super::output;
 
 /// The call would wait for an answer.
-const WOULD_ASK: u8 = 3;
+const EXIT_WOULD_ASK: u8 = 3;
 /// The call would be denied.
-const WOULD_DENY: u8 = 4;
+const EXIT_WOULD_DENY: u8 = 4;
 
 pub(super) fn command() -> AppCommand {
     let option = |name: &'static str, value: &'static str, help: &'static str| {
@@ -81,21 +81,22 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
         .flatten()
         .cloned();
     let arguments = found.normalize(command::arguments(tool, words)?)?;
-    let mut verdict = policy.decide(&sender, tool, &arguments);
-    let is_confined = tool.name.starts_with("fs.") && policy.confines(&sender);
+    let mut policy_decision = policy.decide(&sender, tool, &arguments);
+    let is_confined = tool.name.starts_with("fs.") && policy.confines_files(&sender);
     let path = arguments.get("path").and_then(Value::as_str).map(Path::new);
-    if let Some(path) = path.filter(|_| is_confined && verdict.action != Action::Deny) {
+    if let Some(path) = path.filter(|_| is_confined && policy_decision.action != PolicyAction::Deny)
+    {
         let workspace = framework.workspace();
         if let Err(error) = resolve_path(&workspace.join(path), Some(workspace), true) {
-            verdict.action = Action::Deny;
-            error.message().clone_into(&mut verdict.rule);
-            (verdict.origin, verdict.reason) = (Origin::Default, None);
+            policy_decision.action = PolicyAction::Deny;
+            error.message().clone_into(&mut policy_decision.rule);
+            (policy_decision.origin, policy_decision.reason) = (SettingSource::Default, None);
         }
     }
     let mut text = format!(
         "{}: {} for {}",
         tool.name,
-        verdict.action.name(),
+        policy_decision.action.name(),
         sender.role.name()
     );
     let who = if sender == Sender::terminal() {
@@ -104,19 +105,19 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
         sender.to_string()
     };
     let _ = writeln!(text, " ({who})");
-    let origin = if verdict.origin == Origin::Default {
+    let origin = if policy_decision.origin == SettingSource::Default {
         "default".to_owned()
     } else {
-        verdict.origin.to_string()
+        policy_decision.origin.to_string()
     };
-    let _ = writeln!(text, "because: {} ({origin})", verdict.rule);
-    if let Some(reason) = &verdict.reason {
+    let _ = writeln!(text, "because: {} ({origin})", policy_decision.rule);
+    if let Some(reason) = &policy_decision.reason {
         let _ = writeln!(text, "reason: {reason}");
     }
-    if verdict.action != Action::Deny && is_confined {
+    if policy_decision.action != PolicyAction::Deny && is_confined {
         text.push_str("note: only files in the workspace\n");
     }
-    if verdict.action == Action::Ask {
+    if policy_decision.action == PolicyAction::Ask {
         let _ = writeln!(
             text,
             "note: no answer within {} s is a no",
@@ -124,10 +125,10 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
         );
     }
     output::print_text(&text)?;
-    Ok(match verdict.action {
-        Action::Allow => ExitCode::SUCCESS,
-        Action::Ask => ExitCode::from(WOULD_ASK),
-        Action::Deny => ExitCode::from(WOULD_DENY),
+    Ok(match policy_decision.action {
+        PolicyAction::Allow => ExitCode::SUCCESS,
+        PolicyAction::Ask => ExitCode::from(EXIT_WOULD_ASK),
+        PolicyAction::Deny => ExitCode::from(EXIT_WOULD_DENY),
     })
 }
 
@@ -165,20 +166,20 @@ fn tool<'a>(framework: &'a Framework, matches: &ArgMatches) -> Result<&'a Arc<dy
 }
 
 /// The rules that are about no call of any tool, each with the reason.
-pub(super) fn idle<'a>(
+pub(super) fn unmatchable_rules<'a>(
     framework: &Framework,
     policy: &'a Policy,
-) -> impl Iterator<Item = (&'a Rule, String)> {
+) -> impl Iterator<Item = (&'a PolicyRule, String)> {
     let tools: Vec<&ToolSpec> = framework.tools().iter().map(|tool| tool.spec()).collect();
     policy
         .rules()
         .iter()
-        .filter_map(move |rule| Some((rule, rule.never_fits(&tools)?)))
+        .filter_map(move |rule| Some((rule, rule.unmatchable_reason(&tools)?)))
 }
 
 fn rules(framework: &Framework, policy: &Policy, settings: &Settings) -> String {
     let mut text = String::new();
-    let idle: Vec<_> = idle(framework, policy).collect();
+    let idle: Vec<_> = unmatchable_rules(framework, policy).collect();
     for rule in policy.rules() {
         let _ = writeln!(
             text,

@@ -8,7 +8,7 @@ use bub_settings::Settings;
 use serde_json::json;
 
 /// How long one of them may take.
-const LIMIT: Duration = Duration::from_secs(15);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Asks a model for a word; the error says what to do.
 pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), String> {
@@ -29,7 +29,7 @@ pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), 
     };
     let options = CallOptions {
         attempts: 1,
-        timeout: Some(LIMIT),
+        timeout: Some(PROBE_TIMEOUT),
         ..CallOptions::from_settings(settings)
     };
     let answer = client.complete(endpoint, request, options).await;
@@ -38,13 +38,13 @@ pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), 
 
 /// Asks a channel who it is, where it has somebody to ask.
 pub(super) async fn channel(channel: &dyn Channel) -> Result<Option<String>, String> {
-    match tokio::time::timeout(LIMIT, channel.check()).await {
+    match tokio::time::timeout(PROBE_TIMEOUT, channel.check()).await {
         Ok(outcome) => outcome.map_err(|error| error.message().to_owned()),
-        Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
+        Err(_) => Err(format!("no answer within {} s", PROBE_TIMEOUT.as_secs())),
     }
 }
 
 /// Takes messages from channels that are only looked at.
-pub(super) fn nobody() -> MessageHandler {
+pub(super) fn discard_handler() -> MessageHandler {
     Arc::new(|_| Box::pin(std::future::ready(Ok(()))))
 }

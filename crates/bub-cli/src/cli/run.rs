@@ -11,20 +11,20 @@ use std::{
 
 use bub::{
     AppCommand, CommandContext, logging,
-    signals::{self, Stop},
+    signals::{self, StopSignal},
 };
-use bub_gateway::{Gateway, JournalKind, Options};
+use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelMessage,
     ChannelRole, Error, Framework, Inbound, InboundReceipt, MessageHandler, MessageOutcome,
     Outbound, ReplyOrigin, Result, Sender, TurnReport,
 };
 use bub_settings::Settings;
-use bub_terminal::channel::NAME;
+use bub_terminal::channel::CHANNEL_NAME;
 use clap::{Arg, ArgMatches, Command};
 use tokio::sync::oneshot;
 
-use super::{approve::Terminal, exit, output};
+use super::{approve::TerminalApprover, exit, output};
 
 /// Maximum bytes of a message.
 const MAX_INPUT_BYTES: u64 = 16 * 1024 * 1024;
@@ -73,7 +73,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     } = context;
     let inbound = inbound(&matches, message(&matches)?);
     let stop = signals::listen();
-    logging::failures_are_printed();
+    logging::suppress_turn_failures();
     let channel = Arc::<PrintChannel>::default();
     let turn = run_turn(&framework, &settings, &channel, inbound, &stop);
     let report = framework.run_scoped(turn).await;
@@ -102,13 +102,13 @@ async fn run_turn(
     settings: &Settings,
     channel: &Arc<PrintChannel>,
     mut inbound: Inbound,
-    stop: &Stop,
+    stop: &StopSignal,
 ) -> Result<TurnReport> {
-    let options = Options {
+    let options = GatewayOptions {
         journal: JournalKind::Memory,
-        catch_all: Some(NAME.to_owned()),
+        catch_all: Some(CHANNEL_NAME.to_owned()),
         stream_output: false,
-        ..Options::new(settings, "run")
+        ..GatewayOptions::new(settings, "run")
     };
     let mut handler = None;
     let gateway = Gateway::with_channels(framework, options, |own| {
@@ -156,21 +156,21 @@ fn report(outcome: MessageOutcome) -> Result<TurnReport> {
 /// The channel of `bub run`: it collects replies to print, and asks at the terminal.
 #[derive(Default)]
 struct PrintChannel {
-    chat: Mutex<Chat>,
+    chat: Mutex<ChatAddress>,
     replies: Mutex<Vec<PrintedReply>>,
-    terminal: Terminal,
+    terminal: TerminalApprover,
 }
 
 /// A reply to print.
 struct PrintedReply {
-    chat: Chat,
+    chat: ChatAddress,
     content: String,
     origin: ReplyOrigin,
 }
 
 /// A chat, as the headline of a reply names it.
 #[derive(Clone, Default)]
-struct Chat {
+struct ChatAddress {
     channel: String,
     chat_id: String,
 }
@@ -178,13 +178,13 @@ struct Chat {
 impl PrintChannel {
     fn set_chat(&self, inbound: &Inbound) {
         let (channel, chat_id) = (inbound.message.channel(), inbound.message.chat_id());
-        *lock(&self.chat) = Chat {
+        *lock(&self.chat) = ChatAddress {
             channel: channel.unwrap_or_default().into_owned(),
             chat_id: chat_id.unwrap_or_default().into_owned(),
         };
     }
 
-    fn chat(&self) -> Chat {
+    fn chat(&self) -> ChatAddress {
         lock(&self.chat).clone()
     }
 
@@ -206,13 +206,13 @@ impl PrintChannel {
     }
 }
 
-fn block(chat: &Chat, content: &str) -> String {
+fn block(chat: &ChatAddress, content: &str) -> String {
     format!("[{}:{}]\n{content}\n", chat.channel, chat.chat_id)
 }
 
 impl Channel for PrintChannel {
     fn name(&self) -> &str {
-        NAME
+        CHANNEL_NAME
     }
 
     fn start(&self, _: CancellationToken) -> BoxFuture<'_, Result<()>> {
@@ -226,7 +226,7 @@ impl Channel for PrintChannel {
     fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
         // The program prints the failure of the turn, once, on stderr.
         if reply.origin != ReplyOrigin::Notice {
-            let chat = Chat {
+            let chat = ChatAddress {
                 channel: reply.channel().unwrap_or("stdout".into()).into_owned(),
                 chat_id: reply.chat_id().unwrap_or("local".into()).into_owned(),
             };

@@ -16,9 +16,9 @@ use serde_json::json;
 use super::output;
 
 /// Something was found wrong.
-const PROBLEMS: u8 = 1;
+const EXIT_FAILURE: u8 = 1;
 /// Wrong arguments: nothing was done.
-const USAGE: u8 = 2;
+const EXIT_USAGE: u8 = 2;
 
 pub(super) fn command() -> AppCommand {
     let flag = |name: &'static str, help| {
@@ -79,7 +79,7 @@ fn run(context: &CommandContext) -> Result<ExitCode> {
         Some(("show", matches)) => show(&skills, workspace, name(matches)),
         Some(("check", matches)) => check(&skills, workspace, matches),
         Some((_, matches)) => new(&skills, workspace, matches),
-        None => Ok(ExitCode::from(USAGE)),
+        None => Ok(ExitCode::from(EXIT_USAGE)),
     }
 }
 
@@ -149,7 +149,7 @@ fn check(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<Exit
     Ok(if problems.is_empty() {
         ExitCode::SUCCESS
     } else {
-        ExitCode::from(PROBLEMS)
+        ExitCode::from(EXIT_FAILURE)
     })
 }
 
@@ -187,5 +187,5 @@ fn report(problems: &[SkillProblem]) {
 
 fn wrong(text: &str) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {}", output::one_line(text));
-    ExitCode::from(USAGE)
+    ExitCode::from(EXIT_USAGE)
 }

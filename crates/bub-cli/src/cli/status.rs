@@ -22,7 +22,8 @@ pub(super) fn command() -> AppCommand {
     AppCommand::new(command, |context: CommandContext| async move {
         let settings = &context.settings;
         let name = gateway::name(&context.matches);
-        let found = status::ask(&directory(settings, name), &json!({"do": "status"})).await?;
+        let found =
+            status::send_request(&directory(settings, name), &json!({"do": "status"})).await?;
         let text = match found {
             Some(found) if context.matches.get_flag("json") => format!("{found}\n"),
             Some(found) => report(name, &found),

@@ -2,35 +2,35 @@
 
 mod anchors;
 mod check;
+mod color;
+mod context;
 mod export;
 mod find;
 mod fork;
 mod info;
 mod list;
 mod markdown;
-mod out;
 mod payload;
 mod progress;
 mod prune;
 mod reindex;
 mod search;
 mod show;
-mod style;
-mod tapes;
 pub(super) mod text;
+mod writer;
 
 use std::{io::Write, process::ExitCode};
 
 use bub::{AppCommand, CommandContext};
 use bub_kernel::Error;
 use bub_settings::Settings;
-use bub_tape::{ErrorKind, Result, TapeError};
+use bub_tape::{Result, TapeError, TapeErrorKind};
 use clap::{ArgMatches, Command};
 
-use self::tapes::{Files, Tapes};
+use self::context::{HomeTapes, WorkspaceTapes};
 
 /// Wrong arguments: nothing was done.
-const USAGE: u8 = 2;
+const EXIT_USAGE: u8 = 2;
 
 pub(super) fn command() -> AppCommand {
     let command = Command::new("tape")
@@ -58,23 +58,24 @@ async fn run(context: CommandContext) -> bub_kernel::Result<ExitCode> {
     let framework = &context.framework;
     let settings = &context.settings;
     let Some((name, matches)) = context.matches.subcommand() else {
-        return Ok(ExitCode::from(USAGE));
+        return Ok(ExitCode::from(EXIT_USAGE));
     };
     let outcome = match name {
         // These are about the files themselves, whatever store a plugin provides.
         "check" | "reindex" | "prune" => {
-            on_files(name, &Files::new(framework, settings), matches).await
+            on_files(name, &HomeTapes::new(framework, settings), matches).await
         }
         _ => {
-            let work =
-                async { Ok(on_store(name, &Tapes::open(framework, settings)?, matches).await) };
+            let work = async {
+                Ok(on_store(name, &WorkspaceTapes::open(framework, settings)?, matches).await)
+            };
             framework.run_scoped(work).await?
         }
     };
     outcome.or_else(|error| fail(error, settings))
 }
 
-async fn on_store(name: &str, tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+async fn on_store(name: &str, tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     match name {
         "list" => list::run(tapes, matches).await,
         "show" => show::run(tapes, matches).await,
@@ -86,7 +87,7 @@ async fn on_store(name: &str, tapes: &Tapes, matches: &ArgMatches) -> Result<Exi
     }
 }
 
-async fn on_files(name: &str, files: &Files, matches: &ArgMatches) -> Result<ExitCode> {
+async fn on_files(name: &str, files: &HomeTapes, matches: &ArgMatches) -> Result<ExitCode> {
     match name {
         "check" => check::run(files, matches).await,
         "reindex" => reindex::run(files, matches).await,
@@ -96,7 +97,10 @@ async fn on_files(name: &str, files: &Files, matches: &ArgMatches) -> Result<Exi
 
 /// What the user can correct ends with the code of wrong arguments, everything else as a failure of the command.
 fn fail(error: TapeError, settings: &Settings) -> bub_kernel::Result<ExitCode> {
-    if !matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) {
+    if !matches!(
+        error.kind(),
+        TapeErrorKind::InvalidInput | TapeErrorKind::NotFound
+    ) {
         return Err(Error::from_boxed(error.into()));
     }
     let line = text::line(&error.to_string());
@@ -105,11 +109,11 @@ fn fail(error: TapeError, settings: &Settings) -> bub_kernel::Result<ExitCode> {
         "error: {}",
         settings.redactor().redact(&line)
     );
-    Ok(ExitCode::from(USAGE))
+    Ok(ExitCode::from(EXIT_USAGE))
 }
 
 /// Something to know that is no result.
-fn note(text: &str) {
+fn print_note(text: &str) {
     // Nothing sensible is left to do when standard error is gone.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -3,16 +3,16 @@
 use std::{io::Write as _, process::ExitCode};
 
 use bub::{AppCommand, CommandContext};
-use bub_agent::usage::{By, Row, report};
+use bub_agent::usage::{GroupBy, UsageRow, report};
 use bub_kernel::{Error, ErrorKind, Result};
-use bub_model::Catalogue;
+use bub_model::Catalog;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
 
 use super::{output, tape::text};
 
 /// Wrong arguments: nothing was done.
-const WRONG: u8 = 2;
+const EXIT_USAGE: u8 = 2;
 
 pub(super) fn command() -> AppCommand {
     let by = Arg::new("by")
@@ -36,12 +36,12 @@ pub(super) fn command() -> AppCommand {
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let framework = &context.framework;
     let settings = &context.settings;
-    let catalogue = Catalogue::new(settings).map_err(|error| Error::config(error.to_string()))?;
+    let catalogue = Catalog::new(settings).map_err(|error| Error::config(error.to_string()))?;
     let argument = |name: &str| context.matches.get_one::<String>(name).map(String::as_str);
     let (by, head) = match argument("by") {
-        Some("session") => (By::Session, "SESSION"),
-        Some("model") => (By::Model, "MODEL"),
-        _ => (By::Day, "DAY"),
+        Some("session") => (GroupBy::Session, "SESSION"),
+        Some("model") => (GroupBy::Model, "MODEL"),
+        _ => (GroupBy::Day, "DAY"),
     };
     let work = async {
         let store = framework
@@ -56,7 +56,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
                 "error: {}",
                 output::one_line(error.message())
             );
-            return Ok(ExitCode::from(WRONG));
+            return Ok(ExitCode::from(EXIT_USAGE));
         }
         outcome => outcome?,
     };
@@ -79,9 +79,9 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     output::print(&settings.redactor().redact(&shown))
 }
 
-fn table(head: &str, rows: &[Row], sum: &Row) -> String {
+fn table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
     let mut lines = vec![[head, "CALLS", "INPUT", "CACHED", "OUTPUT", "COST"].map(str::to_owned)];
-    let total = Row {
+    let total = UsageRow {
         name: "total".to_owned(),
         ..sum.clone()
     };
@@ -107,7 +107,7 @@ fn table(head: &str, rows: &[Row], sum: &Row) -> String {
 }
 
 /// What is not known is never shown as nothing.
-fn cost(row: &Row) -> String {
+fn cost(row: &UsageRow) -> String {
     match row.unpriced {
         0 => format!("${:.4}", row.cost),
         all if all == row.calls => "unknown".to_owned(),
@@ -115,7 +115,7 @@ fn cost(row: &Row) -> String {
     }
 }
 
-fn as_json(row: &Row, head: &str) -> Value {
+fn as_json(row: &UsageRow, head: &str) -> Value {
     json!({
         head: row.name,
         "calls": row.calls,

@@ -12,8 +12,8 @@
     reason = "tests stop at the first surprise"
 )]
 
+mod harness;
 mod tapes;
-mod world;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,11 +23,11 @@ use std::{
 };
 
 use bub_tape::Durability;
-use bub_testkit::{Faults, Left};
+use bub_testkit::{Faults, PowerLossEffect};
 
 use crate::{
+    harness::{FaultFixture, Seen, life},
     tapes::Tapes,
-    world::{Seen, World, life},
 };
 
 /// The messages: number and chat.
@@ -191,13 +191,13 @@ struct Clients {
 
 impl Clients {
     /// Posts what is not accepted, each as often as that.
-    async fn post(&mut self, world: &World, faults: &Faults, times: u32, is_late: bool) {
+    async fn post(&mut self, fixture: &FaultFixture, faults: &Faults, times: u32, is_late: bool) {
         for (number, chat) in MESSAGES {
             for _ in 0..times {
                 if self.accepted.contains_key(&number) {
                     break;
                 }
-                match world.say(number, chat).await {
+                match fixture.say(number, chat).await {
                     Ok(id) => {
                         self.accepted.insert(number, id);
                         self.late.extend(is_late.then_some(number));
@@ -237,31 +237,31 @@ async fn under_fault(
     seen: &Seen,
     clients: &mut Clients,
 ) {
-    let world = match World::open(root, durability, faults.fs(), seen).await {
-        Ok(world) => world,
+    let fixture = match FaultFixture::open(root, durability, faults.fs(), seen).await {
+        Ok(fixture) => fixture,
         // It says why it does not start, and nothing was accepted.
         Err(error) => return assert!(error.to_string().contains("cannot be"), "unclear: {error}"),
     };
-    clients.post(&world, faults, 2, false).await;
+    clients.post(&fixture, faults, 2, false).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     if faults.crashed() {
         return;
     }
     faults.heal();
-    clients.post(&world, faults, 2, true).await;
+    clients.post(&fixture, faults, 2, true).await;
     clients.wait(seen).await;
-    world.stop().await;
+    fixture.stop().await;
 }
 
 /// Another life, without faults.
 async fn after(root: &Path, durability: Durability, seen: &Seen, clients: &mut Clients) {
     let faults = Faults::new();
-    let world = World::open(root, durability, faults.fs(), seen)
+    let fixture = FaultFixture::open(root, durability, faults.fs(), seen)
         .await
         .unwrap();
-    clients.post(&world, &faults, 1, true).await;
+    clients.post(&fixture, &faults, 1, true).await;
     clients.wait(seen).await;
-    world.stop().await;
+    fixture.stop().await;
 }
 
 /// What goes wrong, and when; and what goes wrong then, in the recovery.
@@ -286,8 +286,8 @@ fn suffer(
     fault.prepare(&faults, root, step);
     life(under_fault(root, durability, &faults, seen, clients));
     if fault == Fault::PowerCut && faults.crashed() {
-        let left = usize::try_from(step).unwrap() % Left::ALL.len();
-        faults.cut_power(root, Left::ALL[left]).unwrap();
+        let left = usize::try_from(step).unwrap() % PowerLossEffect::ALL.len();
+        faults.cut_power(root, PowerLossEffect::ALL[left]).unwrap();
     }
     (
         faults.crashed() || !fault.ends_the_process() && faults.steps() >= step,
@@ -320,11 +320,11 @@ fn run(plan: Plan) -> (Report, u64) {
     life(after(root, plan.durability, &seen, &mut clients));
     // The last life finds nothing to do.
     let recovered = life(async {
-        let world = World::open(root, plan.durability, Faults::new().fs(), &seen)
+        let fixture = FaultFixture::open(root, plan.durability, Faults::new().fs(), &seen)
             .await
             .unwrap();
-        let recovered = world.recovered;
-        world.stop().await;
+        let recovered = fixture.recovered;
+        fixture.stop().await;
         (recovered.messages, recovered.replies)
     });
     assert_eq!(recovered, (0, 0), "{plan:?}: something is never finished");

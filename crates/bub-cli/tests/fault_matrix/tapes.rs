@@ -2,7 +2,9 @@
 
 use std::{collections::HashMap, path::Path};
 
-use bub_tape::{Durability, Entry, EntryId, FileStore, Kind, Listing, Span, TapeStore as _};
+use bub_tape::{
+    Durability, Entry, EntryId, EntryKind, EntryRange, FileStore, TapeListFilter, TapeStore as _,
+};
 use futures_util::TryStreamExt as _;
 use serde_json::Value;
 
@@ -28,7 +30,7 @@ impl Tapes {
     pub(crate) async fn read(root: &Path) -> Self {
         let store = FileStore::new(root.join("home/tapes"), Durability::Os);
         let mut tapes = Self::default();
-        for name in store.list(Listing::Sessions).await.unwrap() {
+        for name in store.list(TapeListFilter::Sessions).await.unwrap() {
             // Whoever writes next puts the tape in order: where the disk failed last, nobody has yet.
             store
                 .append(&name, vec![Entry::event("looked at", None)])
@@ -36,7 +38,11 @@ impl Tapes {
                 .unwrap();
             let verdict = store.verify(&name).await.unwrap();
             tapes.damaged += u64::from(!verdict.damage.is_empty());
-            let entries: Vec<Entry> = store.read(&name, Span::ALL).try_collect().await.unwrap();
+            let entries: Vec<Entry> = store
+                .read(&name, EntryRange::ALL)
+                .try_collect()
+                .await
+                .unwrap();
             tapes.add(&entries, &verdict.interrupted);
         }
         tapes
@@ -71,13 +77,13 @@ impl Tapes {
             };
             let recorded = self.messages.entry(*number).or_default();
             match (entry.kind.clone(), role) {
-                (Kind::Message, _) if is_question => recorded.questions += 1,
-                (Kind::Message, Some("assistant")) => recorded.answers += 1,
-                (Kind::ToolCall, _) => {
+                (EntryKind::Message, _) if is_question => recorded.questions += 1,
+                (EntryKind::Message, Some("assistant")) => recorded.answers += 1,
+                (EntryKind::ToolCall, _) => {
                     recorded.calls += 1;
                     recorded.interrupted += usize::from(interrupted.contains(&entry.id));
                 }
-                (Kind::ToolResult, _) => recorded.results += 1,
+                (EntryKind::ToolResult, _) => recorded.results += 1,
                 _ => {}
             }
         }

@@ -4,7 +4,7 @@ use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::{
-    posting::{Callbacks, Gateway},
+    gateway_client::{CallbackServer, GatewayClient},
     sandbox::Sandbox,
 };
 
@@ -16,8 +16,8 @@ const RULES: (&str, &str) = (
 struct Chat {
     sandbox: Sandbox,
     model: ModelServer,
-    gateway: Gateway,
-    callbacks: Callbacks,
+    gateway: GatewayClient,
+    callbacks: CallbackServer,
     callback: String,
 }
 
@@ -25,8 +25,8 @@ impl Chat {
     fn open(settings: &[(&str, &str)]) -> Self {
         let (sandbox, model) = (Sandbox::new(), ModelServer::start());
         let settings: Vec<_> = [RULES].iter().chain(settings).copied().collect();
-        let gateway = Gateway::with(&sandbox, &model, &[], &settings);
-        let callbacks = Callbacks::default();
+        let gateway = GatewayClient::with(&sandbox, &model, &[], &settings);
+        let callbacks = CallbackServer::default();
         let callback = callbacks.listen(|| 200);
         Self {
             sandbox,

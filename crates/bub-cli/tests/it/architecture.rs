@@ -74,7 +74,7 @@ const VENDOR_MODULES: &[&str] = &[
     "bub-testkit/src/lib.rs",
     "bub-testkit/src/telegram",
     "plugins/telegram/src",
-    "bub-model/src/catalogue",
+    "bub-model/src/catalog",
     "bub-model/src/codex",
     "bub-model/src/wire",
 ];

@@ -14,8 +14,8 @@ use std::{
 use bub_testkit::model::ModelServer;
 
 use crate::{
+    gateway_client::{CallbackServer, GatewayClient, post},
     gateway_kill::writing,
-    posting::{Callbacks, Gateway, post},
     sandbox::Sandbox,
 };
 
@@ -93,7 +93,7 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
         model
             .forget_requests()
             .answer_with(move |request| writing(request, |_| for_model()));
-        let delivered = Callbacks::default();
+        let delivered = CallbackServer::default();
         let callback = delivered.listen(|| 200);
         let settings = [
             ("BUB_WEBHOOK_ROLE", "owner"),
@@ -101,7 +101,7 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
             ("LD_PRELOAD", library.to_str().unwrap()),
             ("CLOCK_OFFSET", offset.to_str().unwrap()),
         ];
-        let start = || Gateway::with(&sandbox, &model, &[], &settings);
+        let start = || GatewayClient::with(&sandbox, &model, &[], &settings);
         let mut ids = Vec::new();
         let mut gateway = start();
         for key in 0..24 {

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use bub_testkit::pty::{LEADER, Pty};
+use bub_testkit::pty::{Pty, SESSION_LEADER};
 use serde_json::{Value, json};
 
 use crate::sandbox::{Run, Sandbox, bub};
@@ -429,9 +429,9 @@ fn changes_at_the_same_time_are_all_made() {
 #[test]
 fn at_a_terminal_a_value_is_asked_for_without_showing_it() {
     let sandbox = Sandbox::new();
-    let mut command = sandbox.command(std::path::Path::new(LEADER[0]));
+    let mut command = sandbox.command(std::path::Path::new(SESSION_LEADER[0]));
     command
-        .args(&LEADER[1..])
+        .args(&SESSION_LEADER[1..])
         .arg(bub())
         .args(["config", "set", "api_key.lab"]);
     let mut terminal = Pty::spawn(command);

@@ -8,7 +8,7 @@ use std::{
 
 use bub_testkit::{
     model::{ModelServer, Reply},
-    pty::{LEADER, Pty},
+    pty::{Pty, SESSION_LEADER},
 };
 use serde_json::Value;
 
@@ -376,9 +376,9 @@ fn at_a_terminal_the_report_is_readable() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "max_steps: many\n");
     std::fs::set_permissions(sandbox.home(), std::fs::Permissions::from_mode(0o700)).unwrap();
-    let mut command = sandbox.command(Path::new(LEADER[0]));
+    let mut command = sandbox.command(Path::new(SESSION_LEADER[0]));
     command
-        .args(&LEADER[1..])
+        .args(&SESSION_LEADER[1..])
         .arg(bub())
         .args(["doctor", "--offline"])
         .env("TERM", "xterm");

@@ -10,7 +10,7 @@ use bub_testkit::model::{ModelServer, Reply};
 use serde_json::Value;
 
 use crate::{
-    posting::Gateway,
+    gateway_client::GatewayClient,
     sandbox::{Sandbox, root},
 };
 
@@ -76,7 +76,7 @@ fn what_the_first_release_left_unfinished_is_finished_once() {
     let model = ModelServer::start();
     model.otherwise(Reply::text("answered by this release"));
     // SIGTERM lets running turns end.
-    Gateway::start(&sandbox, &model).stop();
+    GatewayClient::start(&sandbox, &model).stop();
     assert_eq!(model.requests().len(), 1, "one message was unfinished");
 
     let unfinished = entries(&sandbox, "webhook:b");
@@ -91,7 +91,7 @@ fn what_the_first_release_left_unfinished_is_finished_once() {
     assert_eq!(answered.len(), 1, "{answered:?}");
 
     // Nothing is left for the next start.
-    Gateway::start(&sandbox, &model).stop();
+    GatewayClient::start(&sandbox, &model).stop();
     assert_eq!(model.requests().len(), 1);
     sandbox.bub(["tape", "check"]).ok();
 }

@@ -12,7 +12,7 @@ use std::{
 use bub_testkit::model::{ModelServer, Reply, Request};
 
 use crate::{
-    posting::{Callbacks, Gateway, post},
+    gateway_client::{CallbackServer, GatewayClient, post},
     sandbox::Sandbox,
 };
 
@@ -60,9 +60,9 @@ impl Clients {
     /// Nobody kills any more: everything is accepted and answered, and the house is in order.
     fn finish(
         mut self,
-        gateway: Gateway,
+        gateway: GatewayClient,
         callback: &str,
-        delivered: &Callbacks,
+        delivered: &CallbackServer,
         sandbox: &Sandbox,
     ) {
         while !self.open.is_empty() {
@@ -108,11 +108,11 @@ impl Clients {
 fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
     model.otherwise(Reply::text("as you say"));
-    let delivered = Callbacks::default();
+    let delivered = CallbackServer::default();
     let callback = delivered.listen(|| 200);
     let mut clients = Clients::default();
     for round in 0..rounds() {
-        let mut gateway = Gateway::with(&sandbox, &model, &[], &[durability(round)]);
+        let mut gateway = GatewayClient::with(&sandbox, &model, &[], &[durability(round)]);
         let address = gateway.address.clone();
         // Moments spread evenly, from before the first message to well into the work.
         let moment = Duration::from_micros(round * 7919 % 60_000);
@@ -131,7 +131,7 @@ fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
         clients.accepted.len()
     );
     clients.finish(
-        Gateway::start(&sandbox, &model),
+        GatewayClient::start(&sandbox, &model),
         &callback,
         &delivered,
         &sandbox,
@@ -211,7 +211,7 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
             let _ = for_model.send(step);
         })
     });
-    let delivered = Callbacks::default();
+    let delivered = CallbackServer::default();
     let callback = delivered.listen(move || {
         let _ = seen.send(Step::Delivered);
         200
@@ -219,7 +219,7 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
     let log = sandbox.workspace().join("log");
     // Six rounds cut at every step: each under both policies.
     let start = |round| {
-        Gateway::with(
+        GatewayClient::with(
             &sandbox,
             &model,
             &[],

@@ -6,8 +6,8 @@ use bub_testkit::model::ModelServer;
 use serde_json::Value;
 
 use crate::{
+    gateway_client::{CallbackServer, GatewayClient, post},
     gateway_kill::writing,
-    posting::{Callbacks, Gateway, post},
     sandbox::{Run, Sandbox, bub},
 };
 
@@ -21,9 +21,9 @@ fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
         .forget_requests()
         .answer_with(|request| writing(request, |_| ()));
     let settings = [("BUB_WEBHOOK_ROLE", "owner")];
-    let gateways =
-        ["one", "two"].map(|name| Gateway::with(&sandbox, &model, &["--name", name], &settings));
-    let delivered = Callbacks::default();
+    let gateways = ["one", "two"]
+        .map(|name| GatewayClient::with(&sandbox, &model, &["--name", name], &settings));
+    let delivered = CallbackServer::default();
     let callback = delivered.listen(|| 200);
     let run = |key: u64| {
         let mut command = sandbox.command(&bub());
@@ -57,7 +57,7 @@ fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
         assert!(run.ok().ends_with("written down\n"));
     }
     assert_eq!(delivered.missing(&accepted.values()), 0);
-    gateways.into_iter().for_each(Gateway::stop);
+    gateways.into_iter().for_each(GatewayClient::stop);
     for (id, replies) in delivered.all() {
         let texts: Vec<_> = replies.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(texts, ["written down"], "{id}");
@@ -111,7 +111,7 @@ fn turns_one_after_the_other(sandbox: &Sandbox) -> usize {
 #[test]
 fn a_second_gateway_of_the_same_name_is_refused_with_one_line() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
-    let gateway = Gateway::with(&sandbox, &model, &["--name", "lab"], &[]);
+    let gateway = GatewayClient::with(&sandbox, &model, &["--name", "lab"], &[]);
     let mut second = sandbox.command(&bub());
     second
         .args(["gateway", "--name", "lab"])

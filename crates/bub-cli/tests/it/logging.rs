@@ -4,13 +4,13 @@ use std::{os::unix::fs::PermissionsExt, path::Path};
 
 use bub_testkit::{
     model::{ModelServer, Reply},
-    pty::{LEADER, Pty},
+    pty::{Pty, SESSION_LEADER},
 };
 use serde_json::Value;
 
 use crate::sandbox::{Run, Sandbox, bub};
 
-const SAID: &str = "the-word-that-was-said";
+const MESSAGE_TEXT: &str = "the-word-that-was-said";
 
 fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     Run::of(
@@ -26,7 +26,7 @@ fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
 /// A turn with a model that answers the same word.
 fn ask(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     let server = ModelServer::start();
-    server.otherwise(Reply::text(SAID));
+    server.otherwise(Reply::text(MESSAGE_TEXT));
     let base = format!("{}/v1", server.url());
     let model = [
         ("BUB_MODEL", "openai:small"),
@@ -36,7 +36,7 @@ fn ask(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     with(
         sandbox,
         &[&model, variables].concat(),
-        &[&["run", SAID], args].concat(),
+        &[&["run", MESSAGE_TEXT], args].concat(),
     )
 }
 
@@ -79,9 +79,9 @@ fn on_a_terminal_lines_are_for_people() {
         ("NO_COLOR", "1", false),
         ("TERM", "dumb", false),
     ] {
-        let mut command = sandbox.command(Path::new(LEADER[0]));
+        let mut command = sandbox.command(Path::new(SESSION_LEADER[0]));
         command
-            .args(&LEADER[1..])
+            .args(&SESSION_LEADER[1..])
             .arg(bub())
             .arg("--version")
             .env(variable, value);
@@ -134,14 +134,14 @@ fn a_filter_by_words_names_levels_and_targets() {
 fn what_people_say_is_logged_only_when_asked_for() {
     let sandbox = Sandbox::new();
     let quiet = ask(&sandbox, &[("BUB_LOG", "trace")], &[]);
-    assert!(!quiet.stderr.contains(SAID), "{}", quiet.stderr);
+    assert!(!quiet.stderr.contains(MESSAGE_TEXT), "{}", quiet.stderr);
     let told = ask(
         &sandbox,
         &[("BUB_LOG", "info"), ("BUB_LOG_CONTENTS", "true")],
         &[],
     );
     assert_eq!(
-        told.stderr.matches(SAID).count(),
+        told.stderr.matches(MESSAGE_TEXT).count(),
         2,
         "question and answer: {}",
         told.stderr
@@ -152,7 +152,7 @@ fn what_people_say_is_logged_only_when_asked_for() {
     );
     let stolen = ask(&sandbox, &[("BUB_LOG", "info")], &[]);
     assert!(
-        !stolen.stderr.contains(SAID) && !sandbox.workspace().join("stolen.log").exists(),
+        !stolen.stderr.contains(MESSAGE_TEXT) && !sandbox.workspace().join("stolen.log").exists(),
         "{stolen:?}"
     );
 }

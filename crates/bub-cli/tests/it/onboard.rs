@@ -8,7 +8,7 @@ use std::{
 
 use bub_testkit::{
     model::{ModelServer, Reply},
-    pty::{LEADER, Pty},
+    pty::{Pty, SESSION_LEADER},
     telegram::{BotServer, TOKEN},
 };
 
@@ -19,9 +19,9 @@ const KEY: &str = "sk-correct-horse-battery";
 const BEFORE: &str = "# my settings\nmodel: lab:small # cheap\nmax_steps: 9\nproviders:\n  lab: {base_url: 'BASE', needs_key: true}\napi_key:\n  lab: KEY # from the safe\nmine: {kept: yes}\n";
 
 fn terminal(sandbox: &Sandbox, program: PathBuf, args: &[&str]) -> Pty {
-    let mut command = sandbox.command(Path::new(LEADER[0]));
+    let mut command = sandbox.command(Path::new(SESSION_LEADER[0]));
     command
-        .args(&LEADER[1..])
+        .args(&SESSION_LEADER[1..])
         .arg(program)
         .args(args)
         .env("TERM", "dumb");
@@ -647,9 +647,9 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
 
     // No key that could be asked for is stronger than a variable.
     let sandbox = Sandbox::new();
-    let mut command = sandbox.command(Path::new(LEADER[0]));
+    let mut command = sandbox.command(Path::new(SESSION_LEADER[0]));
     command
-        .args(&LEADER[1..])
+        .args(&SESSION_LEADER[1..])
         .arg(bub())
         .arg("onboard")
         .env("BUB_API_KEY", "sk-ant-held-back-key");

@@ -16,7 +16,7 @@ use bub_testkit::model::{ModelServer, Reply, Request};
 use serde_json::{Value, json};
 
 use crate::{
-    posting::{Callbacks, Gateway, TOKEN},
+    gateway_client::{CallbackServer, GatewayClient, TOKEN},
     sandbox::Sandbox,
 };
 
@@ -96,7 +96,7 @@ fn act(address: &str, dice: &Dice, next: &AtomicU64, callback: &str) -> std::io:
 }
 
 /// What the gateway says of itself, once it has nothing to do. What hangs is ended by those who wait for it.
-fn when_idle(sandbox: &Sandbox, gateway: &Gateway) -> Value {
+fn when_idle(sandbox: &Sandbox, gateway: &GatewayClient) -> Value {
     let deadline = Instant::now() + Duration::from_mins(2);
     loop {
         let status: Value = serde_json::from_str(&sandbox.bub(["status", "--json"]).ok()).unwrap();
@@ -134,7 +134,13 @@ fn children(of: u32) -> usize {
         .count()
 }
 
-fn load(gateway: &Gateway, dice: &Dice, next: &Arc<AtomicU64>, callback: &str, time: Duration) {
+fn load(
+    gateway: &GatewayClient,
+    dice: &Dice,
+    next: &Arc<AtomicU64>,
+    callback: &str,
+    time: Duration,
+) {
     let deadline = Instant::now() + time;
     let clients: Vec<_> = (0..6)
         .map(|_| {
@@ -169,8 +175,8 @@ fn a_gateway_under_random_faults_keeps_nothing() {
         ("BUB_WEBHOOK_REPLY_TIMEOUT_SECONDS", "2"),
         ("BUB_VERBOSE", "1"),
     ];
-    let gateway = Gateway::with(&sandbox, &model, &[], &settings);
-    let delivered = Callbacks::default();
+    let gateway = GatewayClient::with(&sandbox, &model, &[], &settings);
+    let delivered = CallbackServer::default();
     let for_callbacks = dice.clone();
     let callback = delivered.listen(move || {
         if for_callbacks.roll(10) == 0 {

@@ -1,7 +1,7 @@
 //! `bub tape`: on tapes of real turns, on damaged ones, and on those of the original.
 
-mod care;
 mod input;
+mod maintenance;
 
 use std::{fs, io::Write as _, path::PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::sandbox::{Run, Sandbox};
 
 /// A home with three sessions: `cli:local` with two turns, `lab:7` and `lab:8` with one.
-fn scene() -> Sandbox {
+fn fixture() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.example("echo_model", ["run", "hello there"]).ok();
     sandbox.example("echo_model", ["run", "你好 世界"]).ok();
@@ -78,7 +78,7 @@ fn refused(run: &Run, parts: &[&str]) {
 // W-71: sessions have names, titles and dates.
 #[test]
 fn list_shows_the_sessions_of_this_workspace_latest_first() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let list = tape(&sandbox, &["list"]).ok();
     let rows: Vec<Vec<&str>> = list
         .lines()
@@ -99,7 +99,7 @@ fn list_shows_the_sessions_of_this_workspace_latest_first() {
 
 #[test]
 fn list_of_another_workspace_is_another_list() {
-    let sandbox = scene();
+    let sandbox = fixture();
     sandbox.write("elsewhere/x", "");
     assert_eq!(
         sandbox.bub(["-w", "../elsewhere", "tape", "list"]).ok(),
@@ -123,7 +123,7 @@ fn list_of_another_workspace_is_another_list() {
 
 #[test]
 fn show_prints_every_entry_with_its_id() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let shown = tape(&sandbox, &["show", "cli:local"]).ok();
     for part in [
         "#1 anchor session/start",
@@ -146,7 +146,7 @@ fn show_prints_every_entry_with_its_id() {
 
 #[test]
 fn show_takes_parts_of_a_tape() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let ids = |args: &[&str]| -> Vec<i64> {
         let run = tape(&sandbox, &[&["show", "cli:local", "--json"], args].concat());
         json(run)
@@ -167,7 +167,7 @@ fn show_takes_parts_of_a_tape() {
 // H-59, H-116
 #[test]
 fn info_has_the_seven_figures_first() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let info = tape(&sandbox, &["info", "cli:local"]).ok();
     let lines: Vec<_> = info.lines().skip(1).take(6).collect();
     let expected = [
@@ -193,7 +193,7 @@ fn info_has_the_seven_figures_first() {
 
 #[test]
 fn anchors_are_listed_with_their_ids() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let anchors = tape(&sandbox, &["anchors", "cli:local"]).ok();
     let last = anchors.lines().last().unwrap();
     assert!(
@@ -205,7 +205,7 @@ fn anchors_are_listed_with_their_ids() {
 // W-20: every script, one open end, latest first.
 #[test]
 fn search_finds_in_one_session_and_in_all() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let ids = |args: &[&str]| -> Vec<(String, i64)> {
         let found = json(tape(&sandbox, &[&["search", "--json"], args].concat()));
         let pair = |hit: &Value| {
@@ -246,7 +246,7 @@ fn search_finds_in_one_session_and_in_all() {
 
 #[test]
 fn a_fork_begins_with_what_the_other_session_has_seen() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let before = fs::read(file_of(&sandbox, "cli:local")).unwrap();
     let said = tape(
         &sandbox,
@@ -303,7 +303,7 @@ fn a_fork_begins_with_what_the_other_session_has_seen() {
 
 #[test]
 fn a_fork_replaces_nothing() {
-    let sandbox = scene();
+    let sandbox = fixture();
     refused(
         &tape(&sandbox, &["fork", "cli", "--session-id", "lab:7"]),
         &["`lab:7` exists already"],
@@ -331,7 +331,7 @@ fn a_fork_replaces_nothing() {
 
 #[test]
 fn an_export_is_the_tape_or_a_document() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let lines = tape(&sandbox, &["export", "cli:local"]).ok();
     assert_eq!(
         lines,

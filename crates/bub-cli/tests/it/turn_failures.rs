@@ -19,13 +19,13 @@ use bub_testkit::model::{ModelServer, Reply};
 use serde_json::Value;
 
 use crate::{
+    gateway_client::{CallbackServer, GatewayClient, TOKEN, post},
     plugin::python,
-    posting::{Callbacks, Gateway, TOKEN, post},
     sandbox::{Run, Sandbox, bub, example, signal},
 };
 
 /// Longer than anything takes on a busy computer: what hangs fails the test instead of blocking it.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 /// How many cases run at a time. They mostly wait for processes to start.
 const WORKERS: usize = 4;
 
@@ -39,7 +39,7 @@ const PLUGIN: &str = "failing";
 
 /// The stages, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum FailingStageCase {
     ResolveSession,
     LoadState,
     BuildPrompt,
@@ -49,7 +49,7 @@ enum Stage {
     DispatchOutbound,
 }
 
-impl Stage {
+impl FailingStageCase {
     const ALL: [Self; 7] = [
         Self::ResolveSession,
         Self::LoadState,
@@ -110,7 +110,7 @@ enum PluginKind {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     kind: PluginKind,
-    stage: Stage,
+    stage: FailingStageCase,
     failure: Failure,
 }
 
@@ -148,27 +148,27 @@ fn expected_end(failure: Failure) -> End {
 ///
 /// Two of these cases had nothing on the tape before the message was recorded at the start of the turn: an error in
 /// `build_prompt` (exit code 1) and SIGTERM in `build_prompt` (exit code 143).
-fn expected_record(stage: Stage, failure: Failure) -> Record {
-    let is_answered = stage > Stage::RunModel;
+fn expected_record(stage: FailingStageCase, failure: Failure) -> Record {
+    let is_answered = stage > FailingStageCase::RunModel;
     let recorded = Record {
         // Without a session there is no turn: the message is recorded with the error on the tape of `channel:chat_id`,
         // as an event that no view shows, because its sender may send it again.
         starts: 1,
-        user_messages: usize::from(stage > Stage::ResolveSession),
+        user_messages: usize::from(stage > FailingStageCase::ResolveSession),
         // Of a failure after the model stage the answer stays.
         answers: usize::from(is_answered),
         errors: 1,
         // S-18
-        saves: usize::from(stage >= Stage::RunModel),
+        saves: usize::from(stage >= FailingStageCase::RunModel),
     };
     match failure {
         // Nothing is recorded any more. The message is on the tape as soon as the session is leased, and is a user
         // message as soon as the prompt is built.
         Failure::Kill => Record {
-            starts: usize::from(stage > Stage::ResolveSession),
-            user_messages: usize::from(stage >= Stage::RunModel),
+            starts: usize::from(stage > FailingStageCase::ResolveSession),
+            user_messages: usize::from(stage >= FailingStageCase::RunModel),
             errors: 0,
-            saves: usize::from(stage >= Stage::SaveState),
+            saves: usize::from(stage >= FailingStageCase::SaveState),
             ..recorded
         },
         _ => recorded,
@@ -177,10 +177,10 @@ fn expected_record(stage: Stage, failure: Failure) -> Record {
 
 /// What a gateway leaves behind after a restart and a second message. Its journal holds the message, so there is no
 /// event `turn.start`, unless the message was refused because its session could not be resolved.
-fn expected_gateway_record(stage: Stage, failure: Failure) -> Record {
+fn expected_gateway_record(stage: FailingStageCase, failure: Failure) -> Record {
     let first = expected_record(stage, failure);
     let resumed = usize::from(failure == Failure::Kill);
-    let is_refused = stage == Stage::ResolveSession && failure != Failure::Kill;
+    let is_refused = stage == FailingStageCase::ResolveSession && failure != Failure::Kill;
     Record {
         starts: is_refused.into(),
         user_messages: usize::from(!is_refused),
@@ -191,40 +191,40 @@ fn expected_gateway_record(stage: Stage, failure: Failure) -> Record {
 }
 
 /// A sandbox with a model, and a plugin that fails as the case says.
-struct World {
+struct TurnFailureFixture {
     case: Case,
     sandbox: Sandbox,
     model: ModelServer,
 }
 
-impl World {
+impl TurnFailureFixture {
     /// `added` is a sandbox to which the plugin was added, if it is an external one.
     fn new(case: Case, added: Option<&Sandbox>) -> Self {
         let (sandbox, model) = (Sandbox::new(), ModelServer::start());
         model.otherwise(Reply::text(ANSWER));
-        let world = Self {
+        let fixture = Self {
             case,
             sandbox,
             model,
         };
         if let Some(added) = added {
             let list = fs::read_to_string(added.home().join("plugins.json")).unwrap();
-            world.sandbox.write("home/plugins.json", &list);
+            fixture.sandbox.write("home/plugins.json", &list);
         }
         if case.failure == Failure::Timeout {
-            world.limit_stage();
+            fixture.limit_stage();
         }
         let fault = format!("{} {}", case.stage.hook(), case.failure.name());
-        world.sandbox.write("workspace/fault", &fault);
-        world
+        fixture.sandbox.write("workspace/fault", &fault);
+        fixture
     }
 
     /// Gives the hook of the case little time. Other hooks keep theirs, because the time of the first hook includes the
     /// start of the plugin. `resolve_session` is the first hook.
     fn limit_stage(&self) {
         let limit = match self.case.stage {
-            Stage::ResolveSession => "hooks: {resolve_session: 5}".to_owned(),
-            Stage::RunModel => "model: 0.3".to_owned(),
+            FailingStageCase::ResolveSession => "hooks: {resolve_session: 5}".to_owned(),
+            FailingStageCase::RunModel => "model: 0.3".to_owned(),
             stage => format!("hooks: {{{}: 0.3}}", stage.hook()),
         };
         let config = format!("plugins:\n  {PLUGIN}:\n    limits: {{{limit}}}\n");
@@ -250,7 +250,7 @@ impl World {
     }
 
     /// Starts a gateway with a webhook.
-    fn gateway(&self) -> Gateway {
+    fn gateway(&self) -> GatewayClient {
         let mut child = self
             .command()
             .arg("gateway")
@@ -269,7 +269,7 @@ impl World {
         });
         // Nobody reads the rest of the log, but a full pipe would stop the program.
         std::thread::spawn(move || lines.for_each(drop));
-        Gateway {
+        GatewayClient {
             child,
             address: address.expect("the gateway does not listen"),
         }
@@ -343,16 +343,19 @@ fn has_text(entry: &Value, text: &str) -> bool {
 
 /// Waits for something that another process does.
 fn until(what: &str, mut has_happened: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !has_happened() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        assert!(
+            Instant::now() < deadline,
+            "not within {TEST_TIMEOUT:?}: {what}"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Waits for the end of a process; one that does not end is killed.
 fn finish(mut child: Child) -> (End, Run) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -367,7 +370,7 @@ fn finish(mut child: Child) -> (End, Run) {
 }
 
 /// Checks every stage with each of these failures, a few cases at a time, and reports all cases that fail.
-fn check_all(kind: PluginKind, failures: &[Failure], check: fn(&World)) {
+fn check_all(kind: PluginKind, failures: &[Failure], check: fn(&TurnFailureFixture)) {
     let added = Sandbox::new();
     let added = match kind {
         PluginKind::Linked => None,
@@ -381,14 +384,15 @@ fn check_all(kind: PluginKind, failures: &[Failure], check: fn(&World)) {
             failure,
         })
     };
-    let cases = Stage::ALL.into_iter().flat_map(of_stage);
+    let cases = FailingStageCase::ALL.into_iter().flat_map(of_stage);
     let (cases, failed) = (Mutex::new(cases), Mutex::new(Vec::new()));
     let next = || cases.lock().unwrap().next();
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
             scope.spawn(|| {
                 while let Some(case) = next() {
-                    let checked = AssertUnwindSafe(|| check(&World::new(case, added.as_ref())));
+                    let checked =
+                        AssertUnwindSafe(|| check(&TurnFailureFixture::new(case, added.as_ref())));
                     if std::panic::catch_unwind(checked).is_err() {
                         failed.lock().unwrap().push(case);
                     }
@@ -401,26 +405,26 @@ fn check_all(kind: PluginKind, failures: &[Failure], check: fn(&World)) {
 }
 
 /// Runs the turn that fails.
-fn run_failing_turn(world: &World) -> (End, Run) {
-    let failure = world.case.failure;
-    let mut command = world.command();
+fn run_failing_turn(fixture: &TurnFailureFixture) -> (End, Run) {
+    let failure = fixture.case.failure;
+    let mut command = fixture.command();
     command.args(["run", MESSAGE]);
     if failure == Failure::Terminate {
-        let log = fs::File::create(world.file("log")).unwrap();
+        let log = fs::File::create(fixture.file("log")).unwrap();
         command.env("BUB_VERBOSE", "1").stderr(log);
     }
     let mut child = command.spawn().unwrap();
     match failure {
         Failure::Terminate => {
-            world.wait_until_reached();
+            fixture.wait_until_reached();
             signal(&child, "TERM");
-            let log = || fs::read_to_string(world.file("log")).unwrap();
+            let log = || fs::read_to_string(fixture.file("log")).unwrap();
             until("the signal is handled", || {
                 log().contains("signal.received")
             });
         }
         Failure::Kill => {
-            world.wait_until_reached();
+            fixture.wait_until_reached();
             child.kill().unwrap();
         }
         Failure::Error | Failure::ConfigError | Failure::Panic | Failure::Timeout => {}
@@ -428,21 +432,21 @@ fn run_failing_turn(world: &World) -> (End, Run) {
     finish(child)
 }
 
-fn check_run(world: &World) {
-    let case = world.case;
-    let (end, run) = run_failing_turn(world);
+fn check_run(fixture: &TurnFailureFixture) {
+    let case = fixture.case;
+    let (end, run) = run_failing_turn(fixture);
     let expected = expected_record(case.stage, case.failure);
-    assert!(world.file("reached").exists(), "{case:?}: {run:?}");
+    assert!(fixture.file("reached").exists(), "{case:?}: {run:?}");
     assert_eq!(end, expected_end(case.failure), "{case:?}: {run:?}");
-    assert_eq!(world.record(MESSAGE), expected, "{case:?}: {run:?}");
-    assert_eq!(world.model.requests().len(), expected.answers, "{case:?}");
+    assert_eq!(fixture.record(MESSAGE), expected, "{case:?}: {run:?}");
+    assert_eq!(fixture.model.requests().len(), expected.answers, "{case:?}");
 
     // The session is free, and the model sees the message once, or not at all if it was interrupted before the prompt.
-    let (end, run) = finish(world.command().args(["run", "next"]).spawn().unwrap());
+    let (end, run) = finish(fixture.command().args(["run", "next"]).spawn().unwrap());
     assert_eq!(end, End::Code(0), "{case:?}: {run:?}");
     assert!(!run.stderr.contains("waiting for"), "{case:?}: {run:?}");
     assert_eq!(
-        world.last_shown(MESSAGE),
+        fixture.last_shown(MESSAGE),
         expected.user_messages,
         "{case:?}"
     );
@@ -451,34 +455,38 @@ fn check_run(world: &World) {
         saves: expected.saves + 1,
         ..expected
     };
-    assert_eq!(world.record(MESSAGE), with_next, "{case:?}");
-    world.check_tapes();
+    assert_eq!(fixture.record(MESSAGE), with_next, "{case:?}");
+    fixture.check_tapes();
 }
 
-fn check_gateway(world: &World) {
-    let case = world.case;
-    let callbacks = Callbacks::default();
+fn check_gateway(fixture: &TurnFailureFixture) {
+    let case = fixture.case;
+    let callbacks = CallbackServer::default();
     let callback = callbacks.listen(|| 200);
-    let mut gateway = world.gateway();
+    let mut gateway = fixture.gateway();
     // A message is accepted after its session is resolved, which may hang.
     let id = std::thread::scope(|scope| {
         let address = gateway.address.clone();
         let callback = callback.as_str();
         let posting = scope.spawn(move || post(&address, 1, 1, callback));
-        world.wait_until_reached();
+        fixture.wait_until_reached();
         if case.failure == Failure::Kill {
             gateway.kill();
         }
         posting.join().unwrap()
     });
     // One whose session cannot be resolved is refused.
-    assert_eq!(id.is_some(), case.stage > Stage::ResolveSession, "{case:?}");
+    assert_eq!(
+        id.is_some(),
+        case.stage > FailingStageCase::ResolveSession,
+        "{case:?}"
+    );
     if case.failure == Failure::Error {
         until("the error is reported", || callbacks.count() == 1);
         gateway.stop();
     }
 
-    let gateway = world.gateway();
+    let gateway = fixture.gateway();
     if case.failure == Failure::Kill {
         // A client without an answer posts the message again, with the same key.
         let id = id.or_else(|| post(&gateway.address, 1, 1, &callback));
@@ -501,22 +509,22 @@ fn check_gateway(world: &World) {
     let is_reported = case.failure == Failure::Error;
     assert_eq!(reported.count(), usize::from(is_reported), "{case:?}");
     let expected = expected_gateway_record(case.stage, case.failure);
-    assert_eq!(world.record("message 1"), expected, "{case:?}");
-    assert_eq!(world.model.requests().len(), expected.answers, "{case:?}");
+    assert_eq!(fixture.record("message 1"), expected, "{case:?}");
+    assert_eq!(fixture.model.requests().len(), expected.answers, "{case:?}");
     assert_eq!(
-        world.last_shown("message 1"),
+        fixture.last_shown("message 1"),
         expected.user_messages,
         "{case:?}"
     );
-    let undelivered = world.sandbox.bub(["outbox", "list", "--json"]).ok();
+    let undelivered = fixture.sandbox.bub(["outbox", "list", "--json"]).ok();
     assert_eq!(undelivered.trim(), r#"{"replies":[]}"#, "{case:?}");
-    world.check_tapes();
+    fixture.check_tapes();
 }
 
 /// Sends two lines through `bub chat`; the turn of the first one fails.
-fn check_pipe(world: &World) {
-    let case = world.case;
-    let mut child = world.start_pipe(&format!("{MESSAGE}\nnext\n"));
+fn check_pipe(fixture: &TurnFailureFixture) {
+    let case = fixture.case;
+    let mut child = fixture.start_pipe(&format!("{MESSAGE}\nnext\n"));
     // The input ends here.
     drop(child.stdin.take());
     let (end, run) = finish(child);
@@ -529,44 +537,44 @@ fn check_pipe(world: &World) {
         |line: &&str| line.starts_with("error: ") && line.ends_with("failed on purpose");
     let reports = run.stderr.lines().filter(is_report).count();
     assert_eq!(reports, 1, "{case:?}: {run:?}");
-    assert_eq!(world.record(MESSAGE), expected, "{case:?}: {run:?}");
+    assert_eq!(fixture.record(MESSAGE), expected, "{case:?}: {run:?}");
     assert_eq!(
-        world.last_shown(MESSAGE),
+        fixture.last_shown(MESSAGE),
         expected.user_messages,
         "{case:?}"
     );
-    world.check_tapes();
+    fixture.check_tapes();
 }
 
 /// Ends `bub chat` while `resolve_session` hangs.
 fn check_terminated_pipe(kind: PluginKind) {
     let case = Case {
         kind,
-        stage: Stage::ResolveSession,
+        stage: FailingStageCase::ResolveSession,
         failure: Failure::Terminate,
     };
     let added = Sandbox::new();
     if kind == PluginKind::Python && !python(&added, PLUGIN, PYTHON) {
         return;
     }
-    let world = World::new(case, (kind == PluginKind::Python).then_some(&added));
-    let child = world.start_pipe(&format!("{MESSAGE}\n"));
-    world.wait_until_reached();
+    let fixture = TurnFailureFixture::new(case, (kind == PluginKind::Python).then_some(&added));
+    let child = fixture.start_pipe(&format!("{MESSAGE}\n"));
+    fixture.wait_until_reached();
     signal(&child, "TERM");
     let (end, run) = finish(child);
     assert_eq!(end, End::Code(143), "{run:?}");
     let expected = expected_record(case.stage, case.failure);
-    assert_eq!(world.record(MESSAGE), expected, "{run:?}");
-    assert!(world.model.requests().is_empty());
+    assert_eq!(fixture.record(MESSAGE), expected, "{run:?}");
+    assert!(fixture.model.requests().is_empty());
 
     // The line is not answered by the next chat: it was cancelled.
-    let mut next = world.start_pipe("next\n");
+    let mut next = fixture.start_pipe("next\n");
     drop(next.stdin.take());
     let (end, run) = finish(next);
     assert_eq!(end, End::Code(0), "{run:?}");
-    assert_eq!(world.model.requests().len(), 1);
-    assert_eq!(world.last_shown(MESSAGE), 0);
-    world.check_tapes();
+    assert_eq!(fixture.model.requests().len(), 1);
+    assert_eq!(fixture.last_shown(MESSAGE), 0);
+    fixture.check_tapes();
 }
 
 // S-18, L1, L4: whatever happens in a stage, the message and the error are on the tape once, the session is free, and

@@ -1,6 +1,6 @@
 //! `bub usage`: what models cost, as the tapes record it.
 
-use bub_testkit::model::{ModelServer, Reply, Usage};
+use bub_testkit::model::{ModelServer, Reply, ReplyUsage};
 use serde_json::Value;
 
 use crate::sandbox::{Run, Sandbox, bub};
@@ -17,7 +17,7 @@ fn run(sandbox: &Sandbox, server: &ModelServer, variables: &[(&str, &str)], args
 #[test]
 fn tokens_and_cost_are_shown_by_model_session_and_day() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-    server.otherwise(Reply::text("ok").usage(Usage {
+    server.otherwise(Reply::text("ok").usage(ReplyUsage {
         input: 1000,
         output: 100,
         cached: 400,
@@ -79,10 +79,10 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
 #[test]
 fn the_cap_of_a_day_outlives_the_process() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-    server.otherwise(Reply::text("ok").usage(Usage {
+    server.otherwise(Reply::text("ok").usage(ReplyUsage {
         input: 900,
         output: 100,
-        ..Usage::default()
+        ..ReplyUsage::default()
     }));
     let capped = [
         ("BUB_MODEL", "openai:gpt-4o"),

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use bub::{
-    agent::shell::{Launcher, Request, Shells},
+    agent::shell::{Launcher, ShellRequest, Shells},
     prelude::*,
 };
 
@@ -21,9 +21,9 @@ impl Commanding {
 impl Commanding {
     async fn run_model(&self, prompt: &Prompt) -> Result<String> {
         let command = prompt.text().lines().last().unwrap_or_default().to_owned();
-        let request = Request {
+        let request = ShellRequest {
             command,
-            ..Request::default()
+            ..ShellRequest::default()
         };
         let outcome = self
             .0

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use bub::kernel::{BoxFuture, CancellationToken};
 use bub_settings::Redactor;
 use bub_terminal::{
-    Host, Ink,
-    channel::Teller,
-    chat::{self, Setup},
-    editor::Words,
-    view::Status,
+    ChatHost, ColorMode,
+    channel::ChatEventSender,
+    chat::{self, ChatOptions},
+    editor::CompletionItems,
+    turn_view::StatusLine,
 };
 
 struct Panicking;
 
-impl Host for Panicking {
+impl ChatHost for Panicking {
     fn submit(&self, _line: u64, _text: String) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -37,18 +37,18 @@ impl Host for Panicking {
 
 #[tokio::main]
 async fn main() {
-    let (_teller, happenings) = Teller::new();
-    let setup = Setup {
+    let (_teller, chat_events) = ChatEventSender::new();
+    let setup = ChatOptions {
         host: Arc::new(Panicking),
-        happenings,
+        chat_events,
         stop: CancellationToken::new(),
         home: std::env::temp_dir().join("no such home"),
         workspace: "/somewhere/workspace".to_owned(),
         welcome: Vec::new(),
-        words: Words::default(),
-        status: Status::default(),
+        words: CompletionItems::default(),
+        status: StatusLine::default(),
         redactor: Redactor::new(),
-        ink: Ink::Colours,
+        color_mode: ColorMode::Colors,
         reflows: false,
     };
     chat::run(setup).await.expect("it does not end");

@@ -9,8 +9,8 @@ use crate::fingerprint::Fingerprint;
 /// A fact about a message or a reply. The names are the format of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Record {
-    Accepted(Accepted),
+pub(crate) enum JournalRecord {
+    Accepted(AcceptedMessage),
     /// A turn for the message begins; it carries what was merged with it, oldest first.
     Started {
         id: MessageId,
@@ -34,7 +34,7 @@ pub(crate) enum Record {
         ids: Vec<MessageId>,
         reason: String,
     },
-    Reply(Reply),
+    Reply(ReplyRecord),
     /// The fingerprints, of one version, of replies that an unfinished message has had.
     Replied {
         id: MessageId,
@@ -73,7 +73,7 @@ pub(crate) enum Record {
 
 /// A message that was taken.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedMessage {
     pub(crate) id: MessageId,
     /// Milliseconds since 1970.
     pub(crate) at: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Accepted {
 
 /// A reply that is to be delivered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Reply {
+pub(crate) struct ReplyRecord {
     pub(crate) id: ReplyId,
     pub(crate) at: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,7 +166,7 @@ impl StoredSender {
     }
 }
 
-impl Accepted {
+impl AcceptedMessage {
     /// The message as it was accepted, without what cannot be stored.
     pub(crate) fn inbound(&self) -> Inbound {
         let inbound = Inbound::new(envelope(&self.message));
@@ -177,7 +177,7 @@ impl Accepted {
     }
 }
 
-impl Reply {
+impl ReplyRecord {
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint {
             version: self.print_version,
@@ -202,7 +202,7 @@ pub(crate) fn raw(envelope: &Envelope) -> bub_kernel::Result<Box<RawValue>> {
     })
 }
 
-impl Record {
+impl JournalRecord {
     /// The line: checksum, a space, JSON, newline.
     pub(crate) fn line(&self) -> Vec<u8> {
         let mut line = Vec::with_capacity(256);

@@ -6,31 +6,35 @@
 use bub_kernel::Inbound;
 use tokio::time::Instant;
 
-use super::{ChatKey, Item};
-use crate::gateway::Core;
+use super::{ChatKey, QueuedMessage};
+use crate::gateway::GatewayInner;
 
 #[derive(Debug, Default)]
-pub(super) struct Debounce {
-    held: Vec<Item>,
+pub(super) struct Debouncer {
+    held: Vec<QueuedMessage>,
     /// When the first of the held arrived.
     since: Option<Instant>,
     due: Option<Instant>,
     last_active: Option<Instant>,
 }
 
-impl Debounce {
+impl Debouncer {
     /// Holds a message back; returns one that nobody is meant to answer.
-    pub(super) fn take(&mut self, item: Item, core: &Core) -> Option<Item> {
+    pub(super) fn accept(
+        &mut self,
+        item: QueuedMessage,
+        inner: &GatewayInner,
+    ) -> Option<QueuedMessage> {
         let now = Instant::now();
         if item.is_recovered {
             // It was held before the restart, and has waited long enough.
             self.due = Some(now);
         } else if item.inbound.message.is_active() || item.was_held {
             self.last_active = Some(now);
-            let cap = self.since.unwrap_or(now) + core.options.max_wait;
-            self.due = Some(cap.min(now + core.options.debounce));
-        } else if self.is_active(now, core) {
-            self.due = self.due.or(Some(now + core.options.max_wait));
+            let cap = self.since.unwrap_or(now) + inner.options.max_wait;
+            self.due = Some(cap.min(now + inner.options.debounce));
+        } else if self.is_active(now, inner) {
+            self.due = self.due.or(Some(now + inner.options.max_wait));
         } else {
             self.last_active = None;
             return Some(item);
@@ -41,7 +45,7 @@ impl Debounce {
     }
 
     /// Takes out what is held of a chat.
-    pub(super) fn take_chat(&mut self, chat: &ChatKey) -> Vec<Item> {
+    pub(super) fn take_chat(&mut self, chat: &ChatKey) -> Vec<QueuedMessage> {
         let (taken, kept) = std::mem::take(&mut self.held)
             .into_iter()
             .partition(|item| item.chat_key() == *chat);
@@ -52,9 +56,9 @@ impl Debounce {
         taken
     }
 
-    fn is_active(&self, now: Instant, core: &Core) -> bool {
+    fn is_active(&self, now: Instant, inner: &GatewayInner) -> bool {
         self.last_active
-            .is_some_and(|last| now.duration_since(last) <= core.options.active_window)
+            .is_some_and(|last| now.duration_since(last) <= inner.options.active_window)
     }
 
     pub(super) fn is_holding(&self) -> bool {
@@ -62,8 +66,8 @@ impl Debounce {
     }
 
     /// Whether there is something to remember.
-    pub(super) fn is_needed(&self, core: &Core) -> bool {
-        let remembers = self.is_active(Instant::now(), core) && !core.drain.is_cancelled();
+    pub(super) fn is_needed(&self, inner: &GatewayInner) -> bool {
+        let remembers = self.is_active(Instant::now(), inner) && !inner.drain.is_cancelled();
         self.is_holding() || remembers
     }
 
@@ -71,12 +75,12 @@ impl Debounce {
         self.due.is_some_and(|due| due <= Instant::now())
     }
 
-    pub(super) fn wake_at(&self, core: &Core) -> Option<Instant> {
+    pub(super) fn wake_at(&self, inner: &GatewayInner) -> Option<Instant> {
         // A little after the window, which includes its last moment.
         let forget = || {
             Some(
                 self.last_active?
-                    + core.options.active_window
+                    + inner.options.active_window
                     + std::time::Duration::from_millis(1),
             )
         };
@@ -84,7 +88,7 @@ impl Debounce {
     }
 
     /// All that is held, as one message.
-    pub(super) fn flush(&mut self) -> Option<Item> {
+    pub(super) fn flush(&mut self) -> Option<QueuedMessage> {
         (self.due, self.since) = (None, None);
         let mut held = std::mem::take(&mut self.held);
         merge(&mut held)
@@ -92,7 +96,7 @@ impl Debounce {
 }
 
 /// Merges messages into the last of them.
-pub(crate) fn merge(items: &mut Vec<Item>) -> Option<Item> {
+pub(crate) fn merge(items: &mut Vec<QueuedMessage>) -> Option<QueuedMessage> {
     if items.len() > 1 {
         let batch = items
             .iter_mut()

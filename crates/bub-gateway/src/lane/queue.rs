@@ -15,8 +15,8 @@ use std::{
 use bub_kernel::{MessageId, SessionId};
 use tokio::sync::{Notify, oneshot};
 
-use super::{Item, Lane};
-use crate::{gateway::Core, journal::lock};
+use super::{Lane, QueuedMessage};
+use crate::{gateway::GatewayInner, journal::lock};
 
 /// The lanes that exist.
 #[derive(Debug, Default)]
@@ -52,15 +52,15 @@ pub(crate) struct LaneQueue {
 
 #[derive(Debug, Default)]
 struct EventQueue {
-    events: VecDeque<Event>,
+    events: VecDeque<LaneEvent>,
     /// The lane is gone.
     is_closed: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum LaneEvent {
     // In a box, because most events are small.
-    Message(Box<Item>),
+    Message(Box<QueuedMessage>),
     /// Cancels what runs and drops what waits, except one turn.
     Quit {
         except: Option<MessageId>,
@@ -74,16 +74,16 @@ pub(super) enum Event {
 
 /// A place in the queue of a session.
 #[derive(Debug)]
-pub(crate) struct Seat(Arc<LaneQueue>);
+pub(crate) struct QueueSlot(Arc<LaneQueue>);
 
-impl Seat {
-    fn take(queue: &Arc<LaneQueue>) -> Self {
+impl QueueSlot {
+    fn occupy(queue: &Arc<LaneQueue>) -> Self {
         queue.unfinished.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(queue))
     }
 }
 
-impl Drop for Seat {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         if self.0.unfinished.fetch_sub(1, Ordering::Relaxed) == 1 {
             // The lane may have nothing to do any more.
@@ -94,21 +94,21 @@ impl Drop for Seat {
 
 /// A message on its way into a lane. If its chat is switched to another session in the meantime, it follows.
 pub(crate) struct Arrival {
-    core: Arc<Core>,
+    inner: Arc<GatewayInner>,
     id: u64,
 }
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        lock(&self.core.lanes.0).arrivals.remove(&self.id);
-        self.core.idle.notify_waiters();
+        lock(&self.inner.lanes.0).arrivals.remove(&self.id);
+        self.inner.idle.notify_waiters();
     }
 }
 
 impl Arrival {
     /// Puts the message into the lane of its session.
-    pub(crate) fn push(self, session_id: &SessionId, item: Item) {
-        let mut map = lock(&self.core.lanes.0);
+    pub(crate) fn push(self, session_id: &SessionId, item: QueuedMessage) {
+        let mut map = lock(&self.inner.lanes.0);
         let switches = map.arrivals.get(&self.id);
         let switches = switches.map_or(&[][..], |arrival| &arrival.switches);
         let mut session_id = session_id.clone();
@@ -117,66 +117,75 @@ impl Arrival {
                 session_id.clone_from(to);
             }
         }
-        map.push(&self.core, &session_id, item);
+        map.push(&self.inner, &session_id, item);
     }
 }
 
 impl LaneMap {
     /// The queue of a session, whose lane is started if need be.
-    fn queue(&mut self, core: &Arc<Core>, session_id: &SessionId) -> Arc<LaneQueue> {
+    fn queue(&mut self, inner: &Arc<GatewayInner>, session_id: &SessionId) -> Arc<LaneQueue> {
         if let Some(queue) = self.by_session.get(session_id)
             && !lock(&queue.events).is_closed
         {
             return Arc::clone(queue);
         }
         let queue = Arc::<LaneQueue>::default();
-        tokio::spawn(Lane::new(core, session_id, Arc::clone(&queue)).run());
+        tokio::spawn(Lane::new(inner, session_id, Arc::clone(&queue)).run());
         self.by_session
             .insert(session_id.clone(), Arc::clone(&queue));
         queue
     }
 
-    fn push(&mut self, core: &Arc<Core>, session_id: &SessionId, mut item: Item) {
-        let queue = self.queue(core, session_id);
+    fn push(&mut self, inner: &Arc<GatewayInner>, session_id: &SessionId, mut item: QueuedMessage) {
+        let queue = self.queue(inner, session_id);
         if item.inbound.session_id() != Some(session_id) {
             item.inbound.set_session_id(session_id.clone());
         }
         item.take_seats(&queue);
         // The lane cannot retire while the map is locked.
-        queue.push(Event::Message(Box::new(item)));
+        queue.push(LaneEvent::Message(Box::new(item)));
     }
 }
 
 impl Lanes {
     /// Announces a message of a chat, before its session is named.
-    pub(crate) fn announce(core: &Arc<Core>, chat: ChatKey) -> Arrival {
-        let mut map = lock(&core.lanes.0);
+    pub(crate) fn announce(inner: &Arc<GatewayInner>, chat: ChatKey) -> Arrival {
+        let mut map = lock(&inner.lanes.0);
         let id = map.next_arrival;
         map.next_arrival += 1;
         let switches = Vec::new();
         map.arrivals.insert(id, ArrivalState { chat, switches });
         Arrival {
-            core: Arc::clone(core),
+            inner: Arc::clone(inner),
             id,
         }
     }
 
     /// Takes a place in the queue of a session, unless that has `limit` already.
-    pub(crate) fn reserve(core: &Arc<Core>, session_id: &SessionId, limit: usize) -> Option<Seat> {
-        let mut map = lock(&core.lanes.0);
+    pub(crate) fn reserve(
+        inner: &Arc<GatewayInner>,
+        session_id: &SessionId,
+        limit: usize,
+    ) -> Option<QueueSlot> {
+        let mut map = lock(&inner.lanes.0);
         let known = map.by_session.get(session_id);
         let unfinished = known.map_or(0, |queue| queue.unfinished.load(Ordering::Relaxed));
-        (unfinished < limit).then(|| Seat::take(&map.queue(core, session_id)))
+        (unfinished < limit).then(|| QueueSlot::occupy(&map.queue(inner, session_id)))
     }
 
     /// Puts a message that has no reservation into the lane of its session.
-    pub(crate) fn push(core: &Arc<Core>, session_id: &SessionId, item: Item) {
-        lock(&core.lanes.0).push(core, session_id, item);
+    pub(crate) fn push(inner: &Arc<GatewayInner>, session_id: &SessionId, item: QueuedMessage) {
+        lock(&inner.lanes.0).push(inner, session_id, item);
     }
 
     /// Switches a chat from one session to another: messages that arrive just now follow, and those that the lane has
     /// not seen yet are returned.
-    pub(super) fn switch(&self, chat: &ChatKey, from: &SessionId, to: &SessionId) -> Vec<Item> {
+    pub(super) fn switch(
+        &self,
+        chat: &ChatKey,
+        from: &SessionId,
+        to: &SessionId,
+    ) -> Vec<QueuedMessage> {
         let mut map = lock(&self.0);
         for arrival in map.arrivals.values_mut() {
             if arrival.chat == *chat {
@@ -190,7 +199,12 @@ impl Lanes {
     }
 
     /// Removes a lane that has nothing to do; `false` if it has.
-    pub(super) fn retire(&self, core: &Core, session_id: &SessionId, queue: &LaneQueue) -> bool {
+    pub(super) fn retire(
+        &self,
+        inner: &GatewayInner,
+        session_id: &SessionId,
+        queue: &LaneQueue,
+    ) -> bool {
         let mut map = lock(&self.0);
         let is_busy = queue.unfinished.load(Ordering::Relaxed) > 0;
         if is_busy || !lock(&queue.events).events.is_empty() {
@@ -198,14 +212,14 @@ impl Lanes {
         }
         map.by_session.remove(session_id);
         drop(map);
-        core.idle.notify_waiters();
+        inner.idle.notify_waiters();
         true
     }
 
     /// Removes a lane, whatever it has to do.
-    pub(super) fn remove(&self, core: &Core, session_id: &SessionId) {
+    pub(super) fn remove(&self, inner: &GatewayInner, session_id: &SessionId) {
         lock(&self.0).by_session.remove(session_id);
-        core.idle.notify_waiters();
+        inner.idle.notify_waiters();
     }
 
     /// Whether a message is being accepted, which includes `resolve_session`.
@@ -237,14 +251,14 @@ impl Lanes {
     /// Cancels what runs in a session.
     pub(crate) fn cancel(&self, session_id: &SessionId) {
         if let Some(queue) = lock(&self.0).by_session.get(session_id) {
-            queue.push(Event::Cancel);
+            queue.push(LaneEvent::Cancel);
         }
     }
 
     /// Drops the last message that is queued in a session.
     pub(crate) fn withdraw(&self, session_id: &SessionId) {
         if let Some(queue) = lock(&self.0).by_session.get(session_id) {
-            queue.push(Event::Withdraw);
+            queue.push(LaneEvent::Withdraw);
         }
     }
 
@@ -252,7 +266,7 @@ impl Lanes {
     pub(crate) async fn quit(&self, session_id: &SessionId, except: Option<MessageId>) {
         let (done, ended) = oneshot::channel();
         match lock(&self.0).by_session.get(session_id) {
-            Some(queue) => queue.push(Event::Quit {
+            Some(queue) => queue.push(LaneEvent::Quit {
                 except,
                 done: vec![done],
             }),
@@ -264,25 +278,25 @@ impl Lanes {
 }
 
 impl LaneQueue {
-    fn push(&self, event: Event) {
+    fn push(&self, event: LaneEvent) {
         let mut queue = lock(&self.events);
         if queue.is_closed {
             return;
         }
         let event = match (event, queue.events.back_mut()) {
-            (Event::Cancel, Some(Event::Cancel)) => return,
+            (LaneEvent::Cancel, Some(LaneEvent::Cancel)) => return,
             (
-                Event::Quit { except, done },
-                Some(Event::Quit {
+                LaneEvent::Quit { except, done },
+                Some(LaneEvent::Quit {
                     except: same,
                     done: waiting,
                 }),
             ) if except == *same => return waiting.extend(done),
             (event, _) => event,
         };
-        if let Event::Withdraw = event {
+        if let LaneEvent::Withdraw = event {
             // More withdrawals than messages have no effect.
-            let is_withdrawal = |event: &&Event| matches!(event, Event::Withdraw);
+            let is_withdrawal = |event: &&LaneEvent| matches!(event, LaneEvent::Withdraw);
             let withdrawals = queue.events.iter().filter(is_withdrawal).count();
             if withdrawals >= self.unfinished.load(Ordering::Relaxed) {
                 return;
@@ -294,7 +308,7 @@ impl LaneQueue {
     }
 
     /// Waits for an event. `None` if there is none and the lane may have nothing to do any more.
-    pub(super) async fn next(&self) -> Option<Event> {
+    pub(super) async fn next(&self) -> Option<LaneEvent> {
         if let Some(event) = self.pop() {
             return Some(event);
         }
@@ -302,19 +316,20 @@ impl LaneQueue {
         self.pop()
     }
 
-    fn pop(&self) -> Option<Event> {
+    fn pop(&self) -> Option<LaneEvent> {
         lock(&self.events).events.pop_front()
     }
 
     /// Takes out the queued messages of a chat.
-    fn take_messages(&self, chat: &ChatKey) -> Vec<Item> {
+    fn take_messages(&self, chat: &ChatKey) -> Vec<QueuedMessage> {
         let mut queue = lock(&self.events);
-        let (taken, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut queue.events)
-            .into_iter()
-            .partition(|event| matches!(event, Event::Message(item) if item.chat_key() == *chat));
+        let (taken, kept): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut queue.events).into_iter().partition(
+                |event| matches!(event, LaneEvent::Message(item) if item.chat_key() == *chat),
+            );
         queue.events = kept;
         let item = |event| match event {
-            Event::Message(item) => Some(*item),
+            LaneEvent::Message(item) => Some(*item),
             _ => None,
         };
         taken.into_iter().filter_map(item).collect()
@@ -331,12 +346,12 @@ impl LaneQueue {
     }
 }
 
-impl Item {
+impl QueuedMessage {
     /// Takes places in a queue for this message and those that go with it.
     fn take_seats(&mut self, queue: &Arc<LaneQueue>) {
-        let is_seated = |seat: &Seat| Arc::ptr_eq(&seat.0, queue);
+        let is_seated = |seat: &QueueSlot| Arc::ptr_eq(&seat.0, queue);
         if !self.seat.as_ref().is_some_and(is_seated) {
-            self.seat = Some(Seat::take(queue));
+            self.seat = Some(QueueSlot::occupy(queue));
         }
         for item in self.merged.iter_mut().chain(&mut self.steered) {
             item.take_seats(queue);
@@ -355,28 +370,28 @@ mod tests {
     #[test]
     fn events_that_are_not_messages_do_not_pile_up() {
         let queue = Arc::new(LaneQueue::default());
-        let seats = [Seat::take(&queue), Seat::take(&queue)];
+        let seats = [QueueSlot::occupy(&queue), QueueSlot::occupy(&queue)];
         for _ in 0..1000 {
-            queue.push(Event::Cancel);
+            queue.push(LaneEvent::Cancel);
         }
         assert_eq!(len(&queue), 1);
         let mut waiting = Vec::new();
         for _ in 0..1000 {
             let (done, ended) = oneshot::channel();
             waiting.push(ended);
-            queue.push(Event::Quit {
+            queue.push(LaneEvent::Quit {
                 except: None,
                 done: vec![done],
             });
         }
         assert_eq!(len(&queue), 2);
         for _ in 0..1000 {
-            queue.push(Event::Withdraw);
+            queue.push(LaneEvent::Withdraw);
         }
         assert_eq!(len(&queue), 4, "one for each message");
         drop(seats);
         queue.close();
-        queue.push(Event::Cancel);
+        queue.push(LaneEvent::Cancel);
         assert_eq!(len(&queue), 0);
         let is_told = |ended: &mut oneshot::Receiver<()>| {
             ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)

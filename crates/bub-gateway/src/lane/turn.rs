@@ -8,14 +8,14 @@ use bub_kernel::{
 use futures_util::FutureExt as _;
 use serde_json::Value;
 
-use super::{Item, LaneQueue, TurnPermit};
-use crate::{gateway::Core, journal::Record, reply_scope::ReplyScope, router};
+use super::{LaneQueue, QueuedMessage, TurnPermit};
+use crate::{gateway::GatewayInner, journal::JournalRecord, reply_scope::ReplyScope, router};
 
 /// So many beginnings of a turn the end of the process may follow; the agent gives up earlier, and says so.
-const MOST_ATTEMPTS: u32 = 5;
+const MAX_CRASH_ATTEMPTS: u32 = 5;
 
 /// What is said when a turn failed and nobody else could say so.
-pub(crate) const FAILED: &str =
+pub(crate) const TURN_FAILED_TEXT: &str =
     "Something went wrong on my side, and this message is not answered. The log has the details.";
 
 /// How a turn ended.
@@ -32,7 +32,7 @@ pub(super) struct LaneTurnOutcome {
 
 /// A turn that is to be run.
 pub(super) struct LaneTurn {
-    pub(super) core: Arc<Core>,
+    pub(super) inner: Arc<GatewayInner>,
     pub(super) session_id: SessionId,
     pub(super) id: MessageId,
     pub(super) inbound: Inbound,
@@ -45,7 +45,7 @@ pub(super) struct LaneTurn {
 impl LaneTurn {
     /// Runs the turn. It is cancelled when the gateway stops.
     pub(super) async fn run(self) -> LaneTurnOutcome {
-        let (halt, cancel) = (self.core.halt.clone(), self.cancel.clone());
+        let (halt, cancel) = (self.inner.halt.clone(), self.cancel.clone());
         let halted = async move {
             halt.cancelled().await;
             cancel.cancel();
@@ -59,16 +59,16 @@ impl LaneTurn {
     }
 
     async fn run_unless_cancelled(mut self) -> LaneTurnOutcome {
-        let core = Arc::clone(&self.core);
+        let inner = Arc::clone(&self.inner);
         let scope = Arc::new(self.reply_scope());
-        if self.attempt > MOST_ATTEMPTS {
+        if self.attempt > MAX_CRASH_ATTEMPTS {
             return Box::pin(self.give_up(&scope)).await;
         }
         let Some(_permit) = self.begin().await else {
             // The journal keeps a message for the next start only if the gateway stops.
-            if !core.journal.is_durable() || !core.halt.is_cancelled() {
+            if !inner.journal.is_durable() || !inner.halt.is_cancelled() {
                 let error = Error::new(ErrorKind::Cancelled, "the turn was cancelled");
-                core.framework.reject_inbound(self.inbound, &error).await;
+                inner.framework.reject_inbound(self.inbound, &error).await;
             }
             return LaneTurnOutcome {
                 is_cancelled: true,
@@ -78,11 +78,11 @@ impl LaneTurn {
         let mut inbound = self.inbound;
         // A message may ask for what the setting does not give to all.
         let asks_for_stream = inbound.message.field("stream_output");
-        inbound.stream_output |=
-            core.options.stream_output || asks_for_stream.and_then(Value::as_bool).unwrap_or(false);
+        inbound.stream_output |= inner.options.stream_output
+            || asks_for_stream.and_then(Value::as_bool).unwrap_or(false);
         inbound.reply_target = Some(Arc::clone(&scope) as _);
         // In a box of its own: very many turns may wait for room.
-        let turn = Box::pin(core.framework.process_turn(inbound));
+        let turn = Box::pin(inner.framework.process_turn(inbound));
         let (report, failure) = match AssertUnwindSafe(turn).catch_unwind().await {
             Ok((turn, outcome)) => (Some(turn.report()), outcome.err()),
             Err(_) => (None, Some(Error::unknown("the turn panicked"))),
@@ -92,7 +92,8 @@ impl LaneTurn {
             failure.as_ref().is_some_and(is_cancelled) && self.cancel.is_cancelled();
         let unreported = match failure.filter(|error| !is_cancelled(error)) {
             Some(error) => {
-                let reporting = router::report_failure(&core, &self.session_id, &scope, FAILED);
+                let reporting =
+                    router::report_failure(&inner, &self.session_id, &scope, TURN_FAILED_TEXT);
                 (!Box::pin(reporting).await).then_some(error)
             }
             None => None,
@@ -107,8 +108,8 @@ impl LaneTurn {
 
     /// The target of its replies, which knows those of earlier attempts.
     fn reply_scope(&self) -> ReplyScope {
-        let scope = ReplyScope::new(&self.core, self.id.clone(), &self.inbound.message);
-        match self.core.journal.live().inbound(&self.id) {
+        let scope = ReplyScope::new(&self.inner, self.id.clone(), &self.inbound.message);
+        match self.inner.journal.live().inbound(&self.id) {
             Some(earlier) => scope.resuming(earlier),
             None => scope,
         }
@@ -122,12 +123,12 @@ impl LaneTurn {
             self.id
         );
         let text = format!(
-            "This message was begun {MOST_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
+            "This message was begun {MAX_CRASH_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
         );
         let is_told = scope.replies() > 0
-            || router::report_failure(&self.core, &self.session_id, scope, &text).await;
+            || router::report_failure(&self.inner, &self.session_id, scope, &text).await;
         // When the gateway stops, the next one says it. Nobody is there to be told when its channel is gone.
-        let is_left = !is_told && self.core.halt.is_cancelled();
+        let is_left = !is_told && self.inner.halt.is_cancelled();
         LaneTurnOutcome {
             replies: scope.replies(),
             unreported: is_left.then(|| Error::unknown(text)),
@@ -138,12 +139,12 @@ impl LaneTurn {
     /// Waits for its session and for room, and journals that it begins; `None` if it must not begin any more.
     async fn begin(&mut self) -> Option<TurnPermit> {
         let started = started(
-            &self.core,
+            &self.inner,
             &self.id,
             &self.session_id,
             (self.attempt, std::mem::take(&mut self.with)),
         );
-        let (core, session_id) = (&self.core, &self.session_id);
+        let (inner, session_id) = (&self.inner, &self.session_id);
         // The turn itself reports what is wrong.
         let goes_on = |outcome: Result<()>| match outcome {
             Err(error) if error.kind() == ErrorKind::Cancelled => false,
@@ -154,13 +155,13 @@ impl LaneTurn {
             Ok(()) => true,
         };
         let waiting = async {
-            let waited = core.framework.wait_for_session(session_id).await;
+            let waited = inner.framework.wait_for_session(session_id).await;
             let room = if self.inbound.is_quit() {
                 None
             } else {
-                Some(Arc::clone(&core.turns).acquire_owned().await.ok()?)
+                Some(Arc::clone(&inner.turns).acquire_owned().await.ok()?)
             };
-            let noted = core.journal.commit(started).await;
+            let noted = inner.journal.commit(started).await;
             (goes_on(waited) && goes_on(noted)).then(|| TurnPermit::new(&self.queue, room))
         };
         tokio::select! {
@@ -173,14 +174,14 @@ impl LaneTurn {
 
 /// The record that a turn for a message begins. It names the session only if that has changed.
 fn started(
-    core: &Core,
+    inner: &GatewayInner,
     id: &MessageId,
     session_id: &SessionId,
     (attempt, with): (u32, Vec<MessageId>),
-) -> Record {
-    let live = core.journal.live();
+) -> JournalRecord {
+    let live = inner.journal.live();
     let accepted = live.inbound(id).map(|message| &message.accepted.session);
-    Record::Started {
+    JournalRecord::Started {
         id: id.clone(),
         attempt,
         with,
@@ -189,8 +190,8 @@ fn started(
 }
 
 /// A turn that the end of the gateway cut off is no crash: it does not count as another attempt.
-pub(super) fn interrupted(core: &Core, item: &Item, session_id: &SessionId) {
+pub(super) fn interrupted(inner: &GatewayInner, item: &QueuedMessage, session_id: &SessionId) {
     let attempt = item.attempt.saturating_sub(1).max(1);
-    let record = started(core, &item.id, session_id, (attempt, item.merged_ids()));
-    core.journal.post(record);
+    let record = started(inner, &item.id, session_id, (attempt, item.merged_ids()));
+    inner.journal.post(record);
 }

@@ -2,45 +2,45 @@
 
 use std::sync::atomic::Ordering;
 
-use bub_kernel::{Admission, Decision, Role, TurnSnapshot};
+use bub_kernel::{Admission, AdmissionDecision, Role, TurnSnapshot};
 
-use crate::world::{Fake, World, dropped, joined, replies};
+use crate::harness::{FakeChannel, GatewayFixture, dropped, joined, replies};
 
-async fn world(decision: Decision, dir: &tempfile::TempDir) -> World {
-    let fake = Fake::new("lab");
-    *fake.admission.lock().unwrap() = Some(Admission::new(decision).because("says the test"));
-    World::open(dir.path(), vec![fake]).await
+async fn fixture(decision: AdmissionDecision, dir: &tempfile::TempDir) -> GatewayFixture {
+    let fake = FakeChannel::new("lab");
+    *fake.admission.lock().unwrap() = Some(Admission::new(decision).with_reason("says the test"));
+    GatewayFixture::open(dir.path(), vec![fake]).await
 }
 
 // H-145: a dropped message ends with its reason, and does not come back.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_message_has_its_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(Decision::Drop, &dir).await;
-    let ticket = world.channel(0).say("a", "hi").await.unwrap();
+    let fixture = fixture(AdmissionDecision::Drop, &dir).await;
+    let ticket = fixture.channel(0).say("a", "hi").await.unwrap();
     assert_eq!(dropped(&ticket.outcome().await), "says the test");
-    world.stop().await;
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    assert_eq!(world.recovered.messages, 0);
-    world.stop().await;
+    fixture.stop().await;
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    assert_eq!(fixture.recovered.messages, 0);
+    fixture.stop().await;
 }
 
 // H-145: the snapshot; process overlaps because the hook asks for it, follow_up waits.
 #[tokio::test(start_paused = true)]
 async fn process_overlaps_and_follow_up_waits() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(Decision::Process, &dir).await;
-    let channel = world.channel(0);
+    let fixture = fixture(AdmissionDecision::Process, &dir).await;
+    let channel = fixture.channel(0);
     channel.say("a", "wait 1").await.unwrap();
     channel.say("a", "wait 2").await.unwrap();
-    world.echo.wait_asked(2).await;
-    *channel.admission.lock().unwrap() = Some(Admission::new(Decision::FollowUp));
+    fixture.echo.wait_asked(2).await;
+    *channel.admission.lock().unwrap() = Some(Admission::new(AdmissionDecision::FollowUp));
     channel.say("a", "3").await.unwrap();
     let last = channel.say("a", "4").await.unwrap();
-    world.echo.permits.add_permits(2);
+    fixture.echo.permits.add_permits(2);
     last.outcome().await;
     assert_eq!(
-        world.echo.asked.borrow().clone(),
+        fixture.echo.asked.borrow().clone(),
         ["wait 1", "wait 2", "3", "4"]
     );
     let snapshot = |running, pending| TurnSnapshot {
@@ -57,56 +57,56 @@ async fn process_overlaps_and_follow_up_waits() {
         snapshot(2, 1),
     ];
     assert_eq!(channel.snapshots.lock().unwrap().clone(), expected);
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // H-145, H-146: a steered message is part of the running turn, and done with it.
 #[tokio::test(start_paused = true)]
 async fn a_steered_message_is_answered_by_the_running_turn() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(Decision::Steer, &dir).await;
-    world.echo.take_steering.store(true, Ordering::SeqCst);
-    let channel = world.channel(0);
+    let fixture = fixture(AdmissionDecision::Steer, &dir).await;
+    fixture.echo.take_steering.store(true, Ordering::SeqCst);
+    let channel = fixture.channel(0);
     let first = channel.say("a", "wait").await.unwrap();
-    world.echo.wait_asked(1).await;
+    fixture.echo.wait_asked(1).await;
     let second = channel.say("a", "more").await.unwrap();
-    world.echo.inbox.arrived.notified().await;
-    world.echo.permits.add_permits(1);
+    fixture.echo.inbox.arrived.notified().await;
+    fixture.echo.permits.add_permits(1);
     assert_eq!(replies(&first.outcome().await), 1);
     assert_eq!(joined(&second.outcome().await), first.message_id().unwrap());
     assert_eq!(channel.contents(), ["echo: wait + more"]);
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // H-146, W-51: what the turn did not take becomes a turn of its own, also after a failure, in order and before others.
 #[tokio::test(start_paused = true)]
 async fn leftovers_become_turns() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(Decision::Steer, &dir).await;
-    let channel = world.channel(0);
+    let fixture = fixture(AdmissionDecision::Steer, &dir).await;
+    let channel = fixture.channel(0);
     channel.say("a", "wait").await.unwrap();
-    world.echo.wait_asked(1).await;
+    fixture.echo.wait_asked(1).await;
     for text in ["1", "2"] {
         channel.say("a", text).await.unwrap();
-        world.echo.inbox.arrived.notified().await;
+        fixture.echo.inbox.arrived.notified().await;
     }
     *channel.admission.lock().unwrap() = None;
     let last = channel.say("a", "3").await.unwrap();
-    world.echo.permits.add_permits(1);
+    fixture.echo.permits.add_permits(1);
     last.outcome().await;
-    assert_eq!(world.echo.asked.borrow().clone(), ["wait", "1", "2", "3"]);
-    world.stop().await;
+    assert_eq!(fixture.echo.asked.borrow().clone(), ["wait", "1", "2", "3"]);
+    fixture.stop().await;
 }
 
 // A message rides only in a turn of the same person, and a command in none.
 #[tokio::test(start_paused = true)]
 async fn nobody_rides_in_the_turn_of_another() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(Decision::Steer, &dir).await;
-    world.echo.take_steering.store(true, Ordering::SeqCst);
-    let channel = world.channel(0);
+    let fixture = fixture(AdmissionDecision::Steer, &dir).await;
+    fixture.echo.take_steering.store(true, Ordering::SeqCst);
+    let channel = fixture.channel(0);
     channel.say("a", "wait").await.unwrap();
-    world.echo.wait_asked(1).await;
+    fixture.echo.wait_asked(1).await;
     let member = channel
         .say_as((Role::Member, "bob"), "a", "by a member", None)
         .await
@@ -116,7 +116,7 @@ async fn nobody_rides_in_the_turn_of_another() {
         .await
         .unwrap();
     let command = channel.say("a", ",help").await.unwrap();
-    world.echo.permits.add_permits(1);
+    fixture.echo.permits.add_permits(1);
     for ticket in [member, same_id, command] {
         assert_eq!(replies(&ticket.outcome().await), 1);
     }
@@ -130,5 +130,5 @@ async fn nobody_rides_in_the_turn_of_another() {
             "echo: ,help"
         ]
     );
-    world.stop().await;
+    fixture.stop().await;
 }

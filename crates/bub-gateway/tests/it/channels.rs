@@ -2,20 +2,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bub_gateway::{choose, status};
+use bub_gateway::{select_channels, status};
 use bub_kernel::{Channel, ChannelRole, Error};
 use serde_json::json;
 
-use crate::world::{Echo, Fake, FakeHandle, World, options};
+use crate::harness::{Echo, FakeChannel, FakeHandle, GatewayFixture, options};
 
 // H-141: the matrix.
 #[test]
 fn names_choose_channels() {
     let make = |name: &str, role, disabled| {
-        Arc::new(FakeHandle(Arc::new(Fake {
+        Arc::new(FakeHandle(Arc::new(FakeChannel {
             role: Some(role),
             disabled,
-            ..Fake::new(name)
+            ..FakeChannel::new(name)
         }))) as Arc<dyn Channel>
     };
     let channels = [
@@ -38,7 +38,7 @@ fn names_choose_channels() {
     ];
     for (names, expected) in cases {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let chosen = choose(&names, &channels);
+        let chosen = select_channels(&names, &channels);
         let chosen: Vec<_> = chosen.iter().map(|channel| channel.name()).collect();
         assert_eq!(&chosen, expected, "{names:?}");
     }
@@ -48,9 +48,9 @@ fn names_choose_channels() {
 async fn wrong_names_and_no_channel_are_said_clearly() {
     let dir = tempfile::tempdir().unwrap();
     let open = |names: &'static [&'static str]| {
-        World::try_with(
+        GatewayFixture::try_with(
             options(dir.path()),
-            Echo::new(vec![Fake::new("lab")]),
+            Echo::new(vec![FakeChannel::new("lab")]),
             names,
         )
     };
@@ -67,33 +67,34 @@ async fn wrong_names_and_no_channel_are_said_clearly() {
             .starts_with("no channel is enabled (there are: lab"),
         "{none}"
     );
-    let world = open(&["all"]).await.unwrap();
+    let fixture = open(&["all"]).await.unwrap();
     let second = open(&["all"]).await.err().unwrap();
     assert!(
         second.message().contains("another gateway uses"),
         "{second}"
     );
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // W-50: one that cannot start is tried again and shown; one that never returns holds nobody up; all are stopped.
 #[tokio::test(start_paused = true)]
 async fn channels_start_independently() {
     let dir = tempfile::tempdir().unwrap();
-    let failing = Fake::new("failing");
+    let failing = FakeChannel::new("failing");
     *failing.start_failures.lock().unwrap() =
         vec![Error::unknown("port in use"), Error::unknown("port in use")];
-    let stuck = Fake {
+    let stuck = FakeChannel {
         blocks_in_start: true,
-        ..Fake::new("stuck")
+        ..FakeChannel::new("stuck")
     };
-    let world = World::open(dir.path(), vec![failing, stuck, Fake::new("fine")]).await;
-    world.channel(2).say("a", "hi").await.unwrap();
-    assert_eq!(world.channel(2).wait_sent(1).await[0].content, "echo: hi");
-    let failing = Arc::clone(world.channel(0));
+    let fixture =
+        GatewayFixture::open(dir.path(), vec![failing, stuck, FakeChannel::new("fine")]).await;
+    fixture.channel(2).say("a", "hi").await.unwrap();
+    assert_eq!(fixture.channel(2).wait_sent(1).await[0].content, "echo: hi");
+    let failing = Arc::clone(fixture.channel(0));
     let path = dir.path();
     let state = |name: &'static str| async move {
-        let found = status::ask(path, &json!({"do": "status"}))
+        let found = status::send_request(path, &json!({"do": "status"}))
             .await
             .unwrap()
             .unwrap();
@@ -117,8 +118,8 @@ async fn channels_start_independently() {
     assert_eq!(state("stuck").await["state"], "starting");
     failing.say("a", "late").await.unwrap();
     assert_eq!(failing.wait_sent(1).await[0].content, "echo: late");
-    let fakes = world.echo.channels.clone();
-    world.stop().await;
+    let fakes = fixture.echo.channels.clone();
+    fixture.stop().await;
     assert!(fakes.iter().all(|fake| *fake.stops.borrow() > 0));
 }
 
@@ -127,23 +128,23 @@ async fn channels_start_independently() {
 async fn the_status_socket_is_private() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
     let path = dir.path().join("status.sock");
     assert_eq!(
         std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
         0o600
     );
     assert!(
-        status::ask(dir.path(), &json!({"do": "nonsense"}))
+        status::send_request(dir.path(), &json!({"do": "nonsense"}))
             .await
             .is_err()
     );
-    let found = status::ask(dir.path(), &json!({"do": "status"}))
+    let found = status::send_request(dir.path(), &json!({"do": "status"}))
         .await
         .unwrap()
         .unwrap();
     assert_eq!(found["unfinished"], 0);
-    world.stop().await;
+    fixture.stop().await;
     assert!(!path.exists());
 }
 
@@ -151,15 +152,15 @@ async fn the_status_socket_is_private() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_drains_within_its_limit() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let channel = Arc::clone(world.channel(0));
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let channel = Arc::clone(fixture.channel(0));
     channel.say("a", "wait 1").await.unwrap();
     channel.say("a", "2").await.unwrap();
     channel.say("b", "wait 3").await.unwrap();
-    world.echo.wait_asked(2).await;
-    world.echo.permits.add_permits(1);
+    fixture.echo.wait_asked(2).await;
+    fixture.echo.permits.add_permits(1);
     let begun = tokio::time::Instant::now();
-    world.stop().await;
+    fixture.stop().await;
     assert!(begun.elapsed() >= Duration::from_secs(30));
     assert!(
         begun.elapsed() < Duration::from_secs(40),
@@ -172,11 +173,11 @@ async fn a_stop_drains_within_its_limit() {
         "{refused}"
     );
     let before = channel.contents();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    world.echo.permits.add_permits(10);
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    fixture.echo.permits.add_permits(10);
     let left = 3 - before.len();
-    assert_eq!(world.recovered.messages, left);
-    let mut all = world
+    assert_eq!(fixture.recovered.messages, left);
+    let mut all = fixture
         .channel(0)
         .wait_sent(left)
         .await
@@ -186,5 +187,5 @@ async fn a_stop_drains_within_its_limit() {
     all.extend(before);
     all.sort();
     assert_eq!(all, ["echo: 2", "echo: wait 1", "echo: wait 3"]);
-    world.stop().await;
+    fixture.stop().await;
 }

@@ -10,7 +10,7 @@ use bub_kernel::{
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
 
-use crate::world::{Fake, World};
+use crate::harness::{FakeChannel, GatewayFixture};
 
 /// A channel with nothing but what has to be written.
 struct Least;
@@ -39,7 +39,7 @@ async fn a_channel_needs_a_name_a_start_a_stop_and_a_send() {
     let least = Arc::new(Least);
     let message = Envelope::text("hi");
     assert!(!least.needs_debounce() && least.enabled() && least.role() == ChannelRole::Service);
-    assert_eq!(least.audience(), None);
+    assert_eq!(least.access_summary(), None);
     least.send(&message.clone().into()).await.unwrap();
     let inbound = Inbound::from(message);
     let snapshot = TurnSnapshot {
@@ -69,12 +69,12 @@ async fn a_channel_needs_a_name_a_start_a_stop_and_a_send() {
 #[tokio::test(start_paused = true)]
 async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let channel = world.channel(0);
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let channel = fixture.channel(0);
     let refused = channel.say("a", "nowhere").await.unwrap_err();
     assert!(refused.message().contains("on purpose"), "{refused}");
     assert!(refused.is_reported());
-    assert_eq!(*world.echo.failed.lock().unwrap(), ["turn"]);
+    assert_eq!(*fixture.echo.failed.lock().unwrap(), ["turn"]);
     channel.say("a", "undecided").await.unwrap().outcome().await;
     channel.say("a", "hi").await.unwrap().outcome().await;
     let sent = channel.wait_sent(3).await;
@@ -84,18 +84,22 @@ async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
     );
     assert_eq!(channel.contents()[1..], ["echo: undecided", "echo: hi"]);
     assert_eq!(
-        *world.echo.failed.lock().unwrap(),
+        *fixture.echo.failed.lock().unwrap(),
         ["turn", "admit_message"]
     );
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // H-149: any channel may end the gateway, which then stops all of them.
 #[tokio::test(start_paused = true)]
 async fn a_channel_may_end_the_gateway() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab"), Fake::new("other")]).await;
-    let channels = world.echo.channels.clone();
+    let fixture = GatewayFixture::open(
+        dir.path(),
+        vec![FakeChannel::new("lab"), FakeChannel::new("other")],
+    )
+    .await;
+    let channels = fixture.echo.channels.clone();
     channels[0]
         .starts
         .subscribe()
@@ -103,7 +107,7 @@ async fn a_channel_may_end_the_gateway() {
         .await
         .unwrap();
     channels[0].stop.get().unwrap().cancel();
-    world.ended().await;
+    fixture.ended().await;
     assert!(channels.iter().all(|channel| *channel.stops.borrow() == 1));
     let late = channels[1].say("a", "too late").await.unwrap_err();
     assert!(late.message().contains("the gateway is"), "{late}");
@@ -128,12 +132,12 @@ impl LifespanScope for Typing {
 #[tokio::test(start_paused = true)]
 async fn the_lifespan_of_a_message_ends_also_when_its_turn_fails_before_the_model() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
     for (text, end) in [("broken", "failed"), ("fail", "failed"), ("hi", "ended")] {
         let typing = watch::Sender::new("new");
         let message = ChannelMessage::new("lab:a", "lab", text).chat_id("a");
         let inbound = Inbound::from(message).with_lifespan(Lifespan::new(Typing(typing.clone())));
-        let ticket = world
+        let ticket = fixture
             .channel(0)
             .hand_in(inbound, Role::Owner, "ada", None)
             .await
@@ -141,5 +145,5 @@ async fn the_lifespan_of_a_message_ends_also_when_its_turn_fails_before_the_mode
         ticket.outcome().await;
         assert_eq!(*typing.borrow(), end, "{text}");
     }
-    world.stop().await;
+    fixture.stop().await;
 }

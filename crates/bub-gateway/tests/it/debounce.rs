@@ -5,14 +5,14 @@ use std::time::Duration;
 use bub_kernel::{ChannelMessage, MessageOutcome, Role};
 use tokio::time::{Instant, sleep};
 
-use crate::world::{Fake, World, joined, replies};
+use crate::harness::{FakeChannel, GatewayFixture, joined, replies};
 
-async fn world(dir: &tempfile::TempDir) -> World {
-    World::open(
+async fn fixture(dir: &tempfile::TempDir) -> GatewayFixture {
+    GatewayFixture::open(
         dir.path(),
-        vec![Fake {
+        vec![FakeChannel {
             debounce: true,
-            ..Fake::new("lab")
+            ..FakeChannel::new("lab")
         }],
     )
     .await
@@ -22,8 +22,8 @@ async fn world(dir: &tempfile::TempDir) -> World {
 #[tokio::test(start_paused = true)]
 async fn quick_messages_become_one_turn() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(&dir).await;
-    let channel = world.channel(0);
+    let fixture = fixture(&dir).await;
+    let channel = fixture.channel(0);
     let begun = Instant::now();
     let first = channel.say("a", "1").await.unwrap();
     sleep(Duration::from_millis(900)).await;
@@ -32,52 +32,52 @@ async fn quick_messages_become_one_turn() {
     assert_eq!(begun.elapsed().as_millis(), 1900);
     assert_eq!(joined(&first.outcome().await), second.message_id().unwrap());
     assert_eq!(channel.wait_sent(1).await[0].content, "echo: 1\n2");
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // W-49: however fast they come, nobody waits longer than the cap.
 #[tokio::test(start_paused = true)]
 async fn the_wait_has_a_hard_cap() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(&dir).await;
-    let channel = world.channel(0);
+    let fixture = fixture(&dir).await;
+    let channel = fixture.channel(0);
     let begun = Instant::now();
     for number in 0..24 {
         channel.say("a", &number.to_string()).await.unwrap();
         sleep(Duration::from_millis(500)).await;
         if begun.elapsed() < Duration::from_secs(10) {
             assert!(
-                world.echo.asked.borrow().is_empty(),
+                fixture.echo.asked.borrow().is_empty(),
                 "{:?}",
                 begun.elapsed()
             );
         }
     }
-    let asked = world.echo.wait_asked(1).await;
+    let asked = fixture.echo.wait_asked(1).await;
     assert_eq!(asked[0].lines().count(), 20);
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // H-143: commands are not held back.
 #[tokio::test(start_paused = true)]
 async fn commands_bypass_the_debounce() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(&dir).await;
-    let channel = world.channel(0);
+    let fixture = fixture(&dir).await;
+    let channel = fixture.channel(0);
     let begun = Instant::now();
     channel.say("a", "held").await.unwrap();
     channel.say("a", ",help").await.unwrap().outcome().await;
     assert_eq!(begun.elapsed(), Duration::ZERO);
-    world.echo.wait_asked(2).await;
-    world.stop().await;
+    fixture.echo.wait_asked(2).await;
+    fixture.stop().await;
 }
 
 // H-143: what is merely heard joins while the chat is active, waits for the cap on its own, and is dropped outside.
 #[tokio::test(start_paused = true)]
 async fn heard_messages_need_an_active_chat() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(&dir).await;
-    let channel = world.channel(0);
+    let fixture = fixture(&dir).await;
+    let channel = fixture.channel(0);
     let hear = |text: &str| {
         let message = ChannelMessage::new("lab:a", "lab", text).chat_id("a");
         channel.hand_in(message, Role::Member, "bob", None)
@@ -93,7 +93,7 @@ async fn heard_messages_need_an_active_chat() {
         joined.outcome().await,
         MessageOutcome::Joined { .. } | MessageOutcome::Done { .. }
     ));
-    assert_eq!(world.echo.asked.borrow().clone(), ["hey\nalso"]);
+    assert_eq!(fixture.echo.asked.borrow().clone(), ["hey\nalso"]);
     let begun = Instant::now();
     let alone = hear("alone").await.unwrap();
     assert_eq!(replies(&alone.outcome().await), 1);
@@ -108,17 +108,17 @@ async fn heard_messages_need_an_active_chat() {
         hear("too late").await.unwrap().outcome().await,
         MessageOutcome::Dropped { .. }
     ));
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // W-14: what is held back at a stop is answered before the end.
 #[tokio::test(start_paused = true)]
 async fn a_stop_flushes_what_is_held() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(&dir).await;
-    let channel = std::sync::Arc::clone(world.channel(0));
+    let fixture = fixture(&dir).await;
+    let channel = std::sync::Arc::clone(fixture.channel(0));
     channel.say("a", "1").await.unwrap();
     channel.say("a", "2").await.unwrap();
-    world.stop().await;
+    fixture.stop().await;
     assert_eq!(channel.contents(), ["echo: 1\n2"]);
 }

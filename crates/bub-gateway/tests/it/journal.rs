@@ -2,13 +2,13 @@
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
-use bub_gateway::{Options, status};
+use bub_gateway::{GatewayOptions, status};
 use bub_kernel::{Error, ErrorKind};
 use bub_tape::{Durability, fs::RealFs};
 use bub_testkit::Faults;
 use serde_json::{Value, json};
 
-use crate::world::{Echo, Fake, World, options, options_on};
+use crate::harness::{Echo, FakeChannel, GatewayFixture, options, options_on};
 
 const HOUR: u64 = 60 * 60 * 1000;
 
@@ -45,7 +45,7 @@ fn read(directory: &Path) -> Vec<Value> {
 }
 
 async fn tend(directory: &Path, request: Value) -> bub_kernel::Result<Value> {
-    status::tend(Arc::new(RealFs), directory, Durability::Os, &request).await
+    status::edit_offline_outbox(Arc::new(RealFs), directory, Durability::Os, &request).await
 }
 
 /// Opens and closes the journal, which writes it anew.
@@ -138,11 +138,11 @@ async fn a_reply_that_an_earlier_release_sent_is_not_sent_again() {
         for _ in 0..rewrites {
             rewrite(dir.path()).await;
         }
-        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-        assert_eq!(world.recovered.messages, 1);
-        let channel = Arc::clone(world.channel(0));
-        assert_eq!(world.echo.wait_asked(1).await, ["hi"]);
-        world.stop().await;
+        let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+        assert_eq!(fixture.recovered.messages, 1);
+        let channel = Arc::clone(fixture.channel(0));
+        assert_eq!(fixture.echo.wait_asked(1).await, ["hi"]);
+        fixture.stop().await;
         assert_eq!(channel.contents(), [""; 0]);
         rewrite(dir.path()).await;
         assert_eq!(read(dir.path()), [json!(null); 0]);
@@ -179,10 +179,10 @@ async fn what_was_given_up_stays_given_up() {
         ],
     );
     for _ in 0..3 {
-        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-        let channel = Arc::clone(world.channel(0));
+        let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+        let channel = Arc::clone(fixture.channel(0));
         tokio::time::sleep(Duration::from_mins(1)).await;
-        world.stop().await;
+        fixture.stop().await;
         assert_eq!(channel.contents(), [""; 0]);
         assert_eq!(
             outbox(dir.path()).await,
@@ -206,13 +206,13 @@ async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
         [reply(chat, now() - hours * HOUR), error]
     });
     write(dir.path(), records.as_flattened());
-    let fake = Fake::new("lab");
+    let fake = FakeChannel::new("lab");
     let later =
         Error::new(ErrorKind::Temporary, "down").with_retry_after(Duration::from_hours(1000));
     *fake.failures.lock().unwrap() = vec![later; cases.len()];
-    let world = World::open(dir.path(), vec![fake]).await;
+    let fixture = GatewayFixture::open(dir.path(), vec![fake]).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
-    world.stop().await;
+    fixture.stop().await;
     let found = outbox(dir.path()).await;
     assert_eq!(found.len(), cases.len());
     for ((chat, hours, attempts, is_given_up), found) in cases.into_iter().zip(found) {
@@ -275,16 +275,16 @@ async fn idempotency_keys_have_a_limit_and_an_age() {
 #[tokio::test(start_paused = true)]
 async fn undelivered_replies_of_a_channel_have_a_limit() {
     let dir = tempfile::tempdir().unwrap();
-    let echo = Echo::new(vec![Fake::new("lab"), Fake::new("other")]);
-    let world = World::with(
-        Options {
+    let echo = Echo::new(vec![FakeChannel::new("lab"), FakeChannel::new("other")]);
+    let fixture = GatewayFixture::with(
+        GatewayOptions {
             queue: 2,
             ..options(dir.path())
         },
         echo,
     )
     .await;
-    let channel = world.channel(0);
+    let channel = fixture.channel(0);
     let later = Error::new(ErrorKind::Temporary, "down").with_retry_after(Duration::from_hours(1));
     *channel.failures.lock().unwrap() = vec![later; 2];
     for chat in ["a", "b"] {
@@ -298,7 +298,7 @@ async fn undelivered_replies_of_a_channel_have_a_limit() {
         "{refused}"
     );
     assert!(refused.retry_after().is_some());
-    world
+    fixture
         .channel(1)
         .say("c", "hi")
         .await
@@ -310,7 +310,7 @@ async fn undelivered_replies_of_a_channel_have_a_limit() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     channel.say("c", "hi").await.unwrap();
     channel.wait_sent(3).await;
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // L1: a new file that does not read back as it was written is not relied on.
@@ -318,10 +318,10 @@ async fn undelivered_replies_of_a_channel_have_a_limit() {
 async fn a_file_that_does_not_read_back_is_not_relied_on() {
     let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
     let options = options_on(faults.fs(), dir.path(), Durability::Os);
-    let world = World::with(options, Echo::new(vec![Fake::new("lab")])).await;
-    let channel = world.channel(0);
+    let fixture = GatewayFixture::with(options, Echo::new(vec![FakeChannel::new("lab")])).await;
+    let channel = fixture.channel(0);
     channel.say("a", "wait").await.unwrap();
-    world.echo.wait_asked(1).await;
+    fixture.echo.wait_asked(1).await;
     // The write fails; the new file is made, and its content is garbled.
     faults.fail_at(faults.steps() + 1, std::io::ErrorKind::Other);
     faults.garble_at(faults.steps() + 3);
@@ -331,7 +331,7 @@ async fn a_file_that_does_not_read_back_is_not_relied_on() {
         "{refused}"
     );
     channel.say("b", "wait").await.unwrap();
-    world.echo.permits.add_permits(2);
+    fixture.echo.permits.add_permits(2);
     channel.wait_sent(2).await;
-    world.stop().await;
+    fixture.stop().await;
 }

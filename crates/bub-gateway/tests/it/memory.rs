@@ -2,13 +2,13 @@
 
 use std::{path::Path, sync::Arc};
 
-use bub_gateway::{Gateway, JournalKind, Options};
+use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
     CancellationToken, Channel, ChannelMessage, Envelope, Framework, MessageOutcome, Role, hooks,
 };
-use bub_tape::{MemoryStore, Span};
+use bub_tape::{EntryRange, MemoryStore};
 
-use crate::world::{Echo, Fake, FakeHandle, options_with, replies};
+use crate::harness::{Echo, FakeChannel, FakeHandle, options_with, replies};
 
 /// Fails when it is asked for channels. Answers `many` in several ways.
 struct Renderer;
@@ -39,7 +39,7 @@ async fn run(
     catch_all: Option<&str>,
     message: ChannelMessage,
 ) -> (MessageOutcome, Vec<String>, Echo, Framework) {
-    let term = Arc::new(Fake::new("term"));
+    let term = Arc::new(FakeChannel::new("term"));
     let mut echo = Echo::new(Vec::new());
     echo.tapes = Some(Arc::new(MemoryStore::new()));
     let framework = Framework::builder()
@@ -48,7 +48,7 @@ async fn run(
         .plugin("echo", echo.clone())
         .build();
     let running = framework.running().await.unwrap();
-    let options = Options {
+    let options = GatewayOptions {
         catch_all: catch_all.map(str::to_owned),
         ..options_with(JournalKind::Memory)
     };
@@ -109,7 +109,7 @@ async fn a_message_runs_through_a_journal_in_memory() {
     assert_eq!((attempt.number, attempt.is_durable), (1, false));
     let running = framework.running().await.unwrap();
     let tape = framework.session_tape(&"mail:a".into()).unwrap().unwrap();
-    let entries = tape.entries(Span::ALL).await.unwrap();
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
     let is_start = |entry: &bub_tape::Entry| format!("{:?}", entry.payload).contains("turn.start");
     assert!(
         entries.iter().any(is_start),

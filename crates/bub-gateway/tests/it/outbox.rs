@@ -7,7 +7,7 @@ use bub_kernel::{Error, ErrorKind};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::world::{Fake, World};
+use crate::harness::{FakeChannel, GatewayFixture};
 
 fn temporary(text: &str) -> Error {
     Error::new(ErrorKind::Temporary, text)
@@ -17,7 +17,7 @@ fn temporary(text: &str) -> Error {
 async fn listed(directory: &std::path::Path, is_right: impl Fn(&Value) -> bool) -> Value {
     let mut list = Value::Null;
     for _ in 0..5_000 {
-        list = status::ask(directory, &json!({"do": "outbox"}))
+        list = status::send_request(directory, &json!({"do": "outbox"}))
             .await
             .unwrap()
             .unwrap();
@@ -33,8 +33,8 @@ async fn listed(directory: &std::path::Path, is_right: impl Fn(&Value) -> bool) 
 #[tokio::test(start_paused = true)]
 async fn delivery_is_tried_again_and_keeps_its_order() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let channel = world.channel(0);
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let channel = fixture.channel(0);
     let limited = temporary("slow down").with_retry_after(Duration::from_secs(100));
     *channel.failures.lock().unwrap() = vec![limited, temporary("gone"), temporary("gone")];
     let begun = Instant::now();
@@ -45,15 +45,15 @@ async fn delivery_is_tried_again_and_keeps_its_order() {
     assert_eq!(sent[1].content, "echo: 2");
     let took = begun.elapsed().as_secs();
     assert!((103..=110).contains(&took), "{took}");
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // A reply with an address of its own, such as a callback, holds up only those to the same address.
 #[tokio::test(start_paused = true)]
 async fn a_callback_that_fails_holds_up_nobody_who_waits_in_the_chat() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let channel = world.channel(0);
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let channel = fixture.channel(0);
     let later = temporary("down").with_retry_after(Duration::from_secs(1000));
     *channel.failures.lock().unwrap() = vec![later];
     let message = bub_kernel::ChannelMessage::new("lab:a", "lab", "1").chat_id("a");
@@ -69,15 +69,15 @@ async fn a_callback_that_fails_holds_up_nobody_who_waits_in_the_chat() {
     assert_eq!(channel.wait_sent(1).await[0].content, "echo: 2");
     assert!(begun.elapsed() < Duration::from_secs(100));
     assert_eq!(channel.wait_sent(2).await[1].content, "echo: 1");
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // Issue: answered but undelivered: a person sees it, and can have it sent or forgotten.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_delivered_waits_for_a_person() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let channel = world.channel(0);
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let channel = fixture.channel(0);
     *channel.failures.lock().unwrap() = vec![
         Error::invalid_input("no such chat"),
         Error::invalid_input("no such chat"),
@@ -95,14 +95,14 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
     let listed = listed(dir.path(), |list| given_up(list) == 2).await;
     assert_eq!(listed["replies"][0]["error"], "no such chat");
     let id = |at: usize| listed["replies"][at]["id"].clone();
-    status::ask(dir.path(), &json!({"do": "retry", "id": id(0)}))
+    status::send_request(dir.path(), &json!({"do": "retry", "id": id(0)}))
         .await
         .unwrap();
     assert_eq!(channel.wait_sent(1).await[0].content, "echo: 1");
-    world.stop().await;
+    fixture.stop().await;
     // Without a gateway the journal itself is looked after.
     assert!(
-        status::ask(dir.path(), &json!({"do": "outbox"}))
+        status::send_request(dir.path(), &json!({"do": "outbox"}))
             .await
             .unwrap()
             .is_none()
@@ -110,7 +110,7 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
     let fs = || std::sync::Arc::new(bub_tape::fs::RealFs) as std::sync::Arc<dyn bub_tape::fs::Fs>;
     let path = dir.path();
     let tend = |request: Value| async move {
-        status::tend(fs(), path, bub_tape::Durability::Os, &request).await
+        status::edit_offline_outbox(fs(), path, bub_tape::Durability::Os, &request).await
     };
     assert!(tend(json!({"do": "drop", "id": "nothing"})).await.is_err());
     assert_eq!(
@@ -125,7 +125,7 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
     full.full_from(0);
     let on_full = |request: Value| {
         let fs = full.fs();
-        async move { status::tend(fs, path, bub_tape::Durability::Os, &request).await }
+        async move { status::edit_offline_outbox(fs, path, bub_tape::Durability::Os, &request).await }
     };
     let seen = on_full(json!({"do": "outbox"})).await.unwrap();
     assert_eq!((seen["replies"][0]["id"].clone(), full.steps()), (id(1), 0));
@@ -150,8 +150,8 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
 #[tokio::test(start_paused = true)]
 async fn dropping_a_reply_hurries_no_other() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let channel = world.channel(0);
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let channel = fixture.channel(0);
     let later = Error::new(bub_kernel::ErrorKind::Temporary, "slow down");
     *channel.failures.lock().unwrap() = vec![
         Error::invalid_input("no such chat"),
@@ -175,7 +175,7 @@ async fn dropping_a_reply_hurries_no_other() {
         .iter()
         .find(|one| one["state"] == "given up")
         .unwrap();
-    status::ask(dir.path(), &json!({"do": "drop", "id": given_up["id"]}))
+    status::send_request(dir.path(), &json!({"do": "drop", "id": given_up["id"]}))
         .await
         .unwrap();
     channel.wait_sent(1).await;
@@ -184,15 +184,15 @@ async fn dropping_a_reply_hurries_no_other() {
         "{:?}",
         begun.elapsed()
     );
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // Empty text is nothing to send.
 #[tokio::test(start_paused = true)]
 async fn an_empty_reply_sends_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let router = world.framework.router().unwrap();
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let router = fixture.framework.router().unwrap();
     let message = bub_kernel::Envelope::text(" \n").with("channel", "lab");
     assert!(router.dispatch(message.into()).await.unwrap());
     // H-148: unknown channels take nothing; defaults are filled in.
@@ -210,10 +210,10 @@ async fn an_empty_reply_sends_nothing() {
         .with("channel", "x")
         .with("output_channel", "lab");
     assert!(router.dispatch(message.into()).await.unwrap());
-    let sent = world.channel(0).wait_sent(1).await;
+    let sent = fixture.channel(0).wait_sent(1).await;
     assert_eq!(
         (sent[0].chat.as_str(), sent[0].content.as_str()),
         ("default", "hi")
     );
-    world.stop().await;
+    fixture.stop().await;
 }

@@ -2,14 +2,14 @@
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
-use bub_gateway::Options;
+use bub_gateway::GatewayOptions;
 use bub_kernel::{Role, Sender};
 use bub_tape::Durability;
-use bub_testkit::{Faults, Left};
+use bub_testkit::{Faults, PowerLossEffect};
 
-use crate::world::{Echo, Fake, World, options, options_on};
+use crate::harness::{Echo, FakeChannel, GatewayFixture, options, options_on};
 
-fn on(faults: &Faults, dir: &Path, durability: Durability) -> Options {
+fn on(faults: &Faults, dir: &Path, durability: Durability) -> GatewayOptions {
     options_on(faults.fs(), dir, durability)
 }
 
@@ -25,11 +25,11 @@ fn life<T>(work: impl Future<Output = T>) -> T {
 
 /// Runs messages of three chats until the crash, and returns those that were accepted and those that were sent.
 async fn until_crash(faults: &Faults, dir: &Path) -> Option<(Vec<String>, Vec<String>)> {
-    let echo = Echo::new(vec![Fake::new("lab")]);
-    let world = World::try_with(on(faults, dir, Durability::Always), echo, &["all"])
+    let echo = Echo::new(vec![FakeChannel::new("lab")]);
+    let fixture = GatewayFixture::try_with(on(faults, dir, Durability::Always), echo, &["all"])
         .await
         .ok()?;
-    let channel = Arc::clone(world.channel(0));
+    let channel = Arc::clone(fixture.channel(0));
     let mut accepted = Vec::new();
     for number in 0..3 {
         for chat in ["a", "b"] {
@@ -48,7 +48,7 @@ async fn until_crash(faults: &Faults, dir: &Path) -> Option<(Vec<String>, Vec<St
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     let sent = channel.contents();
     if !faults.crashed() {
-        world.stop().await;
+        fixture.stop().await;
     }
     Some((accepted, sent))
 }
@@ -68,9 +68,9 @@ fn a_crash_at_any_step_loses_nothing() {
         faults.crash_at(step);
         let (accepted, before) = life(until_crash(&faults, dir.path())).unwrap_or_default();
         let after = life(async {
-            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-            let channel = Arc::clone(world.channel(0));
-            world.stop().await;
+            let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+            let channel = Arc::clone(fixture.channel(0));
+            fixture.stop().await;
             channel.contents()
         });
         let mut counts: HashMap<String, usize> = HashMap::new();
@@ -89,9 +89,12 @@ fn a_crash_at_any_step_loses_nothing() {
             doubled.len() <= 2 && doubled.iter().all(|(_, count)| **count == 2),
             "step {step}: {doubled:?}"
         );
-        let world = life(World::open(dir.path(), vec![Fake::new("lab")]));
+        let fixture = life(GatewayFixture::open(
+            dir.path(),
+            vec![FakeChannel::new("lab")],
+        ));
         assert_eq!(
-            (world.recovered.messages, world.recovered.replies),
+            (fixture.recovered.messages, fixture.recovered.replies),
             (0, 0),
             "step {step}"
         );
@@ -101,56 +104,63 @@ fn a_crash_at_any_step_loses_nothing() {
 // L1: with durability `always` the loss of power loses nothing that was accepted, whatever is left of what was not synced.
 #[test]
 fn a_loss_of_power_loses_nothing_that_was_accepted() {
-    for left in Left::ALL {
+    for left in PowerLossEffect::ALL {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
         faults.remember_durable(dir.path()).unwrap();
         life(async {
-            let echo = Echo::new(vec![Fake::new("lab")]);
-            let world = World::with(on(&faults, dir.path(), Durability::Always), echo).await;
+            let echo = Echo::new(vec![FakeChannel::new("lab")]);
+            let fixture =
+                GatewayFixture::with(on(&faults, dir.path(), Durability::Always), echo).await;
             for chat in ["a", "b", "c"] {
-                world.channel(0).say(chat, "wait").await.unwrap();
+                fixture.channel(0).say(chat, "wait").await.unwrap();
             }
             faults.crash_at(faults.steps() + 1);
-            world.channel(0).say("d", "unheard").await.unwrap_err();
+            fixture.channel(0).say("d", "unheard").await.unwrap_err();
         });
         faults.cut_power(dir.path(), left).unwrap();
-        let world = life(World::open(dir.path(), vec![Fake::new("lab")]));
-        assert_eq!(world.recovered.messages, 3, "{left:?}");
+        let fixture = life(GatewayFixture::open(
+            dir.path(),
+            vec![FakeChannel::new("lab")],
+        ));
+        assert_eq!(fixture.recovered.messages, 3, "{left:?}");
     }
 }
 
 // The same when the power goes at any step of the start that recovers it: the new file is durable before the old one goes.
 #[test]
 fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
-    let fakes = || Echo::new(vec![Fake::new("lab")]);
-    for (left, step) in Left::ALL
+    let fakes = || Echo::new(vec![FakeChannel::new("lab")]);
+    for (left, step) in PowerLossEffect::ALL
         .into_iter()
         .flat_map(|left| (1..=8).map(move |step| (left, step)))
     {
         let dir = tempfile::tempdir().unwrap();
         life(async {
-            let world = World::with(options(dir.path()), fakes()).await;
+            let fixture = GatewayFixture::with(options(dir.path()), fakes()).await;
             for chat in ["a", "b", "c"] {
-                world.channel(0).say(chat, "wait").await.unwrap();
+                fixture.channel(0).say(chat, "wait").await.unwrap();
             }
         });
         let faults = Faults::new();
         faults.remember_durable(dir.path()).unwrap();
         faults.crash_at(step);
         life(async {
-            let world = World::try_with(
+            let fixture = GatewayFixture::try_with(
                 on(&faults, dir.path(), Durability::Always),
                 fakes(),
                 &["all"],
             )
             .await;
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-            drop(world);
+            drop(fixture);
         });
         assert!(faults.crashed(), "step {step}");
         faults.cut_power(dir.path(), left).unwrap();
-        let world = life(World::open(dir.path(), vec![Fake::new("lab")]));
-        assert_eq!(world.recovered.messages, 3, "{left:?} at step {step}");
+        let fixture = life(GatewayFixture::open(
+            dir.path(),
+            vec![FakeChannel::new("lab")],
+        ));
+        assert_eq!(fixture.recovered.messages, 3, "{left:?} at step {step}");
     }
 }
 
@@ -159,9 +169,9 @@ fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
 async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     let faults = Faults::new();
     let dir = tempfile::tempdir().unwrap();
-    let echo = Echo::new(vec![Fake::new("lab")]);
-    let world = World::with(on(&faults, dir.path(), Durability::Always), echo).await;
-    let channel = world.channel(0);
+    let echo = Echo::new(vec![FakeChannel::new("lab")]);
+    let fixture = GatewayFixture::with(on(&faults, dir.path(), Durability::Always), echo).await;
+    let channel = fixture.channel(0);
     channel.say("a", "1").await.unwrap().outcome().await;
     // Once: a new file is written and read back, and the sender notices nothing.
     faults.fail_syncs(1);
@@ -173,9 +183,10 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
         refused.message().contains("the journal cannot be written"),
         "{refused}"
     );
-    let status = bub_gateway::status::ask(dir.path(), &serde_json::json!({"do": "status"}))
-        .await
-        .unwrap();
+    let status =
+        bub_gateway::status::send_request(dir.path(), &serde_json::json!({"do": "status"}))
+            .await
+            .unwrap();
     assert!(
         status.unwrap()["channels"]
             .to_string()
@@ -184,10 +195,13 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     faults.disk_space(None);
     channel.say("a", "3").await.unwrap().outcome().await;
     assert_eq!(channel.wait_sent(3).await.len(), 3);
-    world.stop().await;
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    assert_eq!((world.recovered.messages, world.recovered.replies), (0, 0));
-    world.stop().await;
+    fixture.stop().await;
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    assert_eq!(
+        (fixture.recovered.messages, fixture.recovered.replies),
+        (0, 0)
+    );
+    fixture.stop().await;
 }
 
 // L1: a failure of which nobody could be told is no end: it is told once that can be written down, at the latest by the next
@@ -197,32 +211,32 @@ fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
     for comes_back in [true, false] {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
         life(async {
-            let echo = Echo::new(vec![Fake::new("lab")]);
-            let world = World::with(on(&faults, dir.path(), Durability::Os), echo).await;
-            world.channel(0).say("a", "fail, wait").await.unwrap();
-            world.echo.wait_asked(1).await;
+            let echo = Echo::new(vec![FakeChannel::new("lab")]);
+            let fixture = GatewayFixture::with(on(&faults, dir.path(), Durability::Os), echo).await;
+            fixture.channel(0).say("a", "fail, wait").await.unwrap();
+            fixture.echo.wait_asked(1).await;
             faults.disk_space(Some(0));
-            world.echo.permits.add_permits(1);
+            fixture.echo.permits.add_permits(1);
             // The clock stands still until nothing else is left to do.
             tokio::time::sleep(std::time::Duration::from_secs(5)).await;
             if comes_back {
                 faults.disk_space(None);
-                is_told(&world).await;
+                is_told(&fixture).await;
             }
-            world.stop().await;
+            fixture.stop().await;
         });
         life(async {
-            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-            assert_eq!(world.recovered.messages, usize::from(!comes_back));
+            let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+            assert_eq!(fixture.recovered.messages, usize::from(!comes_back));
             if !comes_back {
-                world.echo.permits.add_permits(1);
-                is_told(&world).await;
+                fixture.echo.permits.add_permits(1);
+                is_told(&fixture).await;
                 assert!(
-                    world.echo.attempts.lock().unwrap()[0].number > 1,
+                    fixture.echo.attempts.lock().unwrap()[0].number > 1,
                     "attempts are counted"
                 );
             }
-            world.stop().await;
+            fixture.stop().await;
         });
     }
 }
@@ -234,23 +248,23 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
     for (records, is_killed) in (0..5).flat_map(|records| [(records, false), (records, true)]) {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
         let told = life(async {
-            let lab = Fake {
+            let lab = FakeChannel {
                 debounce: true,
-                ..Fake::new("lab")
+                ..FakeChannel::new("lab")
             };
-            let world = World::with(
+            let fixture = GatewayFixture::with(
                 on(&faults, dir.path(), Durability::Os),
                 Echo::new(vec![lab]),
             )
             .await;
             for text in ["fail", "and wait"] {
-                world.channel(0).say("a", text).await.unwrap();
+                fixture.channel(0).say("a", text).await.unwrap();
             }
-            world.echo.wait_asked(1).await;
+            fixture.echo.wait_asked(1).await;
             faults.full_from(faults.steps() + 1 + records);
-            world.echo.permits.add_permits(1);
+            fixture.echo.permits.add_permits(1);
             tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-            let told = world.channel(0).contents();
+            let told = fixture.channel(0).contents();
             assert!(
                 told.iter().all(|text| text.contains("is not answered")),
                 "{told:?}"
@@ -258,7 +272,7 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
             if is_killed {
                 faults.crash_at(faults.steps() + 1);
             } else {
-                world.stop().await;
+                fixture.stop().await;
             }
             told
         });
@@ -269,9 +283,9 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
             "{records}: the notice is written before it is sent"
         );
         life(async {
-            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+            let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
             assert_eq!(
-                world.recovered.messages,
+                fixture.recovered.messages,
                 if records > 0 { 0 } else { 2 },
                 "{records}, {is_killed}"
             );
@@ -286,39 +300,41 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
     for takes in [true, false] {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
         let lab = || {
-            let lab = Fake {
+            let lab = FakeChannel {
                 debounce: true,
-                ..Fake::new("lab")
+                ..FakeChannel::new("lab")
             };
-            *lab.admission.lock().unwrap() =
-                Some(bub_kernel::Admission::new(bub_kernel::Decision::Steer));
+            *lab.admission.lock().unwrap() = Some(bub_kernel::Admission::new(
+                bub_kernel::AdmissionDecision::Steer,
+            ));
             vec![lab]
         };
         life(async {
-            let world =
-                World::with(on(&faults, dir.path(), Durability::Os), Echo::new(lab())).await;
-            world.channel(0).say("a", "wait").await.unwrap();
-            world.echo.wait_asked(1).await;
+            let fixture =
+                GatewayFixture::with(on(&faults, dir.path(), Durability::Os), Echo::new(lab()))
+                    .await;
+            fixture.channel(0).say("a", "wait").await.unwrap();
+            fixture.echo.wait_asked(1).await;
             for texts in [&["one", "two"][..], &["three"]] {
                 for text in texts {
-                    world.channel(0).say("a", text).await.unwrap();
+                    fixture.channel(0).say("a", text).await.unwrap();
                 }
-                world.echo.inbox.arrived.notified().await;
+                fixture.echo.inbox.arrived.notified().await;
             }
             faults.crash_at(faults.steps() + 1);
-            world.channel(0).say("a", "unheard").await.unwrap_err();
+            fixture.channel(0).say("a", "unheard").await.unwrap_err();
         });
         for life_number in [2, 3] {
             life(async {
                 let echo = Echo::new(lab());
                 echo.take_steering
                     .store(takes, std::sync::atomic::Ordering::SeqCst);
-                let world = World::with(options(dir.path()), echo).await;
+                let fixture = GatewayFixture::with(options(dir.path()), echo).await;
                 // The third life finds what the second wrote anew.
-                assert_eq!(world.recovered.messages, 4, "life {life_number}");
-                assert_eq!(world.echo.wait_asked(1).await, ["wait"]);
+                assert_eq!(fixture.recovered.messages, 4, "life {life_number}");
+                assert_eq!(fixture.echo.wait_asked(1).await, ["wait"]);
                 assert_eq!(
-                    world
+                    fixture
                         .framework
                         .steering_inbox()
                         .unwrap()
@@ -328,12 +344,12 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
                 if life_number == 2 {
                     return;
                 }
-                world.echo.permits.add_permits(1);
+                fixture.echo.permits.add_permits(1);
                 if takes {
-                    world.channel(0).wait_sent(1).await;
+                    fixture.channel(0).wait_sent(1).await;
                 } else {
-                    world.channel(0).wait_sent(3).await;
-                    let attempts: Vec<_> = world
+                    fixture.channel(0).wait_sent(3).await;
+                    let attempts: Vec<_> = fixture
                         .echo
                         .attempts
                         .lock()
@@ -348,23 +364,23 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
                 } else {
                     "echo: wait"
                 };
-                assert_eq!(world.channel(0).contents()[0], one);
-                assert!(takes || world.channel(0).contents()[2] == "echo: three");
-                world.stop().await;
+                assert_eq!(fixture.channel(0).contents()[0], one);
+                assert!(takes || fixture.channel(0).contents()[2] == "echo: three");
+                fixture.stop().await;
             });
         }
         life(async {
-            let world = World::open(dir.path(), lab()).await;
+            let fixture = GatewayFixture::open(dir.path(), lab()).await;
             assert_eq!(
-                world.recovered.messages, 0,
+                fixture.recovered.messages, 0,
                 "each is settled: takes {takes}"
             );
         });
     }
 }
 
-async fn is_told(world: &World) {
-    let sent = world.channel(0).wait_sent(1).await;
+async fn is_told(fixture: &GatewayFixture) {
+    let sent = fixture.channel(0).wait_sent(1).await;
     assert!(sent[0].content.contains("is not answered"), "{sent:?}");
 }
 
@@ -372,16 +388,16 @@ async fn is_told(world: &World) {
 #[tokio::test(start_paused = true)]
 async fn what_a_channel_accepted_waits_until_it_is_enabled_again() {
     let dir = tempfile::tempdir().unwrap();
-    let fakes = || vec![Fake::new("lab"), Fake::new("other")];
-    let world = World::open(dir.path(), fakes()).await;
-    world.channel(0).say("a", "wait").await.unwrap();
-    world.stop().await;
+    let fakes = || vec![FakeChannel::new("lab"), FakeChannel::new("other")];
+    let fixture = GatewayFixture::open(dir.path(), fakes()).await;
+    fixture.channel(0).say("a", "wait").await.unwrap();
+    fixture.stop().await;
     for _ in 0..2 {
-        let world = World::try_with(options(dir.path()), Echo::new(fakes()), &["other"])
+        let fixture = GatewayFixture::try_with(options(dir.path()), Echo::new(fakes()), &["other"])
             .await
             .unwrap();
-        assert_eq!(world.recovered.messages, 1);
-        world
+        assert_eq!(fixture.recovered.messages, 1);
+        fixture
             .channel(1)
             .say("b", "hello")
             .await
@@ -389,16 +405,19 @@ async fn what_a_channel_accepted_waits_until_it_is_enabled_again() {
             .outcome()
             .await;
         assert_eq!(
-            world.echo.wait_asked(1).await.len(),
+            fixture.echo.wait_asked(1).await.len(),
             1,
             "only what can be answered is asked"
         );
-        world.stop().await;
+        fixture.stop().await;
     }
-    let world = World::open(dir.path(), fakes()).await;
-    world.echo.permits.add_permits(1);
-    assert_eq!(world.channel(0).wait_sent(1).await[0].content, "echo: wait");
-    world.stop().await;
+    let fixture = GatewayFixture::open(dir.path(), fakes()).await;
+    fixture.echo.permits.add_permits(1);
+    assert_eq!(
+        fixture.channel(0).wait_sent(1).await[0].content,
+        "echo: wait"
+    );
+    fixture.stop().await;
 }
 
 // Design §5: who sent it is known after a restart, and which attempt it is.
@@ -406,35 +425,35 @@ async fn what_a_channel_accepted_waits_until_it_is_enabled_again() {
 fn a_redelivered_message_is_what_it_was() {
     let faults = Faults::new();
     let dir = tempfile::tempdir().unwrap();
-    let echo = Echo::new(vec![Fake::new("lab")]);
+    let echo = Echo::new(vec![FakeChannel::new("lab")]);
     let ticket = life(async {
-        let world = World::with(on(&faults, dir.path(), Durability::Os), echo).await;
-        let ticket = world
+        let fixture = GatewayFixture::with(on(&faults, dir.path(), Durability::Os), echo).await;
+        let ticket = fixture
             .channel(0)
             .say_as((Role::Member, "bob"), "a", "wait", None)
             .await
             .unwrap();
-        world.echo.wait_asked(1).await;
+        fixture.echo.wait_asked(1).await;
         faults.crash_at(faults.steps() + 1);
-        world.channel(0).say("a", "unheard").await.unwrap_err();
+        fixture.channel(0).say("a", "unheard").await.unwrap_err();
         ticket
     });
     life(redelivered(dir.path(), &ticket));
 }
 
 async fn redelivered(dir: &Path, receipt: &bub_kernel::InboundReceipt) {
-    let world = World::open(dir, vec![Fake::new("lab")]).await;
-    assert_eq!(world.recovered.messages, 1);
-    world.echo.permits.add_permits(1);
-    let sent = world.channel(0).wait_sent(1).await;
+    let fixture = GatewayFixture::open(dir, vec![FakeChannel::new("lab")]).await;
+    assert_eq!(fixture.recovered.messages, 1);
+    fixture.echo.permits.add_permits(1);
+    let sent = fixture.channel(0).wait_sent(1).await;
     assert_eq!(sent[0].message_id.as_ref(), receipt.message_id());
-    let attempt = world.echo.attempts.lock().unwrap()[0].clone();
+    let attempt = fixture.echo.attempts.lock().unwrap()[0].clone();
     assert_eq!(
         (&attempt.message_id, attempt.number),
         (receipt.message_id().unwrap(), 2)
     );
     assert!(attempt.is_durable);
-    let sender = world.echo.senders.lock().unwrap()[0].clone();
+    let sender = fixture.echo.senders.lock().unwrap()[0].clone();
     let bob = Sender {
         role: Role::Member,
         channel: "lab".to_owned(),
@@ -443,15 +462,15 @@ async fn redelivered(dir: &Path, receipt: &bub_kernel::InboundReceipt) {
         name: String::new(),
     };
     assert_eq!(sender, bob);
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // L5: the journal is as big as what is live, not as what has been.
 #[tokio::test(start_paused = true)]
 async fn the_journal_does_not_grow_with_history() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let channel = world.channel(0);
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let channel = fixture.channel(0);
     let long = "x".repeat(100_000);
     for _ in 0..400 {
         channel.say("a", &long).await.unwrap().outcome().await;
@@ -463,10 +482,10 @@ async fn the_journal_does_not_grow_with_history() {
             .sum::<u64>()
     };
     assert!(size() < 18 * 1024 * 1024, "{}", size());
-    world.stop().await;
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    fixture.stop().await;
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
     assert!(size() < 1024, "{}", size());
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // A torn last line was never acknowledged; a damaged one is reported and kept, and the rest is recovered.
@@ -474,15 +493,15 @@ async fn the_journal_does_not_grow_with_history() {
 fn damage_is_reported_and_kept_aside() {
     let dir = tempfile::tempdir().unwrap();
     let faults = Faults::new();
-    let echo = Echo::new(vec![Fake::new("lab")]);
+    let echo = Echo::new(vec![FakeChannel::new("lab")]);
     life(async {
-        let world = World::with(on(&faults, dir.path(), Durability::Os), echo).await;
+        let fixture = GatewayFixture::with(on(&faults, dir.path(), Durability::Os), echo).await;
         for chat in ["a", "b", "c"] {
-            world.channel(0).say(chat, "wait").await.unwrap();
+            fixture.channel(0).say(chat, "wait").await.unwrap();
         }
-        world.echo.wait_asked(3).await;
+        fixture.echo.wait_asked(3).await;
         faults.crash_at(faults.steps() + 1);
-        world.channel(0).say("d", "lost").await.unwrap_err();
+        fixture.channel(0).say("d", "lost").await.unwrap_err();
     });
     let journal = || {
         let files = std::fs::read_dir(dir.path()).unwrap();
@@ -504,11 +523,11 @@ fn damage_is_reported_and_kept_aside() {
     assert!(torn > 0);
     std::fs::write(&path, text.replacen("lab:b", "lab:B", 1)).unwrap();
     let recovered = life(async {
-        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-        let recovered = world.recovered;
-        world.echo.permits.add_permits(2);
-        world.channel(0).wait_sent(2).await;
-        world.stop().await;
+        let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+        let recovered = fixture.recovered;
+        fixture.echo.permits.add_permits(2);
+        fixture.channel(0).wait_sent(2).await;
+        fixture.stop().await;
         recovered
     });
     assert_eq!((recovered.messages, recovered.damaged_lines), (2, 1));
@@ -526,7 +545,7 @@ fn damage_is_reported_and_kept_aside() {
 fn a_message_that_ends_the_process_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     life(async {
-        World::open(dir.path(), vec![Fake::new("lab")])
+        GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")])
             .await
             .channel(0)
             .say("a", "wait")
@@ -535,21 +554,24 @@ fn a_message_that_ends_the_process_is_given_up() {
     });
     for _ in 0..5 {
         life(async {
-            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-            world.echo.wait_asked(1).await;
+            let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+            fixture.echo.wait_asked(1).await;
         });
     }
     life(async {
-        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-        let sent = world.channel(0).wait_sent(1).await;
+        let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+        let sent = fixture.channel(0).wait_sent(1).await;
         assert!(
             sent[0].content.contains("will not be tried again"),
             "{sent:?}"
         );
-        assert!(world.echo.asked.borrow().is_empty());
-        world.stop().await;
-        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-        assert_eq!((world.recovered.messages, world.recovered.replies), (0, 0));
-        world.stop().await;
+        assert!(fixture.echo.asked.borrow().is_empty());
+        fixture.stop().await;
+        let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+        assert_eq!(
+            (fixture.recovered.messages, fixture.recovered.replies),
+            (0, 0)
+        );
+        fixture.stop().await;
     });
 }

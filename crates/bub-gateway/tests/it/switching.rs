@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{
-    Admission, ChannelMessage, Decision, InboundReceipt, MessageOutcome, Role, SessionId,
+    Admission, AdmissionDecision, ChannelMessage, InboundReceipt, MessageOutcome, Role, SessionId,
 };
-use bub_tape::{Durability, MemoryStore, Span, Wait};
+use bub_tape::{Durability, EntryRange, LeaseWait, MemoryStore};
 use bub_testkit::Faults;
 
-use crate::world::{Echo, Fake, World, options, options_on};
+use crate::harness::{Echo, FakeChannel, GatewayFixture, options, options_on};
 
 /// The session in which a message was answered.
 async fn session_of(receipt: &InboundReceipt) -> SessionId {
@@ -25,10 +25,10 @@ async fn session_of(receipt: &InboundReceipt) -> SessionId {
 #[tokio::test(start_paused = true)]
 async fn every_message_is_resolved_once_and_follows_the_switch_of_its_chat() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let channel = world.channel(0);
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let channel = fixture.channel(0);
     let first = channel.say("a", "wait 1").await.unwrap();
-    world.echo.wait_asked(1).await;
+    fixture.echo.wait_asked(1).await;
     let switch = channel.say("a", ",switch lab:new").await.unwrap();
     let waited = channel.say("a", "2").await.unwrap();
     // Another chat that uses the same session stays there.
@@ -36,7 +36,7 @@ async fn every_message_is_resolved_once_and_follows_the_switch_of_its_chat() {
     let other = channel.hand_in(other, Role::Owner, "ada", None);
     let other = other.await.unwrap();
     let last = channel.say("a", "4").await.unwrap();
-    world.echo.permits.add_permits(1);
+    fixture.echo.permits.add_permits(1);
     let sessions = [
         (&first, "lab:a"),
         (&switch, "lab:a"),
@@ -48,22 +48,22 @@ async fn every_message_is_resolved_once_and_follows_the_switch_of_its_chat() {
         assert_eq!(session_of(receipt).await, session_id);
     }
     channel.say("a", "5").await.unwrap().outcome().await;
-    let resolved = world.echo.resolved.lock().unwrap().clone();
+    let resolved = fixture.echo.resolved.lock().unwrap().clone();
     assert_eq!(resolved, ["wait 1", ",switch lab:new", "2", "3", "4", "5"]);
     let snapshots = channel.snapshots.lock().unwrap().len();
     assert_eq!(snapshots, 6, "admission is asked once for each as well");
-    world.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_that_is_held_back_follows_and_is_collected_with_later_ones() {
     let dir = tempfile::tempdir().unwrap();
-    let lab = Fake {
+    let lab = FakeChannel {
         debounce: true,
-        ..Fake::new("lab")
+        ..FakeChannel::new("lab")
     };
-    let world = World::open(dir.path(), vec![lab]).await;
-    let channel = world.channel(0);
+    let fixture = GatewayFixture::open(dir.path(), vec![lab]).await;
+    let channel = fixture.channel(0);
     let held = channel.say("a", "1").await.unwrap();
     let switch = channel.say("a", ",switch lab:new").await.unwrap();
     switch.outcome().await;
@@ -74,81 +74,81 @@ async fn a_message_that_is_held_back_follows_and_is_collected_with_later_ones() 
         MessageOutcome::Joined { .. }
     ));
     assert_eq!(channel.wait_sent(2).await[1].content, "echo: 1\n2");
-    assert_eq!(world.echo.resolved.lock().unwrap().len(), 3);
-    world.stop().await;
+    assert_eq!(fixture.echo.resolved.lock().unwrap().len(), 3);
+    fixture.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_steering_message_that_the_switching_turn_leaves_follows() {
     let dir = tempfile::tempdir().unwrap();
-    let lab = Fake::new("lab");
-    *lab.admission.lock().unwrap() = Some(Admission::new(Decision::Steer));
-    let world = World::open(dir.path(), vec![lab]).await;
-    let channel = world.channel(0);
+    let lab = FakeChannel::new("lab");
+    *lab.admission.lock().unwrap() = Some(Admission::new(AdmissionDecision::Steer));
+    let fixture = GatewayFixture::open(dir.path(), vec![lab]).await;
+    let channel = fixture.channel(0);
     channel.say("a", ",switch lab:new wait").await.unwrap();
-    world.echo.wait_asked(1).await;
+    fixture.echo.wait_asked(1).await;
     let left = channel.say("a", "2").await.unwrap();
-    world.echo.inbox.arrived.notified().await;
-    world.echo.permits.add_permits(1);
+    fixture.echo.inbox.arrived.notified().await;
+    fixture.echo.permits.add_permits(1);
     assert_eq!(session_of(&left).await, "lab:new");
-    assert_eq!(world.echo.resolved.lock().unwrap().len(), 2);
-    world.stop().await;
+    assert_eq!(fixture.echo.resolved.lock().unwrap().len(), 2);
+    fixture.stop().await;
 }
 
 // The session is named, the message is not in its lane yet, and the chat switches.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_is_being_accepted_follows() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let channel = world.channel(0);
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let channel = fixture.channel(0);
     let slow = channel.say("a", "slow");
     let rest = async {
         // Asked only after the other has been.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let switch = channel.say("a", ",switch lab:new").await.unwrap();
         switch.outcome().await;
-        world.echo.permits.add_permits(1);
+        fixture.echo.permits.add_permits(1);
     };
     let (slow, ()) = tokio::join!(slow, rest);
     assert_eq!(session_of(&slow.unwrap()).await, "lab:new");
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // H-144: the message and the error are on the tape of its chat, which is free.
 #[tokio::test(start_paused = true)]
 async fn a_message_without_a_session_is_recorded_on_the_tape_of_its_chat() {
     let dir = tempfile::tempdir().unwrap();
-    let mut echo = Echo::new(vec![Fake::new("lab")]);
+    let mut echo = Echo::new(vec![FakeChannel::new("lab")]);
     echo.tapes = Some(Arc::new(MemoryStore::new()));
-    let world = World::with(options(dir.path()), echo).await;
+    let fixture = GatewayFixture::with(options(dir.path()), echo).await;
     let message = ChannelMessage::new("elsewhere", "lab", "nowhere").chat_id("a");
-    let refused = world
+    let refused = fixture
         .channel(0)
         .hand_in(message, Role::Owner, "ada", None)
         .await
         .unwrap_err();
     assert!(refused.is_reported(), "{refused}");
-    assert_eq!(*world.echo.failed.lock().unwrap(), ["turn"]);
-    let told = world.channel(0).wait_sent(1).await;
+    assert_eq!(*fixture.echo.failed.lock().unwrap(), ["turn"]);
+    let told = fixture.channel(0).wait_sent(1).await;
     assert!(told[0].content.contains("is not answered"), "{told:?}");
-    let tape = world.framework.session_tape(&"lab:a".into()).unwrap();
+    let tape = fixture.framework.session_tape(&"lab:a".into()).unwrap();
     let tape = tape.unwrap();
-    let entries = tape.entries(Span::ALL).await.unwrap();
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
     let text: Vec<_> = entries
         .iter()
         .map(|entry| format!("{:?}", entry.payload))
         .collect();
     let has = |part: &str| text.iter().filter(|entry| entry.contains(part)).count();
     assert_eq!((has("nowhere"), has("on purpose")), (1, 1), "{text:?}");
-    drop(tape.lease(Wait::No).await.unwrap());
-    world.stop().await;
+    drop(tape.lease(LeaseWait::No).await.unwrap());
+    fixture.stop().await;
     assert_eq!(world_recovered(dir.path()).await, 0);
 }
 
 async fn world_recovered(directory: &std::path::Path) -> usize {
-    let world = World::open(directory, vec![Fake::new("lab")]).await;
-    let found = world.recovered.messages + world.recovered.replies;
-    world.stop().await;
+    let fixture = GatewayFixture::open(directory, vec![FakeChannel::new("lab")]).await;
+    let found = fixture.recovered.messages + fixture.recovered.replies;
+    fixture.stop().await;
     found
 }
 
@@ -168,34 +168,35 @@ fn a_turn_goes_on_in_the_session_that_its_message_was_moved_to() {
     let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
     let options = || options_on(faults.fs(), dir.path(), Durability::Os);
     life(async {
-        let world = World::with(options(), Echo::new(vec![Fake::new("lab")])).await;
-        let channel = world.channel(0);
+        let fixture =
+            GatewayFixture::with(options(), Echo::new(vec![FakeChannel::new("lab")])).await;
+        let channel = fixture.channel(0);
         channel.say("a", "wait 1").await.unwrap();
-        world.echo.wait_asked(1).await;
+        fixture.echo.wait_asked(1).await;
         channel.say("a", ",switch lab:new").await.unwrap();
         channel.say("a", "wait 2").await.unwrap();
         channel.say("a", "3").await.unwrap();
-        world.echo.permits.add_permits(1);
-        world.echo.wait_asked(3).await;
+        fixture.echo.permits.add_permits(1);
+        fixture.echo.wait_asked(3).await;
         faults.crash_at(faults.steps() + 1);
         channel.say("b", "unheard").await.unwrap_err();
     });
     // It is written anew at every start.
     life(crate::journal::rewrite(dir.path()));
     life(async {
-        let echo = Echo::new(vec![Fake::new("lab")]);
+        let echo = Echo::new(vec![FakeChannel::new("lab")]);
         echo.permits.add_permits(1);
         // What never began goes where its chat is by now.
         let now = ("a".to_owned(), "lab:newest".to_owned());
         echo.switched.lock().unwrap().extend([now]);
-        let world = World::with(self::options(dir.path()), echo).await;
-        assert_eq!(world.recovered.messages, 2);
-        world.channel(0).wait_sent(2).await;
-        assert_eq!(*world.echo.resolved.lock().unwrap(), ["3"]);
-        let mut sessions = world.echo.sessions.lock().unwrap().clone();
+        let fixture = GatewayFixture::with(self::options(dir.path()), echo).await;
+        assert_eq!(fixture.recovered.messages, 2);
+        fixture.channel(0).wait_sent(2).await;
+        assert_eq!(*fixture.echo.resolved.lock().unwrap(), ["3"]);
+        let mut sessions = fixture.echo.sessions.lock().unwrap().clone();
         sessions.sort();
         assert_eq!(sessions, ["lab:new", "lab:newest"]);
-        world.stop().await;
+        fixture.stop().await;
     });
 }
 
@@ -206,9 +207,9 @@ async fn a_recovered_message_that_cannot_be_resolved_stays_in_its_session() {
     let message = serde_json::json!({"content": "nowhere", "channel": "lab", "chat_id": "a"});
     let accepted = serde_json::json!({"accepted": {"id": "m1", "at": 0, "session": "lab:kept", "message": message}});
     crate::journal::write(dir.path(), &[accepted]);
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let sent = world.channel(0).wait_sent(1).await;
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let sent = fixture.channel(0).wait_sent(1).await;
     assert_eq!(sent[0].content, "echo: nowhere");
-    assert_eq!(*world.echo.sessions.lock().unwrap(), ["lab:kept"]);
-    world.stop().await;
+    assert_eq!(*fixture.echo.sessions.lock().unwrap(), ["lab:kept"]);
+    fixture.stop().await;
 }

@@ -8,38 +8,38 @@ use crate::ids::SessionId;
     message = "this argument of the hook is `{Self}`, and cannot be taken as `{T}`",
     label = "write `{Self}`"
 )]
-pub trait TakenAs<T> {
+pub trait AcceptedAs<T> {
     /// The argument.
-    fn given(self) -> T;
+    fn pass(self) -> T;
 }
 
-impl<T> TakenAs<T> for T {
-    fn given(self) -> T {
+impl<T> AcceptedAs<T> for T {
+    fn pass(self) -> T {
         self
     }
 }
 
-impl<'a> TakenAs<&'a str> for &'a SessionId {
-    fn given(self) -> &'a str {
+impl<'a> AcceptedAs<&'a str> for &'a SessionId {
+    fn pass(self) -> &'a str {
         self
     }
 }
 
 /// Passes an argument on, as the type the implementation names.
-pub fn given<A: TakenAs<T>, T>(argument: A) -> T {
-    argument.given()
+pub fn pass<A: AcceptedAs<T>, T>(argument: A) -> T {
+    argument.pass()
 }
 
 /// As what no argument is taken. With it the compiler has more than one type to consider, so that it
 /// reports a wrong one in the words above and not as a mistake in the generated code.
 #[derive(Debug)]
-pub enum Nothing {}
+pub enum UnsupportedType {}
 
 macro_rules! never_taken {
     ($(($($parameters:tt)*) $ty:ty;)*) => {$(
         #[diagnostic::do_not_recommend]
-        impl<$($parameters)*> TakenAs<Nothing> for $ty {
-            fn given(self) -> Nothing {
+        impl<$($parameters)*> AcceptedAs<UnsupportedType> for $ty {
+            fn pass(self) -> UnsupportedType {
                 unreachable!("nothing is ever taken as nothing")
             }
         }

@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{AsyncHook, Call, HookPoint, HookSet, HookSpec, Implementation, Next, SyncHook, point};
+use super::{
+    AsyncHook, HookCall, HookPoint, HookSet, HookSpec, Implementation, Next, SyncHook, point,
+};
 use crate::error::Result;
 
 impl HookSet {
@@ -73,7 +75,7 @@ impl HookSet {
             .collect()
     }
 
-    /// Calls one plugin alone. `place` is that of [`Call::place`]; `chain` has the implementations below it, for `next`.
+    /// Calls one plugin alone. `place` is that of [`HookCall::registration_index`]; `chain` has the implementations below it, for `next`.
     pub async fn call_one<'a, P: HookPoint>(
         &'a self,
         place: usize,
@@ -82,7 +84,7 @@ impl HookSet {
     ) -> Result<Option<P::Output>> {
         match P::implementations(self)
             .iter()
-            .find(|implementation| implementation.place() == place)
+            .find(|implementation| implementation.registration_index() == place)
         {
             Some(implementation) => implementation.call(chain, args).await,
             None => Ok(None),
@@ -90,8 +92,8 @@ impl HookSet {
     }
 
     /// The chain below a place, for a call that outlives the one it was asked in.
-    pub fn below<'a, P: HookPoint>(&'a self, place: usize, args: P::Args<'a>) -> Next<'a, P> {
-        Next(Call {
+    pub fn chain_below<'a, P: HookPoint>(&'a self, place: usize, args: P::Args<'a>) -> Next<'a, P> {
+        Next(HookCall {
             args,
             set: self,
             plugin: place,
@@ -106,7 +108,7 @@ impl HookSet {
     /// The hooks that have implementations, sorted by name, each with its plugins in registration
     /// order (which is the reverse of the order in which they run).
     pub fn report(&self) -> Vec<(&'static HookSpec, Vec<Arc<str>>)> {
-        let mut rows = self.rows();
+        let mut rows = self.implementations_by_hook();
         rows.retain(|(_, plugins)| !plugins.is_empty());
         for (_, plugins) in &mut rows {
             plugins.dedup();

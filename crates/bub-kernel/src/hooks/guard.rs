@@ -32,11 +32,11 @@ pub(crate) fn catch<T>(code: impl FnOnce() -> T) -> Result<T> {
 
 /// How long plugin code may make others wait, unless it runs a model. A person may be asked in a
 /// hook, so it is generous.
-pub const HOOK_TIME_LIMIT: Duration = Duration::from_mins(5);
+pub const HOOK_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Runs code that waits: making the future is guarded, and every poll of it, and the time it takes.
 pub(crate) async fn run<'a, T>(make: impl FnOnce() -> BoxFuture<'a, T>) -> Result<T> {
-    run_within(Some(HOOK_TIME_LIMIT), make).await
+    run_within(Some(HOOK_TIMEOUT), make).await
 }
 
 /// The same with a time limit of its own, or none.
@@ -44,7 +44,7 @@ pub(crate) async fn run_within<'a, T>(
     limit: Option<Duration>,
     make: impl FnOnce() -> BoxFuture<'a, T>,
 ) -> Result<T> {
-    Guarded {
+    GuardedFuture {
         future: catch(make)?,
         limit,
         timer: None,
@@ -52,15 +52,15 @@ pub(crate) async fn run_within<'a, T>(
     .await
 }
 
-struct Guarded<'a, T> {
+struct GuardedFuture<'a, T> {
     future: BoxFuture<'a, T>,
     limit: Option<Duration>,
     /// Made when the code first waits: what is ready at once costs no timer.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<T> Guarded<'_, T> {
-    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
+impl<T> GuardedFuture<'_, T> {
+    fn poll_timeout(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(limit) = self.limit else {
             return false;
         };
@@ -78,20 +78,22 @@ impl<T> Guarded<'_, T> {
     }
 }
 
-impl<T> Future for Guarded<'_, T> {
+impl<T> Future for GuardedFuture<'_, T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match catch(|| self.future.as_mut().poll(cx)) {
             Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-            Ok(Poll::Pending) if self.is_late(cx) => Poll::Ready(Err(late(self.limit))),
+            Ok(Poll::Pending) if self.poll_timeout(cx) => {
+                Poll::Ready(Err(timeout_error(self.limit)))
+            }
             Ok(Poll::Pending) => Poll::Pending,
             Err(panic) => Poll::Ready(Err(panic)),
         }
     }
 }
 
-fn late(limit: Option<Duration>) -> Error {
+fn timeout_error(limit: Option<Duration>) -> Error {
     let seconds = limit.unwrap_or_default().as_secs();
     Error::new(
         ErrorKind::Temporary,

@@ -9,16 +9,16 @@ use crate::{
 };
 
 /// What an implementation is called with: its arguments, and its place in the chain.
-pub struct Call<'a, P: HookPoint> {
+pub struct HookCall<'a, P: HookPoint> {
     /// The arguments.
     pub args: P::Args<'a>,
     pub(super) set: &'a HookSet,
     pub(super) plugin: usize,
 }
 
-impl<'a, P: HookPoint> Call<'a, P> {
+impl<'a, P: HookPoint> HookCall<'a, P> {
     /// Where in the order of registration its plugin stands.
-    pub fn place(&self) -> usize {
+    pub fn registration_index(&self) -> usize {
         self.plugin
     }
 
@@ -31,35 +31,35 @@ impl<'a, P: HookPoint> Call<'a, P> {
     }
 }
 
-impl<P: HookPoint> Clone for Call<'_, P> {
+impl<P: HookPoint> Clone for HookCall<'_, P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P: HookPoint> Copy for Call<'_, P> {}
+impl<P: HookPoint> Copy for HookCall<'_, P> {}
 
 /// A synchronous implementation.
 pub trait SyncHook<P: HookPoint>: Send + Sync + 'static {
     /// Runs it.
-    fn call(&self, call: Call<'_, P>) -> HookReturn<P::Output>;
+    fn call(&self, call: HookCall<'_, P>) -> HookReturn<P::Output>;
 }
 
 /// An asynchronous implementation.
 pub trait AsyncHook<P: HookPoint>: Send + Sync + 'static {
     /// Starts it.
-    fn call<'a>(&'a self, call: Call<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>>;
+    fn call<'a>(&'a self, call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>>;
 }
 
 /// Synchronous ones are told apart so that they cost no boxed future.
-enum Body<P: HookPoint> {
+enum HookFn<P: HookPoint> {
     Sync(Box<dyn SyncHook<P>>),
     Async(Box<dyn AsyncHook<P>>),
 }
 
 /// An implementation, with the plugin it belongs to.
 pub struct Implementation<P: HookPoint> {
-    body: Body<P>,
+    body: HookFn<P>,
     plugin: Arc<str>,
     plugin_index: usize,
     observe_only: bool,
@@ -67,14 +67,14 @@ pub struct Implementation<P: HookPoint> {
 
 impl<P: HookPoint> Implementation<P> {
     pub(super) fn new_sync(hook: impl SyncHook<P>) -> Self {
-        Self::new(Body::Sync(Box::new(hook)))
+        Self::new(HookFn::Sync(Box::new(hook)))
     }
 
     pub(super) fn new_async(hook: impl AsyncHook<P>) -> Self {
-        Self::new(Body::Async(Box::new(hook)))
+        Self::new(HookFn::Async(Box::new(hook)))
     }
 
-    fn new(body: Body<P>) -> Self {
+    fn new(body: HookFn<P>) -> Self {
         Self {
             body,
             plugin: Arc::from(""),
@@ -98,7 +98,7 @@ impl<P: HookPoint> Implementation<P> {
     }
 
     /// Where in the order of registration its plugin stands.
-    pub fn place(&self) -> usize {
+    pub fn registration_index(&self) -> usize {
         self.plugin_index
     }
 
@@ -113,16 +113,16 @@ impl<P: HookPoint> Implementation<P> {
         set: &'a HookSet,
         args: P::Args<'a>,
     ) -> Result<Option<P::Output>> {
-        let call = Call {
+        let call = HookCall {
             args,
             set,
             plugin: self.plugin_index,
         };
         let outcome = match &self.body {
-            Body::Sync(hook) => guard::catch(|| hook.call(call)),
-            Body::Async(hook) => guard::run_within(P::SPEC.time_limit, || hook.call(call)).await,
+            HookFn::Sync(hook) => guard::catch(|| hook.call(call)),
+            HookFn::Async(hook) => guard::run_within(P::SPEC.time_limit, || hook.call(call)).await,
         };
-        self.explain(outcome)
+        self.convert_result(outcome)
     }
 
     /// Calls it if that is possible without waiting; otherwise says so in the log and skips it.
@@ -131,14 +131,14 @@ impl<P: HookPoint> Implementation<P> {
         set: &'a HookSet,
         args: P::Args<'a>,
     ) -> Option<Result<Option<P::Output>>> {
-        let call = Call {
+        let call = HookCall {
             args,
             set,
             plugin: self.plugin_index,
         };
         match &self.body {
-            Body::Sync(hook) => Some(self.explain(guard::catch(|| hook.call(call)))),
-            Body::Async(_) => {
+            HookFn::Sync(hook) => Some(self.convert_result(guard::catch(|| hook.call(call)))),
+            HookFn::Async(_) => {
                 tracing::warn!(
                     "hook.async_not_supported hook={} adapter={}",
                     P::SPEC.name,
@@ -150,7 +150,7 @@ impl<P: HookPoint> Implementation<P> {
     }
 
     /// Makes one result of the hook's own and of a panic, with the hook's name on any error.
-    fn explain(&self, outcome: Result<HookReturn<P::Output>>) -> Result<Option<P::Output>> {
+    fn convert_result(&self, outcome: Result<HookReturn<P::Output>>) -> Result<Option<P::Output>> {
         let error = match outcome {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => Error::from_boxed(error),

@@ -5,7 +5,7 @@
 //! | `before_tool_call` | the call is denied, unless the hook is observe-only |
 //! | `before_llm_call`, `after_llm_call`, `after_tool_call` | logged and skipped |
 //!
-//! Whatever a hook decided comes back as a [`HookNote`], so that the caller can put it on the tape.
+//! Whatever a hook decided comes back as a [`HookDecision`], so that the caller can put it on the tape.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::{
 /// What a hook returned could not be read as its result; only plugins of other processes can do that.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the hook returned {got}, expected {expected}")]
-pub struct BadReturn {
+pub struct InvalidReturn {
     /// What came.
     pub got: String,
     /// What should have come.
@@ -34,7 +34,7 @@ pub struct BadReturn {
 
 /// What one hook decided or changed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HookNote {
+pub struct HookDecision {
     /// The hook.
     pub hook: &'static str,
     /// The plugin.
@@ -45,7 +45,7 @@ pub struct HookNote {
     pub detail: Option<String>,
 }
 
-impl HookNote {
+impl HookDecision {
     /// The note as data for a tape event.
     pub fn to_value(&self) -> Value {
         json!({"hook": self.hook, "plugin": &*self.plugin, "action": self.action, "detail": self.detail})
@@ -54,30 +54,30 @@ impl HookNote {
 
 /// What the `before_llm_call` chain came to.
 #[derive(Debug)]
-pub struct LlmGate {
+pub struct BeforeLlmOutcome {
     /// The request as it is to be sent.
     pub request: LlmRequest,
     /// The answer, when a hook gave it in place of the model.
     pub finish: Option<String>,
     /// What hooks changed.
-    pub notes: Vec<HookNote>,
+    pub notes: Vec<HookDecision>,
 }
 
 /// What the `before_tool_call` chain came to.
 #[derive(Debug)]
-pub struct ToolGate {
+pub struct BeforeToolOutcome {
     /// The call as it is to be made.
     pub call: ToolCall,
     /// [`ToolDecision::Proceed`], or what to answer in place of the call.
     pub decision: ToolDecision,
     /// What hooks changed.
-    pub notes: Vec<HookNote>,
+    pub notes: Vec<HookDecision>,
 }
 
 impl HookSet {
     /// Runs the `before_llm_call` chain.
-    pub async fn before_llm_call(&self, request: LlmRequest, turn: &Turn) -> LlmGate {
-        let mut gate = LlmGate {
+    pub async fn before_llm_call(&self, request: LlmRequest, turn: &Turn) -> BeforeLlmOutcome {
+        let mut gate = BeforeLlmOutcome {
             request,
             finish: None,
             notes: Vec::new(),
@@ -91,11 +91,11 @@ impl HookSet {
             match found.call(self, args).await {
                 Ok(None) => {}
                 Ok(Some(LlmDecision::Proceed(request))) => {
-                    gate.notes.push(note(found, "rewrote", None));
+                    gate.notes.push(record_decision(found, "rewrote", None));
                     gate.request = request;
                 }
                 Ok(Some(LlmDecision::Finish(text))) => {
-                    gate.notes.push(note(found, "finished", None));
+                    gate.notes.push(record_decision(found, "finished", None));
                     gate.finish = Some(text);
                     return gate;
                 }
@@ -111,7 +111,7 @@ impl HookSet {
         request: &LlmRequest,
         result: &LlmResult,
         turn: &Turn,
-    ) -> Vec<HookNote> {
+    ) -> Vec<HookDecision> {
         let mut notes = Vec::new();
         for found in AfterLlmCall::implementations(self).iter().rev() {
             let args = args::AfterLlmCall {
@@ -128,8 +128,8 @@ impl HookSet {
     }
 
     /// Runs the `before_tool_call` chain. A hook that fails denies the call.
-    pub async fn before_tool_call(&self, call: ToolCall, turn: &Turn) -> ToolGate {
-        let mut gate = ToolGate {
+    pub async fn before_tool_call(&self, call: ToolCall, turn: &Turn) -> BeforeToolOutcome {
+        let mut gate = BeforeToolOutcome {
             call,
             decision: ToolDecision::Proceed(None),
             notes: Vec::new(),
@@ -157,7 +157,7 @@ impl HookSet {
             match decision {
                 None | Some(ToolDecision::Proceed(None)) => {}
                 Some(ToolDecision::Proceed(Some(arguments))) => {
-                    gate.notes.push(note(found, "rewrote", None));
+                    gate.notes.push(record_decision(found, "rewrote", None));
                     gate.call.arguments = arguments;
                 }
                 Some(last) => {
@@ -177,7 +177,7 @@ impl HookSet {
         call: &ToolCall,
         mut outcome: ToolOutcome,
         turn: &Turn,
-    ) -> (ToolOutcome, Vec<HookNote>) {
+    ) -> (ToolOutcome, Vec<HookDecision>) {
         let mut notes = Vec::new();
         for found in AfterToolCall::implementations(self).iter().rev() {
             let args = args::AfterToolCall {
@@ -188,7 +188,7 @@ impl HookSet {
             };
             match found.call(self, args).await {
                 Ok(Some(value)) if outcome.result.is_ok() => {
-                    notes.push(note(found, "rewrote", None));
+                    notes.push(record_decision(found, "rewrote", None));
                     outcome.result = Ok(value);
                 }
                 Ok(_) => {}
@@ -199,19 +199,21 @@ impl HookSet {
     }
 }
 
-fn last_word(found: &Implementation<BeforeToolCall>, decision: &ToolDecision) -> HookNote {
+fn last_word(found: &Implementation<BeforeToolCall>, decision: &ToolDecision) -> HookDecision {
     match decision {
-        ToolDecision::Deny(reason) => note(found, "denied", reason.clone()),
-        ToolDecision::Proceed(_) | ToolDecision::Replace(_) => note(found, "replaced", None),
+        ToolDecision::Deny(reason) => record_decision(found, "denied", reason.clone()),
+        ToolDecision::Proceed(_) | ToolDecision::Replace(_) => {
+            record_decision(found, "replaced", None)
+        }
     }
 }
 
-fn note<P: HookPoint>(
+fn record_decision<P: HookPoint>(
     found: &Implementation<P>,
     action: &'static str,
     detail: Option<String>,
-) -> HookNote {
-    HookNote {
+) -> HookDecision {
+    HookDecision {
         hook: P::SPEC.name,
         plugin: found.plugin(),
         action,
@@ -219,14 +221,14 @@ fn note<P: HookPoint>(
     }
 }
 
-fn isolate<P: HookPoint>(found: &Implementation<P>, error: &Error) -> HookNote {
+fn isolate<P: HookPoint>(found: &Implementation<P>, error: &Error) -> HookDecision {
     let (hook, plugin) = (P::SPEC.name, found.plugin());
-    if let Some(BadReturn { got, expected }) = error.downcast_ref() {
+    if let Some(InvalidReturn { got, expected }) = error.downcast_ref() {
         tracing::warn!(
             "hook.agent_hook_bad_return hook={hook} adapter={plugin} got={got} expected={expected}"
         );
     } else {
         tracing::warn!("hook.agent_hook_failed hook={hook} adapter={plugin} error={error}");
     }
-    note(found, "failed", Some(error.to_string()))
+    record_decision(found, "failed", Some(error.to_string()))
 }

@@ -6,7 +6,7 @@
 use futures_util::StreamExt;
 
 use super::{
-    Call, Chained, HookPoint, HookSet, Implementation, Next, args,
+    Chained, HookCall, HookPoint, HookSet, Implementation, Next, args,
     point::{RunModel, RunModelStream},
 };
 use crate::{
@@ -36,9 +36,11 @@ impl HookSet {
         let mut streams = below(RunModelStream::implementations(self), plugin).peekable();
         let mut texts = below(RunModel::implementations(self), plugin).peekable();
         loop {
-            let next_text = texts.peek().map(|found| found.place());
+            let next_text = texts.peek().map(|found| found.registration_index());
             // A tie means one plugin has both: its stream comes first.
-            if let Some(found) = streams.next_if(|found| Some(found.place()) >= next_text) {
+            if let Some(found) =
+                streams.next_if(|found| Some(found.registration_index()) >= next_text)
+            {
                 let args = args::RunModelStream {
                     prompt,
                     session_id,
@@ -66,12 +68,12 @@ fn below<P: HookPoint>(
     found
         .iter()
         .rev()
-        .filter(move |found| found.place() < plugin)
+        .filter(move |found| found.registration_index() < plugin)
 }
 
 impl Chained for RunModelStream {
     fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<ModelStream>>> {
-        let Call {
+        let HookCall {
             args:
                 args::RunModelStream {
                     prompt,
@@ -96,7 +98,7 @@ impl Chained for RunModelStream {
 
 impl Chained for RunModel {
     fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<String>>> {
-        let Call { args, set, plugin } = next.0;
+        let HookCall { args, set, plugin } = next.0;
         Box::pin(async move {
             let Some(stream) = set.model_stage_below(args, plugin).await? else {
                 return Ok(None);
@@ -109,7 +111,7 @@ impl Chained for RunModel {
 }
 
 /// No answer is this long; a stream that goes on has lost its way, and memory is not endless.
-const MOST_TEXT: usize = 8 * 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 impl HookSet {
     /// Reads a stream to its end and keeps the text; errors on the way are reported.
@@ -126,9 +128,9 @@ impl HookSet {
                 StreamEvent::Error(error) => self.report_model_error(&error, turn).await,
                 _ => {}
             }
-            if text.len() > MOST_TEXT {
+            if text.len() > MAX_ANSWER_BYTES {
                 return Err(Error::unknown(format!(
-                    "the answer is longer than {MOST_TEXT} bytes"
+                    "the answer is longer than {MAX_ANSWER_BYTES} bytes"
                 )));
             }
             // A stream that is always ready must not keep the turn from being cancelled.

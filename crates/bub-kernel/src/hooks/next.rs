@@ -1,6 +1,6 @@
 //! The chain below an implementation.
 
-use super::{Call, HookPoint};
+use super::{HookCall, HookPoint};
 use crate::{BoxFuture, error::Result};
 
 /// What the plugins registered before this one would answer.
@@ -20,7 +20,7 @@ use crate::{BoxFuture, error::Result};
 ///     }
 /// }
 /// ```
-pub struct Next<'a, P: HookPoint>(pub(super) Call<'a, P>);
+pub struct Next<'a, P: HookPoint>(pub(super) HookCall<'a, P>);
 
 impl<'a, P: HookPoint> Next<'a, P> {
     /// The arguments this implementation was called with.
@@ -34,7 +34,7 @@ impl<'a, P: HookPoint> Next<'a, P> {
     where
         'a: 'b,
     {
-        Next(Call {
+        Next(HookCall {
             args,
             set: self.0.set,
             plugin: self.0.plugin,
@@ -42,11 +42,11 @@ impl<'a, P: HookPoint> Next<'a, P> {
     }
 
     pub(super) async fn first_below(self) -> Result<Option<P::Output>> {
-        let Call { args, set, plugin } = self.0;
+        let HookCall { args, set, plugin } = self.0;
         for found in P::implementations(set)
             .iter()
             .rev()
-            .filter(|found| found.place() < plugin)
+            .filter(|found| found.registration_index() < plugin)
         {
             if let Some(value) = found.call(set, args).await? {
                 return Ok(Some(value));
@@ -68,11 +68,11 @@ impl<'a, P: HookPoint> Next<'a, P> {
     where
         P: ChainedSync,
     {
-        let Call { args, set, plugin } = self.0;
+        let HookCall { args, set, plugin } = self.0;
         for found in P::implementations(set)
             .iter()
             .rev()
-            .filter(|found| found.place() < plugin)
+            .filter(|found| found.registration_index() < plugin)
         {
             if let Some(value) = found.call_sync(set, args).transpose()?.flatten() {
                 return Ok(Some(value));

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     Chained, ChainedSync, HookArg, HookKind, HookPoint, HookSpec, Implementation, Next,
-    guard::HOOK_TIME_LIMIT,
+    guard::HOOK_TIMEOUT,
 };
 use crate::{
     BoxFuture,
@@ -25,7 +25,7 @@ use crate::{
     inbound::Inbound,
     llm::{LlmDecision, LlmRequest, LlmResult, ModelOptions},
     prompt::Prompt,
-    running::Provided,
+    scope::Provided,
     state::{State, StatePatch},
     steering::SteeringInbox,
     stream::ModelStream,
@@ -93,7 +93,7 @@ macro_rules! hook_table {
 
         impl HookSet {
             /// Takes over everything a plugin registered.
-            pub(crate) fn absorb(&mut self, plugin: Self) {
+            pub(crate) fn merge(&mut self, plugin: Self) {
                 $( self.$name.extend(plugin.$name); )*
             }
 
@@ -103,7 +103,7 @@ macro_rules! hook_table {
             }
 
             /// Each hook with the plugins that implement it, in registration order.
-            pub(crate) fn rows(&self) -> Vec<(&'static HookSpec, Vec<Arc<str>>)> {
+            pub(crate) fn implementations_by_hook(&self) -> Vec<(&'static HookSpec, Vec<Arc<str>>)> {
                 vec![$(
                     (<point::$point as HookPoint>::SPEC, self.$name.iter().map(Implementation::plugin).collect()),
                 )*]
@@ -137,9 +137,9 @@ macro_rules! hook_table {
         #[doc(hidden)]
         #[macro_export]
         macro_rules! __hook_arg {
-            $( $( ($name $arg $d call:ident) => { $crate::hooks::given($d call.args.$arg) }; )* )*
-            $( $( ($name $own $d call:ident) => { $crate::hooks::given($d call.args.$own) }; )? )*
-            ($d hook:ident next $d call:ident) => { $crate::hooks::given($d call.next()) };
+            $( $( ($name $arg $d call:ident) => { $crate::hooks::pass($d call.args.$arg) }; )* )*
+            $( $( ($name $own $d call:ident) => { $crate::hooks::pass($d call.args.$own) }; )? )*
+            ($d hook:ident next $d call:ident) => { $crate::hooks::pass($d call.next()) };
             $( ($name $d other:ident $d call:ident) => {
                 ::core::compile_error!(::core::concat!(
                     "`", stringify!($name), "` has no argument `", ::core::stringify!($d other),
@@ -172,7 +172,7 @@ macro_rules! hook_table {
     (@limit model) => { None };
     // A person has as long as the request says.
     (@limit person) => { None };
-    (@limit $kind:ident) => { Some(HOOK_TIME_LIMIT) };
+    (@limit $kind:ident) => { Some(HOOK_TIMEOUT) };
 
     (@sync) => { false };
     (@sync sync) => { true };

@@ -211,11 +211,11 @@ pub(super) fn normalized(schema: &Value, value: &Value) -> Option<Value> {
 }
 
 fn expected(what: &str, value: &Value) -> String {
-    const SHOWN: usize = 80;
+    const MAX_SHOWN_CHARS: usize = 80;
     let text = value.to_string();
     let (shown, rest) = text
         .char_indices()
-        .nth(SHOWN)
+        .nth(MAX_SHOWN_CHARS)
         .map_or((text.as_str(), ""), |(at, _)| {
             (text.get(..at).unwrap_or_default(), "…")
         });

@@ -91,14 +91,14 @@ impl<F> fmt::Debug for FunctionTool<F> {
 
 /// What the model is told of one argument.
 #[derive(Debug)]
-pub struct Parameter {
+pub struct ToolParameter {
     name: &'static str,
     description: &'static str,
     schema: Value,
     is_required: bool,
 }
 
-impl Parameter {
+impl ToolParameter {
     /// An argument of type `T`.
     pub fn new<T: ToolArgument>(
         name: &'static str,
@@ -115,7 +115,7 @@ impl Parameter {
 }
 
 /// The JSON Schema of those arguments.
-pub fn schema(parameters: impl IntoIterator<Item = Parameter>) -> Value {
+pub fn schema(parameters: impl IntoIterator<Item = ToolParameter>) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
     for mut parameter in parameters {
@@ -164,7 +164,7 @@ impl Arguments {
     }
 
     /// Whether nothing was wrong, and nothing is left over.
-    pub fn are_fine(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         self.problems.is_empty() && self.given.is_empty()
     }
 

@@ -1,6 +1,6 @@
 //! What an earlier attempt at the same message left on the tape.
 
-use bub_tape::{Entry, Kind, REPLACES, Span, now_iso};
+use bub_tape::{Entry, EntryKind, EntryRange, REPLACES_KEY, now_iso};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ impl TurnTape {
         let mut newest = self
             .tape()
             .store()
-            .read(self.tape().name(), Span::ALL.newest_first());
+            .read(self.tape().name(), EntryRange::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
             match &found {
                 None if inbound_id(&entry) == Some(attempt.message_id.as_str()) => {
@@ -80,7 +80,7 @@ impl TurnTape {
         drop(newest);
         // The process died before the prompt was recorded.
         let Some(prompt) = found else { return Ok(()) };
-        if prompt.kind == Kind::Event {
+        if prompt.kind == EntryKind::Event {
             return self.resume_command(&prompt).await;
         }
         if prompt.meta.contains_key(STEERED_KEY) {
@@ -101,7 +101,7 @@ impl TurnTape {
         {
             let mut progress = lock(&self.progress);
             progress.prompt_id = Some(prompt.id);
-            progress.was_replaced = prompt.meta.contains_key(REPLACES);
+            progress.was_replaced = prompt.meta.contains_key(REPLACES_KEY);
         }
         let own: Vec<Entry> = since
             .into_iter()
@@ -188,14 +188,14 @@ fn split_at_last_steering(entries: &[Entry]) -> (&[Entry], &[Entry]) {
 /// What the turn said, if it came to its end.
 fn answer(entries: &[Entry]) -> Option<String> {
     let (_, last) = split_at_last_steering(entries);
-    (last.iter().any(is_end) || is_truncated(last)).then(|| said(entries))
+    (last.iter().any(is_end) || is_truncated(last)).then(|| assistant_text(entries))
 }
 
 /// What the turn had answered when somebody said more.
 fn previous_answer(entries: &[Entry]) -> String {
     let (before, _) = split_at_last_steering(entries);
     let end = before.iter().rposition(is_end).map_or(0, |at| at + 1);
-    said(before.split_at(end).0)
+    assistant_text(before.split_at(end).0)
 }
 
 /// The model has nothing more to ask.
@@ -208,10 +208,12 @@ fn is_end(entry: &Entry) -> bool {
             == Some("ok")
 }
 
-fn said(entries: &[Entry]) -> String {
+fn assistant_text(entries: &[Entry]) -> String {
     let said = entries.iter().filter_map(|entry| match entry.kind {
-        Kind::ToolCall => entry.payload.get("content").and_then(Value::as_str),
-        Kind::Message if entry.payload.get("role").and_then(Value::as_str) == Some("assistant") => {
+        EntryKind::ToolCall => entry.payload.get("content").and_then(Value::as_str),
+        EntryKind::Message
+            if entry.payload.get("role").and_then(Value::as_str) == Some("assistant") =>
+        {
             entry.payload.get("content").and_then(Value::as_str)
         }
         _ => None,
@@ -224,7 +226,7 @@ fn is_truncated(entries: &[Entry]) -> bool {
     let last = entries.iter().rev().find(|entry| {
         matches!(
             entry.kind,
-            Kind::Message | Kind::ToolCall | Kind::ToolResult
+            EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
         ) || entry.name() == Some("loop.step")
     });
     last.is_some_and(|entry| entry.payload.get("role").and_then(Value::as_str) == Some("assistant"))
@@ -233,6 +235,6 @@ fn is_truncated(entries: &[Entry]) -> bool {
 fn steps(entries: &[Entry]) -> u64 {
     entries
         .iter()
-        .filter(|entry| entry.kind == Kind::ToolCall)
+        .filter(|entry| entry.kind == EntryKind::ToolCall)
         .count() as u64
 }

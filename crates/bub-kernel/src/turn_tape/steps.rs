@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use bub_tape::{Entry, INTERRUPTED, now_iso};
+use bub_tape::{Entry, INTERRUPTED_RESULT, now_iso};
 use serde_json::{Value, json};
 
 use super::{TurnTape, lock};
@@ -40,7 +40,7 @@ impl OpenCalls {
     fn close(self) -> Entry {
         let results = self.states.into_iter().map(|state| match state {
             CallState::Waiting => NOT_RUN_RESULT.into(),
-            CallState::Running => INTERRUPTED.into(),
+            CallState::Running => INTERRUPTED_RESULT.into(),
             CallState::Done(result) => result,
         });
         Entry::tool_result(results.collect()).with_meta("call_ids", self.ids)

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bub_kernel::{
-    Admission, BoxFuture, Decision, Inbound, Provided, Result, SessionId, SteeringInbox,
+    Admission, AdmissionDecision, BoxFuture, Inbound, Provided, Result, SessionId, SteeringInbox,
     TurnSnapshot,
     hooks::point::{AdmitMessage, ProvideSteeringInbox},
 };
@@ -79,11 +79,13 @@ async fn the_first_opinion_admits_and_it_sees_how_busy_the_session_is() {
         Fake::new().on::<AdmitMessage>(|_| panic!("not asked")),
         Fake::new().on_async::<AdmitMessage>(|call| {
             let turn = call.args.turn;
-            let why = format!(
+            let cause = format!(
                 "{} {} {}",
                 turn.running_count, turn.pending_count, turn.steering_count
             );
-            Ok(Some(Admission::new(Decision::Steer).because(why)))
+            Ok(Some(
+                Admission::new(AdmissionDecision::Steer).with_reason(cause),
+            ))
         }),
         Fake::new().on::<AdmitMessage>(|_| none()),
     ];
@@ -93,7 +95,7 @@ async fn the_first_opinion_admits_and_it_sees_how_busy_the_session_is() {
     assert_eq!(
         admitted,
         Some(Admission {
-            decision: Decision::Steer,
+            decision: AdmissionDecision::Steer,
             reason: Some("1 2 3".into())
         })
     );
@@ -114,7 +116,7 @@ async fn without_an_opinion_the_runtime_decides() {
 async fn an_admission_that_fails_does_not_keep_the_message_out() {
     let log = Log::capture();
     let plugins = [
-        Fake::new().on::<AdmitMessage>(|_| Ok(Some(Admission::new(Decision::Drop)))),
+        Fake::new().on::<AdmitMessage>(|_| Ok(Some(Admission::new(AdmissionDecision::Drop)))),
         Fake::new().on::<AdmitMessage>(|_| fail("boom")),
     ];
     let admitted = framework(plugins)
@@ -130,14 +132,14 @@ async fn an_admission_that_fails_does_not_keep_the_message_out() {
 #[test]
 fn decisions_have_names() {
     let names = ["process", "drop", "follow_up", "steer", "other"];
-    let decisions = names.map(Decision::from_name);
+    let decisions = names.map(AdmissionDecision::from_name);
     assert_eq!(
         decisions,
         [
-            Some(Decision::Process),
-            Some(Decision::Drop),
-            Some(Decision::FollowUp),
-            Some(Decision::Steer),
+            Some(AdmissionDecision::Process),
+            Some(AdmissionDecision::Drop),
+            Some(AdmissionDecision::FollowUp),
+            Some(AdmissionDecision::Steer),
             None
         ]
     );

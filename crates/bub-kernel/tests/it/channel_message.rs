@@ -26,7 +26,7 @@ fn every_field_can_be_set() {
         .kind("command")
         .context("sender", "ann")
         .output_channel("null")
-        .media(MediaItem::at(MediaKind::Image, "image/png", "u"))
+        .media(MediaItem::from_url(MediaKind::Image, "image/png", "u"))
         .into();
     assert_eq!(
         (message.kind(), message.is_active()),

@@ -100,7 +100,7 @@ fn json_keeps_the_order_of_the_fields() {
 }
 
 fn picture(name: &str) -> MediaItem {
-    MediaItem::at(
+    MediaItem::from_url(
         MediaKind::Image,
         "image/png",
         format!("https://example.com/{name}"),

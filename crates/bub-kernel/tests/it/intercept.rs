@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bub_kernel::{
     Error, LlmDecision, LlmRequest, LlmResult, ToolCall, ToolDecision, ToolOutcome,
     hooks::{
-        HookNote,
+        HookDecision,
         point::{AfterLlmCall, AfterToolCall, BeforeLlmCall, BeforeToolCall},
     },
 };
@@ -42,7 +42,7 @@ pub(crate) fn outcome(result: Result<Value, Error>) -> ToolOutcome {
     }
 }
 
-pub(crate) fn actions(notes: &[HookNote]) -> Vec<String> {
+pub(crate) fn actions(notes: &[HookDecision]) -> Vec<String> {
     notes
         .iter()
         .map(|note| format!("{} {}", note.plugin, note.action))
@@ -236,7 +236,7 @@ async fn without_hooks_a_call_is_what_it_was() {
 
 #[test]
 fn a_note_is_data_for_the_tape() {
-    let note = HookNote {
+    let note = HookDecision {
         hook: "before_tool_call",
         plugin: "policy".into(),
         action: "denied",

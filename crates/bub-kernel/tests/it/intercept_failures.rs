@@ -3,7 +3,7 @@
 use bub_kernel::{
     BoxFuture, LlmDecision, LlmResult, ToolDecision, hooks,
     hooks::{
-        AsyncHook, BadReturn, Call, HOOK_TIME_LIMIT, HookPoint, HookReturn,
+        AsyncHook, HOOK_TIMEOUT, HookCall, HookPoint, HookReturn, InvalidReturn,
         point::{AfterLlmCall, AfterToolCall, BeforeLlmCall, BeforeToolCall},
     },
 };
@@ -46,7 +46,7 @@ fn misbehaving<P: HookPoint>(how: &'static str) -> Fake {
     Fake::new().on_async::<P>(move |_| match how {
         "fails" => fail("broke"),
         "panics" => panic!("fell"),
-        _ => Err(BadReturn {
+        _ => Err(InvalidReturn {
             got: "int".into(),
             expected: "a map",
         }
@@ -57,7 +57,7 @@ fn misbehaving<P: HookPoint>(how: &'static str) -> Fake {
 struct Hanging;
 
 impl<P: HookPoint> AsyncHook<P> for Hanging {
-    fn call<'a>(&'a self, _call: Call<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
+    fn call<'a>(&'a self, _call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
         Box::pin(std::future::pending())
     }
 }
@@ -204,10 +204,10 @@ async fn a_hook_may_take_its_time_up_to_the_limit() {
     impl AsyncHook<BeforeToolCall> for Slow {
         fn call<'a>(
             &'a self,
-            _call: Call<'a, BeforeToolCall>,
+            _call: HookCall<'a, BeforeToolCall>,
         ) -> BoxFuture<'a, HookReturn<ToolDecision>> {
             Box::pin(async {
-                tokio::time::sleep(HOOK_TIME_LIMIT.mul_f32(0.99)).await;
+                tokio::time::sleep(HOOK_TIMEOUT.mul_f32(0.99)).await;
                 Ok(Some(ToolDecision::Deny(Some("asked a person".into()))))
             })
         }

@@ -61,7 +61,7 @@ impl Script {
     fn plugin(&self) -> Fake {
         let mut fake = Fake::new();
         if let Some(answer) = self.session.answer().cloned() {
-            let hook = move |_: bub_kernel::hooks::Call<'_, ResolveSession>| Ok(answer.clone());
+            let hook = move |_: bub_kernel::hooks::HookCall<'_, ResolveSession>| Ok(answer.clone());
             fake = if self.asynchronous {
                 fake.on_async(hook)
             } else {
@@ -69,7 +69,7 @@ impl Script {
             };
         }
         if let Some(fields) = self.state.clone() {
-            let patch = move |_: bub_kernel::hooks::Call<'_, LoadState>| {
+            let patch = move |_: bub_kernel::hooks::HookCall<'_, LoadState>| {
                 let patch = fields
                     .iter()
                     .fold(StatePatch::new(), |patch, (name, value)| {
@@ -84,7 +84,7 @@ impl Script {
             };
         }
         if let Some(answer) = self.system.answer().cloned() {
-            let hook = move |_: bub_kernel::hooks::Call<'_, SystemPrompt>| Ok(answer.clone());
+            let hook = move |_: bub_kernel::hooks::HookCall<'_, SystemPrompt>| Ok(answer.clone());
             fake = if self.asynchronous {
                 fake.on_async(hook)
             } else {

@@ -23,7 +23,7 @@ fn fetched(bytes: Result<Option<&'static [u8]>>) -> MediaItem {
 // H-43
 #[tokio::test]
 async fn the_url_is_the_given_one_or_made_of_the_bytes_or_none() {
-    let at = MediaItem::at(MediaKind::Image, "image/png", "https://example.com/a.png");
+    let at = MediaItem::from_url(MediaKind::Image, "image/png", "https://example.com/a.png");
     assert_eq!(
         at.resolve_url().await.unwrap().as_deref(),
         Some("https://example.com/a.png")

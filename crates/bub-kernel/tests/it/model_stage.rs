@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 fn stream_of(deltas: &'static [&'static str]) -> ModelStream {
-    ModelStream::of(
+    ModelStream::from_events(
         deltas
             .iter()
             .map(|delta| StreamEvent::Text((*delta).to_owned())),
@@ -49,7 +49,8 @@ async fn a_stream_is_drained_and_only_its_text_counts() {
             },
         ]
     };
-    let plugin = Fake::new().on::<RunModelStream>(move |_| Ok(Some(ModelStream::of(events()))));
+    let plugin =
+        Fake::new().on::<RunModelStream>(move |_| Ok(Some(ModelStream::from_events(events()))));
     assert_eq!(answer(vec![plugin]).await, "one two");
 }
 
@@ -165,7 +166,7 @@ async fn an_empty_answer_stays_empty() {
     let trace = Trace::default();
     let plugins = [observer(&trace), Fake::new().on::<RunModel>(|_| some(""))];
     assert_eq!(turn(&framework(plugins)).await.unwrap().model_output, "");
-    let empty = Fake::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::of([]))));
+    let empty = Fake::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::from_events([]))));
     assert_eq!(
         turn(&framework([observer(&trace), empty]))
             .await

@@ -159,7 +159,7 @@ async fn a_text_wrapper_drains_the_stream_below() {
     }
     let model = Fake::new().on::<RunModelStream>(|_| {
         let events = ["a", "b"].map(|delta| StreamEvent::Text(delta.to_owned()));
-        Ok(Some(ModelStream::of(events)))
+        Ok(Some(ModelStream::from_events(events)))
     });
     let framework = bub_kernel::Framework::builder()
         .plugin("model", model)

@@ -10,7 +10,7 @@ use bub_kernel::{
     BoxError, BoxFuture, Channel, ChannelRouter, Envelope, Framework, Inbound, MessageId,
     ModelStream, Plugin, PluginState, Result, SessionId, StreamEvent, hooks,
     hooks::{
-        AsyncHook, Call, HookReturn, HookSet,
+        AsyncHook, HookCall, HookReturn, HookSet,
         point::{LoadState, RunModel, RunModelStream, SaveState},
     },
 };
@@ -57,7 +57,7 @@ async fn a_panic_after_an_await_is_the_error_of_the_hook() {
 async fn a_panic_before_the_future_exists_is_the_error_of_the_hook() {
     struct Eager;
     impl AsyncHook<RunModel> for Eager {
-        fn call<'a>(&'a self, _call: Call<'a, RunModel>) -> BoxFuture<'a, HookReturn<String>> {
+        fn call<'a>(&'a self, _call: HookCall<'a, RunModel>) -> BoxFuture<'a, HookReturn<String>> {
             panic!("no future")
         }
     }
@@ -156,7 +156,7 @@ async fn a_panic_while_a_plugin_is_made_or_registered_leaves_it_out() {
     }
     struct Wrong;
     impl AsyncHook<RunModel> for Wrong {
-        fn call<'a>(&'a self, _call: Call<'a, RunModel>) -> BoxFuture<'a, HookReturn<String>> {
+        fn call<'a>(&'a self, _call: HookCall<'a, RunModel>) -> BoxFuture<'a, HookReturn<String>> {
             Box::pin(async { Ok(Some("from a plugin that is not there".into())) })
         }
     }

@@ -4,7 +4,7 @@ use bub_kernel::{
     BoxError,
     hooks::point::{BuildPrompt, LoadState, RenderOutbound, ResolveSession, RunModel, SaveState},
 };
-use bub_tape::Kind;
+use bub_tape::EntryKind;
 
 use crate::support::{
     Fake, FullStore, Log, Trace, fail, failing_turn, framework, none, observer, some, storing, turn,
@@ -169,7 +169,7 @@ async fn save_state_is_given_what_there_is_of_a_broken_answer() {
 #[tokio::test]
 async fn no_model_is_called_with_a_prompt_that_cannot_be_recorded() {
     let model = Fake::new().on::<RunModel>(|_| panic!("called"));
-    let store = FullStore::without_space_for(Kind::Message);
+    let store = FullStore::without_space_for(EntryKind::Message);
     let framework = framework([storing(store), model]);
     let running = framework.running().await.unwrap();
     let error = failing_turn(&framework).await;

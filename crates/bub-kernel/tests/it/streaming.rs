@@ -16,7 +16,7 @@ fn text(delta: &str) -> StreamEvent {
 }
 
 fn answering(events: Vec<StreamEvent>) -> Fake {
-    Fake::new().on::<RunModelStream>(move |_| Ok(Some(ModelStream::of(events.clone()))))
+    Fake::new().on::<RunModelStream>(move |_| Ok(Some(ModelStream::from_events(events.clone()))))
 }
 
 // S-14

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use bub_kernel::{
     BoxError, BoxFuture, Envelope, Error, Framework, FrameworkBuilder, Inbound, Plugin, Result,
     State, Turn, TurnResult,
-    hooks::{AsyncHook, Call, HookPoint, HookReturn, HookSet, SyncHook, point::OnError},
+    hooks::{AsyncHook, HookCall, HookPoint, HookReturn, HookSet, SyncHook, point::OnError},
 };
 
 pub(crate) use channel::{FakeChannel, FakeRouter, Manner};
@@ -44,7 +44,7 @@ impl Fake {
     /// A synchronous implementation.
     pub(crate) fn on<P: HookPoint>(
         self,
-        answer: impl Fn(Call<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
+        answer: impl Fn(HookCall<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
     ) -> Self {
         let answer = Arc::new(answer);
         self.adding(move |hooks| hooks.add_sync::<P>(Scripted(Arc::clone(&answer))))
@@ -53,7 +53,7 @@ impl Fake {
     /// The same, asynchronous: it answers at its second poll.
     pub(crate) fn on_async<P: HookPoint>(
         self,
-        answer: impl Fn(Call<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
+        answer: impl Fn(HookCall<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
     ) -> Self {
         let answer = Arc::new(answer);
         self.adding(move |hooks| hooks.add_async::<P>(Scripted(Arc::clone(&answer))))
@@ -79,9 +79,9 @@ struct Scripted<F>(Arc<F>);
 impl<P, F> SyncHook<P> for Scripted<F>
 where
     P: HookPoint,
-    F: Fn(Call<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
+    F: Fn(HookCall<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
 {
-    fn call(&self, call: Call<'_, P>) -> HookReturn<P::Output> {
+    fn call(&self, call: HookCall<'_, P>) -> HookReturn<P::Output> {
         (self.0)(call)
     }
 }
@@ -89,9 +89,9 @@ where
 impl<P, F> AsyncHook<P> for Scripted<F>
 where
     P: HookPoint,
-    F: Fn(Call<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
+    F: Fn(HookCall<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
 {
-    fn call<'a>(&'a self, call: Call<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
+    fn call<'a>(&'a self, call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
             (self.0)(call)

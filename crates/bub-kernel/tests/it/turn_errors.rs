@@ -3,7 +3,7 @@
 use bub_kernel::{
     BoxError, BoxFuture, Envelope, Error, ErrorKind, Framework, FrameworkRef, Result, hooks,
     hooks::{
-        AsyncHook, Call, HOOK_TIME_LIMIT, HookPoint, HookReturn, args,
+        AsyncHook, HOOK_TIMEOUT, HookCall, HookPoint, HookReturn, args,
         point::{
             BuildPrompt, DispatchOutbound, LoadState, OnError, RenderOutbound, ResolveSession,
             RunModel, RunModelStream,
@@ -177,7 +177,7 @@ async fn an_observer_can_send_the_failure_through_dispatch_outbound() {
 struct Waiting<P>(std::time::Duration, std::marker::PhantomData<P>);
 
 impl<P: HookPoint<Output = T>, T: From<String> + Send + 'static> AsyncHook<P> for Waiting<P> {
-    fn call<'a>(&'a self, _call: Call<'a, P>) -> BoxFuture<'a, HookReturn<T>> {
+    fn call<'a>(&'a self, _call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<T>> {
         Box::pin(async {
             tokio::time::sleep(self.0).await;
             Ok(Some("done".to_owned().into()))
@@ -197,16 +197,16 @@ fn waiting<P: HookPoint<Output = T>, T: From<String> + Send + 'static>(
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_hangs_ends_the_turn_in_time() {
     let started = tokio::time::Instant::now();
-    let error = failing_turn(&waiting::<BuildPrompt, _>(HOOK_TIME_LIMIT * 10)).await;
+    let error = failing_turn(&waiting::<BuildPrompt, _>(HOOK_TIMEOUT * 10)).await;
     assert_eq!(error.to_string(), "[temporary] no answer within 300 s");
     assert_eq!(error.origin().unwrap().hook, "build_prompt");
-    assert!(started.elapsed() < HOOK_TIME_LIMIT * 2);
+    assert!(started.elapsed() < HOOK_TIMEOUT * 2);
 }
 
 // A model may take as long as it needs.
 #[tokio::test(start_paused = true)]
 async fn a_model_has_no_time_limit() {
-    let result = turn(&waiting::<RunModel, _>(HOOK_TIME_LIMIT * 100))
+    let result = turn(&waiting::<RunModel, _>(HOOK_TIMEOUT * 100))
         .await
         .unwrap();
     assert_eq!(result.model_output, "done");

@@ -13,14 +13,14 @@ use bub_kernel::{
     LifespanScope, ModelStream, Plugin as _, Result, SessionId, Stage, StatePatch, StreamEvent,
     Turn, hooks,
     hooks::{
-        AsyncHook, Call, HookPoint, HookReturn, HookSet,
+        AsyncHook, HookCall, HookPoint, HookReturn, HookSet,
         point::{
             BuildPrompt, DispatchOutbound, LoadState, OnError, RenderOutbound, ResolveSession,
             RunModel, RunModelStream, SaveState,
         },
     },
 };
-use bub_tape::{Entry, Kind, MemoryStore, Wait};
+use bub_tape::{Entry, EntryKind, LeaseWait, MemoryStore};
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ impl FailingHook {
 }
 
 impl<P: HookPoint> AsyncHook<P> for FailingHook {
-    fn call<'a>(&'a self, _call: Call<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
+    fn call<'a>(&'a self, _call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
         Box::pin(self.fail())
     }
 }
@@ -209,18 +209,22 @@ fn started(entries: &[Entry]) -> Vec<&str> {
 fn user_messages(entries: &[Entry]) -> Vec<&str> {
     let messages = entries
         .iter()
-        .filter(|entry| entry.kind == Kind::Message && field(entry, "role") == "user");
+        .filter(|entry| entry.kind == EntryKind::Message && field(entry, "role") == "user");
     messages.map(|entry| field(entry, "content")).collect()
 }
 
 /// The kinds of the errors.
 fn errors(entries: &[Entry]) -> Vec<&str> {
-    let errors = entries.iter().filter(|entry| entry.kind == Kind::Error);
+    let errors = entries
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::Error);
     errors.map(|entry| field(entry, "kind")).collect()
 }
 
 fn events<'a>(entries: &'a [Entry], name: &str) -> Vec<&'a Entry> {
-    let events = entries.iter().filter(|entry| entry.kind == Kind::Event);
+    let events = entries
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::Event);
     events.filter(|entry| entry.name() == Some(name)).collect()
 }
 
@@ -229,7 +233,7 @@ async fn is_free(framework: &Framework, session_id: &str) -> bool {
         .session_tape(&SessionId::from(session_id))
         .unwrap()
         .unwrap();
-    tape.lease(Wait::No).await.is_ok()
+    tape.lease(LeaseWait::No).await.is_ok()
 }
 
 /// The error that ends the turn.
@@ -495,7 +499,7 @@ async fn a_command_that_cannot_run_is_recorded_as_an_event() {
 async fn a_turn_that_cannot_be_recorded_runs_no_stage() {
     let counts = Counts::default();
     let reached = Fake::new().on::<LoadState>(|_| panic!("reached"));
-    let store = FullStore::without_space_for(Kind::Event);
+    let store = FullStore::without_space_for(EntryKind::Event);
     let framework = framework([storing(store), counts.plugin(), reached]);
     let running = framework.running().await.unwrap();
     let error = framework.process_inbound(message()).await.unwrap_err();
@@ -511,7 +515,7 @@ async fn a_second_turn_of_a_session_waits_for_the_first() {
     let framework = with_memory([Counts::default().plugin()]);
     let running = framework.running().await.unwrap();
     let tape = framework.session_tape(&"own".into()).unwrap().unwrap();
-    let lease = tape.lease(Wait::No).await.unwrap();
+    let lease = tape.lease(LeaseWait::No).await.unwrap();
     let mut turn = Box::pin(framework.process_inbound(message()));
     assert!(turn.as_mut().now_or_never().is_none());
     drop(lease);
@@ -527,7 +531,7 @@ async fn a_message_cancelled_while_it_waits_for_its_session_is_recorded() {
     let framework = with_memory([counts.plugin()]);
     let running = framework.running().await.unwrap();
     let tape = framework.session_tape(&"own".into()).unwrap().unwrap();
-    let lease = tape.lease(Wait::No).await.unwrap();
+    let lease = tape.lease(LeaseWait::No).await.unwrap();
     let cancel = CancellationToken::new();
     let turn = framework.process_inbound(message().with_cancel(cancel.clone()));
     let cancelling = async {

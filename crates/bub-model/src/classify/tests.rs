@@ -1,186 +1,186 @@
 //! Rows that the recordings do not have: proxies, pages, shapes of other servers.
 
-use Action::{GiveUp, NextModel, Reauthenticate, Retry, ShrinkContext};
+use RecoveryAction::{GiveUp, NextModel, Reauthenticate, Retry, ShrinkContext};
 
 use super::*;
 
-struct Row(Option<u16>, &'static str, Action);
+struct ClassifyCase(Option<u16>, &'static str, RecoveryAction);
 
-const ROWS: &[Row] = &[
+const ROWS: &[ClassifyCase] = &[
     // W-10: the two errors that the original got wrong.
-    Row(
+    ClassifyCase(
         Some(429),
         r#"{"error":{"code":"429","message":"Requests have exceeded token rate limit of your pricing tier."}}"#,
         Retry,
     ),
-    Row(
+    ClassifyCase(
         Some(400),
         r#"{"error":{"message":"exceed context limit: 199000 + 16384 > 200000"}}"#,
         ShrinkContext,
     ),
-    Row(
+    ClassifyCase(
         Some(400),
         r#"{"error":{"message":"token rate limit exceeded"}}"#,
         Retry,
     ),
-    Row(
+    ClassifyCase(
         None,
         r#"{"error":{"message":"exceeded token rate limit"}}"#,
         Retry,
     ),
     // Pages of proxies.
-    Row(
+    ClassifyCase(
         Some(413),
         "<html>\r\n<head><title>413 Request Entity Too Large</title></head></html>",
         ShrinkContext,
     ),
-    Row(
+    ClassifyCase(
         Some(502),
         "<html><head><title>502 Bad Gateway</title></head></html>",
         Retry,
     ),
-    Row(
+    ClassifyCase(
         Some(520),
         "<!DOCTYPE html><title>Web server is returning an unknown error</title>",
         Retry,
     ),
-    Row(
+    ClassifyCase(
         Some(403),
         "<!doctype html><title>Attention Required!</title>",
         NextModel,
     ),
-    Row(
+    ClassifyCase(
         Some(404),
         "<html><title>404 Not Found</title></html>",
         NextModel,
     ),
-    Row(
+    ClassifyCase(
         Some(503),
         "upstream connect error or disconnect/reset before headers",
         Retry,
     ),
-    Row(Some(504), "", Retry),
-    Row(Some(400), "", GiveUp),
-    Row(Some(302), "", NextModel),
-    Row(Some(407), "", GiveUp),
+    ClassifyCase(Some(504), "", Retry),
+    ClassifyCase(Some(400), "", GiveUp),
+    ClassifyCase(Some(302), "", NextModel),
+    ClassifyCase(Some(407), "", GiveUp),
     // One request above the limit of a minute, against a minute that is used up.
-    Row(
+    ClassifyCase(
         Some(429),
         r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 10000, Requested 17000.","type":"tokens","code":"rate_limit_exceeded"}}"#,
         ShrinkContext,
     ),
-    Row(
+    ClassifyCase(
         Some(429),
         r#"{"error":{"message":"Rate limit reached for m on tokens per min (TPM): Limit 10000, Used 9000, Requested 2000. Please try again in 6s.","code":"rate_limit_exceeded"}}"#,
         Retry,
     ),
     // Errors inside errors.
-    Row(
+    ClassifyCase(
         Some(400),
         r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"{\"error\":{\"code\":\"context_length_exceeded\",\"message\":\"too long\"}}"}}}"#,
         ShrinkContext,
     ),
-    Row(
+    ClassifyCase(
         Some(502),
         r#"{"error":{"message":"{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}"}}"#,
         Retry,
     ),
-    Row(
+    ClassifyCase(
         None,
         r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"rate_limit_exceeded","message":"slow"}}}"#,
         Retry,
     ),
-    Row(
+    ClassifyCase(
         None,
         r#"{"type":"error","code":"context_length_exceeded","message":"x"}"#,
         ShrinkContext,
     ),
-    Row(
+    ClassifyCase(
         None,
         r#"{"error":{"message":"x","status_code":401}}"#,
         Reauthenticate,
     ),
-    Row(
+    ClassifyCase(
         Some(400),
         r#"{"error":{"code":"content_filter","innererror":{"code":"ResponsibleAIPolicyViolation"},"message":"filtered"}}"#,
         NextModel,
     ),
-    Row(
+    ClassifyCase(
         Some(400),
         r#"{"__type":"com.amazon.coral#ThrottlingException","message":"Too many tokens, please wait before trying again."}"#,
         Retry,
     ),
-    Row(
+    ClassifyCase(
         Some(422),
         r#"{"detail":[{"type":"missing","msg":"Field required"}]}"#,
         GiveUp,
     ),
-    Row(Some(401), r#""no""#, Reauthenticate),
+    ClassifyCase(Some(401), r#""no""#, Reauthenticate),
     // The account, not the key; the model, not the request.
-    Row(
+    ClassifyCase(
         Some(400),
         r#"{"error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the API."}}"#,
         NextModel,
     ),
-    Row(
+    ClassifyCase(
         Some(402),
         r#"{"error":{"message":"Insufficient Balance"}}"#,
         NextModel,
     ),
-    Row(
+    ClassifyCase(
         Some(403),
         r#"{"error":{"message":"Country, region, or territory not supported","code":"unsupported_country_region_territory"}}"#,
         NextModel,
     ),
-    Row(
+    ClassifyCase(
         Some(429),
         r#"{"error":{"message":"Resource exhausted","status":"RESOURCE_EXHAUSTED","details":[{"violations":[{"quotaId":"GenerateRequestsPerDayPerProject"}]}]}}"#,
         NextModel,
     ),
-    Row(
+    ClassifyCase(
         Some(404),
         r#"{"error":"model 'llama9' not found, try pulling it first"}"#,
         NextModel,
     ),
     // Overflows in the words of other servers.
-    Row(
+    ClassifyCase(
         Some(400),
         r#"{"message":"Requested tokens (5000) exceed context window of 2048"}"#,
         ShrinkContext,
     ),
-    Row(
+    ClassifyCase(
         Some(400),
         r#"{"object":"error","message":"Prompt contains 34987 tokens, too large for model with 32768 maximum context length"}"#,
         ShrinkContext,
     ),
-    Row(
+    ClassifyCase(
         Some(400),
         r#"{"error":{"message":"Invalid request: Your request exceeded model token limit: 8192"}}"#,
         ShrinkContext,
     ),
-    Row(
+    ClassifyCase(
         Some(413),
         r#"{"error":{"code":"tokens_limit_reached","message":"Request body too large. Max size: 8000 tokens."}}"#,
         ShrinkContext,
     ),
-    Row(
+    ClassifyCase(
         Some(500),
         r#"{"error":"the input length exceeds the context length"}"#,
         ShrinkContext,
     ),
     // Limits of the answer are not overflows of the conversation.
-    Row(
+    ClassifyCase(
         Some(400),
         r#"{"error":{"message":"max_tokens is too large: 100000. This model supports at most 16384 completion tokens"}}"#,
         GiveUp,
     ),
-    Row(None, r#"{"error":{"message":"something"}}"#, Retry),
+    ClassifyCase(None, r#"{"error":{"message":"something"}}"#, Retry),
 ];
 
 #[test]
 fn errors_are_classified_by_what_to_do() {
-    for &Row(status, body, action) in ROWS {
-        let error = classify(status, None, body.as_bytes(), Wire::ChatCompletions);
+    for &ClassifyCase(status, body, action) in ROWS {
+        let error = classify(status, None, body.as_bytes(), WireFormat::ChatCompletions);
         assert_eq!(error.action, action, "{status:?} {body} → {error:?}");
         assert!(!error.message.contains(['<', '\n']), "{error}");
     }
@@ -200,10 +200,15 @@ fn the_phrases_of_the_original_mean_an_overflow() {
     ] {
         let body = serde_json::json!({"error": {"message": text}}).to_string();
         for status in [Some(400), None] {
-            let error = classify(status, None, body.as_bytes(), Wire::ChatCompletions);
+            let error = classify(status, None, body.as_bytes(), WireFormat::ChatCompletions);
             assert_eq!(error.action, ShrinkContext, "{status:?} {text}");
         }
-        let error = classify(Some(401), None, body.as_bytes(), Wire::ChatCompletions);
+        let error = classify(
+            Some(401),
+            None,
+            body.as_bytes(),
+            WireFormat::ChatCompletions,
+        );
         assert_eq!(
             error.action, Reauthenticate,
             "the status comes first: {text}"
@@ -214,7 +219,13 @@ fn the_phrases_of_the_original_mean_an_overflow() {
 #[test]
 fn the_message_is_the_one_that_helps() {
     let show = |status, body: &str| {
-        classify(Some(status), None, body.as_bytes(), Wire::ChatCompletions).to_string()
+        classify(
+            Some(status),
+            None,
+            body.as_bytes(),
+            WireFormat::ChatCompletions,
+        )
+        .to_string()
     };
     assert_eq!(
         show(
@@ -243,17 +254,17 @@ fn the_message_is_the_one_that_helps() {
 #[test]
 fn waiting_times_come_from_the_header_then_the_body() {
     let body = br#"{"error":{"message":"Please try again in 3s","code":"rate_limit_exceeded"}}"#;
-    let wait = |header| classify(Some(429), header, body, Wire::ChatCompletions).retry_after;
+    let wait = |header| classify(Some(429), header, body, WireFormat::ChatCompletions).retry_after;
     assert_eq!(
         wait(Some(Duration::from_secs(9))),
         Some(Duration::from_secs(9))
     );
     assert_eq!(wait(None), Some(Duration::from_secs(3)));
     let google = br#"{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","message":"x","details":[{"retryDelay":"25s"}]}}"#;
-    let error = classify(Some(429), None, google, Wire::GenerateContent);
+    let error = classify(Some(429), None, google, WireFormat::GenerateContent);
     assert_eq!(
         (error.action, error.retry_after),
-        (Action::Retry, Some(Duration::from_secs(25)))
+        (RecoveryAction::Retry, Some(Duration::from_secs(25)))
     );
 }
 
@@ -271,7 +282,7 @@ fn bodies_of_any_size_and_depth_are_survived() {
         b"null",
         b"\"\"",
     ] {
-        let error = classify(Some(500), None, body, Wire::ChatCompletions);
+        let error = classify(Some(500), None, body, WireFormat::ChatCompletions);
         assert!(error.message.chars().count() <= 500);
     }
 }

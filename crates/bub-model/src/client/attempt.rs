@@ -7,37 +7,37 @@ use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderNa
 use reqwest::{Response, Url};
 use tokio::time::{Instant, timeout};
 
-use super::body::Body;
+use super::body::ResponseBody;
 use super::retry_after::retry_after;
 use super::transport::unreachable;
 use super::{CallOptions, Inner};
 use crate::classify::classify;
-use crate::error::{Action, ErrorKind, ModelError};
-use crate::{ChatRequest, Endpoint, HttpRequest, ModelEvent, StreamDecoder, Wire};
+use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
+use crate::{ChatRequest, Endpoint, HttpRequest, ModelEvent, StreamDecoder, WireFormat};
 
 /// Of an error body no more than this is read: what it says stands at its beginning.
-const ERROR_BODY_LIMIT: usize = 64 * 1024;
+const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
 /// How long the rest of an error body is waited for.
-const TAIL_TIMEOUT: Duration = Duration::from_secs(5);
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a finished answer is waited for to free its connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// After the finish reason only usage and an end mark follow; a server that holds them back is not waited for.
-const AFTER_FINISH: Duration = Duration::from_secs(5);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Comments and pings show that somebody is there, not that an answer will come: they are borne for this many idle
 /// timeouts. Routers send them while a request waits in a queue, for minutes at busy times.
-const KEPT_ALIVE: u32 = 5;
+const KEEP_ALIVE_IDLE_FACTOR: u32 = 5;
 
 /// An answer that is being read.
 pub(crate) struct Attempt {
-    body: Body,
+    body: ResponseBody,
     decoder: StreamDecoder,
     decoded: Vec<ModelEvent>,
     /// The silence that is borne now.
-    patience: Duration,
+    wait_timeout: Duration,
     /// The silence that is borne after the first event.
     idle_timeout: Duration,
     /// The silence that is borne after the finish reason.
@@ -48,7 +48,7 @@ pub(crate) struct Attempt {
 
 /// What reading brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum ReadStatus {
     More,
     Done,
 }
@@ -67,10 +67,10 @@ impl Attempt {
         let client = inner.http.client(&url).await?;
         let proxy = inner.http.options().proxies.host_for(&url);
         let sending = client.post(url).headers(headers).body(encoded.body).send();
-        let patience = options.patience(request);
+        let wait_timeout = options.first_event_timeout(request);
         let started = Instant::now();
-        let response = match timeout(patience, sending).await {
-            Err(_) => return Err(silent(patience)),
+        let response = match timeout(wait_timeout, sending).await {
+            Err(_) => return Err(idle_timeout_error(wait_timeout)),
             Ok(Err(error)) => {
                 return Err(unreachable(
                     &error,
@@ -84,15 +84,15 @@ impl Attempt {
             return Err(refused(response, endpoint).await);
         }
         Ok(Self {
-            body: Body::new(response)?,
+            body: ResponseBody::new(response)?,
             decoder: endpoint.wire.decoder(&endpoint.quirks),
             decoded: Vec::new(),
-            patience,
+            wait_timeout,
             idle_timeout: options.idle_timeout,
             after_finish: match endpoint.wire {
                 // Without an end mark the reason may stand in every event of the stream.
-                Wire::GenerateContent => options.idle_timeout,
-                _ => AFTER_FINISH,
+                WireFormat::GenerateContent => options.idle_timeout,
+                _ => FINISH_TIMEOUT,
             },
             waited: started.elapsed(),
         })
@@ -102,55 +102,57 @@ impl Attempt {
     pub(crate) async fn read(
         &mut self,
         events: &mut VecDeque<ModelEvent>,
-    ) -> Result<Progress, ModelError> {
+    ) -> Result<ReadStatus, ModelError> {
         let result = self.read_chunk().await;
         if !self.decoded.is_empty() {
             self.waited = Duration::ZERO;
-            self.patience = self.idle_timeout;
+            self.wait_timeout = self.idle_timeout;
         }
         events.extend(self.decoded.drain(..));
         result
     }
 
-    async fn read_chunk(&mut self) -> Result<Progress, ModelError> {
+    async fn read_chunk(&mut self) -> Result<ReadStatus, ModelError> {
         let finished = self.decoder.has_finish();
-        let kept_alive = self.patience.saturating_mul(KEPT_ALIVE);
-        let patience = self.patience.min(kept_alive.saturating_sub(self.waited));
-        let patience = if finished {
-            self.after_finish.min(patience)
+        let kept_alive = self.wait_timeout.saturating_mul(KEEP_ALIVE_IDLE_FACTOR);
+        let wait_timeout = self
+            .wait_timeout
+            .min(kept_alive.saturating_sub(self.waited));
+        let wait_timeout = if finished {
+            self.after_finish.min(wait_timeout)
         } else {
-            patience
+            wait_timeout
         };
         let started = Instant::now();
-        let read = timeout(patience, self.body.chunk()).await;
+        let read = timeout(wait_timeout, self.body.chunk()).await;
         self.waited += started.elapsed();
         match read {
             Ok(Ok(Some(chunk))) => {
                 self.decoder.push(&chunk, &mut self.decoded)?;
                 Ok(if self.decoder.is_done() {
-                    Progress::Done
+                    ReadStatus::Done
                 } else {
-                    Progress::More
+                    ReadStatus::More
                 })
             }
             Ok(Ok(None)) => self.end(),
             // The answer is whole, whatever became of the connection.
             Err(_) | Ok(Err(_)) if finished => self.end(),
             Ok(Err(error)) => Err(error),
-            Err(_) if self.waited >= kept_alive => Err(kept_waiting(kept_alive)),
-            Err(_) => Err(silent(self.patience)),
+            Err(_) if self.waited >= kept_alive => Err(keep_alive_timeout_error(kept_alive)),
+            Err(_) => Err(idle_timeout_error(self.wait_timeout)),
         }
     }
 
-    fn end(&mut self) -> Result<Progress, ModelError> {
+    fn end(&mut self) -> Result<ReadStatus, ModelError> {
         self.decoder.finish(&mut self.decoded)?;
-        Ok(Progress::Done)
+        Ok(ReadStatus::Done)
     }
 
     /// Reads what follows the end mark, because only a connection that was read to its end is used again.
     pub(crate) async fn close(mut self) {
         let rest = async {
-            let mut budget = ERROR_BODY_LIMIT;
+            let mut budget = MAX_ERROR_BODY_BYTES;
             while let Ok(Some(chunk)) = self.body.chunk().await {
                 match budget.checked_sub(chunk.len()) {
                     Some(left) => budget = left,
@@ -165,8 +167,8 @@ impl Attempt {
 fn url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelError> {
     Url::parse(&format!("{}{}", endpoint.base_url, request.path)).map_err(|_| {
         ModelError::new(
-            ErrorKind::Setup,
-            Action::GiveUp,
+            ModelErrorKind::Setup,
+            RecoveryAction::GiveUp,
             "the address of the provider is no URL",
         )
     })
@@ -198,7 +200,11 @@ fn headers(
     for (name, value) in own.chain(given) {
         let bad = || {
             let message = format!("the header `{name}` has characters that no header may have");
-            ModelError::new(ErrorKind::Setup, Action::Reauthenticate, message)
+            ModelError::new(
+                ModelErrorKind::Setup,
+                RecoveryAction::Reauthenticate,
+                message,
+            )
         };
         let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
         let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
@@ -213,14 +219,14 @@ fn headers(
 async fn refused(response: Response, endpoint: &Endpoint) -> ModelError {
     let status = response.status().as_u16();
     let wait = retry_after(response.headers());
-    let body = read_limited(response, ERROR_BODY_LIMIT, TAIL_TIMEOUT).await;
+    let body = read_limited(response, MAX_ERROR_BODY_BYTES, ERROR_BODY_TIMEOUT).await;
     classify(Some(status), wait, &body, endpoint.wire)
 }
 
 /// The beginning of a body, as far as it comes in time.
 pub(super) async fn read_limited(response: Response, limit: usize, time: Duration) -> Vec<u8> {
     let mut body = Vec::new();
-    let Ok(mut packed) = Body::new(response) else {
+    let Ok(mut packed) = ResponseBody::new(response) else {
         return body;
     };
     let reading = async {
@@ -236,17 +242,17 @@ pub(super) async fn read_limited(response: Response, limit: usize, time: Duratio
     body
 }
 
-fn silent(patience: Duration) -> ModelError {
-    let seconds = patience.as_secs_f64().ceil();
+fn idle_timeout_error(wait_timeout: Duration) -> ModelError {
+    let seconds = wait_timeout.as_secs_f64().ceil();
     let message =
         format!("nothing came from the server for {seconds} s (`model_idle_timeout_seconds`)");
-    ModelError::new(ErrorKind::Timeout, Action::Retry, message)
+    ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message)
 }
 
-fn kept_waiting(patience: Duration) -> ModelError {
+fn keep_alive_timeout_error(wait_timeout: Duration) -> ModelError {
     let message = format!(
         "the server keeps the connection alive and has said nothing for {} s",
-        patience.as_secs()
+        wait_timeout.as_secs()
     );
-    ModelError::new(ErrorKind::Timeout, Action::Retry, message)
+    ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message)
 }

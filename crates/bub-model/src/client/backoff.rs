@@ -10,7 +10,7 @@ pub struct Backoff {
     /// The longest wait of our own.
     pub most: Duration,
     /// The longest wait that a server may ask for; a server that asks for more is not tried again.
-    pub patience: Duration,
+    pub wait_timeout: Duration,
 }
 
 impl Default for Backoff {
@@ -18,7 +18,7 @@ impl Default for Backoff {
         Self {
             first: Duration::from_millis(500),
             most: Duration::from_secs(30),
-            patience: Duration::from_mins(1),
+            wait_timeout: Duration::from_mins(1),
         }
     }
 }
@@ -35,7 +35,7 @@ impl Backoff {
         if let Some(asked) = asked.filter(|asked| !asked.is_zero()) {
             // Never earlier than asked, and not with everybody else who was told the same.
             let late = (asked / 10).min(Duration::from_secs(1)).mul_f64(share);
-            return (asked <= self.patience).then(|| asked + late);
+            return (asked <= self.wait_timeout).then(|| asked + late);
         }
         let doubled = self
             .first

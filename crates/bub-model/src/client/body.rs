@@ -8,27 +8,27 @@ use reqwest::Response;
 use reqwest::header::CONTENT_ENCODING;
 
 use super::transport::broken;
-use crate::error::{Action, ErrorKind, ModelError};
+use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 
 /// Packed bytes that are unpacked at a time: they become at most a thousand times as many, and the limits of
 /// whoever reads them are checked after each.
-const BITE: usize = 4096;
+const DECOMPRESS_CHUNK_BYTES: usize = 4096;
 
 /// The body of an answer, chunk by chunk.
-pub struct Body {
+pub struct ResponseBody {
     response: Response,
-    packing: Packing,
+    packing: ContentDecoder,
     /// Packed bytes that have come and are not unpacked yet.
     packed: Bytes,
 }
 
-enum Packing {
+enum ContentDecoder {
     None,
     Gzip(GzDecoder<Vec<u8>>),
     Deflate(ZlibDecoder<Vec<u8>>),
 }
 
-impl Body {
+impl ResponseBody {
     /// The body of an answer; an error if it is packed in a way that is not known.
     pub fn new(response: Response) -> Result<Self, ModelError> {
         let encoding = response
@@ -41,16 +41,16 @@ impl Body {
             .to_ascii_lowercase()
             .as_str()
         {
-            "" | "identity" => Packing::None,
-            "gzip" | "x-gzip" => Packing::Gzip(GzDecoder::new(Vec::new())),
-            "deflate" => Packing::Deflate(ZlibDecoder::new(Vec::new())),
+            "" | "identity" => ContentDecoder::None,
+            "gzip" | "x-gzip" => ContentDecoder::Gzip(GzDecoder::new(Vec::new())),
+            "deflate" => ContentDecoder::Deflate(ZlibDecoder::new(Vec::new())),
             other => {
                 let message = format!(
                     "the answer is compressed as `{other}`, which was not asked for: a proxy in between must not do that"
                 );
                 return Err(ModelError::new(
-                    ErrorKind::Malformed,
-                    Action::NextModel,
+                    ModelErrorKind::Malformed,
+                    RecoveryAction::NextModel,
                     message,
                 ));
             }
@@ -70,7 +70,7 @@ impl Body {
                 .chunk()
                 .await
                 .map_err(|error| broken(&error))?;
-            let (Some(came), packed) = (came, !matches!(self.packing, Packing::None)) else {
+            let (Some(came), packed) = (came, !matches!(self.packing, ContentDecoder::None)) else {
                 return Ok(None);
             };
             if !packed {
@@ -78,12 +78,14 @@ impl Body {
             }
             self.packed = came;
         }
-        let bite = self.packed.split_to(BITE.min(self.packed.len()));
+        let bite = self
+            .packed
+            .split_to(DECOMPRESS_CHUNK_BYTES.min(self.packed.len()));
         self.packing.unpack(bite).map(|bytes| Some(bytes.into()))
     }
 }
 
-impl Packing {
+impl ContentDecoder {
     fn unpack(&mut self, mut bite: Bytes) -> Result<Vec<u8>, ModelError> {
         let mut step = |bytes: &[u8]| match self {
             Self::None => Ok(0),

@@ -7,22 +7,22 @@ use std::time::Duration;
 use bub_settings::Redactor;
 use tokio::time::Instant;
 
-use super::advice::advise;
-use super::attempt::{Attempt, Progress};
+use super::attempt::{Attempt, ReadStatus};
+use super::hints::add_hints;
 use super::transport::cancelled;
 use super::{CallOptions, Inner};
-use crate::error::{Action, ErrorKind, ModelError};
-use crate::fallback::{Candidates, named};
+use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
+use crate::fallback::{Candidates, with_model_name};
 use crate::{ChatRequest, Endpoint, ModelEvent, ModelId, Retry};
 
 /// A server that asks for more time than this loses its turn, when another one is there to ask.
-const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(10);
+const MAX_RETRY_WAIT_WITH_FALLBACK: Duration = Duration::from_secs(10);
 
 /// How often a model is asked that says nothing: each try takes the whole of the idle timeout, or ends the same way.
-const TRIES_IN_SILENCE: u32 = 2;
+const MAX_SILENT_ATTEMPTS: u32 = 2;
 
 /// A call: candidates, tries, and what was handed out.
-pub(crate) struct Call {
+pub(crate) struct ModelCall {
     inner: Arc<Inner>,
     candidates: Candidates,
     request: ChatRequest,
@@ -31,7 +31,7 @@ pub(crate) struct Call {
     options: CallOptions,
     answering: Arc<Mutex<Option<ModelId>>>,
     /// The candidate whose turn it is.
-    turn: Option<Turn>,
+    turn: Option<CandidateState>,
     /// Its answer, once it has begun.
     attempt: Option<Attempt>,
     pending: VecDeque<ModelEvent>,
@@ -49,14 +49,14 @@ pub(crate) struct Call {
     done: bool,
 }
 
-struct Turn {
+struct CandidateState {
     endpoint: Endpoint,
     tries: u32,
     renewed: bool,
     deadline: Option<Instant>,
 }
 
-impl Call {
+impl ModelCall {
     pub(crate) fn new(
         inner: Arc<Inner>,
         candidates: Candidates,
@@ -128,8 +128,8 @@ impl Call {
                 return None;
             }
             match self.step().await {
-                Ok(Progress::More) => {}
-                Ok(Progress::Done) => self.done = true,
+                Ok(ReadStatus::More) => {}
+                Ok(ReadStatus::Done) => self.done = true,
                 // What came before it is handed out first: whether the call may be repeated does not depend on
                 // how the network cut it.
                 Err(error) => self.failed = Some(error),
@@ -138,38 +138,38 @@ impl Call {
     }
 
     /// Takes the call one step further, within the time of the candidate.
-    async fn step(&mut self) -> Result<Progress, ModelError> {
+    async fn step(&mut self) -> Result<ReadStatus, ModelError> {
         if let Some(until) = self.resume {
             tokio::time::sleep_until(until).await;
             self.resume = None;
         }
         if self.turn.is_none() {
-            self.begin_turn().await?;
+            self.start_candidate().await?;
         }
         let deadline = self.turn.as_ref().and_then(|turn| turn.deadline);
         let Some(deadline) = deadline else {
-            return self.work().await;
+            return self.poll_attempt().await;
         };
-        tokio::time::timeout_at(deadline, self.work())
+        tokio::time::timeout_at(deadline, self.poll_attempt())
             .await
             .unwrap_or_else(|_| {
                 let seconds = self.options.timeout.unwrap_or_default().as_secs_f64();
                 let message =
                     format!("the call took longer than {seconds} s (`model_timeout_seconds`)");
                 Err(ModelError::new(
-                    ErrorKind::Timeout,
-                    Action::NextModel,
+                    ModelErrorKind::Timeout,
+                    RecoveryAction::NextModel,
                     message,
                 ))
             })
     }
 
-    async fn work(&mut self) -> Result<Progress, ModelError> {
+    async fn poll_attempt(&mut self) -> Result<ReadStatus, ModelError> {
         if let Some(attempt) = &mut self.attempt {
             return attempt.read(&mut self.pending).await;
         }
         let Some(turn) = &mut self.turn else {
-            return Ok(Progress::Done);
+            return Ok(ReadStatus::Done);
         };
         turn.tries += 1;
         tracing::debug!(model = %turn.endpoint.id, attempt = turn.tries, "model.call");
@@ -177,14 +177,14 @@ impl Call {
         let attempt =
             Attempt::open(&self.inner, &turn.endpoint, &self.request, &self.options).await?;
         self.attempt = Some(attempt);
-        Ok(Progress::More)
+        Ok(ReadStatus::More)
     }
 
-    async fn begin_turn(&mut self) -> Result<(), ModelError> {
+    async fn start_candidate(&mut self) -> Result<(), ModelError> {
         let none = || {
             Err(ModelError::new(
-                ErrorKind::Setup,
-                Action::GiveUp,
+                ModelErrorKind::Setup,
+                RecoveryAction::GiveUp,
                 "there is no model to call",
             ))
         };
@@ -195,7 +195,7 @@ impl Call {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(endpoint.id.clone());
         let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout);
-        self.turn = Some(Turn {
+        self.turn = Some(CandidateState {
             endpoint,
             tries: 0,
             renewed: false,
@@ -207,17 +207,17 @@ impl Call {
     /// Decides what follows an error: another try, another model, or the end.
     async fn recover(&mut self, error: ModelError) -> Result<(), ModelError> {
         self.attempt = None;
-        let error = self.cleaned(error);
+        let error = self.redacted_error(error);
         if self.emitted && !self.options.restartable {
             return Err(error);
         }
         if std::mem::take(&mut self.emitted) {
             self.pending.push_back(ModelEvent::Restart);
         }
-        if error.action == Action::Reauthenticate && self.renew().await {
+        if error.action == RecoveryAction::Reauthenticate && self.renew().await {
             return Ok(());
         }
-        if let Some((attempt, wait)) = self.another_try(&error) {
+        if let Some((attempt, wait)) = self.next_retry(&error) {
             tracing::warn!(
                 "model.retry: {error}; try {attempt} in {:.1} s",
                 wait.as_secs_f64()
@@ -231,9 +231,9 @@ impl Call {
             }));
             return Ok(());
         }
-        let error = self.tried(error);
+        let error = self.with_attempt_count(error);
         self.turn = None;
-        if error.action == Action::ShrinkContext {
+        if error.action == RecoveryAction::ShrinkContext {
             // The caller can do something about this one, so it comes before what happened to others.
             self.failures.insert(0, error);
             return Err(self.first_failure());
@@ -254,9 +254,9 @@ impl Call {
     }
 
     /// The error with how often it was tried, where that was more than once, and the wait that was asked for.
-    fn tried(&self, mut error: ModelError) -> ModelError {
+    fn with_attempt_count(&self, mut error: ModelError) -> ModelError {
         let tries = self.turn.as_ref().map_or(0, |turn| turn.tries);
-        if error.action != Action::Retry {
+        if error.action != RecoveryAction::Retry {
             return error;
         }
         if tries > 1 {
@@ -273,18 +273,20 @@ impl Call {
     }
 
     /// The number of the try that the same model gets, and the wait before it.
-    fn another_try(&self, error: &ModelError) -> Option<(u32, Duration)> {
+    fn next_retry(&self, error: &ModelError) -> Option<(u32, Duration)> {
         let turn = self.turn.as_ref()?;
         let most = match error.kind {
-            ErrorKind::Timeout | ErrorKind::Empty => self.options.attempts.min(TRIES_IN_SILENCE),
+            ModelErrorKind::Timeout | ModelErrorKind::Empty => {
+                self.options.attempts.min(MAX_SILENT_ATTEMPTS)
+            }
             _ => self.options.attempts,
         };
-        if error.action != Action::Retry || turn.tries >= most {
+        if error.action != RecoveryAction::Retry || turn.tries >= most {
             return None;
         }
         let mut backoff = self.options.backoff;
         if self.candidates.more() {
-            backoff.patience = backoff.patience.min(PATIENCE_WITH_OTHERS);
+            backoff.wait_timeout = backoff.wait_timeout.min(MAX_RETRY_WAIT_WITH_FALLBACK);
         }
         let wait = backoff.wait(turn.tries, error.retry_after)?;
         let in_time = turn
@@ -315,10 +317,10 @@ impl Call {
     }
 
     /// The error with the model's name and without anything secret.
-    fn cleaned(&self, error: ModelError) -> ModelError {
+    fn redacted_error(&self, error: ModelError) -> ModelError {
         let error = error.redacted(&self.inner.redactor);
         let Some(turn) = &self.turn else { return error };
-        let error = advise(error, &turn.endpoint);
+        let error = add_hints(error, &turn.endpoint);
         // The settings have registered their keys, but an endpoint may come from elsewhere. Not every header is
         // a secret, so they are masked in this error only.
         let own = Redactor::new();
@@ -328,7 +330,7 @@ impl Call {
                 own.register(&token.into());
             }
         }
-        named(error.redacted(&own), &turn.endpoint.id)
+        with_model_name(error.redacted(&own), &turn.endpoint.id)
     }
 
     /// The first error, with what became of the other candidates.

@@ -2,11 +2,11 @@
 
 use bub_settings::Secret;
 
-use crate::{BaseUrl, Endpoint, ModelId, Quirks, Wire};
+use crate::{BaseUrl, Endpoint, ModelId, Quirks, WireFormat};
 
 impl Endpoint {
     /// A model at an address, called without a key.
-    pub fn new(id: ModelId, wire: Wire, base_url: BaseUrl) -> Self {
+    pub fn new(id: ModelId, wire: WireFormat, base_url: BaseUrl) -> Self {
         let (quirks, headers) = (Quirks::default(), Vec::new());
         Self {
             id,

@@ -8,13 +8,16 @@ use tokio::time::timeout;
 
 use super::attempt::read_limited;
 use super::{ModelClient, innermost};
-use crate::fetch::{Answer, Ask, Fetch, FetchError};
+use crate::fetch::{Fetch, FetchError, FetchRequest, FetchResponse};
 
 /// Tokens and lists of models are small.
-const ANSWER_LIMIT: usize = 1024 * 1024;
+const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
 
 impl Fetch for ModelClient {
-    fn fetch<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Answer, FetchError>> {
+    fn fetch<'a>(
+        &'a self,
+        ask: FetchRequest<'a>,
+    ) -> BoxFuture<'a, Result<FetchResponse, FetchError>> {
         async move {
             let url =
                 Url::parse(ask.url).map_err(|_| FetchError("the address is no URL".to_owned()))?;
@@ -34,9 +37,9 @@ impl Fetch for ModelClient {
             let exchange = async {
                 let response = request.send().await.map_err(|error| self.failure(&error))?;
                 let status = response.status().as_u16();
-                Ok(Answer {
+                Ok(FetchResponse {
                     status,
-                    body: read_limited(response, ANSWER_LIMIT, ask.timeout).await,
+                    body: read_limited(response, MAX_RESPONSE_BYTES, ask.timeout).await,
                 })
             };
             timeout(ask.timeout, exchange)

@@ -32,11 +32,16 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 /// More seconds than can be counted are a very long time, not none.
 fn duration(seconds: f64) -> Option<Duration> {
-    Duration::try_from_secs_f64(if seconds > FOREVER { FOREVER } else { seconds }).ok()
+    Duration::try_from_secs_f64(if seconds > MAX_RETRY_AFTER_SECONDS {
+        MAX_RETRY_AFTER_SECONDS
+    } else {
+        seconds
+    })
+    .ok()
 }
 
 /// A year, in seconds.
-const FOREVER: f64 = 365.0 * 24.0 * 3600.0;
+const MAX_RETRY_AFTER_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
 fn date(text: &str) -> Option<Timestamp> {
     DateTimeParser::new().parse_timestamp(text).ok()

@@ -3,30 +3,34 @@
 use std::error::Error as StdError;
 use std::io;
 
-use crate::error::{Action, ErrorKind, ModelError};
+use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 
 /// A call that never got an answer. `server` is the address without anything secret, `proxy` the host of the proxy
 /// on the way to it.
 pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&str>) -> ModelError {
-    let failed = |action, message: String| ModelError::new(ErrorKind::Transport, action, message);
+    let failed =
+        |action, message: String| ModelError::new(ModelErrorKind::Transport, action, message);
     let way = proxy
         .map(|proxy| format!(" through the proxy {proxy}"))
         .unwrap_or_default();
     if error.is_timeout() {
         let message = format!("no connection to {server}{way} in time");
-        return ModelError::new(ErrorKind::Timeout, Action::Retry, message);
+        return ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message);
     }
     if let Some(tls) = find::<rustls::Error>(error) {
         return failed(
-            Action::NextModel,
-            format!("no secure connection to {server}{way}: {}", in_words(tls)),
+            RecoveryAction::NextModel,
+            format!(
+                "no secure connection to {server}{way}: {}",
+                tls_error_text(tls)
+            ),
         );
     }
-    if saying(error, "dns error").is_some() {
+    if cause_starting_with(error, "dns error").is_some() {
         let (host, action) = match proxy {
-            Some(proxy) => (format!("the proxy {proxy}"), Action::NextModel),
+            Some(proxy) => (format!("the proxy {proxy}"), RecoveryAction::NextModel),
             // A resolver that is down comes back; a name that does not exist is asked for in vain a few times.
-            None => (server.to_owned(), Action::Retry),
+            None => (server.to_owned(), RecoveryAction::Retry),
         };
         return failed(
             action,
@@ -44,13 +48,14 @@ pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&s
             Some(proxy) => format!("the proxy {proxy} refuses the connection: is it running?"),
             None => format!("nothing answers at {server}: is the server running?"),
         };
-        return failed(Action::NextModel, message);
+        return failed(RecoveryAction::NextModel, message);
     }
-    if let Some(refusal) = saying(error, "tunnel error: ").or_else(|| saying(error, "SOCKS error"))
+    if let Some(refusal) = cause_starting_with(error, "tunnel error: ")
+        .or_else(|| cause_starting_with(error, "SOCKS error"))
     {
         let proxy = proxy.unwrap_or("in between");
         return failed(
-            Action::NextModel,
+            RecoveryAction::NextModel,
             format!("the proxy {proxy} opens no way to {server}: {refusal}"),
         );
     }
@@ -59,7 +64,7 @@ pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&s
             "the request to {server} cannot be made: {}",
             innermost(error)
         );
-        return failed(Action::GiveUp, message);
+        return failed(RecoveryAction::GiveUp, message);
     }
     let what = if error.is_connect() {
         "no connection to"
@@ -67,13 +72,13 @@ pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&s
         "no answer from"
     };
     failed(
-        Action::Retry,
+        RecoveryAction::Retry,
         format!("{what} {server}{way}: {}", innermost(error)),
     )
 }
 
 /// A certificate that is not trusted is the usual trouble behind a company's proxy.
-fn in_words(error: &rustls::Error) -> String {
+fn tls_error_text(error: &rustls::Error) -> String {
     use rustls::CertificateError::{
         Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidForName,
         NotValidForNameContext, NotValidYet, NotValidYetContext, Revoked, UnknownIssuer,
@@ -117,8 +122,8 @@ pub(super) fn broken(error: &reqwest::Error) -> ModelError {
 /// The call was cancelled by its owner.
 pub(crate) fn cancelled() -> ModelError {
     ModelError::new(
-        ErrorKind::Cancelled,
-        Action::GiveUp,
+        ModelErrorKind::Cancelled,
+        RecoveryAction::GiveUp,
         "the call was cancelled",
     )
 }
@@ -133,7 +138,7 @@ pub(crate) fn innermost(error: &dyn StdError) -> String {
 }
 
 /// What the first cause says that begins like this. The library does not export the types of these.
-fn saying(error: &dyn StdError, start: &str) -> Option<String> {
+fn cause_starting_with(error: &dyn StdError, start: &str) -> Option<String> {
     let causes = std::iter::successors(Some(error), |&error| error.source());
     causes
         .map(ToString::to_string)

@@ -11,22 +11,22 @@ use bub_settings::{Redactor, Secret};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::exchange::Granted;
-use super::{LoginProblem, jwt};
-use crate::fetch::Answer;
+use super::token::TokenGrant;
+use super::{TokenError, jwt};
+use crate::fetch::FetchResponse;
 
 /// How long a token lives when nobody says.
-const LIFETIME: i64 = 3600;
+const DEFAULT_TOKEN_TTL_SECONDS: i64 = 3600;
 
 /// More than any login has; keeps a wrong file from filling the memory.
-const LARGEST: u64 = 1024 * 1024;
+const MAX_AUTH_FILE_BYTES: u64 = 1024 * 1024;
 
 /// How often another process is asked whether it is done.
-const LOCK_POLL: Duration = Duration::from_millis(50);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The tokens of a login.
 #[derive(Clone, Debug)]
-pub struct Tokens {
+pub struct OAuthTokens {
     /// What is sent.
     pub access_token: Secret,
     /// What new tokens are got with.
@@ -37,7 +37,7 @@ pub struct Tokens {
     pub account_id: Option<String>,
 }
 
-impl Tokens {
+impl OAuthTokens {
     pub(super) fn register(&self, redactor: &Redactor) {
         redactor.register(&self.access_token);
         self.refresh_token
@@ -68,12 +68,12 @@ impl AuthFile {
     }
 
     /// The tokens in the file; `None` without a file or without tokens in it.
-    pub(super) fn read(&self, now: i64) -> Result<Option<Tokens>, String> {
+    pub(super) fn read(&self, now: i64) -> Result<Option<OAuthTokens>, String> {
         Ok(self.document()?.and_then(|document| tokens(&document, now)))
     }
 
     /// Puts granted tokens into the file. Everything else in it stays.
-    pub(super) fn store(&self, granted: &Granted, now: i64) -> Result<(), String> {
+    pub(super) fn store(&self, granted: &TokenGrant, now: i64) -> Result<(), String> {
         let text = self
             .text()
             .map_err(|error| self.problem("cannot be read", &error))?;
@@ -96,32 +96,32 @@ impl AuthFile {
     }
 
     /// Waits until no other process changes the login. Never blocks the thread.
-    pub(super) async fn lock(&self, patience: Duration) -> Result<Lock, LoginProblem> {
+    pub(super) async fn lock(&self, wait_timeout: Duration) -> Result<Lock, TokenError> {
         let open = || {
             self.make_directory()?;
-            check_regular(&self.beside("lock"))?;
+            check_regular(&self.sibling_path("lock"))?;
             OpenOptions::new()
                 .create(true)
                 .truncate(false)
                 .write(true)
                 .mode(0o600)
-                .open(self.beside("lock"))
+                .open(self.sibling_path("lock"))
         };
         let file = open().map_err(|error| self.problem("cannot be locked", &error))?;
         let wait = async {
             loop {
                 match file.try_lock() {
                     Ok(()) => return Ok(()),
-                    Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_POLL).await,
+                    Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_POLL_INTERVAL).await,
                     Err(TryLockError::Error(error)) => {
-                        return Err(LoginProblem::from(self.problem("cannot be locked", &error)));
+                        return Err(TokenError::from(self.problem("cannot be locked", &error)));
                     }
                 }
             }
         };
-        let waited = tokio::time::timeout(patience, wait).await;
+        let waited = tokio::time::timeout(wait_timeout, wait).await;
         let locked = || format!("{} is locked by another process", self.path.display());
-        waited.map_err(|_| LoginProblem::temporary(locked()))??;
+        waited.map_err(|_| TokenError::temporary(locked()))??;
         Ok(Lock { _file: file })
     }
 
@@ -167,8 +167,8 @@ impl AuthFile {
             file => file?,
         };
         let mut text = Vec::new();
-        file.take(LARGEST + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > LARGEST {
+        file.take(MAX_AUTH_FILE_BYTES + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_AUTH_FILE_BYTES {
             return Err(io::Error::other("larger than 1 MiB"));
         }
         Ok(Some(text))
@@ -207,7 +207,7 @@ impl AuthFile {
             .create(directory)
     }
 
-    fn beside(&self, suffix: &str) -> PathBuf {
+    fn sibling_path(&self, suffix: &str) -> PathBuf {
         self.path.with_extension(format!("json.{suffix}"))
     }
 
@@ -225,7 +225,7 @@ fn check_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-fn tokens(document: &Map<String, Value>, now: i64) -> Option<Tokens> {
+fn tokens(document: &Map<String, Value>, now: i64) -> Option<OAuthTokens> {
     let tokens = document.get("tokens")?.as_object()?;
     let text = |name: &str| tokens.get(name)?.as_str().filter(|text| !text.is_empty());
     let access_token = text("access_token")?;
@@ -233,39 +233,45 @@ fn tokens(document: &Map<String, Value>, now: i64) -> Option<Tokens> {
         document
             .get("last_refresh")
             .and_then(time)
-            .map(|time| time.saturating_add(LIFETIME))
+            .map(|time| time.saturating_add(DEFAULT_TOKEN_TTL_SECONDS))
     };
     let expires_at = tokens
         .get("expires_at")
         .and_then(time)
         .or_else(|| jwt::expiry(access_token));
     let account = text("account_id").map(str::to_owned);
-    Some(Tokens {
+    Some(OAuthTokens {
         access_token: Secret::from(access_token),
         refresh_token: text("refresh_token").map(Secret::from),
-        expires_at: expires_at.or_else(refreshed).unwrap_or(now + LIFETIME),
+        expires_at: expires_at
+            .or_else(refreshed)
+            .unwrap_or(now + DEFAULT_TOKEN_TTL_SECONDS),
         account_id: account.or_else(|| jwt::account_id(access_token)),
     })
 }
 
 /// The tokens in such a file, or in the one that is made of such an answer. For those who try any bytes.
 #[doc(hidden)]
-pub fn read_login(status: Option<u16>, body: &[u8], now: i64) -> Result<Option<Tokens>, String> {
+pub fn read_login(
+    status: Option<u16>,
+    body: &[u8],
+    now: i64,
+) -> Result<Option<OAuthTokens>, String> {
     let Some(status) = status else {
         return Ok(serde_json::from_slice(body)
             .ok()
             .and_then(|document| tokens(&document, now)));
     };
-    let answer = Answer {
+    let answer = FetchResponse {
         status,
         body: body.to_vec(),
     };
-    let granted = super::exchange::granted(&answer).map_err(|problem| problem.text)?;
+    let granted = super::token::granted(&answer).map_err(|problem| problem.text)?;
     let kept = Value::Object(merged(Map::new(), &granted, now));
     Ok(tokens(&Map::from_iter([("tokens".to_owned(), kept)]), now))
 }
 
-fn merged(mut tokens: Map<String, Value>, granted: &Granted, now: i64) -> Map<String, Value> {
+fn merged(mut tokens: Map<String, Value>, granted: &TokenGrant, now: i64) -> Map<String, Value> {
     let access_token = granted.access_token.expose();
     tokens.insert("access_token".into(), json!(access_token));
     // A server that does not rotate refresh tokens sends none: the old one stays.
@@ -283,7 +289,7 @@ fn merged(mut tokens: Map<String, Value>, granted: &Granted, now: i64) -> Map<St
         .map(|seconds| now.saturating_add(seconds));
     let expires_at = lifetime
         .or_else(|| jwt::expiry(access_token))
-        .unwrap_or(now + LIFETIME);
+        .unwrap_or(now + DEFAULT_TOKEN_TTL_SECONDS);
     tokens.insert("expires_at".into(), json!(date(expires_at)));
     if let Some(account) = granted.account_id() {
         tokens.insert("account_id".into(), json!(account));

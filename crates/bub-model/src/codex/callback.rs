@@ -9,12 +9,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::{LoginError, pasted};
+use super::{LoginError, redirect};
 
 /// The path the sign-in page redirects to.
-pub(super) const PATH: &str = "/auth/callback";
+pub(super) const CALLBACK_PATH: &str = "/auth/callback";
 
-const LARGEST_REQUEST: usize = 16 * 1024;
+const MAX_REQUEST_BYTES: usize = 16 * 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Listens on this computer only.
@@ -93,18 +93,18 @@ async fn serve(mut stream: TcpStream, state: Arc<str>) -> Option<Result<String, 
         .flatten()
 }
 
-type Reply = (
+type CallbackResponse = (
     &'static str,
     &'static str,
     Option<Result<String, LoginError>>,
 );
 
-fn answer(target: &str, state: &str) -> Reply {
+fn answer(target: &str, state: &str) -> CallbackResponse {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    if path != PATH {
+    if path != CALLBACK_PATH {
         return ("404 Not Found", "There is nothing here.", None);
     }
-    match pasted::query_code(query, state) {
+    match redirect::query_code(query, state) {
         Ok(code) => (
             "200 OK",
             "Signed in. You can close this page and return to the terminal.",
@@ -134,7 +134,7 @@ async fn read_target(stream: &mut TcpStream) -> Option<String> {
             .ok()
             .filter(|count| *count > 0)?;
         head.extend_from_slice(chunk.get(..count)?);
-        if head.len() > LARGEST_REQUEST {
+        if head.len() > MAX_REQUEST_BYTES {
             return None;
         }
     }

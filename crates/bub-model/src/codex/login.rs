@@ -8,7 +8,7 @@ use form_urlencoded::Serializer;
 
 use super::callback::{self, Listener};
 use super::pkce::Pkce;
-use super::{Codex, LOCK_TIMEOUT, LoginProblem, Shared, exchange, now, pasted};
+use super::{CodexAuth, CodexAuthInner, LOCK_TIMEOUT, TokenError, now, redirect, token};
 
 /// Why a login did not come about.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +46,12 @@ pub enum LoginError {
     Unwritable(String),
     /// The code could not be exchanged, or the tokens not be kept.
     #[error("{}{}", .0.text, if .0.is_temporary { "; try again in a while" } else { "" })]
-    Failed(LoginProblem),
+    Failed(TokenError),
 }
 
 /// A login that came about.
 #[derive(Debug, Clone)]
-pub struct LoggedIn {
+pub struct LoginOutcome {
     /// The account, if the token names it.
     pub account_id: Option<String>,
     /// The file that holds the login.
@@ -59,16 +59,16 @@ pub struct LoggedIn {
 }
 
 /// One attempt to log in.
-pub struct Login<'a> {
-    codex: &'a Shared,
+pub struct LoginFlow<'a> {
+    codex: &'a CodexAuthInner,
     pkce: Pkce,
     redirect: String,
     listener: Option<Listener>,
 }
 
-impl<'a> Login<'a> {
+impl<'a> LoginFlow<'a> {
     /// An attempt whose code a browser on this computer brings back.
-    pub async fn with_listener(codex: &'a Codex) -> Result<Self, LoginError> {
+    pub async fn with_listener(codex: &'a CodexAuth) -> Result<Self, LoginError> {
         let port = codex.endpoints().callback_port;
         let taken = |source| LoginError::Port { port, source };
         let listener = Listener::bind(port).await.map_err(taken)?;
@@ -77,11 +77,15 @@ impl<'a> Login<'a> {
     }
 
     /// An attempt whose code the user pastes.
-    pub fn manual(codex: &'a Codex) -> Result<Self, LoginError> {
+    pub fn manual(codex: &'a CodexAuth) -> Result<Self, LoginError> {
         Self::new(codex, codex.endpoints().callback_port, None)
     }
 
-    fn new(codex: &'a Codex, port: u16, listener: Option<Listener>) -> Result<Self, LoginError> {
+    fn new(
+        codex: &'a CodexAuth,
+        port: u16,
+        listener: Option<Listener>,
+    ) -> Result<Self, LoginError> {
         let pkce = Pkce::new().map_err(|problem| LoginError::Failed(problem.into()))?;
         let codex = &*codex.shared;
         codex
@@ -89,7 +93,7 @@ impl<'a> Login<'a> {
             .check_writable()
             .map_err(LoginError::Unwritable)?;
         codex.redactor.register(&pkce.verifier);
-        let redirect = format!("http://localhost:{port}{}", callback::PATH);
+        let redirect = format!("http://localhost:{port}{}", callback::CALLBACK_PATH);
         Ok(Self {
             codex,
             pkce,
@@ -103,7 +107,7 @@ impl<'a> Login<'a> {
         let mut query = Serializer::new(String::new());
         query.extend_pairs([
             ("response_type", "code"),
-            ("client_id", exchange::CLIENT_ID),
+            ("client_id", token::CLIENT_ID),
             ("redirect_uri", &self.redirect),
             ("scope", "openid profile email offline_access"),
             ("code_challenge", &self.pkce.challenge),
@@ -117,28 +121,28 @@ impl<'a> Login<'a> {
     }
 
     /// Waits until the browser brings the code, and finishes the login.
-    pub async fn wait(mut self, patience: Duration) -> Result<LoggedIn, LoginError> {
+    pub async fn wait(mut self, wait_timeout: Duration) -> Result<LoginOutcome, LoginError> {
         let listener = self.listener.take().ok_or(LoginError::NoCode)?;
-        let waited = tokio::time::timeout(patience, listener.code(&self.pkce.state)).await;
-        let code = waited.map_err(|_| LoginError::TimedOut(patience.as_secs()))??;
+        let waited = tokio::time::timeout(wait_timeout, listener.code(&self.pkce.state)).await;
+        let code = waited.map_err(|_| LoginError::TimedOut(wait_timeout.as_secs()))??;
         self.finish(&code).await
     }
 
     /// Finishes the login with what the user pasted: an address, a query string or a bare code.
-    pub async fn pasted(self, text: &str) -> Result<LoggedIn, LoginError> {
-        let code = pasted::code(text, &self.pkce.state)?;
+    pub async fn finish_with_pasted(self, text: &str) -> Result<LoginOutcome, LoginError> {
+        let code = redirect::code(text, &self.pkce.state)?;
         self.finish(&code).await
     }
 
-    async fn finish(&self, code: &str) -> Result<LoggedIn, LoginError> {
+    async fn finish(&self, code: &str) -> Result<LoginOutcome, LoginError> {
         let codex = self.codex;
         let (verifier, redirect) = (&self.pkce.verifier, self.redirect.as_str());
-        let grant = exchange::Grant::Code {
+        let grant = token::TokenRequest::Code {
             code,
             verifier,
             redirect,
         };
-        let granted = exchange::send(&*codex.fetch, &codex.endpoints.token, grant);
+        let granted = token::send(&*codex.fetch, &codex.endpoints.token, grant);
         let granted = granted.await.map_err(LoginError::Failed)?;
         granted.register(&codex.redactor);
         let _across_processes = codex
@@ -150,7 +154,7 @@ impl<'a> Login<'a> {
             .file
             .store(&granted, now())
             .map_err(LoginError::Unwritable)?;
-        Ok(LoggedIn {
+        Ok(LoginOutcome {
             account_id: granted.account_id(),
             file: codex.file.path().to_owned(),
         })

@@ -99,7 +99,10 @@ fn ten_megabytes_in_one_event_pass_and_the_limit_holds() {
             .unwrap();
     }
     assert_eq!(length, 10 * 1024 * 1024 - 6);
-    assert!(decoder.data.capacity() <= KEEP && decoder.partial.capacity() <= KEEP);
+    assert!(
+        decoder.data.capacity() <= RETAINED_CAPACITY
+            && decoder.partial.capacity() <= RETAINED_CAPACITY
+    );
 
     let mut small = SseDecoder::with_limit(1000);
     let result = text

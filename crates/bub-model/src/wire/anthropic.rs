@@ -4,7 +4,7 @@ mod decode;
 mod encode;
 mod usage;
 
-pub(super) use decode::Decoder;
+pub(super) use decode::MessagesDecoder;
 pub(super) use encode::encode;
 
 pub(super) const KEY_HEADER: &str = "x-api-key";

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::{ChatRequest, Quirks};
 
 /// The fields of a body, in order; setting one again replaces it.
-pub(super) struct Body<'a>(Vec<(Cow<'a, str>, Field<'a>)>);
+pub(super) struct RequestBody<'a>(Vec<(Cow<'a, str>, Field<'a>)>);
 
 /// A value of a body.
 pub(super) enum Field<'a> {
@@ -23,7 +23,7 @@ pub(super) enum Field<'a> {
     List(Vec<Cow<'a, Value>>),
 }
 
-impl<'a> Body<'a> {
+impl<'a> RequestBody<'a> {
     /// A body that begins with `completion_args`, beaten by the provider's own fields. What the provider has only as
     /// a default is beaten by them.
     pub(super) fn new(request: &'a ChatRequest, quirks: &'a Quirks) -> Self {
@@ -37,9 +37,9 @@ impl<'a> Body<'a> {
                         .chain(own)
                         .map(|(k, v)| (k.clone(), v.clone()))
                         .collect();
-                    body.put(Cow::Borrowed(key), Field::Owned(Value::Object(merged)));
+                    body.set_field(Cow::Borrowed(key), Field::Owned(Value::Object(merged)));
                 }
-                _ => body.put(Cow::Borrowed(key), Field::Borrowed(value)),
+                _ => body.set_field(Cow::Borrowed(key), Field::Borrowed(value)),
             }
         }
         body.extend(&quirks.extra_body);
@@ -48,11 +48,11 @@ impl<'a> Body<'a> {
 
     /// Sets a field.
     pub(super) fn set(&mut self, name: &'a str, field: impl Into<Field<'a>>) {
-        self.put(Cow::Borrowed(name), field.into());
+        self.set_field(Cow::Borrowed(name), field.into());
     }
 
     /// Takes a field out, so that it can be sent under another name.
-    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
+    pub(super) fn remove(&mut self, name: &str) -> Option<Value> {
         let at = self.0.iter().position(|(key, _)| key == name)?;
         match self.0.remove(at).1 {
             Field::Owned(value) => Some(value),
@@ -64,7 +64,7 @@ impl<'a> Body<'a> {
 
     /// Sets `key` inside the object `name`, keeping what else is in it.
     pub(super) fn set_in(&mut self, name: &'a str, key: &str, value: Value) {
-        let mut object = match self.take(name) {
+        let mut object = match self.remove(name) {
             Some(Value::Object(object)) => object,
             _ => Map::new(),
         };
@@ -84,11 +84,11 @@ impl<'a> Body<'a> {
 
     fn extend(&mut self, fields: &'a Map<String, Value>) {
         for (key, value) in fields {
-            self.put(Cow::Borrowed(key), Field::Borrowed(value));
+            self.set_field(Cow::Borrowed(key), Field::Borrowed(value));
         }
     }
 
-    fn put(&mut self, name: Cow<'a, str>, field: Field<'a>) {
+    fn set_field(&mut self, name: Cow<'a, str>, field: Field<'a>) {
         match self.0.iter_mut().find(|(key, _)| *key == name) {
             Some((_, old)) => *old = field,
             None => self.0.push((name, field)),
@@ -109,7 +109,7 @@ impl<'a> Field<'a> {
     }
 }
 
-impl Serialize for Body<'_> {
+impl Serialize for RequestBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (key, field) in &self.0 {

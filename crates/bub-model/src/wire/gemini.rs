@@ -4,7 +4,7 @@ mod decode;
 mod encode;
 mod partial;
 
-pub(super) use decode::Decoder;
+pub(super) use decode::GenerateContentDecoder;
 pub(super) use encode::encode;
 
 pub(super) const KEY_HEADER: &str = "x-goog-api-key";

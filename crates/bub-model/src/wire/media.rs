@@ -6,18 +6,18 @@ use serde_json::Value;
 
 /// One part of a content list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part<'a> {
+pub(super) enum ContentPart<'a> {
     /// Text.
     Text(&'a str),
     /// Bytes in base64, from a data URL or an `input_audio` part.
     Inline {
-        kind: Kind,
+        kind: PartKind,
         mime: Mime<'a>,
         data: &'a str,
         name: Option<&'a str>,
     },
     /// Something the server fetches itself.
-    Remote { kind: Kind, url: &'a str },
+    Remote { kind: PartKind, url: &'a str },
     /// A file the provider already has.
     Uploaded(&'a str),
     /// A part of a type nobody here knows.
@@ -26,14 +26,14 @@ pub(super) enum Part<'a> {
 
 /// What a part shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PartKind {
     Image,
     Audio,
     Video,
     File,
 }
 
-impl Kind {
+impl PartKind {
     /// The word for it.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -65,15 +65,15 @@ impl Mime<'_> {
 
 /// The parts of a message's content, whatever its shape. Empty text is left out: several servers
 /// refuse it.
-pub(super) fn parts(content: Option<&Value>) -> Vec<Part<'_>> {
+pub(super) fn parts(content: Option<&Value>) -> Vec<ContentPart<'_>> {
     let parts: Vec<_> = match content {
-        Some(Value::String(text)) => vec![Part::Text(text)],
+        Some(Value::String(text)) => vec![ContentPart::Text(text)],
         Some(Value::Array(parts)) => parts.iter().map(part).collect(),
         _ => Vec::new(),
     };
     parts
         .into_iter()
-        .filter(|part| *part != Part::Text(""))
+        .filter(|part| *part != ContentPart::Text(""))
         .collect()
 }
 
@@ -92,19 +92,20 @@ pub(super) fn data_url(url: &str) -> Option<(&str, &str)> {
     ))
 }
 
-fn part(part: &Value) -> Part<'_> {
+fn part(part: &Value) -> ContentPart<'_> {
     let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
     let known = match kind {
-        "text" | "input_text" | "output_text" => {
-            part.get("text").and_then(Value::as_str).map(Part::Text)
-        }
-        "image_url" => url_of(part, "image_url").map(|url| located(Kind::Image, url, None)),
-        "video_url" => url_of(part, "video_url").map(|url| located(Kind::Video, url, None)),
+        "text" | "input_text" | "output_text" => part
+            .get("text")
+            .and_then(Value::as_str)
+            .map(ContentPart::Text),
+        "image_url" => url_of(part, "image_url").map(|url| located(PartKind::Image, url, None)),
+        "video_url" => url_of(part, "video_url").map(|url| located(PartKind::Video, url, None)),
         "input_audio" => part.get("input_audio").and_then(audio),
         "file" => part.get("file").and_then(file),
-        _ => part.as_str().map(Part::Text),
+        _ => part.as_str().map(ContentPart::Text),
     };
-    known.unwrap_or(Part::Unknown(kind))
+    known.unwrap_or(ContentPart::Unknown(kind))
 }
 
 /// `{"image_url": {"url": …}}`, or the short form `{"image_url": …}`.
@@ -113,40 +114,40 @@ fn url_of<'a>(part: &'a Value, key: &str) -> Option<&'a str> {
     place.as_str().or_else(|| place.get("url")?.as_str())
 }
 
-fn located<'a>(kind: Kind, url: &'a str, name: Option<&'a str>) -> Part<'a> {
+fn located<'a>(kind: PartKind, url: &'a str, name: Option<&'a str>) -> ContentPart<'a> {
     match data_url(url) {
-        Some((mime, data)) => Part::Inline {
+        Some((mime, data)) => ContentPart::Inline {
             kind,
             mime: Mime::Full(mime),
             data,
             name,
         },
-        None => Part::Remote { kind, url },
+        None => ContentPart::Remote { kind, url },
     }
 }
 
-fn audio(audio: &Value) -> Option<Part<'_>> {
+fn audio(audio: &Value) -> Option<ContentPart<'_>> {
     let data = audio.get("data")?.as_str()?;
     let format = audio.get("format").and_then(Value::as_str).unwrap_or("wav");
-    Some(Part::Inline {
-        kind: Kind::Audio,
+    Some(ContentPart::Inline {
+        kind: PartKind::Audio,
         mime: Mime::AudioFormat(format),
         data,
         name: None,
     })
 }
 
-fn file(file: &Value) -> Option<Part<'_>> {
+fn file(file: &Value) -> Option<ContentPart<'_>> {
     let text = |key: &str| file.get(key).and_then(Value::as_str);
     if let Some(id) = text("file_id") {
-        return Some(Part::Uploaded(id));
+        return Some(ContentPart::Uploaded(id));
     }
     let url = text("file_data").or_else(|| text("file_url"))?;
     let kind = match data_url(url) {
-        Some((mime, _)) if mime.starts_with("image/") => Kind::Image,
-        Some((mime, _)) if mime.starts_with("audio/") => Kind::Audio,
-        Some((mime, _)) if mime.starts_with("video/") => Kind::Video,
-        _ => Kind::File,
+        Some((mime, _)) if mime.starts_with("image/") => PartKind::Image,
+        Some((mime, _)) if mime.starts_with("audio/") => PartKind::Audio,
+        Some((mime, _)) if mime.starts_with("video/") => PartKind::Video,
+        _ => PartKind::File,
     };
     Some(located(kind, url, text("filename")))
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 /// The fixed line put in front of a conversation that must not open with an assistant message.
-pub(super) const OPENING: &str = "(The conversation so far follows.)";
+pub(super) const OPENING_LINE: &str = "(The conversation so far follows.)";
 
 /// The role of a message.
 pub(super) fn role(message: &Value) -> &str {
@@ -65,7 +65,7 @@ pub(super) struct CallParts<'a> {
 
 impl<'a> CallParts<'a> {
     /// Reads a call in chat-completions shape.
-    pub(super) fn of(call: &'a Value) -> Self {
+    pub(super) fn from_value(call: &'a Value) -> Self {
         let text = |value: Option<&'a Value>| value.and_then(Value::as_str).unwrap_or_default();
         let function = call.get("function").unwrap_or(&Value::Null);
         Self {
@@ -99,7 +99,7 @@ impl<'a> CallParts<'a> {
     }
 
     /// Whether the arguments can be sent as they are.
-    pub(super) fn is_sound(&self) -> bool {
+    pub(super) fn has_valid_arguments(&self) -> bool {
         self.arguments.as_str().is_some_and(is_object)
     }
 }

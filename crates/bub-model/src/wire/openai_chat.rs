@@ -4,7 +4,7 @@ mod calls;
 mod decode;
 mod encode;
 
-pub(super) use decode::Decoder;
+pub(super) use decode::ChatCompletionsDecoder;
 pub(super) use encode::encode;
 
 pub(super) const NAME: &str = "openai-chat";

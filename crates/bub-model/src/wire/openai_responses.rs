@@ -4,7 +4,7 @@ mod decode;
 mod encode;
 mod items;
 
-pub(super) use decode::Decoder;
+pub(super) use decode::ResponsesDecoder;
 pub(super) use encode::encode;
 
 pub(super) const NAME: &str = "openai-responses";

@@ -134,8 +134,8 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Vec::with_capacity(FIELDS);
-        while let Some(Key(key)) = map.next_key()? {
+        let mut fields = Vec::with_capacity(FIELD_CAPACITY);
+        while let Some(RawKey(key)) = map.next_key()? {
             fields.push((key, map.next_value()?));
         }
         Ok(RawObject(fields))
@@ -143,7 +143,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
 }
 
 /// More fields than most frames have.
-const FIELDS: usize = 12;
+const FIELD_CAPACITY: usize = 12;
 
 /// An item of a list, if it is an object.
 struct MaybeObject<'a>(Option<RawObject<'a>>);
@@ -200,24 +200,24 @@ impl<'de> Visitor<'de> for ItemVisitor {
 }
 
 /// A key, borrowed when possible: `Cow` alone always copies.
-struct Key<'a>(Cow<'a, str>);
+struct RawKey<'a>(Cow<'a, str>);
 
-impl<'de> Deserialize<'de> for Key<'de> {
+impl<'de> Deserialize<'de> for RawKey<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct KeyVisitor;
         impl<'de> Visitor<'de> for KeyVisitor {
-            type Value = Key<'de>;
+            type Value = RawKey<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a key")
             }
 
             fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
-                Ok(Key(Cow::Borrowed(key)))
+                Ok(RawKey(Cow::Borrowed(key)))
             }
 
             fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-                Ok(Key(Cow::Owned(key.to_owned())))
+                Ok(RawKey(Cow::Owned(key.to_owned())))
             }
         }
         deserializer.deserialize_str(KeyVisitor)

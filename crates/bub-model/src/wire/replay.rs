@@ -1,6 +1,6 @@
 //! What a provider wants back, and where in the answer it stood.
 //!
-//! Signed thinking is only accepted in its old place between text and tool calls. A [`Layout`] notes
+//! Signed thinking is only accepted in its old place between text and tool calls. A [`BlockOrder`] notes
 //! the order in which an answer came: kept blocks in full, text and calls only as references, so that
 //! a tape does not store them twice. [`pieces`] puts an assistant message back into that order.
 
@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 /// Notes the order of an answer while it is decoded.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Layout {
+pub(super) struct BlockOrder {
     steps: Vec<Value>,
     worth_keeping: bool,
 }
 
-impl Layout {
+impl BlockOrder {
     /// `length` bytes of text came; a mark is something the provider attached to them.
     pub(super) fn text(&mut self, length: usize, mark: Option<Value>) {
         if mark.is_none()
@@ -79,7 +79,7 @@ fn kept(block: Value) -> Value {
 
 /// A part of an assistant message, in the order in which the model produced it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Piece<'a> {
+pub(super) enum ReplayPiece<'a> {
     /// Some of the text, with what the provider attached to it.
     Text(&'a str, Option<&'a Value>),
     /// Content that is not a string: a list of parts.
@@ -92,7 +92,7 @@ pub(super) enum Piece<'a> {
 
 /// The pieces of an assistant message. State of another format is ignored; state that no longer fits
 /// the message (a hook may have changed it) gives its kept blocks first and the rest after them.
-pub(super) fn pieces<'a>(message: &'a Value, name: &str) -> Vec<Piece<'a>> {
+pub(super) fn pieces<'a>(message: &'a Value, name: &str) -> Vec<ReplayPiece<'a>> {
     let steps = message
         .get("provider_state")
         .and_then(|state| state.get(name)?.as_array())
@@ -110,7 +110,7 @@ pub(super) fn tool_calls(message: &Value) -> &[Value] {
         .unwrap_or_default()
 }
 
-fn in_old_order<'a>(message: &'a Value, steps: &'a [Value]) -> Option<Vec<Piece<'a>>> {
+fn in_old_order<'a>(message: &'a Value, steps: &'a [Value]) -> Option<Vec<ReplayPiece<'a>>> {
     let mut rest = message
         .get("content")
         .map_or(Some(""), |content| match content {
@@ -122,34 +122,34 @@ fn in_old_order<'a>(message: &'a Value, steps: &'a [Value]) -> Option<Vec<Piece<
     for step in steps {
         let mark = step.get("mark");
         if let Some(block) = step.get("keep") {
-            pieces.push(Piece::Kept(block));
+            pieces.push(ReplayPiece::Kept(block));
         } else if step.get("call").is_some() {
-            pieces.push(Piece::Call(calls.next()?, mark));
+            pieces.push(ReplayPiece::Call(calls.next()?, mark));
         } else {
             let length = usize::try_from(step.get("text")?.as_u64()?).ok()?;
             let (text, after) = rest.split_at_checked(length)?;
             rest = after;
-            pieces.push(Piece::Text(text, mark));
+            pieces.push(ReplayPiece::Text(text, mark));
         }
     }
     (!steps.is_empty() && rest.is_empty() && calls.next().is_none()).then_some(pieces)
 }
 
-fn in_usual_order<'a>(message: &'a Value, steps: &'a [Value]) -> Vec<Piece<'a>> {
+fn in_usual_order<'a>(message: &'a Value, steps: &'a [Value]) -> Vec<ReplayPiece<'a>> {
     let mut pieces: Vec<_> = steps
         .iter()
         .filter_map(|step| step.get("keep"))
-        .map(Piece::Kept)
+        .map(ReplayPiece::Kept)
         .collect();
     match message.get("content") {
-        Some(Value::String(text)) => pieces.push(Piece::Text(text, None)),
-        Some(content @ Value::Array(_)) => pieces.push(Piece::Parts(content)),
+        Some(Value::String(text)) => pieces.push(ReplayPiece::Text(text, None)),
+        Some(content @ Value::Array(_)) => pieces.push(ReplayPiece::Parts(content)),
         _ => {}
     }
     pieces.extend(
         tool_calls(message)
             .iter()
-            .map(|call| Piece::Call(call, None)),
+            .map(|call| ReplayPiece::Call(call, None)),
     );
     pieces
 }

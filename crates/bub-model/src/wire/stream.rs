@@ -1,10 +1,10 @@
 //! From bytes of an answer to events, for any wire format.
 
-use super::{Wire, surrogates::mended};
+use super::{WireFormat, surrogates::replace_lone_surrogates};
 use crate::classify::classify;
-use crate::error::{ErrorKind, ModelError, looks_like_html};
-use crate::sse::{EVENT_LIMIT, SseDecoder, SseError, SseEvent};
-use crate::{Action, ModelEvent};
+use crate::error::{ModelError, ModelErrorKind, looks_like_html};
+use crate::sse::{MAX_EVENT_BYTES, SseDecoder, SseError, SseEvent};
+use crate::{ModelEvent, RecoveryAction};
 
 /// Decodes the frames of one answer in one wire format.
 ///
@@ -17,7 +17,7 @@ pub(super) trait FrameDecoder: Send {
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
-    ) -> Result<Flow, ModelError>;
+    ) -> Result<DecodeStatus, ModelError>;
 
     /// `[DONE]` came. Most formats have a better end mark and need not know.
     fn end_mark(&mut self) {}
@@ -34,7 +34,7 @@ pub(super) trait FrameDecoder: Send {
 
 /// Whether more frames are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
+pub(super) enum DecodeStatus {
     More,
     Done,
 }
@@ -49,7 +49,7 @@ pub(super) enum Flow {
 /// by its first byte and decoded all the same.
 pub struct StreamDecoder {
     frames: Box<dyn FrameDecoder>,
-    mode: Mode,
+    mode: DecodeMode,
     received: usize,
     /// Whether an event was seen.
     any: bool,
@@ -58,13 +58,13 @@ pub struct StreamDecoder {
 }
 
 /// So much of an answer in plain words is kept.
-const WORDS: usize = 500;
+const MAX_ERROR_TEXT_BYTES: usize = 500;
 
 /// Bytes of one answer beyond which a server is out of its mind: many times the longest
 /// answer any model gives.
-const STREAM_LIMIT: usize = 256 * 1024 * 1024;
+const MAX_STREAM_BYTES: usize = 256 * 1024 * 1024;
 
-enum Mode {
+enum DecodeMode {
     /// Nothing but white space so far.
     Start,
     Events(SseDecoder),
@@ -76,7 +76,7 @@ impl StreamDecoder {
     pub(super) fn new(frames: Box<dyn FrameDecoder>) -> Self {
         Self {
             frames,
-            mode: Mode::Start,
+            mode: DecodeMode::Start,
             received: 0,
             any: false,
             words: Vec::new(),
@@ -86,39 +86,40 @@ impl StreamDecoder {
     /// Takes a chunk in and appends what it means to `out`, also when it ends in an error.
     pub fn push(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         self.received = self.received.saturating_add(chunk.len());
-        let result = if self.received > STREAM_LIMIT {
+        let result = if self.received > MAX_STREAM_BYTES {
             Err(ModelError::too_large("the stream does not end"))
         } else {
-            self.take(chunk, out)
+            self.feed_chunk(chunk, out)
         };
         if result.is_err() {
-            self.mode = Mode::Over;
+            self.mode = DecodeMode::Over;
         }
         result
     }
 
     /// The connection has ended.
     pub fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        match std::mem::replace(&mut self.mode, Mode::Over) {
-            Mode::Over => Ok(()),
-            Mode::Start => Err(empty()),
-            Mode::Whole(body) => {
-                self.frames.body(text(&mended(&body))?, out)?;
+        match std::mem::replace(&mut self.mode, DecodeMode::Over) {
+            DecodeMode::Over => Ok(()),
+            DecodeMode::Start => Err(empty()),
+            DecodeMode::Whole(body) => {
+                self.frames
+                    .body(text(&replace_lone_surrogates(&body))?, out)?;
                 self.frames.end(out)
             }
-            Mode::Events(mut sse) => {
+            DecodeMode::Events(mut sse) => {
                 let frames = &mut self.frames;
-                let mut flow = Flow::More;
+                let mut flow = DecodeStatus::More;
                 let last = sse.finish(|event| {
                     self.any = true;
                     step(frames.as_mut(), &event, &mut flow, out)
                 });
                 match last {
-                    Ok(()) if flow == Flow::Done => Ok(()),
+                    Ok(()) if flow == DecodeStatus::Done => Ok(()),
                     // The last frame was cut: that is the end of the connection, not bad JSON.
-                    Err(error) if error.kind == ErrorKind::Malformed => Err(ModelError::truncated(
-                        "the stream was cut in the middle of an event",
-                    )),
+                    Err(error) if error.kind == ModelErrorKind::Malformed => Err(
+                        ModelError::truncated("the stream was cut in the middle of an event"),
+                    ),
                     Err(error) => Err(error),
                     Ok(()) => self.frames.end(out).map_err(|error| {
                         if self.any {
@@ -134,7 +135,7 @@ impl StreamDecoder {
 
     /// Whether the format's end mark, or an error, was seen: no need to wait for more bytes.
     pub fn is_done(&self) -> bool {
-        matches!(self.mode, Mode::Over)
+        matches!(self.mode, DecodeMode::Over)
     }
 
     /// Whether the answer has given its finish reason; only usage or an end mark may follow, and a
@@ -143,21 +144,21 @@ impl StreamDecoder {
         self.is_done() || self.frames.has_finish()
     }
 
-    fn take(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn feed_chunk(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         match &mut self.mode {
-            Mode::Over => Ok(()),
-            Mode::Start => {
+            DecodeMode::Over => Ok(()),
+            DecodeMode::Start => {
                 let Some(chunk) = skip_space(chunk) else {
                     return Ok(());
                 };
                 self.mode = match chunk.first() {
-                    Some(b'{' | b'[' | b'"' | b'<') => Mode::Whole(Vec::new()),
-                    _ => Mode::Events(SseDecoder::new()),
+                    Some(b'{' | b'[' | b'"' | b'<') => DecodeMode::Whole(Vec::new()),
+                    _ => DecodeMode::Events(SseDecoder::new()),
                 };
-                self.take(chunk, out)
+                self.feed_chunk(chunk, out)
             }
-            Mode::Whole(body) => {
-                if body.len() + chunk.len() > EVENT_LIMIT {
+            DecodeMode::Whole(body) => {
+                if body.len() + chunk.len() > MAX_EVENT_BYTES {
                     return Err(ModelError::too_large(
                         "the answer is too long for one JSON body",
                     ));
@@ -165,18 +166,20 @@ impl StreamDecoder {
                 body.extend_from_slice(chunk);
                 Ok(())
             }
-            Mode::Events(sse) => {
+            DecodeMode::Events(sse) => {
                 let frames = &mut self.frames;
-                let mut flow = Flow::More;
-                let room = WORDS.saturating_sub(self.words.len()).min(chunk.len());
+                let mut flow = DecodeStatus::More;
+                let room = MAX_ERROR_TEXT_BYTES
+                    .saturating_sub(self.words.len())
+                    .min(chunk.len());
                 self.words
                     .extend_from_slice(chunk.get(..room).unwrap_or_default());
                 sse.push(chunk, |event| {
                     self.any = true;
                     step(frames.as_mut(), &event, &mut flow, out)
                 })?;
-                if flow == Flow::Done {
-                    self.mode = Mode::Over;
+                if flow == DecodeStatus::Done {
+                    self.mode = DecodeMode::Over;
                 }
                 Ok(())
             }
@@ -188,17 +191,17 @@ impl StreamDecoder {
 fn step(
     frames: &mut dyn FrameDecoder,
     event: &SseEvent<'_>,
-    flow: &mut Flow,
+    flow: &mut DecodeStatus,
     out: &mut Vec<ModelEvent>,
 ) -> Result<(), ModelError> {
-    if *flow == Flow::Done {
+    if *flow == DecodeStatus::Done {
         return Ok(());
     }
     *flow = if event.data.trim_ascii() == b"[DONE]" {
         frames.end_mark();
-        Flow::Done
+        DecodeStatus::Done
     } else {
-        let data = mended(event.data);
+        let data = replace_lone_surrogates(event.data);
         let event = SseEvent {
             data: &data,
             ..*event
@@ -207,7 +210,7 @@ fn step(
             .frame(&event, out)
             .map_err(|error| explained(error, &event))?
     };
-    if *flow == Flow::Done {
+    if *flow == DecodeStatus::Done {
         frames.end(out)
     } else {
         Ok(())
@@ -216,9 +219,9 @@ fn step(
 
 /// An error event need not be JSON to be the error it names.
 fn explained(error: ModelError, event: &SseEvent<'_>) -> ModelError {
-    let spoken = event.event == b"error" && error.kind == ErrorKind::Malformed;
+    let spoken = event.event == b"error" && error.kind == ModelErrorKind::Malformed;
     if spoken {
-        classify(None, None, event.data, Wire::ChatCompletions)
+        classify(None, None, event.data, WireFormat::ChatCompletions)
     } else {
         error
     }
@@ -276,6 +279,10 @@ fn skip_space(chunk: &[u8]) -> Option<&[u8]> {
 
 impl From<SseError> for ModelError {
     fn from(error: SseError) -> Self {
-        Self::new(ErrorKind::TooLarge, Action::NextModel, error.to_string())
+        Self::new(
+            ModelErrorKind::TooLarge,
+            RecoveryAction::NextModel,
+            error.to_string(),
+        )
     }
 }

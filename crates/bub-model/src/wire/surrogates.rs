@@ -6,19 +6,19 @@
 use std::borrow::Cow;
 
 /// The JSON text with a replacement character for each half that stands alone.
-pub(super) fn mended(json: &[u8]) -> Cow<'_, [u8]> {
+pub(super) fn replace_lone_surrogates(json: &[u8]) -> Cow<'_, [u8]> {
     let mut mended = Cow::Borrowed(json);
     let mut at = 0;
     while let Some(found) = json.get(at..).and_then(|rest| memchr::memchr(b'\\', rest)) {
         let slash = at + found;
         at = slash
-            + match (unit(json, slash), unit(json, slash + ESCAPE)) {
-                (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 2 * ESCAPE,
+            + match (unit(json, slash), unit(json, slash + ESCAPE_BYTES)) {
+                (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 2 * ESCAPE_BYTES,
                 (Some(0xd800..=0xdfff), _) => {
-                    if let Some(half) = mended.to_mut().get_mut(slash..slash + ESCAPE) {
+                    if let Some(half) = mended.to_mut().get_mut(slash..slash + ESCAPE_BYTES) {
                         half.copy_from_slice(br"\ufffd");
                     }
-                    ESCAPE
+                    ESCAPE_BYTES
                 }
                 // Of any other escape the second character may be a backslash.
                 _ => 2,
@@ -28,10 +28,10 @@ pub(super) fn mended(json: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// The length of `\uXXXX`.
-const ESCAPE: usize = 6;
+const ESCAPE_BYTES: usize = 6;
 
 /// The UTF-16 unit that is escaped here, if one is.
 fn unit(json: &[u8], at: usize) -> Option<u16> {
-    let digits = json.get(at..at + ESCAPE)?.strip_prefix(br"\u")?;
+    let digits = json.get(at..at + ESCAPE_BYTES)?.strip_prefix(br"\u")?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }

@@ -1,15 +1,15 @@
 //! Calls that succeed, and what they send.
 
-use bub_model::fetch::{Ask, Fetch};
-use bub_model::{FinishReason, ModelEvent, Wire};
-use bub_testkit::model::{Finish, Format, ModelServer, Reply, Usage};
+use bub_model::fetch::{Fetch, FetchRequest};
+use bub_model::{FinishReason, ModelEvent, WireFormat};
+use bub_testkit::model::{Finish, Format, ModelServer, Reply, ReplyUsage};
 use serde_json::json;
 
-use crate::support::{KEY, PATIENCE, client, collect, endpoint, quick, request, whole};
+use crate::support::{KEY, TEST_TIMEOUT, client, collect, endpoint, quick, request, whole};
 
 #[tokio::test]
 async fn every_format_is_called_streamed_and_whole() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         for stream in [true, false] {
             let server = ModelServer::start();
             server.script(
@@ -18,7 +18,7 @@ async fn every_format_is_called_streamed_and_whole() {
                     .say("let me look")
                     .call("call_1", "fs_read", r#"{"path":"a"}"#)
                     .split_call("call_2", "fs_read", ["{\"path\"", ":\"b\"}"])
-                    .usage(Usage {
+                    .usage(ReplyUsage {
                         input: 100,
                         output: 20,
                         cached: 40,
@@ -52,13 +52,21 @@ async fn every_format_is_called_streamed_and_whole() {
 async fn the_request_has_the_key_where_the_format_wants_it_and_nowhere_else() {
     let places = [
         (
-            Wire::ChatCompletions,
+            WireFormat::ChatCompletions,
             "authorization",
             format!("Bearer {KEY}"),
         ),
-        (Wire::Responses, "authorization", format!("Bearer {KEY}")),
-        (Wire::Messages, "x-api-key", KEY.to_owned()),
-        (Wire::GenerateContent, "x-goog-api-key", KEY.to_owned()),
+        (
+            WireFormat::Responses,
+            "authorization",
+            format!("Bearer {KEY}"),
+        ),
+        (WireFormat::Messages, "x-api-key", KEY.to_owned()),
+        (
+            WireFormat::GenerateContent,
+            "x-goog-api-key",
+            KEY.to_owned(),
+        ),
     ];
     for (wire, header, value) in places {
         let server = ModelServer::start();
@@ -84,7 +92,7 @@ async fn the_request_has_the_key_where_the_format_wants_it_and_nowhere_else() {
 /// The connection is used again: one handshake for many calls (W-46).
 #[tokio::test]
 async fn one_connection_serves_many_calls() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
         server.otherwise(Reply::deltas(["a", "b"]));
         let client = client();
@@ -104,7 +112,7 @@ async fn one_connection_serves_many_calls() {
 
 #[tokio::test]
 async fn a_limit_or_a_filter_is_not_taken_for_a_whole_answer() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
         server
             .script(Reply::text("cut").finish(Finish::Length))
@@ -127,7 +135,7 @@ async fn a_limit_or_a_filter_is_not_taken_for_a_whole_answer() {
 async fn nothing_is_sent_before_the_stream_is_polled() {
     let server = ModelServer::start();
     let stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         quick(),
     );
@@ -140,7 +148,7 @@ async fn the_stream_ends_with_finish_and_names_its_model() {
     let server = ModelServer::start();
     server.script(Reply::text("x"));
     let mut stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         quick(),
     );
@@ -162,20 +170,20 @@ async fn small_exchanges_go_through_the_same_client() {
     let client = client();
     let url = format!("{}/v1/models", server.url());
     let list = client
-        .fetch(Ask {
+        .fetch(FetchRequest {
             url: &url,
             form: None,
-            timeout: PATIENCE,
+            timeout: TEST_TIMEOUT,
         })
         .await
         .unwrap();
     assert!(list.status == 200 && String::from_utf8_lossy(&list.body).contains("small"));
     let url = format!("{}/oauth/token", server.url());
     let token = client
-        .fetch(Ask {
+        .fetch(FetchRequest {
             url: &url,
             form: Some("a=b&c=d"),
-            timeout: PATIENCE,
+            timeout: TEST_TIMEOUT,
         })
         .await
         .unwrap();
@@ -190,10 +198,10 @@ async fn small_exchanges_go_through_the_same_client() {
     drop(server);
     assert!(
         client
-            .fetch(Ask {
+            .fetch(FetchRequest {
                 url: &url,
                 form: None,
-                timeout: PATIENCE
+                timeout: TEST_TIMEOUT
             })
             .await
             .is_err()

@@ -1,6 +1,6 @@
 //! Answers that are cut, empty, wrong or huge: a typed error, no hang, no panic, no half tool call.
 
-use bub_model::{Action, CallOptions, ErrorKind, ModelEvent, Wire};
+use bub_model::{CallOptions, ModelErrorKind, ModelEvent, RecoveryAction, WireFormat};
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::json;
 
@@ -20,7 +20,7 @@ fn calling() -> Reply {
 /// A stream cut in the middle, by FIN, by RST and by a proper end of the body, at every event.
 #[tokio::test]
 async fn a_stream_cut_anywhere_is_never_a_whole_answer() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         for cut in [Reply::cut_after, Reply::reset_after, Reply::end_after] {
             for events in 0..=4 {
                 let server = ModelServer::start();
@@ -29,9 +29,12 @@ async fn a_stream_cut_anywhere_is_never_a_whole_answer() {
                     collect(client().stream(endpoint(&server, wire), request(true), once())).await;
                 // The last format has no end mark and gives calls whole: cut after its finish it is whole.
                 if let Some(error) = error {
-                    assert_eq!(error.action, Action::Retry, "{wire:?} {error:?}");
+                    assert_eq!(error.action, RecoveryAction::Retry, "{wire:?} {error:?}");
                     assert!(
-                        matches!(error.kind, ErrorKind::Truncated | ErrorKind::Transport),
+                        matches!(
+                            error.kind,
+                            ModelErrorKind::Truncated | ModelErrorKind::Transport
+                        ),
                         "{error:?}"
                     );
                     assert!(!error.message.is_empty());
@@ -52,7 +55,7 @@ async fn a_stream_cut_anywhere_is_never_a_whole_answer() {
 
 #[tokio::test]
 async fn an_error_event_inside_a_200_is_the_error_it_names() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
         let overloaded = json!({"type": "overloaded_error", "code": "overloaded_error", "message": "Overloaded"});
         let overflow = json!({"code": "context_length_exceeded", "type": "invalid_request_error", "message": "too long"});
@@ -65,29 +68,40 @@ async fn an_error_event_inside_a_200_is_the_error_it_names() {
         let error = error.unwrap();
         assert_eq!(
             (error.action, error.kind, error.message.as_str()),
-            (Action::Retry, ErrorKind::Provider, "Overloaded"),
+            (
+                RecoveryAction::Retry,
+                ModelErrorKind::Provider,
+                "Overloaded"
+            ),
             "{wire:?}"
         );
         assert!(whole(events).is_err());
         let (_, error) =
             collect(client.stream(endpoint(&server, wire), request(true), once())).await;
-        assert_eq!(error.unwrap().action, Action::ShrinkContext, "{wire:?}");
+        assert_eq!(
+            error.unwrap().action,
+            RecoveryAction::ShrinkContext,
+            "{wire:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn empty_and_foreign_bodies_are_typed_errors() {
     let bodies = [
-        (Reply::empty(), ErrorKind::Truncated),
-        (Reply::raw("\r\n\r\n"), ErrorKind::Truncated),
-        (Reply::raw(": only a comment\n\n"), ErrorKind::Truncated),
-        (Reply::html(200, "Sign in"), ErrorKind::Malformed),
-        (Reply::json(&json!([])), ErrorKind::Malformed),
-        (Reply::json(&json!(null)), ErrorKind::Malformed),
-        (Reply::raw("{\"half\": "), ErrorKind::Malformed),
-        (Reply::raw(vec![0xff; 2000]), ErrorKind::Truncated),
+        (Reply::empty(), ModelErrorKind::Truncated),
+        (Reply::raw("\r\n\r\n"), ModelErrorKind::Truncated),
+        (
+            Reply::raw(": only a comment\n\n"),
+            ModelErrorKind::Truncated,
+        ),
+        (Reply::html(200, "Sign in"), ModelErrorKind::Malformed),
+        (Reply::json(&json!([])), ModelErrorKind::Malformed),
+        (Reply::json(&json!(null)), ModelErrorKind::Malformed),
+        (Reply::raw("{\"half\": "), ModelErrorKind::Malformed),
+        (Reply::raw(vec![0xff; 2000]), ModelErrorKind::Truncated),
     ];
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         for stream in [true, false] {
             for (reply, kind) in &bodies {
                 let server = ModelServer::start();
@@ -97,7 +111,10 @@ async fn empty_and_foreign_bodies_are_typed_errors() {
                         .await;
                 let error = error.unwrap_or_else(|| panic!("{wire:?} {reply:?} gave {events:?}"));
                 assert!(
-                    matches!(error.kind, ErrorKind::Truncated | ErrorKind::Malformed),
+                    matches!(
+                        error.kind,
+                        ModelErrorKind::Truncated | ModelErrorKind::Malformed
+                    ),
                     "{kind:?} {error:?}"
                 );
                 assert!(!error.message.contains(['<', '\n']), "{error}");
@@ -110,7 +127,7 @@ async fn empty_and_foreign_bodies_are_typed_errors() {
 /// A JSON array is a body of one format (its stream without SSE); elsewhere gateways wrap what they say in it.
 #[tokio::test]
 async fn a_json_array_is_an_error_or_an_answer_but_never_nothing() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
         server.script(Reply::json(&json!([{"error": {"code": 400, "message": "input token count (9) exceeds the maximum number of tokens allowed (1)", "status": "INVALID_ARGUMENT"}}])));
         let (events, error) =
@@ -118,7 +135,7 @@ async fn a_json_array_is_an_error_or_an_answer_but_never_nothing() {
         let error = error.unwrap();
         assert_eq!(
             (error.kind, error.action),
-            (ErrorKind::Provider, Action::ShrinkContext),
+            (ModelErrorKind::Provider, RecoveryAction::ShrinkContext),
             "{wire:?}"
         );
         assert!(
@@ -140,7 +157,7 @@ async fn json_where_a_stream_was_asked_for_and_a_stream_where_not_are_read() {
     let client = client();
     for (stream, expected) in [(true, "whole"), (false, "streamed")] {
         let (events, error) = collect(client.stream(
-            endpoint(&server, Wire::ChatCompletions),
+            endpoint(&server, WireFormat::ChatCompletions),
             request(stream),
             once(),
         ))
@@ -152,7 +169,7 @@ async fn json_where_a_stream_was_asked_for_and_a_stream_where_not_are_read() {
 
 #[tokio::test]
 async fn crlf_comments_and_tiny_pieces_make_no_difference() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         for bytes in [1, 7, 1000] {
             let server = ModelServer::start();
             server.script(
@@ -177,13 +194,13 @@ async fn crlf_comments_and_tiny_pieces_make_no_difference() {
 
 #[tokio::test]
 async fn garbage_between_events_is_an_error_not_an_answer() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
         server.script(Reply::text("a").garbage("{not json").say("b"));
         let (events, error) =
             collect(client().stream(endpoint(&server, wire), request(true), once())).await;
         let error = error.unwrap();
-        assert_eq!(error.kind, ErrorKind::Malformed, "{wire:?} {error:?}");
+        assert_eq!(error.kind, ModelErrorKind::Malformed, "{wire:?} {error:?}");
         assert_eq!(text(&events), "a", "{wire:?}");
         assert!(whole(events).is_err());
     }
@@ -191,7 +208,7 @@ async fn garbage_between_events_is_an_error_not_an_answer() {
 
 #[tokio::test]
 async fn invalid_utf8_is_an_error_and_never_patched_into_arguments() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
         server.script(Reply::raw(
             b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\xfe\"}}],\"type\":\"x\xff\"}\n\n"
@@ -199,7 +216,7 @@ async fn invalid_utf8_is_an_error_and_never_patched_into_arguments() {
         ));
         let (events, error) =
             collect(client().stream(endpoint(&server, wire), request(true), once())).await;
-        assert_eq!(error.unwrap().kind, ErrorKind::Malformed, "{wire:?}");
+        assert_eq!(error.unwrap().kind, ModelErrorKind::Malformed, "{wire:?}");
         assert!(events.is_empty());
     }
 }
@@ -209,9 +226,9 @@ async fn invalid_utf8_is_an_error_and_never_patched_into_arguments() {
 #[tokio::test]
 async fn a_single_event_of_ten_megabytes_is_read_and_a_larger_one_refused() {
     let megabyte = "x".repeat(1024 * 1024);
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
-        let big = if wire == Wire::ChatCompletions {
+        let big = if wire == WireFormat::ChatCompletions {
             megabyte.repeat(10)
         } else {
             megabyte.clone()
@@ -227,12 +244,12 @@ async fn a_single_event_of_ten_megabytes_is_read_and_a_larger_one_refused() {
     let large = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{big}\"}}}}]}}\n\n");
     server.script(Reply::raw(large));
     let (events, error) = collect(client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         once(),
     ))
     .await;
-    assert_eq!(error.unwrap().kind, ErrorKind::TooLarge);
+    assert_eq!(error.unwrap().kind, ModelErrorKind::TooLarge);
     assert!(text(&events).is_empty());
 }
 
@@ -245,7 +262,7 @@ async fn an_endless_error_body_is_not_read_to_its_end() {
     );
     server.script(Reply::status(400).with_json(&json!(body)));
     let (_, error) = collect(client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         once(),
     ))
@@ -258,7 +275,7 @@ async fn an_endless_error_body_is_not_read_to_its_end() {
 /// What came before an error counts, however the network cut it.
 #[tokio::test]
 async fn whether_a_call_is_repeated_does_not_depend_on_packets() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         for bytes in [1, 40, 100_000] {
             let server = ModelServer::start();
             let busy =
@@ -272,7 +289,11 @@ async fn whether_a_call_is_repeated_does_not_depend_on_packets() {
                 ("ab", 1),
                 "{wire:?} {bytes}"
             );
-            assert_eq!(error.unwrap().action, Action::Retry, "{wire:?} {bytes}");
+            assert_eq!(
+                error.unwrap().action,
+                RecoveryAction::Retry,
+                "{wire:?} {bytes}"
+            );
         }
     }
 }
@@ -285,11 +306,11 @@ async fn what_came_in_one_packet_with_an_error_is_handed_out() {
     server.script(Reply::raw(packet));
     server.otherwise(Reply::text("again"));
     let (events, error) = collect(client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         quick(),
     ))
     .await;
     assert_eq!((text(&events).as_str(), server.requests().len()), ("ab", 1));
-    assert_eq!(error.unwrap().action, Action::Retry);
+    assert_eq!(error.unwrap().action, RecoveryAction::Retry);
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use bub_model::{Action, CallOptions, ErrorKind, Wire};
+use bub_model::{CallOptions, ModelErrorKind, RecoveryAction, WireFormat};
 use bub_testkit::model::{ModelServer, Reply};
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
@@ -45,7 +45,7 @@ async fn gzip_and_deflate_are_unpacked_however_they_are_cut() {
                     .split(bytes),
             );
             let stream = client().stream(
-                endpoint(&server, Wire::ChatCompletions),
+                endpoint(&server, WireFormat::ChatCompletions),
                 request(true),
                 once(),
             );
@@ -77,12 +77,12 @@ async fn a_compressed_event_is_not_held_back() {
             .then_hold(),
     );
     let mut stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         once(),
     );
     let event = tokio::time::timeout(
-        crate::support::PATIENCE,
+        crate::support::TEST_TIMEOUT,
         futures_util::StreamExt::next(&mut stream),
     )
     .await;
@@ -106,7 +106,7 @@ async fn a_compressed_error_is_read_and_a_damaged_answer_is_one() {
     let mut errors = Vec::new();
     for _ in 0..3 {
         let stream = client().stream(
-            endpoint(&server, Wire::ChatCompletions),
+            endpoint(&server, WireFormat::ChatCompletions),
             request(true),
             once(),
         );
@@ -114,14 +114,17 @@ async fn a_compressed_error_is_read_and_a_damaged_answer_is_one() {
     }
     assert_eq!(
         (errors[0].action, errors[0].message.as_str()),
-        (Action::Retry, "slow down")
+        (RecoveryAction::Retry, "slow down")
     );
     assert!(
-        matches!(errors[1].kind, ErrorKind::Malformed | ErrorKind::Truncated),
+        matches!(
+            errors[1].kind,
+            ModelErrorKind::Malformed | ModelErrorKind::Truncated
+        ),
         "{:?}",
         errors[1]
     );
-    assert_eq!(errors[2].kind, ErrorKind::Truncated, "{:?}", errors[2]);
+    assert_eq!(errors[2].kind, ModelErrorKind::Truncated, "{:?}", errors[2]);
 }
 
 #[tokio::test]
@@ -129,14 +132,14 @@ async fn another_encoding_is_named_and_not_tried_again() {
     let server = ModelServer::start();
     server.otherwise(Reply::raw([0x8b, 0x01]).header("content-encoding", "br"));
     let stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         quick(),
     );
     let error = collect(stream).await.1.unwrap();
     assert_eq!(
         (error.kind, error.action),
-        (ErrorKind::Malformed, Action::NextModel)
+        (ModelErrorKind::Malformed, RecoveryAction::NextModel)
     );
     assert!(error.message.contains("compressed as `br`"), "{error}");
     assert_eq!(server.requests().len(), 1);
@@ -152,9 +155,12 @@ async fn a_bomb_is_refused() {
     let server = ModelServer::start();
     server.script(Reply::raw(encoder.finish().unwrap()).header("content-encoding", "gzip"));
     let stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         once(),
     );
-    assert_eq!(collect(stream).await.1.unwrap().kind, ErrorKind::TooLarge);
+    assert_eq!(
+        collect(stream).await.1.unwrap().kind,
+        ModelErrorKind::TooLarge
+    );
 }

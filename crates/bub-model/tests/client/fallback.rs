@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use bub_model::{
-    Action, CallOptions, Candidates, Endpoint, EndpointSource, ErrorKind, ModelClient, ModelError,
-    ModelEvent, ModelId, Models, Wire,
+    CallOptions, Candidates, Endpoint, EndpointSource, ModelClient, ModelError, ModelErrorKind,
+    ModelEvent, ModelId, Models, RecoveryAction, WireFormat,
 };
 use bub_settings::{Environment, Loader, Secret};
 use bub_testkit::model::{ModelServer, Reply};
@@ -23,7 +23,7 @@ struct Source {
 }
 
 impl Source {
-    fn with(pairs: &[(&str, &ModelServer, Wire)]) -> Self {
+    fn with(pairs: &[(&str, &ModelServer, WireFormat)]) -> Self {
         let endpoints = pairs
             .iter()
             .map(|(id, server, wire)| ((*id).to_owned(), named_endpoint(server, *wire, id)));
@@ -49,8 +49,8 @@ impl EndpointSource for Source {
         let found = self.endpoints.get(&id.to_string()).cloned();
         let missing = || {
             ModelError::new(
-                ErrorKind::Setup,
-                Action::Reauthenticate,
+                ModelErrorKind::Setup,
+                RecoveryAction::Reauthenticate,
                 "no API key: set X_API_KEY",
             )
         };
@@ -75,9 +75,9 @@ async fn candidates_are_tried_in_order() {
     second.otherwise(Reply::status(404));
     third.script(Reply::text("here"));
     let source = Arc::new(Source::with(&[
-        ("a:one", &first, Wire::ChatCompletions),
-        ("b:two", &second, Wire::Messages),
-        ("c:three", &third, Wire::Responses),
+        ("a:one", &first, WireFormat::ChatCompletions),
+        ("b:two", &second, WireFormat::Messages),
+        ("c:three", &third, WireFormat::Responses),
     ]));
     let stream = client().stream_first(
         source.candidates(&["a:one", "b:two", "c:three"]),
@@ -104,7 +104,11 @@ async fn candidates_are_tried_in_order() {
 async fn a_healthy_model_is_not_harmed_by_a_broken_fallback() {
     let server = ModelServer::start();
     server.script(Reply::text("fine"));
-    let source = Arc::new(Source::with(&[("a:one", &server, Wire::ChatCompletions)]));
+    let source = Arc::new(Source::with(&[(
+        "a:one",
+        &server,
+        WireFormat::ChatCompletions,
+    )]));
     let stream = client().stream_first(
         source.candidates(&["a:one", "nokey:x"]),
         request(true),
@@ -119,7 +123,11 @@ async fn a_healthy_model_is_not_harmed_by_a_broken_fallback() {
 async fn a_first_model_without_a_key_leaves_the_turn_to_the_next() {
     let server = ModelServer::start();
     server.script(Reply::text("fine"));
-    let source = Arc::new(Source::with(&[("b:two", &server, Wire::ChatCompletions)]));
+    let source = Arc::new(Source::with(&[(
+        "b:two",
+        &server,
+        WireFormat::ChatCompletions,
+    )]));
     let mut stream = client().stream_first(
         source.candidates(&["nokey:x", "b:two"]),
         request(true),
@@ -140,8 +148,8 @@ async fn the_error_names_the_first_cause_and_what_was_tried() {
     first.otherwise(Reply::status(429).message("slow down"));
     second.otherwise(Reply::html(502, "Bad Gateway"));
     let source = Arc::new(Source::with(&[
-        ("a:one", &first, Wire::ChatCompletions),
-        ("b:two", &second, Wire::ChatCompletions),
+        ("a:one", &first, WireFormat::ChatCompletions),
+        ("b:two", &second, WireFormat::ChatCompletions),
     ]));
     let stream = client().stream_first(
         source.candidates(&["a:one", "b:two", "nokey:x"]),
@@ -152,7 +160,7 @@ async fn the_error_names_the_first_cause_and_what_was_tried() {
     let error = error.unwrap();
     assert_eq!(
         (error.action, error.status, error.provider.as_deref()),
-        (Action::Retry, Some(429), Some("a:one"))
+        (RecoveryAction::Retry, Some(429), Some("a:one"))
     );
     assert_eq!(
         error.to_string(),
@@ -167,7 +175,10 @@ async fn the_error_names_the_first_cause_and_what_was_tried() {
         .collect();
     assert_eq!(
         others,
-        [(Some(502), Action::Retry), (None, Action::Reauthenticate)]
+        [
+            (Some(502), RecoveryAction::Retry),
+            (None, RecoveryAction::Reauthenticate)
+        ]
     );
 }
 
@@ -176,8 +187,8 @@ async fn an_overflow_is_reported_instead_of_sent_elsewhere() {
     let (first, second) = (ModelServer::start(), ModelServer::start());
     first.otherwise(Reply::status(413));
     let source = Arc::new(Source::with(&[
-        ("a:one", &first, Wire::ChatCompletions),
-        ("b:two", &second, Wire::ChatCompletions),
+        ("a:one", &first, WireFormat::ChatCompletions),
+        ("b:two", &second, WireFormat::ChatCompletions),
     ]));
     let stream = client().stream_first(
         source.candidates(&["a:one", "b:two"]),
@@ -186,7 +197,7 @@ async fn an_overflow_is_reported_instead_of_sent_elsewhere() {
     );
     assert_eq!(
         collect(stream).await.1.unwrap().action,
-        Action::ShrinkContext
+        RecoveryAction::ShrinkContext
     );
     assert_eq!(second.connections(), 0);
     // Also when it is the second that says so: that is what the caller can act on.
@@ -199,7 +210,7 @@ async fn an_overflow_is_reported_instead_of_sent_elsewhere() {
     let error = collect(stream).await.1.unwrap();
     assert_eq!(
         (error.action, error.provider.as_deref()),
-        (Action::ShrinkContext, Some("a:one"))
+        (RecoveryAction::ShrinkContext, Some("a:one"))
     );
     assert!(
         error
@@ -219,8 +230,8 @@ async fn after_the_first_byte_no_other_model_is_asked_unless_the_output_is_disca
         );
         second.otherwise(Reply::text("other"));
         let source = Arc::new(Source::with(&[
-            ("a:one", &first, Wire::ChatCompletions),
-            ("b:two", &second, Wire::ChatCompletions),
+            ("a:one", &first, WireFormat::ChatCompletions),
+            ("b:two", &second, WireFormat::ChatCompletions),
         ]));
         let options = CallOptions {
             restartable,
@@ -238,7 +249,7 @@ async fn after_the_first_byte_no_other_model_is_asked_unless_the_output_is_disca
         } else {
             assert_eq!(
                 (error.unwrap().action, text(&events).as_str()),
-                (Action::NextModel, "halfway")
+                (RecoveryAction::NextModel, "halfway")
             );
             assert_eq!(second.connections(), 0);
         }
@@ -252,8 +263,8 @@ async fn a_long_wait_is_not_spent_when_another_model_is_there() {
     first.otherwise(Reply::status(429).header("retry-after", "45"));
     second.otherwise(Reply::text("at once"));
     let source = Arc::new(Source::with(&[
-        ("a:one", &first, Wire::ChatCompletions),
-        ("b:two", &second, Wire::ChatCompletions),
+        ("a:one", &first, WireFormat::ChatCompletions),
+        ("b:two", &second, WireFormat::ChatCompletions),
     ]));
     let stream = client().stream_first(
         source.candidates(&["a:one", "b:two"]),
@@ -271,8 +282,8 @@ async fn refused_credentials_are_renewed_once() {
         .script(Reply::status(401))
         .script(Reply::text("in"))
         .otherwise(Reply::status(401));
-    let source = Source::with(&[("a:one", &server, Wire::ChatCompletions)]);
-    let mut fresh = named_endpoint(&server, Wire::ChatCompletions, "a:one");
+    let source = Source::with(&[("a:one", &server, WireFormat::ChatCompletions)]);
+    let mut fresh = named_endpoint(&server, WireFormat::ChatCompletions, "a:one");
     fresh.headers = vec![(
         "authorization".into(),
         Secret::from("Bearer fresh-token-123456"),
@@ -288,7 +299,7 @@ async fn refused_credentials_are_renewed_once() {
     let stream = client().stream_first(source.candidates(&["a:one"]), request(true), quick());
     assert_eq!(
         collect(stream).await.1.unwrap().action,
-        Action::Reauthenticate
+        RecoveryAction::Reauthenticate
     );
     assert_eq!(server.requests().len(), 3);
 }
@@ -298,7 +309,7 @@ async fn no_candidates_is_an_error_not_a_hang() {
     let source = Arc::new(Source::default());
     let stream = client().stream_first(source.candidates(&[]), request(true), quick());
     let (events, error) = collect(stream).await;
-    assert_eq!(error.unwrap().kind, ErrorKind::Setup);
+    assert_eq!(error.unwrap().kind, ModelErrorKind::Setup);
     assert!(events.is_empty());
 }
 
@@ -309,8 +320,8 @@ async fn a_key_goes_only_to_the_provider_it_belongs_to() {
     first.otherwise(Reply::status(500));
     second.otherwise(Reply::text("x"));
     let mut source = Source::with(&[
-        ("a:one", &first, Wire::ChatCompletions),
-        ("b:two", &second, Wire::Messages),
+        ("a:one", &first, WireFormat::ChatCompletions),
+        ("b:two", &second, WireFormat::Messages),
     ]);
     for (id, key) in [
         ("a:one", "key-of-the-first"),
@@ -347,12 +358,12 @@ async fn redirects_never_carry_the_key_anywhere() {
             Reply::status(status)
                 .header("location", &format!("{}/v1/chat/completions", thief.url())),
         );
-        let endpoint = named_endpoint(&server, Wire::ChatCompletions, "a:one");
+        let endpoint = named_endpoint(&server, WireFormat::ChatCompletions, "a:one");
         let (_, error) = collect(client().stream(endpoint, request(true), quick())).await;
         let error = error.unwrap();
         assert_eq!(
             (error.status, error.action),
-            (Some(status), Action::NextModel)
+            (Some(status), RecoveryAction::NextModel)
         );
         assert!(error.message.contains("redirect"), "{error}");
         check(&error.to_string());

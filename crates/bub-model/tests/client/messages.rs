@@ -1,7 +1,8 @@
 //! What errors say: who, where, what failed, and what to do next; never a dumped page, never a key.
 
 use bub_model::{
-    Action, BaseUrl, CallOptions, Endpoint, ErrorKind, HttpOptions, ModelClient, ModelError, Wire,
+    BaseUrl, CallOptions, Endpoint, HttpOptions, ModelClient, ModelError, ModelErrorKind,
+    RecoveryAction, WireFormat,
 };
 use bub_settings::Redactor;
 use bub_testkit::model::{ModelServer, Reply};
@@ -35,7 +36,7 @@ async fn a_refusal_names_the_provider_the_host_and_the_next_step() {
     ] {
         let server = ModelServer::start();
         server.script(Reply::status(status).message("no"));
-        let error = error(&client(), endpoint(&server, Wire::ChatCompletions)).await;
+        let error = error(&client(), endpoint(&server, WireFormat::ChatCompletions)).await;
         let host = server.url().trim_start_matches("http://").to_owned();
         let said = format!(
             "test:model: no; {} (HTTP {status}",
@@ -67,7 +68,7 @@ async fn pages_and_xml_are_reduced_to_what_they_say() {
     ] {
         let server = ModelServer::start();
         server.script(Reply::raw(body).with_status(403));
-        let error = error(&client(), endpoint(&server, Wire::ChatCompletions)).await;
+        let error = error(&client(), endpoint(&server, WireFormat::ChatCompletions)).await;
         assert!(
             error
                 .message
@@ -91,9 +92,13 @@ async fn pages_and_xml_are_reduced_to_what_they_say() {
 #[tokio::test]
 async fn a_name_without_an_address_is_said_to_be_one() {
     let base = BaseUrl::parse(&format!("http://{}.invalid/v1", "a".repeat(70))).unwrap();
-    let far = Endpoint::new("far:model".parse().unwrap(), Wire::ChatCompletions, base);
+    let far = Endpoint::new(
+        "far:model".parse().unwrap(),
+        WireFormat::ChatCompletions,
+        base,
+    );
     let error = error(&client(), far).await;
-    assert_eq!(error.kind, ErrorKind::Transport);
+    assert_eq!(error.kind, ModelErrorKind::Transport);
     assert!(
         error.message.contains(".invalid/v1 has no address (DNS): "),
         "{error}"
@@ -104,8 +109,12 @@ async fn a_name_without_an_address_is_said_to_be_one() {
 async fn a_proxy_that_fails_is_named_without_its_password() {
     let far = || {
         let base = BaseUrl::parse("https://models.invalid/v1").unwrap();
-        Endpoint::new("far:model".parse().unwrap(), Wire::ChatCompletions, base)
-            .with_key(&KEY.into())
+        Endpoint::new(
+            "far:model".parse().unwrap(),
+            WireFormat::ChatCompletions,
+            base,
+        )
+        .with_key(&KEY.into())
     };
     let through = |url: &str| {
         let mut options = HttpOptions::default();
@@ -125,7 +134,7 @@ async fn a_proxy_that_fails_is_named_without_its_password() {
             format!("the proxy {host} opens no way to https://models.invalid/v1: {said}");
         assert_eq!(
             (error.message.as_str(), error.action),
-            (expected.as_str(), Action::NextModel)
+            (expected.as_str(), RecoveryAction::NextModel)
         );
         assert!(!format!("{error:?}").contains("hunter2"));
         check(&format!("{error:?}"));

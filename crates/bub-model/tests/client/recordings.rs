@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use bub_model::classify::classify;
-use bub_model::{Action, Wire};
+use bub_model::{RecoveryAction, WireFormat};
 use serde_json::Value;
 
 /// What a label of the manifest demands; labels that say nothing about the class are not here.
-fn demanded(label: &str) -> Option<&'static [Action]> {
-    use Action::{GiveUp, NextModel, Reauthenticate, Retry, ShrinkContext};
+fn demanded(label: &str) -> Option<&'static [RecoveryAction]> {
+    use RecoveryAction::{GiveUp, NextModel, Reauthenticate, Retry, ShrinkContext};
     Some(match label {
         "context_overflow" | "request_too_large_for_tpm" => &[ShrinkContext],
         "not_context_overflow" => &[GiveUp, NextModel],
@@ -43,7 +43,8 @@ fn every_recorded_error_has_the_right_class() {
         let status = row["status"]
             .as_u64()
             .map(|status| u16::try_from(status).unwrap());
-        let wire = Wire::from_name(row["api"].as_str().unwrap()).unwrap_or(Wire::ChatCompletions);
+        let wire = WireFormat::from_name(row["api"].as_str().unwrap())
+            .unwrap_or(WireFormat::ChatCompletions);
         let error = classify(status, None, &body, wire);
         let labels: Vec<&str> = row["shows"]
             .as_array()
@@ -66,13 +67,13 @@ fn every_recorded_error_has_the_right_class() {
             "{file}: {error}"
         );
         // A row without a telling label is a request that was refused for what it is.
-        let unlabelled: &[Action] = &[
-            Action::GiveUp,
-            Action::NextModel,
-            Action::Reauthenticate,
-            Action::Retry,
+        let unlabelled: &[RecoveryAction] = &[
+            RecoveryAction::GiveUp,
+            RecoveryAction::NextModel,
+            RecoveryAction::Reauthenticate,
+            RecoveryAction::Retry,
         ];
-        let mut demands: Vec<&[Action]> =
+        let mut demands: Vec<&[RecoveryAction]> =
             labels.iter().filter_map(|label| demanded(label)).collect();
         if demands.is_empty() {
             demands.push(unlabelled);

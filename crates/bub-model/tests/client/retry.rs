@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bub_model::{Action, CallOptions, ErrorKind, ModelEvent, Wire};
+use bub_model::{CallOptions, ModelErrorKind, ModelEvent, RecoveryAction, WireFormat};
 use bub_testkit::model::{ManualClock, ModelServer, Reply};
 use futures_util::StreamExt;
 use serde_json::json;
@@ -27,7 +27,7 @@ async fn errors_that_pass_are_tried_again_up_to_the_limit() {
             .script(reply.clone())
             .script(Reply::text("at last"));
         let (events, error) = collect(client().stream(
-            endpoint(&server, Wire::ChatCompletions),
+            endpoint(&server, WireFormat::ChatCompletions),
             request(true),
             quick(),
         ))
@@ -40,12 +40,12 @@ async fn errors_that_pass_are_tried_again_up_to_the_limit() {
         let server = ModelServer::start();
         server.otherwise(reply.clone());
         let (_, error) = collect(client().stream(
-            endpoint(&server, Wire::ChatCompletions),
+            endpoint(&server, WireFormat::ChatCompletions),
             request(true),
             quick(),
         ))
         .await;
-        assert_eq!(error.unwrap().action, Action::Retry, "{reply:?}");
+        assert_eq!(error.unwrap().action, RecoveryAction::Retry, "{reply:?}");
         assert_eq!(server.requests().len(), 3);
     }
 }
@@ -53,18 +53,21 @@ async fn errors_that_pass_are_tried_again_up_to_the_limit() {
 #[tokio::test]
 async fn errors_that_stay_are_not_tried_again() {
     for (status, action) in [
-        (400, Action::GiveUp),
-        (401, Action::Reauthenticate),
-        (402, Action::NextModel),
-        (404, Action::NextModel),
-        (413, Action::ShrinkContext),
-        (422, Action::GiveUp),
+        (400, RecoveryAction::GiveUp),
+        (401, RecoveryAction::Reauthenticate),
+        (402, RecoveryAction::NextModel),
+        (404, RecoveryAction::NextModel),
+        (413, RecoveryAction::ShrinkContext),
+        (422, RecoveryAction::GiveUp),
     ] {
         let server = ModelServer::start();
         server.otherwise(Reply::status(status));
-        let (_, error) =
-            collect(client().stream(endpoint(&server, Wire::Messages), request(true), quick()))
-                .await;
+        let (_, error) = collect(client().stream(
+            endpoint(&server, WireFormat::Messages),
+            request(true),
+            quick(),
+        ))
+        .await;
         let error = error.unwrap();
         assert_eq!((error.action, error.status), (action, Some(status)));
         assert_eq!(server.requests().len(), 1, "{status}");
@@ -84,7 +87,7 @@ async fn a_token_rate_limit_waits_and_an_overflow_does_not() {
     let client = client();
     let answer = client
         .complete(
-            endpoint(&server, Wire::ChatCompletions),
+            endpoint(&server, WireFormat::ChatCompletions),
             request(true),
             quick(),
         )
@@ -92,10 +95,14 @@ async fn a_token_rate_limit_waits_and_an_overflow_does_not() {
         .unwrap();
     assert_eq!(answer.text, "fine");
     let error = client
-        .complete(endpoint(&server, Wire::Messages), request(true), quick())
+        .complete(
+            endpoint(&server, WireFormat::Messages),
+            request(true),
+            quick(),
+        )
         .await
         .unwrap_err();
-    assert_eq!(error.action, Action::ShrinkContext);
+    assert_eq!(error.action, RecoveryAction::ShrinkContext);
 }
 
 /// The clock moves only here, so the second request proves how long the client waited.
@@ -103,7 +110,7 @@ async fn waited(server: &ModelServer, reply: Reply, options: CallOptions) -> Dur
     server.script(reply).script(Reply::text("ok"));
     let clock = ManualClock::pause();
     let call = tokio::spawn(drain(client().stream(
-        endpoint(server, Wire::ChatCompletions),
+        endpoint(server, WireFormat::ChatCompletions),
         request(true),
         options,
     )));
@@ -153,7 +160,7 @@ async fn a_server_that_asks_for_too_long_is_not_waited_for() {
     let server = ModelServer::start();
     server.otherwise(Reply::status(429).header("retry-after", "3600"));
     let (_, error) = collect(client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         quick(),
     ))
@@ -161,7 +168,7 @@ async fn a_server_that_asks_for_too_long_is_not_waited_for() {
     let error = error.unwrap();
     assert_eq!(
         (error.action, error.retry_after),
-        (Action::Retry, Some(Duration::from_hours(1)))
+        (RecoveryAction::Retry, Some(Duration::from_hours(1)))
     );
     assert!(
         error.message.ends_with("; it asks to wait 3600 s"),
@@ -177,7 +184,7 @@ async fn every_wait_is_announced_with_its_reason() {
     let limit = || Reply::status(429).message("slow down");
     server.script(limit().header("retry-after", "8"));
     let mut stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         CallOptions::default(),
     );
@@ -200,7 +207,7 @@ async fn every_wait_is_announced_with_its_reason() {
         .script(Reply::status(503))
         .script(Reply::text("ok"));
     let (events, error) = collect(client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         quick(),
     ))
@@ -231,12 +238,12 @@ async fn an_answer_with_nothing_in_it_is_tried_once_more() {
     ] {
         let server = ModelServer::start();
         server.otherwise(reply.clone());
-        let endpoint = endpoint(&server, Wire::ChatCompletions);
+        let endpoint = endpoint(&server, WireFormat::ChatCompletions);
         let (_, error) = collect(client().stream(endpoint, request(true), quick())).await;
         let error = error.unwrap_or_else(|| panic!("{reply:?} is taken for an answer"));
         assert_eq!(
             (error.kind, error.action),
-            (ErrorKind::Empty, Action::Retry),
+            (ModelErrorKind::Empty, RecoveryAction::Retry),
             "{reply:?}"
         );
         assert_eq!(error.message, "the model answered nothing; tried 2 times");
@@ -247,7 +254,7 @@ async fn an_answer_with_nothing_in_it_is_tried_once_more() {
 /// H-80: after output began nothing is repeated, because somebody may have acted on it.
 #[tokio::test]
 async fn after_the_first_event_a_broken_stream_is_not_repeated() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
         server.script(
             Reply::deltas(["one ", "two"])
@@ -257,14 +264,14 @@ async fn after_the_first_event_a_broken_stream_is_not_repeated() {
         let (events, error) =
             collect(client().stream(endpoint(&server, wire), request(true), quick())).await;
         assert_eq!(text(&events), "one two", "{wire:?}");
-        assert_eq!(error.unwrap().action, Action::Retry, "{wire:?}");
+        assert_eq!(error.unwrap().action, RecoveryAction::Retry, "{wire:?}");
         assert_eq!(server.requests().len(), 1, "{wire:?}");
     }
 }
 
 #[tokio::test]
 async fn a_caller_that_discards_gets_a_restart_and_a_new_answer() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
         server
             .script(
@@ -303,13 +310,13 @@ async fn a_caller_that_discards_gets_a_restart_and_a_new_answer() {
 #[tokio::test]
 async fn nobody_listens_is_said_at_once() {
     let server = ModelServer::start();
-    let endpoint = endpoint(&server, Wire::ChatCompletions);
+    let endpoint = endpoint(&server, WireFormat::ChatCompletions);
     drop(server);
     let mut stream = client().stream(endpoint, request(true), CallOptions::default());
     let error = stream.next().await.unwrap().unwrap_err();
     assert_eq!(
         (error.kind, error.action),
-        (ErrorKind::Transport, Action::NextModel)
+        (ModelErrorKind::Transport, RecoveryAction::NextModel)
     );
     assert!(error.message.contains("is the server running?"), "{error}");
 }

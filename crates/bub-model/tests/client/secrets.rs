@@ -1,6 +1,6 @@
 //! No key in any log at any level, in any error text, in any debug output.
 
-use bub_model::{Candidates, HttpOptions, ModelClient, Proxies, Wire};
+use bub_model::{Candidates, HttpOptions, ModelClient, Proxies, WireFormat};
 use bub_settings::{Environment, Redactor};
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::support::{KEY, check, client, collect, endpoint, logged, quick, reque
 /// this test makes the servers say it.
 #[tokio::test]
 async fn a_server_that_repeats_the_key_does_not_get_it_into_errors_or_logs() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let spoken = format!("Incorrect API key provided: {KEY}");
         let server = ModelServer::start();
         server
@@ -108,14 +108,14 @@ async fn a_proxy_is_used_for_other_hosts_and_never_for_this_computer() {
     let client = ModelClient::new(options, Redactor::new());
     let answer = client
         .complete(
-            endpoint(&local, Wire::ChatCompletions),
+            endpoint(&local, WireFormat::ChatCompletions),
             request(true),
             quick(),
         )
         .await
         .unwrap();
     assert_eq!((answer.text.as_str(), proxy.connections()), ("directly", 0));
-    let mut far = endpoint(&local, Wire::ChatCompletions);
+    let mut far = endpoint(&local, WireFormat::ChatCompletions);
     far.base_url = bub_model::BaseUrl::parse("http://models.invalid/v1").unwrap();
     let answer = client
         .complete_first(Candidates::one(far), request(true), quick())
@@ -136,7 +136,7 @@ async fn a_proxy_that_is_no_url_is_named_but_not_shown() {
     let client = ModelClient::new(options, Redactor::new());
     let error = client
         .complete(
-            endpoint(&server, Wire::ChatCompletions),
+            endpoint(&server, WireFormat::ChatCompletions),
             request(true),
             quick(),
         )

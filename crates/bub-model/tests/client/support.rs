@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bub_model::{
     Accumulator, Backoff, BaseUrl, CallOptions, ChatRequest, Completion, Endpoint, HttpOptions,
-    ModelClient, ModelError, ModelEvent, ModelId, ModelStream, Wire,
+    ModelClient, ModelError, ModelEvent, ModelEventStream, ModelId, WireFormat,
 };
 use bub_settings::{Redactor, Secret};
 use bub_testkit::model::ModelServer;
@@ -19,7 +19,7 @@ use tracing::{Event, Metadata, Subscriber, span};
 pub(crate) const KEY: &str = "sk-test-5f2c9e7ab1d04c3388";
 
 /// Long enough for a busy machine; reached only when something hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) fn client() -> ModelClient {
     listen();
@@ -38,11 +38,11 @@ pub(crate) fn quick() -> CallOptions {
     }
 }
 
-pub(crate) fn endpoint(server: &ModelServer, wire: Wire) -> Endpoint {
+pub(crate) fn endpoint(server: &ModelServer, wire: WireFormat) -> Endpoint {
     named_endpoint(server, wire, "test:model")
 }
 
-pub(crate) fn named_endpoint(server: &ModelServer, wire: Wire, id: &str) -> Endpoint {
+pub(crate) fn named_endpoint(server: &ModelServer, wire: WireFormat, id: &str) -> Endpoint {
     let base = BaseUrl::parse(&format!("{}/v1", server.url())).unwrap();
     let id: ModelId = id.parse().unwrap();
     Endpoint::new(id, wire, base).with_key(&Secret::from(KEY))
@@ -58,15 +58,15 @@ pub(crate) fn request(stream: bool) -> ChatRequest {
     }
 }
 
-/// Everything that a stream gives, in real time at most [`PATIENCE`].
-pub(crate) async fn collect(stream: ModelStream) -> (Vec<ModelEvent>, Option<ModelError>) {
-    tokio::time::timeout(PATIENCE, drain(stream))
+/// Everything that a stream gives, in real time at most [`TEST_TIMEOUT`].
+pub(crate) async fn collect(stream: ModelEventStream) -> (Vec<ModelEvent>, Option<ModelError>) {
+    tokio::time::timeout(TEST_TIMEOUT, drain(stream))
         .await
         .expect("the stream hangs")
 }
 
 /// Everything that a stream gives, without a clock of its own.
-pub(crate) async fn drain(mut stream: ModelStream) -> (Vec<ModelEvent>, Option<ModelError>) {
+pub(crate) async fn drain(mut stream: ModelEventStream) -> (Vec<ModelEvent>, Option<ModelError>) {
     let mut events = Vec::new();
     while let Some(event) = stream.next().await {
         match event {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bub_model::{
-    Action, BaseUrl, CallOptions, Endpoint, ErrorKind, ModelError, ModelEvent, ModelStream, Wire,
+    BaseUrl, CallOptions, Endpoint, ModelError, ModelErrorKind, ModelEvent, ModelEventStream,
+    RecoveryAction, WireFormat,
 };
 use bub_settings::{Environment, Loader};
 use bub_testkit::model::{ManualClock, ModelServer, Pace, Reply};
@@ -12,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{PATIENCE, client, endpoint, quick, request};
+use crate::support::{TEST_TIMEOUT, client, endpoint, quick, request};
 
 fn once() -> CallOptions {
     CallOptions {
@@ -22,14 +23,14 @@ fn once() -> CallOptions {
 }
 
 /// Reads until text comes, so that the connection is known to stand.
-async fn until_text(stream: &mut ModelStream) {
+async fn until_text(stream: &mut ModelEventStream) {
     while !matches!(stream.next().await.unwrap().unwrap(), ModelEvent::Text(_)) {}
 }
 
 /// Moves the clock until the stream speaks, and tells how far.
 async fn silence(
     clock: &ManualClock,
-    mut stream: ModelStream,
+    mut stream: ModelEventStream,
     step: Duration,
 ) -> (ModelError, Duration) {
     let started = Instant::now();
@@ -46,7 +47,7 @@ async fn silence(
 
 #[tokio::test]
 async fn silence_between_events_ends_the_call_after_the_idle_timeout() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
         let pace = Pace::stopped();
         server.script(Reply::deltas(["a"; 20]).paced(&pace));
@@ -63,7 +64,7 @@ async fn silence_between_events_ends_the_call_after_the_idle_timeout() {
         };
         assert_eq!(
             (error.kind, error.action),
-            (ErrorKind::Timeout, Action::Retry),
+            (ModelErrorKind::Timeout, RecoveryAction::Retry),
             "{wire:?}"
         );
         assert!(error.message.contains("120 s"), "{error}");
@@ -75,7 +76,7 @@ async fn silence_between_events_ends_the_call_after_the_idle_timeout() {
 /// One item of the stream, while the clock moves in steps of a second.
 async fn tick(
     clock: &ManualClock,
-    stream: &mut ModelStream,
+    stream: &mut ModelEventStream,
 ) -> (Result<ModelEvent, ModelError>, Duration) {
     let started = Instant::now();
     loop {
@@ -95,12 +96,12 @@ async fn a_server_that_never_begins_is_given_up() {
     server.script(Reply::text("x").paced(&pace));
     let clock = ManualClock::pause();
     let stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         once(),
     );
     let (error, passed) = silence(&clock, stream, Duration::from_secs(5)).await;
-    assert_eq!(error.kind, ErrorKind::Timeout);
+    assert_eq!(error.kind, ModelErrorKind::Timeout);
     assert!(
         error
             .message
@@ -127,8 +128,8 @@ async fn settle() {
 async fn a_server_that_only_keeps_the_connection_alive_is_given_up() {
     let ping = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
     for (sign, wire) in [
-        (": OPENROUTER PROCESSING\n\n", Wire::ChatCompletions),
-        (ping, Wire::Messages),
+        (": OPENROUTER PROCESSING\n\n", WireFormat::ChatCompletions),
+        (ping, WireFormat::Messages),
     ] {
         let clock = ManualClock::pause();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -158,7 +159,7 @@ async fn a_server_that_only_keeps_the_connection_alive_is_given_up() {
         let passed = started.elapsed();
         assert_eq!(
             (error.kind, error.action),
-            (ErrorKind::Timeout, Action::Retry),
+            (ModelErrorKind::Timeout, RecoveryAction::Retry),
             "{wire:?}"
         );
         assert!(
@@ -179,7 +180,7 @@ async fn silence_is_tried_once_more_and_said() {
     server.otherwise(Reply::text("x").hang_after(0));
     let clock = ManualClock::pause();
     let mut stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         quick(),
     );
@@ -187,7 +188,10 @@ async fn silence_is_tried_once_more_and_said() {
     let Ok(ModelEvent::Retry(notice)) = notice else {
         panic!("{notice:?}")
     };
-    assert_eq!((notice.attempt, notice.error.kind), (2, ErrorKind::Timeout));
+    assert_eq!(
+        (notice.attempt, notice.error.kind),
+        (2, ModelErrorKind::Timeout)
+    );
     let (error, second) = tick(&clock, &mut stream).await;
     let error = error.unwrap_err();
     assert!(error.message.ends_with("tried 2 times"), "{error}");
@@ -219,10 +223,10 @@ async fn the_idle_timeout_is_a_setting() {
         let server = ModelServer::start();
         server.script(Reply::text("x").hang_after(0));
         let clock = ManualClock::pause();
-        let endpoint = endpoint(&server, Wire::ChatCompletions);
+        let endpoint = endpoint(&server, WireFormat::ChatCompletions);
         let stream = client().stream(endpoint, request(stream), options.clone());
         let (error, passed) = silence(&clock, stream, Duration::from_secs(1)).await;
-        assert_eq!(error.kind, ErrorKind::Timeout);
+        assert_eq!(error.kind, ModelErrorKind::Timeout);
         assert!(passed >= Duration::from_secs(least - 1), "{passed:?}");
         assert!(passed <= Duration::from_secs(2 * least + 2), "{passed:?}");
     }
@@ -235,7 +239,7 @@ async fn a_reader_that_takes_its_time_is_not_cut_off() {
     server.script(Reply::deltas(["a", "b", "c"]));
     let clock = ManualClock::pause();
     let mut stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         once(),
     );
@@ -260,7 +264,7 @@ async fn the_overall_timeout_ends_a_call_that_drips() {
         ..once()
     };
     let mut stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         options,
     );
@@ -275,7 +279,7 @@ async fn the_overall_timeout_ends_a_call_that_drips() {
     };
     assert_eq!(
         (error.kind, error.action),
-        (ErrorKind::Timeout, Action::NextModel)
+        (ModelErrorKind::Timeout, RecoveryAction::NextModel)
     );
     assert!(error.message.contains("longer than 30 s"), "{error}");
     server.closed(0).await;
@@ -283,7 +287,7 @@ async fn the_overall_timeout_ends_a_call_that_drips() {
 
 #[tokio::test]
 async fn dropping_the_stream_closes_the_socket_at_once() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let server = ModelServer::start();
         let pace = Pace::stopped();
         server.script(Reply::deltas(["a", "b", "c"]).paced(&pace));
@@ -291,7 +295,7 @@ async fn dropping_the_stream_closes_the_socket_at_once() {
         let mut stream = client().stream(endpoint(&server, wire), request(true), once());
         until_text(&mut stream).await;
         drop(stream);
-        timeout(PATIENCE, server.closed(0))
+        timeout(TEST_TIMEOUT, server.closed(0))
             .await
             .expect("the server still waits");
     }
@@ -310,7 +314,7 @@ async fn a_token_cancels_before_the_answer_and_in_the_middle_of_it() {
             ..quick()
         };
         let mut stream = client().stream(
-            endpoint(&server, Wire::ChatCompletions),
+            endpoint(&server, WireFormat::ChatCompletions),
             request(true),
             options,
         );
@@ -325,13 +329,13 @@ async fn a_token_cancels_before_the_answer_and_in_the_middle_of_it() {
         });
         server.request(0).await;
         cancel.cancel();
-        let (error, _still_held) = timeout(PATIENCE, reading).await.unwrap().unwrap();
+        let (error, _still_held) = timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
         assert_eq!(
             (error.kind, error.action),
-            (ErrorKind::Cancelled, Action::GiveUp)
+            (ModelErrorKind::Cancelled, RecoveryAction::GiveUp)
         );
         // The stream is still held: it is the token that closed the socket.
-        timeout(PATIENCE, server.closed(0))
+        timeout(TEST_TIMEOUT, server.closed(0))
             .await
             .expect("the server still waits");
         assert_eq!(
@@ -349,13 +353,13 @@ async fn a_token_that_is_cancelled_already_sends_nothing() {
     cancel.cancel();
     let options = CallOptions { cancel, ..quick() };
     let mut stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         options,
     );
     assert_eq!(
         stream.next().await.unwrap().unwrap_err().kind,
-        ErrorKind::Cancelled
+        ModelErrorKind::Cancelled
     );
     assert!(stream.next().await.is_none());
     assert_eq!(server.connections(), 0);
@@ -370,7 +374,7 @@ async fn after_the_finish_reason_the_end_mark_is_not_needed() {
     pace.allow(3);
     let clock = ManualClock::pause();
     let mut stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         once(),
     );
@@ -389,7 +393,7 @@ async fn a_reason_in_every_event_does_not_end_the_answer_at_the_first_pause() {
     let clock = ManualClock::pause();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = BaseUrl::parse(&format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
-    let endpoint = Endpoint::new("a:b".parse().unwrap(), Wire::GenerateContent, base);
+    let endpoint = Endpoint::new("a:b".parse().unwrap(), WireFormat::GenerateContent, base);
     let stream = client().stream(endpoint, request(true), once());
     let reading = tokio::spawn(crate::support::drain(stream));
     let (mut socket, _) = listener.accept().await.unwrap();
@@ -410,7 +414,7 @@ async fn a_reason_in_every_event_does_not_end_the_answer_at_the_first_pause() {
         settle().await;
     }
     drop(socket);
-    let (events, error) = timeout(PATIENCE, reading).await.unwrap().unwrap();
+    let (events, error) = timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
     assert_eq!(
         (error, crate::support::text(&events).as_str()),
         (None, "one two")
@@ -427,11 +431,11 @@ async fn a_token_ends_the_wait_before_another_try() {
         ..CallOptions::default()
     };
     let mut stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         options,
     );
-    let notice = timeout(PATIENCE, stream.next())
+    let notice = timeout(TEST_TIMEOUT, stream.next())
         .await
         .unwrap()
         .unwrap()
@@ -440,8 +444,8 @@ async fn a_token_ends_the_wait_before_another_try() {
     let waiting = tokio::spawn(async move { stream.next().await.unwrap().unwrap_err() });
     cancel.cancel();
     assert_eq!(
-        timeout(PATIENCE, waiting).await.unwrap().unwrap().kind,
-        ErrorKind::Cancelled
+        timeout(TEST_TIMEOUT, waiting).await.unwrap().unwrap().kind,
+        ModelErrorKind::Cancelled
     );
 }
 
@@ -459,7 +463,7 @@ async fn nothing_goes_wrong_after_the_finish() {
         ..once()
     };
     let mut stream = client().stream(
-        endpoint(&server, Wire::ChatCompletions),
+        endpoint(&server, WireFormat::ChatCompletions),
         request(true),
         options,
     );

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use bub_model::{Action, BaseUrl, Endpoint, ErrorKind, HttpOptions, ModelClient, ModelError, Wire};
+use bub_model::{
+    BaseUrl, Endpoint, HttpOptions, ModelClient, ModelError, ModelErrorKind, RecoveryAction,
+    WireFormat,
+};
 use bub_settings::{Environment, Redactor};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
@@ -75,7 +78,7 @@ async fn call(server: &Server, certificates: Option<&str>) -> Result<String, Mod
     let options = HttpOptions::from_environment(&Environment::from_pairs(variables));
     let endpoint = Endpoint::new(
         "own:model".parse().unwrap(),
-        Wire::ChatCompletions,
+        WireFormat::ChatCompletions,
         server.base.clone(),
     );
     let client = ModelClient::new(options, Redactor::new());
@@ -91,7 +94,7 @@ async fn a_certificate_that_nobody_vouches_for_is_refused_and_not_tried_again() 
     let error = call(&server, None).await.unwrap_err();
     assert_eq!(
         (error.kind, error.action),
-        (ErrorKind::Transport, Action::NextModel)
+        (ModelErrorKind::Transport, RecoveryAction::NextModel)
     );
     assert!(
         error.message.starts_with(&format!(
@@ -150,7 +153,7 @@ async fn a_ca_certificate_shown_by_a_server_is_named_in_words() {
 async fn a_file_without_certificates_is_said_to_be_one() {
     let server = serve("127.0.0.1").await;
     let error = call(&server, Some("not a certificate")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Setup);
+    assert_eq!(error.kind, ModelErrorKind::Setup);
     assert!(
         error
             .message

@@ -6,10 +6,10 @@ use bub_model::{CallOptions, Candidates, ChatRequest, HttpOptions, ModelClient, 
 use bub_testkit::model::{ModelServer, Reply, Request};
 use serde_json::json;
 
-use crate::given::Given;
+use crate::fixture::ModelsFixture;
 
 /// Calls the chosen model, fallbacks included, over a real connection; gives the text.
-async fn call(given: &Given) -> Result<String, String> {
+async fn call(given: &ModelsFixture) -> Result<String, String> {
     let settings = given.settings();
     let client = ModelClient::new(
         HttpOptions::from_environment(settings.environment()),
@@ -55,7 +55,7 @@ async fn every_server_sees_its_own_key_only() {
     let (first, third) = (ModelServer::start(), ModelServer::start());
     first.script(Reply::status(404));
     third.script(Reply::text("hello"));
-    let given = Given::new().config(&format!(
+    let given = ModelsFixture::new().config(&format!(
         "model: groq:one\nfallback_models: [xai:two, 'claude:three']\napi_key: first-key-1\n\
          api_base: {{groq: '{}/v1', anthropic: '{}'}}\n",
         first.url(),
@@ -83,7 +83,7 @@ async fn every_server_sees_its_own_key_only() {
 async fn a_server_named_by_a_cloned_repository_sees_nothing() {
     let (own, evil) = (ModelServer::start(), ModelServer::start());
     own.otherwise(Reply::text("hello"));
-    let given = Given::new()
+    let given = ModelsFixture::new()
         .config(&format!(
             "model: groq:one\napi_key: first-key-1\napi_base: {{groq: '{}/v1'}}\n",
             own.url()
@@ -106,7 +106,7 @@ async fn a_local_server_is_found_and_answers() {
         .models(["text-embed", "qwen3:8b"])
         .script(Reply::text("from here"));
     let nobody = "http://127.0.0.1:1/v1";
-    let given = Given::new().env("OLLAMA_HOST", &server.address().to_string()).config(&format!(
+    let given = ModelsFixture::new().env("OLLAMA_HOST", &server.address().to_string()).config(&format!(
         "api_base: {{lmstudio: '{nobody}', llamacpp: '{nobody}', llamafile: '{nobody}', vllm: '{nobody}'}}\n"
     ));
     assert_eq!(call(&given).await.unwrap(), "from here");
@@ -129,7 +129,10 @@ async fn a_server_without_streams_is_asked_for_a_whole_answer() {
         "model: llamafile:x\napi_base: {{llamafile: '{}/v1'}}\n",
         server.url()
     );
-    assert_eq!(call(&Given::new().config(&config)).await.unwrap(), "whole");
+    assert_eq!(
+        call(&ModelsFixture::new().config(&config)).await.unwrap(),
+        "whole"
+    );
     assert!(!server.requests()[0].wants_stream());
     assert_eq!(
         server.requests()[0].header("accept"),
@@ -139,7 +142,7 @@ async fn a_server_without_streams_is_asked_for_a_whole_answer() {
 
 #[tokio::test]
 async fn without_a_key_the_error_says_what_to_do_and_nothing_is_sent() {
-    let given = Given::new().env("BUB_MODEL", "groq:x");
+    let given = ModelsFixture::new().env("BUB_MODEL", "groq:x");
     let error = given.shorten(call(&given).await.unwrap_err());
     assert_eq!(
         error,

@@ -8,11 +8,11 @@ use std::task::Poll;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bub_model::codex::{Login, LoginError};
-use bub_model::{ChatRequest, KeySource, Why, Wire};
+use bub_model::codex::{LoginError, LoginFlow};
+use bub_model::{ChatRequest, ChoiceReason, KeySource, WireFormat};
 use serde_json::{Value, json};
 
-use crate::given::{Given, header};
+use crate::fixture::{ModelsFixture, header};
 
 pub(crate) const TOKEN_URL: &str = "http://issuer.test/oauth/token";
 const FUTURE: &str = "2099-01-01T00:00:00Z";
@@ -24,7 +24,7 @@ pub(crate) fn jwt(account: &str) -> String {
     format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
 }
 
-fn logged_in(given: Given, expires_at: &str) -> Given {
+fn logged_in(given: ModelsFixture, expires_at: &str) -> ModelsFixture {
     let auth = json!({
         "OPENAI_API_KEY": null,
         "tokens": {
@@ -37,20 +37,20 @@ fn logged_in(given: Given, expires_at: &str) -> Given {
     given.file("user/.codex/auth.json", &auth.to_string())
 }
 
-fn auth(given: &Given) -> Value {
+fn auth(given: &ModelsFixture) -> Value {
     serde_json::from_str(&fs::read_to_string(given.path("user/.codex/auth.json")).unwrap()).unwrap()
 }
 
 // H-95, H-96: endpoint, headers, body defaults
 #[tokio::test]
 async fn a_login_is_used_when_there_is_no_key() {
-    let given = logged_in(Given::new(), FUTURE);
+    let given = logged_in(ModelsFixture::new(), FUTURE);
     let endpoint = given.endpoint("openai:gpt-6-sol").await.unwrap();
     assert_eq!(
         endpoint.base_url.as_str(),
         "https://chatgpt.com/backend-api/codex"
     );
-    assert_eq!(endpoint.wire, Wire::Responses);
+    assert_eq!(endpoint.wire, WireFormat::Responses);
     assert_eq!(
         header(&endpoint, "authorization").unwrap(),
         "Bearer access-token-1"
@@ -102,7 +102,7 @@ async fn every_key_outranks_a_login() {
         ("BUB_OPENAI_API_KEY", "own-key-1"),
         ("BUB_API_KEY", "own-key-1"),
     ] {
-        let given = logged_in(Given::new(), FUTURE)
+        let given = logged_in(ModelsFixture::new(), FUTURE)
             .env("BUB_MODEL", "openai:gpt-5")
             .env(name, value);
         let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
@@ -122,7 +122,7 @@ async fn every_key_outranks_a_login() {
 #[tokio::test]
 async fn a_token_as_key_goes_to_the_service_of_tokens() {
     let token = jwt("acc-9");
-    let given = Given::new().env("OPENAI_API_KEY", &token);
+    let given = ModelsFixture::new().env("OPENAI_API_KEY", &token);
     let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
     assert_eq!(
         endpoint.base_url.as_str(),
@@ -133,7 +133,7 @@ async fn a_token_as_key_goes_to_the_service_of_tokens() {
     let given = given.env("BUB_OPENAI_API_BASE", "https://proxy.example/v1");
     let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
     assert_eq!(endpoint.base_url.as_str(), "https://proxy.example/v1");
-    assert_eq!(endpoint.wire, Wire::ChatCompletions);
+    assert_eq!(endpoint.wire, WireFormat::ChatCompletions);
 }
 
 // H-95: no login for an address of one's own, wherever it is set
@@ -144,21 +144,22 @@ async fn a_login_never_goes_to_another_address() {
         "providers: {openai: {base_url: 'https://proxy.example/v1'}}",
     ];
     for yaml in custom {
-        let given = logged_in(Given::new(), FUTURE).config(&format!("{yaml}\n"));
+        let given = logged_in(ModelsFixture::new(), FUTURE).config(&format!("{yaml}\n"));
         assert!(given.endpoint("openai:gpt-5").await.is_err(), "{yaml}");
     }
-    let given = logged_in(Given::new(), FUTURE).env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
+    let given =
+        logged_in(ModelsFixture::new(), FUTURE).env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
     let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
     assert!(endpoint.headers.is_empty(), "{endpoint:?}");
 }
 
 #[tokio::test]
 async fn a_login_decides_about_the_model_after_keys_and_before_local_servers() {
-    let given = logged_in(Given::new(), PAST);
+    let given = logged_in(ModelsFixture::new(), PAST);
     let choice = given.choice().await;
     assert_eq!(choice.model.unwrap().to_string(), "openai:gpt-6-sol");
     assert_eq!(
-        given.shorten(choice.why),
+        given.shorten(choice.reason),
         "no model is configured; login in user/.codex/auth.json"
     );
     assert!(given.network.asked().is_empty());
@@ -172,7 +173,7 @@ async fn an_expired_token_is_refreshed_and_kept() {
     let access = jwt("acc-2");
     let answer =
         json!({"access_token": access, "refresh_token": "refresh-token-2", "expires_in": 3600});
-    let given = logged_in(Given::new(), PAST).answers(TOKEN_URL, 200, &answer.to_string());
+    let given = logged_in(ModelsFixture::new(), PAST).answers(TOKEN_URL, 200, &answer.to_string());
     let endpoint = given.endpoint("openai:x").await.unwrap();
     assert_eq!(
         header(&endpoint, "authorization").unwrap(),
@@ -222,7 +223,7 @@ async fn an_expired_token_is_refreshed_and_kept() {
 async fn a_token_is_refreshed_before_it_expires() {
     let soon = jiff::Timestamp::now().as_second() + 60;
     let given = logged_in(
-        Given::new(),
+        ModelsFixture::new(),
         &jiff::Timestamp::from_second(soon).unwrap().to_string(),
     );
     let given = given.answers(
@@ -247,7 +248,7 @@ async fn a_token_is_refreshed_before_it_expires() {
 async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
     let soon = jiff::Timestamp::now().as_second() + 60;
     let given = logged_in(
-        Given::new(),
+        ModelsFixture::new(),
         &jiff::Timestamp::from_second(soon).unwrap().to_string(),
     );
     let endpoint = given.endpoint("openai:x").await.unwrap();
@@ -257,7 +258,7 @@ async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
     );
 
     let refusal = r#"{"error": "invalid_grant", "error_description": "token was revoked"}"#;
-    let given = logged_in(Given::new(), PAST).answers(TOKEN_URL, 400, refusal);
+    let given = logged_in(ModelsFixture::new(), PAST).answers(TOKEN_URL, 400, refusal);
     let error = given.endpoint("openai:x").await.unwrap_err().to_string();
     assert_eq!(
         error,
@@ -274,7 +275,7 @@ async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
 // W-40: many at once, one refresh; a rotated refresh token is never used twice
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_calls_at_once_refresh_once() {
-    let given = logged_in(Given::new(), PAST);
+    let given = logged_in(ModelsFixture::new(), PAST);
     let given = given.answers(
         TOKEN_URL,
         200,
@@ -307,7 +308,7 @@ async fn many_calls_at_once_refresh_once() {
 // A turn may be cancelled at any moment; a refresh token that was rotated must not be lost with it.
 #[tokio::test]
 async fn a_cancelled_call_does_not_lose_the_rotated_token() {
-    let given = logged_in(Given::new(), PAST);
+    let given = logged_in(ModelsFixture::new(), PAST);
     let gate = Arc::new(tokio::sync::Notify::new());
     given.network.hold(&gate);
     let given = given.answers(
@@ -338,7 +339,7 @@ async fn a_cancelled_call_does_not_lose_the_rotated_token() {
 
 #[tokio::test]
 async fn a_refused_token_is_renewed_unless_somebody_did_so_already() {
-    let given = logged_in(Given::new(), FUTURE);
+    let given = logged_in(ModelsFixture::new(), FUTURE);
     let given = given.answers(
         TOKEN_URL,
         200,
@@ -407,7 +408,7 @@ async fn the_expiry_is_read_in_every_form() {
             true,
         ),
     ] {
-        let given = Given::new().file("user/.codex/auth.json", &auth.to_string());
+        let given = ModelsFixture::new().file("user/.codex/auth.json", &auth.to_string());
         assert_eq!(given.endpoint("openai:x").await.is_ok(), fresh, "{auth}");
     }
 }
@@ -420,11 +421,11 @@ async fn a_file_without_tokens_is_no_login_and_a_broken_one_is_not_quoted() {
         r#"{"tokens": {"access_token": ""}}"#,
         r#"{"OPENAI_API_KEY": "x"}"#,
     ] {
-        let given = Given::new().file("user/.codex/auth.json", text);
+        let given = ModelsFixture::new().file("user/.codex/auth.json", text);
         let error = given.endpoint("openai:x").await.unwrap_err().to_string();
         assert!(error.starts_with("no API key for `openai`"), "{error}");
     }
-    let given = Given::new().file(
+    let given = ModelsFixture::new().file(
         "user/.codex/auth.json",
         r#"{"tokens": {"access_token": "sk-secret-1""#,
     );
@@ -437,7 +438,7 @@ async fn a_file_without_tokens_is_no_login_and_a_broken_one_is_not_quoted() {
 
 #[tokio::test]
 async fn codex_home_moves_the_login_and_a_link_stays_a_link() {
-    let given = logged_in(Given::new(), PAST);
+    let given = logged_in(ModelsFixture::new(), PAST);
     fs::create_dir(given.path("elsewhere")).unwrap();
     std::os::unix::fs::symlink(
         given.path("user/.codex/auth.json"),
@@ -464,7 +465,7 @@ async fn codex_home_moves_the_login_and_a_link_stays_a_link() {
 #[tokio::test]
 async fn only_a_plain_file_of_reasonable_size_is_a_login() {
     let made = |how: &str| {
-        let given = Given::new().file("user/.codex/other", "");
+        let given = ModelsFixture::new().file("user/.codex/other", "");
         let path = given.path("user/.codex/auth.json");
         match how {
             "pipe" => assert!(
@@ -496,7 +497,7 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
             "{how}"
         );
         // The model is not chosen because of it, the list says why, and a new login says so before anybody signs in.
-        assert_eq!(given.choice().await.why, Why::Nothing, "{how}");
+        assert_eq!(given.choice().await.reason, ChoiceReason::Nothing, "{how}");
         let report = given.models().report().await;
         let openai = report
             .providers
@@ -509,7 +510,7 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
             "{how}"
         );
         let models = given.models();
-        let Err(LoginError::Unwritable(problem)) = Login::manual(models.codex()) else {
+        let Err(LoginError::Unwritable(problem)) = LoginFlow::manual(models.codex()) else {
             panic!("{how}")
         };
         assert_eq!(
@@ -521,7 +522,7 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
 
 #[tokio::test]
 async fn a_lock_that_is_a_pipe_does_not_hang_a_refresh() {
-    let given = logged_in(Given::new(), PAST);
+    let given = logged_in(ModelsFixture::new(), PAST);
     let lock = given.path("user/.codex/auth.json.lock");
     assert!(
         std::process::Command::new("mkfifo")
@@ -548,7 +549,7 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
         (Some(503), "the token endpoint failed (HTTP 503)"),
         (Some(429), "the token endpoint refused (HTTP 429)"),
     ] {
-        let given = logged_in(Given::new(), PAST);
+        let given = logged_in(ModelsFixture::new(), PAST);
         let given = match status {
             Some(status) => given.answers(TOKEN_URL, status, "<html>busy</html>"),
             None => given,
@@ -560,13 +561,13 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
         );
         assert_eq!(
             bub_model::ModelError::from(error).kind,
-            bub_model::ErrorKind::Transport
+            bub_model::ModelErrorKind::Transport
         );
         assert_eq!(auth(&given)["tokens"]["refresh_token"], "refresh-token-1");
         let models = given.models();
-        let login = Login::manual(models.codex())
+        let login = LoginFlow::manual(models.codex())
             .unwrap()
-            .pasted("bare-code")
+            .finish_with_pasted("bare-code")
             .await;
         assert_eq!(
             login.unwrap_err().to_string(),
@@ -578,13 +579,16 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
 // `bub models` and a turn agree about a login that has run out, and one that can be refreshed.
 #[tokio::test]
 async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
-    let given = logged_in(Given::new(), PAST);
-    assert!(matches!(given.choice().await.why, Why::Login(_)));
+    let given = logged_in(ModelsFixture::new(), PAST);
+    assert!(matches!(
+        given.choice().await.reason,
+        ChoiceReason::Login(_)
+    ));
 
     let spent =
         json!({"tokens": {"access_token": "access-token-1", "expires_at": PAST}}).to_string();
-    let given = Given::new().file("user/.codex/auth.json", &spent);
-    assert_eq!(given.choice().await.why, Why::Nothing);
+    let given = ModelsFixture::new().file("user/.codex/auth.json", &spent);
+    assert_eq!(given.choice().await.reason, ChoiceReason::Nothing);
     let report = given.models().report().await;
     let openai = report
         .providers
@@ -603,9 +607,9 @@ async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
 // H-95: with an address of one's own, the token is neither sent there nor the reason to choose a model.
 #[tokio::test]
 async fn a_login_does_not_choose_a_model_for_another_address() {
-    let given = logged_in(Given::new(), "2999-01-01T00:00:00Z")
+    let given = logged_in(ModelsFixture::new(), "2999-01-01T00:00:00Z")
         .env("OPENAI_BASE_URL", "https://proxy.example/v1");
-    assert_eq!(given.choice().await.why, Why::Nothing);
+    assert_eq!(given.choice().await.reason, ChoiceReason::Nothing);
     let error = given.endpoint("openai:x").await.unwrap_err().to_string();
     assert!(error.starts_with("no API key for `openai`"), "{error}");
     let report = given.models().report().await;

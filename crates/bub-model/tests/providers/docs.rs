@@ -1,8 +1,8 @@
 //! The page about models says what the table says.
 
-use bub_model::ROWS;
+use bub_model::PROVIDER_ROWS;
 
-fn line(row: &bub_model::Row) -> String {
+fn line(row: &bub_model::ProviderRow) -> String {
     let or = |text: String, none: &str| {
         if text.is_empty() {
             none.to_owned()
@@ -35,7 +35,7 @@ fn line(row: &bub_model::Row) -> String {
 fn the_catalogue_on_the_page_is_the_table() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/models.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let table: String = ROWS.iter().map(line).collect();
+    let table: String = PROVIDER_ROWS.iter().map(line).collect();
     assert!(
         page.contains(&table),
         "docs/models.md is out of date; it should hold:\n{table}"

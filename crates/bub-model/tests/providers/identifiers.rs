@@ -2,7 +2,7 @@
 
 use bub_model::ModelId;
 
-use crate::given::Given;
+use crate::fixture::ModelsFixture;
 
 fn parts(text: &str) -> Option<(String, String, bool)> {
     let id: ModelId = text.parse().ok()?;
@@ -61,7 +61,7 @@ fn what_is_no_identifier_is_told_how_to_write_one() {
 // H-80, W-56: an unknown provider is an error that helps
 #[test]
 fn an_unknown_provider_is_an_error_with_a_suggestion_and_a_way_to_add_it() {
-    let given = Given::new();
+    let given = ModelsFixture::new();
     let error = |model: &str| given.shorten(given.models().resolve(model).unwrap_err());
     assert_eq!(
         error("opnai:gpt-5"),
@@ -77,7 +77,7 @@ fn an_unknown_provider_is_an_error_with_a_suggestion_and_a_way_to_add_it() {
 
 #[test]
 fn aliases_case_and_the_old_form_lead_to_the_proper_name() {
-    let models = Given::new().models();
+    let models = ModelsFixture::new().models();
     for text in ["google:gemini-x", "GEMINI:gemini-x", "gemini/gemini-x"] {
         assert_eq!(models.resolve(text).unwrap().to_string(), "gemini:gemini-x");
     }

@@ -8,16 +8,16 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bub_model::Models;
-use bub_model::codex::{Login, LoginError};
+use bub_model::codex::{LoginError, LoginFlow};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::codex::{TOKEN_URL, jwt};
-use crate::given::Given;
+use crate::fixture::ModelsFixture;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 fn query(url: &str) -> HashMap<String, String> {
     let (_, query) = url.split_once('?').unwrap();
@@ -26,9 +26,9 @@ fn query(url: &str) -> HashMap<String, String> {
         .collect()
 }
 
-fn ready() -> Given {
+fn ready() -> ModelsFixture {
     let answer = json!({"access_token": jwt("acc-7"), "refresh_token": "refresh-token-7", "id_token": "id-token-7"});
-    Given::new().answers(TOKEN_URL, 200, &answer.to_string())
+    ModelsFixture::new().answers(TOKEN_URL, 200, &answer.to_string())
 }
 
 /// What a browser does: one GET, the whole answer.
@@ -41,8 +41,8 @@ async fn get(port: u16, target: &str) -> String {
     answer
 }
 
-async fn start(models: &Models) -> (Login<'_>, u16, String) {
-    let login = Login::with_listener(models.codex()).await.unwrap();
+async fn start(models: &Models) -> (LoginFlow<'_>, u16, String) {
+    let login = LoginFlow::with_listener(models.codex()).await.unwrap();
     let values = query(&login.url());
     let port = values["redirect_uri"]
         .strip_prefix("http://localhost:")
@@ -58,10 +58,10 @@ async fn start(models: &Models) -> (Login<'_>, u16, String) {
 // H-99: everything the page needs; PKCE S256
 #[test]
 fn the_address_asks_for_what_the_original_asks_for() {
-    let models = Given::new().models();
+    let models = ModelsFixture::new().models();
     let (first, second) = (
-        Login::manual(models.codex()).unwrap().url(),
-        Login::manual(models.codex()).unwrap().url(),
+        LoginFlow::manual(models.codex()).unwrap().url(),
+        LoginFlow::manual(models.codex()).unwrap().url(),
     );
     assert!(first.starts_with("http://issuer.test/oauth/authorize?response_type=code&"));
     let values = query(&first);
@@ -85,9 +85,9 @@ fn the_address_asks_for_what_the_original_asks_for() {
 
 #[test]
 fn the_usual_redirect_is_that_of_the_original() {
-    let given = Given::new();
+    let given = ModelsFixture::new();
     let models = Models::new(given.settings(), given.network.clone()).unwrap();
-    let url = Login::manual(models.codex()).unwrap().url();
+    let url = LoginFlow::manual(models.codex()).unwrap().url();
     assert!(url.starts_with("https://auth.openai.com/oauth/authorize?"));
     assert_eq!(
         query(&url)["redirect_uri"],
@@ -128,7 +128,7 @@ async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
         );
         drop(idle);
     };
-    let (outcome, ()) = tokio::join!(login.wait(PATIENCE), browser);
+    let (outcome, ()) = tokio::join!(login.wait(TEST_TIMEOUT), browser);
     let logged_in = outcome.unwrap();
     assert_eq!(logged_in.account_id.as_deref(), Some("acc-7"));
     assert_eq!(logged_in.file, given.path("user/.codex/auth.json"));
@@ -191,7 +191,7 @@ async fn the_other_loopback_address_works_too() {
     };
     let request = format!("GET /auth/callback?code=x&state={state} HTTP/1.1\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    assert!(login.wait(PATIENCE).await.is_ok());
+    assert!(login.wait(TEST_TIMEOUT).await.is_ok());
 }
 
 #[tokio::test]
@@ -200,7 +200,7 @@ async fn a_refusal_ends_the_wait() {
     let models = given.models();
     let (login, port, state) = start(&models).await;
     let target = format!("/auth/callback?error=access_denied&state={state}");
-    let (outcome, _) = tokio::join!(login.wait(PATIENCE), get(port, &target));
+    let (outcome, _) = tokio::join!(login.wait(TEST_TIMEOUT), get(port, &target));
     assert_eq!(
         outcome.unwrap_err().to_string(),
         "the sign-in was refused: access_denied"
@@ -213,7 +213,7 @@ async fn nobody_comes_back_and_the_wait_ends() {
     let models = ready().models();
     let (login, ..) = start(&models).await;
     assert!(matches!(
-        login.wait(PATIENCE).await,
+        login.wait(TEST_TIMEOUT).await,
         Err(LoginError::TimedOut(60))
     ));
 }
@@ -228,19 +228,19 @@ async fn a_pasted_answer_finishes_the_login() {
     ] {
         let given = ready();
         let models = given.models();
-        let login = Login::manual(models.codex()).unwrap();
+        let login = LoginFlow::manual(models.codex()).unwrap();
         let state = query(&login.url())["state"].clone();
         login
-            .pasted(&form.replace("{state}", &state))
+            .finish_with_pasted(&form.replace("{state}", &state))
             .await
             .unwrap();
         assert!(given.network.asked()[0].contains("&code=c1&"), "{form}");
     }
     let given = ready();
     let models = given.models();
-    let wrong = Login::manual(models.codex())
+    let wrong = LoginFlow::manual(models.codex())
         .unwrap()
-        .pasted("?code=c1&state=other")
+        .finish_with_pasted("?code=c1&state=other")
         .await;
     assert!(matches!(wrong, Err(LoginError::StateMismatch)));
     assert!(given.network.asked().is_empty() && !given.path("user/.codex").exists());
@@ -254,13 +254,13 @@ async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
         (200, "{}"),
         (502, "<html>secret-page</html>"),
     ] {
-        let given = Given::new()
+        let given = ModelsFixture::new()
             .file("user/.codex/auth.json", old)
             .answers(TOKEN_URL, status, body);
         let models = given.models();
-        let error = Login::manual(models.codex())
+        let error = LoginFlow::manual(models.codex())
             .unwrap()
-            .pasted("secret-code")
+            .finish_with_pasted("secret-code")
             .await
             .unwrap_err()
             .to_string();
@@ -275,9 +275,9 @@ async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
 // Nobody signs in for nothing: that the login can be kept is known before.
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_is_told_before_anybody_signs_in() {
-    let given = Given::new().file("user/.codex", "a file where the directory should be");
+    let given = ModelsFixture::new().file("user/.codex", "a file where the directory should be");
     let models = given.models();
-    let Err(error) = Login::manual(models.codex()) else {
+    let Err(error) = LoginFlow::manual(models.codex()) else {
         panic!("it was not noticed")
     };
     let error = given.shorten(error);
@@ -290,8 +290,8 @@ async fn a_directory_that_cannot_be_written_is_told_before_anybody_signs_in() {
         "{error}"
     );
     // Checking leaves nothing behind.
-    let given = Given::new();
-    Login::manual(given.models().codex()).unwrap();
+    let given = ModelsFixture::new();
+    LoginFlow::manual(given.models().codex()).unwrap();
     let left: Vec<_> = fs::read_dir(given.path("user"))
         .unwrap()
         .map(|file| file.unwrap().file_name())

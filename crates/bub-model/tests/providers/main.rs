@@ -9,13 +9,13 @@
     reason = "tests stop at the first surprise"
 )]
 
+mod api_keys;
 mod calls;
-mod catalogue;
-mod choice;
+mod catalog;
 mod codex;
 mod docs;
-mod given;
+mod fixture;
 mod identifiers;
-mod keys;
 mod login;
-mod report;
+mod model_choice;
+mod models_report;

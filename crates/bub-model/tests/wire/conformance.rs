@@ -3,17 +3,19 @@
 
 use crate::scenarios::{NAMES, Scenario, scenarios};
 use crate::support;
-use bub_model::{Action, Completion, ErrorKind, FinishReason, ModelError, Quirks, Wire};
+use bub_model::{
+    Completion, FinishReason, ModelError, ModelErrorKind, Quirks, RecoveryAction, WireFormat,
+};
 
 /// Scenarios a format has no words for.
-const CANNOT: [(Wire, &str, &str); 2] = [
+const CANNOT: [(WireFormat, &str, &str); 2] = [
     (
-        Wire::Messages,
+        WireFormat::Messages,
         "content filter",
         "the format knows only refusals",
     ),
     (
-        Wire::GenerateContent,
+        WireFormat::GenerateContent,
         "refusal",
         "the format reports refusals as safety stops",
     ),
@@ -25,10 +27,12 @@ fn every_format_plays_every_scenario() {
     println!(
         "{:28} {}",
         "",
-        Wire::ALL.map(|wire| format!("{:20}", wire.name())).join("")
+        WireFormat::ALL
+            .map(|wire| format!("{:20}", wire.name()))
+            .join("")
     );
     for name in NAMES {
-        let row = Wire::ALL.map(|wire| {
+        let row = WireFormat::ALL.map(|wire| {
             let declared = CANNOT
                 .iter()
                 .find(|(format, scenario, _)| (*format, *scenario) == (wire, name));
@@ -82,13 +86,13 @@ fn expect(name: &str, found: Result<Completion, ModelError>, context: &str) {
     if matches!(name, "error inside" | "cut stream") {
         let error = found.expect_err(context);
         let kind = if name == "cut stream" {
-            ErrorKind::Truncated
+            ModelErrorKind::Truncated
         } else {
-            ErrorKind::Provider
+            ModelErrorKind::Provider
         };
         assert_eq!(
             (error.kind, error.action),
-            (kind, Action::Retry),
+            (kind, RecoveryAction::Retry),
             "{context}: {error:?}"
         );
         return;

@@ -1,7 +1,9 @@
 //! Answers as they come when something is wrong: the right typed error, never a hang or a panic, and
 //! never a partial tool call that looks whole.
 
-use bub_model::{Action, Completion, ErrorKind, FinishReason, ModelEvent, Quirks, Wire};
+use bub_model::{
+    Completion, FinishReason, ModelErrorKind, ModelEvent, Quirks, RecoveryAction, WireFormat,
+};
 use serde_json::{Value, json};
 
 use crate::scenarios::scenarios;
@@ -15,20 +17,20 @@ fn end(reason: &str) -> Value {
     json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
 }
 
-fn kind(wire: Wire, bytes: &[u8]) -> ErrorKind {
+fn kind(wire: WireFormat, bytes: &[u8]) -> ModelErrorKind {
     complete(wire, bytes).expect_err("an error").kind
 }
 
 #[test]
 fn an_empty_body_is_an_answer_that_never_came() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         for body in [&b""[..], b"\n\n", b" \r\n", b"\xef\xbb\xbf"] {
-            assert_eq!(kind(wire, body), ErrorKind::Truncated, "{body:?}");
+            assert_eq!(kind(wire, body), ModelErrorKind::Truncated, "{body:?}");
             assert!(wire.decode(body, &Quirks::default()).is_err(), "{body:?}");
         }
         assert_eq!(
             kind(wire, b": only comments\n\n: here\n\n"),
-            ErrorKind::Truncated
+            ModelErrorKind::Truncated
         );
     }
 }
@@ -39,11 +41,11 @@ fn a_web_page_is_named_and_not_dumped() {
         "<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head>{}",
         "x".repeat(5000)
     );
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         let error = complete(wire, page.as_bytes()).unwrap_err();
         assert_eq!(
             (error.kind, error.action),
-            (ErrorKind::Malformed, Action::Retry)
+            (ModelErrorKind::Malformed, RecoveryAction::Retry)
         );
         assert!(
             error.message.contains("502 Bad Gateway") && error.message.len() < 100,
@@ -55,17 +57,17 @@ fn a_web_page_is_named_and_not_dumped() {
 
 #[test]
 fn a_malformed_frame_is_an_error_and_ends_the_stream() {
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         assert_eq!(
             kind(wire, b"data: {broken\n\ndata: {}\n\n"),
-            ErrorKind::Malformed
+            ModelErrorKind::Malformed
         );
         assert_eq!(
             kind(wire, b"data: 17\n\ndata: {}\n\n"),
-            ErrorKind::Malformed
+            ModelErrorKind::Malformed
         );
     }
-    let mut decoder = Wire::ChatCompletions.decoder(&Quirks::default());
+    let mut decoder = WireFormat::ChatCompletions.decoder(&Quirks::default());
     let mut events = Vec::new();
     let stream = [
         sse(&[chunk(&json!({"content": "a"}))]),
@@ -92,8 +94,8 @@ fn a_stream_cut_inside_an_event_is_truncated_not_malformed() {
         chunk(&json!({"content": "def"})),
     ]);
     assert_eq!(
-        kind(Wire::ChatCompletions, &whole[..whole.len() - 10]),
-        ErrorKind::Truncated
+        kind(WireFormat::ChatCompletions, &whole[..whole.len() - 10]),
+        ModelErrorKind::Truncated
     );
 }
 
@@ -101,18 +103,23 @@ fn a_stream_cut_inside_an_event_is_truncated_not_malformed() {
 fn invalid_utf8_is_an_error_where_it_matters() {
     // Replacement characters in the arguments of a tool would be acted on.
     let broken = b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}\n\ndata: [DONE]\n\n";
-    assert_eq!(kind(Wire::ChatCompletions, broken), ErrorKind::Malformed);
+    assert_eq!(
+        kind(WireFormat::ChatCompletions, broken),
+        ModelErrorKind::Malformed
+    );
     let harmless = [
         b": \xff\xfe\n\n".to_vec(),
         sse(&[chunk(&json!({"content": "a"})), end("stop")]),
     ]
     .concat();
     assert_eq!(
-        complete(Wire::ChatCompletions, &harmless).unwrap().text,
+        complete(WireFormat::ChatCompletions, &harmless)
+            .unwrap()
+            .text,
         "a"
     );
     assert!(
-        Wire::Messages
+        WireFormat::Messages
             .decode(
                 b"{\"content\":[],\"stop_reason\":\"\xff\"}",
                 &Quirks::default()
@@ -126,16 +133,19 @@ fn ten_megabytes_in_one_event_are_decoded_and_much_more_refused() {
     let text = "x".repeat(10 * 1024 * 1024);
     let bytes = sse(&[chunk(&json!({"content": text})), end("stop")]);
     assert_eq!(
-        complete(Wire::ChatCompletions, &bytes).unwrap().text.len(),
+        complete(WireFormat::ChatCompletions, &bytes)
+            .unwrap()
+            .text
+            .len(),
         text.len()
     );
     let endless = vec![b'x'; 1024 * 1024];
     let mut pieces = vec![&b"data: "[..]];
     pieces.extend(std::iter::repeat_n(&endless[..], 20));
-    let (events, error) = stream(Wire::ChatCompletions, pieces);
+    let (events, error) = stream(WireFormat::ChatCompletions, pieces);
     assert_eq!(
         (events.len(), error.unwrap().kind),
-        (0, ErrorKind::TooLarge)
+        (0, ModelErrorKind::TooLarge)
     );
 }
 
@@ -143,7 +153,7 @@ fn ten_megabytes_in_one_event_are_decoded_and_much_more_refused() {
 fn crlf_comments_and_a_missing_blank_line_are_fine() {
     let text = ": hello\r\n\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\r\n\r\ndata: [DONE]";
     assert_eq!(
-        complete(Wire::ChatCompletions, text.as_bytes())
+        complete(WireFormat::ChatCompletions, text.as_bytes())
             .unwrap()
             .text,
         "a"
@@ -158,48 +168,55 @@ fn a_json_array_is_a_stream_of_chunks() {
     ]);
     let text = chunks.to_string();
     assert_eq!(
-        complete(Wire::GenerateContent, text.as_bytes())
+        complete(WireFormat::GenerateContent, text.as_bytes())
             .unwrap()
             .text,
         "ab"
     );
     let cut = &text.as_bytes()[..text.len() - 5];
-    assert_eq!(kind(Wire::GenerateContent, cut), ErrorKind::Truncated);
+    assert_eq!(
+        kind(WireFormat::GenerateContent, cut),
+        ModelErrorKind::Truncated
+    );
 }
 
 #[test]
 fn an_error_object_in_place_of_an_answer_is_an_error() {
     for (wire, body) in [
         (
-            Wire::ChatCompletions,
+            WireFormat::ChatCompletions,
             json!({"error": {"message": "no", "type": "server_error"}}),
         ),
         (
-            Wire::Responses,
+            WireFormat::Responses,
             json!({"error": {"message": "no", "code": "server_error"}}),
         ),
         (
-            Wire::Messages,
+            WireFormat::Messages,
             json!({"type": "error", "error": {"type": "api_error", "message": "no"}}),
         ),
         (
-            Wire::GenerateContent,
+            WireFormat::GenerateContent,
             json!([{"error": {"code": 500, "message": "no", "status": "INTERNAL"}}]),
         ),
     ] {
         let body = body.to_string();
-        assert_eq!(kind(wire, body.as_bytes()), ErrorKind::Provider, "{body}");
+        assert_eq!(
+            kind(wire, body.as_bytes()),
+            ModelErrorKind::Provider,
+            "{body}"
+        );
         assert_eq!(
             kind(wire, format!("data: {body}\n\n").as_bytes()),
-            ErrorKind::Provider
+            ModelErrorKind::Provider
         );
     }
-    for wire in Wire::ALL {
+    for wire in WireFormat::ALL {
         assert_eq!(
             wire.decode(b"{\"hello\":1}", &Quirks::default())
                 .unwrap_err()
                 .kind,
-            ErrorKind::Malformed
+            ModelErrorKind::Malformed
         );
         assert!(wire.decode(b"null", &Quirks::default()).is_err());
     }
@@ -213,17 +230,19 @@ fn an_error_beside_choices_or_in_a_choice_is_seen() {
         json!({"choices": [{"delta": {"content": ""}, "error": error, "finish_reason": "error"}]}),
         json!({"choices": [{"delta": {}, "finish_reason": "error"}]}),
     ] {
-        let found = complete(Wire::ChatCompletions, &sse(&[frame])).unwrap_err();
+        let found = complete(WireFormat::ChatCompletions, &sse(&[frame])).unwrap_err();
         assert_eq!(
             (found.kind, found.action),
-            (ErrorKind::Provider, Action::Retry),
+            (ModelErrorKind::Provider, RecoveryAction::Retry),
             "{found:?}"
         );
     }
     let fine =
         json!({"error": null, "choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]});
     assert_eq!(
-        complete(Wire::ChatCompletions, &sse(&[fine])).unwrap().text,
+        complete(WireFormat::ChatCompletions, &sse(&[fine]))
+            .unwrap()
+            .text,
         "a"
     );
 }
@@ -239,20 +258,20 @@ fn errors_in_the_shapes_of_compatible_servers_are_seen() {
     ] {
         let text = body.to_string();
         for found in [
-            complete(Wire::ChatCompletions, &sse(&[body])),
-            Wire::ChatCompletions.decode(text.as_bytes(), &Quirks::default()),
+            complete(WireFormat::ChatCompletions, &sse(&[body])),
+            WireFormat::ChatCompletions.decode(text.as_bytes(), &Quirks::default()),
         ] {
             let error = found.expect_err(&text);
             assert_eq!(
                 (error.kind, error.message.contains("boom")),
-                (ErrorKind::Provider, true),
+                (ModelErrorKind::Provider, true),
                 "{text}: {error:?}"
             );
         }
     }
     let fine = json!({"choices": [{"delta": {"content": ""}, "message": {"content": "a"}, "finish_reason": "stop"}],
         "base_resp": {"status_code": 0}});
-    let found = Wire::ChatCompletions
+    let found = WireFormat::ChatCompletions
         .decode(fine.to_string().as_bytes(), &Quirks::default())
         .unwrap();
     assert_eq!(
@@ -267,7 +286,7 @@ fn malformed_arguments_are_marked() {
     let call = |arguments: &str| {
         let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": arguments}}]});
         complete(
-            Wire::ChatCompletions,
+            WireFormat::ChatCompletions,
             &sse(&[chunk(&delta), end("tool_calls")]),
         )
         .unwrap()
@@ -288,7 +307,7 @@ fn malformed_arguments_are_marked() {
     let nameless =
         json!({"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": "{}"}}]});
     let found = complete(
-        Wire::ChatCompletions,
+        WireFormat::ChatCompletions,
         &sse(&[chunk(&nameless), end("tool_calls")]),
     )
     .unwrap();
@@ -299,7 +318,11 @@ fn malformed_arguments_are_marked() {
 #[test]
 fn empty_arguments_after_a_length_stop_are_cut_arguments() {
     let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]});
-    let found = complete(Wire::ChatCompletions, &sse(&[chunk(&delta), end("length")])).unwrap();
+    let found = complete(
+        WireFormat::ChatCompletions,
+        &sse(&[chunk(&delta), end("length")]),
+    )
+    .unwrap();
     assert_eq!(
         (found.finish, found.broken_calls.len()),
         (FinishReason::Length, 1)
@@ -311,22 +334,22 @@ fn empty_arguments_after_a_length_stop_are_cut_arguments() {
 fn calls_of_a_stopped_answer_must_not_be_run() {
     let whole = [
         (
-            Wire::ChatCompletions,
+            WireFormat::ChatCompletions,
             "content_filter",
             json!({"choices": [{"message": {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]}, "finish_reason": "content_filter"}]}),
         ),
         (
-            Wire::Messages,
+            WireFormat::Messages,
             "refusal",
             json!({"type": "message", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}], "stop_reason": "refusal"}),
         ),
         (
-            Wire::GenerateContent,
+            WireFormat::GenerateContent,
             "content_filter",
             json!({"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "args": {}}}]}, "finishReason": "SAFETY"}]}),
         ),
         (
-            Wire::Responses,
+            WireFormat::Responses,
             "content_filter",
             json!({"object": "response", "status": "incomplete", "incomplete_details": {"reason": "content_filter"},
                 "output": [{"type": "function_call", "id": "i", "call_id": "c", "name": "f", "arguments": "{}"}]}),
@@ -344,7 +367,11 @@ fn calls_of_a_stopped_answer_must_not_be_run() {
     }
     // The token limit can come after a whole call.
     let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]});
-    let found = complete(Wire::ChatCompletions, &sse(&[chunk(&delta), end("length")])).unwrap();
+    let found = complete(
+        WireFormat::ChatCompletions,
+        &sse(&[chunk(&delta), end("length")]),
+    )
+    .unwrap();
     assert_eq!(
         (found.finish, found.broken_calls),
         (FinishReason::Length, vec![])
@@ -357,7 +384,7 @@ fn tool_calls_in_every_accent_are_understood() {
     let names_and_arguments = |deltas: &[Value]| {
         let mut frames: Vec<_> = deltas.iter().map(chunk).collect();
         frames.push(end("stop"));
-        let found = complete(Wire::ChatCompletions, &sse(&frames)).unwrap();
+        let found = complete(WireFormat::ChatCompletions, &sse(&frames)).unwrap();
         assert_eq!(
             (found.finish, found.broken_calls.len()),
             (FinishReason::ToolCalls, 0)
@@ -406,7 +433,7 @@ fn tool_calls_in_every_accent_are_understood() {
 fn reasoning_is_found_under_every_alias() {
     for field in bub_model::REASONING_FIELDS {
         let found = complete(
-            Wire::ChatCompletions,
+            WireFormat::ChatCompletions,
             &sse(&[chunk(&json!({field: "hm"})), end("stop")]),
         )
         .unwrap();
@@ -414,9 +441,12 @@ fn reasoning_is_found_under_every_alias() {
     }
     let both = json!({"reasoning": "hm", "reasoning_content": "hm"});
     assert_eq!(
-        complete(Wire::ChatCompletions, &sse(&[chunk(&both), end("stop")]))
-            .unwrap()
-            .reasoning,
+        complete(
+            WireFormat::ChatCompletions,
+            &sse(&[chunk(&both), end("stop")])
+        )
+        .unwrap()
+        .reasoning,
         "hm"
     );
 }
@@ -434,7 +464,7 @@ fn an_answer_that_begins_anew_voids_what_came_before() {
         text("new"),
         stop,
     ];
-    let (events, error) = stream(Wire::Messages, [&*sse(&frames)]);
+    let (events, error) = stream(WireFormat::Messages, [&*sse(&frames)]);
     assert_eq!((error, events.contains(&ModelEvent::Restart)), (None, true));
     assert_eq!(fold(events).unwrap().text, "new");
 }
@@ -447,13 +477,17 @@ fn a_done_mark_ends_every_format() {
     ];
     let stream = [sse(&frames), b"data: [DONE]\n\n".to_vec()].concat();
     assert_eq!(
-        complete(Wire::Messages, &stream).unwrap().finish,
+        complete(WireFormat::Messages, &stream).unwrap().finish,
         FinishReason::Stop
     );
-    for wire in [Wire::Responses, Wire::Messages, Wire::GenerateContent] {
+    for wire in [
+        WireFormat::Responses,
+        WireFormat::Messages,
+        WireFormat::GenerateContent,
+    ] {
         assert_eq!(
             kind(wire, b"data: [DONE]\n\n"),
-            ErrorKind::Truncated,
+            ModelErrorKind::Truncated,
             "nothing said why it stopped"
         );
     }
@@ -461,7 +495,7 @@ fn a_done_mark_ends_every_format() {
 
 #[test]
 fn the_end_is_noticed_before_the_connection_closes() {
-    let mut decoder = Wire::ChatCompletions.decoder(&Quirks::default());
+    let mut decoder = WireFormat::ChatCompletions.decoder(&Quirks::default());
     let mut events = Vec::new();
     decoder
         .push(&sse(&[chunk(&json!({"content": "a"}))]), &mut events)
@@ -526,7 +560,7 @@ fn half_a_character_in_arguments_is_replaced_or_breaks_the_call() {
             .unwrap()
             .replace("FIRST", first)
             .replace("SECOND", second);
-        complete(Wire::ChatCompletions, frames.as_bytes()).unwrap()
+        complete(WireFormat::ChatCompletions, frames.as_bytes()).unwrap()
     };
     let arguments = |found: &Completion| {
         found.tool_calls[0]["function"]["arguments"]
@@ -548,15 +582,15 @@ fn half_a_character_in_arguments_is_replaced_or_breaks_the_call() {
     assert_eq!(found(r"x\\ud83d", "y").broken_calls.len(), 1);
     let whole = [
         (
-            Wire::Messages,
+            WireFormat::Messages,
             r#"{"type":"message","content":[{"type":"tool_use","id":"c","name":"f","input":{"a":"\ud83d"}}],"stop_reason":"tool_use"}"#,
         ),
         (
-            Wire::GenerateContent,
+            WireFormat::GenerateContent,
             r#"{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":{"a":"\ud83d"}}}]},"finishReason":"STOP"}]}"#,
         ),
         (
-            Wire::Responses,
+            WireFormat::Responses,
             r#"{"object":"response","status":"completed","output":[{"type":"function_call","id":"i","call_id":"c","name":"f","arguments":"{\"a\":\"\ud83d\"}"}]}"#,
         ),
     ];

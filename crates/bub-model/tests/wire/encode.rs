@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bub_model::{ChatRequest, EffortForm, Quirks, Wire};
+use bub_model::{ChatRequest, EffortForm, Quirks, WireFormat};
 use serde_json::{Map, Value, json};
 
 pub(crate) fn request(messages: Value) -> ChatRequest {
@@ -18,11 +18,11 @@ pub(crate) fn request(messages: Value) -> ChatRequest {
     }
 }
 
-pub(crate) fn encode(wire: Wire, request: &ChatRequest, quirks: &Quirks) -> Value {
+pub(crate) fn encode(wire: WireFormat, request: &ChatRequest, quirks: &Quirks) -> Value {
     serde_json::from_slice(&wire.encode(request, quirks).body).unwrap()
 }
 
-pub(crate) fn plain(wire: Wire, messages: Value) -> Value {
+pub(crate) fn plain(wire: WireFormat, messages: Value) -> Value {
     encode(wire, &request(messages), &Quirks::default())
 }
 
@@ -58,7 +58,7 @@ fn conversation() -> Value {
 fn chat_completions_send_what_the_original_sends() {
     let mut request = request(conversation());
     request.tools = Arc::new(vec![weather_tool()]);
-    let http = Wire::ChatCompletions.encode(&request, &Quirks::default());
+    let http = WireFormat::ChatCompletions.encode(&request, &Quirks::default());
     let body: Value = serde_json::from_slice(&http.body).unwrap();
     assert_eq!(http.path, "/chat/completions");
     let mut messages = conversation();
@@ -82,7 +82,7 @@ fn arguments_beat_each_other_in_order() {
         extra_body: object(json!({"temperature": 2, "stream": false})),
         ..Quirks::default()
     };
-    let body = encode(Wire::ChatCompletions, &request, &quirks);
+    let body = encode(WireFormat::ChatCompletions, &request, &quirks);
     assert_eq!(
         body,
         json!({"temperature": 2, "top_p": 0.5, "model": "m", "stream": true, "messages": [],
@@ -94,7 +94,7 @@ fn arguments_beat_each_other_in_order() {
 fn without_a_stream_no_stream_options() {
     let mut request = request(json!([]));
     request.stream = false;
-    let body = encode(Wire::ChatCompletions, &request, &Quirks::default());
+    let body = encode(WireFormat::ChatCompletions, &request, &Quirks::default());
     assert_eq!(
         (&body["stream"], body.get("stream_options")),
         (&json!(false), None)
@@ -105,7 +105,7 @@ fn without_a_stream_no_stream_options() {
 #[test]
 fn effort_takes_the_form_of_the_server() {
     let mut request = request(json!([{"role": "user", "content": "x"}]));
-    let mut body = |wire: Wire, model: &str, effort: &str, form: EffortForm| {
+    let mut body = |wire: WireFormat, model: &str, effort: &str, form: EffortForm| {
         request.model = model.into();
         request.reasoning_effort = Some(effort.into());
         encode(
@@ -117,7 +117,7 @@ fn effort_takes_the_form_of_the_server() {
             },
         )
     };
-    let chat = Wire::ChatCompletions;
+    let chat = WireFormat::ChatCompletions;
     assert_eq!(
         body(chat, "m", "low", EffortForm::ReasoningObject)["reasoning"],
         json!({"effort": "low"})
@@ -139,7 +139,7 @@ fn effort_takes_the_form_of_the_server() {
         None
     );
     assert_eq!(
-        body(Wire::Responses, "m", "high", EffortForm::Standard)["reasoning"],
+        body(WireFormat::Responses, "m", "high", EffortForm::Standard)["reasoning"],
         json!({"effort": "high"})
     );
     // H-92.
@@ -150,21 +150,21 @@ fn effort_takes_the_form_of_the_server() {
         ("xhigh", "xhigh"),
         ("max", "max"),
     ] {
-        let body = body(Wire::Messages, "m", effort, EffortForm::Standard);
+        let body = body(WireFormat::Messages, "m", effort, EffortForm::Standard);
         assert_eq!(
             (&body["thinking"], &body["output_config"]),
             (&json!({"type": "adaptive"}), &json!({"effort": sent}))
         );
     }
     assert_eq!(
-        body(Wire::Messages, "m", "none", EffortForm::Standard)["thinking"],
+        body(WireFormat::Messages, "m", "none", EffortForm::Standard)["thinking"],
         json!({"type": "disabled"})
     );
     assert_eq!(
-        body(Wire::Messages, "m", "auto", EffortForm::Standard).get("thinking"),
+        body(WireFormat::Messages, "m", "auto", EffortForm::Standard).get("thinking"),
         None
     );
-    let gemini = Wire::GenerateContent;
+    let gemini = WireFormat::GenerateContent;
     let thinking = |body: Value| body["generationConfig"]["thinkingConfig"].clone();
     assert_eq!(
         thinking(body(gemini, "gemini-2.5-pro", "low", EffortForm::Standard)),
@@ -181,7 +181,7 @@ fn effort_takes_the_form_of_the_server() {
 fn messages_become_blocks() {
     let mut request = request(conversation());
     request.tools = Arc::new(vec![weather_tool()]);
-    let http = Wire::Messages.encode(&request, &Quirks::default());
+    let http = WireFormat::Messages.encode(&request, &Quirks::default());
     assert_eq!(
         (&*http.path, &*http.headers),
         (
@@ -220,14 +220,14 @@ fn system_messages_are_joined_and_a_limit_is_always_sent() {
         json!([{"role": "system", "content": "a"}, {"role": "user", "content": "x"}, {"role": "system", "content": "b"}]),
     );
     request.max_tokens = None;
-    let body = encode(Wire::Messages, &request, &Quirks::default());
+    let body = encode(WireFormat::Messages, &request, &Quirks::default());
     assert_eq!(
         (&body["system"], body["max_tokens"].is_u64()),
         (&json!("a\nb"), true)
     );
     request.extra = object(json!({"max_tokens": 5}));
     assert_eq!(
-        encode(Wire::Messages, &request, &Quirks::default())["max_tokens"],
+        encode(WireFormat::Messages, &request, &Quirks::default())["max_tokens"],
         5
     );
 }
@@ -247,7 +247,7 @@ fn repeated_and_odd_call_ids_become_acceptable() {
         &step("fc:1.2"),
     ]
     .concat();
-    let body = plain(Wire::Messages, messages.into());
+    let body = plain(WireFormat::Messages, messages.into());
     let ids: Vec<_> = [1, 3, 5]
         .iter()
         .map(|at| body["messages"][*at]["content"][0]["id"].as_str().unwrap())
@@ -271,7 +271,7 @@ fn repeated_and_odd_call_ids_become_acceptable() {
 fn messages_become_items() {
     let mut request = request(conversation());
     request.tools = Arc::new(vec![weather_tool()]);
-    let body = encode(Wire::Responses, &request, &Quirks::default());
+    let body = encode(WireFormat::Responses, &request, &Quirks::default());
     let function = |id: &str, arguments: &str| json!({"type": "function_call", "call_id": id, "name": "weather", "arguments": arguments, "status": "completed"});
     assert_eq!(
         body,
@@ -291,7 +291,10 @@ fn messages_become_items() {
         })
     );
     // An output without an id answers nothing.
-    let orphan = plain(Wire::Responses, json!([{"role": "tool", "content": "x"}]));
+    let orphan = plain(
+        WireFormat::Responses,
+        json!([{"role": "tool", "content": "x"}]),
+    );
     assert_eq!(orphan["input"], json!([]));
 }
 
@@ -306,7 +309,7 @@ fn instructions_can_be_demanded_and_fields_refused() {
     };
     let mut request = request(json!([{"role": "user", "content": "x"}]));
     request.extra = object(json!({"temperature": 1}));
-    let body = encode(Wire::Responses, &request, &quirks);
+    let body = encode(WireFormat::Responses, &request, &quirks);
     assert_eq!(body["instructions"], "You are Codex.");
     assert_eq!(
         (body.get("max_output_tokens"), body.get("temperature")),
@@ -315,14 +318,14 @@ fn instructions_can_be_demanded_and_fields_refused() {
     assert_eq!(body["text"], json!({"verbosity": "medium"}));
     // What the caller says is merged over it.
     request.extra = object(json!({"text": {"format": {"type": "text"}}}));
-    let body = encode(Wire::Responses, &request, &quirks);
+    let body = encode(WireFormat::Responses, &request, &quirks);
     assert_eq!(
         body["text"],
         json!({"verbosity": "medium", "format": {"type": "text"}})
     );
     request.extra = object(json!({"text": {"verbosity": "low"}}));
     assert_eq!(
-        encode(Wire::Responses, &request, &quirks)["text"],
+        encode(WireFormat::Responses, &request, &quirks)["text"],
         json!({"verbosity": "low"})
     );
 }
@@ -334,7 +337,7 @@ fn messages_become_contents() {
     request.extra = object(
         json!({"temperature": 0, "stop": "END", "tool_choice": "required", "safetySettings": []}),
     );
-    let http = Wire::GenerateContent.encode(&request, &Quirks::default());
+    let http = WireFormat::GenerateContent.encode(&request, &Quirks::default());
     assert_eq!(http.path, "/models/m:streamGenerateContent?alt=sse");
     let body: Value = serde_json::from_slice(&http.body).unwrap();
     assert_eq!(
@@ -363,7 +366,7 @@ fn messages_become_contents() {
     request.stream = false;
     request.model = "models/m".into();
     assert_eq!(
-        Wire::GenerateContent
+        WireFormat::GenerateContent
             .encode(&request, &Quirks::default())
             .path,
         "/models/m:generateContent"
@@ -375,23 +378,23 @@ fn messages_become_contents() {
 fn broken_arguments_never_break_the_next_request() {
     let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [call("c", "{\"city\": \"Os")]}]);
     let wrapped = json!({"invalid_arguments": "{\"city\": \"Os"});
-    let chat = plain(Wire::ChatCompletions, messages.clone());
+    let chat = plain(WireFormat::ChatCompletions, messages.clone());
     let sent = chat["messages"][1]["tool_calls"][0]["function"]["arguments"]
         .as_str()
         .unwrap();
     assert_eq!(serde_json::from_str::<Value>(sent).unwrap(), wrapped);
     assert_eq!(
-        plain(Wire::Messages, messages.clone())["messages"][1]["content"][0]["input"],
+        plain(WireFormat::Messages, messages.clone())["messages"][1]["content"][0]["input"],
         wrapped
     );
-    let responses = plain(Wire::Responses, messages.clone());
+    let responses = plain(WireFormat::Responses, messages.clone());
     assert_eq!(
         serde_json::from_str::<Value>(responses["input"][1]["arguments"].as_str().unwrap())
             .unwrap(),
         wrapped
     );
     assert_eq!(
-        plain(Wire::GenerateContent, messages)["contents"][1]["parts"][0]["functionCall"]["args"],
+        plain(WireFormat::GenerateContent, messages)["contents"][1]["parts"][0]["functionCall"]["args"],
         wrapped
     );
 }
@@ -400,15 +403,15 @@ fn broken_arguments_never_break_the_next_request() {
 fn a_conversation_never_opens_with_the_assistant_where_that_is_refused() {
     let messages = json!([{"role": "system", "content": "s"}, {"role": "assistant", "content": "earlier"}, {"role": "user", "content": "x"}]);
     assert_eq!(
-        plain(Wire::Messages, messages.clone())["messages"][0]["role"],
+        plain(WireFormat::Messages, messages.clone())["messages"][0]["role"],
         "user"
     );
     assert_eq!(
-        plain(Wire::GenerateContent, messages.clone())["contents"][0]["role"],
+        plain(WireFormat::GenerateContent, messages.clone())["contents"][0]["role"],
         "user"
     );
     assert_eq!(
-        plain(Wire::ChatCompletions, messages.clone())["messages"][1]["role"],
+        plain(WireFormat::ChatCompletions, messages.clone())["messages"][1]["role"],
         "assistant"
     );
     let quirks = Quirks {
@@ -423,12 +426,16 @@ fn a_conversation_never_opens_with_the_assistant_where_that_is_refused() {
             .map(|message| message["role"].as_str().unwrap().to_owned())
             .collect()
     };
-    let chat = encode(Wire::ChatCompletions, &request(messages.clone()), &quirks);
+    let chat = encode(
+        WireFormat::ChatCompletions,
+        &request(messages.clone()),
+        &quirks,
+    );
     assert_eq!(
         roles(&chat, "messages"),
         ["system", "user", "assistant", "user"]
     );
-    let responses = encode(Wire::Responses, &request(messages), &quirks);
+    let responses = encode(WireFormat::Responses, &request(messages), &quirks);
     assert_eq!(roles(&responses, "input"), ["user", "assistant", "user"]);
 }
 
@@ -436,7 +443,7 @@ fn a_conversation_never_opens_with_the_assistant_where_that_is_refused() {
 fn quirks_come_from_config_and_typos_are_refused() {
     let quirks: Quirks =
         serde_json::from_value(json!({"max_tokens_field": "", "effort": "omit"})).unwrap();
-    let body = encode(Wire::ChatCompletions, &request(json!([])), &quirks);
+    let body = encode(WireFormat::ChatCompletions, &request(json!([])), &quirks);
     assert_eq!(
         (body.get("max_tokens"), body.get("max_completion_tokens")),
         (None, None)
@@ -447,13 +454,13 @@ fn quirks_come_from_config_and_typos_are_refused() {
 #[test]
 fn every_format_has_a_name_and_its_own_header() {
     let key = bub_settings::Secret::from("sk-test-123456");
-    for wire in Wire::ALL {
-        assert_eq!(Wire::from_name(wire.name()), Some(wire));
+    for wire in WireFormat::ALL {
+        assert_eq!(WireFormat::from_name(wire.name()), Some(wire));
         let (name, value) = wire.credentials(&key);
         assert!(
             value.expose().ends_with("sk-test-123456") && !format!("{value:?}").contains("sk-test"),
             "{name}"
         );
     }
-    assert_eq!(Wire::from_name("nonsense"), None);
+    assert_eq!(WireFormat::from_name("nonsense"), None);
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bub_model::Wire;
+use bub_model::WireFormat;
 use serde_json::Value;
 
 pub(crate) struct Recording {
@@ -54,14 +54,14 @@ pub(crate) fn all() -> Option<Vec<Recording>> {
 
 impl Recording {
     /// The format of a recording; none for interfaces that are none of ours.
-    pub(crate) fn wire(&self) -> Option<Wire> {
+    pub(crate) fn wire(&self) -> Option<WireFormat> {
         const NOT_OURS: [&str; 4] = [
             "bedrock-converse",
             "cohere-chat",
             "gemini-interactions",
             "ollama-chat",
         ];
-        let wire = Wire::from_name(&self.api);
+        let wire = WireFormat::from_name(&self.api);
         assert!(
             wire.is_some() || NOT_OURS.contains(&self.api.as_str()),
             "undeclared interface {}",

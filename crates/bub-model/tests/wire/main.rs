@@ -17,9 +17,9 @@
     reason = "where the recordings are is not a setting of bub"
 )]
 
-mod accents;
 mod conformance;
 mod damage;
+mod dialects;
 mod encode;
 mod fixtures;
 mod media;

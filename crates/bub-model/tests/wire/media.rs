@@ -1,6 +1,6 @@
 //! Images, audio, video and files in requests.
 
-use bub_model::{Quirks, Wire};
+use bub_model::{Quirks, WireFormat};
 use serde_json::json;
 
 use crate::encode::{call, encode, plain, request};
@@ -19,7 +19,7 @@ fn video_and_audio_become_files_where_wanted() {
         media_as_file: true,
         ..Quirks::default()
     };
-    let sent = encode(Wire::ChatCompletions, &request, &quirks);
+    let sent = encode(WireFormat::ChatCompletions, &request, &quirks);
     let content = &sent["messages"][0]["content"];
     assert_eq!(content[1], parts[1]);
     assert_eq!(
@@ -35,7 +35,7 @@ fn video_and_audio_become_files_where_wanted() {
         "the original is untouched"
     );
     assert_eq!(
-        encode(Wire::ChatCompletions, &request, &Quirks::default())["messages"][0]["content"],
+        encode(WireFormat::ChatCompletions, &request, &Quirks::default())["messages"][0]["content"],
         parts
     );
 }
@@ -55,13 +55,13 @@ fn media_are_carried_or_their_absence_is_told() {
     ]);
     let message = json!([{"role": "user", "content": content}]);
     assert_eq!(
-        plain(Wire::ChatCompletions, message.clone())["messages"][0]["content"],
+        plain(WireFormat::ChatCompletions, message.clone())["messages"][0]["content"],
         content
     );
     let omitted =
         |what: &str| format!("[{what} left out: this model's interface does not take it]");
     assert_eq!(
-        plain(Wire::Messages, message.clone())["messages"][0]["content"],
+        plain(WireFormat::Messages, message.clone())["messages"][0]["content"],
         json!([
             {"type": "text", "text": "look"},
             {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}},
@@ -74,7 +74,7 @@ fn media_are_carried_or_their_absence_is_told() {
         ])
     );
     assert_eq!(
-        plain(Wire::Responses, message.clone())["input"][0]["content"],
+        plain(WireFormat::Responses, message.clone())["input"][0]["content"],
         json!([
             {"type": "input_text", "text": "look"},
             {"type": "input_image", "image_url": "data:image/png;base64,AA"},
@@ -88,7 +88,7 @@ fn media_are_carried_or_their_absence_is_told() {
     );
     let inline = |mime: &str, data: &str| json!({"inlineData": {"mimeType": mime, "data": data}});
     assert_eq!(
-        plain(Wire::GenerateContent, message)["contents"][0]["parts"],
+        plain(WireFormat::GenerateContent, message)["contents"][0]["parts"],
         json!([
             {"text": "look"},
             inline("image/png", "AA"),
@@ -110,11 +110,11 @@ fn media_in_tool_results_are_carried() {
         {"role": "assistant", "tool_calls": [call("c", "{}")]},
         {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "seen"}, image]},
     ]);
-    let result = &plain(Wire::Messages, messages.clone())["messages"][2]["content"][0];
+    let result = &plain(WireFormat::Messages, messages.clone())["messages"][2]["content"][0];
     assert_eq!(result["content"][1]["type"], "image");
-    let output = &plain(Wire::Responses, messages.clone())["input"][2]["output"];
+    let output = &plain(WireFormat::Responses, messages.clone())["input"][2]["output"];
     assert_eq!(output[1]["type"], "input_image");
-    let parts = &plain(Wire::GenerateContent, messages)["contents"][2]["parts"];
+    let parts = &plain(WireFormat::GenerateContent, messages)["contents"][2]["parts"];
     assert_eq!(
         parts[0]["functionResponse"]["response"],
         json!({"result": "seen"})

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use bub_model::sse::{SseDecoder, SseError};
-use bub_model::{ModelError, ModelEvent, Quirks, Wire};
+use bub_model::{ModelError, ModelEvent, Quirks, WireFormat};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::scenarios::scenarios;
 use crate::{fixtures, support};
 
-fn one_piece(wire: Wire, bytes: &[u8]) -> (Vec<ModelEvent>, Option<ModelError>) {
+fn one_piece(wire: WireFormat, bytes: &[u8]) -> (Vec<ModelEvent>, Option<ModelError>) {
     support::stream(wire, [bytes])
 }
 
@@ -28,8 +28,8 @@ fn cut<'a>(bytes: &'a [u8], cuts: &[Index]) -> Vec<&'a [u8]> {
 }
 
 /// Streams to cut up: the made-up ones, and all recorded ones if there are any.
-fn streams() -> &'static [(Wire, Vec<u8>)] {
-    static STREAMS: OnceLock<Vec<(Wire, Vec<u8>)>> = OnceLock::new();
+fn streams() -> &'static [(WireFormat, Vec<u8>)] {
+    static STREAMS: OnceLock<Vec<(WireFormat, Vec<u8>)>> = OnceLock::new();
     STREAMS.get_or_init(|| {
         let recorded = fixtures::all().unwrap_or_default();
         let recorded = recorded.iter().filter(|recording| recording.is_stream());
@@ -133,14 +133,14 @@ proptest! {
             bytes[place] = byte;
         }
         bytes.remove(drop.index(bytes.len()));
-        for wire in Wire::ALL {
+        for wire in WireFormat::ALL {
             check(wire, &bytes);
         }
     }
 
     #[test]
     fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        for wire in Wire::ALL {
+        for wire in WireFormat::ALL {
             check(wire, &bytes);
         }
     }
@@ -148,7 +148,7 @@ proptest! {
     /// Well-formed JSON of any shape where a frame is expected.
     #[test]
     fn any_json_never_panics(values in prop::collection::vec(json(), 0..6), kind in 0_usize..12) {
-        for wire in Wire::ALL {
+        for wire in WireFormat::ALL {
             let frames: Vec<_> = values.iter().map(|value| dress(value, kind)).collect();
             check(wire, &support::sse(&frames));
             check(wire, Value::from(frames).to_string().as_bytes());
@@ -181,7 +181,7 @@ fn events(chunks: Vec<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 /// What must hold for any bytes: no panic, an end or an error, and no unsound call without a warning.
-fn check(wire: Wire, bytes: &[u8]) {
+fn check(wire: WireFormat, bytes: &[u8]) {
     let (events, error) = one_piece(wire, bytes);
     let finishes = events
         .iter()

@@ -1,7 +1,7 @@
 //! Every recording decodes to what it says, or fails as it should.
 
 use bub_model::classify::classify;
-use bub_model::{Completion, ErrorKind, ModelError, Quirks, Usage};
+use bub_model::{Completion, ModelError, ModelErrorKind, Quirks, Usage};
 use serde_json::Value;
 
 use crate::fixtures::{self, Recording};
@@ -65,7 +65,7 @@ fn check_error(recording: &Recording) -> Result<String, String> {
     } else {
         classify(recording.status, None, &recording.bytes, wire)
     };
-    if error.kind != ErrorKind::Provider
+    if error.kind != ModelErrorKind::Provider
         || error.message.is_empty()
         || error.message.chars().count() > 401
     {
@@ -80,7 +80,7 @@ fn compare(
     found: Result<Completion, ModelError>,
 ) -> Result<String, String> {
     let found = match found {
-        Err(error) if expected.error && error.kind == ErrorKind::Provider => {
+        Err(error) if expected.error && error.kind == ModelErrorKind::Provider => {
             return Ok(format!("{:?} {error}", error.action));
         }
         Err(error) => return Err(format!("failed: {error:?}")),

@@ -1,12 +1,12 @@
 //! What a provider wants back with the next call comes back, in its old place and only to it.
 
-use bub_model::{ChatRequest, Completion, Quirks, Wire};
+use bub_model::{ChatRequest, Completion, Quirks, WireFormat};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 use crate::support::{complete, sse};
 
-fn body(wire: Wire, quirks: &Quirks, messages: Vec<Value>) -> Value {
+fn body(wire: WireFormat, quirks: &Quirks, messages: Vec<Value>) -> Value {
     let request = ChatRequest {
         model: "gemini-3-pro".into(),
         messages: Arc::new(messages),
@@ -16,7 +16,7 @@ fn body(wire: Wire, quirks: &Quirks, messages: Vec<Value>) -> Value {
 }
 
 /// The next request after an answer with its tool results.
-fn next(wire: Wire, answer: &Completion) -> Value {
+fn next(wire: WireFormat, answer: &Completion) -> Value {
     let mut messages = vec![
         json!({"role": "user", "content": "go"}),
         answer.to_message(),
@@ -51,8 +51,8 @@ fn signed_thinking_returns_to_its_place() {
         json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}),
         json!({"type": "message_stop"}),
     ];
-    let answer = complete(Wire::Messages, &sse(&frames)).unwrap();
-    let sent = next(Wire::Messages, &answer);
+    let answer = complete(WireFormat::Messages, &sse(&frames)).unwrap();
+    let sent = next(WireFormat::Messages, &answer);
     let expected = json!([
         {"type": "thinking", "thinking": "t1", "signature": "s1"},
         {"type": "text", "text": "Grüße"},
@@ -63,9 +63,9 @@ fn signed_thinking_returns_to_its_place() {
     assert_eq!(sent["messages"][1]["content"], expected);
     // Other formats neither send nor stumble over it.
     for wire in [
-        Wire::ChatCompletions,
-        Wire::Responses,
-        Wire::GenerateContent,
+        WireFormat::ChatCompletions,
+        WireFormat::Responses,
+        WireFormat::GenerateContent,
     ] {
         let text = next(wire, &answer).to_string();
         assert!(
@@ -83,12 +83,12 @@ fn state_that_no_longer_fits_gives_its_blocks_first() {
         json!({"type": "content_block_start", "index": 1, "content_block": {"type": "thinking", "thinking": "t", "signature": "s"}}),
         json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}),
     ];
-    let mut message = complete(Wire::Messages, &sse(&frames))
+    let mut message = complete(WireFormat::Messages, &sse(&frames))
         .unwrap()
         .to_message();
     message["content"] = json!("changed");
     let sent = body(
-        Wire::Messages,
+        WireFormat::Messages,
         &Quirks::default(),
         vec![json!({"role": "user", "content": "x"}), message],
     );
@@ -111,10 +111,10 @@ fn encrypted_reasoning_returns_before_its_call() {
         {"type": "function_call", "id": "fc", "call_id": "c1", "name": "f", "arguments": "{}"},
     ]);
     let whole = json!({"status": "completed", "output": output}).to_string();
-    let answer = Wire::Responses
+    let answer = WireFormat::Responses
         .decode(whole.as_bytes(), &Quirks::default())
         .unwrap();
-    let sent = next(Wire::Responses, &answer);
+    let sent = next(WireFormat::Responses, &answer);
     assert_eq!(sent["include"], json!(["reasoning.encrypted_content"]));
     assert_eq!(
         sent["input"],
@@ -139,10 +139,10 @@ fn thought_signatures_return_on_their_parts() {
     ]);
     let whole =
         json!({"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}).to_string();
-    let answer = Wire::GenerateContent
+    let answer = WireFormat::GenerateContent
         .decode(whole.as_bytes(), &Quirks::default())
         .unwrap();
-    let sent = next(Wire::GenerateContent, &answer);
+    let sent = next(WireFormat::GenerateContent, &answer);
     assert_eq!(
         sent["contents"][1]["parts"],
         json!([
@@ -167,7 +167,7 @@ fn calls_of_another_model_carry_the_documented_stand_in() {
         json!({"role": "user", "content": "x"}),
         json!({"role": "assistant", "tool_calls": [call.clone(), call]}),
     ];
-    let sent = body(Wire::GenerateContent, &Quirks::default(), messages);
+    let sent = body(WireFormat::GenerateContent, &Quirks::default(), messages);
     let parts = &sent["contents"][1]["parts"];
     assert_eq!(
         parts[0]["thoughtSignature"],
@@ -198,9 +198,9 @@ fn reasoning_details_are_joined_and_returned() {
         ),
         json!({"choices": [{"delta": {"content": "so"}, "finish_reason": "stop"}]}),
     ];
-    let answer = complete(Wire::ChatCompletions, &sse(&frames)).unwrap();
+    let answer = complete(WireFormat::ChatCompletions, &sse(&frames)).unwrap();
     assert_eq!(answer.reasoning, "because");
-    let message = &next(Wire::ChatCompletions, &answer)["messages"][1];
+    let message = &next(WireFormat::ChatCompletions, &answer)["messages"][1];
     let expected = json!([
         {"type": "reasoning.text", "index": 0, "text": "because", "format": "x", "signature": "s"},
         {"type": "reasoning.encrypted", "index": 1, "data": "d"},
@@ -219,7 +219,7 @@ fn reasoning_text_is_returned_only_where_it_is_wanted() {
         json!({"choices": [{"delta": {"content": "so"}, "finish_reason": "stop"}]}),
     ];
     assert_eq!(
-        complete(Wire::ChatCompletions, &sse(&frames))
+        complete(WireFormat::ChatCompletions, &sse(&frames))
             .unwrap()
             .provider_state,
         None
@@ -228,8 +228,9 @@ fn reasoning_text_is_returned_only_where_it_is_wanted() {
         replay_reasoning: true,
         ..Quirks::default()
     };
-    let (events, _) = crate::support::stream_with(Wire::ChatCompletions, &quirks, [&*sse(&frames)]);
+    let (events, _) =
+        crate::support::stream_with(WireFormat::ChatCompletions, &quirks, [&*sse(&frames)]);
     let message = crate::support::fold(events).unwrap().to_message();
-    let sent = body(Wire::ChatCompletions, &quirks, vec![message]);
+    let sent = body(WireFormat::ChatCompletions, &quirks, vec![message]);
     assert_eq!(sent["messages"][0]["reasoning_content"], "because");
 }

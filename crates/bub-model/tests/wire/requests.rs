@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bub_model::{ChatRequest, Quirks, Wire};
+use bub_model::{ChatRequest, Quirks, WireFormat};
 use serde_json::Value;
 
 use crate::fixtures;
@@ -26,10 +26,10 @@ fn recorded_conversations_survive_every_encoding() {
             tools: list("tools"),
             ..ChatRequest::default()
         };
-        for wire in Wire::ALL {
+        for wire in WireFormat::ALL {
             let body: Value =
                 serde_json::from_slice(&wire.encode(&request, &Quirks::default()).body).unwrap();
-            if wire == Wire::ChatCompletions {
+            if wire == WireFormat::ChatCompletions {
                 assert_eq!(body["messages"], recorded["messages"], "{file}");
                 assert!(
                     request.tools.is_empty() || body["tools"] == recorded["tools"],

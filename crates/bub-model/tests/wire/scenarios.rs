@@ -1,6 +1,6 @@
 //! The scenarios of the conformance table, written down in each wire format.
 
-use bub_model::Wire;
+use bub_model::WireFormat;
 use serde_json::{Value, json};
 
 use crate::support;
@@ -23,7 +23,7 @@ pub(crate) const NAMES: [&str; 12] = [
 
 /// One scenario in one format.
 pub(crate) struct Scenario {
-    pub(crate) wire: Wire,
+    pub(crate) wire: WireFormat,
     pub(crate) name: &'static str,
     pub(crate) stream: Vec<u8>,
     /// The same answer in one piece; nothing where the scenario is about streaming.
@@ -35,7 +35,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     let mut all = Vec::new();
     let mut add = |wire, name, frames: Vec<Value>, whole: Value| {
         let mut stream = support::sse(&frames);
-        if wire == Wire::ChatCompletions && !matches!(name, "cut stream" | "error inside") {
+        if wire == WireFormat::ChatCompletions && !matches!(name, "cut stream" | "error inside") {
             stream.extend_from_slice(b"data: [DONE]\n\n");
         }
         all.push(Scenario {
@@ -47,16 +47,16 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     };
     for name in NAMES {
         let (frames, whole) = chat(name);
-        add(Wire::ChatCompletions, name, frames, whole);
+        add(WireFormat::ChatCompletions, name, frames, whole);
         let (frames, whole) = responses(name);
-        add(Wire::Responses, name, frames, whole);
+        add(WireFormat::Responses, name, frames, whole);
         if name != "content filter" {
             let (frames, whole) = messages(name);
-            add(Wire::Messages, name, frames, whole);
+            add(WireFormat::Messages, name, frames, whole);
         }
         if name != "refusal" {
             let (frames, whole) = gemini(name);
-            add(Wire::GenerateContent, name, frames, whole);
+            add(WireFormat::GenerateContent, name, frames, whole);
         }
     }
     all

@@ -1,17 +1,17 @@
 //! Decoding in one line.
 
-use bub_model::{Accumulator, Completion, ModelError, ModelEvent, Quirks, Wire};
+use bub_model::{Accumulator, Completion, ModelError, ModelEvent, Quirks, WireFormat};
 
 /// Everything a stream gives when it arrives in these chunks.
 pub(crate) fn stream<'a>(
-    wire: Wire,
+    wire: WireFormat,
     chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<ModelEvent>, Option<ModelError>) {
     stream_with(wire, &Quirks::default(), chunks)
 }
 
 pub(crate) fn stream_with<'a>(
-    wire: Wire,
+    wire: WireFormat,
     quirks: &Quirks,
     chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<ModelEvent>, Option<ModelError>) {
@@ -30,7 +30,7 @@ pub(crate) fn stream_with<'a>(
 }
 
 /// The whole answer of a stream.
-pub(crate) fn complete(wire: Wire, bytes: &[u8]) -> Result<Completion, ModelError> {
+pub(crate) fn complete(wire: WireFormat, bytes: &[u8]) -> Result<Completion, ModelError> {
     let (events, error) = stream(wire, [bytes]);
     match error {
         Some(error) => Err(error),

@@ -14,10 +14,11 @@ use bub_tape::{MemoryStore, Tape, TapeName};
 use serde_json::{Value, json};
 
 use super::{
-    Argument, Outcome, milliseconds, nullable, object, object_schema, optional_text, text, wrong,
+    ArgumentCodec, ResultCodec, milliseconds, nullable, object, object_schema, optional_text, text,
+    wrong,
 };
 
-impl<'a> Argument<'a> for &'a Envelope {
+impl<'a> ArgumentCodec<'a> for &'a Envelope {
     type Owned = Envelope;
 
     fn write(self) -> Value {
@@ -46,7 +47,7 @@ impl<'a> Argument<'a> for &'a Envelope {
         Ok(kept)
     }
 
-    fn of(owned: &'a Envelope) -> Self {
+    fn from_owned(owned: &'a Envelope) -> Self {
         owned
     }
 
@@ -59,18 +60,18 @@ impl<'a> Argument<'a> for &'a Envelope {
     }
 }
 
-impl<'a> Argument<'a> for Option<&'a Envelope> {
+impl<'a> ArgumentCodec<'a> for Option<&'a Envelope> {
     type Owned = Option<Envelope>;
 
     fn write(self) -> Value {
-        self.map(Argument::write).unwrap_or_default()
+        self.map(ArgumentCodec::write).unwrap_or_default()
     }
 
     fn read(value: Value, _: Option<Self>) -> Result<Option<Envelope>> {
         Ok((!value.is_null()).then(|| Envelope::normalize(value)))
     }
 
-    fn of(owned: &'a Option<Envelope>) -> Self {
+    fn from_owned(owned: &'a Option<Envelope>) -> Self {
         owned.as_ref()
     }
 
@@ -79,11 +80,11 @@ impl<'a> Argument<'a> for Option<&'a Envelope> {
     }
 
     fn schema() -> Value {
-        nullable(&<&Envelope as Argument<'_>>::schema())
+        nullable(&<&Envelope as ArgumentCodec<'_>>::schema())
     }
 }
 
-impl<'a> Argument<'a> for &'a str {
+impl<'a> ArgumentCodec<'a> for &'a str {
     type Owned = String;
 
     fn write(self) -> Value {
@@ -94,7 +95,7 @@ impl<'a> Argument<'a> for &'a str {
         text(value)
     }
 
-    fn of(owned: &'a String) -> Self {
+    fn from_owned(owned: &'a String) -> Self {
         owned
     }
 
@@ -103,7 +104,7 @@ impl<'a> Argument<'a> for &'a str {
     }
 }
 
-impl<'a> Argument<'a> for &'a SessionId {
+impl<'a> ArgumentCodec<'a> for &'a SessionId {
     type Owned = SessionId;
 
     fn write(self) -> Value {
@@ -114,7 +115,7 @@ impl<'a> Argument<'a> for &'a SessionId {
         text(value).map(SessionId::from)
     }
 
-    fn of(owned: &'a SessionId) -> Self {
+    fn from_owned(owned: &'a SessionId) -> Self {
         owned
     }
 
@@ -127,7 +128,7 @@ impl<'a> Argument<'a> for &'a SessionId {
     }
 }
 
-impl<'a> Argument<'a> for &'a State {
+impl<'a> ArgumentCodec<'a> for &'a State {
     type Owned = State;
 
     fn write(self) -> Value {
@@ -141,7 +142,7 @@ impl<'a> Argument<'a> for &'a State {
             .unwrap_or_else(|| State::from_patch(StatePatch::from(value))))
     }
 
-    fn of(owned: &'a State) -> Self {
+    fn from_owned(owned: &'a State) -> Self {
         owned
     }
 
@@ -154,7 +155,7 @@ impl<'a> Argument<'a> for &'a State {
     }
 }
 
-impl<'a> Argument<'a> for &'a Prompt {
+impl<'a> ArgumentCodec<'a> for &'a Prompt {
     type Owned = Prompt;
 
     fn write(self) -> Value {
@@ -162,19 +163,19 @@ impl<'a> Argument<'a> for &'a Prompt {
     }
 
     fn read(value: Value, _: Option<Self>) -> Result<Prompt> {
-        Outcome::read(value)
+        ResultCodec::read(value)
     }
 
-    fn of(owned: &'a Prompt) -> Self {
+    fn from_owned(owned: &'a Prompt) -> Self {
         owned
     }
 
     fn schema() -> Value {
-        <Prompt as Outcome>::schema()
+        <Prompt as ResultCodec>::schema()
     }
 }
 
-impl<'a> Argument<'a> for &'a Error {
+impl<'a> ArgumentCodec<'a> for &'a Error {
     type Owned = Error;
 
     fn write(self) -> Value {
@@ -185,7 +186,7 @@ impl<'a> Argument<'a> for &'a Error {
         Ok(Error::from_value(&value))
     }
 
-    fn of(owned: &'a Error) -> Self {
+    fn from_owned(owned: &'a Error) -> Self {
         owned
     }
 
@@ -204,7 +205,7 @@ impl<'a> Argument<'a> for &'a Error {
     }
 }
 
-impl<'a> Argument<'a> for Option<&'a Error> {
+impl<'a> ArgumentCodec<'a> for Option<&'a Error> {
     type Owned = Option<Error>;
 
     fn write(self) -> Value {
@@ -215,16 +216,16 @@ impl<'a> Argument<'a> for Option<&'a Error> {
         Ok((!value.is_null()).then(|| Error::from_value(&value)))
     }
 
-    fn of(owned: &'a Option<Error>) -> Self {
+    fn from_owned(owned: &'a Option<Error>) -> Self {
         owned.as_ref()
     }
 
     fn schema() -> Value {
-        nullable(&<&Error as Argument<'_>>::schema())
+        nullable(&<&Error as ArgumentCodec<'_>>::schema())
     }
 }
 
-impl<'a> Argument<'a> for &'a Value {
+impl<'a> ArgumentCodec<'a> for &'a Value {
     type Owned = Value;
 
     fn write(self) -> Value {
@@ -235,7 +236,7 @@ impl<'a> Argument<'a> for &'a Value {
         Ok(value)
     }
 
-    fn of(owned: &'a Value) -> Self {
+    fn from_owned(owned: &'a Value) -> Self {
         owned
     }
 
@@ -244,7 +245,7 @@ impl<'a> Argument<'a> for &'a Value {
     }
 }
 
-impl<'a> Argument<'a> for &'a Path {
+impl<'a> ArgumentCodec<'a> for &'a Path {
     type Owned = PathBuf;
 
     fn write(self) -> Value {
@@ -255,7 +256,7 @@ impl<'a> Argument<'a> for &'a Path {
         text(value).map(PathBuf::from)
     }
 
-    fn of(owned: &'a PathBuf) -> Self {
+    fn from_owned(owned: &'a PathBuf) -> Self {
         owned
     }
 
@@ -264,7 +265,7 @@ impl<'a> Argument<'a> for &'a Path {
     }
 }
 
-impl<'a> Argument<'a> for &'a LlmRequest {
+impl<'a> ArgumentCodec<'a> for &'a LlmRequest {
     type Owned = LlmRequest;
 
     fn write(self) -> Value {
@@ -297,7 +298,7 @@ impl<'a> Argument<'a> for &'a LlmRequest {
         })
     }
 
-    fn of(owned: &'a LlmRequest) -> Self {
+    fn from_owned(owned: &'a LlmRequest) -> Self {
         owned
     }
 
@@ -312,7 +313,7 @@ impl<'a> Argument<'a> for &'a LlmRequest {
     }
 }
 
-impl<'a> Argument<'a> for &'a LlmResult {
+impl<'a> ArgumentCodec<'a> for &'a LlmResult {
     type Owned = LlmResult;
 
     fn write(self) -> Value {
@@ -342,7 +343,7 @@ impl<'a> Argument<'a> for &'a LlmResult {
         })
     }
 
-    fn of(owned: &'a LlmResult) -> Self {
+    fn from_owned(owned: &'a LlmResult) -> Self {
         owned
     }
 
@@ -352,12 +353,12 @@ impl<'a> Argument<'a> for &'a LlmResult {
 
     fn schema() -> Value {
         object_schema(
-            &json!({"run_id": {"type": "string"}, "text": {"type": ["string", "null"]}, "tool_calls": {"type": "array"}, "usage": {}, "error": <Option<&Error> as Argument<'_>>::schema(), "duration_ms": {"type": "integer"}}),
+            &json!({"run_id": {"type": "string"}, "text": {"type": ["string", "null"]}, "tool_calls": {"type": "array"}, "usage": {}, "error": <Option<&Error> as ArgumentCodec<'_>>::schema(), "duration_ms": {"type": "integer"}}),
         )
     }
 }
 
-impl<'a> Argument<'a> for &'a ToolCall {
+impl<'a> ArgumentCodec<'a> for &'a ToolCall {
     type Owned = ToolCall;
 
     fn write(self) -> Value {
@@ -377,7 +378,7 @@ impl<'a> Argument<'a> for &'a ToolCall {
         })
     }
 
-    fn of(owned: &'a ToolCall) -> Self {
+    fn from_owned(owned: &'a ToolCall) -> Self {
         owned
     }
 
@@ -392,7 +393,7 @@ impl<'a> Argument<'a> for &'a ToolCall {
     }
 }
 
-impl<'a> Argument<'a> for &'a ToolOutcome {
+impl<'a> ArgumentCodec<'a> for &'a ToolOutcome {
     type Owned = ToolOutcome;
 
     fn write(self) -> Value {
@@ -421,18 +422,18 @@ impl<'a> Argument<'a> for &'a ToolOutcome {
         })
     }
 
-    fn of(owned: &'a ToolOutcome) -> Self {
+    fn from_owned(owned: &'a ToolOutcome) -> Self {
         owned
     }
 
     fn schema() -> Value {
         object_schema(
-            &json!({"result": {}, "error": <Option<&Error> as Argument<'_>>::schema(), "duration_ms": {"type": "integer"}}),
+            &json!({"result": {}, "error": <Option<&Error> as ArgumentCodec<'_>>::schema(), "duration_ms": {"type": "integer"}}),
         )
     }
 }
 
-impl<'a> Argument<'a> for &'a TurnSnapshot {
+impl<'a> ArgumentCodec<'a> for &'a TurnSnapshot {
     type Owned = TurnSnapshot;
 
     fn write(self) -> Value {
@@ -464,7 +465,7 @@ impl<'a> Argument<'a> for &'a TurnSnapshot {
         })
     }
 
-    fn of(owned: &'a TurnSnapshot) -> Self {
+    fn from_owned(owned: &'a TurnSnapshot) -> Self {
         owned
     }
 
@@ -476,7 +477,7 @@ impl<'a> Argument<'a> for &'a TurnSnapshot {
     }
 }
 
-impl<'a> Argument<'a> for &'a ApprovalRequest {
+impl<'a> ArgumentCodec<'a> for &'a ApprovalRequest {
     type Owned = ApprovalRequest;
 
     fn write(self) -> Value {
@@ -509,7 +510,7 @@ impl<'a> Argument<'a> for &'a ApprovalRequest {
         })
     }
 
-    fn of(owned: &'a ApprovalRequest) -> Self {
+    fn from_owned(owned: &'a ApprovalRequest) -> Self {
         owned
     }
 
@@ -552,7 +553,7 @@ pub(crate) fn read_sender(value: Option<&Value>) -> Sender {
     }
 }
 
-impl<'a> Argument<'a> for &'a Tape {
+impl<'a> ArgumentCodec<'a> for &'a Tape {
     type Owned = Tape;
 
     fn write(self) -> Value {
@@ -571,7 +572,7 @@ impl<'a> Argument<'a> for &'a Tape {
         ))
     }
 
-    fn of(owned: &'a Tape) -> Self {
+    fn from_owned(owned: &'a Tape) -> Self {
         owned
     }
 
@@ -583,7 +584,7 @@ impl<'a> Argument<'a> for &'a Tape {
 /// Arguments that are not data: what they are for is in the descriptor of the plugin.
 macro_rules! not_data {
     ($($ty:ty: $empty:expr;)*) => {$(
-        impl<'a> Argument<'a> for &'a $ty {
+        impl<'a> ArgumentCodec<'a> for &'a $ty {
             type Owned = $ty;
 
             fn write(self) -> Value {
@@ -594,7 +595,7 @@ macro_rules! not_data {
                 Ok($empty)
             }
 
-            fn of(owned: &'a $ty) -> Self {
+            fn from_owned(owned: &'a $ty) -> Self {
                 owned
             }
 

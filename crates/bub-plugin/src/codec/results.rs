@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    Admission, ApprovalAnswer, Channel, Decision, Envelope, Error, Fields, LlmDecision, LlmRequest,
-    ModelOption, ModelOptions, ModelStream, Prompt, Provided, Result, State, StatePatch,
-    SteeringInbox, ToolDecision,
+    Admission, AdmissionDecision, ApprovalAnswer, Channel, Envelope, Error, Fields, LlmDecision,
+    LlmRequest, ModelOption, ModelOptions, ModelStream, Prompt, Provided, Result, State,
+    StatePatch, SteeringInbox, ToolDecision,
 };
 use bub_tape::{AnchorSelector, Sidecar, TapeContext, TapeStore};
 use serde_json::{Value, json};
 
-use super::{Argument, Outcome, object, object_schema, only_field, optional_text, text, wrong};
+use super::{
+    ArgumentCodec, ResultCodec, object, object_schema, only_field, optional_text, text, wrong,
+};
 
 /// Results that are things, which cannot cross.
 macro_rules! no_result {
     ($($ty:ty),*) => {$(
-        impl Outcome for $ty {
+        impl ResultCodec for $ty {
             fn write(self) -> Value {
                 Value::Null
             }
@@ -38,7 +40,7 @@ no_result!(
     Vec<Arc<dyn Channel>>
 );
 
-impl Outcome for String {
+impl ResultCodec for String {
     fn write(self) -> Value {
         self.into()
     }
@@ -52,7 +54,7 @@ impl Outcome for String {
     }
 }
 
-impl Outcome for () {
+impl ResultCodec for () {
     fn write(self) -> Value {
         Value::Null
     }
@@ -66,7 +68,7 @@ impl Outcome for () {
     }
 }
 
-impl Outcome for bool {
+impl ResultCodec for bool {
     fn write(self) -> Value {
         self.into()
     }
@@ -82,7 +84,7 @@ impl Outcome for bool {
     }
 }
 
-impl Outcome for Value {
+impl ResultCodec for Value {
     fn write(self) -> Value {
         self
     }
@@ -96,9 +98,9 @@ impl Outcome for Value {
     }
 }
 
-impl Outcome for StatePatch {
+impl ResultCodec for StatePatch {
     fn write(self) -> Value {
-        Argument::write(&State::from_patch(self))
+        ArgumentCodec::write(&State::from_patch(self))
     }
 
     fn read(value: Value) -> Result<Self> {
@@ -110,9 +112,9 @@ impl Outcome for StatePatch {
     }
 }
 
-impl Outcome for Prompt {
+impl ResultCodec for Prompt {
     fn write(self) -> Value {
-        Argument::write(&self)
+        ArgumentCodec::write(&self)
     }
 
     fn read(value: Value) -> Result<Self> {
@@ -128,9 +130,9 @@ impl Outcome for Prompt {
     }
 }
 
-impl Outcome for Vec<Envelope> {
+impl ResultCodec for Vec<Envelope> {
     fn write(self) -> Value {
-        self.iter().map(Argument::write).collect()
+        self.iter().map(ArgumentCodec::write).collect()
     }
 
     fn read(value: Value) -> Result<Self> {
@@ -142,7 +144,7 @@ impl Outcome for Vec<Envelope> {
     }
 }
 
-impl Outcome for ModelStream {
+impl ResultCodec for ModelStream {
     /// A stream is sent event by event; see `stream`.
     fn write(self) -> Value {
         Value::Null
@@ -157,7 +159,7 @@ impl Outcome for ModelStream {
     }
 }
 
-impl Outcome for TapeContext {
+impl ResultCodec for TapeContext {
     fn write(self) -> Value {
         match self.anchor {
             AnchorSelector::Last => json!({"anchor": "last"}),
@@ -189,7 +191,7 @@ impl Outcome for TapeContext {
     }
 }
 
-impl Outcome for ModelOptions {
+impl ResultCodec for ModelOptions {
     fn write(self) -> Value {
         let choices = self
             .choices
@@ -221,10 +223,10 @@ impl Outcome for ModelOptions {
     }
 }
 
-impl Outcome for LlmDecision {
+impl ResultCodec for LlmDecision {
     fn write(self) -> Value {
         match self {
-            Self::Proceed(request) => json!({"proceed": Argument::write(&request)}),
+            Self::Proceed(request) => json!({"proceed": ArgumentCodec::write(&request)}),
             Self::Finish(text) => json!({"finish": text}),
         }
     }
@@ -232,7 +234,7 @@ impl Outcome for LlmDecision {
     fn read(value: Value) -> Result<Self> {
         match only_field(&value) {
             Some(("proceed", request)) => {
-                <&LlmRequest as Argument<'_>>::read(request.clone(), None).map(Self::Proceed)
+                <&LlmRequest as ArgumentCodec<'_>>::read(request.clone(), None).map(Self::Proceed)
             }
             Some(("finish", Value::String(text))) => Ok(Self::Finish(text.clone())),
             _ => Err(wrong(
@@ -243,12 +245,12 @@ impl Outcome for LlmDecision {
     }
 
     fn schema() -> Value {
-        let request = <&LlmRequest as Argument<'_>>::schema();
+        let request = <&LlmRequest as ArgumentCodec<'_>>::schema();
         json!({"oneOf": [object_schema(&json!({"proceed": request})), object_schema(&json!({"finish": {"type": "string"}}))]})
     }
 }
 
-impl Outcome for ToolDecision {
+impl ResultCodec for ToolDecision {
     fn write(self) -> Value {
         match self {
             Self::Proceed(arguments) => json!({"proceed": arguments}),
@@ -283,14 +285,14 @@ impl Outcome for ToolDecision {
     }
 }
 
-impl Outcome for Admission {
+impl ResultCodec for Admission {
     fn write(self) -> Value {
         json!({"decision": self.decision.name(), "reason": self.reason})
     }
 
     fn read(value: Value) -> Result<Self> {
         let name = value.as_str().or_else(|| value.get("decision")?.as_str());
-        let decision = name.and_then(Decision::from_name);
+        let decision = name.and_then(AdmissionDecision::from_name);
         let decision = decision.ok_or_else(|| {
             wrong(
                 "an object with `decision`: process, drop, follow_up or steer",
@@ -309,7 +311,7 @@ impl Outcome for Admission {
     }
 }
 
-impl Outcome for ApprovalAnswer {
+impl ResultCodec for ApprovalAnswer {
     fn write(self) -> Value {
         match self {
             Self::Approved => json!({"approved": true}),

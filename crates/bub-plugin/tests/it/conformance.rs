@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 #[path = "../programs/plugin.rs"]
 mod plugin;
 
-use super::world;
+use super::harness;
 
 /// A message of a member.
 fn inbound(content: &str) -> Inbound {
@@ -235,7 +235,7 @@ fn assert_same(linked: &Value, other: &Value, which: &str) {
 // L8, design §8: one contract.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rust_program_does_what_the_linked_plugin_does() {
-    let linked = observe(&world::linked(plugin::Probe::new)).await;
+    let linked = observe(&harness::linked(plugin::Probe::new)).await;
     assert_eq!(linked["turn many"]["output"].as_str().unwrap().len(), 3890);
     assert_eq!(linked["turn upper"]["output"], "BELOW BUILT: UPPER");
     // The sender that the channel vouched for, before there is a turn and in it.
@@ -254,19 +254,19 @@ async fn a_rust_program_does_what_the_linked_plugin_does() {
         replaced.contains(r#"Bool(true), String("s"), String("member")"#),
         "{replaced}"
     );
-    let program = world::program("probe");
-    let external = world::external(world::setup(&[&program]));
+    let program = harness::program("probe");
+    let external = harness::external(harness::plugin_config(&[&program]));
     assert_same(&linked, &observe(&external).await, "Rust program");
 }
 
 // L8, design §8. Only what cannot be the same is looked at more closely: a panic is an exception there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_program_does_what_the_linked_plugin_does() {
-    if !world::has_python() {
+    if !harness::has_python() {
         return;
     }
-    let mut linked = observe(&world::linked(plugin::Probe::new)).await;
-    let external = world::external(world::setup(&world::python_program("probe.py")));
+    let mut linked = observe(&harness::linked(plugin::Probe::new)).await;
+    let external = harness::external(harness::plugin_config(&harness::python_program("probe.py")));
     let mut python = observe(&external).await;
     let name = "turn build panic";
     assert_eq!(
@@ -282,8 +282,8 @@ async fn a_python_program_does_what_the_linked_plugin_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_nobody_reads_blocks_no_other_call() {
-    let program = world::program("probe");
-    let framework = world::external(world::setup(&[&program]));
+    let program = harness::program("probe");
+    let framework = harness::external(harness::plugin_config(&[&program]));
     let alone = detached_turn(&framework, "many", "s");
     let prompt = Prompt::from("built: many");
     let args = args::RunModel {
@@ -316,12 +316,12 @@ async fn a_stream_that_nobody_reads_blocks_no_other_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_are_given_up_leave_nothing_behind() {
-    let mut commands = vec![vec![world::program("probe").into()]];
-    if world::has_python() {
-        commands.push(world::python_program("probe.py"));
+    let mut commands = vec![vec![harness::program("probe").into()]];
+    if harness::has_python() {
+        commands.push(harness::python_program("probe.py"));
     }
     for command in commands {
-        let framework = world::external(world::setup(&command));
+        let framework = harness::external(harness::plugin_config(&command));
         // More than may be open at a time, of those the plugin answers and of those it asks for.
         for prompt in std::iter::repeat_n(["built: many", "built: upper"], 300).flatten() {
             let alone = detached_turn(&framework, prompt, "s");
@@ -351,12 +351,12 @@ async fn streams_that_are_given_up_leave_nothing_behind() {
 // What the host sends, a plugin may send back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_answer_passes_through_a_plugin() {
-    let mut commands = vec![vec![world::program("probe").into()]];
-    if world::has_python() {
-        commands.push(world::python_program("probe.py"));
+    let mut commands = vec![vec![harness::program("probe").into()]];
+    if harness::has_python() {
+        commands.push(harness::python_program("probe.py"));
     }
     for command in commands {
-        let framework = world::external(world::setup(&command));
+        let framework = harness::external(harness::plugin_config(&command));
         let alone = detached_turn(&framework, "upper", "long");
         let prompt = Prompt::from("built: upper");
         let args = args::RunModel {

@@ -14,29 +14,30 @@ use bub_kernel::{
     hooks::{args, point},
 };
 use bub_plugin::{
-    Descriptor, External, ExternalPlugin, HookEntry, Host, Limits, PROTOCOL, Setup, ToolEntry,
+    Descriptor, ExternalPlugin, HookDecl, HostContext, Limits, PROTOCOL_VERSION, PluginConfig,
+    PluginProcess, ToolDecl,
 };
 use bub_sandbox::Launcher;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::world;
+use super::harness;
 
 /// How long a turn with a bad plugin may take: the limits below, and what a busy machine takes to start programs.
 const BUDGET: Duration = Duration::from_secs(30);
 /// So much may the tests grow while a plugin floods them, in kilobytes. Others run beside them.
-const MOST_GROWTH: u64 = 300 * 1024;
+const MAX_GROWTH_BYTES: u64 = 300 * 1024;
 
-struct World {
+struct HostilePluginFixture {
     framework: Framework,
     directory: TempDir,
     starts: bool,
 }
 
-impl World {
+impl HostilePluginFixture {
     /// A framework whose latest plugin misbehaves like that in the hooks of those names.
-    fn new(how: &str, hooks: &[HookEntry], launcher: Option<Launcher>) -> Self {
+    fn new(how: &str, hooks: &[HookDecl], launcher: Option<Launcher>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/hostile.py");
         let notes = directory.path().join("notes");
@@ -68,37 +69,37 @@ impl World {
                 HashMap::from([("run_model_stream".to_owned(), Duration::from_secs(2))])
             },
         };
-        let setup = Setup {
+        let plugin_config = PluginConfig {
             limits,
-            ..world::setup(&command)
+            ..harness::plugin_config(&command)
         };
-        let tool = ToolEntry {
+        let tool = ToolDecl {
             name: "t".to_owned(),
             input_schema: json!({}),
-            ..ToolEntry::default()
+            ..ToolDecl::default()
         };
         let tools = vec![tool];
         let descriptor = Descriptor {
-            protocol: PROTOCOL,
+            protocol: PROTOCOL_VERSION,
             hooks: hooks.to_vec(),
             tools,
             ..Descriptor::default()
         };
         let make = move |context: &PluginContext<'_>| {
-            let host = Host {
+            let host = HostContext {
                 framework: context.framework.clone(),
                 workspace: context.workspace.to_owned(),
-                settings: world::settings(),
+                settings: harness::settings(),
                 launcher: launcher.map(Arc::new),
                 asker: None,
             };
             Ok::<_, Error>(ExternalPlugin::new(
-                External::new(setup, descriptor, host),
+                PluginProcess::new(plugin_config, descriptor, host),
                 context,
             ))
         };
         let framework = Framework::builder()
-            .plugin("bottom", world::Bottom)
+            .plugin("bottom", harness::Bottom)
             .plugin_with("hostile", make)
             .build();
         Self {
@@ -192,10 +193,10 @@ impl World {
     }
 }
 
-fn entry(hook: &str) -> HookEntry {
-    HookEntry {
+fn entry(hook: &str) -> HookDecl {
+    HookDecl {
         name: hook.to_owned(),
-        ..HookEntry::default()
+        ..HookDecl::default()
     }
 }
 
@@ -234,7 +235,7 @@ fn memory() -> u64 {
 }
 
 fn is_skipped() -> bool {
-    !cfg!(target_os = "linux") || !world::has_python()
+    !cfg!(target_os = "linux") || !harness::has_python()
 }
 
 // L8
@@ -259,26 +260,26 @@ async fn a_bad_hook_fails_its_turn_in_time_and_the_next_turn_works() {
         ("a text for an id", "which no request has"),
     ];
     let check = async |(how, expected): (&str, &str)| {
-        let world = World::with(how, "build_prompt");
+        let fixture = HostilePluginFixture::with(how, "build_prompt");
         let before = memory();
-        assert_eq!(world.turn("good").await.unwrap().0, "fine", "{how}");
-        let failed = world.turn("bad").await.unwrap_err();
+        assert_eq!(fixture.turn("good").await.unwrap().0, "fine", "{how}");
+        let failed = fixture.turn("bad").await.unwrap_err();
         // Whose failure it is has to be said.
         assert!(
             failed.starts_with("plugin probe: ") && failed.contains(expected),
             "{how}: {failed}"
         );
         assert!(
-            memory() < before + MOST_GROWTH,
+            memory() < before + MAX_GROWTH_BYTES,
             "{how}: {before} kB, now {} kB",
             memory()
         );
         assert_eq!(
-            world.turn("good").await.unwrap().0,
+            fixture.turn("good").await.unwrap().0,
             "fine",
             "{how}: the next turn"
         );
-        world.end().await;
+        fixture.end().await;
     };
     a_few_at_a_time(cases.into_iter().map(check)).await;
 }
@@ -295,21 +296,21 @@ async fn what_a_plugin_says_beside_its_answers_is_bounded() {
         ("an answer twice", true),
         ("requests", false),
     ] {
-        let world = World::with(how, "build_prompt");
+        let fixture = HostilePluginFixture::with(how, "build_prompt");
         let before = memory();
-        let turn = world.turn("bad").await;
+        let turn = fixture.turn("bad").await;
         assert_eq!(turn.is_ok(), is_fine, "{how}: {turn:?}");
         assert!(
-            memory() < before + MOST_GROWTH,
+            memory() < before + MAX_GROWTH_BYTES,
             "{how}: {before} kB, now {} kB",
             memory()
         );
         assert_eq!(
-            world.turn("good").await.unwrap().0,
+            fixture.turn("good").await.unwrap().0,
             "fine",
             "{how}: the next turn"
         );
-        world.end().await;
+        fixture.end().await;
     }
 }
 
@@ -319,18 +320,18 @@ async fn a_plugin_that_reads_nothing_is_ended() {
     if is_skipped() {
         return;
     }
-    let world = World::with("deaf", "build_prompt");
+    let fixture = HostilePluginFixture::with("deaf", "build_prompt");
     let before = memory();
     let long = format!("bad{}", " ".repeat(4 << 20));
-    let failed = world.turn(&long).await.unwrap_err();
+    let failed = fixture.turn(&long).await.unwrap_err();
     assert!(failed.contains("no answer within 2 s"), "{failed}");
     assert!(
-        memory() < before + MOST_GROWTH,
+        memory() < before + MAX_GROWTH_BYTES,
         "{before} kB, now {} kB",
         memory()
     );
-    assert_eq!(world.turn("good").await.unwrap().0, "fine");
-    world.end().await;
+    assert_eq!(fixture.turn("good").await.unwrap().0, "fine");
+    fixture.end().await;
 }
 
 // L8
@@ -366,26 +367,26 @@ async fn a_bad_stream_fails_its_turn_in_time_and_the_next_turn_works() {
         ),
     ];
     let check = async |(how, expected): (&str, &str)| {
-        let world = World::with(how, "run_model_stream");
+        let fixture = HostilePluginFixture::with(how, "run_model_stream");
         let before = memory();
-        let failed = world.turn("bad").await.unwrap_err();
+        let failed = fixture.turn("bad").await.unwrap_err();
         assert!(
             failed.starts_with("plugin probe: ") && failed.contains(expected),
             "{how}: {failed}"
         );
         assert!(
-            memory() < before + MOST_GROWTH,
+            memory() < before + MAX_GROWTH_BYTES,
             "{how}: {before} kB, now {} kB",
             memory()
         );
         if !how.starts_with('{') {
             assert_eq!(
-                world.turn("good").await.unwrap().1,
+                fixture.turn("good").await.unwrap().1,
                 "below bottom: good",
                 "{how}: the next turn"
             );
         }
-        world.end().await;
+        fixture.end().await;
     };
     a_few_at_a_time(cases.into_iter().map(check)).await;
 }
@@ -396,9 +397,12 @@ async fn without_credits_the_model_below_answers_as_a_whole() {
     if is_skipped() {
         return;
     }
-    let world = World::with("no credits", "run_model_stream");
-    assert_eq!(world.turn("bad").await.unwrap().1, "whole: below bad luck");
-    world.end().await;
+    let fixture = HostilePluginFixture::with("no credits", "run_model_stream");
+    assert_eq!(
+        fixture.turn("bad").await.unwrap().1,
+        "whole: below bad luck"
+    );
+    fixture.end().await;
 }
 
 // A parameter of another type is not as if it were not there.
@@ -411,13 +415,13 @@ async fn what_a_plugin_asks_for_in_a_wrong_way_is_refused_with_the_reason() {
         for hook in ["run_model", "run_model_stream"] {
             let how =
                 format!(r#"ask {{"method": "{method}", "params": {{"call": ID, {params}}}}}"#);
-            let world = World::with(&how, hook);
-            let output = world.turn("bad").await.unwrap().1;
+            let fixture = HostilePluginFixture::with(&how, hook);
+            let output = fixture.turn("bad").await.unwrap().1;
             assert!(
                 output.starts_with("invalid_input: ") && output.contains(expected),
                 "{how}: {output}"
             );
-            world.end().await;
+            fixture.end().await;
         }
     };
     let cases = [
@@ -492,17 +496,17 @@ async fn what_waits_for_a_reader_is_bounded() {
     if is_skipped() {
         return;
     }
-    let world = World::with("long events", "run_model_stream");
-    world.warm().await;
+    let fixture = HostilePluginFixture::with("long events", "run_model_stream");
+    fixture.warm().await;
     let before = memory();
-    let (turn, prompt) = (world.detached_turn(), Prompt::from("bad"));
+    let (turn, prompt) = (fixture.detached_turn(), Prompt::from("bad"));
     let args = args::RunModel {
         prompt: &prompt,
         session_id: turn.session_id(),
         state: turn.state(),
         turn: &turn,
     };
-    let mut stream = world
+    let mut stream = fixture
         .framework
         .hooks()
         .run_model_stage(args)
@@ -510,11 +514,11 @@ async fn what_waits_for_a_reader_is_bounded() {
         .unwrap()
         .unwrap();
     eventually("it is ended", || {
-        !world.pids().iter().copied().any(is_alive)
+        !fixture.pids().iter().copied().any(is_alive)
     })
     .await;
     assert!(
-        memory() < before + MOST_GROWTH,
+        memory() < before + MAX_GROWTH_BYTES,
         "{before} kB, now {} kB",
         memory()
     );
@@ -530,7 +534,7 @@ async fn what_waits_for_a_reader_is_bounded() {
         "{failed}"
     );
     drop(stream);
-    world.end().await;
+    fixture.end().await;
 }
 
 // L8: questions about a call wait until the call is read, even if the plugin has cancelled them.
@@ -539,22 +543,22 @@ async fn questions_that_nobody_takes_are_bounded() {
     if is_skipped() {
         return;
     }
-    let world = World::with("questions taken back", "run_model_stream");
-    world.warm().await;
+    let fixture = HostilePluginFixture::with("questions taken back", "run_model_stream");
+    fixture.warm().await;
     let before = memory();
-    let (turn, prompt) = (world.detached_turn(), Prompt::from("bad"));
+    let (turn, prompt) = (fixture.detached_turn(), Prompt::from("bad"));
     let args = args::RunModel {
         prompt: &prompt,
         session_id: turn.session_id(),
         state: turn.state(),
         turn: &turn,
     };
-    let hooks = world.framework.hooks();
+    let hooks = fixture.framework.hooks();
     let mut stream = hooks.run_model_stage(args).await.unwrap().unwrap();
     // The first event is there, and nobody reads on until the plugin has asked everything.
-    eventually("it has asked", || world.pids().len() == 2).await;
+    eventually("it has asked", || fixture.pids().len() == 2).await;
     assert!(
-        memory() < before + MOST_GROWTH,
+        memory() < before + MAX_GROWTH_BYTES,
         "{before} kB, now {} kB",
         memory()
     );
@@ -573,7 +577,7 @@ async fn questions_that_nobody_takes_are_bounded() {
     assert!(refused >= 2000 - 256, "{text}");
     // A turn keeps its framework, which keeps the plugin.
     drop((stream, turn));
-    world.end().await;
+    fixture.end().await;
 }
 
 // L8
@@ -582,13 +586,13 @@ async fn turns_go_on_without_a_plugin_that_does_not_start() {
     if is_skipped() {
         return;
     }
-    let world = World::with("start", "build_prompt");
+    let fixture = HostilePluginFixture::with("start", "build_prompt");
     for _ in 0..4 {
-        assert_eq!(world.turn("good").await.unwrap().0, "bottom: good");
+        assert_eq!(fixture.turn("good").await.unwrap().0, "bottom: good");
     }
     // It is not tried again at once, by the next hook or the next turn.
-    assert_eq!(world.pids().len(), 1);
-    world.end().await;
+    assert_eq!(fixture.pids().len(), 1);
+    fixture.end().await;
 }
 
 // Design §3: a guard that fails denies, one that only watches does not.
@@ -598,12 +602,12 @@ async fn a_guard_that_hangs_crashes_or_does_not_start_denies_unless_it_only_obse
         return;
     }
     let check = async |(how, observe_only): (&str, bool)| {
-        let hook = HookEntry {
+        let hook = HookDecl {
             observe_only,
             ..entry("before_tool_call")
         };
-        let world = World::new(how, &[hook], None);
-        let decided = world.guarded("bad").await;
+        let fixture = HostilePluginFixture::new(how, &[hook], None);
+        let decided = fixture.guarded("bad").await;
         assert_eq!(
             decided.starts_with("Deny("),
             !observe_only,
@@ -616,7 +620,7 @@ async fn a_guard_that_hangs_crashes_or_does_not_start_denies_unless_it_only_obse
                 "{decided}"
             );
         }
-        world.end().await;
+        fixture.end().await;
     };
     let hows = [
         "hang",
@@ -639,8 +643,8 @@ async fn a_guard_whose_answer_nobody_understands_denies() {
         return;
     }
     let check = async |(answer, is_allowed): (&str, bool)| {
-        let world = World::with(&format!("raw {answer}"), "before_tool_call");
-        let decided = world.guarded("t").await;
+        let fixture = HostilePluginFixture::with(&format!("raw {answer}"), "before_tool_call");
+        let decided = fixture.guarded("t").await;
         assert_eq!(
             decided.starts_with("Proceed("),
             is_allowed,
@@ -650,7 +654,7 @@ async fn a_guard_whose_answer_nobody_understands_denies() {
             is_allowed || decided.contains("plugin probe: it"),
             "{answer}: {decided}"
         );
-        world.end().await;
+        fixture.end().await;
     };
     let cases = [
         (r#"{"id": ID, "result": null}"#, true),
@@ -696,10 +700,10 @@ async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
         "]".repeat(500)
     );
     let check = async |(answer, expected): (&str, &str)| {
-        let world = World::with(&format!("raw {answer}"), "build_prompt");
-        let outcome = format!("{:?}", world.turn("x").await);
+        let fixture = HostilePluginFixture::with(&format!("raw {answer}"), "build_prompt");
+        let outcome = format!("{:?}", fixture.turn("x").await);
         assert!(outcome.contains(expected), "{answer}: {outcome}");
-        world.end().await;
+        fixture.end().await;
     };
     let unreadable = "plugin probe: its answer cannot be read: ";
     let cases = [
@@ -745,22 +749,22 @@ async fn what_a_plugin_started_ends_with_it() {
     if is_skipped() {
         return;
     }
-    let launcher = Some(Launcher(world::program("probe").into()));
-    let world = World::new("children", &[entry("build_prompt")], launcher);
-    let failed = world.turn("bad").await.unwrap_err();
+    let launcher = Some(Launcher(harness::program("probe").into()));
+    let fixture = HostilePluginFixture::new("children", &[entry("build_prompt")], launcher);
+    let failed = fixture.turn("bad").await.unwrap_err();
     // The children hold the line open, but no longer than the call may wait.
     assert!(
         failed.contains("no answer within 2 s") || failed.contains("it ended"),
         "{failed}"
     );
-    let left = world.pids();
+    let left = fixture.pids();
     assert_eq!(left.len(), 3);
     eventually("what it left behind is gone", || {
         !left.iter().copied().any(is_alive)
     })
     .await;
-    assert_eq!(world.turn("good").await.unwrap().0, "fine");
-    world.end().await;
+    assert_eq!(fixture.turn("good").await.unwrap().0, "fine");
+    fixture.end().await;
 }
 
 // L8: what watches over a plugin may be killed as well.
@@ -769,11 +773,11 @@ async fn a_plugin_ends_with_its_supervisor_and_its_call_fails_at_once() {
     if is_skipped() {
         return;
     }
-    let launcher = Some(Launcher(world::program("probe").into()));
-    let world = World::new("note and hang", &[entry("build_prompt")], launcher);
+    let launcher = Some(Launcher(harness::program("probe").into()));
+    let fixture = HostilePluginFixture::new("note and hang", &[entry("build_prompt")], launcher);
     let kill = async {
-        eventually("it was asked", || world.pids().len() == 2).await;
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", world.pids()[0])).unwrap();
+        eventually("it was asked", || fixture.pids().len() == 2).await;
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", fixture.pids()[0])).unwrap();
         let (_, fields) = stat.rsplit_once(") ").unwrap();
         let supervisor = fields.split(' ').nth(1).unwrap();
         let status = std::process::Command::new("kill")
@@ -782,12 +786,12 @@ async fn a_plugin_ends_with_its_supervisor_and_its_call_fails_at_once() {
             .unwrap();
         assert!(status.success());
     };
-    let (failed, ()) = tokio::join!(world.turn("bad"), kill);
+    let (failed, ()) = tokio::join!(fixture.turn("bad"), kill);
     assert_eq!(failed.unwrap_err(), "plugin probe: it ended");
-    let pid = world.pids()[0];
+    let pid = fixture.pids()[0];
     eventually("it is gone, too", || !is_alive(pid)).await;
-    assert_eq!(world.turn("good").await.unwrap().0, "fine");
-    world.end().await;
+    assert_eq!(fixture.turn("good").await.unwrap().0, "fine");
+    fixture.end().await;
 }
 
 // L8
@@ -814,10 +818,10 @@ async fn a_result_of_the_wrong_type_is_an_error_of_its_hook() {
         // Nobody decided: it is processed.
         ("admit_message", "None"),
     ] {
-        let world = World::with(r#"{"answer": {"value": 5}}"#, hook);
-        let outcome = outcome(&world, hook).await;
+        let fixture = HostilePluginFixture::with(r#"{"answer": {"value": 5}}"#, hook);
+        let outcome = outcome(&fixture, hook).await;
         assert!(outcome.contains(expected), "{hook}: {outcome}");
-        world.end().await;
+        fixture.end().await;
     }
     for (answer, expected) in [
         (r#"["fine"]"#, "expected an object with `value`"),
@@ -827,31 +831,33 @@ async fn a_result_of_the_wrong_type_is_an_error_of_its_hook() {
             "expected a `state` of",
         ),
     ] {
-        let world = World::with(&format!(r#"{{"answer": {answer}}}"#), "build_prompt");
-        let failed = world.turn("x").await.unwrap_err();
+        let fixture =
+            HostilePluginFixture::with(&format!(r#"{{"answer": {answer}}}"#), "build_prompt");
+        let failed = fixture.turn("x").await.unwrap_err();
         assert!(failed.contains(expected), "{answer}: {failed}");
-        world.end().await;
+        fixture.end().await;
     }
     for answer in [r#"{"content": "nope"}"#, "{}", "5", r#"{"content": [5]}"#] {
-        let world = World::with(&format!(r#"{{"answer": {answer}}}"#), "build_prompt");
-        let failed = world.call_tool().await.unwrap_err();
+        let fixture =
+            HostilePluginFixture::with(&format!(r#"{{"answer": {answer}}}"#), "build_prompt");
+        let failed = fixture.call_tool().await.unwrap_err();
         assert!(
             failed.starts_with("plugin probe: it returned ") && failed.contains("`content`"),
             "{failed}"
         );
-        world.end().await;
+        fixture.end().await;
     }
 }
 
 /// What comes of a hook.
-async fn outcome(world: &World, hook: &str) -> String {
-    world.warm().await;
+async fn outcome(fixture: &HostilePluginFixture, hook: &str) -> String {
+    fixture.warm().await;
     let (turn, prompt, session_id) = (
-        world.detached_turn(),
+        fixture.detached_turn(),
         Prompt::from("p"),
         SessionId::from("s"),
     );
-    let framework = &world.framework;
+    let framework = &fixture.framework;
     let hooks = framework.hooks();
     let text = |error: Error| error.message().to_owned();
     match hook {
@@ -917,7 +923,7 @@ async fn outcome(world: &World, hook: &str) -> String {
             let gate = hooks.before_llm_call(request, &turn).await;
             format!("{} {:?}", gate.request.model, gate.finish)
         }
-        "before_tool_call" => world.guarded("t").await,
+        "before_tool_call" => fixture.guarded("t").await,
         "admit_message" => {
             format!(
                 "{:?}",
@@ -930,6 +936,6 @@ async fn outcome(world: &World, hook: &str) -> String {
                     .await
             )
         }
-        _ => format!("{:?}", world.turn("x").await),
+        _ => format!("{:?}", fixture.turn("x").await),
     }
 }

@@ -9,7 +9,7 @@
 )]
 
 mod conformance;
+mod harness;
 mod hostile;
 mod python;
 mod start;
-mod world;

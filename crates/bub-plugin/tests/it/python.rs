@@ -2,16 +2,16 @@
 
 use std::process::Command;
 
-use super::world;
+use super::harness;
 
 #[test]
 fn the_tests_of_the_python_package_pass() {
-    if !world::has_python() {
+    if !harness::has_python() {
         return;
     }
     let run = Command::new("python3")
         .args(["-B", "-m", "unittest", "discover", "-s", "tests"])
-        .current_dir(world::sdk())
+        .current_dir(harness::sdk())
         .output()
         .unwrap();
     assert!(

@@ -3,9 +3,12 @@
 use std::time::{Duration, Instant};
 
 use bub_kernel::{Envelope, Error, Framework, PluginContext};
-use bub_plugin::{Descriptor, External, ExternalPlugin, HookEntry, Host, Limits, PROTOCOL, Setup};
+use bub_plugin::{
+    Descriptor, ExternalPlugin, HookDecl, HostContext, Limits, PROTOCOL_VERSION, PluginConfig,
+    PluginProcess,
+};
 
-use super::world;
+use super::harness;
 
 // L8: one that hangs when it starts holds a turn up once, for as long as a hook may take, and not at every hook.
 #[tokio::test(flavor = "multi_thread")]
@@ -17,9 +20,9 @@ async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
         synchronous: hook,
         ..Limits::default()
     };
-    let setup = Setup {
+    let plugin_config = PluginConfig {
         limits,
-        ..world::setup(&["sleep", "60"])
+        ..harness::plugin_config(&["sleep", "60"])
     };
     let names = [
         "resolve_session",
@@ -30,31 +33,31 @@ async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
         "dispatch_outbound",
     ];
     let hooks = names
-        .map(|name| HookEntry {
+        .map(|name| HookDecl {
             name: name.to_owned(),
-            ..HookEntry::default()
+            ..HookDecl::default()
         })
         .to_vec();
     let descriptor = Descriptor {
-        protocol: PROTOCOL,
+        protocol: PROTOCOL_VERSION,
         hooks,
         ..Descriptor::default()
     };
     let make = move |context: &PluginContext<'_>| {
-        let host = Host {
+        let host = HostContext {
             framework: context.framework.clone(),
             workspace: context.workspace.to_owned(),
-            settings: world::settings(),
+            settings: harness::settings(),
             launcher: None,
             asker: None,
         };
         Ok::<_, Error>(ExternalPlugin::new(
-            External::new(setup, descriptor, host),
+            PluginProcess::new(plugin_config, descriptor, host),
             context,
         ))
     };
     let framework: Framework = Framework::builder()
-        .plugin("bottom", world::Bottom)
+        .plugin("bottom", harness::Bottom)
         .plugin_with("hanging", make)
         .build();
     let begun = Instant::now();

@@ -8,7 +8,7 @@
 )]
 
 use bub_kernel::{
-    Admission, Decision, Envelope, Error, Inbound, LlmDecision, LlmRequest, ModelOption,
+    Admission, AdmissionDecision, Envelope, Error, Inbound, LlmDecision, LlmRequest, ModelOption,
     ModelOptions, ModelStream, PluginContext, Prompt, Result, State, StreamEvent, ToolCall,
     ToolContext, ToolDecision, ToolOutcome, Turn, TurnSnapshot, hooks,
     hooks::{Next, point},
@@ -105,7 +105,7 @@ impl Probe {
     ) -> Result<Option<ModelStream>> {
         state.set("asked", true);
         match prompt.text().as_str() {
-            "built: many" => Ok(Some(ModelStream::of(
+            "built: many" => Ok(Some(ModelStream::from_events(
                 (0..1000).map(|number| StreamEvent::Text(format!("{number},"))),
             ))),
             "built: upper" => {
@@ -124,7 +124,7 @@ impl Probe {
                     "the probe broke",
                 )),
             ])))),
-            "built: empty" => Ok(Some(ModelStream::of([]))),
+            "built: empty" => Ok(Some(ModelStream::from_events([]))),
             _ => Ok(None),
         }
     }
@@ -186,9 +186,11 @@ impl Probe {
         turn: &TurnSnapshot,
         inbound: &Inbound,
     ) -> Option<Admission> {
-        let decision = Decision::from_name(&message.content())?;
+        let decision = AdmissionDecision::from_name(&message.content())?;
         let role = inbound.sender().role.name();
-        Some(Admission::new(decision).because(format!("{} running, {role}", turn.running_count)))
+        Some(
+            Admission::new(decision).with_reason(format!("{} running, {role}", turn.running_count)),
+        )
     }
 
     async fn provide_model_options(&self) -> ModelOptions {

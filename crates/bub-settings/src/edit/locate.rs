@@ -6,13 +6,13 @@ use crate::node::Atom;
 use crate::yaml;
 
 /// A value in the text, from its first to behind its last byte.
-pub(super) struct Place {
-    pub(super) shape: Shape,
+pub(super) struct ValueSpan {
+    pub(super) shape: ValueShape,
     pub(super) start: usize,
     pub(super) end: usize,
 }
 
-pub(super) enum Shape {
+pub(super) enum ValueShape {
     /// `key:` with nothing, `~` or `null` behind it.
     Nothing,
     Single,
@@ -21,30 +21,30 @@ pub(super) enum Shape {
         is_flow: bool,
         /// How far its keys are indented.
         column: usize,
-        entries: Vec<Entry>,
+        entries: Vec<KeySpan>,
     },
 }
 
 /// A key with its value.
-pub(super) struct Entry {
+pub(super) struct KeySpan {
     pub(super) key: String,
     pub(super) start: usize,
     /// Behind the colon.
     pub(super) colon: usize,
-    pub(super) value: Place,
+    pub(super) value: ValueSpan,
 }
 
-impl Place {
+impl ValueSpan {
     /// The entry that counts: the last of that name.
-    pub(super) fn entry(&self, key: &str) -> Option<&Entry> {
+    pub(super) fn entry(&self, key: &str) -> Option<&KeySpan> {
         match &self.shape {
-            Shape::Map { entries, .. } => entries.iter().rev().find(|entry| entry.key == key),
+            ValueShape::Map { entries, .. } => entries.iter().rev().find(|entry| entry.key == key),
             _ => None,
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        if let Shape::Map { entries, .. } = &self.shape {
+        if let ValueShape::Map { entries, .. } = &self.shape {
             entries.len()
         } else {
             0
@@ -52,12 +52,12 @@ impl Place {
     }
 
     pub(super) fn is_flow(&self) -> bool {
-        matches!(self.shape, Shape::Map { is_flow: true, .. })
+        matches!(self.shape, ValueShape::Map { is_flow: true, .. })
     }
 }
 
 /// The places of a document; `None` when it is not one whose places can be told.
-pub(super) fn places(text: &str) -> Option<Place> {
+pub(super) fn places(text: &str) -> Option<ValueSpan> {
     let mut options = Options::default();
     options.emit_comments = false;
     let skipped = if text.starts_with('\u{feff}') {
@@ -75,8 +75,8 @@ pub(super) fn places(text: &str) -> Option<Place> {
         match walker.next()? {
             (Event::StreamStart | Event::DocumentStart(..), _) => {}
             (Event::StreamEnd | Event::DocumentEnd, _) => {
-                return Some(Place {
-                    shape: Shape::Nothing,
+                return Some(ValueSpan {
+                    shape: ValueShape::Nothing,
                     start: text.len(),
                     end: text.len(),
                 });
@@ -106,23 +106,23 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
         Some((start, start + content))
     }
 
-    fn place(&mut self, (event, span): (Event<'i>, Span)) -> Option<Place> {
+    fn place(&mut self, (event, span): (Event<'i>, Span)) -> Option<ValueSpan> {
         let (start, end) = self.range(&span)?;
         match event {
             Event::Scalar(text, style, ..) => {
                 let is_null = style == ScalarStyle::Plain && yaml::resolve(&text) == Atom::Null;
-                Some(Place {
+                Some(ValueSpan {
                     shape: if is_null {
-                        Shape::Nothing
+                        ValueShape::Nothing
                     } else {
-                        Shape::Single
+                        ValueShape::Single
                     },
                     start,
                     end,
                 })
             }
-            Event::Alias(_) => Some(Place {
-                shape: Shape::Single,
+            Event::Alias(_) => Some(ValueSpan {
+                shape: ValueShape::Single,
                 start,
                 end,
             }),
@@ -137,8 +137,8 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
                             } else {
                                 last
                             };
-                            return Some(Place {
-                                shape: Shape::List,
+                            return Some(ValueSpan {
+                                shape: ValueShape::List,
                                 start,
                                 end,
                             });
@@ -152,8 +152,8 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
         }
     }
 
-    fn map(&mut self, start: usize, is_flow: bool) -> Option<Place> {
-        let (mut entries, mut column) = (Vec::<Entry>::new(), 0);
+    fn map(&mut self, start: usize, is_flow: bool) -> Option<ValueSpan> {
+        let (mut entries, mut column) = (Vec::<KeySpan>::new(), 0);
         loop {
             let (key, span) = match self.next()? {
                 (Event::MappingEnd, span) => {
@@ -161,8 +161,8 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
                         .last()
                         .map_or(start, |entry| entry.value.end.max(entry.colon));
                     let end = if is_flow { self.range(&span)?.1 } else { last };
-                    return Some(Place {
-                        shape: Shape::Map {
+                    return Some(ValueSpan {
+                        shape: ValueShape::Map {
                             is_flow,
                             column,
                             entries,
@@ -186,10 +186,10 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
             let value = self.next()?;
             let mut value = self.place(value)?;
             // The place of nothing is wherever the parser was by then.
-            if matches!(value.shape, Shape::Nothing) && value.start >= value.end {
+            if matches!(value.shape, ValueShape::Nothing) && value.start >= value.end {
                 (value.start, value.end) = (colon, colon);
             }
-            entries.push(Entry {
+            entries.push(KeySpan {
                 key,
                 start,
                 colon,

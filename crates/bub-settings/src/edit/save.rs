@@ -9,7 +9,7 @@ use super::{ConfigFile, EditError};
 use crate::files;
 
 /// Nobody else.
-const PRIVATE: u32 = 0o600;
+const PRIVATE_MODE: u32 = 0o600;
 
 impl ConfigFile {
     /// Writes the text in place of the file that was read, through links, with the owner and the mode it had. With
@@ -19,7 +19,7 @@ impl ConfigFile {
             file: self.path.clone(),
             source,
         };
-        if self.text.len() as u64 > files::LARGEST {
+        if self.text.len() as u64 > files::MAX_FILE_BYTES {
             return Err(EditError::TooLarge {
                 file: self.path.clone(),
             });
@@ -96,7 +96,7 @@ fn write_beside(temporary: &Path, target: &Path, text: &str, is_secret: bool) ->
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
-        .mode(PRIVATE)
+        .mode(PRIVATE_MODE)
         .open(temporary)?;
     file.write_all(text.as_bytes())?;
     if let Ok(old) = fs::metadata(target) {

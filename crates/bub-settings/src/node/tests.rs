@@ -4,11 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn origins() -> impl Strategy<Value = Origin> {
+fn origins() -> impl Strategy<Value = SettingSource> {
     prop_oneof![
-        Just(Origin::Default),
-        Just(Origin::Env("A".into())),
-        Just(Origin::Flag("--b".into()))
+        Just(SettingSource::Default),
+        Just(SettingSource::Env("A".into())),
+        Just(SettingSource::Flag("--b".into()))
     ]
 }
 
@@ -18,7 +18,7 @@ fn nodes() -> impl Strategy<Value = Node> {
         let list =
             (prop::collection::vec(inner.clone(), 0..3), origins()).prop_map(|(items, origin)| {
                 Node {
-                    data: Data::List(items),
+                    data: NodeData::List(items),
                     origin,
                 }
             });
@@ -28,12 +28,12 @@ fn nodes() -> impl Strategy<Value = Node> {
             origins(),
         )
             .prop_map(|(entries, cut, origin)| {
-                let map = Map {
+                let map = NodeMap {
                     entries: entries.into_iter().collect(),
                     cut,
                 };
                 Node {
-                    data: Data::Map(map),
+                    data: NodeData::Map(map),
                     origin,
                 }
             });
@@ -43,7 +43,7 @@ fn nodes() -> impl Strategy<Value = Node> {
 
 /// Every leaf with its path.
 fn paths(node: &Node) -> Vec<(Vec<String>, Node)> {
-    let Data::Map(map) = &node.data else {
+    let NodeData::Map(map) = &node.data else {
         return vec![(Vec::new(), node.clone())];
     };
     let below = |(key, value): (&str, &Node)| {
@@ -85,20 +85,20 @@ proptest! {
 // H-21
 #[test]
 fn maps_of_two_sources_merge_and_each_entry_keeps_its_origin() {
-    let map = |entries: &[(&str, &str)], origin: &Origin| {
+    let map = |entries: &[(&str, &str)], origin: &SettingSource| {
         let entries = entries
             .iter()
             .map(|(k, v)| ((*k).to_owned(), Node::text(*v, origin.clone())))
             .collect();
         Node {
-            data: Data::Map(Map {
+            data: NodeData::Map(NodeMap {
                 entries,
                 cut: false,
             }),
             origin: origin.clone(),
         }
     };
-    let (low, high) = (Origin::Default, Origin::Env("X".into()));
+    let (low, high) = (SettingSource::Default, SettingSource::Env("X".into()));
     let merged = merge(
         map(&[("a", "1"), ("b", "1")], &low),
         map(&[("b", "2"), ("c", "2")], &high),

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use aho_corasick::AhoCorasick;
 
-use super::shapes::{SHAPES, telegram};
+use super::token_patterns::{TOKEN_PATTERNS, telegram};
 
 /// Everything that is looked for at one moment.
 pub(super) struct Matcher {
-    /// The prefixes of [`SHAPES`], then the secrets and their pieces. `None` if it could not be built.
+    /// The prefixes of [`TOKEN_PATTERNS`], then the secrets and their pieces. `None` if it could not be built.
     automaton: Option<AhoCorasick>,
     /// The whole ones.
     secrets: Vec<Vec<u8>>,
@@ -18,7 +18,7 @@ pub(super) struct Matcher {
 impl Matcher {
     pub(super) fn new(secrets: &BTreeSet<Vec<u8>>, pieces: &BTreeSet<Vec<u8>>) -> Self {
         let secrets: Vec<Vec<u8>> = secrets.iter().cloned().collect();
-        let prefixes = SHAPES.iter().map(|shape| shape.prefix.as_bytes());
+        let prefixes = TOKEN_PATTERNS.iter().map(|shape| shape.prefix.as_bytes());
         let looked_for = prefixes.chain(secrets.iter().chain(pieces).map(Vec::as_slice));
         let automaton = AhoCorasick::new(looked_for).ok();
         Self { automaton, secrets }
@@ -37,7 +37,7 @@ impl Matcher {
         // The first question is answered by a much faster search than the second.
         if automaton.is_match(text) {
             for found in automaton.find_overlapping_iter(text) {
-                match SHAPES.get(found.pattern().as_usize()) {
+                match TOKEN_PATTERNS.get(found.pattern().as_usize()) {
                     Some(shape) => spans.extend(shape.token_at(text, found.range())),
                     None => spans.push(found.range()),
                 }

@@ -246,7 +246,7 @@ fn a_line_without_end_stays_bounded_and_secrets_in_it_masked() {
 fn whole_lines_appear_at_once_and_the_rest_on_drop() {
     let redactor = knowing(&["swordfish"]);
     let out = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let mut writer = redactor.writer(Shared(out.clone()));
+    let mut writer = redactor.writer(SharedBuffer(out.clone()));
     writer.write_all(b"one sword").unwrap();
     assert_eq!(*out.lock().unwrap(), b"");
     writer.write_all(b"fish\ntwo").unwrap();
@@ -264,9 +264,9 @@ fn bytes_that_are_not_text_pass_through() {
     );
 }
 
-struct Shared(Arc<std::sync::Mutex<Vec<u8>>>);
+struct SharedBuffer(Arc<std::sync::Mutex<Vec<u8>>>);
 
-impl Write for Shared {
+impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -300,16 +300,16 @@ proptest! {
     #[test]
     fn no_registered_secret_survives((secrets, text) in cases()) {
         let redactor = Redactor::new();
-        let secrets: Vec<&String> = secrets.iter().filter(|secret| secret.trim().len() >= SHORTEST).collect();
+        let secrets: Vec<&String> = secrets.iter().filter(|secret| secret.trim().len() >= MIN_SECRET_BYTES).collect();
         for secret in &secrets {
             redactor.register(&Secret::from(secret.as_str()));
         }
-        let spellings = [text.clone(), text.escape_debug().to_string(), forms::percent_all(&text)];
+        let spellings = [text.clone(), text.escape_debug().to_string(), encodings::percent_all(&text)];
         for spelling in spellings {
             let clean = redactor.redact(&spelling).into_owned();
             for secret in &secrets {
                 prop_assert!(!clean.contains(secret.as_str()), "{secret:?} in {clean:?}");
-                prop_assert!(!clean.contains(&forms::percent_all(secret)));
+                prop_assert!(!clean.contains(&encodings::percent_all(secret)));
             }
         }
     }
@@ -323,7 +323,7 @@ proptest! {
         }
         let out = written(&redactor, text.as_bytes(), &sizes);
         prop_assert_eq!(String::from_utf8(out.clone()).unwrap(), redactor.redact(&text).into_owned());
-        for secret in secrets.iter().filter(|secret| secret.trim().len() >= SHORTEST) {
+        for secret in secrets.iter().filter(|secret| secret.trim().len() >= MIN_SECRET_BYTES) {
             prop_assert!(!contains(&out, secret));
         }
     }
@@ -332,6 +332,6 @@ proptest! {
     fn any_text_is_redacted_without_a_panic(text in ".{0,80}", secret in ".{0,20}") {
         let redactor = knowing(&[&secret]);
         let clean = redactor.redact(&text);
-        prop_assert!(secret.trim().len() < SHORTEST || !clean.contains(&secret));
+        prop_assert!(secret.trim().len() < MIN_SECRET_BYTES || !clean.contains(&secret));
     }
 }

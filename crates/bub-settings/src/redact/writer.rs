@@ -6,10 +6,10 @@ use std::ops::Range;
 use super::{Redactor, mask_into};
 
 /// A line longer than this is written in pieces, so that memory stays bounded.
-const LONGEST_LINE: usize = 64 * 1024;
+const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// How much of an over-long line is held back, so that no token format is cut in two.
-const HELD_BACK: usize = 512;
+const LOOKBEHIND_BYTES: usize = 512;
 
 /// A writer that redacts, made by [`Redactor::writer`].
 ///
@@ -37,14 +37,14 @@ impl<W: Write> RedactingWriter<W> {
             .iter()
             .rposition(|byte| *byte == b'\n')
             .map(|at| at + 1);
-        let over_long = self.pending.len() - line_end.unwrap_or(0) > LONGEST_LINE;
+        let over_long = self.pending.len() - line_end.unwrap_or(0) > MAX_LINE_BYTES;
         if line_end.is_none() && !over_long {
             return Ok(());
         }
         let matcher = self.redactor.matcher();
         let spans = matcher.spans(&self.pending);
         let cut = if over_long {
-            let wanted = self.pending.len() - HELD_BACK;
+            let wanted = self.pending.len() - LOOKBEHIND_BYTES;
             matcher.safe_cut(&self.pending, &spans, wanted, false)
         } else {
             matcher.safe_cut(&self.pending, &spans, line_end.unwrap_or(0), true)

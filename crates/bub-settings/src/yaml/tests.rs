@@ -7,22 +7,22 @@ use crate::node::{Atom, Scalar};
 
 fn value(node: &Node) -> Value {
     match &node.data {
-        Data::Scalar(Scalar { text, atom }) => match atom {
+        NodeData::Scalar(Scalar { text, atom }) => match atom {
             Atom::Null => Value::Null,
             Atom::Bool(flag) => json!(flag),
             Atom::Int(number) => json!(number),
             Atom::Float(number) => json!(number),
             Atom::Text => json!(text),
         },
-        Data::List(items) => items.iter().map(value).collect(),
-        Data::Map(map) => {
+        NodeData::List(items) => items.iter().map(value).collect(),
+        NodeData::Map(map) => {
             Value::Object(map.iter().map(|(k, v)| (k.to_owned(), value(v))).collect())
         }
     }
 }
 
-fn line(line: usize) -> Origin {
-    Origin::Flag(line.to_string().into())
+fn line(line: usize) -> SettingSource {
+    SettingSource::Flag(line.to_string().into())
 }
 
 fn load(text: &str) -> Result<Option<Value>, String> {

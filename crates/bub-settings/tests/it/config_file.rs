@@ -1,12 +1,12 @@
 //! Which config file is read, and what it may contain.
 
-use crate::given::Given;
+use crate::fixture::SettingsFixture;
 use crate::sample;
 
 // H-20, W-57: in the original BUB_HOME does not move the file
 #[test]
 fn the_homes_own_config_is_read_and_else_the_usual_one() {
-    let given = Given::new();
+    let given = SettingsFixture::new();
     let home = given.path("elsewhere");
     let given = given
         .config("model: usual:file\n")
@@ -25,7 +25,7 @@ fn the_homes_own_config_is_read_and_else_the_usual_one() {
 // H-20
 #[test]
 fn without_any_file_the_config_belongs_into_the_home() {
-    let given = Given::new();
+    let given = SettingsFixture::new();
     assert_eq!(
         given.load().config_file(),
         given.path("user/.bub/config.yml")
@@ -38,7 +38,7 @@ fn without_any_file_the_config_belongs_into_the_home() {
 // C.4
 #[test]
 fn a_file_written_by_the_original_loads_unchanged() {
-    let given = Given::new().config(
+    let given = SettingsFixture::new().config(
         "model: openrouter:openrouter/free\napi_key: sk-or-v1-0123456789\nenabled_channels: telegram\nstream_output: false\n\
          telegram:\n  token: 123456:ABC\n  allow_users: '42,ada'\nspill:\n  threshold: 0\nsome-plugin:\n  level: 3\n",
     );
@@ -67,14 +67,14 @@ fn a_file_written_by_the_original_loads_unchanged() {
 #[test]
 fn lists_in_the_file_may_be_lists_texts_or_a_single_number() {
     for yaml in ["[42, ada]", "42, ada", "\n    - 42\n    - ada", "'42,ada'"] {
-        let given = Given::new().config(format!("telegram:\n  allow_users: {yaml}\n"));
+        let given = SettingsFixture::new().config(format!("telegram:\n  allow_users: {yaml}\n"));
         assert_eq!(
             given.load().get(&sample::TELEGRAM_ALLOW_USERS),
             Some(vec!["42".into(), "ada".into()]),
             "{yaml}"
         );
     }
-    let given = Given::new().config("telegram:\n  allow_users: 42\n");
+    let given = SettingsFixture::new().config("telegram:\n  allow_users: 42\n");
     assert_eq!(
         given.load().get(&sample::TELEGRAM_ALLOW_USERS),
         Some(vec!["42".into()])
@@ -83,7 +83,7 @@ fn lists_in_the_file_may_be_lists_texts_or_a_single_number() {
 
 #[test]
 fn a_key_without_value_is_not_set_and_an_empty_section_is_fine() {
-    let settings = Given::new()
+    let settings = SettingsFixture::new()
         .config("model:\nmax_tokens: null\ntelegram:\nfallback_models: ~\n")
         .load();
     assert_eq!(settings.get(&sample::MODEL), None);
@@ -94,7 +94,7 @@ fn a_key_without_value_is_not_set_and_an_empty_section_is_fine() {
 // H-23: home, project and the Codex home are no keys of the file
 #[test]
 fn the_file_cannot_move_the_home() {
-    let given = Given::new().config("model: a:b\nhome: /elsewhere\n");
+    let given = SettingsFixture::new().config("model: a:b\nhome: /elsewhere\n");
     assert_eq!(given.load().home(), given.path("user/.bub"));
     assert_eq!(
         given.warnings(),
@@ -104,7 +104,9 @@ fn the_file_cannot_move_the_home() {
 
 #[test]
 fn a_link_to_nothing_is_no_reason_to_read_another_file() {
-    let given = Given::new().config("model: a:b\n").file("other/x", "");
+    let given = SettingsFixture::new()
+        .config("model: a:b\n")
+        .file("other/x", "");
     std::os::unix::fs::symlink("nowhere.yml", given.path("other/config.yml")).unwrap();
     let home = given.path("other");
     let given = given.env("BUB_HOME", home);

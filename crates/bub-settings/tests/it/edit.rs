@@ -8,14 +8,14 @@ use bub_settings::{ConfigFile, EditError, parse_yaml};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::given::Given;
+use crate::fixture::SettingsFixture;
 
-fn file(given: &Given) -> ConfigFile {
+fn file(given: &SettingsFixture) -> ConfigFile {
     ConfigFile::open(&given.path("user/.bub/config.yml")).unwrap()
 }
 
 fn edited(before: &str, edit: impl FnOnce(&mut ConfigFile) -> Result<(), EditError>) -> String {
-    let given = Given::new().config(before);
+    let given = SettingsFixture::new().config(before);
     let mut file = file(&given);
     match edit(&mut file) {
         Ok(()) => file.text().to_owned(),
@@ -409,7 +409,7 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
         " x ",
     ];
     let value = json!({"texts": texts.to_vec(), "numbers": [1, -2, 1.5, 1e21, 2.0], "others": [null, true, {"on": {"y": "n"}}, []]});
-    let given = Given::new().config("# nothing yet\n");
+    let given = SettingsFixture::new().config("# nothing yet\n");
     let mut file = file(&given);
     for (number, text) in texts.iter().enumerate() {
         file.set(&["plain", &format!("k{number}")], &json!(text))
@@ -445,7 +445,7 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
 // W-13
 #[test]
 fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
-    let given = Given::new().file("elsewhere/real.yml", "model: x # mine\n");
+    let given = SettingsFixture::new().file("elsewhere/real.yml", "model: x # mine\n");
     let (link, real) = (
         given.path("user/.bub/config.yml"),
         given.path("elsewhere/real.yml"),
@@ -486,7 +486,7 @@ fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
 
 #[test]
 fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
-    let given = Given::new().config("model: x\n");
+    let given = SettingsFixture::new().config("model: x\n");
     let mut file = file(&given);
     file.set(&["model"], &json!("z")).unwrap();
     let given = given.config("model: theirs\n");
@@ -500,7 +500,7 @@ fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
 // W-13: a full disk or a directory that cannot be written leaves the file as it was
 #[test]
 fn a_failed_write_leaves_the_file_and_nothing_else() {
-    let given = Given::new().config("model: x\n");
+    let given = SettingsFixture::new().config("model: x\n");
     let mut file = file(&given);
     file.set(&["model"], &json!("z")).unwrap();
     // In the way of the temporary file.
@@ -520,7 +520,7 @@ fn a_failed_write_leaves_the_file_and_nothing_else() {
 
 #[test]
 fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
-    let settings = Given::new().load();
+    let settings = SettingsFixture::new().load();
     for (path, text, value) in [
         ("max_steps", "7", json!(7)),
         ("max_steps", "null", json!(null)),
@@ -570,7 +570,7 @@ fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
 
 #[test]
 fn a_revision_says_what_would_be_in_force_and_what_is_wrong() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .config("model: x:y\n")
         .env("BUB_MAX_STEPS", "9");
     let settings = given.load();
@@ -620,7 +620,7 @@ proptest! {
     // Whatever is set is there afterwards, or the change was refused: never anything else.
     #[test]
     fn any_value_survives_the_way_into_the_file(value in yaml_value(), key in "[a-z]{1,3}", other in yaml_value()) {
-        let given = Given::new().config("# c\na: {b: 1}\nab:\n  c: 2 # d\n");
+        let given = SettingsFixture::new().config("# c\na: {b: 1}\nab:\n  c: 2 # d\n");
         let mut file = file(&given);
         file.set(&[&key], &other).unwrap();
         file.set(&["ab", "zz"], &value).ok();

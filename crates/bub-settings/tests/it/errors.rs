@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use bub_settings::SettingsError;
 
-use crate::given::Given;
+use crate::fixture::SettingsFixture;
 use crate::sample;
 
 // H-20: the original crashes with a traceback
@@ -112,7 +112,7 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
         ),
     ] {
         assert_eq!(
-            Given::new().config(yaml).error(),
+            SettingsFixture::new().config(yaml).error(),
             format!("user/.bub/config.yml{message}")
         );
     }
@@ -120,24 +120,24 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
 
 #[test]
 fn a_wrong_variable_is_named() {
-    let given = Given::new().env("BUB_MAX_TOKENS", "lots");
+    let given = SettingsFixture::new().env("BUB_MAX_TOKENS", "lots");
     assert_eq!(
         given.error(),
         "environment variable BUB_MAX_TOKENS: `max_tokens` is `lots`, expected a whole number of at least 1"
     );
-    let given = Given::new().flag("max_tokens", "lots");
+    let given = SettingsFixture::new().flag("max_tokens", "lots");
     assert!(
         given
             .error()
             .starts_with("flag --max_tokens: `max_tokens` is `lots`, expected")
     );
-    let given = Given::new().env("BUB_FALLBACK_MODELS", "[a");
+    let given = SettingsFixture::new().env("BUB_FALLBACK_MODELS", "[a");
     assert!(
         given
             .error()
             .contains("`fallback_models` is `[a`, expected a list")
     );
-    let given = Given::new().env("BUB_MODEL", OsString::from_vec(vec![0xff, 0xfe]));
+    let given = SettingsFixture::new().env("BUB_MODEL", OsString::from_vec(vec![0xff, 0xfe]));
     assert_eq!(
         given.error(),
         "environment variable BUB_MODEL: not valid UTF-8 text"
@@ -148,16 +148,16 @@ fn a_wrong_variable_is_named() {
 #[test]
 fn the_value_of_a_secret_is_never_quoted() {
     for given in [
-        Given::new().config("api_key: {openai: [hunter2hunter2]}"),
-        Given::new().config("api_key: [hunter2hunter2]"),
-        Given::new().config("telegram: {token: [hunter2hunter2]}"),
-        Given::new().env("BUB_API_KEY", "{hunter2hunter2"),
-        Given::new().env("BUB_CLIENT_ARGS", "hunter2hunter2"),
-        Given::new().config("api_key: 'hunter2hunter2"),
-        Given::new().config("api_key: hunter2hunter2: x"),
-        Given::new().config("api_key: *hunter2hunter2"),
-        Given::new().env("BUB_LAB_API_BASE", "ftp://me:hunter2hunter2@lab.example"),
-        Given::new().config("telegram: {proxy: 'junk://me:hunter2hunter2@proxy'}"),
+        SettingsFixture::new().config("api_key: {openai: [hunter2hunter2]}"),
+        SettingsFixture::new().config("api_key: [hunter2hunter2]"),
+        SettingsFixture::new().config("telegram: {token: [hunter2hunter2]}"),
+        SettingsFixture::new().env("BUB_API_KEY", "{hunter2hunter2"),
+        SettingsFixture::new().env("BUB_CLIENT_ARGS", "hunter2hunter2"),
+        SettingsFixture::new().config("api_key: 'hunter2hunter2"),
+        SettingsFixture::new().config("api_key: hunter2hunter2: x"),
+        SettingsFixture::new().config("api_key: *hunter2hunter2"),
+        SettingsFixture::new().env("BUB_LAB_API_BASE", "ftp://me:hunter2hunter2@lab.example"),
+        SettingsFixture::new().config("telegram: {proxy: 'junk://me:hunter2hunter2@proxy'}"),
     ] {
         let error = given.loader().load().unwrap_err();
         assert!(
@@ -169,7 +169,7 @@ fn the_value_of_a_secret_is_never_quoted() {
 
 #[test]
 fn long_and_strange_values_are_cut() {
-    let error = Given::new()
+    let error = SettingsFixture::new()
         .env("BUB_MAX_TOKENS", "x\n\u{1b}[2J".repeat(100))
         .error();
     assert!(
@@ -181,7 +181,9 @@ fn long_and_strange_values_are_cut() {
 // H-20
 #[test]
 fn malformed_yaml_names_line_and_column() {
-    let error = Given::new().config("model: a:b\nmax_steps: [1\n").error();
+    let error = SettingsFixture::new()
+        .config("model: a:b\nmax_steps: [1\n")
+        .error();
     assert_eq!(
         error,
         "user/.bub/config.yml:2:12: not valid YAML: unclosed bracket '['"
@@ -192,11 +194,11 @@ fn malformed_yaml_names_line_and_column() {
 #[test]
 fn a_file_that_is_no_map_says_what_it_is() {
     assert_eq!(
-        Given::new().config("\n- a\n").error(),
+        SettingsFixture::new().config("\n- a\n").error(),
         "user/.bub/config.yml:2: found a list, expected a map of settings such as `model: provider:name`"
     );
     assert!(
-        Given::new()
+        SettingsFixture::new()
             .config("just text")
             .error()
             .starts_with("user/.bub/config.yml:1: found a single value")
@@ -205,7 +207,7 @@ fn a_file_that_is_no_map_says_what_it_is() {
 
 #[test]
 fn unreadable_files_are_errors_and_not_missing_ones() {
-    let given = Given::new();
+    let given = SettingsFixture::new();
     fs::create_dir(given.path("user/.bub/config.yml")).unwrap();
     assert_eq!(
         given.error(),
@@ -213,15 +215,17 @@ fn unreadable_files_are_errors_and_not_missing_ones() {
     );
 
     assert_eq!(
-        Given::new().config([b'a', b':', 0xff]).error(),
+        SettingsFixture::new().config([b'a', b':', 0xff]).error(),
         "user/.bub/config.yml: not valid UTF-8 text"
     );
     assert_eq!(
-        Given::new().config(vec![b'#'; 1024 * 1024 + 1]).error(),
+        SettingsFixture::new()
+            .config(vec![b'#'; 1024 * 1024 + 1])
+            .error(),
         "user/.bub/config.yml: cannot be read: larger than 1 MiB"
     );
 
-    let given = Given::new().file("plain", "");
+    let given = SettingsFixture::new().file("plain", "");
     let home = given.path("plain");
     assert!(
         given
@@ -233,7 +237,7 @@ fn unreadable_files_are_errors_and_not_missing_ones() {
 
 #[test]
 fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .config("max_steps: many\nmodel: a:b\nverbose: 9\n")
         .env("BUB_MAX_TOKENS", "x");
     let (settings, problems) = given.loader().load_lenient();
@@ -241,7 +245,7 @@ fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
     assert_eq!(settings.get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(settings.get(&sample::MAX_STEPS), Some(100));
 
-    let given = Given::new().config("[").env("BUB_MODEL", "a:b");
+    let given = SettingsFixture::new().config("[").env("BUB_MODEL", "a:b");
     assert!(matches!(
         given.problems().as_slice(),
         [SettingsError::Syntax { .. }]
@@ -289,7 +293,7 @@ fn mistyped_policies_and_owners_are_errors() {
             "there is no setting `owner_ids`, did you mean `owners`?",
         ),
     ] {
-        let error = Given::new().config(config).error();
+        let error = SettingsFixture::new().config(config).error();
         assert!(
             error.ends_with(expected) && error.contains("config.yml:1"),
             "{error}"
@@ -311,13 +315,16 @@ fn a_wrong_address_with_more_than_an_address_in_it_is_not_shown() {
         "api_base: {openai: 'host/v1#PLANTED'}",
         "webhook: {listen: 'user:PLANTED@host'}",
     ];
-    let given = files.map(|file| Given::new().config(file)).into_iter();
+    let given = files
+        .map(|file| SettingsFixture::new().config(file))
+        .into_iter();
     let variables = [
         ("BUB_TELEGRAM_PROXY", "user:PLANTED@x"),
         ("BUB_API_BASE", "user:PLANTED@x"),
         ("BUB_OPENAI_API_BASE", "x?key=PLANTED"),
     ];
-    for given in given.chain(variables.map(|(name, value)| Given::new().env(name, value))) {
+    for given in given.chain(variables.map(|(name, value)| SettingsFixture::new().env(name, value)))
+    {
         let error = given.error();
         assert!(
             error.contains("is a text that is not shown, expected"),
@@ -325,7 +332,7 @@ fn a_wrong_address_with_more_than_an_address_in_it_is_not_shown() {
         );
         assert!(!error.contains("PLANTED"), "{error}");
     }
-    let given = Given::new().env("BUB_TELEGRAM_PROXY", "user:PLANTED@x");
+    let given = SettingsFixture::new().env("BUB_TELEGRAM_PROXY", "user:PLANTED@x");
     let (settings, _) = given.loader().load_lenient();
     assert_eq!(settings.secret_env_names(), ["BUB_TELEGRAM_PROXY"]);
 }

@@ -1,35 +1,40 @@
 //! Values by path.
 
-use bub_settings::{Found, LookupError, Origin};
+use bub_settings::{LookupError, LookupValue, SettingSource};
 use serde_json::json;
 
-use crate::given::Given;
+use crate::fixture::SettingsFixture;
 
 // H-26
 #[test]
 fn a_path_finds_settings_parts_of_maps_and_sections() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .config("client_args: {extra_query: {X: 1}}\nspill: {threshold: 9}\n")
         .env("BUB_MODEL", "a:b");
     let settings = given.load();
     let value = |path| settings.get_value(path).unwrap();
-    assert_eq!(value("model"), Found::Value(json!("a:b")));
-    assert_eq!(value("client_args.extra_query.X"), Found::Value(json!(1)));
-    assert_eq!(value("spill.threshold"), Found::Value(json!(9)));
-    assert_eq!(value("spill"), Found::Value(json!({"threshold": 9})));
-    assert_eq!(value("max_steps"), Found::Value(json!(100)));
+    assert_eq!(value("model"), LookupValue::Value(json!("a:b")));
+    assert_eq!(
+        value("client_args.extra_query.X"),
+        LookupValue::Value(json!(1))
+    );
+    assert_eq!(value("spill.threshold"), LookupValue::Value(json!(9)));
+    assert_eq!(value("spill"), LookupValue::Value(json!({"threshold": 9})));
+    assert_eq!(value("max_steps"), LookupValue::Value(json!(100)));
     assert_eq!(
         value("codex_home"),
-        Found::Value(json!(given.path("user/.codex")))
+        LookupValue::Value(json!(given.path("user/.codex")))
     );
-    assert_eq!(settings.origin("max_steps"), Some(Origin::Default));
+    assert_eq!(settings.origin("max_steps"), Some(SettingSource::Default));
     assert_eq!(settings.origin("nope"), None);
 }
 
 // H-26
 #[test]
 fn an_empty_path_an_unknown_one_and_raw_yaml_are_errors() {
-    let settings = Given::new().config("mystery: {a: 1}\nmodel: a:b\n").load();
+    let settings = SettingsFixture::new()
+        .config("mystery: {a: 1}\nmodel: a:b\n")
+        .load();
     assert_eq!(settings.get_value(""), Err(LookupError::EmptyPath));
     for path in [
         "mystery",
@@ -55,24 +60,24 @@ fn an_empty_path_an_unknown_one_and_raw_yaml_are_errors() {
 // H-26, W-36: a template or a report must not get hold of a secret by accident
 #[test]
 fn secrets_come_as_secrets_and_masked_inside_maps() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .config("api_key: {openai: sk-one-secret}\nclient_args: {headers: {Authorization: abc, X: y}}\ntelegram: {token: tok-secret, proxy: 'http://u:pass-secret@h'}\n");
     let settings = given.load();
-    let Found::Secret(secret) = settings.get_value("api_key.openai").unwrap() else {
+    let LookupValue::Secret(secret) = settings.get_value("api_key.openai").unwrap() else {
         panic!("not a secret")
     };
     assert_eq!(secret.expose(), "sk-one-secret");
     assert_eq!(
         settings.get_value("api_key").unwrap(),
-        Found::Value(json!({"openai": "***"}))
+        LookupValue::Value(json!({"openai": "***"}))
     );
     let args = json!({"headers": {"Authorization": "***", "X": "***"}});
     assert_eq!(
         settings.get_value("client_args").unwrap(),
-        Found::Value(args)
+        LookupValue::Value(args)
     );
     for header in ["Authorization", "X"] {
-        let Found::Secret(_) = settings
+        let LookupValue::Secret(_) = settings
             .get_value(&format!("client_args.headers.{header}"))
             .unwrap()
         else {
@@ -80,14 +85,19 @@ fn secrets_come_as_secrets_and_masked_inside_maps() {
         };
     }
     assert_eq!(
-        settings.get_value("client_args.headers").unwrap().shown()["X"],
+        settings
+            .get_value("client_args.headers")
+            .unwrap()
+            .to_display_value()["X"],
         json!("***")
     );
-    let telegram = settings.get_value("telegram").unwrap().shown();
+    let telegram = settings.get_value("telegram").unwrap().to_display_value();
     assert_eq!(telegram["token"], json!("***"));
     assert_eq!(telegram["proxy"], json!("http://u:***@h"));
-    let settings = Given::new().env("BUB_API_KEY", "plain-secret").load();
-    let Found::Secret(secret) = settings.get_value("api_key").unwrap() else {
+    let settings = SettingsFixture::new()
+        .env("BUB_API_KEY", "plain-secret")
+        .load();
+    let LookupValue::Secret(secret) = settings.get_value("api_key").unwrap() else {
         panic!("not a secret")
     };
     assert_eq!(secret.expose(), "plain-secret");
@@ -111,18 +121,18 @@ fn an_address_is_shown_without_password_query_and_fragment() {
         ("http://h/v1#key=PLANTED", "http://h/v1#***"),
         ("http://h/v1", "http://h/v1"),
     ] {
-        let settings = Given::new()
+        let settings = SettingsFixture::new()
             .config(format!("providers: {{lab: {{base_url: '{written}'}}}}\n"))
             .load();
         assert_eq!(
             settings
                 .get_value("providers.lab.base_url")
                 .unwrap()
-                .shown(),
+                .to_display_value(),
             json!(shown)
         );
         assert_eq!(
-            settings.get_value("providers").unwrap().shown(),
+            settings.get_value("providers").unwrap().to_display_value(),
             json!({"lab": {"base_url": shown}})
         );
         let is_known = settings.redactor().redact("<PLANTED>") == "<***>";

@@ -10,7 +10,7 @@ mod config_file;
 mod edit;
 mod environment;
 mod errors;
-mod given;
+mod fixture;
 mod lookup;
 mod precedence;
 mod sample;

@@ -1,40 +1,40 @@
 //! One order of sources for every setting.
 
-use bub_settings::{Kind, Origin, Setting};
+use bub_settings::{SettingSource, SettingSpec, ValueKind};
 use serde_json::{Value, json};
 
-use crate::given::Given;
+use crate::fixture::SettingsFixture;
 use crate::sample;
 
 /// The `n`th value for a setting: as text, and as what it means. Distinct for distinct `n`.
-fn example(setting: &Setting, n: u8) -> (String, Value) {
+fn example(setting: &SettingSpec, n: u8) -> (String, Value) {
     let text = |text: String| (text.clone(), Value::from(text));
     match setting.kind() {
         _ if setting.key() == "model" => text(format!("lab:m{n}")),
         _ if setting.key() == "webhook.listen" => text(format!("127.0.0.1:{n}")),
         _ if setting.key() == "log.filter" => text(format!("lab={n}")),
         _ if setting.key().ends_with("api_base")
-            || setting.key().ends_with("proxy") && setting.kind() == Kind::Text =>
+            || setting.key().ends_with("proxy") && setting.kind() == ValueKind::Text =>
         {
             text(format!("http://host{n}"))
         }
-        Kind::Bool => (["no", "yes"][usize::from(n % 2)].into(), json!(n % 2 == 1)),
-        Kind::Integer if setting.limits().1 == Some(2) => ((n % 3).to_string(), json!(n % 3)),
-        Kind::Integer => (n.to_string(), json!(n)),
-        Kind::Number => (format!("{n}.5"), json!(f64::from(n) + 0.5)),
-        Kind::List => (
+        ValueKind::Bool => (["no", "yes"][usize::from(n % 2)].into(), json!(n % 2 == 1)),
+        ValueKind::Integer if setting.limits().1 == Some(2) => ((n % 3).to_string(), json!(n % 3)),
+        ValueKind::Integer => (n.to_string(), json!(n)),
+        ValueKind::Number => (format!("{n}.5"), json!(f64::from(n) + 0.5)),
+        ValueKind::List => (
             format!("a{n}, b{n}"),
             json!([format!("a{n}"), format!("b{n}")]),
         ),
-        Kind::Map => (
+        ValueKind::Map => (
             format!("{{\"k\": \"v{n}\"}}"),
             json!({"k": format!("v{n}")}),
         ),
-        Kind::Maps => (
+        ValueKind::Maps => (
             format!("[{{\"k\": \"v{n}\"}}]"),
             json!([{"k": format!("v{n}")}]),
         ),
-        Kind::Choice(words) => {
+        ValueKind::Choice(words) => {
             let word = words[usize::from(n) % words.len()];
             (word.into(), json!(word))
         }
@@ -51,7 +51,7 @@ fn yaml(key: &str, text: &str) -> String {
     }
 }
 
-fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
+fn check(given: &SettingsFixture, setting: &SettingSpec, expected: &Value, origin: &str) {
     let settings = given.load();
     let key = setting.key();
     let entry = settings
@@ -65,7 +65,7 @@ fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
 // H-21, H-22, H-23, W-57: the original reads `.env` for some settings only
 #[test]
 fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
-    let settings: Vec<Setting> = Given::new()
+    let settings: Vec<SettingSpec> = SettingsFixture::new()
         .load()
         .entries()
         .map(|entry| entry.setting.clone())
@@ -74,7 +74,7 @@ fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_defau
     for setting in &settings {
         let (key, variable) = (setting.key(), setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| example(setting, n));
-        let mut given = Given::new().trusted();
+        let mut given = SettingsFixture::new().trusted();
         if key != "home" {
             let default = given
                 .load()
@@ -116,7 +116,7 @@ fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_defau
 // H-21
 #[test]
 fn maps_of_all_sources_merge_and_every_entry_knows_its_source() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .trusted()
         .config("client_args:\n  timeout: 5\n  headers:\n    A: file\n    B: file\n")
         .dotenv("BUB_CLIENT_ARGS='{\"headers\": {\"B\": \"dotenv\", \"C\": \"dotenv\"}}'")
@@ -132,14 +132,14 @@ fn maps_of_all_sources_merge_and_every_entry_knows_its_source() {
     );
     assert_eq!(
         settings.origin("client_args.headers.C"),
-        Some(Origin::Env("BUB_CLIENT_ARGS".into()))
+        Some(SettingSource::Env("BUB_CLIENT_ARGS".into()))
     );
 }
 
 // H-21, W-57: in the original provider variables rank below the file
 #[test]
 fn a_provider_variable_ranks_as_environment() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .config("api_key:\n  openai: file-openai\n  groq: file-groq\n")
         .env("BUB_OPENAI_API_KEY", "env-openai")
         .env("bub_anthropic_api_key", "env-anthropic");
@@ -152,14 +152,14 @@ fn a_provider_variable_ranks_as_environment() {
     assert_eq!(key("gemini"), None);
     assert_eq!(
         settings.origin("api_key.openai"),
-        Some(Origin::Env("BUB_OPENAI_API_KEY".into()))
+        Some(SettingSource::Env("BUB_OPENAI_API_KEY".into()))
     );
 }
 
 // W-39, H-23: a provider's own value wins over the one for all, unless that one stands in a stronger place
 #[test]
 fn a_value_for_all_providers_is_the_fallback_of_the_specific_ones() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .config("api_key: all-from-file\n")
         .env("BUB_OPENAI_API_KEY", "env-openai");
     let keys = given.load().get(&sample::API_KEY);

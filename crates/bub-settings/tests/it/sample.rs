@@ -3,196 +3,199 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bub_settings::{Declared, Key, Kind, PerProvider, Secret, Section, SettingType, form};
+use bub_settings::{
+    AnySetting, PerProvider, Secret, Section, SettingKey, SettingType, ValueKind, text_format,
+};
 use serde_json::{Map, Value};
 
-pub(crate) static MODEL: Key<Option<String>> = Key::new(
+pub(crate) static MODEL: SettingKey<Option<String>> = SettingKey::new(
     "model",
     None,
     "Model to use, as `provider:model`; without one bub looks for a usable model.",
 )
-.like(&form::MODEL);
+.format(&text_format::MODEL);
 
-pub(crate) static FALLBACK_MODELS: Key<Option<Vec<String>>> = Key::new(
+pub(crate) static FALLBACK_MODELS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "fallback_models",
     None,
     "Models to try, in this order, when the first one fails.",
 )
-.listed();
+.write_as_list();
 
-pub(crate) static API_KEY: Key<PerProvider<Secret>> = Key::new(
+pub(crate) static API_KEY: SettingKey<PerProvider<Secret>> = SettingKey::new(
     "api_key",
     (),
     "API key of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_KEY`).",
 )
-.like(&form::KEY);
+.format(&text_format::KEY);
 
-pub(crate) static API_BASE: Key<PerProvider<String>> = Key::new(
+pub(crate) static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_base",
     (),
     "Base URL of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_BASE`).",
 )
-.like(&form::BASE_URL)
+.format(&text_format::BASE_URL)
 .trusted();
 
-pub(crate) static PROVIDERS: Key<Map<String, Value>> = Key::new(
+pub(crate) static PROVIDERS: SettingKey<Map<String, Value>> = SettingKey::new(
     "providers",
     (),
     "Providers to add or change: a map of name to base URL, wire and more.",
 )
 .trusted();
 
-pub(crate) static MAX_STEPS: Key<Option<u64>> = Key::new(
+pub(crate) static MAX_STEPS: SettingKey<Option<u64>> = SettingKey::new(
     "max_steps",
     Some(100),
     "Most steps of one turn; null for no limit.",
 )
 .at_least(1);
 
-pub(crate) static MAX_TOKENS: Key<u64> =
-    Key::new("max_tokens", 16_384, "Most tokens of one answer.").at_least(1);
+pub(crate) static MAX_TOKENS: SettingKey<u64> =
+    SettingKey::new("max_tokens", 16_384, "Most tokens of one answer.").at_least(1);
 
-pub(crate) static MODEL_TIMEOUT: Key<Option<Duration>> = Key::new(
+pub(crate) static MODEL_TIMEOUT: SettingKey<Option<Duration>> = SettingKey::new(
     "model_timeout_seconds",
     None,
     "Longest time of one model call in seconds, streaming included; null for no limit.",
 );
 
-pub(crate) static CLIENT_ARGS: Key<Map<String, Value>> = Key::new(
+pub(crate) static CLIENT_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "client_args",
     (),
     "Options for the HTTP client of the provider.",
 )
 .trusted();
 
-pub(crate) static COMPLETION_ARGS: Key<Map<String, Value>> = Key::new(
+pub(crate) static COMPLETION_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "completion_args",
     (),
     "Options for every model call, the weakest of all sources.",
 )
 .trusted();
 
-pub(crate) static VERBOSE: Key<u64> = Key::new("verbose", 0, "How much to log.").at_most(2);
+pub(crate) static VERBOSE: SettingKey<u64> =
+    SettingKey::new("verbose", 0, "How much to log.").at_most(2);
 
-pub(crate) static ENABLED_CHANNELS: Key<Vec<String>> = Key::new(
+pub(crate) static ENABLED_CHANNELS: SettingKey<Vec<String>> = SettingKey::new(
     "enabled_channels",
     "all",
     "Channels to start: `all`, names with commas between them, `!name` to leave one out.",
 );
 
-pub(crate) static DEBOUNCE: Key<Duration> = Key::new(
+pub(crate) static DEBOUNCE: SettingKey<Duration> = SettingKey::new(
     "debounce_seconds",
     Duration::from_secs(1),
     "Quiet time in seconds after which collected messages become a turn.",
 );
 
-pub(crate) static STREAM_OUTPUT: Key<bool> = Key::new(
+pub(crate) static STREAM_OUTPUT: SettingKey<bool> = SettingKey::new(
     "stream_output",
     false,
     "Show answers in channels while they grow.",
 );
 
-pub(crate) static PROJECT: Key<Option<PathBuf>> = Key::new(
+pub(crate) static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(
     "project",
     None,
     "Directory of the plugin project; default `bub-project` in the home directory.",
 )
 .trusted()
-.not_in_file();
+.env_only();
 
-pub(crate) static CODEX_HOME: Key<PathBuf> =
-    Key::new("codex_home", "~/.codex", "Directory of the Codex login.")
+pub(crate) static CODEX_HOME: SettingKey<PathBuf> =
+    SettingKey::new("codex_home", "~/.codex", "Directory of the Codex login.")
         .variable("CODEX_HOME")
         .trusted()
-        .not_in_file();
+        .env_only();
 
-pub(crate) static OWNERS: Key<Vec<String>> = Key::new(
+pub(crate) static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
     "owners",
     "",
     "Who is the owner in a channel: `channel:id`, several with commas between them.",
 )
 .trusted();
 
-pub(crate) static TELEGRAM_TOKEN: Key<Option<Secret>> = Key::new(
+pub(crate) static TELEGRAM_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
     "telegram.token",
     None,
     "Token of the Telegram bot; without one the channel is off.",
 );
 
-pub(crate) static TELEGRAM_ALLOW_USERS: Key<Option<Vec<String>>> = Key::new(
+pub(crate) static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_users",
     None,
     "Telegram users who may talk to bub.",
 )
 .trusted();
 
-pub(crate) static TELEGRAM_PROXY: Key<Option<String>> =
-    Key::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.")
-        .like(&form::PROXY)
+pub(crate) static TELEGRAM_PROXY: SettingKey<Option<String>> =
+    SettingKey::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.")
+        .format(&text_format::PROXY)
         .trusted();
 
-pub(crate) static TELEGRAM_API_BASE: Key<String> = Key::new(
+pub(crate) static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
     "telegram.api_base",
     "https://api.telegram.org",
     "Address of the Bot API server.",
 )
-.like(&form::BASE_URL)
+.format(&text_format::BASE_URL)
 .trusted();
 
-pub(crate) static WEBHOOK_LISTEN: Key<String> = Key::new(
+pub(crate) static WEBHOOK_LISTEN: SettingKey<String> = SettingKey::new(
     "webhook.listen",
     "127.0.0.1:8787",
     "Address and port on which the webhook listens.",
 )
-.like(&form::LISTEN)
+.format(&text_format::LISTEN)
 .trusted();
 
-pub(crate) static SPILL_THRESHOLD: Key<u64> = Key::new(
+pub(crate) static SPILL_THRESHOLD: SettingKey<u64> = SettingKey::new(
     "spill.threshold",
     4096,
     "Size in characters above which tool output is put aside; 0 never.",
 );
 
-pub(crate) static TAPE_DURABILITY: Key<Durability> = Key::new(
+pub(crate) static TAPE_DURABILITY: SettingKey<Durability> = SettingKey::new(
     "tape.durability",
     Durability::Os,
     "`os`: survives the end of the process; `always`: also the loss of power.",
 );
 
-pub(crate) static GATEWAY_TURNS: Key<u64> = Key::new(
+pub(crate) static GATEWAY_TURNS: SettingKey<u64> = SettingKey::new(
     "gateway.turns",
     1000,
     "Turns that run at the same time; further messages wait for their turn.",
 )
 .at_least(1);
 
-pub(crate) static POLICY_RULES: Key<Vec<Map<String, Value>>> = Key::new(
+pub(crate) static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
     "policy.rules",
     (),
     "Rules for tool calls, the first that fits decides: a list of maps with roles, channels, tools, arguments, action, reason.",
 )
 .trusted();
 
-pub(crate) static FS_CONFINE: Key<bool> = Key::new(
+pub(crate) static FS_CONFINE: SettingKey<bool> = SettingKey::new(
     "fs.confine",
     false,
     "Keep the fs tools inside the workspace, for owners too.",
 )
 .trusted();
 
-pub(crate) static USAGE_DAILY_COST: Key<Option<f64>> = Key::new(
+pub(crate) static USAGE_DAILY_COST: SettingKey<Option<f64>> = SettingKey::new(
     "usage.daily_cost",
     None,
     "Most US dollars of one day; null for no limit.",
 )
 .trusted();
 
-pub(crate) static LOG_FILTER: Key<Option<String>> = Key::new(
+pub(crate) static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
     "log.filter",
     None,
     "What to log: error, warn, info, debug, trace, off, and TARGET=LEVEL, with commas between them.",
 )
-.like(&form::LOG_FILTER)
+.format(&text_format::LOG_FILTER)
 .variable("BUB_LOG");
 
 /// What an acknowledged write survives.
@@ -207,7 +210,7 @@ pub(crate) enum Durability {
 
 impl SettingType for Durability {
     type Default = Self;
-    const KIND: Kind = Kind::Choice(&["os", "always"]);
+    const KIND: ValueKind = ValueKind::Choice(&["os", "always"]);
 
     fn from_default(default: Self) -> Self {
         default
@@ -229,7 +232,7 @@ impl SettingType for Durability {
     }
 }
 
-static ROOT: &[&dyn Declared] = &[
+static ROOT: &[&dyn AnySetting] = &[
     &MODEL,
     &FALLBACK_MODELS,
     &API_KEY,
@@ -248,20 +251,20 @@ static ROOT: &[&dyn Declared] = &[
     &CODEX_HOME,
     &OWNERS,
 ];
-static TELEGRAM: &[&dyn Declared] = &[
+static TELEGRAM: &[&dyn AnySetting] = &[
     &TELEGRAM_TOKEN,
     &TELEGRAM_ALLOW_USERS,
     &TELEGRAM_PROXY,
     &TELEGRAM_API_BASE,
 ];
-static WEBHOOK: &[&dyn Declared] = &[&WEBHOOK_LISTEN];
-static SPILL: &[&dyn Declared] = &[&SPILL_THRESHOLD];
-static TAPE: &[&dyn Declared] = &[&TAPE_DURABILITY];
-static GATEWAY: &[&dyn Declared] = &[&GATEWAY_TURNS];
-static POLICY: &[&dyn Declared] = &[&POLICY_RULES];
-static FS: &[&dyn Declared] = &[&FS_CONFINE];
-static USAGE: &[&dyn Declared] = &[&USAGE_DAILY_COST];
-static LOG: &[&dyn Declared] = &[&LOG_FILTER];
+static WEBHOOK: &[&dyn AnySetting] = &[&WEBHOOK_LISTEN];
+static SPILL: &[&dyn AnySetting] = &[&SPILL_THRESHOLD];
+static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY];
+static GATEWAY: &[&dyn AnySetting] = &[&GATEWAY_TURNS];
+static POLICY: &[&dyn AnySetting] = &[&POLICY_RULES];
+static FS: &[&dyn AnySetting] = &[&FS_CONFINE];
+static USAGE: &[&dyn AnySetting] = &[&USAGE_DAILY_COST];
+static LOG: &[&dyn AnySetting] = &[&LOG_FILTER];
 
 pub(crate) fn sections() -> [Section; 10] {
     [

@@ -4,13 +4,13 @@ use std::io::Write;
 
 use bub_settings::{Environment, Loader, Redactor};
 
-use crate::given::Given;
+use crate::fixture::SettingsFixture;
 use crate::sample;
 
 // W-35: in the original a key in the environment shows up in tracebacks
 #[test]
 fn a_secret_from_any_source_is_redacted_even_when_another_source_wins() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .config("api_key: {groq: secret-of-file}\ntelegram: {token: token-of-file}\nplugin: {api_key: undeclared-key}\nclient_args: {headers: {Cookie: cookie-of-args}}\n")
         .dotenv("BUB_API_KEY=secret-of-dotenv\nDB_PASSWORD=foreign-password\n")
         .env("BUB_API_KEY", "secret-of-env")

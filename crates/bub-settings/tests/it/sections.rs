@@ -1,25 +1,29 @@
 //! Sections of plugins.
 
 use bub_settings::{
-    Declared, DynamicKey, Found, Key, Kind, Secret, Section, Setting, SettingsError,
+    AnySetting, DynamicSetting, LookupValue, Secret, Section, SettingKey, SettingSpec,
+    SettingsError, ValueKind,
 };
 use serde_json::json;
 
-use crate::given::Given;
+use crate::fixture::SettingsFixture;
 use crate::sample;
 
-static COLOUR: Key<String> = Key::new("shop.colour", "red", "The colour of the shop.");
-static TOKEN: Key<Option<Secret>> = Key::new("shop.token", None, "The key to the shop.");
-static SHOP: &[&dyn Declared] = &[&COLOUR, &TOKEN];
-static OUTSIDE: Key<bool> = Key::new("elsewhere.open", true, "Not in the shop.");
-static WRONG: &[&dyn Declared] = &[&OUTSIDE];
-static CLASH: Key<bool> = Key::new("max.steps", true, "Its variable is that of `max_steps`.");
-static CLASHING: &[&dyn Declared] = &[&CLASH];
+static COLOUR: SettingKey<String> =
+    SettingKey::new("shop.colour", "red", "The colour of the shop.");
+static TOKEN: SettingKey<Option<Secret>> =
+    SettingKey::new("shop.token", None, "The key to the shop.");
+static SHOP: &[&dyn AnySetting] = &[&COLOUR, &TOKEN];
+static OUTSIDE: SettingKey<bool> = SettingKey::new("elsewhere.open", true, "Not in the shop.");
+static WRONG: &[&dyn AnySetting] = &[&OUTSIDE];
+static CLASH: SettingKey<bool> =
+    SettingKey::new("max.steps", true, "Its variable is that of `max_steps`.");
+static CLASHING: &[&dyn AnySetting] = &[&CLASH];
 
 // H-25
 #[test]
 fn a_plugin_section_is_read_from_every_source_even_when_registered_late() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .config("shop: {colour: blue, token: from-the-file}\n")
         .env("BUB_SHOP_TOKEN", "from-the-env");
     let mut settings = given.load();
@@ -38,18 +42,18 @@ fn a_plugin_section_is_read_from_every_source_even_when_registered_late() {
 #[test]
 fn a_section_known_only_at_run_time_is_checked_like_any_other() {
     let keys = vec![
-        DynamicKey {
-            setting: Setting::dynamic("py.level", Kind::Integer, "How much."),
+        DynamicSetting {
+            setting: SettingSpec::dynamic("py.level", ValueKind::Integer, "How much."),
             default: json!(3),
         },
-        DynamicKey {
-            setting: Setting::dynamic("py.password", Kind::Text, "Hush.")
+        DynamicSetting {
+            setting: SettingSpec::dynamic("py.password", ValueKind::Text, "Hush.")
                 .nullable()
                 .secret(),
             default: json!(null),
         },
     ];
-    let given = Given::new().config("py: {level: high, password: hush-hush}\n");
+    let given = SettingsFixture::new().config("py: {level: high, password: hush-hush}\n");
     let (settings, problems) = given
         .loader()
         .section(Section::dynamic("py", keys))
@@ -58,16 +62,19 @@ fn a_section_known_only_at_run_time_is_checked_like_any_other() {
         given.shorten(&problems[0].to_string()),
         "user/.bub/config.yml:1: `py.level` is `high`, expected a whole number"
     );
-    assert_eq!(settings.get_value("py.level"), Ok(Found::Value(json!(3))));
     assert_eq!(
-        settings.get_value("py").unwrap().shown(),
+        settings.get_value("py.level"),
+        Ok(LookupValue::Value(json!(3)))
+    );
+    assert_eq!(
+        settings.get_value("py").unwrap().to_display_value(),
         json!({"level": 3, "password": "***"})
     );
 }
 
 #[test]
 fn a_section_that_is_wrong_in_itself_is_refused() {
-    let mut settings = Given::new().load();
+    let mut settings = SettingsFixture::new().load();
     for (section, problem) in [
         (
             Section::new("", SHOP),
@@ -114,9 +121,9 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
 
 #[test]
 fn several_crates_add_to_the_root() {
-    static OPEN: Key<bool> = Key::new("open", true, "Whether anything is sold.");
-    static MORE: &[&dyn Declared] = &[&OPEN];
-    let given = Given::new().config("open: false\nopn: true\nmodel: a:b\n");
+    static OPEN: SettingKey<bool> = SettingKey::new("open", true, "Whether anything is sold.");
+    static MORE: &[&dyn AnySetting] = &[&OPEN];
+    let given = SettingsFixture::new().config("open: false\nopn: true\nmodel: a:b\n");
     let settings = given
         .loader()
         .section(Section::new("shop", SHOP))
@@ -138,12 +145,12 @@ fn several_crates_add_to_the_root() {
 
 #[test]
 fn a_root_key_that_clashes_is_refused() {
-    static MODEL: Key<bool> = Key::new("model", true, "There is one already.");
-    static DAY: Key<bool> = Key::new("day", true, "Declared twice.");
-    static SHELF: Key<bool> = Key::new("shop", true, "It has the name of a section.");
-    static KNOWN: &[&dyn Declared] = &[&MODEL];
-    static TWICE: &[&dyn Declared] = &[&DAY, &DAY];
-    static NAMED: &[&dyn Declared] = &[&SHELF];
+    static MODEL: SettingKey<bool> = SettingKey::new("model", true, "There is one already.");
+    static DAY: SettingKey<bool> = SettingKey::new("day", true, "Declared twice.");
+    static SHELF: SettingKey<bool> = SettingKey::new("shop", true, "It has the name of a section.");
+    static KNOWN: &[&dyn AnySetting] = &[&MODEL];
+    static TWICE: &[&dyn AnySetting] = &[&DAY, &DAY];
+    static NAMED: &[&dyn AnySetting] = &[&SHELF];
     for (keys, problem) in [
         (
             KNOWN,
@@ -162,7 +169,9 @@ fn a_root_key_that_clashes_is_refused() {
             "settings section `shop`: a setting of this name exists already",
         ),
     ] {
-        let loader = Given::new().loader().section(Section::new("shop", SHOP));
+        let loader = SettingsFixture::new()
+            .loader()
+            .section(Section::new("shop", SHOP));
         let error = loader.section(Section::new("", keys)).load().unwrap_err();
         assert_eq!(error.to_string(), problem);
     }
@@ -170,10 +179,10 @@ fn a_root_key_that_clashes_is_refused() {
 
 #[test]
 fn the_key_of_a_plugin_is_no_provider() {
-    static API_KEY: Key<Option<Secret>> =
-        Key::new("search.api_key", None, "The key of the search service.");
-    static SEARCH: &[&dyn Declared] = &[&API_KEY];
-    let given = Given::new().env("BUB_SEARCH_API_KEY", "search-secret");
+    static API_KEY: SettingKey<Option<Secret>> =
+        SettingKey::new("search.api_key", None, "The key of the search service.");
+    static SEARCH: &[&dyn AnySetting] = &[&API_KEY];
+    let given = SettingsFixture::new().env("BUB_SEARCH_API_KEY", "search-secret");
     let settings = given
         .loader()
         .section(Section::new("search", SEARCH))

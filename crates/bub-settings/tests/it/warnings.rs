@@ -1,6 +1,6 @@
 //! Mistakes that do not stop the program.
 
-use crate::given::Given;
+use crate::fixture::SettingsFixture;
 
 // H-21: the original ignores unknown keys in silence
 #[test]
@@ -34,7 +34,7 @@ fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
         ),
     ] {
         assert_eq!(
-            Given::new().config(yaml).warnings(),
+            SettingsFixture::new().config(yaml).warnings(),
             [format!("user/.bub/config.yml{warning}")]
         );
     }
@@ -43,14 +43,14 @@ fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
 #[test]
 fn the_section_of_a_plugin_that_is_not_loaded_is_no_mistake() {
     assert_eq!(
-        Given::new()
+        SettingsFixture::new()
             .config("discord: {token: x}\nmodel: a:b\n")
             .warnings(),
         Vec::<String>::new()
     );
     // Also when it is called almost like a setting, which is no map.
     assert_eq!(
-        Given::new()
+        SettingsFixture::new()
             .config("modem: {baud: 300}\nhomes: {a: b}\n")
             .warnings(),
         Vec::<String>::new()
@@ -59,7 +59,7 @@ fn the_section_of_a_plugin_that_is_not_loaded_is_no_mistake() {
 
 #[test]
 fn a_typo_in_a_variable_is_a_warning_and_a_foreign_variable_is_none() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .env("BUB_MODLE", "a:b")
         .env("BUB_FIXTURES", "/x")
         .env("BUBBLE", "1")
@@ -68,7 +68,7 @@ fn a_typo_in_a_variable_is_a_warning_and_a_foreign_variable_is_none() {
         given.warnings(),
         ["environment variable BUB_MODLE: unknown setting `BUB_MODLE`, did you mean `BUB_MODEL`?"]
     );
-    let given = Given::new().dotenv("BUB_MAX_STEP=4\n");
+    let given = SettingsFixture::new().dotenv("BUB_MAX_STEP=4\n");
     assert_eq!(
         given.warnings(),
         [

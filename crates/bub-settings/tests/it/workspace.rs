@@ -1,12 +1,12 @@
 //! The `.env` of the workspace.
 
-use crate::given::Given;
+use crate::fixture::SettingsFixture;
 use crate::sample;
 
 // C.7, H-22
 #[test]
 fn dotenv_never_overrides_the_process_environment() {
-    let given = Given::new()
+    let given = SettingsFixture::new()
         .dotenv("BUB_MODEL=dot:env\nBUB_MAX_TOKENS=7\n")
         .env("BUB_MODEL", "process:env");
     let settings = given.load();
@@ -21,7 +21,7 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
                 BUB_TELEGRAM_ALLOW_USERS=evil\nBUB_TELEGRAM_PROXY=http://evil\nBUB_ENV_PASS=X\nbub_env_drop=X\n\
                 BUB_FS_CONFINE=false\n\
                 BUB_MODEL=still:fine\nBUB_OPENAI_API_KEY=also-fine\n";
-    let given = Given::new().dotenv(text);
+    let given = SettingsFixture::new().dotenv(text);
     let settings = given.load();
     assert!(settings.get(&sample::API_BASE).is_empty());
     assert_eq!(settings.home(), given.path("user/.bub"));
@@ -44,7 +44,7 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
         )
     );
 
-    let given = Given::new().dotenv(text).trusted();
+    let given = SettingsFixture::new().dotenv(text).trusted();
     let settings = given.load();
     assert_eq!(
         settings
@@ -59,7 +59,7 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
 
 #[test]
 fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
-    let given = Given::new().dotenv("BUB_MODEL=evil:${AWS_SECRET_ACCESS_KEY}-${USER}\n");
+    let given = SettingsFixture::new().dotenv("BUB_MODEL=evil:${AWS_SECRET_ACCESS_KEY}-${USER}\n");
     let given = given
         .env("AWS_SECRET_ACCESS_KEY", "hush-hush")
         .env("USER", "ada");
@@ -79,13 +79,13 @@ fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
 // C.7
 #[test]
 fn a_line_that_is_no_assignment_is_named_and_skipped() {
-    let given = Given::new().dotenv("this is not one\nBUB_MODEL=a:b\n");
+    let given = SettingsFixture::new().dotenv("this is not one\nBUB_MODEL=a:b\n");
     assert_eq!(given.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
         given.warnings(),
         ["work/.env:1: ignored, not a `NAME=value` line"]
     );
-    let given = Given::new().dotenv("A=1\nBUB_API_KEY=\"hush-hush\nBUB_MODEL=a:b\n");
+    let given = SettingsFixture::new().dotenv("A=1\nBUB_API_KEY=\"hush-hush\nBUB_MODEL=a:b\n");
     assert_eq!(given.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
         given.warnings(),
@@ -95,7 +95,7 @@ fn a_line_that_is_no_assignment_is_named_and_skipped() {
 
 #[test]
 fn providers_own_variables_are_found_in_dotenv_too() {
-    let given = Given::new().dotenv("OPENAI_API_KEY=from-dotenv\nEMPTY=\n");
+    let given = SettingsFixture::new().dotenv("OPENAI_API_KEY=from-dotenv\nEMPTY=\n");
     let settings = given.load();
     assert_eq!(
         settings
@@ -112,7 +112,7 @@ fn providers_own_variables_are_found_in_dotenv_too() {
 // C.7
 #[test]
 fn no_workspace_means_no_dotenv() {
-    let given = Given::new().dotenv("BUB_MODEL=a:b\n");
+    let given = SettingsFixture::new().dotenv("BUB_MODEL=a:b\n");
     let env = bub_settings::Environment::from_pairs([("HOME", given.user_home())]);
     let settings = bub_settings::Loader::new(env)
         .sections(sample::sections())
@@ -124,7 +124,7 @@ fn no_workspace_means_no_dotenv() {
 
 #[test]
 fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
-    let given = Given::new().config("model: a:b\n");
+    let given = SettingsFixture::new().config("model: a:b\n");
     std::fs::create_dir(given.path("work/.env")).unwrap();
     assert_eq!(given.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
@@ -141,10 +141,12 @@ fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
             "work/.env: cannot be read: larger than 1 MiB; the file is ignored",
         ),
     ] {
-        assert_eq!(Given::new().dotenv(content).warnings(), [warning]);
+        assert_eq!(SettingsFixture::new().dotenv(content).warnings(), [warning]);
     }
     let text = "BUB_MAX_STEPS=3\nBUB_MAX_TOKENS=lots\nBUB_OTHERAPP_API_KEY='hunter2 hunter2'\nBUB_API_KEY='{hunter2hunter2'\n";
-    let given = Given::new().config("max_tokens: 7\n").dotenv(text);
+    let given = SettingsFixture::new()
+        .config("max_tokens: 7\n")
+        .dotenv(text);
     let settings = given.load();
     assert_eq!(
         (

@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 
-use crate::{Appended, Entry, EntryId, Result, codec};
+use crate::{AppendReceipt, Entry, EntryId, Result, codec};
 
 /// Entries with their lines prepared; only the ids are missing.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Batch {
     }
 
     /// Gives the entries their ids and appends their lines.
-    pub(crate) fn write(&mut self, lines: &mut Lines) -> Vec<EntryId> {
+    pub(crate) fn write(&mut self, lines: &mut CommitBuffer) -> Vec<EntryId> {
         let mut start = 0;
         let mut ids = Vec::with_capacity(self.entries.len());
         for (entry, end) in self.entries.iter_mut().zip(&self.ends) {
@@ -54,14 +54,14 @@ impl Batch {
 
 /// The bytes of a commit, growing batch by batch.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct CommitBuffer {
     pub(crate) bytes: Vec<u8>,
     /// Where each line starts in `bytes`.
     pub(crate) starts: Vec<usize>,
     pub(crate) max_id: EntryId,
 }
 
-impl Lines {
+impl CommitBuffer {
     pub(crate) fn after(max_id: EntryId) -> Self {
         Self {
             bytes: Vec::with_capacity(8 * 1024),
@@ -73,7 +73,7 @@ impl Lines {
 
 /// A batch and whoever waits for it.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingBatch {
     pub(crate) batch: Batch,
-    pub(crate) reply: oneshot::Sender<Result<Appended>>,
+    pub(crate) reply: oneshot::Sender<Result<AppendReceipt>>,
 }

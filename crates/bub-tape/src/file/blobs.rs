@@ -4,8 +4,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::{
     Durability, blocking,
-    shared::{Shared, missing_is_none},
-    tidy::BLOB_GRACE,
+    context::{StoreContext, missing_is_none},
+    unused::BLOB_GRACE,
 };
 use crate::{
     BlobId, BlobStore, BoxFuture, Result, TapeError,
@@ -14,7 +14,7 @@ use crate::{
 
 /// The blobs of a file store.
 #[derive(Debug, Clone)]
-pub(crate) struct FileBlobs(pub(crate) Arc<Shared>);
+pub(crate) struct FileBlobs(pub(crate) Arc<StoreContext>);
 
 impl FileBlobs {
     pub(crate) fn path(&self, id: &BlobId) -> PathBuf {
@@ -27,7 +27,7 @@ impl FileBlobs {
     }
 
     fn put_now(&self, bytes: &[u8]) -> Result<BlobId> {
-        let id = BlobId::of(bytes);
+        let id = BlobId::from_bytes(bytes);
         let path = self.path(&id);
         // One that is shorter was left by a power cut and is written again. So is an old one: it may be about to be
         // removed because nobody refers to it yet, and being young protects it.
@@ -52,7 +52,7 @@ impl FileBlobs {
         };
         let size = usize::try_from(file.stat().map_err(failed)?.size).unwrap_or(usize::MAX);
         let bytes = file.read_range(0, size).map_err(failed)?;
-        if BlobId::of(&bytes) == *id {
+        if BlobId::from_bytes(&bytes) == *id {
             return Ok(bytes);
         }
         let detail = "its content does not match its name".to_owned();

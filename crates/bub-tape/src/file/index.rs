@@ -8,67 +8,67 @@ use std::{hash::BuildHasher, io};
 
 use serde::{Deserialize, Serialize};
 
-use super::{lines::Forward, scan, shared::Shared, snapshot::Snapshot};
+use super::{context::StoreContext, lines::ForwardLines, scan, snapshot::Snapshot};
 use crate::{
-    AnchorMark, Result, Summary, TapeName,
+    AnchorMark, Result, TapeName, TapeSummary,
     fs::{FsFile, OpenMode},
 };
 
-const VERSION: u32 = 1;
+const INDEX_VERSION: u32 = 1;
 const HEAD_BYTES: u64 = 256;
 const TAIL_BYTES: u64 = 64;
 
 /// The index as it stands in memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
-    pub(crate) summary: Summary,
+    pub(crate) summary: TapeSummary,
     /// The tape is summed up to here.
     pub(crate) covered: u64,
     /// How far the files on disk reach that this index continues.
     pub(crate) saved: u64,
     /// Marks that are not on disk yet.
     pending: Vec<AnchorMark>,
-    stored: Stored,
+    stored: MarksFile,
     /// Unknown after an append of our own, which cannot have replaced the tape.
-    print: Option<Fingerprint>,
+    print: Option<FileFingerprint>,
 }
 
 /// The marks file that this index continues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Stored {
+struct MarksFile {
     build: u64,
     length: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Fingerprint {
+struct FileFingerprint {
     head: u32,
     tail: u32,
 }
 
 #[derive(Serialize, Deserialize)]
-struct OnDisk {
+struct IndexFile {
     version: u32,
     covered: u64,
-    print: Fingerprint,
-    marks: Stored,
-    summary: Summary,
+    print: FileFingerprint,
+    marks: MarksFile,
+    summary: TapeSummary,
 }
 
 impl Index {
     /// The index on disk, when it speaks of this tape.
     pub(crate) fn load(
-        shared: &Shared,
+        store_context: &StoreContext,
         tape: &TapeName,
         file: &dyn FsFile,
         end: u64,
     ) -> Option<Self> {
-        let opened = shared
+        let opened = store_context
             .fs
-            .open(&shared.layout.index(tape), OpenMode::Read)
+            .open(&store_context.layout.index(tape), OpenMode::Read)
             .ok()?;
         let size = usize::try_from(opened.stat().ok()?.size).ok()?;
-        let disk: OnDisk = serde_json::from_slice(&opened.read_range(0, size).ok()?).ok()?;
+        let disk: IndexFile = serde_json::from_slice(&opened.read_range(0, size).ok()?).ok()?;
         let index = Self {
             summary: disk.summary,
             covered: disk.covered,
@@ -77,7 +77,7 @@ impl Index {
             stored: disk.marks,
             print: Some(disk.print),
         };
-        (disk.version == VERSION && index.matches(file, end)).then_some(index)
+        (disk.version == INDEX_VERSION && index.matches(file, end)).then_some(index)
     }
 
     /// Whether it speaks of the beginning of this file.
@@ -93,7 +93,7 @@ impl Index {
         if self.covered >= snapshot.end {
             return Ok(());
         }
-        let mut lines = Forward::large(self.covered, snapshot.end);
+        let mut lines = ForwardLines::large(self.covered, snapshot.end);
         let (summary, pending) = (&mut self.summary, &mut self.pending);
         while lines.advance(&*snapshot.file, |position, line| {
             pending.extend(scan::observe(summary, line, position));
@@ -123,20 +123,28 @@ impl Index {
     }
 
     /// All anchors; `None` when the marks on disk are not the ones this index continues.
-    pub(crate) fn marks(&self, shared: &Shared, tape: &TapeName) -> Option<Vec<AnchorMark>> {
+    pub(crate) fn marks(
+        &self,
+        store_context: &StoreContext,
+        tape: &TapeName,
+    ) -> Option<Vec<AnchorMark>> {
         let mut marks = if self.saved == 0 {
             Vec::new()
         } else {
-            self.stored_marks(shared, tape)?
+            self.stored_marks(store_context, tape)?
         };
         marks.extend(self.pending.iter().cloned());
         (marks.len() as u64 == self.summary.anchors).then_some(marks)
     }
 
-    fn stored_marks(&self, shared: &Shared, tape: &TapeName) -> Option<Vec<AnchorMark>> {
-        let file = shared
+    fn stored_marks(
+        &self,
+        store_context: &StoreContext,
+        tape: &TapeName,
+    ) -> Option<Vec<AnchorMark>> {
+        let file = store_context
             .fs
-            .open(&shared.layout.marks(tape), OpenMode::Read)
+            .open(&store_context.layout.marks(tape), OpenMode::Read)
             .ok()?;
         let length = usize::try_from(self.stored.length).ok()?;
         let bytes = file
@@ -159,12 +167,12 @@ impl Index {
     /// over and brought up to date first.
     pub(crate) fn save(
         &mut self,
-        shared: &Shared,
+        store_context: &StoreContext,
         tape: &TapeName,
         snapshot: &Snapshot,
     ) -> Result<()> {
-        let failed = |error| shared.error("index", &shared.layout.tape(tape), error);
-        match Self::load(shared, tape, &*snapshot.file, snapshot.end) {
+        let failed = |error| store_context.error("index", &store_context.layout.tape(tape), error);
+        match Self::load(store_context, tape, &*snapshot.file, snapshot.end) {
             Some(disk) if disk.stored.build != self.stored.build || disk.saved != self.saved => {
                 *self = disk;
             }
@@ -181,36 +189,41 @@ impl Index {
         };
         self.print = Some(print);
         let before = (self.stored, self.pending.clone());
-        let saved = self.save_files(shared, tape, print);
+        let saved = self.save_files(store_context, tape, print);
         if saved.is_err() {
             (self.stored, self.pending) = before;
         }
         saved
     }
 
-    fn save_files(&mut self, shared: &Shared, tape: &TapeName, print: Fingerprint) -> Result<()> {
-        self.save_marks(shared, tape)?;
-        let disk = OnDisk {
-            version: VERSION,
+    fn save_files(
+        &mut self,
+        store_context: &StoreContext,
+        tape: &TapeName,
+        print: FileFingerprint,
+    ) -> Result<()> {
+        self.save_marks(store_context, tape)?;
+        let disk = IndexFile {
+            version: INDEX_VERSION,
             covered: self.covered,
             print,
             marks: self.stored,
             summary: self.summary.clone(),
         };
-        let path = shared.layout.index(tape);
+        let path = store_context.layout.index(tape);
         let bytes = serde_json::to_vec(&disk)
-            .map_err(|error| shared.error("write", &path, error.into()))?;
-        shared.replace(&path, &bytes, false)?;
+            .map_err(|error| store_context.error("write", &path, error.into()))?;
+        store_context.replace(&path, &bytes, false)?;
         self.saved = self.covered;
         Ok(())
     }
 
-    fn save_marks(&mut self, shared: &Shared, tape: &TapeName) -> Result<()> {
-        let path = shared.layout.marks(tape);
+    fn save_marks(&mut self, store_context: &StoreContext, tape: &TapeName) -> Result<()> {
+        let path = store_context.layout.marks(tape);
         let mut bytes = Vec::new();
         let fresh = self.saved == 0;
         if fresh {
-            self.stored = Stored {
+            self.stored = MarksFile {
                 build: new_build(),
                 length: 0,
             };
@@ -222,11 +235,11 @@ impl Index {
             bytes.push(b'\n');
         }
         if fresh {
-            shared.replace(&path, &bytes, false)?;
+            store_context.replace(&path, &bytes, false)?;
         } else if !bytes.is_empty() {
-            let file = shared.open_write(&path, OpenMode::Write)?;
+            let file = store_context.open_write(&path, OpenMode::Write)?;
             file.write_all_at(&bytes, self.stored.length)
-                .map_err(|error| shared.error("write", &path, error))?;
+                .map_err(|error| store_context.error("write", &path, error))?;
         }
         self.stored.length += bytes.len() as u64;
         self.pending.clear();
@@ -235,12 +248,12 @@ impl Index {
 }
 
 /// Removes both files.
-pub(crate) fn remove(shared: &Shared, tape: &TapeName) -> Result<()> {
-    shared.remove(&shared.layout.index(tape))?;
-    shared.remove(&shared.layout.marks(tape))
+pub(crate) fn remove(store_context: &StoreContext, tape: &TapeName) -> Result<()> {
+    store_context.remove(&store_context.layout.index(tape))?;
+    store_context.remove(&store_context.layout.marks(tape))
 }
 
-fn fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<Fingerprint> {
+fn fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<FileFingerprint> {
     let mut buffer = [0; 256];
     let mut part = |offset: u64, length: u64| {
         let wanted = usize::try_from(length).unwrap_or(0);
@@ -249,7 +262,7 @@ fn fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<Fingerprint> {
         Ok::<_, io::Error>(crc32fast::hash(part.get(..filled).unwrap_or_default()))
     };
     let tail = covered.min(TAIL_BYTES);
-    Ok(Fingerprint {
+    Ok(FileFingerprint {
         head: part(0, covered.min(HEAD_BYTES))?,
         tail: part(covered - tail, tail)?,
     })

@@ -1,6 +1,6 @@
 //! The session lease: a file lock that the system gives back when its holder dies.
 
-use super::{shared::Shared, slots::Pin};
+use super::{context::StoreContext, open_tapes::OpenTapeGuard};
 use crate::{
     Lease, Result, TapeError, TapeName,
     fs::{FsFile, OpenMode},
@@ -15,16 +15,16 @@ const NOTE_BYTES: usize = 64;
 
 /// Takes the lease if it is free. The tape stays open while it is held: the holder is about to work on it.
 pub(crate) fn try_lease(
-    shared: &Shared,
+    store_context: &StoreContext,
     tape: &TapeName,
-    pin: impl FnOnce() -> Pin,
+    pin: impl FnOnce() -> OpenTapeGuard,
 ) -> Result<Lease> {
-    let path = shared.layout.lease(tape);
-    let failed = |error| shared.error("lock", &path, error);
-    let file = shared.open_write(&path, OpenMode::Write)?;
+    let path = store_context.layout.lease(tape);
+    let failed = |error| store_context.error("lock", &path, error);
+    let file = store_context.open_write(&path, OpenMode::Write)?;
     // One that was removed meanwhile is as good as held: whoever removed it may have made another one.
     let inode = file.stat().map_err(failed)?.inode;
-    if !file.try_lock().map_err(failed)? || !shared.has_name(inode, &path)? {
+    if !file.try_lock().map_err(failed)? || !store_context.has_name(inode, &path)? {
         return Err(TapeError::Busy {
             tape: tape.to_string(),
             holder: holder(&*file),
@@ -38,10 +38,10 @@ pub(crate) fn try_lease(
 }
 
 /// Who has it, if anybody. Looking makes no files.
-pub(crate) fn held_by(shared: &Shared, tape: &TapeName) -> Option<String> {
-    let file = shared
+pub(crate) fn held_by(store_context: &StoreContext, tape: &TapeName) -> Option<String> {
+    let file = store_context
         .fs
-        .open(&shared.layout.lease(tape), OpenMode::Read)
+        .open(&store_context.layout.lease(tape), OpenMode::Read)
         .ok()?;
     // Closing the file gives back what was taken for a moment.
     matches!(file.try_lock(), Ok(false)).then(|| holder(&*file))

@@ -5,24 +5,24 @@ use std::io;
 use crate::fs::FsFile;
 
 /// The first read is small because many callers want one entry; later ones grow.
-const FIRST_CHUNK: usize = 16 * 1024;
-const LARGEST_CHUNK: usize = 512 * 1024;
+const INITIAL_CHUNK_BYTES: usize = 16 * 1024;
+const MAX_CHUNK_BYTES: usize = 512 * 1024;
 
 /// The lines of `start..end`, in file order.
 #[derive(Debug)]
-pub(crate) struct Forward {
+pub(crate) struct ForwardLines {
     at: u64,
     end: u64,
     chunk: usize,
     carry: Vec<u8>,
 }
 
-impl Forward {
+impl ForwardLines {
     pub(crate) fn new(start: u64, end: u64) -> Self {
         Self {
             at: start,
             end,
-            chunk: FIRST_CHUNK,
+            chunk: INITIAL_CHUNK_BYTES,
             carry: Vec::new(),
         }
     }
@@ -30,7 +30,7 @@ impl Forward {
     /// For scanning everything: no small reads first.
     pub(crate) fn large(start: u64, end: u64) -> Self {
         Self {
-            chunk: LARGEST_CHUNK,
+            chunk: MAX_CHUNK_BYTES,
             ..Self::new(start, end)
         }
     }
@@ -45,7 +45,7 @@ impl Forward {
         let wanted = usize::try_from(self.end.saturating_sub(self.at))
             .unwrap_or(usize::MAX)
             .min(self.chunk);
-        self.chunk = (self.chunk * 4).min(LARGEST_CHUNK);
+        self.chunk = (self.chunk * 4).min(MAX_CHUNK_BYTES);
         let mut line_start = self.at - self.carry.len() as u64;
         let old = self.carry.len();
         self.carry.resize(old + wanted, 0);
@@ -84,24 +84,24 @@ impl Forward {
 
 /// The lines of `start..end`, latest first.
 #[derive(Debug)]
-pub(crate) struct Backward {
+pub(crate) struct BackwardLines {
     start: u64,
     at: u64,
     chunk: usize,
     carry: Vec<u8>,
 }
 
-impl Backward {
+impl BackwardLines {
     pub(crate) fn new(start: u64, end: u64) -> Self {
         Self {
             start,
             at: end,
-            chunk: FIRST_CHUNK,
+            chunk: INITIAL_CHUNK_BYTES,
             carry: Vec::new(),
         }
     }
 
-    /// Like [`Forward::advance`], towards the beginning.
+    /// Like [`ForwardLines::advance`], towards the beginning.
     pub(crate) fn advance(
         &mut self,
         file: &dyn FsFile,
@@ -110,7 +110,7 @@ impl Backward {
         let wanted = usize::try_from(self.at.saturating_sub(self.start))
             .unwrap_or(usize::MAX)
             .min(self.chunk);
-        self.chunk = (self.chunk * 4).min(LARGEST_CHUNK);
+        self.chunk = (self.chunk * 4).min(MAX_CHUNK_BYTES);
         self.at -= wanted as u64;
         let mut block = file.read_range(self.at, wanted)?;
         if block.len() < wanted {
@@ -146,9 +146,9 @@ impl Backward {
 pub(crate) fn start_of_last_line(file: &dyn FsFile, end: u64) -> io::Result<u64> {
     let mut at = end;
     while at > 0 {
-        let length = at.min(FIRST_CHUNK as u64);
+        let length = at.min(INITIAL_CHUNK_BYTES as u64);
         at -= length;
-        let block = file.read_range(at, usize::try_from(length).unwrap_or(FIRST_CHUNK))?;
+        let block = file.read_range(at, usize::try_from(length).unwrap_or(INITIAL_CHUNK_BYTES))?;
         // The byte right before `end` may be the newline of that very line.
         let searched = if at + length == end {
             block.split_last().map_or(&[][..], |(_, head)| head)

@@ -9,54 +9,65 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
     blocking,
-    lines::{Backward, Forward},
-    shared::Shared,
-    slots::Slot,
+    context::StoreContext,
+    lines::{BackwardLines, ForwardLines},
+    open_tapes::OpenTape,
     snapshot::Snapshot,
 };
-use crate::{Entry, EntryStream, Order, Result, Span, TapeName, codec};
+use crate::{Entry, EntryRange, EntryStream, Order, Result, TapeName, codec};
 
 enum Direction {
-    Forward(Forward),
-    Backward(Backward),
+    Forward(ForwardLines),
+    Backward(BackwardLines),
 }
 
 /// A read in progress. Between two steps nothing runs and one chunk of lines is in memory.
-struct Reader {
-    shared: Arc<Shared>,
+struct EntryReader {
+    store_context: Arc<StoreContext>,
     tape: TapeName,
     snapshot: Snapshot,
     direction: Direction,
 }
 
-enum State {
-    Start(Arc<Shared>, Arc<Slot>, TapeName, Span),
-    Running(Reader),
+enum EntryReaderState {
+    Start(Arc<StoreContext>, Arc<OpenTape>, TapeName, EntryRange),
+    Running(EntryReader),
     Finished,
 }
 
 /// The entries of a stretch, as of the moment the stream is first polled.
 pub(crate) fn entries<'a>(
-    shared: Arc<Shared>,
-    slot: Arc<Slot>,
+    store_context: Arc<StoreContext>,
+    slot: Arc<OpenTape>,
     tape: TapeName,
-    span: Span,
+    span: EntryRange,
 ) -> EntryStream<'a> {
-    let chunks = stream::try_unfold(State::Start(shared, slot, tape, span), |state| async move {
-        match state {
-            State::Finished => Ok(None),
-            State::Start(shared, slot, tape, span) => match slot.if_known(|_, snapshot| snapshot) {
-                // What is in the page cache is there sooner than another thread.
-                Some(snapshot) if is_short(&snapshot, span) => {
-                    Reader::at(shared, tape, snapshot, span)?.chunk().map(Some)
+    let chunks = stream::try_unfold(
+        EntryReaderState::Start(store_context, slot, tape, span),
+        |state| async move {
+            match state {
+                EntryReaderState::Finished => Ok(None),
+                EntryReaderState::Start(store_context, slot, tape, span) => {
+                    match slot.try_with_snapshot(|_, snapshot| snapshot) {
+                        // What is in the page cache is there sooner than another thread.
+                        Some(snapshot) if is_short(&snapshot, span) => {
+                            EntryReader::from_snapshot(store_context, tape, snapshot, span)?
+                                .chunk()
+                                .map(Some)
+                        }
+                        _ => blocking(move || {
+                            step(EntryReaderState::Start(store_context, slot, tape, span))
+                        })
+                        .await
+                        .map(Some),
+                    }
                 }
-                _ => blocking(move || step(State::Start(shared, slot, tape, span)))
-                    .await
-                    .map(Some),
-            },
-            state @ State::Running(_) => blocking(move || step(state)).await.map(Some),
-        }
-    });
+                state @ EntryReaderState::Running(_) => {
+                    blocking(move || step(state)).await.map(Some)
+                }
+            }
+        },
+    );
     Box::pin(
         chunks
             .map_ok(|chunk| stream::iter(chunk).map(Ok))
@@ -64,40 +75,52 @@ pub(crate) fn entries<'a>(
     )
 }
 
-fn step(state: State) -> Result<(Vec<Entry>, State)> {
+fn step(state: EntryReaderState) -> Result<(Vec<Entry>, EntryReaderState)> {
     match state {
-        State::Start(shared, slot, tape, span) => match Reader::open(shared, &slot, tape, span)? {
-            Some(reader) => reader.chunk(),
-            None => Ok((Vec::new(), State::Finished)),
-        },
-        State::Running(reader) => reader.chunk(),
-        State::Finished => Ok((Vec::new(), State::Finished)),
+        EntryReaderState::Start(store_context, slot, tape, span) => {
+            match EntryReader::open(store_context, &slot, tape, span)? {
+                Some(reader) => reader.chunk(),
+                None => Ok((Vec::new(), EntryReaderState::Finished)),
+            }
+        }
+        EntryReaderState::Running(reader) => reader.chunk(),
+        EntryReaderState::Finished => Ok((Vec::new(), EntryReaderState::Finished)),
     }
 }
 
-impl Reader {
-    fn open(shared: Arc<Shared>, slot: &Slot, tape: TapeName, span: Span) -> Result<Option<Self>> {
-        let Some(snapshot) = slot.snapshot(&shared, &tape)? else {
+impl EntryReader {
+    fn open(
+        store_context: Arc<StoreContext>,
+        slot: &OpenTape,
+        tape: TapeName,
+        span: EntryRange,
+    ) -> Result<Option<Self>> {
+        let Some(snapshot) = slot.snapshot(&store_context, &tape)? else {
             return Ok(None);
         };
-        Self::at(shared, tape, snapshot, span).map(Some)
+        Self::from_snapshot(store_context, tape, snapshot, span).map(Some)
     }
 
-    fn at(shared: Arc<Shared>, tape: TapeName, snapshot: Snapshot, span: Span) -> Result<Self> {
-        let Range { start, end } = extent(&shared, &tape, &snapshot, span)?;
+    fn from_snapshot(
+        store_context: Arc<StoreContext>,
+        tape: TapeName,
+        snapshot: Snapshot,
+        span: EntryRange,
+    ) -> Result<Self> {
+        let Range { start, end } = extent(&store_context, &tape, &snapshot, span)?;
         let direction = match span.order {
-            Order::OldestFirst => Direction::Forward(Forward::new(start, end)),
-            Order::NewestFirst => Direction::Backward(Backward::new(start, end)),
+            Order::OldestFirst => Direction::Forward(ForwardLines::new(start, end)),
+            Order::NewestFirst => Direction::Backward(BackwardLines::new(start, end)),
         };
         Ok(Self {
-            shared,
+            store_context,
             tape,
             snapshot,
             direction,
         })
     }
 
-    fn chunk(mut self) -> Result<(Vec<Entry>, State)> {
+    fn chunk(mut self) -> Result<(Vec<Entry>, EntryReaderState)> {
         let mut entries = Vec::new();
         let each = |_, line: &[u8]| entries.extend(codec::decode(line));
         let file = &*self.snapshot.file;
@@ -105,24 +128,24 @@ impl Reader {
             Direction::Forward(lines) => lines.advance(file, each),
             Direction::Backward(lines) => lines.advance(file, each),
         };
-        let path = self.shared.layout.tape(&self.tape);
-        let more = more.map_err(|error| self.shared.error("read", &path, error))?;
+        let path = self.store_context.layout.tape(&self.tape);
+        let more = more.map_err(|error| self.store_context.error("read", &path, error))?;
         Ok((
             entries,
             if more {
-                State::Running(self)
+                EntryReaderState::Running(self)
             } else {
-                State::Finished
+                EntryReaderState::Finished
             },
         ))
     }
 }
 
 /// What is read at once, where the caller stands.
-const SHORT: u64 = 64 * 1024;
+const INLINE_READ_BYTES: u64 = 64 * 1024;
 
 /// Whether a stretch is short, as far as can be told without reading.
-pub(super) fn is_short(snapshot: &Snapshot, span: Span) -> bool {
+pub(super) fn is_short(snapshot: &Snapshot, span: EntryRange) -> bool {
     let start = match span.start {
         Bound::Unbounded => 0,
         Bound::Included(position) | Bound::Excluded(position) => position.get(),
@@ -131,17 +154,17 @@ pub(super) fn is_short(snapshot: &Snapshot, span: Span) -> bool {
         Bound::Unbounded => snapshot.end,
         Bound::Included(position) | Bound::Excluded(position) => position.get(),
     };
-    end.saturating_sub(start) <= SHORT
+    end.saturating_sub(start) <= INLINE_READ_BYTES
 }
 
 /// The bytes of a stretch.
 pub(super) fn extent(
-    shared: &Shared,
+    store_context: &StoreContext,
     tape: &TapeName,
     snapshot: &Snapshot,
-    span: Span,
+    span: EntryRange,
 ) -> Result<Range<u64>> {
-    let line_end = |position: u64| line_end(shared, tape, snapshot, position);
+    let line_end = |position: u64| line_end(store_context, tape, snapshot, position);
     let start = match span.start {
         Bound::Unbounded => 0,
         Bound::Included(position) => position.get(),
@@ -156,14 +179,21 @@ pub(super) fn extent(
 }
 
 /// Where the line at a position ends.
-fn line_end(shared: &Shared, tape: &TapeName, snapshot: &Snapshot, position: u64) -> Result<u64> {
-    let mut lines = Forward::new(position.min(snapshot.end), snapshot.end);
+fn line_end(
+    store_context: &StoreContext,
+    tape: &TapeName,
+    snapshot: &Snapshot,
+    position: u64,
+) -> Result<u64> {
+    let mut lines = ForwardLines::new(position.min(snapshot.end), snapshot.end);
     let mut found = None;
     loop {
         let more = lines.advance(&*snapshot.file, |start, line| {
             found.get_or_insert(start + line.len() as u64);
         });
-        let more = more.map_err(|error| shared.error("read", &shared.layout.tape(tape), error))?;
+        let more = more.map_err(|error| {
+            store_context.error("read", &store_context.layout.tape(tape), error)
+        })?;
         if !more || found.is_some() {
             return Ok(found.unwrap_or(snapshot.end));
         }

@@ -3,24 +3,24 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    batch::{Batch, Lines},
-    core::{Core, Open},
+    batch::{Batch, CommitBuffer},
+    context::missing_is_none,
     index,
-    record::{Phase, Record},
-    settle::copy_range,
-    shared::missing_is_none,
+    lock_record::{LockPhase, LockRecord},
+    recovery::copy_range,
     snapshot::Snapshot,
+    tape_file::{OpenFile, TapeFile},
 };
-use crate::{EntryId, Reset, ResetOutcome, Result, fs::OpenMode};
+use crate::{EntryId, ResetOutcome, ResetRequest, Result, fs::OpenMode};
 
 /// Nobody archives one tape this often within a second.
-const MOST_NUMBERS: u32 = 10_000;
+const MAX_ARCHIVES_PER_SECOND: u32 = 10_000;
 
-impl Core {
+impl TapeFile {
     /// Copies the tape as it is to a new archive.
     pub(crate) fn archive(&mut self, stamp: &str) -> Result<String> {
-        let held = self.hold()?;
-        let snapshot = Snapshot::take(&self.shared, &self.tape)?;
+        let held = self.lock()?;
+        let snapshot = Snapshot::capture(&self.store_context, &self.tape)?;
         let path = self.copy_to_archive(snapshot.as_ref(), stamp)?;
         drop(held);
         Ok(path.display().to_string())
@@ -30,53 +30,58 @@ impl Core {
     ///
     /// The order is what makes it safe to die at any point: the new content is complete under another name, then the
     /// old content has its archive name, then one rename makes the change.
-    pub(crate) fn reset(&mut self, reset: Reset) -> Result<ResetOutcome> {
-        let held = self.hold()?;
-        let ground = self.settle(&held)?;
-        let path = self.shared.layout.tape(&self.tape);
-        let intent = self.note(
+    pub(crate) fn reset(&mut self, reset: ResetRequest) -> Result<ResetOutcome> {
+        let held = self.lock()?;
+        let writable = self.make_writable(&held)?;
+        let path = self.store_context.layout.tape(&self.tape);
+        let intent = self.write_record(
             &held,
-            Record {
-                phase: Phase::Replace,
-                ..ground.record
+            LockRecord {
+                phase: LockPhase::Replace,
+                ..writable.record
             },
         )?;
-        let replaced = self.replace_content(reset, &ground.open, intent.end);
+        let replaced = self.replace_content(reset, &writable.open, intent.end);
         let (outcome, size) = match replaced {
             Ok(done) => done,
             Err(error) => {
                 // The tape itself was not touched; the next holder clears what is left.
-                let _ = self.resume_idle(&held, &ground.open, intent);
+                let _ = self.resume_idle(&held, &writable.open, intent);
                 return Err(error);
             }
         };
         // Durable in every mode: a reset is rare, and an empty file after a power cut would lose the tape.
-        self.shared.sync_dir_of(&path)?;
+        self.store_context.sync_dir_of(&path)?;
         self.forget();
         let stat = self
-            .shared
+            .store_context
             .fs
             .stat(&path)
             .map_err(|error| self.error("look at", error))?;
         let max_id = outcome.ids.last().copied().unwrap_or_default().get();
-        let record = Record {
+        let record = LockRecord {
             synced: size,
-            ..Record::idle(stat.inode, size, max_id)
+            ..LockRecord::idle(stat.inode, size, max_id)
         };
-        self.note(
+        self.write_record(
             &held,
-            Record {
+            LockRecord {
                 sequence: intent.sequence,
                 ..record
             },
         )?;
         // A stale index is recognised as such; removing it is tidiness.
-        let _ = index::remove(&self.shared, &self.tape);
+        let _ = index::remove(&self.store_context, &self.tape);
         Ok(outcome)
     }
 
-    fn replace_content(&self, reset: Reset, old: &Open, end: u64) -> Result<(ResetOutcome, u64)> {
-        let path = self.shared.layout.tape(&self.tape);
+    fn replace_content(
+        &self,
+        reset: ResetRequest,
+        old: &OpenFile,
+        end: u64,
+    ) -> Result<(ResetOutcome, u64)> {
+        let path = self.store_context.layout.tape(&self.tape);
         let archived = match &reset.archive {
             Some(stamp) => Some(
                 self.link_archive(&path, old, end, stamp)?
@@ -85,23 +90,28 @@ impl Core {
             ),
             None => None,
         };
-        let mut lines = Lines::after(EntryId::default());
+        let mut lines = CommitBuffer::after(EntryId::default());
         let ids = Batch::new((reset.opening)(archived.as_deref())).write(&mut lines);
-        let replaced = self.shared.replace(&path, &lines.bytes, true);
+        let replaced = self.store_context.replace(&path, &lines.bytes, true);
         if replaced.is_err()
             && let Some(archived) = &archived
         {
-            let _ = self.shared.remove(Path::new(archived));
+            let _ = self.store_context.remove(Path::new(archived));
         }
         replaced?;
         Ok((ResetOutcome { archived, ids }, lines.bytes.len() as u64))
     }
 
-    fn resume_idle(&self, held: &super::core::Held, open: &Open, intent: Record) -> Result<Record> {
-        let idle = Record::idle(open.inode, intent.end, intent.max_id);
-        self.note(
+    fn resume_idle(
+        &self,
+        held: &super::tape_file::TapeLock,
+        open: &OpenFile,
+        intent: LockRecord,
+    ) -> Result<LockRecord> {
+        let idle = LockRecord::idle(open.inode, intent.end, intent.max_id);
+        self.write_record(
             held,
-            Record {
+            LockRecord {
                 sequence: intent.sequence,
                 synced: intent.synced,
                 ..idle
@@ -111,10 +121,10 @@ impl Core {
 
     /// Gives the old content its archive name beside the present one. Where the file system knows no second names,
     /// a copy does.
-    fn link_archive(&self, path: &Path, old: &Open, end: u64, stamp: &str) -> Result<PathBuf> {
-        for number in 0..MOST_NUMBERS {
-            let archive = self.shared.layout.archive(&self.tape, stamp, number);
-            match self.shared.fs.link(path, &archive) {
+    fn link_archive(&self, path: &Path, old: &OpenFile, end: u64, stamp: &str) -> Result<PathBuf> {
+        for number in 0..MAX_ARCHIVES_PER_SECOND {
+            let archive = self.store_context.layout.archive(&self.tape, stamp, number);
+            match self.store_context.fs.link(path, &archive) {
                 Ok(()) => return Ok(archive),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) if is_unsupported(&error) => {
@@ -125,41 +135,43 @@ impl Core {
                     };
                     return self.copy_to_archive(Some(&snapshot), stamp);
                 }
-                Err(error) => return Err(self.shared.error("archive to", &archive, error)),
+                Err(error) => return Err(self.store_context.error("archive to", &archive, error)),
             }
         }
         Err(self
-            .shared
+            .store_context
             .error("archive", path, std::io::ErrorKind::AlreadyExists.into()))
     }
 
     fn copy_to_archive(&self, snapshot: Option<&Snapshot>, stamp: &str) -> Result<PathBuf> {
         let archive = self.free_archive(stamp)?;
-        let temporary = self.shared.scratch(&archive);
-        let file = self.shared.open_write(&temporary, OpenMode::Truncate)?;
+        let temporary = self.store_context.scratch(&archive);
+        let file = self
+            .store_context
+            .open_write(&temporary, OpenMode::Truncate)?;
         let copied = match snapshot {
             Some(snapshot) => copy_range(&*snapshot.file, &*file, 0, snapshot.end),
             None => Ok(()),
         };
         let finished = copied
             .and_then(|()| file.sync())
-            .map_err(|error| self.shared.error("write", &temporary, error))
-            .and_then(|()| self.shared.move_to(&temporary, &archive));
+            .map_err(|error| self.store_context.error("write", &temporary, error))
+            .and_then(|()| self.store_context.move_to(&temporary, &archive));
         if finished.is_err() {
-            let _ = self.shared.remove(&temporary);
+            let _ = self.store_context.remove(&temporary);
         }
         finished?;
-        self.shared.sync_dir_of(&archive)?;
+        self.store_context.sync_dir_of(&archive)?;
         Ok(archive)
     }
 
     /// The first archive name that is free; the tape's lock keeps it free.
     fn free_archive(&self, stamp: &str) -> Result<PathBuf> {
-        for number in 0..MOST_NUMBERS {
-            let archive = self.shared.layout.archive(&self.tape, stamp, number);
-            let stat = missing_is_none(self.shared.fs.stat(&archive));
+        for number in 0..MAX_ARCHIVES_PER_SECOND {
+            let archive = self.store_context.layout.archive(&self.tape, stamp, number);
+            let stat = missing_is_none(self.store_context.fs.stat(&archive));
             if stat
-                .map_err(|error| self.shared.error("look at", &archive, error))?
+                .map_err(|error| self.store_context.error("look at", &archive, error))?
                 .is_none()
             {
                 return Ok(archive);
@@ -171,19 +183,21 @@ impl Core {
     /// Removes the tape and what was derived from it. The lock file goes last, and only because a journal's name is
     /// never used again.
     pub(crate) fn discard(&mut self) -> Result<()> {
-        let path = self.shared.layout.tape(&self.tape);
-        let present = missing_is_none(self.shared.fs.stat(&path))
+        let path = self.store_context.layout.tape(&self.tape);
+        let present = missing_is_none(self.store_context.fs.stat(&path))
             .map_err(|error| self.error("look at", error))?;
         if present.is_none() {
             return Ok(());
         }
-        let held = self.hold()?;
+        let held = self.lock()?;
         self.forget();
-        index::remove(&self.shared, &self.tape)?;
-        self.shared.remove(&path)?;
+        index::remove(&self.store_context, &self.tape)?;
+        self.store_context.remove(&path)?;
         if self.tape.is_fork() {
-            self.shared.remove(&self.shared.layout.lock(&self.tape))?;
-            self.shared.remove(&self.shared.layout.lease(&self.tape))?;
+            self.store_context
+                .remove(&self.store_context.layout.lock(&self.tape))?;
+            self.store_context
+                .remove(&self.store_context.layout.lease(&self.tape))?;
         }
         drop(held);
         self.close();

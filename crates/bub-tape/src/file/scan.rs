@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{AnchorMark, EntryId, Position, Summary, codec};
+use crate::{AnchorMark, EntryId, Position, TapeSummary, codec};
 
 /// The outside of a line. What it accepts, the full decoder accepts too; what it refuses is given to that one.
 #[derive(Deserialize)]
-struct Head<'a> {
+struct LineHead<'a> {
     id: i64,
     #[serde(borrow)]
     kind: Cow<'a, str>,
@@ -20,13 +20,13 @@ struct Head<'a> {
 }
 
 #[derive(Deserialize)]
-struct Named<'a> {
+struct NamedPayload<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
 }
 
 /// Adds one line to a summary; returns the mark when it is an anchor. Lines that are no entries count for nothing.
-pub(crate) fn observe(summary: &mut Summary, line: &[u8], position: u64) -> Option<AnchorMark> {
+pub(crate) fn observe(summary: &mut TapeSummary, line: &[u8], position: u64) -> Option<AnchorMark> {
     if let Some(head) = head(line) {
         let name = event_name(&head);
         if !summary.wants(&head.kind, name.as_deref()) {
@@ -37,13 +37,13 @@ pub(crate) fn observe(summary: &mut Summary, line: &[u8], position: u64) -> Opti
     summary.observe(&codec::decode(line)?, Position::new(position))
 }
 
-fn head(line: &[u8]) -> Option<Head<'_>> {
+fn head(line: &[u8]) -> Option<LineHead<'_>> {
     // Checked as a whole: the parser does not look into strings that it skips.
-    let head: Head<'_> = serde_json::from_str(std::str::from_utf8(line).ok()?).ok()?;
+    let head: LineHead<'_> = serde_json::from_str(std::str::from_utf8(line).ok()?).ok()?;
     head.payload.get().starts_with('{').then_some(head)
 }
 
-fn event_name<'a>(head: &Head<'a>) -> Option<Cow<'a, str>> {
+fn event_name<'a>(head: &LineHead<'a>) -> Option<Cow<'a, str>> {
     if head.kind != "event" {
         return None;
     }
@@ -55,7 +55,7 @@ fn event_name<'a>(head: &Head<'a>) -> Option<Cow<'a, str>> {
         .filter(|name| !name.contains('\\'));
     match name {
         Some(name) => Some(Cow::Borrowed(name)),
-        None => serde_json::from_str::<Named<'a>>(head.payload.get())
+        None => serde_json::from_str::<NamedPayload<'a>>(head.payload.get())
             .ok()
             .map(|named| named.name),
     }

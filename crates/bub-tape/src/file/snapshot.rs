@@ -3,10 +3,10 @@
 use std::{io, sync::Arc};
 
 use super::{
+    context::{StoreContext, missing_is_none},
     lines,
-    record::{Phase, Record},
-    settle,
-    shared::{Shared, missing_is_none},
+    lock_record::{LockPhase, LockRecord},
+    recovery,
 };
 use crate::{
     Result, TapeName, codec,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A writer that never rests can keep a reader from seeing the same record twice; then the older end is taken.
-const ATTEMPTS: usize = 8;
+const MAX_SNAPSHOT_ATTEMPTS: usize = 8;
 
 /// The readable part of a tape.
 #[derive(Debug, Clone)]
@@ -27,29 +27,29 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// Looks at the tape now; `None` when there is none.
-    pub(crate) fn take(shared: &Shared, tape: &TapeName) -> Result<Option<Self>> {
-        let path = shared.layout.tape(tape);
-        let lock_path = shared.layout.lock(tape);
-        let failed = |error| shared.error("read", &path, error);
+    pub(crate) fn capture(store_context: &StoreContext, tape: &TapeName) -> Result<Option<Self>> {
+        let path = store_context.layout.tape(tape);
+        let lock_path = store_context.layout.lock(tape);
+        let failed = |error| store_context.error("read", &path, error);
         let mut lock = None;
         let mut record = || {
             // The first writer of all may make the file between two looks.
             if lock.is_none() {
-                lock = missing_is_none(shared.fs.open(&lock_path, OpenMode::Read))?;
+                lock = missing_is_none(store_context.fs.open(&lock_path, OpenMode::Read))?;
             }
-            lock.as_deref().map_or(Ok(None), Record::read)
+            lock.as_deref().map_or(Ok(None), LockRecord::read)
         };
         let mut before = record().map_err(failed)?;
-        for attempt in 0..ATTEMPTS {
+        for attempt in 0..MAX_SNAPSHOT_ATTEMPTS {
             let Some(file) =
-                missing_is_none(shared.fs.open(&path, OpenMode::Read)).map_err(failed)?
+                missing_is_none(store_context.fs.open(&path, OpenMode::Read)).map_err(failed)?
             else {
                 return Ok(None);
             };
             let stat = file.stat().map_err(failed)?;
             let after = record().map_err(failed)?;
             let settled = before == after;
-            if settled || attempt + 1 == ATTEMPTS {
+            if settled || attempt + 1 == MAX_SNAPSHOT_ATTEMPTS {
                 let end = committed_end(
                     &*file,
                     stat.size,
@@ -71,13 +71,13 @@ impl Snapshot {
 fn committed_end(
     file: &dyn FsFile,
     size: u64,
-    record: Option<Record>,
+    record: Option<LockRecord>,
     settled: bool,
 ) -> io::Result<u64> {
     match record {
         // The size is older than the record and may lie inside a batch; what the record calls committed is there by now.
         Some(record) if !settled => Ok(file.stat()?.size.min(record.end)),
-        Some(record) if record.phase == Phase::Batch => end_beside_batch(file, size, record),
+        Some(record) if record.phase == LockPhase::Batch => visible_end(file, size, record),
         Some(record) if record.end == size => Ok(size),
         // Written by somebody who takes no locks.
         _ => end_of_whole_lines(file, size),
@@ -86,9 +86,9 @@ fn committed_end(
 
 /// A batch that is whole will be completed by the next holder, so it is shown already: after a power cut it may have been
 /// acknowledged although the note of that is lost.
-fn end_beside_batch(file: &dyn FsFile, size: u64, record: Record) -> io::Result<u64> {
+fn visible_end(file: &dyn FsFile, size: u64, record: LockRecord) -> io::Result<u64> {
     let whole = record.end + record.length;
-    if size >= whole && settle::crc_of_range(file, record.end, record.length)? == record.crc {
+    if size >= whole && recovery::crc_of_range(file, record.end, record.length)? == record.crc {
         return end_of_whole_lines(file, size);
     }
     Ok(size.min(record.end))

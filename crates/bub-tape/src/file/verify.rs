@@ -11,16 +11,16 @@ use serde_json::Value;
 use super::{
     FileStore,
     blobs::FileBlobs,
-    core::Core,
+    context::{StoreContext, missing_is_none},
     index::Index,
-    lines::Forward,
-    shared::{Shared, missing_is_none},
+    lines::ForwardLines,
     snapshot::Snapshot,
+    tape_file::TapeFile,
 };
-use crate::{BlobId, Entry, EntryId, Kind, Result, TapeError, TapeName, codec};
+use crate::{BlobId, Entry, EntryId, EntryKind, Result, TapeError, TapeName, codec};
 
 /// The event by which a person accepts ids and calls that cannot be put in order without rewriting history.
-pub(crate) const ACCEPTED: &str = "tape.accepted";
+pub(crate) const ACCEPTED_EVENT: &str = "tape.accepted";
 
 /// What is wrong with a tape, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl fmt::Display for Damage {
 
 /// What reading a whole tape came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct VerifyReport {
     /// How many entries it has.
     pub entries: u64,
     /// What is wrong, in tape order.
@@ -122,30 +122,38 @@ pub struct Verdict {
 
 impl FileStore {
     /// Reads a whole tape and says what is wrong with it. Nothing is changed.
-    pub async fn verify(&self, tape: &TapeName) -> Result<Verdict> {
-        let (slot, shared, tape) = (self.slots.get(tape), Arc::clone(&self.shared), tape.clone());
-        super::blocking(move || verify(&shared, &tape, &mut slot.core())).await
+    pub async fn verify(&self, tape: &TapeName) -> Result<VerifyReport> {
+        let (slot, store_context, tape) = (
+            self.open_tapes.get(tape),
+            Arc::clone(&self.store_context),
+            tape.clone(),
+        );
+        super::blocking(move || verify(&store_context, &tape, &mut slot.core())).await
     }
 }
 
-fn verify(shared: &Arc<Shared>, tape: &TapeName, core: &mut Core) -> Result<Verdict> {
-    let Some(snapshot) = Snapshot::take(shared, tape)? else {
-        return Ok(Verdict::default());
+fn verify(
+    store_context: &Arc<StoreContext>,
+    tape: &TapeName,
+    core: &mut TapeFile,
+) -> Result<VerifyReport> {
+    let Some(snapshot) = Snapshot::capture(store_context, tape)? else {
+        return Ok(VerifyReport::default());
     };
     // The last calls of a turn that is under way may well be open.
-    let running = super::lease::held_by(shared, tape).is_some();
-    let mut verdict = read_all(shared, tape, &snapshot)?.finish(running);
-    verdict.damage.extend(torn_tail(core)?);
-    if is_index_stale(shared, tape, &snapshot)? {
-        verdict.damage.push(Damage::StaleIndex);
+    let running = super::lease::held_by(store_context, tape).is_some();
+    let mut verify_report = read_all(store_context, tape, &snapshot)?.finish(running);
+    verify_report.damage.extend(torn_tail(core)?);
+    if is_index_stale(store_context, tape, &snapshot)? {
+        verify_report.damage.push(Damage::StaleIndex);
     }
-    Ok(verdict)
+    Ok(verify_report)
 }
 
 /// What stands behind the last whole entry. Only the lock tells it from what somebody is just writing.
-fn torn_tail(core: &mut Core) -> Result<Option<Damage>> {
-    let look = |core: &Core| {
-        let Some(snapshot) = Snapshot::take(&core.shared, &core.tape)? else {
+fn torn_tail(core: &mut TapeFile) -> Result<Option<Damage>> {
+    let look = |core: &TapeFile| {
+        let Some(snapshot) = Snapshot::capture(&core.store_context, &core.tape)? else {
             return Ok(None);
         };
         let size = snapshot
@@ -163,7 +171,7 @@ fn torn_tail(core: &mut Core) -> Result<Option<Damage>> {
     if first.is_none() {
         return Ok(None);
     }
-    match core.hold() {
+    match core.lock() {
         Ok(held) => {
             let second = look(core);
             drop(held);
@@ -174,11 +182,15 @@ fn torn_tail(core: &mut Core) -> Result<Option<Damage>> {
     }
 }
 
-fn read_all(shared: &Arc<Shared>, tape: &TapeName, snapshot: &Snapshot) -> Result<Checker> {
-    let path = shared.layout.tape(tape);
-    let failed = |error| shared.error("read", &path, error);
-    let mut checker = Checker::new(shared, tape);
-    let mut lines = Forward::large(0, snapshot.end);
+fn read_all(
+    store_context: &Arc<StoreContext>,
+    tape: &TapeName,
+    snapshot: &Snapshot,
+) -> Result<Checker> {
+    let path = store_context.layout.tape(tape);
+    let failed = |error| store_context.error("read", &path, error);
+    let mut checker = Checker::new(store_context, tape);
+    let mut lines = ForwardLines::large(0, snapshot.end);
     let mut outcome = Ok(());
     while lines
         .advance(&*snapshot.file, |position, line| {
@@ -200,19 +212,19 @@ struct Checker {
     /// The open calls of each run.
     open: HashMap<String, EntryId>,
     good_blobs: HashSet<BlobId>,
-    verdict: Verdict,
+    verify_report: VerifyReport,
 }
 
 impl Checker {
-    fn new(shared: &Arc<Shared>, tape: &TapeName) -> Self {
+    fn new(store_context: &Arc<StoreContext>, tape: &TapeName) -> Self {
         Self {
-            blobs: FileBlobs(Arc::clone(shared)),
+            blobs: FileBlobs(Arc::clone(store_context)),
             pairs: tape.as_sidecar().is_none(),
             number: 0,
             previous: None,
             open: HashMap::new(),
             good_blobs: HashSet::new(),
-            verdict: Verdict::default(),
+            verify_report: VerifyReport::default(),
         }
     }
 
@@ -221,20 +233,20 @@ impl Checker {
         let Some(entry) = codec::decode(line) else {
             // An empty line is nobody's loss.
             if !line.trim_ascii().is_empty() {
-                self.found(Damage::BadLine {
+                self.add_damage(Damage::BadLine {
                     line: self.number,
                     offset,
                 });
             }
             return Ok(());
         };
-        self.verdict.entries += 1;
+        self.verify_report.entries += 1;
         if let Some(previous) = self
             .previous
             .replace(entry.id)
             .filter(|previous| entry.id <= *previous)
         {
-            self.found(Damage::IdOrder {
+            self.add_damage(Damage::IdOrder {
                 line: self.number,
                 id: entry.id,
                 previous,
@@ -243,8 +255,10 @@ impl Checker {
         if self.pairs {
             self.pair(&entry);
         }
-        if entry.kind == Kind::Event && entry.name() == Some(ACCEPTED) {
-            self.verdict.damage.retain(|damage| !damage.is_acceptable());
+        if entry.kind == EntryKind::Event && entry.name() == Some(ACCEPTED_EVENT) {
+            self.verify_report
+                .damage
+                .retain(|damage| !damage.is_acceptable());
         }
         self.media(&entry)
     }
@@ -257,13 +271,13 @@ impl Checker {
             .unwrap_or_default()
             .to_owned();
         match entry.kind {
-            Kind::ToolCall => {
-                self.verdict
+            EntryKind::ToolCall => {
+                self.verify_report
                     .interrupted
                     .extend(self.open.insert(run, entry.id));
             }
-            Kind::ToolResult if self.open.remove(&run).is_none() => {
-                self.found(Damage::Unpaired { id: entry.id });
+            EntryKind::ToolResult if self.open.remove(&run).is_none() => {
+                self.add_damage(Damage::Unpaired { id: entry.id });
             }
             _ => {}
         }
@@ -275,7 +289,7 @@ impl Checker {
                 Ok(blob) if self.good_blobs.contains(&blob) => continue,
                 Ok(blob) => blob,
                 Err(_) => {
-                    self.found(Damage::BadBlob {
+                    self.add_damage(Damage::BadBlob {
                         id: entry.id,
                         blob: text.to_owned(),
                         missing: true,
@@ -286,14 +300,14 @@ impl Checker {
             match self.blobs.get_now(&id) {
                 Ok(_) => drop(self.good_blobs.insert(id)),
                 Err(TapeError::NotFound(_)) => {
-                    self.found(Damage::BadBlob {
+                    self.add_damage(Damage::BadBlob {
                         id: entry.id,
                         blob: text.to_owned(),
                         missing: true,
                     });
                 }
                 Err(TapeError::Damaged { .. }) => {
-                    self.found(Damage::BadBlob {
+                    self.add_damage(Damage::BadBlob {
                         id: entry.id,
                         blob: text.to_owned(),
                         missing: false,
@@ -305,17 +319,17 @@ impl Checker {
         Ok(())
     }
 
-    fn found(&mut self, damage: Damage) {
-        self.verdict.damage.push(damage);
+    fn add_damage(&mut self, damage: Damage) {
+        self.verify_report.damage.push(damage);
     }
 
-    fn finish(mut self, running: bool) -> Verdict {
+    fn finish(mut self, running: bool) -> VerifyReport {
         if !running {
             let mut open: Vec<_> = self.open.values().copied().collect();
             open.sort();
-            self.verdict.interrupted.extend(open);
+            self.verify_report.interrupted.extend(open);
         }
-        self.verdict
+        self.verify_report
     }
 }
 
@@ -329,14 +343,18 @@ pub(crate) fn referred_blobs(entry: &Entry) -> impl Iterator<Item = &str> {
 }
 
 /// An index that lags behind is as it should be; one that says something else than the tape is not.
-fn is_index_stale(shared: &Shared, tape: &TapeName, snapshot: &Snapshot) -> Result<bool> {
-    let path = shared.layout.index(tape);
-    let present = missing_is_none(shared.fs.stat(&path))
-        .map_err(|error| shared.error("look at", &path, error))?;
+fn is_index_stale(
+    store_context: &StoreContext,
+    tape: &TapeName,
+    snapshot: &Snapshot,
+) -> Result<bool> {
+    let path = store_context.layout.index(tape);
+    let present = missing_is_none(store_context.fs.stat(&path))
+        .map_err(|error| store_context.error("look at", &path, error))?;
     if present.is_none() {
         return Ok(false);
     }
-    let Some(stored) = Index::load(shared, tape, &*snapshot.file, snapshot.end) else {
+    let Some(stored) = Index::load(store_context, tape, &*snapshot.file, snapshot.end) else {
         return Ok(true);
     };
     let mut fresh = Index::default();
@@ -346,7 +364,9 @@ fn is_index_stale(shared: &Shared, tape: &TapeName, snapshot: &Snapshot) -> Resu
     };
     fresh
         .catch_up(&part)
-        .map_err(|error| shared.error("read", &shared.layout.tape(tape), error))?;
-    let marks = stored.marks(shared, tape);
-    Ok(marks.is_none() || stored.summary != fresh.summary || marks != fresh.marks(shared, tape))
+        .map_err(|error| store_context.error("read", &store_context.layout.tape(tape), error))?;
+    let marks = stored.marks(store_context, tape);
+    Ok(marks.is_none()
+        || stored.summary != fresh.summary
+        || marks != fresh.marks(store_context, tape))
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{Merge, MergeBack, read_journal};
-use crate::{Entry, Listing, Result, TapeError, TapeName, TapeStore, Wait};
+use super::{ForkMerger, MergeBack, read_journal};
+use crate::{Entry, LeaseWait, Result, TapeError, TapeListFilter, TapeName, TapeStore};
 
 /// What became of a fork that nobody finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recovered {
+pub struct ForkRecovery {
     /// The tape it belonged to.
     pub tape: TapeName,
     /// Its id.
@@ -22,8 +22,8 @@ pub struct Recovered {
 
 /// Finishes the abandoned forks of a tape as they were meant to end, and says so on the tape: with an event
 /// `fork.recovered` or `fork.discarded`. Forks that are still in use are left alone.
-pub async fn recover(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<Recovered>> {
-    let journals = store.list(Listing::Forks(tape.clone())).await?;
+pub async fn recover(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<ForkRecovery>> {
+    let journals = store.list(TapeListFilter::Forks(tape.clone())).await?;
     let ids: BTreeSet<_> = journals
         .iter()
         .filter_map(|name| name.as_fork())
@@ -31,7 +31,7 @@ pub async fn recover(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<Recov
         .collect();
     let mut recovered = Vec::new();
     for id in ids {
-        let lease = match store.lease(&tape.fork(&id)?, Wait::No).await {
+        let lease = match store.lease(&tape.fork(&id)?, LeaseWait::No).await {
             Ok(lease) => lease,
             Err(TapeError::Busy { .. }) => continue,
             Err(error) => return Err(error),
@@ -43,8 +43,8 @@ pub async fn recover(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<Recov
 }
 
 /// [`recover`] for every tape of a store.
-pub async fn recover_all(store: &dyn TapeStore) -> Result<Vec<Recovered>> {
-    let journals = store.list(Listing::AllForks).await?;
+pub async fn recover_all(store: &dyn TapeStore) -> Result<Vec<ForkRecovery>> {
+    let journals = store.list(TapeListFilter::AllForks).await?;
     let owners: BTreeSet<_> = journals
         .iter()
         .filter_map(|name| name.as_fork())
@@ -68,7 +68,7 @@ async fn recover_one(
     tape: &TapeName,
     id: &str,
     journals: &[TapeName],
-) -> Result<Option<Recovered>> {
+) -> Result<Option<ForkRecovery>> {
     let main = tape.fork(id)?;
     let mut sidecars = Vec::new();
     for journal in journals.iter().filter(|journal| **journal != main) {
@@ -84,8 +84,8 @@ async fn recover_one(
     let merged = header.merge_back == MergeBack::Yes;
     let count = entries.len();
     if merged {
-        let note = note("fork.recovered", id, count);
-        Merge {
+        let note = recovery_event("fork.recovered", id, count);
+        ForkMerger {
             store,
             main: tape,
             id,
@@ -96,13 +96,13 @@ async fn recover_one(
         // A temporary session leaves no tape behind, so there is nothing to note it on.
         if store.summary(tape).await?.entries > 0 {
             store
-                .append(tape, vec![note("fork.discarded", id, count)])
+                .append(tape, vec![recovery_event("fork.discarded", id, count)])
                 .await?;
         }
         discard(store, &main, &sidecars).await?;
     }
     tracing::info!(%tape, fork = id, entries = count, merged, "fork.recovered");
-    Ok(Some(Recovered {
+    Ok(Some(ForkRecovery {
         tape: tape.clone(),
         fork: id.to_owned(),
         entries: count,
@@ -121,6 +121,6 @@ async fn discard(
     store.discard(main).await
 }
 
-fn note(name: &str, id: &str, entries: usize) -> Entry {
+fn recovery_event(name: &str, id: &str, entries: usize) -> Entry {
     Entry::event(name, Some(json!({"fork": id, "entries": entries}))).outside_context()
 }

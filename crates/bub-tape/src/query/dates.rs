@@ -7,12 +7,12 @@ use crate::{Result, TapeError, time};
 
 /// The moments of a [`DateRange`], both inclusive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Moments {
+pub(crate) struct TimestampRange {
     start: Option<Timestamp>,
     end: Option<Timestamp>,
 }
 
-impl Moments {
+impl TimestampRange {
     /// Reads both ends; a wrong one is an error, and so is a range that runs backwards.
     pub(crate) fn read(range: &DateRange) -> Result<Self> {
         let start = range.start.as_deref().map(first_moment).transpose()?;

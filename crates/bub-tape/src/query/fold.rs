@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::LazyLock};
 
 /// Where letters with case end; planes behind hold none.
-const LAST_CASED: char = '\u{1ffff}';
+const MAX_CASED_CHAR: char = '\u{1ffff}';
 
 /// The caseless form of a character. ASCII letters are the form of ASCII letters only, so that a search for ASCII text
 /// can look at bytes.
@@ -41,16 +41,16 @@ pub(crate) fn spellings(folded: char) -> Vec<char> {
     }
     let mut spellings = vec![folded];
     if has_case(folded) {
-        spellings.extend(OTHER_SPELLINGS.get(&folded).into_iter().flatten());
+        spellings.extend(CASE_VARIANTS.get(&folded).into_iter().flatten());
     }
     spellings
 }
 
 /// The standard library has no table from a letter to its other forms. Making one takes two milliseconds and is left until
 /// somebody looks for a letter that has such forms and is not ASCII.
-static OTHER_SPELLINGS: LazyLock<HashMap<char, Vec<char>>> = LazyLock::new(|| {
+static CASE_VARIANTS: LazyLock<HashMap<char, Vec<char>>> = LazyLock::new(|| {
     let mut spellings: HashMap<char, Vec<char>> = HashMap::new();
-    for character in '\u{80}'..=LAST_CASED {
+    for character in '\u{80}'..=MAX_CASED_CHAR {
         let folded = fold(character);
         if folded != character {
             spellings.entry(folded).or_default().push(character);
@@ -87,7 +87,7 @@ mod tests {
             assert_eq!(fold(folded), folded, "{character:?}");
             if folded != character {
                 assert!(
-                    character <= LAST_CASED && has_case(folded),
+                    character <= MAX_CASED_CHAR && has_case(folded),
                     "{character:?} {folded:?}"
                 );
                 forms.entry(folded).or_default().push(character);

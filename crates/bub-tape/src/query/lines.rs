@@ -7,21 +7,21 @@ use std::ops::Range;
 
 use memchr::{memchr, memmem, memrchr};
 
-use super::dates::Moments;
-use crate::Kind;
+use super::dates::TimestampRange;
+use crate::EntryKind;
 
 /// A date and what stands around it are shorter than this.
-const DATE_TAIL: usize = 64;
+const DATE_TAIL_BYTES: usize = 64;
 
 /// What can be told about a line from its beginning and its end.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Outside {
-    kinds: Vec<Kind>,
-    dates: Moments,
+pub(crate) struct LineMetaFilter {
+    kinds: Vec<EntryKind>,
+    dates: TimestampRange,
 }
 
-impl Outside {
-    pub(crate) fn new(kinds: &[Kind], dates: Moments) -> Self {
+impl LineMetaFilter {
+    pub(crate) fn new(kinds: &[EntryKind], dates: TimestampRange) -> Self {
         Self {
             kinds: kinds.to_vec(),
             dates,
@@ -47,7 +47,7 @@ impl Outside {
 }
 
 /// The line around a place, with its newline.
-pub(crate) fn around(lines: &[u8], place: usize) -> Range<usize> {
+pub(crate) fn line_at(lines: &[u8], place: usize) -> Range<usize> {
     let (before, after) = lines.split_at_checked(place).unwrap_or((lines, &[]));
     let start = memrchr(b'\n', before).map_or(0, |newline| newline + 1);
     let end = memchr(b'\n', after).map_or(lines.len(), |newline| place + newline + 1);
@@ -82,7 +82,7 @@ fn date(line: &[u8]) -> Option<&str> {
         .strip_suffix(b"\n")
         .unwrap_or(line)
         .strip_suffix(b"\"}")?;
-    let tail = line.get(line.len().saturating_sub(DATE_TAIL)..)?;
+    let tail = line.get(line.len().saturating_sub(DATE_TAIL_BYTES)..)?;
     let key = b", \"date\": \"";
     let value = tail.get(memmem::rfind(tail, key)? + key.len()..)?;
     std::str::from_utf8(value)
@@ -103,7 +103,7 @@ pub(crate) fn with_escapes(lines: &[u8], wide: bool, mut each: impl FnMut(Range<
             .and_then(|digits| std::str::from_utf8(digits).ok());
         let code = code.and_then(|digits| u32::from_str_radix(digits, 16).ok());
         if code.is_some_and(|code| (0x20..0x80).contains(&code) || wide && code >= 0x80) {
-            let line = around(lines, place);
+            let line = line_at(lines, place);
             at = line.end;
             each(line);
         }

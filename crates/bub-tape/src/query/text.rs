@@ -7,9 +7,9 @@ use crate::{Entry, json};
 
 /// A text to look for, without its case.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted(String);
+pub(crate) struct FoldedNeedle(String);
 
-impl Wanted {
+impl FoldedNeedle {
     pub(crate) fn new(text: &str) -> Self {
         Self(fold_text(text))
     }

@@ -1,12 +1,12 @@
 //! The text around a match, on one line.
 
-use crate::query::{fold::fold_text, text::Wanted};
+use crate::query::{fold::fold_text, text::FoldedNeedle};
 
-const BEFORE: usize = 60;
-const LENGTH: usize = 200;
+const SNIPPET_LEAD_CHARS: usize = 60;
+const SNIPPET_CHARS: usize = 200;
 
 /// The text around what is wanted; `None` when it is not there.
-pub(super) fn around(text: &str, wanted: &Wanted) -> Option<String> {
+pub(super) fn snippet_around(text: &str, wanted: &FoldedNeedle) -> Option<String> {
     let folded = fold_text(text);
     let at = memchr::memmem::find(folded.as_bytes(), wanted.folded().as_bytes())?;
     Some(cut(text, &folded, at))
@@ -23,9 +23,9 @@ fn cut(text: &str, folded: &str, at: usize) -> String {
         .char_indices()
         .take_while(|(index, _)| *index < at)
         .count();
-    let start = place.saturating_sub(BEFORE);
+    let start = place.saturating_sub(SNIPPET_LEAD_CHARS);
     let mut rest = text.chars().skip(start);
-    let part: String = rest.by_ref().take(LENGTH).collect();
+    let part: String = rest.by_ref().take(SNIPPET_CHARS).collect();
     let words: Vec<&str> = part.split_whitespace().collect();
     let (before, after) = (
         if start > 0 { "…" } else { "" },

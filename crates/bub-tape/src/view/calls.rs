@@ -2,16 +2,16 @@
 
 use serde_json::{Map, Value};
 
-use super::Message;
+use super::ChatMessage;
 use crate::{Entry, EntryId, codec, entry::object};
 
 /// What stands in for a result that is not on the tape.
-pub const INTERRUPTED: &str = "[interrupted, may have taken effect]";
+pub const INTERRUPTED_RESULT: &str = "[interrupted, may have taken effect]";
 
 /// One assistant message with calls, waiting for its results.
 #[derive(Debug)]
-pub(super) struct Calls {
-    slots: Vec<Slot>,
+pub(super) struct PendingCalls {
+    slots: Vec<CallSlot>,
     run_id: Option<Value>,
     /// Entries whose content is in it.
     pub(super) entries: Vec<EntryId>,
@@ -19,7 +19,7 @@ pub(super) struct Calls {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct CallSlot {
     /// `None` when what stands on the tape names no tool: it is not shown, but its result keeps its place.
     call: Option<Map<String, Value>>,
     id: String,
@@ -28,13 +28,13 @@ struct Slot {
     finished: Option<(Value, EntryId)>,
 }
 
-impl Calls {
+impl PendingCalls {
     /// `None` when none of them is a call.
     pub(super) fn new(calls: Value, entry: Option<&Entry>) -> Option<Self> {
         let Value::Array(calls) = calls else {
             return None;
         };
-        let mut slots: Vec<Slot> = Vec::with_capacity(calls.len());
+        let mut slots: Vec<CallSlot> = Vec::with_capacity(calls.len());
         for (index, call) in calls.into_iter().enumerate() {
             let taken = |id: &str| slots.iter().any(|slot| slot.id == id);
             let own = call.get("id").and_then(Value::as_str).unwrap_or_default();
@@ -43,7 +43,7 @@ impl Calls {
             } else {
                 own.to_owned()
             };
-            slots.push(Slot::new(call, id));
+            slots.push(CallSlot::new(call, id));
         }
         slots.iter().any(|slot| slot.call.is_some()).then_some(())?;
         let run_id = entry.and_then(|entry| entry.meta.get("run_id").cloned());
@@ -81,7 +81,7 @@ impl Calls {
     }
 
     /// Takes one result by the id of its call; `false` when there is no such call without result.
-    pub(super) fn answer_one(&mut self, id: &str, message: &Message) -> bool {
+    pub(super) fn answer_one(&mut self, id: &str, message: &ChatMessage) -> bool {
         let waiting = self
             .slots
             .iter_mut()
@@ -104,8 +104,8 @@ impl Calls {
     /// The assistant message with its calls, and one tool message for each of them.
     pub(super) fn into_messages(
         self,
-        message: Message,
-        messages: &mut Vec<Message>,
+        message: ChatMessage,
+        messages: &mut Vec<ChatMessage>,
         entries: &mut Vec<EntryId>,
     ) {
         entries.extend(self.entries);
@@ -122,7 +122,7 @@ impl Calls {
                     entries.push(event);
                     content(result)
                 }
-                (None, None) => INTERRUPTED.into(),
+                (None, None) => INTERRUPTED_RESULT.into(),
             };
             let id = slot.id.into();
             let mut message = object([
@@ -139,7 +139,7 @@ impl Calls {
     }
 }
 
-impl Slot {
+impl CallSlot {
     fn new(call: Value, id: String) -> Self {
         let function = call.get("function").or_else(|| call.get("custom"));
         let name = function

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::{Entry, EntryId, Kind, Result, Tape, codec};
+use crate::{Entry, EntryId, EntryKind, Result, Tape, codec};
 
 /// The key of an anchor's state that names entries by id.
-const CARRY: &str = "carry";
+const CARRY_KEY: &str = "carry";
 
 /// The ids an anchor carries. Anything but a list of whole numbers is somebody else's state and means nothing here.
 pub(super) fn ids(anchor: &Entry) -> Option<Vec<EntryId>> {
-    let list = anchor.payload.get("state")?.get(CARRY)?.as_array()?;
+    let list = anchor.payload.get("state")?.get(CARRY_KEY)?.as_array()?;
     list.iter()
         .map(|id| id.as_i64().map(EntryId::new))
         .collect()
@@ -21,7 +21,7 @@ pub(super) fn shown_state(anchor: &Entry) -> Value {
     if ids(anchor).is_some()
         && let Some(map) = state.as_object_mut()
     {
-        map.shift_remove(CARRY);
+        map.shift_remove(CARRY_KEY);
     }
     state
 }
@@ -42,7 +42,7 @@ pub(super) async fn carried(tape: &Tape, anchor: &Entry, limit: usize) -> Result
 fn within(entries: Vec<Entry>, limit: usize) -> Vec<Entry> {
     let size = |entry: &Entry| codec::to_python_json(&entry.payload).len();
     let asks = |entry: &Entry| {
-        entry.kind == Kind::Message
+        entry.kind == EntryKind::Message
             && entry.payload.get("role").and_then(Value::as_str) == Some("user")
     };
     let first = entries.iter().position(asks);

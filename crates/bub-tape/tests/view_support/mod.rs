@@ -7,9 +7,9 @@ use std::sync::{
 };
 
 use bub_tape::{
-    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Durability, Entry, EntryId,
-    EntryStream, FileStore, Lease, Listing, MemoryStore, Reset, ResetOutcome, Result, Sieve, Span,
-    Summary, Tape, TapeError, TapeName, TapeStore, Wait, codec,
+    AnchorMark, AnchorQuery, AppendReceipt, BlobStore, BoxFuture, Durability, Entry, EntryId,
+    EntryRange, EntryStream, FileStore, Lease, LeaseWait, LineFilter, MemoryStore, ResetOutcome,
+    ResetRequest, Result, Tape, TapeError, TapeListFilter, TapeName, TapeStore, TapeSummary, codec,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
@@ -94,19 +94,19 @@ impl Spy {
 }
 
 impl TapeStore for Spy {
-    fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>> {
-        self.inner.list(listing)
+    fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
+        self.inner.list(list_filter)
     }
 
     fn append<'a>(
         &'a self,
         tape: &'a TapeName,
         batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<Appended>> {
+    ) -> BoxFuture<'a, Result<AppendReceipt>> {
         self.inner.append(tape, batch)
     }
 
-    fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
+    fn read<'a>(&'a self, tape: &'a TapeName, span: EntryRange) -> EntryStream<'a> {
         if let Err(error) = self.check() {
             return Box::pin(stream::iter([Err(error)]));
         }
@@ -116,16 +116,16 @@ impl TapeStore for Spy {
         Box::pin(counted)
     }
 
-    fn sift<'a>(
+    fn read_filtered<'a>(
         &'a self,
         tape: &'a TapeName,
-        span: Span,
-        sieve: Arc<dyn Sieve>,
+        span: EntryRange,
+        line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
         let lines = self.read(tape, span).try_filter_map(move |entry| {
             let line = codec::encode(&entry);
             let mut kept = Vec::new();
-            sieve.sift(line.as_bytes(), &mut kept);
+            line_filter.filter(line.as_bytes(), &mut kept);
             assert!(
                 kept.is_empty()
                     || (kept.len() == 1 && kept.iter().all(|kept| *kept == (0..line.len()))),
@@ -148,7 +148,7 @@ impl TapeStore for Spy {
     fn anchors<'a>(
         &'a self,
         tape: &'a TapeName,
-        search: AnchorSearch,
+        search: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
         if let Err(error) = self.check() {
             return Box::pin(std::future::ready(Err(error)));
@@ -156,7 +156,7 @@ impl TapeStore for Spy {
         self.inner.anchors(tape, search)
     }
 
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>> {
+    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
         self.inner.summary(tape)
     }
 
@@ -167,7 +167,7 @@ impl TapeStore for Spy {
     fn reset<'a>(
         &'a self,
         tape: &'a TapeName,
-        reset: Reset,
+        reset: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>> {
         self.inner.reset(tape, reset)
     }
@@ -176,7 +176,7 @@ impl TapeStore for Spy {
         self.inner.discard(tape)
     }
 
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>> {
+    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
         self.inner.lease(tape, wait)
     }
 
@@ -186,7 +186,7 @@ impl TapeStore for Spy {
 }
 
 /// Says what a provider would refuse about these messages; nothing when they are fine.
-pub(crate) fn complaint(messages: &[bub_tape::Message]) -> Option<String> {
+pub(crate) fn complaint(messages: &[bub_tape::ChatMessage]) -> Option<String> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut waiting: Vec<String> = Vec::new();
     for (index, message) in messages.iter().enumerate() {

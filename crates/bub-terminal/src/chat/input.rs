@@ -3,18 +3,20 @@
 use bub_kernel::{ApprovalAnswer, Result};
 use tokio::{sync::mpsc::error::TrySendError, time::Instant};
 
-use super::{Chat, Left, Submission, TWICE, Waiting, terminal_error};
+use super::{
+    ChatExit, ChatHostRequest, ChatScreen, DOUBLE_INTERRUPT_WINDOW, QueuedLine, terminal_error,
+};
 use crate::{
     Style,
-    channel::Question,
-    editor::Edited,
-    keys::Key,
-    screen::Live,
+    channel::UserQuestion,
+    editor::EditorAction,
+    keys::KeyEvent,
+    screen::LiveArea,
     tty::{self, RawMode},
 };
 
-impl Chat {
-    pub(super) async fn typed(&mut self, keys: Vec<Key>) -> Result<()> {
+impl ChatScreen {
+    pub(super) async fn typed(&mut self, keys: Vec<KeyEvent>) -> Result<()> {
         for key in keys {
             if self.left.is_some() {
                 return Ok(());
@@ -24,20 +26,20 @@ impl Chat {
         Ok(())
     }
 
-    async fn press(&mut self, key: Key) -> Result<()> {
-        if key == Key::Ctrl('c') && self.is_busy() {
+    async fn press(&mut self, key: KeyEvent) -> Result<()> {
+        if key == KeyEvent::Ctrl('c') && self.is_busy() {
             self.interrupt().await;
             return Ok(());
         }
-        if key != Key::Ctrl('c') {
+        if key != KeyEvent::Ctrl('c') {
             self.interrupted = None;
             self.hint = None;
         }
-        if key == Key::Up && self.can_take_back() {
+        if key == KeyEvent::Up && self.can_take_back() {
             // One by one: what is text stays text, and what is a command a command.
             let last = self.waiting.last().map(|waiting| waiting.line);
             if std::mem::replace(&mut self.taking, last) != last
-                && is_full(&self.submitted.try_send(Submission::Withdraw))
+                && is_full(&self.submitted.try_send(ChatHostRequest::Withdraw))
             {
                 // Not asked for: the key can be pressed again.
                 self.taking = None;
@@ -45,14 +47,14 @@ impl Chat {
             return Ok(());
         }
         match self.editor.press(key, self.history.lines()) {
-            Edited::Changed => {}
-            Edited::Submit(text) if !self.questions.is_empty() => self.answer(&text),
-            Edited::Submit(text) => self.submit(text),
-            Edited::Interrupt => self.interrupt().await,
-            Edited::End => self.end(),
-            Edited::ToggleMode => self.editor.set_shell(!self.editor.is_shell()),
-            Edited::ClearScreen => self.screen.clear_all().map_err(terminal_error)?,
-            Edited::Suspend => self.suspend()?,
+            EditorAction::Changed => {}
+            EditorAction::Submit(text) if !self.questions.is_empty() => self.answer(&text),
+            EditorAction::Submit(text) => self.submit(text),
+            EditorAction::Interrupt => self.interrupt().await,
+            EditorAction::End => self.end(),
+            EditorAction::ToggleMode => self.editor.set_shell(!self.editor.is_shell()),
+            EditorAction::ClearScreen => self.screen.clear_all().map_err(terminal_error)?,
+            EditorAction::Suspend => self.suspend()?,
         }
         Ok(())
     }
@@ -64,13 +66,14 @@ impl Chat {
 
     /// Whether Ctrl-C was pressed just now: then it leaves, whatever runs by now.
     pub(super) fn leaves_at_interrupt(&self) -> bool {
-        self.interrupted.is_some_and(|at| at.elapsed() < TWICE)
+        self.interrupted
+            .is_some_and(|at| at.elapsed() < DOUBLE_INTERRUPT_WINDOW)
     }
 
     /// Ctrl-C: ends the turn; twice: leaves.
     async fn interrupt(&mut self) {
         if self.leaves_at_interrupt() {
-            self.left = Some(Left::Quit);
+            self.left = Some(ChatExit::Quit);
             return;
         }
         self.interrupted = Some(Instant::now());
@@ -80,7 +83,7 @@ impl Chat {
             }
             self.hint = Some("cancelled; Ctrl-C again leaves".to_owned());
             // What is typed from now on is for somebody else.
-            self.drop_questions(|question| matches!(question, Question::Line(..)));
+            self.drop_questions(|question| matches!(question, UserQuestion::Line(..)));
             self.host.cancel().await;
         } else {
             self.hint = Some("Ctrl-C again leaves; so does ,quit".to_owned());
@@ -90,7 +93,7 @@ impl Chat {
     /// Ctrl-D: leaves, after what runs; twice: at once.
     fn end(&mut self) {
         if !self.is_busy() || self.is_leaving {
-            self.left = Some(Left::Quit);
+            self.left = Some(ChatExit::Quit);
         } else {
             self.is_leaving = true;
             self.hint = Some("leaving when this is done; Ctrl-D again leaves now".to_owned());
@@ -116,7 +119,7 @@ impl Chat {
                 if own == ",thinking" {
                     self.view.toggle_thinking();
                 } else {
-                    self.left = Some(Left::Quit);
+                    self.left = Some(ChatExit::Quit);
                 }
             }
             _ => self.send(text),
@@ -127,7 +130,7 @@ impl Chat {
     pub(super) fn send(&mut self, text: String) {
         self.is_leaving = false;
         let line = self.last_line + 1;
-        let submission = Submission::Line(line, text.clone());
+        let submission = ChatHostRequest::Line(line, text.clone());
         if is_full(&self.submitted.try_send(submission)) {
             if self.is_writing() {
                 self.echo(&text, " (not sent)");
@@ -142,7 +145,7 @@ impl Chat {
         if self.is_busy() {
             let steers =
                 !is_command && !self.runs_command && self.waiting.iter().all(|line| line.steers);
-            self.waiting.push(Waiting {
+            self.waiting.push(QueuedLine {
                 line,
                 text,
                 steers,
@@ -156,7 +159,7 @@ impl Chat {
     }
 
     fn answer(&mut self, text: &str) {
-        if let Some(Question::Line(_, _, answer)) = self.questions.front()
+        if let Some(UserQuestion::Line(_, _, answer)) = self.questions.front()
             && !matches!(text.trim(), ",quit" | ",exit")
         {
             // The plugin may be gone.
@@ -169,7 +172,7 @@ impl Chat {
             "y" | "yes" => ApprovalAnswer::Approved,
             "" | "n" | "no" => ApprovalAnswer::Denied(None),
             ",quit" | ",exit" => {
-                self.left = Some(Left::Quit);
+                self.left = Some(ChatExit::Quit);
                 return;
             }
             _ => {
@@ -186,7 +189,7 @@ impl Chat {
         } else {
             "denied"
         };
-        if let Some(Question::Call(_, waiting)) = self.questions.pop_front() {
+        if let Some(UserQuestion::Call(_, waiting)) = self.questions.pop_front() {
             let _ = waiting.send(answer);
             self.view.notice(said, Style::YELLOW);
         }
@@ -199,9 +202,9 @@ impl Chat {
         let mut rows = self.view.preview(self.size.rows.saturating_sub(2));
         rows.push(crate::Line::default());
         let cursor = (rows.len() - 1, 0);
-        let lines = self.view.take();
+        let lines = self.view.take_lines();
         self.screen
-            .draw(&lines, &Live { rows, cursor })
+            .draw(&lines, &LiveArea { rows, cursor })
             .map_err(terminal_error)?;
         self.screen.forget();
         self.raw = None;

@@ -1,15 +1,18 @@
 //! The live area of a chat, from top to bottom: what is not finished, what waits, a question, the prompt, the status.
 
-use super::Chat;
-use crate::{Line, Style, channel::Question, fit, harmless::line as one_line, screen::Live, view};
+use super::ChatScreen;
+use crate::{
+    Line, Style, channel::UserQuestion, fit, sanitize::line as one_line, screen::LiveArea,
+    turn_view,
+};
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
 /// So many rows are for lines that wait.
-const MOST_WAITING: usize = 4;
+const MAX_QUEUED_ROWS: usize = 4;
 
-impl Chat {
-    pub(super) fn live(&self) -> Live {
+impl ChatScreen {
+    pub(super) fn live(&self) -> LiveArea {
         let size = self.screen.size();
         let (width, budget) = (size.columns, size.rows.saturating_sub(1).max(1));
         let has_status = budget >= 3;
@@ -21,8 +24,8 @@ impl Chat {
         };
         let prompt = match self.questions.front() {
             None => self.prompt(),
-            Some(Question::Call(..)) => asking("allow? [y/N] "),
-            Some(Question::Line(..)) => asking("answer: "),
+            Some(UserQuestion::Call(..)) => asking("allow? [y/N] "),
+            Some(UserQuestion::Line(..)) => asking("answer: "),
         };
         let most_text = (budget / 2).max(1);
         let (layout, mut menu) = self
@@ -46,7 +49,7 @@ impl Chat {
         if has_status {
             rows.push(self.bottom(width));
         }
-        Live { rows, cursor }
+        LiveArea { rows, cursor }
     }
 
     fn bottom(&self, width: usize) -> Line {
@@ -55,7 +58,7 @@ impl Chat {
                 fit(&one_line(hint), width.saturating_sub(1)).0,
                 Style::YELLOW,
             ),
-            None => view::status_line(
+            None => turn_view::status_line(
                 &self.status,
                 self.editor.is_shell(),
                 self.view.shows_thinking(),
@@ -71,7 +74,8 @@ impl Chat {
             None => return Some(Line::new(fit("… waiting", width - 1).0, Style::DIM)),
         };
         let elapsed = since.elapsed();
-        let turns = usize::try_from(elapsed.as_millis() / super::SPIN.as_millis()).unwrap_or(0);
+        let turns =
+            usize::try_from(elapsed.as_millis() / super::SPINNER_INTERVAL.as_millis()).unwrap_or(0);
         let sign = SPINNER.get(turns % SPINNER.len()).unwrap_or(&"*");
         let back = if self.can_take_back() {
             ", Up takes back what waits"
@@ -92,21 +96,21 @@ impl Chat {
     }
 
     fn waiting_rows(&self, width: usize) -> Vec<Line> {
-        let is_long = self.waiting.len() > MOST_WAITING;
+        let is_long = self.waiting.len() > MAX_QUEUED_ROWS;
         let skipped = if is_long {
-            self.waiting.len() + 1 - MOST_WAITING
+            self.waiting.len() + 1 - MAX_QUEUED_ROWS
         } else {
             0
         };
         let dim = |text: &str| Line::new(fit(text, width.saturating_sub(1)).0, Style::DIM);
-        let row = |waiting: &super::Waiting| {
+        let row = |waiting: &super::QueuedLine| {
             // L1: nothing is said of a line that a kill would lose.
             let mark = match waiting {
-                super::Waiting {
+                super::QueuedLine {
                     is_taken: false, ..
                 } => "…",
-                super::Waiting { steers: true, .. } => "(steering)",
-                super::Waiting { .. } => "(queued)",
+                super::QueuedLine { steers: true, .. } => "(steering)",
+                super::QueuedLine { .. } => "(queued)",
             };
             dim(&format!("  {mark} {}", one_line(&waiting.text)))
         };

@@ -2,7 +2,7 @@
 
 /// Something that can be typed, and what it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Word {
+pub struct CompletionItem {
     /// The word, without its sign.
     pub text: String,
     /// What is shown beside it.
@@ -13,27 +13,27 @@ pub struct Word {
 
 /// All that can be completed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Words {
+pub struct CompletionItems {
     /// What can follow a comma.
-    pub commands: Vec<Word>,
+    pub commands: Vec<CompletionItem>,
     /// What can follow `$`.
-    pub skills: Vec<Word>,
+    pub skills: Vec<CompletionItem>,
     /// What can follow `,resume`.
-    pub sessions: Vec<Word>,
+    pub sessions: Vec<CompletionItem>,
 }
 
 /// The words that fit at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choices {
+pub struct CompletionMatches {
     /// Where the part begins that is replaced.
     pub from: usize,
     /// The words, in order.
-    pub words: Vec<Word>,
+    pub words: Vec<CompletionItem>,
 }
 
-impl Words {
+impl CompletionItems {
     /// What fits before the cursor. `is_shell`: the line is a command also without its comma.
-    pub fn fitting(&self, before: &str, is_shell: bool) -> Option<Choices> {
+    pub fn complete(&self, before: &str, is_shell: bool) -> Option<CompletionMatches> {
         let start = before.rfind(char::is_whitespace).map_or(0, |at| at + 1);
         let start = (start..before.len())
             .find(|at| before.is_char_boundary(*at))
@@ -41,14 +41,14 @@ impl Words {
         let word = before.get(start..)?;
         let line = before.trim_start();
         if let Some(name) = word.strip_prefix('$') {
-            return among(&self.skills, name, start + 1);
+            return filter_items(&self.skills, name, start + 1);
         }
         let is_first = line.len() == word.len();
         if is_first && let Some(name) = word.strip_prefix(',') {
-            return among(&self.commands, name, start + 1);
+            return filter_items(&self.commands, name, start + 1);
         }
         if is_first && is_shell && !word.is_empty() {
-            return among(&self.commands, word, start);
+            return filter_items(&self.commands, word, start);
         }
         let command = line.strip_prefix(',').or(is_shell.then_some(line))?;
         let name = command
@@ -56,8 +56,8 @@ impl Words {
             .next()
             .filter(|name| command.len() > name.len())?;
         match name {
-            "skill" => among(&self.skills, word, start),
-            "resume" => among(&self.sessions, word, start),
+            "skill" => filter_items(&self.skills, word, start),
+            "resume" => filter_items(&self.sessions, word, start),
             _ => None,
         }
     }
@@ -73,15 +73,15 @@ impl Words {
     }
 }
 
-fn among(words: &[Word], typed: &str, from: usize) -> Option<Choices> {
+fn filter_items(words: &[CompletionItem], typed: &str, from: usize) -> Option<CompletionMatches> {
     let typed = typed.to_lowercase();
-    let fits = |word: &&Word| word.text.to_lowercase().starts_with(&typed);
-    let words: Vec<Word> = words.iter().filter(fits).cloned().collect();
-    (!words.is_empty()).then_some(Choices { from, words })
+    let fits = |word: &&CompletionItem| word.text.to_lowercase().starts_with(&typed);
+    let words: Vec<CompletionItem> = words.iter().filter(fits).cloned().collect();
+    (!words.is_empty()).then_some(CompletionMatches { from, words })
 }
 
 /// The longest beginning that all words have in common.
-pub fn common(words: &[Word]) -> &str {
+pub fn common(words: &[CompletionItem]) -> &str {
     let Some((first, rest)) = words.split_first() else {
         return "";
     };
@@ -101,13 +101,13 @@ pub fn common(words: &[Word]) -> &str {
 mod tests {
     use super::*;
 
-    fn words() -> Words {
-        let word = |text: &str, arguments: &str| Word {
+    fn words() -> CompletionItems {
+        let word = |text: &str, arguments: &str| CompletionItem {
             text: text.to_owned(),
             about: String::new(),
             arguments: arguments.to_owned(),
         };
-        Words {
+        CompletionItems {
             commands: vec![
                 word("tape.info", ""),
                 word("tape.handoff", "[name] [summary]"),
@@ -142,7 +142,7 @@ mod tests {
             ("", false, None),
         ];
         for (before, is_shell, expected) in rows {
-            let found = words().fitting(before, is_shell);
+            let found = words().complete(before, is_shell);
             let found = found.map(|found| {
                 (
                     found.from,

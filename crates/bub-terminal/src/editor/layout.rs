@@ -2,11 +2,11 @@
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use crate::{Line, Style, columns, harmless::harmless};
+use crate::{Line, Style, columns, sanitize::sanitize};
 
 /// Rows, and where the cursor is in them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct EditorLayout {
     /// The rows.
     pub rows: Vec<Line>,
     /// Row and column of the cursor.
@@ -16,7 +16,7 @@ pub struct Layout {
 }
 
 /// A text with its prompt, broken at the width of the screen. The cursor always has a column of its own.
-pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> Layout {
+pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> EditorLayout {
     let width = width.max(2);
     let mut rows = vec![prompt.clone()];
     let mut starts = vec![0];
@@ -31,7 +31,7 @@ pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> Layout
         let shown = if cluster == "\t" {
             "    ".into()
         } else {
-            harmless(cluster)
+            sanitize(cluster)
         };
         let wide = if is_end { 0 } else { columns(&shown) };
         // The last column stays free, so that the terminal never decides where a row ends.
@@ -53,14 +53,14 @@ pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> Layout
     if cursor >= text.len() {
         at_cursor = (rows.len() - 1, column);
     }
-    Layout {
+    EditorLayout {
         rows,
         cursor: at_cursor,
         starts,
     }
 }
 
-impl Layout {
+impl EditorLayout {
     /// At most so many rows, those around the cursor.
     #[must_use]
     pub fn window(mut self, most: usize) -> Self {
@@ -83,36 +83,39 @@ impl Layout {
 mod tests {
     use super::*;
 
-    fn shown(text: &str, cursor: usize, width: usize) -> (Vec<String>, (usize, usize)) {
+    fn visible_part(text: &str, cursor: usize, width: usize) -> (Vec<String>, (usize, usize)) {
         let layout = lay_out(&Line::new("> ", Style::NONE), text, cursor, width);
         (layout.rows.iter().map(Line::text).collect(), layout.cursor)
     }
 
     #[test]
     fn long_text_wraps_and_the_cursor_is_where_it_belongs() {
-        assert_eq!(shown("", 0, 10), (vec!["> ".into()], (0, 2)));
-        assert_eq!(shown("abcdefg", 7, 10), (vec!["> abcdefg".into()], (0, 9)));
+        assert_eq!(visible_part("", 0, 10), (vec!["> ".into()], (0, 2)));
         assert_eq!(
-            shown("abcdefgh", 8, 10),
+            visible_part("abcdefg", 7, 10),
+            (vec!["> abcdefg".into()], (0, 9))
+        );
+        assert_eq!(
+            visible_part("abcdefgh", 8, 10),
             (vec!["> abcdefg".into(), "h".into()], (1, 1))
         );
         assert_eq!(
-            shown("abcdefgh", 7, 10),
+            visible_part("abcdefgh", 7, 10),
             (vec!["> abcdefg".into(), "h".into()], (1, 0))
         );
         assert_eq!(
-            shown("你好你好x", 12, 10),
+            visible_part("你好你好x", 12, 10),
             (vec!["> 你好你".into(), "好x".into()], (1, 2))
         );
         assert_eq!(
-            shown("a\nb", 3, 20),
+            visible_part("a\nb", 3, 20),
             (vec!["> a".into(), "  b".into()], (1, 3))
         );
         assert_eq!(
-            shown("a\n", 2, 10),
+            visible_part("a\n", 2, 10),
             (vec!["> a".into(), String::new()], (1, 0))
         );
-        assert_eq!(shown("\x1b[31m\tx", 0, 40).0, ["> ␛[31m    x"]);
+        assert_eq!(visible_part("\x1b[31m\tx", 0, 40).0, ["> ␛[31m    x"]);
     }
 
     #[test]

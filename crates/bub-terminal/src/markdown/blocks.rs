@@ -3,20 +3,20 @@
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::{
-    LIMIT, Look,
-    flow::Flow,
-    layout::{self, Place, code_close, code_line, code_open},
-    start::{Fence, Item, Start, dedent, indent, is_delimiter_row, is_underline},
+    MAX_BLOCK_BYTES, MarkdownStyle,
+    inline::InlineText,
+    layout::{self, BlockContext, code_close, code_line, code_open},
+    start::{BlockStart, Fence, ListItemStart, dedent, indent, is_delimiter_row, is_underline},
 };
 use crate::{Line, Style};
 
 /// Narrower than this nothing can be laid out.
-const NARROWEST: usize = 4;
+const MIN_WIDTH: usize = 4;
 /// How much of an open block a preview shows, at least.
-const RECENT: usize = 1024;
+const PREVIEW_BYTES: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
-enum Open {
+enum OpenBlock {
     Nothing,
     /// A paragraph, perhaps with a table or HTML; `head` is where the head of the table begins and its rows do.
     Text {
@@ -45,8 +45,8 @@ enum Open {
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
     width: usize,
-    look: Look,
-    open: Open,
+    look: MarkdownStyle,
+    open: OpenBlock,
     /// The source of the open block.
     block: String,
     /// Where the last line of the block begins.
@@ -65,11 +65,11 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn new(width: usize, look: Look) -> Self {
+    pub(super) fn new(width: usize, look: MarkdownStyle) -> Self {
         Self {
-            width: width.max(NARROWEST),
+            width: width.max(MIN_WIDTH),
             look,
-            open: Open::Nothing,
+            open: OpenBlock::Nothing,
             block: String::new(),
             last: 0,
             list: None,
@@ -91,7 +91,7 @@ impl Blocks {
     }
 
     pub(super) fn set_width(&mut self, width: usize) {
-        self.width = width.max(NARROWEST);
+        self.width = width.max(MIN_WIDTH);
     }
 
     pub(super) fn width(&self) -> usize {
@@ -99,7 +99,7 @@ impl Blocks {
     }
 
     pub(super) fn is_code(&self) -> bool {
-        matches!(self.open, Open::Fence(_) | Open::Indented { .. })
+        matches!(self.open, OpenBlock::Fence(_) | OpenBlock::Indented { .. })
     }
 
     pub(super) fn take_lines(&mut self) -> Vec<Line> {
@@ -109,9 +109,9 @@ impl Blocks {
     /// A line of the source; `continued` when it is the rest of one, which begins nothing.
     pub(super) fn line(&mut self, line: &str, continued: bool) {
         let start = if continued {
-            Start::Text
+            BlockStart::Text
         } else {
-            Start::of(line)
+            BlockStart::parse(line)
         };
         if !self.goes_on(line, start, continued) {
             self.close();
@@ -122,31 +122,31 @@ impl Blocks {
     /// A line that has no end yet.
     pub(super) fn preview_line(&mut self, line: &str, continued: bool) {
         // A fence that is not written to its end would flash up as code.
-        let closes = matches!(self.open, Open::Fence(fence) if line.trim().chars().all(|mark| mark == fence.mark));
+        let closes = matches!(self.open, OpenBlock::Fence(fence) if line.trim().chars().all(|mark| mark == fence.mark));
         if !closes {
             self.line(line, continued);
         }
     }
 
     /// Adds the line to what is open, if it belongs there.
-    fn goes_on(&mut self, line: &str, start: Start, continued: bool) -> bool {
-        let blank_line = start == Start::Blank;
+    fn goes_on(&mut self, line: &str, start: BlockStart, continued: bool) -> bool {
+        let blank_line = start == BlockStart::Blank;
         match self.open {
-            Open::Nothing => false,
-            Open::Fence(fence) if fence.is_closed_by(line) => {
+            OpenBlock::Nothing => false,
+            OpenBlock::Fence(fence) if fence.is_closed_by(line) => {
                 self.end_code();
                 true
             }
-            Open::Fence(fence) => {
+            OpenBlock::Fence(fence) => {
                 self.code(line, fence.indent);
                 true
             }
-            Open::Raw(end) => {
+            OpenBlock::Raw(end) => {
                 self.raw(line, end);
                 true
             }
-            Open::Indented { blanks } => self.indented_goes_on(line, start, blanks, continued),
-            Open::Text { head } => {
+            OpenBlock::Indented { blanks } => self.indented_goes_on(line, start, blanks, continued),
+            OpenBlock::Text { head } => {
                 if head.is_none() && !continued && is_underline(line) {
                     self.add(line);
                     self.close();
@@ -158,19 +158,21 @@ impl Blocks {
                 self.add_row(line, head);
                 true
             }
-            Open::Quote => {
-                let belongs = start == Start::Quote || !start.interrupts();
+            OpenBlock::Quote => {
+                let belongs = start == BlockStart::Quote || !start.interrupts();
                 if belongs {
                     self.add(line);
                 }
                 belongs
             }
-            Open::Item { offset, blank, .. } | Open::Inside { offset, blank, .. } => {
+            OpenBlock::Item { offset, blank, .. } | OpenBlock::Inside { offset, blank, .. } => {
                 let deep = indent(line).0 >= offset || blank_line || continued;
-                let lazy = !blank && !start.interrupts() && !matches!(start, Start::Item(_));
+                let lazy = !blank && !start.interrupts() && !matches!(start, BlockStart::Item(_));
                 if deep || lazy {
                     self.add(line);
-                    if let Open::Item { blank, .. } | Open::Inside { blank, .. } = &mut self.open {
+                    if let OpenBlock::Item { blank, .. } | OpenBlock::Inside { blank, .. } =
+                        &mut self.open
+                    {
                         *blank = blank_line;
                     }
                 }
@@ -182,70 +184,70 @@ impl Blocks {
     fn indented_goes_on(
         &mut self,
         line: &str,
-        start: Start,
+        start: BlockStart,
         blanks: usize,
         continued: bool,
     ) -> bool {
-        let belongs = continued || start == Start::Indented;
+        let belongs = continued || start == BlockStart::Indented;
         if belongs {
             self.lines
                 .extend(std::iter::repeat_n(Line::default(), blanks));
             self.code(line, 4);
-            self.open = Open::Indented { blanks: 0 };
-        } else if start == Start::Blank {
-            self.open = Open::Indented { blanks: blanks + 1 };
+            self.open = OpenBlock::Indented { blanks: 0 };
+        } else if start == BlockStart::Blank {
+            self.open = OpenBlock::Indented { blanks: blanks + 1 };
         }
-        belongs || start == Start::Blank
+        belongs || start == BlockStart::Blank
     }
 
-    fn begin(&mut self, line: &str, start: Start) {
-        if start == Start::Blank {
+    fn begin(&mut self, line: &str, start: BlockStart) {
+        if start == BlockStart::Blank {
             self.after_blank = true;
             return;
         }
         self.tight = false;
         let list = self.list.take();
         match start {
-            Start::Item(item) => return self.begin_item(line, item, list),
-            Start::Text | Start::Heading => self.open = Open::Text { head: None },
-            Start::Quote => self.open = Open::Quote,
-            Start::Rule => {
+            BlockStart::Item(item) => return self.begin_item(line, item, list),
+            BlockStart::Text | BlockStart::Heading => self.open = OpenBlock::Text { head: None },
+            BlockStart::Quote => self.open = OpenBlock::Quote,
+            BlockStart::Rule => {
                 let rule = layout::rule(self.look, self.width);
                 self.show(vec![rule]);
             }
-            Start::Fence(fence) => {
+            BlockStart::Fence(fence) => {
                 self.separate();
                 let info = line.trim_start().trim_start_matches(fence.mark);
                 self.lines.extend(code_open(info, self.look));
-                self.open = Open::Fence(fence);
+                self.open = OpenBlock::Fence(fence);
             }
-            Start::Indented => {
+            BlockStart::Indented => {
                 self.separate();
                 self.lines.extend(code_open("", self.look));
                 self.code(line, 4);
-                self.open = Open::Indented { blanks: 0 };
+                self.open = OpenBlock::Indented { blanks: 0 };
             }
-            Start::Raw(end) => {
+            BlockStart::Raw(end) => {
                 self.separate();
-                self.open = Open::Raw(end);
+                self.open = OpenBlock::Raw(end);
                 self.raw(line, end);
             }
-            Start::Blank => {}
+            BlockStart::Blank => {}
         }
-        if matches!(self.open, Open::Text { .. } | Open::Quote) {
+        if matches!(self.open, OpenBlock::Text { .. } | OpenBlock::Quote) {
             self.add(line);
         }
-        if start == Start::Heading {
+        if start == BlockStart::Heading {
             self.close();
         }
     }
 
-    fn begin_item(&mut self, line: &str, item: Item, list: Option<(char, u64)>) {
+    fn begin_item(&mut self, line: &str, item: ListItemStart, list: Option<(char, u64)>) {
         let sibling = list.filter(|(marker, _)| *marker == item.marker);
         self.tight = sibling.is_some() && !self.after_blank;
         let number = item.number.map(|own| sibling.map_or(own, |(_, next)| next));
         self.list = Some((item.marker, number.unwrap_or(0).saturating_add(1)));
-        self.open = Open::Item {
+        self.open = OpenBlock::Item {
             offset: item.offset,
             number,
             blank: false,
@@ -257,7 +259,7 @@ impl Blocks {
         let above = self.last;
         self.add(line);
         if head.is_none() && self.last > above && is_delimiter_row(line) {
-            self.open = Open::Text {
+            self.open = OpenBlock::Text {
                 head: Some((above, self.block.len())),
             };
         }
@@ -265,12 +267,12 @@ impl Blocks {
 
     /// Adds a line to the source of the open block; a block that is too long is shown, and goes on as another one.
     fn add(&mut self, line: &str) {
-        if !self.block.is_empty() && self.block.len() + line.len() >= LIMIT {
+        if !self.block.is_empty() && self.block.len() + line.len() >= MAX_BLOCK_BYTES {
             self.cut_block();
         }
         self.last = self.block.len();
         match self.open {
-            Open::Inside { offset, .. } => self.block.push_str(&dedent(line, offset)),
+            OpenBlock::Inside { offset, .. } => self.block.push_str(&dedent(line, offset)),
             _ => self.block.push_str(line),
         }
         self.block.push('\n');
@@ -283,21 +285,21 @@ impl Blocks {
         self.tight = true;
         self.block = carried;
         self.open = match open {
-            Open::Item {
+            OpenBlock::Item {
                 offset,
                 number,
                 blank,
             } => {
                 let shift = number.map_or(2, |number| number.to_string().len() + 2);
-                Open::Inside {
+                OpenBlock::Inside {
                     offset,
                     shift: shift.min(self.width / 2),
                     blank,
                 }
             }
-            Open::Text {
+            OpenBlock::Text {
                 head: Some((start, end)),
-            } => Open::Text {
+            } => OpenBlock::Text {
                 head: Some((0, end - start)),
             },
             other => other,
@@ -307,18 +309,18 @@ impl Blocks {
     /// What the rest of the open block needs in front of it: the head of its table, the opening of its code.
     fn carried(&self) -> String {
         let carried = match self.open {
-            Open::Text {
+            OpenBlock::Text {
                 head: Some((start, end)),
             } => self.block.get(start..end).unwrap_or_default().to_owned(),
-            Open::Quote => open_fence(&self.block)
+            OpenBlock::Quote => open_fence(&self.block)
                 .map(|fence| format!("> {fence}\n"))
                 .unwrap_or_default(),
-            Open::Item { .. } | Open::Inside { .. } => open_fence(&self.block)
+            OpenBlock::Item { .. } | OpenBlock::Inside { .. } => open_fence(&self.block)
                 .map(|fence| format!("{fence}\n"))
                 .unwrap_or_default(),
             _ => String::new(),
         };
-        if carried.len() > LIMIT / 8 {
+        if carried.len() > MAX_BLOCK_BYTES / 8 {
             String::new()
         } else {
             carried
@@ -328,28 +330,28 @@ impl Blocks {
     /// The open block is over.
     pub(super) fn close(&mut self) {
         match self.open {
-            Open::Nothing => {}
-            Open::Fence(_) | Open::Indented { .. } => {
-                self.after_blank = matches!(self.open, Open::Indented { blanks: 1.. });
+            OpenBlock::Nothing => {}
+            OpenBlock::Fence(_) | OpenBlock::Indented { .. } => {
+                self.after_blank = matches!(self.open, OpenBlock::Indented { blanks: 1.. });
                 self.end_code();
             }
-            Open::Raw(_) => self.open = Open::Nothing,
-            Open::Text { .. } | Open::Quote => drop(self.flush()),
-            Open::Item { blank, .. } | Open::Inside { blank, .. } => {
+            OpenBlock::Raw(_) => self.open = OpenBlock::Nothing,
+            OpenBlock::Text { .. } | OpenBlock::Quote => drop(self.flush()),
+            OpenBlock::Item { blank, .. } | OpenBlock::Inside { blank, .. } => {
                 self.after_blank = self.flush() || blank;
             }
         }
-        self.open = Open::Nothing;
+        self.open = OpenBlock::Nothing;
     }
 
     /// Lays the source of the open block out; whether it ends with code.
     fn flush(&mut self) -> bool {
         let (indent, number) = match self.open {
-            Open::Inside { shift, .. } => (shift, None),
-            Open::Item { number, .. } => (0, number),
+            OpenBlock::Inside { shift, .. } => (shift, None),
+            OpenBlock::Item { number, .. } => (0, number),
             _ => (0, None),
         };
-        let place = Place {
+        let place = BlockContext {
             width: self.width,
             look: self.look,
             indent,
@@ -393,11 +395,11 @@ impl Blocks {
 
     fn end_code(&mut self) {
         self.lines.extend(code_close(self.look));
-        self.open = Open::Nothing;
+        self.open = OpenBlock::Nothing;
     }
 
     fn raw(&mut self, line: &str, end: &str) {
-        let mut flow = Flow::default();
+        let mut flow = InlineText::default();
         flow.push(line, Style::DIM);
         let lines = flow.wrap(self.width);
         if lines.is_empty() {
@@ -406,7 +408,7 @@ impl Blocks {
             self.lines.extend(lines);
         }
         if line.to_ascii_lowercase().contains(end) {
-            self.open = Open::Nothing;
+            self.open = OpenBlock::Nothing;
         }
     }
 
@@ -426,13 +428,13 @@ impl Blocks {
         };
         tail.block = match self.open {
             _ if !shortened => recent.to_owned(),
-            Open::Text { head: Some(_) } => self.carried() + recent,
-            Open::Item {
+            OpenBlock::Text { head: Some(_) } => self.carried() + recent,
+            OpenBlock::Item {
                 offset,
                 number,
                 blank,
             } => {
-                tail.open = Open::Inside {
+                tail.open = OpenBlock::Inside {
                     offset,
                     shift: number.map_or(2, |n| n.to_string().len() + 2),
                     blank,
@@ -458,7 +460,7 @@ impl Blocks {
 /// The end of a text, from the beginning of a line or word on. Where it begins moves in steps, so that what is shown
 /// of a growing text does not run.
 pub(super) fn recent(text: &str) -> &str {
-    let begin = text.len().saturating_sub(RECENT) / RECENT * RECENT;
+    let begin = text.len().saturating_sub(PREVIEW_BYTES) / PREVIEW_BYTES * PREVIEW_BYTES;
     let tail = text.get(text.floor_char_boundary(begin)..).unwrap_or(text);
     if begin == 0 {
         return tail;
@@ -466,15 +468,15 @@ pub(super) fn recent(text: &str) -> &str {
     let after = |end: char| {
         tail.split_once(end)
             .map(|(_, rest)| rest)
-            .filter(|rest| rest.len() > RECENT / 2)
+            .filter(|rest| rest.len() > PREVIEW_BYTES / 2)
     };
     after('\n').or_else(|| after(' ')).unwrap_or(tail)
 }
 
 /// Where a line that is too long is cut: behind a space near the limit, else between clusters.
 pub(super) fn cut(line: &str) -> usize {
-    let end = line.floor_char_boundary(LIMIT);
-    let begin = line.floor_char_boundary(LIMIT - 1024);
+    let end = line.floor_char_boundary(MAX_BLOCK_BYTES);
+    let begin = line.floor_char_boundary(MAX_BLOCK_BYTES - 1024);
     let window = line.get(begin..end).unwrap_or_default();
     let cluster = || {
         window
@@ -497,7 +499,7 @@ fn open_fence(text: &str) -> Option<&str> {
         let inner = line.trim_start_matches([' ', '\t', '>']);
         open = match open {
             Some((fence, _)) if fence.is_closed_by(inner) => None,
-            None => Fence::of(0, inner).map(|fence| (fence, inner)),
+            None => Fence::parse(0, inner).map(|fence| (fence, inner)),
             open => open,
         };
     }

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-use super::{Look, flow::Flow, table::Table};
+use super::{MarkdownStyle, inline::InlineText, table::TableBlock};
 use crate::{
     Line, Style, columns,
-    harmless::{self, harmless},
+    sanitize::{self, sanitize},
 };
 
 const LINK: Style = Style::BLUE;
@@ -15,9 +15,9 @@ const CODE: Style = Style::CYAN;
 
 /// Where a block stands.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct BlockContext {
     pub(super) width: usize,
-    pub(super) look: Look,
+    pub(super) look: MarkdownStyle,
     /// Columns that its lines are moved to the right: it goes on inside a list item.
     pub(super) indent: usize,
     /// The number of the list item that it is.
@@ -26,30 +26,30 @@ pub(super) struct Place {
 
 /// A line of code: as it is, with its tabs, for somebody may copy it.
 pub(super) fn code_line(text: &str) -> Line {
-    Line::new(harmless(text), CODE)
+    Line::new(sanitize(text), CODE)
 }
 
 /// What stands above code: its language.
 pub(super) fn code_label(info: &str) -> Option<Line> {
-    let info = harmless::line(info);
+    let info = sanitize::line(info);
     (!info.is_empty()).then(|| Line::new(info, Style::DIM))
 }
 
-pub(super) fn rule(look: Look, width: usize) -> Line {
+pub(super) fn rule(look: MarkdownStyle, width: usize) -> Line {
     match look {
-        Look::Styled => Line::new("─".repeat(width), Style::DIM),
-        Look::Plain => Line::new("---", Style::NONE),
+        MarkdownStyle::Styled => Line::new("─".repeat(width), Style::DIM),
+        MarkdownStyle::Plain => Line::new("---", Style::NONE),
     }
 }
 
 /// The lines of a block, and whether its last ones are code.
-pub(super) fn lay_out(source: &str, place: Place) -> (Vec<Line>, bool) {
-    let mut layout = Layout {
+pub(super) fn lay_out(source: &str, place: BlockContext) -> (Vec<Line>, bool) {
+    let mut layout = BlockRenderer {
         source,
         place,
         lines: Vec::new(),
         containers: Vec::new(),
-        flow: Flow::default(),
+        flow: InlineText::default(),
         styles: Vec::new(),
         targets: Vec::new(),
         code: None,
@@ -91,18 +91,18 @@ enum Container {
     },
 }
 
-struct Layout<'a> {
+struct BlockRenderer<'a> {
     source: &'a str,
-    place: Place,
+    place: BlockContext,
     lines: Vec<Line>,
     containers: Vec<Container>,
-    flow: Flow,
+    flow: InlineText,
     styles: Vec<Style>,
     /// Open links and images: where their text begins, where they lead.
     targets: Vec<(usize, String)>,
     /// Open code: its label and text.
     code: Option<(String, String)>,
-    table: Option<Table>,
+    table: Option<TableBlock>,
     /// Where the last cell of the table ended.
     cell: usize,
     /// A blank line is due before the next block.
@@ -113,7 +113,7 @@ struct Layout<'a> {
     seen: usize,
 }
 
-impl Layout<'_> {
+impl BlockRenderer<'_> {
     fn event(&mut self, event: Event<'_>) {
         match event {
             Event::Start(tag) => self.start(tag),
@@ -130,7 +130,7 @@ impl Layout<'_> {
             Event::Rule => {
                 self.begin_block();
                 let line = rule(self.place.look, self.room());
-                self.put(vec![line]);
+                self.push_lines(vec![line]);
             }
             Event::TaskListMarker(done) => self.text(if done { "[x] " } else { "[ ] " }),
             // Not switched on: shown as they are.
@@ -168,7 +168,7 @@ impl Layout<'_> {
                     HeadingLevel::H2 => Style::BOLD,
                     _ => Style::BOLD | Style::ITALIC,
                 });
-                if self.place.look == Look::Plain {
+                if self.place.look == MarkdownStyle::Plain {
                     self.text(&("#".repeat(level as usize) + " "));
                 }
             }
@@ -199,9 +199,9 @@ impl Layout<'_> {
             Tag::Item => self.start_item(),
             Tag::Table(alignments) => {
                 self.begin_block();
-                self.table = Some(Table {
+                self.table = Some(TableBlock {
                     alignments,
-                    ..Table::default()
+                    ..TableBlock::default()
                 });
             }
             Tag::TableRow => {
@@ -252,7 +252,7 @@ impl Layout<'_> {
             TagEnd::Table => {
                 if let Some(table) = self.table.take() {
                     let lines = table.lay_out(self.room(), self.place.look);
-                    self.put(lines);
+                    self.push_lines(lines);
                 }
             }
             TagEnd::TableHead | TagEnd::TableRow => {}
@@ -271,32 +271,32 @@ impl Layout<'_> {
     fn inline_code(&mut self, text: &str) {
         self.styles.push(CODE);
         match self.place.look {
-            Look::Styled => self.text(text),
-            Look::Plain => self.text(&format!("`{text}`")),
+            MarkdownStyle::Styled => self.text(text),
+            MarkdownStyle::Plain => self.text(&format!("`{text}`")),
         }
         self.styles.pop();
     }
 
     fn open_style(&mut self, style: Style, mark: &str) {
         self.styles.push(style);
-        if self.place.look == Look::Plain {
+        if self.place.look == MarkdownStyle::Plain {
             self.text(mark);
         }
     }
 
     fn close_style(&mut self, mark: &str) {
-        if self.place.look == Look::Plain {
+        if self.place.look == MarkdownStyle::Plain {
             self.text(mark);
         }
         self.styles.pop();
     }
 
     fn open_target(&mut self, url: &str, title: &str) {
-        let url = harmless::line(url);
+        let url = sanitize::line(url);
         let target = if title.is_empty() {
             url
         } else {
-            format!("{url} \"{}\"", harmless::line(title))
+            format!("{url} \"{}\"", sanitize::line(title))
         };
         self.targets.push((self.flow.mark(), target));
     }
@@ -378,7 +378,7 @@ impl Layout<'_> {
     fn end_flow(&mut self) {
         let flow = std::mem::take(&mut self.flow);
         if !flow.is_empty() {
-            self.put(flow.wrap(self.room()));
+            self.push_lines(flow.wrap(self.room()));
         }
     }
 
@@ -393,7 +393,7 @@ impl Layout<'_> {
         (self.blank, self.after_code) = (true, true);
     }
 
-    fn put(&mut self, lines: Vec<Line>) {
+    fn push_lines(&mut self, lines: Vec<Line>) {
         self.after_code = false;
         for line in lines {
             let mut whole = self.prefix();
@@ -524,19 +524,19 @@ impl Container {
 }
 
 /// What stands above code.
-pub(super) fn code_open(info: &str, look: Look) -> Option<Line> {
+pub(super) fn code_open(info: &str, look: MarkdownStyle) -> Option<Line> {
     match look {
-        Look::Styled => code_label(info),
-        Look::Plain => Some(Line::new(
-            format!("```{}", harmless::line(info)),
+        MarkdownStyle::Styled => code_label(info),
+        MarkdownStyle::Plain => Some(Line::new(
+            format!("```{}", sanitize::line(info)),
             Style::NONE,
         )),
     }
 }
 
 /// What stands below code.
-pub(super) fn code_close(look: Look) -> Option<Line> {
-    (look == Look::Plain).then(|| Line::new("```", Style::NONE))
+pub(super) fn code_close(look: MarkdownStyle) -> Option<Line> {
+    (look == MarkdownStyle::Plain).then(|| Line::new("```", Style::NONE))
 }
 
 fn is_break(html: &str) -> bool {

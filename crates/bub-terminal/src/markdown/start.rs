@@ -2,13 +2,13 @@
 
 /// What a line begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Start {
+pub(super) enum BlockStart {
     Blank,
     Heading,
     Rule,
     Fence(Fence),
     Quote,
-    Item(Item),
+    Item(ListItemStart),
     /// HTML that ends where this text is found, blank lines or not.
     Raw(&'static str),
     Indented,
@@ -25,7 +25,7 @@ pub(super) struct Fence {
 
 /// The opening of a list item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Item {
+pub(super) struct ListItemStart {
     /// The bullet, or what follows the number: another one is another list.
     pub(super) marker: char,
     pub(super) number: Option<u64>,
@@ -34,8 +34,8 @@ pub(super) struct Item {
     pub(super) empty: bool,
 }
 
-impl Start {
-    pub(super) fn of(line: &str) -> Self {
+impl BlockStart {
+    pub(super) fn parse(line: &str) -> Self {
         let (indent, text) = indent(line);
         if text.is_empty() {
             return Self::Blank;
@@ -46,13 +46,13 @@ impl Start {
         let plain = match text.chars().next() {
             Some('#') => is_heading(text).then_some(Self::Heading),
             Some('>') => Some(Self::Quote),
-            Some('`' | '~') => Fence::of(indent, text).map(Self::Fence),
+            Some('`' | '~') => Fence::parse(indent, text).map(Self::Fence),
             Some('<') => raw_end(text).map(Self::Raw),
             Some('-' | '*' | '_') if is_rule(text) => Some(Self::Rule),
             _ => None,
         };
         plain
-            .or_else(|| Item::of(indent, text).map(Self::Item))
+            .or_else(|| ListItemStart::parse(indent, text).map(Self::Item))
             .unwrap_or(Self::Text)
     }
 
@@ -72,7 +72,7 @@ impl Start {
 }
 
 impl Fence {
-    pub(super) fn of(indent: usize, text: &str) -> Option<Self> {
+    pub(super) fn parse(indent: usize, text: &str) -> Option<Self> {
         let mark = text
             .chars()
             .next()
@@ -93,8 +93,8 @@ impl Fence {
     }
 }
 
-impl Item {
-    fn of(indent: usize, text: &str) -> Option<Self> {
+impl ListItemStart {
+    fn parse(indent: usize, text: &str) -> Option<Self> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, after) = text.split_at(digits);
         let mut rest = after.chars();
@@ -180,7 +180,7 @@ fn is_rule(text: &str) -> bool {
 }
 
 fn raw_end(text: &str) -> Option<&'static str> {
-    const ENDS: [(&str, &str); 8] = [
+    const RAW_HTML_ENDS: [(&str, &str); 8] = [
         ("<!--", "-->"),
         ("<?", "?>"),
         ("<![cdata[", "]]>"),
@@ -195,7 +195,7 @@ fn raw_end(text: &str) -> Option<&'static str> {
         .take(10)
         .map(|character| character.to_ascii_lowercase())
         .collect();
-    let (_, end) = ENDS.iter().find(|(tag, _)| {
+    let (_, end) = RAW_HTML_ENDS.iter().find(|(tag, _)| {
         begin.strip_prefix(tag).is_some_and(|rest| {
             let next = rest.chars().next();
             !tag.ends_with(char::is_alphabetic)

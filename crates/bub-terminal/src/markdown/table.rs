@@ -2,21 +2,21 @@
 
 use pulldown_cmark::Alignment;
 
-use super::{Look, flow::Flow};
+use super::{MarkdownStyle, inline::InlineText};
 use crate::{Line, Style};
 
 /// A column narrower than this is no pleasure; a word that does not fit makes the table a list as well.
-const NARROWEST: usize = 6;
+const MIN_COLUMN_WIDTH: usize = 6;
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct TableBlock {
     pub(super) alignments: Vec<Alignment>,
-    pub(super) head: Vec<Flow>,
-    pub(super) rows: Vec<Vec<Flow>>,
+    pub(super) head: Vec<InlineText>,
+    pub(super) rows: Vec<Vec<InlineText>>,
 }
 
-impl Table {
-    pub(super) fn lay_out(self, width: usize, look: Look) -> Vec<Line> {
+impl TableBlock {
+    pub(super) fn lay_out(self, width: usize, look: MarkdownStyle) -> Vec<Line> {
         match self.widths(width) {
             Some(widths) => self.grid(&widths, look),
             None => self.stack(width, look),
@@ -40,7 +40,7 @@ impl Table {
         for (done, column) in order.into_iter().enumerate() {
             let (line, word) = wanted.get(column).copied()?;
             let given = line.min(left / (count - done));
-            if given < word || given < line.min(NARROWEST) {
+            if given < word || given < line.min(MIN_COLUMN_WIDTH) {
                 return None;
             }
             *widths.get_mut(column)? = given;
@@ -49,12 +49,12 @@ impl Table {
         Some(widths)
     }
 
-    fn grid(self, widths: &[usize], look: Look) -> Vec<Line> {
+    fn grid(self, widths: &[usize], look: MarkdownStyle) -> Vec<Line> {
         let (bar, cross, dash) = match look {
-            Look::Styled => (" │ ", "─┼─", "─"),
-            Look::Plain => (" | ", "-|-", "-"),
+            MarkdownStyle::Styled => (" │ ", "─┼─", "─"),
+            MarkdownStyle::Plain => (" | ", "-|-", "-"),
         };
-        let head: Vec<Flow> = self
+        let head: Vec<InlineText> = self
             .head
             .into_iter()
             .map(|cell| cell.styled(Style::BOLD))
@@ -68,10 +68,10 @@ impl Table {
         lines
     }
 
-    fn stack(self, width: usize, look: Look) -> Vec<Line> {
+    fn stack(self, width: usize, look: MarkdownStyle) -> Vec<Line> {
         let rule = match look {
-            Look::Styled => "─",
-            Look::Plain => "-",
+            MarkdownStyle::Styled => "─",
+            MarkdownStyle::Plain => "-",
         };
         if self.rows.is_empty() {
             return self
@@ -87,7 +87,7 @@ impl Table {
                 lines.push(Line::new(rule.repeat(width.min(3)), Style::DIM));
             }
             for (name, cell) in names.iter().zip(cells) {
-                let mut flow = Flow::default();
+                let mut flow = InlineText::default();
                 if !name.is_empty() {
                     flow.push(&format!("{name}: "), Style::BOLD);
                 }
@@ -99,8 +99,8 @@ impl Table {
     }
 }
 
-fn row(cells: &[Flow], widths: &[usize], alignments: &[Alignment], bar: &str) -> Vec<Line> {
-    let empty = Flow::default();
+fn row(cells: &[InlineText], widths: &[usize], alignments: &[Alignment], bar: &str) -> Vec<Line> {
+    let empty = InlineText::default();
     let wrapped: Vec<Vec<Line>> = widths
         .iter()
         .enumerate()

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::reply::{Finish, Part, Usage};
+use super::reply::{Finish, ReplyPart, ReplyUsage};
 
 mod blocks;
 mod chat;
@@ -42,7 +42,7 @@ impl Format {
     }
 
     /// The events of a streamed answer.
-    pub(super) fn frames(self, script: &Said) -> Vec<Frame> {
+    pub(super) fn frames(self, script: &ScriptedAnswer) -> Vec<StreamFrame> {
         match self {
             Self::Chat => chat::frames(script),
             Self::Responses => items::frames(script),
@@ -52,12 +52,12 @@ impl Format {
     }
 
     /// The body of an answer in one piece.
-    pub(super) fn whole(self, script: &Said) -> Value {
+    pub(super) fn full_response(self, script: &ScriptedAnswer) -> Value {
         match self {
-            Self::Chat => chat::whole(script),
-            Self::Responses => items::whole(script),
-            Self::Messages => blocks::whole(script),
-            Self::Generate => generate::whole(script),
+            Self::Chat => chat::full_response(script),
+            Self::Responses => items::full_response(script),
+            Self::Messages => blocks::full_response(script),
+            Self::Generate => generate::full_response(script),
         }
     }
 
@@ -78,12 +78,12 @@ impl Format {
 
 /// One event of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct StreamFrame {
     pub(super) event: Option<String>,
     pub(super) data: String,
 }
 
-impl Frame {
+impl StreamFrame {
     pub(super) fn data(value: &Value) -> Self {
         Self {
             event: None,
@@ -122,18 +122,20 @@ impl Frame {
 }
 
 /// A script in the order of its parts, with what it leaves out filled in.
-pub(super) struct Said {
+pub(super) struct ScriptedAnswer {
     /// Text, reasoning, calls, errors, garbage; no usage, no finish.
-    pub(super) parts: Vec<Part>,
-    pub(super) usage: Usage,
+    pub(super) parts: Vec<ReplyPart>,
+    pub(super) usage: ReplyUsage,
     pub(super) finish: Finish,
     pub(super) model: String,
 }
 
-impl Said {
-    pub(super) fn new(parts: &[Part], model: String) -> Self {
-        let mut usage = Usage::default();
-        let calls = parts.iter().any(|part| matches!(part, Part::Call { .. }));
+impl ScriptedAnswer {
+    pub(super) fn new(parts: &[ReplyPart], model: String) -> Self {
+        let mut usage = ReplyUsage::default();
+        let calls = parts
+            .iter()
+            .any(|part| matches!(part, ReplyPart::Call { .. }));
         let mut finish = if calls {
             Finish::ToolCalls
         } else {
@@ -142,8 +144,8 @@ impl Said {
         let mut kept = Vec::new();
         for part in parts {
             match part {
-                Part::Usage(given) => usage = *given,
-                Part::Finish(given) => finish = *given,
+                ReplyPart::Usage(given) => usage = *given,
+                ReplyPart::Finish(given) => finish = *given,
                 other => kept.push(other.clone()),
             }
         }
@@ -157,14 +159,16 @@ impl Said {
 
     /// An error event ends a stream: nothing is reported after it.
     pub(super) fn breaks_off(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Error(_)))
+        self.parts
+            .iter()
+            .any(|part| matches!(part, ReplyPart::Error(_)))
     }
 
     pub(super) fn text(&self) -> String {
         self.parts
             .iter()
             .filter_map(|part| {
-                if let Part::Text(deltas) = part {
+                if let ReplyPart::Text(deltas) = part {
                     Some(deltas.concat())
                 } else {
                     None
@@ -177,7 +181,7 @@ impl Said {
         self.parts
             .iter()
             .filter_map(|part| {
-                if let Part::Reasoning(deltas) = part {
+                if let ReplyPart::Reasoning(deltas) = part {
                     Some(deltas.concat())
                 } else {
                     None

@@ -8,7 +8,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use super::log::Request;
 
 /// Requests of a test are small; this only stops a client that has gone mad.
-const REQUEST_LIMIT: usize = 64 * 1024 * 1024;
+const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
 
 /// Reads requests from one connection.
 pub(crate) struct Reader {
@@ -52,7 +52,7 @@ impl Reader {
     }
 
     async fn fill(&mut self, socket: &mut ReadHalf<'_>) -> io::Result<bool> {
-        if self.buffer.len() > REQUEST_LIMIT {
+        if self.buffer.len() > MAX_REQUEST_BYTES {
             return Err(io::Error::other("the request is too large"));
         }
         Ok(socket.read_buf(&mut self.buffer).await? > 0)

@@ -58,12 +58,12 @@ impl Request {
 
 /// The log; waiters are woken by a counter of changes.
 pub(super) struct Log {
-    state: Mutex<State>,
+    state: Mutex<RequestLogState>,
     changes: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct State {
+struct RequestLogState {
     requests: Vec<Request>,
     is_forgetful: bool,
     /// For each connection whether it is still open.
@@ -109,7 +109,7 @@ impl Log {
         state.requests = Vec::new();
     }
 
-    pub(super) fn gone(&self, connection: usize) {
+    pub(super) fn record_disconnect(&self, connection: usize) {
         if let Some(open) = self.state().open.get_mut(connection) {
             *open = false;
         }
@@ -127,7 +127,7 @@ impl Log {
     }
 
     /// Waits until `look` finds something.
-    async fn wait_for<T>(&self, look: impl Fn(&State) -> Option<T>) -> T {
+    async fn wait_for<T>(&self, look: impl Fn(&RequestLogState) -> Option<T>) -> T {
         let mut changes = self.changes.subscribe();
         loop {
             let found = look(&self.state());
@@ -143,7 +143,7 @@ impl Log {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RequestLogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

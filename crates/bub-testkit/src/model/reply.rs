@@ -13,14 +13,14 @@ use super::pace::Pace;
 pub struct Reply {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
-    pub(super) body: Body,
-    pub(super) delivery: Delivery,
+    pub(super) body: ReplyBody,
+    pub(super) delivery: ReplyTransport,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Body {
+pub(super) enum ReplyBody {
     /// Said in the format of the request.
-    Said(Vec<Part>),
+    Said(Vec<ReplyPart>),
     /// An error in the shape of the format, with this message.
     Refusal(String),
     /// Exactly these bytes.
@@ -32,7 +32,7 @@ pub(super) enum Body {
 
 /// One thing that the model says.
 #[derive(Clone, Debug)]
-pub(super) enum Part {
+pub(super) enum ReplyPart {
     /// Each element is one delta.
     Text(Vec<String>),
     Reasoning(Vec<String>),
@@ -41,7 +41,7 @@ pub(super) enum Part {
         name: String,
         arguments: Vec<String>,
     },
-    Usage(Usage),
+    Usage(ReplyUsage),
     Finish(Finish),
     /// An error event in the middle of the stream.
     Error(Value),
@@ -51,18 +51,18 @@ pub(super) enum Part {
 
 /// How the answer travels.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Delivery {
+pub(super) struct ReplyTransport {
     pub(super) crlf: bool,
     pub(super) comments: bool,
     pub(super) pace: Option<Pace>,
     /// After how many events, and how, the connection breaks.
-    pub(super) cut: Option<(usize, Cut)>,
+    pub(super) cut: Option<(usize, ReplyCut)>,
     /// Bytes written at a time.
     pub(super) split: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum ReplyCut {
     /// The TCP connection is closed although the HTTP body is not finished.
     Fin,
     /// The TCP connection is reset.
@@ -75,7 +75,7 @@ pub(super) enum Cut {
 
 /// Tokens used, as the formats count them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
+pub struct ReplyUsage {
     /// Tokens of the prompt, cached ones included.
     pub input: u64,
     /// Tokens of the answer, reasoning included.
@@ -86,7 +86,7 @@ pub struct Usage {
     pub reasoning: u64,
 }
 
-impl Default for Usage {
+impl Default for ReplyUsage {
     fn default() -> Self {
         Self {
             input: 10,
@@ -116,8 +116,8 @@ impl Reply {
         Self {
             status: 200,
             headers: Vec::new(),
-            body: Body::Said(Vec::new()),
-            delivery: Delivery::default(),
+            body: ReplyBody::Said(Vec::new()),
+            delivery: ReplyTransport::default(),
         }
     }
 
@@ -128,12 +128,14 @@ impl Reply {
 
     /// A complete answer in several deltas.
     pub fn deltas<I: Into<String>>(deltas: impl IntoIterator<Item = I>) -> Self {
-        Self::new().part(Part::Text(deltas.into_iter().map(Into::into).collect()))
+        Self::new().part(ReplyPart::Text(
+            deltas.into_iter().map(Into::into).collect(),
+        ))
     }
 
     /// An error of the provider, with a message in the shape of the format.
     pub fn status(status: u16) -> Self {
-        let body = Body::Refusal(format!("scripted error {status}"));
+        let body = ReplyBody::Refusal(format!("scripted error {status}"));
         Self {
             status,
             body,
@@ -143,7 +145,7 @@ impl Reply {
 
     /// A 200 with a body of exactly these bytes, called an event stream.
     pub fn raw(bytes: impl Into<Vec<u8>>) -> Self {
-        let body = Body::Raw {
+        let body = ReplyBody::Raw {
             content_type: "text/event-stream".to_owned(),
             bytes: bytes.into(),
         };
@@ -185,13 +187,13 @@ impl Reply {
     /// Says more text, in one delta.
     #[must_use]
     pub fn say(self, text: impl Into<String>) -> Self {
-        self.part(Part::Text(vec![text.into()]))
+        self.part(ReplyPart::Text(vec![text.into()]))
     }
 
     /// Thinks, in one delta.
     #[must_use]
     pub fn reasoning(self, text: impl Into<String>) -> Self {
-        self.part(Part::Reasoning(vec![text.into()]))
+        self.part(ReplyPart::Reasoning(vec![text.into()]))
     }
 
     /// Calls a tool, its arguments in one delta. Several calls in one answer are parallel.
@@ -209,7 +211,7 @@ impl Reply {
         arguments: impl IntoIterator<Item = &'a str>,
     ) -> Self {
         let arguments = arguments.into_iter().map(str::to_owned).collect();
-        self.part(Part::Call {
+        self.part(ReplyPart::Call {
             id: id.to_owned(),
             name: name.to_owned(),
             arguments,
@@ -218,26 +220,26 @@ impl Reply {
 
     /// Reports these tokens instead of the default.
     #[must_use]
-    pub fn usage(self, usage: Usage) -> Self {
-        self.part(Part::Usage(usage))
+    pub fn usage(self, usage: ReplyUsage) -> Self {
+        self.part(ReplyPart::Usage(usage))
     }
 
     /// Stops for this reason instead of the one that follows from what was said.
     #[must_use]
     pub fn finish(self, finish: Finish) -> Self {
-        self.part(Part::Finish(finish))
+        self.part(ReplyPart::Finish(finish))
     }
 
     /// Breaks off with an error event inside the stream; `error` is the provider's error object.
     #[must_use]
     pub fn error_event(self, error: Value) -> Self {
-        self.part(Part::Error(error))
+        self.part(ReplyPart::Error(error))
     }
 
     /// Sends one event with this data, which need not be JSON.
     #[must_use]
     pub fn garbage(self, data: &str) -> Self {
-        self.part(Part::Garbage(data.to_owned()))
+        self.part(ReplyPart::Garbage(data.to_owned()))
     }
 
     /// Adds a header.
@@ -250,14 +252,14 @@ impl Reply {
     /// The message of an error answer.
     #[must_use]
     pub fn message(mut self, message: &str) -> Self {
-        self.body = Body::Refusal(message.to_owned());
+        self.body = ReplyBody::Refusal(message.to_owned());
         self
     }
 
     /// The body of an error answer: exactly this JSON.
     #[must_use]
     pub fn with_json(mut self, body: &Value) -> Self {
-        self.body = Body::Raw {
+        self.body = ReplyBody::Raw {
             content_type: "application/json".to_owned(),
             bytes: body.to_string().into_bytes(),
         };
@@ -274,7 +276,7 @@ impl Reply {
     /// Another content type for a raw body.
     #[must_use]
     pub fn content_type(mut self, value: &str) -> Self {
-        if let Body::Raw { content_type, .. } = &mut self.body {
+        if let ReplyBody::Raw { content_type, .. } = &mut self.body {
             value.clone_into(content_type);
         }
         self
@@ -311,42 +313,42 @@ impl Reply {
     /// Closes the TCP connection after this many events, in the middle of the body.
     #[must_use]
     pub fn cut_after(self, events: usize) -> Self {
-        self.cut(events, Cut::Fin)
+        self.cut(events, ReplyCut::Fin)
     }
 
     /// Resets the TCP connection after this many events.
     #[must_use]
     pub fn reset_after(self, events: usize) -> Self {
-        self.cut(events, Cut::Reset)
+        self.cut(events, ReplyCut::Reset)
     }
 
     /// Ends the body properly after this many events, before the model has finished.
     #[must_use]
     pub fn end_after(self, events: usize) -> Self {
-        self.cut(events, Cut::End)
+        self.cut(events, ReplyCut::End)
     }
 
     /// Sends everything, but neither ends the body nor closes the connection.
     #[must_use]
     pub fn then_hold(self) -> Self {
-        self.cut(usize::MAX, Cut::Hold)
+        self.cut(usize::MAX, ReplyCut::Hold)
     }
 
     /// Falls silent after this many events, without closing anything.
     #[must_use]
     pub fn hang_after(self, events: usize) -> Self {
-        self.cut(events, Cut::Hold)
+        self.cut(events, ReplyCut::Hold)
     }
 
-    fn cut(mut self, events: usize, cut: Cut) -> Self {
+    fn cut(mut self, events: usize, cut: ReplyCut) -> Self {
         self.delivery.cut = Some((events, cut));
         self
     }
 
-    fn part(mut self, part: Part) -> Self {
+    fn part(mut self, part: ReplyPart) -> Self {
         match &mut self.body {
-            Body::Said(parts) => parts.push(part),
-            body => *body = Body::Said(vec![part]),
+            ReplyBody::Said(parts) => parts.push(part),
+            body => *body = ReplyBody::Said(vec![part]),
         }
         self
     }

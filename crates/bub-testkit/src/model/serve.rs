@@ -7,20 +7,20 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
-use super::Shared;
-use super::format::{Format, Frame, Said};
+use super::ServerState;
+use super::format::{Format, ScriptedAnswer, StreamFrame};
 use super::http::{Reader, write_chunk, write_end, write_head};
 use super::log::Request;
-use super::reply::{Body, Cut, Delivery, Reply};
+use super::reply::{Reply, ReplyBody, ReplyCut, ReplyTransport};
 
 /// Serves one connection to its end.
-pub(super) async fn connection(socket: TcpStream, shared: Arc<Shared>) {
+pub(super) async fn connection(socket: TcpStream, shared: Arc<ServerState>) {
     let number = shared.log.opened();
     let _ = talk(socket, &shared, number).await;
-    shared.log.gone(number);
+    shared.log.record_disconnect(number);
 }
 
-async fn talk(mut socket: TcpStream, shared: &Shared, number: usize) -> io::Result<()> {
+async fn talk(mut socket: TcpStream, shared: &ServerState, number: usize) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut reader = Reader::new(number);
     let reset = {
@@ -33,10 +33,10 @@ async fn talk(mut socket: TcpStream, shared: &Shared, number: usize) -> io::Resu
             let reply = shared.next_reply(&request);
             let cut = tokio::select! {
                 cut = answer(&mut output, &request, &reply) => cut?,
-                () = left(&input) => return Ok(()),
+                () = wait_disconnect(&input) => return Ok(()),
             };
             if let Some(cut) = cut {
-                break cut == Cut::Reset;
+                break cut == ReplyCut::Reset;
             }
         }
     };
@@ -47,7 +47,7 @@ async fn talk(mut socket: TcpStream, shared: &Shared, number: usize) -> io::Resu
 }
 
 /// Returns when the client has closed the connection. One that sends ahead is still there.
-async fn left(input: &ReadHalf<'_>) {
+async fn wait_disconnect(input: &ReadHalf<'_>) {
     let mut byte = [0];
     if matches!(input.as_ref().peek(&mut byte).await, Ok(1..)) {
         std::future::pending::<()>().await;
@@ -59,10 +59,10 @@ async fn answer(
     output: &mut WriteHalf<'_>,
     request: &Request,
     reply: &Reply,
-) -> io::Result<Option<Cut>> {
+) -> io::Result<Option<ReplyCut>> {
     let (content_type, pieces) = pieces(request, reply);
     write_head(output, reply.status, &content_type, &reply.headers).await?;
-    let Delivery {
+    let ReplyTransport {
         pace, cut, split, ..
     } = &reply.delivery;
     for (index, piece) in pieces.iter().enumerate() {
@@ -82,11 +82,11 @@ async fn answer(
     }
 }
 
-async fn finish(output: &mut WriteHalf<'_>, how: Cut) -> io::Result<Option<Cut>> {
+async fn finish(output: &mut WriteHalf<'_>, how: ReplyCut) -> io::Result<Option<ReplyCut>> {
     match how {
-        Cut::End => write_end(output).await.map(|()| None),
-        Cut::Hold => std::future::pending().await,
-        Cut::Fin | Cut::Reset => Ok(Some(how)),
+        ReplyCut::End => write_end(output).await.map(|()| None),
+        ReplyCut::Hold => std::future::pending().await,
+        ReplyCut::Fin | ReplyCut::Reset => Ok(Some(how)),
     }
 }
 
@@ -95,11 +95,11 @@ fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
     let format = request.format().unwrap_or(Format::Chat);
     let json = "application/json".to_owned();
     match &reply.body {
-        Body::Raw {
+        ReplyBody::Raw {
             content_type,
             bytes,
         } => (content_type.clone(), vec![bytes.clone()]),
-        Body::Refusal(message) => (
+        ReplyBody::Refusal(message) => (
             json,
             vec![
                 format
@@ -108,16 +108,19 @@ fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
                     .into_bytes(),
             ],
         ),
-        Body::Said(parts) => {
+        ReplyBody::Said(parts) => {
             let model = request
                 .json()
                 .get("model")
                 .and_then(Value::as_str)
                 .unwrap_or("scripted")
                 .to_owned();
-            let said = Said::new(parts, model);
+            let said = ScriptedAnswer::new(parts, model);
             if !request.wants_stream() {
-                return (json, vec![format.whole(&said).to_string().into_bytes()]);
+                return (
+                    json,
+                    vec![format.full_response(&said).to_string().into_bytes()],
+                );
             }
             let frames = format.frames(&said);
             (
@@ -131,7 +134,7 @@ fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
     }
 }
 
-fn encode(frame: &Frame, delivery: &Delivery) -> Vec<u8> {
+fn encode(frame: &StreamFrame, delivery: &ReplyTransport) -> Vec<u8> {
     let newline = if delivery.crlf { "\r\n" } else { "\n" };
     let comment = if delivery.comments {
         format!(": keep-alive{newline}{newline}")

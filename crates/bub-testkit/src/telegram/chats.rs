@@ -17,7 +17,7 @@ use super::{BOT_ID, USERNAME, markup};
 /// One call as it arrived.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Call {
+pub struct ApiCall {
     /// The method.
     pub method: String,
     /// Its parameters; a file that was uploaded is `{"filename", "size"}`.
@@ -28,7 +28,7 @@ pub struct Call {
     pub at: Instant,
 }
 
-impl Call {
+impl ApiCall {
     /// A parameter that is text.
     pub fn text(&self, name: &str) -> &str {
         self.params[name].as_str().unwrap_or_default()
@@ -46,14 +46,14 @@ pub(super) fn number(value: &Value) -> Option<i64> {
 }
 
 /// What a call comes to: the result, or status and description.
-pub(super) type Outcome = Result<Value, (u16, String)>;
+pub(super) type ApiResult = Result<Value, (u16, String)>;
 
 #[derive(Default)]
 pub(super) struct Chats {
     pub(super) updates: VecDeque<(i64, Value)>,
     last_update: i64,
     last_message: i64,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<ApiCall>,
     messages: BTreeMap<(i64, i64), Value>,
     pub(super) files: HashMap<String, (String, Vec<u8>)>,
     pub(super) blocked: HashSet<i64>,
@@ -131,7 +131,7 @@ impl Chats {
     }
 
     /// Carries a call out.
-    pub(super) fn act(&mut self, method: &str, params: &Value) -> Outcome {
+    pub(super) fn act(&mut self, method: &str, params: &Value) -> ApiResult {
         match method {
             "getMe" => Ok(
                 json!({"id": BOT_ID, "is_bot": true, "first_name": "Helpful", "username": USERNAME}),
@@ -167,7 +167,7 @@ impl Chats {
         Ok(chat)
     }
 
-    fn send(&mut self, params: &Value, text_name: &str) -> Outcome {
+    fn send(&mut self, params: &Value, text_name: &str) -> ApiResult {
         let chat = self.check_chat(params)?;
         let most = if text_name == "text" { 4096 } else { 1024 };
         let text = markup::plain(params, text_name, most)
@@ -188,7 +188,7 @@ impl Chats {
         Ok(message)
     }
 
-    fn edit(&mut self, params: &Value) -> Outcome {
+    fn edit(&mut self, params: &Value) -> ApiResult {
         let bad = |text: &str| (400, format!("Bad Request: {text}"));
         let chat = self.check_chat(params)?;
         let text = markup::plain(params, "text", 4096).map_err(|text| bad(&text))?;
@@ -207,7 +207,7 @@ impl Chats {
         Ok(message.clone())
     }
 
-    fn file(&self, params: &Value) -> Outcome {
+    fn file(&self, params: &Value) -> ApiResult {
         let id = params["file_id"].as_str().unwrap_or_default();
         match self.files.get(id) {
             None => Err((

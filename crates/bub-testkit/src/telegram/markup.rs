@@ -27,7 +27,7 @@ const TAGS: [&str; 17] = [
 pub(super) fn plain(params: &Value, name: &str, most: usize) -> Result<String, String> {
     let text = params[name].as_str().unwrap_or_default();
     let text = match params["parse_mode"].as_str() {
-        Some("HTML") => parse(text).map_err(|why| format!("can't parse entities: {why}"))?,
+        Some("HTML") => parse(text).map_err(|reason| format!("can't parse entities: {reason}"))?,
         Some(other) => return Err(format!("unsupported parse_mode {other}")),
         None => text.to_owned(),
     };

@@ -21,28 +21,28 @@ use tokio::{
 };
 
 use super::{
-    Fault, Shared, TOKEN,
-    chats::{Call, Outcome, number},
+    BotServerState, Fault, TOKEN,
+    chats::{ApiCall, ApiResult, number},
     params,
 };
 use crate::model::{http::Reader, log::Request};
 
 /// Serves one connection to its end.
-pub(super) async fn connection(socket: TcpStream, shared: Arc<Shared>) {
+pub(super) async fn connection(socket: TcpStream, shared: Arc<BotServerState>) {
     shared.connections.fetch_add(1, Ordering::Relaxed);
     drop(talk(socket, &shared).await);
     shared.connections.fetch_sub(1, Ordering::Relaxed);
     shared.changed();
 }
 
-async fn talk(mut socket: TcpStream, shared: &Shared) -> io::Result<()> {
+async fn talk(mut socket: TcpStream, shared: &BotServerState) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut reader = Reader::new(0);
     let (mut input, mut output) = socket.split();
     while let Some(request) = reader.next(&mut input).await? {
         let goes_on = tokio::select! {
             answered = answer(&mut output, &request, shared) => answered?,
-            () = left(&input) => return Ok(()),
+            () = wait_disconnect(&input) => return Ok(()),
         };
         if !goes_on {
             return Ok(());
@@ -52,7 +52,7 @@ async fn talk(mut socket: TcpStream, shared: &Shared) -> io::Result<()> {
 }
 
 /// Returns when the client has closed the connection.
-async fn left(input: &ReadHalf<'_>) {
+async fn wait_disconnect(input: &ReadHalf<'_>) {
     let mut byte = [0];
     if matches!(input.as_ref().peek(&mut byte).await, Ok(1..)) {
         std::future::pending::<()>().await;
@@ -63,7 +63,7 @@ async fn left(input: &ReadHalf<'_>) {
 async fn answer(
     output: &mut WriteHalf<'_>,
     request: &Request,
-    shared: &Shared,
+    shared: &BotServerState,
 ) -> io::Result<bool> {
     shared.requests.fetch_add(1, Ordering::Relaxed);
     // To a proxy one names the server as well.
@@ -91,8 +91,8 @@ async fn answer(
     }
     let params = match params::read(request) {
         Ok(params) => params,
-        Err(why) => {
-            shared.chats().violations.push(format!("{method}: {why}"));
+        Err(cause) => {
+            shared.chats().violations.push(format!("{method}: {cause}"));
             return write(
                 output,
                 400,
@@ -107,7 +107,7 @@ async fn answer(
     }
     let fault = shared.next_fault(method, &params);
     let note = |is_done| {
-        let call = Call {
+        let call = ApiCall {
             method: method.to_owned(),
             params: params.clone(),
             is_done,
@@ -166,7 +166,7 @@ async fn answer(
 }
 
 /// Holds a poll until there is something, its time is over, or a newer one comes.
-async fn poll(params: &Value, shared: &Shared) -> Outcome {
+async fn poll(params: &Value, shared: &BotServerState) -> ApiResult {
     let offset = number(&params["offset"]).unwrap_or_default();
     let timeout = u64::try_from(number(&params["timeout"]).unwrap_or_default()).unwrap_or_default();
     let mut changes = shared.changes.subscribe();
@@ -211,7 +211,11 @@ async fn poll(params: &Value, shared: &Shared) -> Outcome {
     }
 }
 
-async fn send_file(output: &mut WriteHalf<'_>, path: &str, shared: &Shared) -> io::Result<bool> {
+async fn send_file(
+    output: &mut WriteHalf<'_>,
+    path: &str,
+    shared: &BotServerState,
+) -> io::Result<bool> {
     let path = &decoded(path);
     let fault = shared.next_fault("file", &json!({"path": path}));
     let found = shared
@@ -220,7 +224,7 @@ async fn send_file(output: &mut WriteHalf<'_>, path: &str, shared: &Shared) -> i
         .values()
         .find(|(known, _)| known == path)
         .map(|(_, bytes)| bytes.clone());
-    let call = Call {
+    let call = ApiCall {
         method: "file".to_owned(),
         params: json!({"path": path}),
         is_done: true,
@@ -257,7 +261,7 @@ fn decoded(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-async fn reply(output: &mut WriteHalf<'_>, outcome: Outcome) -> io::Result<bool> {
+async fn reply(output: &mut WriteHalf<'_>, outcome: ApiResult) -> io::Result<bool> {
     match outcome {
         Ok(result) => write(output, 200, &json!({"ok": true, "result": result})).await,
         Err((code, text)) => write(output, code, &refusal(code, &text)).await,

@@ -7,9 +7,9 @@
 
 use serde_json::{Map, Value};
 
-pub(super) struct Spec(Value);
+pub(super) struct BotApiSpec(Value);
 
-impl Spec {
+impl BotApiSpec {
     /// Reads `telegram/bot-api-spec.json` below `BUB_FIXTURES`.
     #[expect(
         clippy::disallowed_methods,

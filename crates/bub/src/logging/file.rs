@@ -13,7 +13,7 @@ use std::{
 use rustix::fs::{Access, access};
 
 /// How many full files are kept beside the one that is written.
-const KEPT: u32 = 3;
+const MAX_ROTATED_FILES: u32 = 3;
 
 /// A file that is put aside when it is full: `bub.log`, `bub.log.1`, …
 pub(super) struct LogFile {
@@ -65,7 +65,7 @@ impl LogFile {
             let current = fs::metadata(&self.path);
             if current.is_ok_and(|current| (current.dev(), current.ino()) == (own.dev(), own.ino()))
             {
-                for number in (0..KEPT).rev() {
+                for number in (0..MAX_ROTATED_FILES).rev() {
                     // Those in between may not exist yet.
                     let _ = fs::rename(
                         numbered(&self.path, number),

@@ -3,14 +3,14 @@
 use tracing::{Level, level_filters::LevelFilter};
 
 /// A level for everything, and others for the targets that begin with a name.
-pub(super) struct Filter {
+pub(super) struct LogFilter {
     all: LevelFilter,
     targets: Vec<(String, LevelFilter)>,
 }
 
-impl Filter {
+impl LogFilter {
     /// 0 is warnings, 1 what happens, 2 everything that may help.
-    pub(super) fn at(verbosity: u64) -> Self {
+    pub(super) fn for_verbosity(verbosity: u64) -> Self {
         let all = match verbosity {
             0 => LevelFilter::WARN,
             1 => LevelFilter::INFO,
@@ -25,7 +25,7 @@ impl Filter {
 
     /// Reads words of the form that the setting asks for.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut filter = Self::at(0);
+        let mut filter = Self::for_verbosity(0);
         for part in text
             .split(',')
             .map(str::trim)
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_longest_target_decides() {
-        let filter = Filter::parse("error, bub_model=debug,bub_model::client=off").unwrap();
+        let filter = LogFilter::parse("error, bub_model=debug,bub_model::client=off").unwrap();
         assert!(
             filter.allows("bub_agent", Level::ERROR) && !filter.allows("bub_agent", Level::WARN)
         );
@@ -83,6 +83,6 @@ mod tests {
 
     #[test]
     fn a_level_that_is_none_makes_no_filter() {
-        assert!(Filter::parse("bub=loud").is_none());
+        assert!(LogFilter::parse("bub=loud").is_none());
     }
 }

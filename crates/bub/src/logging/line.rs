@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bub_terminal::harmless;
+use bub_terminal::sanitize;
 use serde_json::{Map, Value};
 use tracing::{
     Event, Level,
@@ -10,15 +10,15 @@ use tracing::{
 };
 
 /// What was logged.
-pub(super) struct Line {
+pub(super) struct LogLine {
     level: Level,
     target: &'static str,
     message: String,
     fields: Map<String, Value>,
 }
 
-impl Line {
-    pub(super) fn of(event: &Event<'_>) -> Self {
+impl LogLine {
+    pub(super) fn from_event(event: &Event<'_>) -> Self {
         let metadata = event.metadata();
         let mut line = Self {
             level: *metadata.level(),
@@ -38,11 +38,11 @@ impl Line {
             _ => ("\x1b[2m", "\x1b[0m"),
         };
         let level = format!("{:>5}", self.level.as_str());
-        let mut text = harmless::line(&self.message);
+        let mut text = sanitize::line(&self.message);
         for (name, value) in &self.fields {
             let value = value
                 .as_str()
-                .map_or_else(|| value.to_string(), harmless::line);
+                .map_or_else(|| value.to_string(), sanitize::line);
             text.push_str(&[" ", name, "=", &value].concat());
         }
         format!("{on}{level}{off} {text}\n")
@@ -66,18 +66,18 @@ impl Line {
         format!("{}\n", Value::Object(object))
     }
 
-    fn put(&mut self, field: &Field, value: impl Into<Value>) {
+    fn set_field(&mut self, field: &Field, value: impl Into<Value>) {
         self.fields.insert(field.name().to_owned(), value.into());
     }
 }
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
         if field.name() == "message" {
             self.message = text;
         } else {
-            self.put(field, text);
+            self.set_field(field, text);
         }
     }
 
@@ -85,23 +85,23 @@ impl Visit for Line {
         if field.name() == "message" {
             value.clone_into(&mut self.message);
         } else {
-            self.put(field, value);
+            self.set_field(field, value);
         }
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.put(field, value);
+        self.set_field(field, value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.put(field, value);
+        self.set_field(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.put(field, value);
+        self.set_field(field, value);
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.put(field, value);
+        self.set_field(field, value);
     }
 }

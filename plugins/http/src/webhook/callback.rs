@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 use super::{exchange::ExchangeReply, options::WebhookOptions};
 
 /// The header with the signature of the body: `sha256=` and the HMAC in hexadecimal, its key being the token.
-const SIGNATURE: &str = "x-bub-signature";
+const SIGNATURE_HEADER: &str = "x-bub-signature";
 
 /// Posts replies.
 pub(super) struct Callbacks {
@@ -66,13 +66,13 @@ impl Callbacks {
         let mut request = client.post(url.clone()).timeout(self.timeout);
         if let Some(key) = &self.key {
             let tag = hmac::sign(key, body.as_bytes());
-            request = request.header(SIGNATURE, format!("sha256={}", hex(tag.as_ref())));
+            request = request.header(SIGNATURE_HEADER, format!("sha256={}", hex(tag.as_ref())));
         }
         let request = request
             .header(header::CONTENT_TYPE, "application/json")
             .header("idempotency-key", reply.reply_id.as_str())
             .body(body);
-        judge(&url, request.send().await)
+        classify_response(&url, request.send().await)
     }
 
     async fn client(&self, url: &Url) -> Result<&Client> {
@@ -93,7 +93,7 @@ impl Callbacks {
             .redirect(redirect::Policy::none())
             .referer(false)
             .no_proxy()
-            .dns_resolver(Guard(Arc::clone(&self.hosts)));
+            .dns_resolver(CallbackResolver(Arc::clone(&self.hosts)));
         if !is_secure {
             builder = builder.tls_certs_only([]);
         }
@@ -122,7 +122,7 @@ pub(super) fn check(url: &str, hosts: &[String]) -> Result<String, String> {
         Err(_) => host.trim_end_matches('.').rsplit('.').next() == Some("localhost"),
     };
     if is_private && !is_allowed(hosts, host) {
-        return Err(Refused(host.to_owned()).to_string());
+        return Err(PrivateHostError(host.to_owned()).to_string());
     }
     Ok(url.into())
 }
@@ -139,13 +139,13 @@ fn is_allowed(hosts: &[String], host: &str) -> bool {
 }
 
 /// What an attempt came to.
-fn judge(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
+fn classify_response(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
     let host = url.host_str().unwrap_or_default();
     let response = match sent {
         Ok(response) => response,
         Err(error) => {
             let cause = innermost(&error);
-            let is_refused = cause.downcast_ref::<Refused>().is_some();
+            let is_refused = cause.downcast_ref::<PrivateHostError>().is_some();
             let kind = if is_refused {
                 ErrorKind::Config
             } else {
@@ -207,16 +207,16 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Looks up names, and lets through to the public internet and to what is allowed beside it. The connection goes to
 /// what was checked, so a name that answers differently the next time gains nothing.
-struct Guard(Arc<[String]>);
+struct CallbackResolver(Arc<[String]>);
 
-impl Resolve for Guard {
+impl Resolve for CallbackResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let hosts = Arc::clone(&self.0);
         Box::pin(async move {
             let name = name.as_str();
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name, 0)).await?.collect();
             if !is_allowed(&hosts, name) && !found.iter().all(|address| is_public(address.ip())) {
-                return Err(Refused(name.to_owned()).into());
+                return Err(PrivateHostError(name.to_owned()).into());
             }
             let addresses: Addrs = Box::new(found.into_iter());
             Ok(addresses)
@@ -226,9 +226,9 @@ impl Resolve for Guard {
 
 /// The host is in a private network.
 #[derive(Debug)]
-struct Refused(String);
+struct PrivateHostError(String);
 
-impl fmt::Display for Refused {
+impl fmt::Display for PrivateHostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = &self.0;
         write!(
@@ -238,4 +238,4 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for PrivateHostError {}

@@ -15,45 +15,48 @@ use tokio::sync::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answer::{Answer, describe},
-    exchange::{Exchange, Exchanges, Progress, Waiting},
+    exchange::{Exchange, ExchangeStatus, ExchangeStore, WaiterGuard},
+    response::{HttpResponse, describe},
 };
 
 /// A reader of one answer.
-pub(super) struct Events {
+pub(super) struct EventStream {
     pub(super) exchange: Arc<Exchange>,
-    pub(super) exchanges: Arc<Exchanges>,
+    pub(super) exchanges: Arc<ExchangeStore>,
     pub(super) deltas: broadcast::Receiver<String>,
     pub(super) keep_alive: Duration,
     pub(super) hurry: CancellationToken,
     /// How many replies were looked at.
     pub(super) seen: usize,
     /// Held while there is a reader.
-    pub(super) held: (Waiting, OwnedSemaphorePermit),
+    pub(super) held: (WaiterGuard, OwnedSemaphorePermit),
 }
 
-enum Stage {
+enum StreamStage {
     Accepted,
     Growing,
     Ended,
 }
 
-impl Events {
-    pub(super) fn answer(self) -> Answer {
-        let frames = stream::unfold((self, Stage::Accepted), |(mut events, stage)| async move {
-            let (text, stage) = match stage {
-                Stage::Accepted => {
-                    let accepted = describe(events.exchange.id(), &Progress::Pending);
-                    (event("accepted", &accepted), Stage::Growing)
-                }
-                Stage::Growing => events.next().await,
-                Stage::Ended => return None,
-            };
-            Some((
-                Ok::<_, Infallible>(Frame::data(Bytes::from(text))),
-                (events, stage),
-            ))
-        });
+impl EventStream {
+    pub(super) fn answer(self) -> HttpResponse {
+        let frames = stream::unfold(
+            (self, StreamStage::Accepted),
+            |(mut events, stage)| async move {
+                let (text, stage) = match stage {
+                    StreamStage::Accepted => {
+                        let accepted = describe(events.exchange.id(), &ExchangeStatus::Pending);
+                        (event("accepted", &accepted), StreamStage::Growing)
+                    }
+                    StreamStage::Growing => events.next().await,
+                    StreamStage::Ended => return None,
+                };
+                Some((
+                    Ok::<_, Infallible>(Frame::data(Bytes::from(text))),
+                    (events, stage),
+                ))
+            },
+        );
         let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
         let headers = answer.headers_mut();
         headers.insert(
@@ -64,37 +67,37 @@ impl Events {
         answer
     }
 
-    async fn next(&mut self) -> (String, Stage) {
+    async fn next(&mut self) -> (String, StreamStage) {
         let mut is_growing = true;
         let mut outbounds = self.exchange.outbounds();
         loop {
             tokio::select! {
                 biased;
                 delta = self.deltas.recv(), if is_growing => match delta {
-                    Ok(delta) => return (event("text", &json!({"delta": delta})), Stage::Growing),
+                    Ok(delta) => return (event("text", &json!({"delta": delta})), StreamStage::Growing),
                     // The final event has the whole text, so a slow reader loses nothing for good.
-                    Err(RecvError::Lagged(count)) => return (format!(": {count} pieces left out\n\n"), Stage::Growing),
+                    Err(RecvError::Lagged(count)) => return (format!(": {count} pieces left out\n\n"), StreamStage::Growing),
                     Err(RecvError::Closed) => is_growing = false,
                 },
-                progress = self.exchanges.answered(&self.exchange) => {
+                progress = self.exchanges.wait_answered(&self.exchange) => {
                     self.held.0.write(&progress);
-                    return (self.last(&progress), Stage::Ended);
+                    return (self.last(&progress), StreamStage::Ended);
                 }
                 Ok(all) = outbounds.wait_for(|all| all.len() > self.seen) => {
                     let question = all.get(self.seen).filter(|outbound| outbound.is_question()).cloned();
                     drop(all);
                     self.seen += 1;
                     if let Some(question) = question {
-                        return (event("approval", question.value()), Stage::Growing);
+                        return (event("approval", question.value()), StreamStage::Growing);
                     }
                 }
-                () = self.hurry.cancelled() => return (self.last(&Progress::Pending), Stage::Ended),
-                () = tokio::time::sleep(self.keep_alive) => return (": keep-alive\n\n".to_owned(), Stage::Growing),
+                () = self.hurry.cancelled() => return (self.last(&ExchangeStatus::Pending), StreamStage::Ended),
+                () = tokio::time::sleep(self.keep_alive) => return (": keep-alive\n\n".to_owned(), StreamStage::Growing),
             }
         }
     }
 
-    fn last(&self, progress: &Progress) -> String {
+    fn last(&self, progress: &ExchangeStatus) -> String {
         let data = describe(self.exchange.id(), progress);
         let name = if data.get("error").is_some() {
             "error"

@@ -21,19 +21,19 @@ use tokio::{
 use super::options::WebhookOptions;
 
 /// How many pieces of a growing answer a slow reader may be behind.
-const DELTAS: usize = 256;
+const DELTA_CAPACITY: usize = 256;
 /// How long a reply waits for those who wait for it to take it.
-const TAKE_DEADLINE: Duration = Duration::from_secs(5);
+const TAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a reply waits for somebody who comes for it: whoever asks for it again is about to.
-const CLAIM_DEADLINE: Duration = Duration::from_secs(1);
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long after its last reply a turn may take to end.
-const SETTLE_DEADLINE: Duration = Duration::from_millis(250);
+const TURN_END_TIMEOUT: Duration = Duration::from_millis(250);
 /// How many messages may have joined each other.
-const MOST_JOINS: usize = 8;
+const MAX_JOIN_DEPTH: usize = 8;
 
 /// All exchanges that are remembered.
-pub(super) struct Exchanges {
-    known: Mutex<Known>,
+pub(super) struct ExchangeStore {
+    known: Mutex<ExchangeTable>,
     redactor: Redactor,
     most: usize,
     most_bytes: usize,
@@ -41,7 +41,7 @@ pub(super) struct Exchanges {
 }
 
 #[derive(Default)]
-struct Known {
+struct ExchangeTable {
     by_id: HashMap<MessageId, Arc<Exchange>>,
     /// Those whose request waits for the message to be accepted.
     unnamed: Vec<Arc<Exchange>>,
@@ -117,7 +117,7 @@ impl ExchangeReply {
 
 /// How far an exchange has come.
 #[derive(Clone, Debug)]
-pub(super) enum Progress {
+pub(super) enum ExchangeStatus {
     Pending,
     Answered(Vec<ExchangeReply>),
     /// It was answered before this process began, or so long ago that the reply is forgotten.
@@ -125,7 +125,7 @@ pub(super) enum Progress {
     Dropped(String),
 }
 
-impl Exchanges {
+impl ExchangeStore {
     pub(super) fn new(options: &WebhookOptions) -> Self {
         Self {
             known: Mutex::default(),
@@ -137,24 +137,24 @@ impl Exchanges {
     }
 
     /// Begins the exchange of a message that has no id yet.
-    pub(super) fn begin(self: &Arc<Self>, posted: Posted) -> BegunExchange {
+    pub(super) fn begin(self: &Arc<Self>, posted: ExchangeRequest) -> PendingExchange {
         let exchange = Arc::new(Exchange::new(self.redactor.clone()));
         exchange.set_posted(posted);
-        self.known().unnamed.push(Arc::clone(&exchange));
-        BegunExchange {
+        self.table().unnamed.push(Arc::clone(&exchange));
+        PendingExchange {
             exchanges: Arc::clone(self),
             exchange,
         }
     }
 
     pub(super) fn find(&self, id: &str) -> Option<Arc<Exchange>> {
-        self.known().by_id.get(id).cloned()
+        self.table().by_id.get(id).cloned()
     }
 
     /// The exchange that a turn answers. The turn may be faster than the request that posted its message: then the
     /// exchange is known only by its receipt.
     pub(super) fn find_turn(&self, turn: &Turn) -> Option<Arc<Exchange>> {
-        let known = self.known();
+        let known = self.table();
         let receipt = turn.inbound().receipt.as_ref();
         let is_own = |exchange: &&Arc<Exchange>| match (exchange.receipt.get(), receipt) {
             (Some(own), Some(receipt)) => Arc::ptr_eq(own, receipt),
@@ -168,7 +168,7 @@ impl Exchanges {
 
     /// The exchange of that id.
     pub(super) fn open(&self, id: &MessageId) -> Arc<Exchange> {
-        let mut known = self.known();
+        let mut known = self.table();
         if let Some(exchange) = known.by_id.get(id) {
             return Arc::clone(exchange);
         }
@@ -179,7 +179,7 @@ impl Exchanges {
     /// Names an exchange that was begun. What is known under that name already, a duplicate or a reply that was faster
     /// than its request, is kept and returned.
     pub(super) fn name(&self, exchange: &Arc<Exchange>, id: &MessageId) -> Arc<Exchange> {
-        let mut known = self.known();
+        let mut known = self.table();
         match known.by_id.get(id).cloned() {
             Some(faster) => {
                 faster.adopt(exchange);
@@ -202,7 +202,7 @@ impl Exchanges {
             is_new
         });
         if is_new {
-            let mut known = self.known();
+            let mut known = self.table();
             known.bytes += reply.content().len();
             self.forget(&mut known);
         }
@@ -210,27 +210,27 @@ impl Exchanges {
 
     /// Forgets what is too old or too much.
     pub(super) fn sweep(&self) {
-        self.forget(&mut self.known());
+        self.forget(&mut self.table());
     }
 
     /// How far an exchange has come, and the same of the one it joined.
-    pub(super) fn progress(&self, exchange: &Arc<Exchange>) -> Progress {
-        self.answered(exchange)
+    pub(super) fn progress(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
+        self.wait_answered(exchange)
             .now_or_never()
-            .unwrap_or(Progress::Pending)
+            .unwrap_or(ExchangeStatus::Pending)
     }
 
     /// Waits for the end of an exchange. One whose first request is not known ends with its first reply.
-    pub(super) async fn answered(&self, exchange: &Arc<Exchange>) -> Progress {
+    pub(super) async fn wait_answered(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
         let mut exchange = Arc::clone(exchange);
-        for _ in 0..MOST_JOINS {
+        for _ in 0..MAX_JOIN_DEPTH {
             let mut outbounds = exchange.outbounds.subscribe();
             let outcome = match exchange.receipt.get() {
                 Some(receipt) if !receipt.is_duplicate() => receipt.outcome().await,
                 Some(receipt) => tokio::select! {
                     biased;
                     _ = outbounds.wait_for(|all| all.len() >= receipt.unclaimed_replies().max(1)) => one_reply(),
-                    _ = receipt.outcome() => return Progress::Delivered,
+                    _ = receipt.outcome() => return ExchangeStatus::Delivered,
                 },
                 None => one_reply(),
             };
@@ -238,11 +238,13 @@ impl Exchanges {
                 MessageOutcome::Done { replies, .. } => {
                     let expected = usize::try_from(replies).unwrap_or(usize::MAX);
                     let found = outbounds.wait_for(|all| all.len() >= expected).await;
-                    return found.map_or(Progress::Pending, |all| Progress::Answered(all.clone()));
+                    return found.map_or(ExchangeStatus::Pending, |all| {
+                        ExchangeStatus::Answered(all.clone())
+                    });
                 }
                 MessageOutcome::Joined { message_id } => exchange = self.open(&message_id),
                 MessageOutcome::Dropped { reason } => {
-                    return Progress::Dropped(reason.to_string());
+                    return ExchangeStatus::Dropped(reason.to_string());
                 }
                 // It is answered after the next start.
                 _ => break,
@@ -251,7 +253,12 @@ impl Exchanges {
         std::future::pending().await
     }
 
-    fn insert(&self, known: &mut Known, id: &MessageId, exchange: Arc<Exchange>) -> Arc<Exchange> {
+    fn insert(
+        &self,
+        known: &mut ExchangeTable,
+        id: &MessageId,
+        exchange: Arc<Exchange>,
+    ) -> Arc<Exchange> {
         // An exchange is named once, here.
         let _ = exchange.id.set(id.clone());
         known.by_id.insert(id.clone(), Arc::clone(&exchange));
@@ -262,7 +269,7 @@ impl Exchanges {
         exchange
     }
 
-    fn forget(&self, known: &mut Known) {
+    fn forget(&self, known: &mut ExchangeTable) {
         // Those that somebody waits for are passed over, each once.
         for _ in 0..known.order.len() {
             let Some((since, _)) = known.order.front() else {
@@ -283,15 +290,15 @@ impl Exchanges {
             known.bytes = known.bytes.saturating_sub(oldest.bytes());
             if known.by_id.is_empty() {
                 // Gives the memory back.
-                *known = Known {
+                *known = ExchangeTable {
                     unnamed: std::mem::take(&mut known.unnamed),
-                    ..Known::default()
+                    ..ExchangeTable::default()
                 };
             }
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn table(&self) -> MutexGuard<'_, ExchangeTable> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -326,7 +333,7 @@ impl Exchange {
         self.callback.get().cloned()
     }
 
-    fn set_posted(&self, posted: Posted) {
+    fn set_posted(&self, posted: ExchangeRequest) {
         // An exchange is posted once, before it is named.
         let _ = self.receipt.set(posted.receipt);
         let _ = self.fingerprint.set(posted.fingerprint);
@@ -336,7 +343,7 @@ impl Exchange {
     }
 
     /// Whether it is about another message than the one of this fingerprint.
-    pub(super) fn differs(&self, fingerprint: u64) -> bool {
+    pub(super) fn has_other_content(&self, fingerprint: u64) -> bool {
         self.fingerprint
             .get()
             .is_some_and(|own| *own != fingerprint)
@@ -357,22 +364,22 @@ impl Exchange {
     }
 
     /// Says that somebody waits, until the guard is dropped.
-    pub(super) fn wait(self: &Arc<Self>) -> Waiting {
+    pub(super) fn wait(self: &Arc<Self>) -> WaiterGuard {
         self.waiting.send_modify(|count| *count += 1);
-        Waiting(Arc::clone(self))
+        WaiterGuard(Arc::clone(self))
     }
 
     /// Waits until those who wait have taken the replies, when these are all.
-    pub(super) async fn taken(&self) {
+    pub(super) async fn wait_taken(&self) {
         let mut waiting = self.waiting.subscribe();
         if *waiting.borrow() == 0 || self.has_more_to_come().await {
             return;
         }
-        let _ = tokio::time::timeout(TAKE_DEADLINE, waiting.wait_for(|count| *count == 0)).await;
+        let _ = tokio::time::timeout(TAKE_TIMEOUT, waiting.wait_for(|count| *count == 0)).await;
     }
 
     /// Waits until a reply is written to the connection of somebody who waits; `false` when nobody does.
-    pub(super) async fn claimed(&self, reply: &ExchangeReply) -> bool {
+    pub(super) async fn wait_claimed(&self, reply: &ExchangeReply) -> bool {
         let is_it = |known: &ExchangeReply| known.reply_id == reply.reply_id;
         let place = self
             .outbounds
@@ -387,7 +394,7 @@ impl Exchange {
                 biased;
                 Ok(_) = written.wait_for(|count| *count >= place) => return true,
                 Ok(()) = waiting.changed() => {}
-                () = tokio::time::sleep(CLAIM_DEADLINE), if !is_awaited => return false,
+                () = tokio::time::sleep(CLAIM_TIMEOUT), if !is_awaited => return false,
             }
         }
     }
@@ -398,7 +405,7 @@ impl Exchange {
         let Some(receipt) = receipt.filter(|receipt| !receipt.is_duplicate()) else {
             return false;
         };
-        let expected = match tokio::time::timeout(SETTLE_DEADLINE, receipt.outcome()).await {
+        let expected = match tokio::time::timeout(TURN_END_TIMEOUT, receipt.outcome()).await {
             Ok(MessageOutcome::Done { replies, .. }) => {
                 usize::try_from(replies).unwrap_or(usize::MAX)
             }
@@ -409,7 +416,7 @@ impl Exchange {
     }
 
     /// Passes on a piece of the growing answer, when somebody listens.
-    pub(super) fn grow(&self, delta: &str) {
+    pub(super) fn send_delta(&self, delta: &str) {
         if let Some(deltas) = self.deltas.get() {
             let _ = deltas.send(self.redactor.redact(delta).into_owned());
         }
@@ -418,12 +425,12 @@ impl Exchange {
     /// Listens to the growing answer.
     pub(super) fn listen(&self) -> broadcast::Receiver<String> {
         self.deltas
-            .get_or_init(|| broadcast::Sender::new(DELTAS))
+            .get_or_init(|| broadcast::Sender::new(DELTA_CAPACITY))
             .subscribe()
     }
 
     /// The same, when it is wanted.
-    pub(super) fn listen_if(&self, is_wanted: bool) -> Option<broadcast::Receiver<String>> {
+    pub(super) fn subscribe_if(&self, is_wanted: bool) -> Option<broadcast::Receiver<String>> {
         is_wanted.then(|| self.listen())
     }
 
@@ -437,21 +444,21 @@ impl Exchange {
 }
 
 /// What a request posted.
-pub(super) struct Posted {
+pub(super) struct ExchangeRequest {
     pub(super) receipt: Arc<InboundReceipt>,
     pub(super) fingerprint: u64,
     pub(super) callback_url: Option<String>,
 }
 
 /// An exchange whose request waits for its message to be accepted.
-pub(super) struct BegunExchange {
-    exchanges: Arc<Exchanges>,
+pub(super) struct PendingExchange {
+    exchanges: Arc<ExchangeStore>,
     pub(super) exchange: Arc<Exchange>,
 }
 
-impl Drop for BegunExchange {
+impl Drop for PendingExchange {
     fn drop(&mut self) {
-        let mut known = self.exchanges.known();
+        let mut known = self.exchanges.table();
         known
             .unnamed
             .retain(|exchange| !Arc::ptr_eq(exchange, &self.exchange));
@@ -466,12 +473,12 @@ fn one_reply() -> MessageOutcome {
 }
 
 /// Somebody waits for a reply.
-pub(super) struct Waiting(Arc<Exchange>);
+pub(super) struct WaiterGuard(Arc<Exchange>);
 
-impl Waiting {
+impl WaiterGuard {
     /// The answer about an exchange goes to its connection.
-    pub(super) fn write(&self, progress: &Progress) {
-        if let Progress::Answered(outbounds) = progress {
+    pub(super) fn write(&self, progress: &ExchangeStatus) {
+        if let ExchangeStatus::Answered(outbounds) = progress {
             self.0
                 .written
                 .send_modify(|count| *count = outbounds.len().max(*count));
@@ -479,7 +486,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaiterGuard {
     fn drop(&mut self) {
         self.0
             .waiting

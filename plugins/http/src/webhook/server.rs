@@ -22,27 +22,27 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answer::{Answer, Refusal, about, plain},
-    events::Events,
-    exchange::{Exchange, Exchanges, Posted, Progress},
+    events::EventStream,
+    exchange::{Exchange, ExchangeRequest, ExchangeStatus, ExchangeStore},
     options::WebhookOptions,
-    submission::{Reply, Submission},
+    request::{ReplyMode, Submission},
+    response::{HttpError, HttpResponse, plain, status_response},
 };
 
-const MESSAGES: &str = "/v1/messages";
-const HEALTH: &str = "/healthz";
+const MESSAGES_PATH: &str = "/v1/messages";
+const HEALTH_PATH: &str = "/healthz";
 /// The head of a request may be this long; more is answered with 431.
-const HEAD_LIMIT: usize = 32 * 1024;
+const MAX_HEAD_BYTES: usize = 32 * 1024;
 /// How often what is too old is forgotten when nothing happens.
-const SWEEP: Duration = Duration::from_mins(1);
+const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 /// How long to wait when no connection can be accepted, for example because there are too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// When to come again, when there is too much to do.
-const COME_AGAIN: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How many clients at one time are told that they are too many.
-const DOORSTEP: usize = 64;
+const MAX_REJECTED_CONNECTIONS: usize = 64;
 /// Written to a connection that is one too many, without reading from it.
-const FULL: &[u8] =
+const TOO_MANY_CONNECTIONS_RESPONSE: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
 connection: close\r\ncontent-length: 85\r\n\r\n\
 {\"error\": {\"code\": \"too_many_connections\", \"message\": \"too many connections; retry\"}}";
@@ -51,19 +51,19 @@ connection: close\r\ncontent-length: 85\r\n\r\n\
 pub(super) struct Server {
     options: Arc<WebhookOptions>,
     handler: MessageHandler,
-    exchanges: Arc<Exchanges>,
+    exchanges: Arc<ExchangeStore>,
     hurry: CancellationToken,
-    gate: Gate,
+    verifier: TokenVerifier,
     waiting: Arc<Semaphore>,
 }
 
 /// Compares tokens in a time that says nothing about them: what is compared are their tags under a random key.
-struct Gate {
+struct TokenVerifier {
     key: hmac::Key,
     tag: hmac::Tag,
 }
 
-impl Gate {
+impl TokenVerifier {
     fn new(token: &Secret) -> Result<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| Error::unknown("this computer has no random numbers"))?;
@@ -71,7 +71,7 @@ impl Gate {
         Ok(Self { key, tag })
     }
 
-    fn admits(&self, headers: &HeaderMap) -> bool {
+    fn is_authorized(&self, headers: &HeaderMap) -> bool {
         let given = headers
             .get(header::AUTHORIZATION)
             .map(HeaderValue::as_bytes)
@@ -90,16 +90,19 @@ impl Server {
         options: Arc<WebhookOptions>,
         token: &Secret,
         handler: MessageHandler,
-        exchanges: Arc<Exchanges>,
+        exchanges: Arc<ExchangeStore>,
         hurry: CancellationToken,
     ) -> Result<Self> {
-        let (gate, waiting) = (Gate::new(token)?, Arc::new(Semaphore::new(options.waiting)));
+        let (verifier, waiting) = (
+            TokenVerifier::new(token)?,
+            Arc::new(Semaphore::new(options.waiting)),
+        );
         Ok(Self {
             options,
             handler,
             exchanges,
             hurry,
-            gate,
+            verifier,
             waiting,
         })
     }
@@ -108,10 +111,10 @@ impl Server {
     pub(super) async fn run(self, listener: TcpListener, stop: CancellationToken) {
         let server = Arc::new(self);
         let room = Arc::new(Semaphore::new(server.options.connections));
-        let doorstep = Arc::new(Semaphore::new(DOORSTEP));
+        let doorstep = Arc::new(Semaphore::new(MAX_REJECTED_CONNECTIONS));
         let closing = CancellationToken::new();
         let mut connections = JoinSet::new();
-        let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP, SWEEP);
+        let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP_INTERVAL, SWEEP_INTERVAL);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -126,10 +129,10 @@ impl Server {
                             drop(place);
                         });
                     }
-                    (Ok((stream, _)), Err(_)) => refuse(stream, &doorstep),
+                    (Ok((stream, _)), Err(_)) => reject_connection(stream, &doorstep),
                     (Err(error), _) => {
                         tracing::warn!("webhook.accept_failed error={error}");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     }
                 },
             }
@@ -152,8 +155,8 @@ impl Server {
             .timer(TokioTimer::new())
             .header_read_timeout(self.options.read_timeout);
         builder
-            .max_header_size(HEAD_LIMIT)
-            .max_buf_size(HEAD_LIMIT * 2);
+            .max_header_size(MAX_HEAD_BYTES)
+            .max_buf_size(MAX_HEAD_BYTES * 2);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
@@ -168,10 +171,10 @@ impl Server {
         }
     }
 
-    async fn request(self: Arc<Self>, request: Request<Incoming>) -> Answer {
+    async fn request(self: Arc<Self>, request: Request<Incoming>) -> HttpResponse {
         let (parts, mut body) = request.into_parts();
         let answer = self.route(&parts, &mut body).await;
-        let mut answer = answer.unwrap_or_else(Refusal::answer);
+        let mut answer = answer.unwrap_or_else(HttpError::answer);
         if !body.is_end_stream() {
             // A client that still sends would not read the answer: what it sends is taken, for a while, and forgotten.
             answer
@@ -185,17 +188,17 @@ impl Server {
         answer
     }
 
-    async fn route(&self, parts: &Parts, body: &mut Incoming) -> Result<Answer, Refusal> {
+    async fn route(&self, parts: &Parts, body: &mut Incoming) -> Result<HttpResponse, HttpError> {
         let path = parts.uri.path();
         let id = path
-            .strip_prefix(MESSAGES)
+            .strip_prefix(MESSAGES_PATH)
             .and_then(|rest| rest.strip_prefix('/'))
             .filter(|id| !id.is_empty());
         let allowed = match (path, id) {
-            (MESSAGES, _) => Method::POST,
-            (HEALTH, _) | (_, Some(_)) => Method::GET,
+            (MESSAGES_PATH, _) => Method::POST,
+            (HEALTH_PATH, _) | (_, Some(_)) => Method::GET,
             _ => {
-                return Err(Refusal::new(
+                return Err(HttpError::new(
                     StatusCode::NOT_FOUND,
                     "not_found",
                     "there is nothing at this path",
@@ -203,49 +206,51 @@ impl Server {
             }
         };
         // Load balancers like to ask for the head only.
-        if parts.method != allowed && (path, &parts.method) != (HEALTH, &Method::HEAD) {
+        if parts.method != allowed && (path, &parts.method) != (HEALTH_PATH, &Method::HEAD) {
             let text = format!("use {allowed} here");
             let value =
                 HeaderValue::from_str(allowed.as_str()).unwrap_or(HeaderValue::from_static("GET"));
             return Err(
-                Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", text)
+                HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", text)
                     .header(header::ALLOW, value),
             );
         }
-        if path == HEALTH {
+        if path == HEALTH_PATH {
             return Ok(plain(StatusCode::OK, &json!({"status": "ok"})));
         }
-        if !self.gate.admits(&parts.headers) {
+        if !self.verifier.is_authorized(&parts.headers) {
             let text = "the header `Authorization: Bearer` is missing, or its token is wrong";
-            return Err(Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", text)
-                .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
+            return Err(
+                HttpError::new(StatusCode::UNAUTHORIZED, "unauthorized", text)
+                    .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            );
         }
         match id {
-            Some(id) => self.look(id),
+            Some(id) => self.get_status(id),
             None => self.post(parts, body).await,
         }
     }
 
     /// `GET /v1/messages/{id}`
-    fn look(&self, id: &str) -> Result<Answer, Refusal> {
+    fn get_status(&self, id: &str) -> Result<HttpResponse, HttpError> {
         let text = "this message is unknown, or forgotten by now";
         let exchange = self.exchanges.find(id);
-        let exchange =
-            exchange.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "unknown_message", text))?;
-        let mut answer = about(id, &self.exchanges.progress(&exchange), None);
+        let exchange = exchange
+            .ok_or_else(|| HttpError::new(StatusCode::NOT_FOUND, "unknown_message", text))?;
+        let mut answer = status_response(id, &self.exchanges.progress(&exchange), None);
         // It is the question about the message that is answered, not the message.
         *answer.status_mut() = StatusCode::OK;
         Ok(answer)
     }
 
     /// `POST /v1/messages`
-    async fn post(&self, parts: &Parts, body: &mut Incoming) -> Result<Answer, Refusal> {
+    async fn post(&self, parts: &Parts, body: &mut Incoming) -> Result<HttpResponse, HttpError> {
         let bytes = self.read(body).await?;
         let submission = Submission::read(&bytes, &parts.headers, &self.options)?;
         drop(bytes);
         let permit = match submission.reply {
-            Reply::Sync | Reply::Stream => Some(self.may_wait()?),
-            Reply::Callback | Reply::None => None,
+            ReplyMode::Sync | ReplyMode::Stream => Some(self.acquire_wait_permit()?),
+            ReplyMode::Callback | ReplyMode::None => None,
         };
         let Submission {
             reply,
@@ -254,13 +259,13 @@ impl Server {
             receipt,
             inbound,
         } = submission;
-        let begun = self.exchanges.begin(Posted {
+        let begun = self.exchanges.begin(ExchangeRequest {
             receipt: Arc::clone(&receipt),
             fingerprint,
             callback_url,
         });
         let waiting = permit.as_ref().map(|_| begun.exchange.wait());
-        let deltas = begun.exchange.listen_if(reply == Reply::Stream);
+        let deltas = begun.exchange.subscribe_if(reply == ReplyMode::Stream);
         // In a task: a client that goes away must not leave a message half accepted.
         let accepted = tokio::spawn((self.handler)(inbound)).await;
         let accepted = accepted.unwrap_or_else(|error| Err(Error::unknown(error.to_string())));
@@ -271,9 +276,9 @@ impl Server {
             );
         };
         let exchange = self.exchanges.name(&begun.exchange, id);
-        if exchange.differs(fingerprint) {
+        if exchange.has_other_content(fingerprint) {
             let text = "another message was posted with this idempotency key";
-            return Err(Refusal::new(
+            return Err(HttpError::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "idempotency_key_reused",
                 text,
@@ -287,7 +292,7 @@ impl Server {
             }
         });
         let (Some(waiting), Some(permit)) = (waiting, permit) else {
-            return Ok(about(id, &Progress::Pending, None));
+            return Ok(status_response(id, &ExchangeStatus::Pending, None));
         };
         if let Some(own) = deltas {
             let deltas = if receipt.is_duplicate() {
@@ -298,7 +303,7 @@ impl Server {
             let (exchanges, hurry) = (Arc::clone(&self.exchanges), self.hurry.clone());
             let keep_alive = self.options.keep_alive;
             let held = (waiting, permit);
-            return Ok(Events {
+            return Ok(EventStream {
                 exchange,
                 exchanges,
                 deltas,
@@ -310,33 +315,33 @@ impl Server {
             .answer());
         }
         let progress = self.wait(&exchange).await;
-        Ok(about(id, &progress, Some(waiting)))
+        Ok(status_response(id, &progress, Some(waiting)))
     }
 
-    async fn wait(&self, exchange: &Arc<Exchange>) -> Progress {
+    async fn wait(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
         tokio::select! {
             biased;
-            progress = self.exchanges.answered(exchange) => progress,
-            () = self.hurry.cancelled() => Progress::Pending,
-            () = tokio::time::sleep(self.options.reply_timeout) => Progress::Pending,
+            progress = self.exchanges.wait_answered(exchange) => progress,
+            () = self.hurry.cancelled() => ExchangeStatus::Pending,
+            () = tokio::time::sleep(self.options.reply_timeout) => ExchangeStatus::Pending,
         }
     }
 
-    fn may_wait(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn acquire_wait_permit(&self) -> Result<OwnedSemaphorePermit, HttpError> {
         Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| {
             let text = "too many requests wait for a reply; retry, or use `reply` callback or none";
-            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", text)
-                .retry_after(COME_AGAIN)
+            HttpError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", text)
+                .retry_after(RETRY_AFTER)
         })
     }
 
-    async fn read(&self, body: &mut Incoming) -> Result<Bytes, Refusal> {
+    async fn read(&self, body: &mut Incoming) -> Result<Bytes, HttpError> {
         let limit = self.options.body_limit;
         let too_large = || {
             let text = format!(
                 "the body has more than {limit} bytes; the setting `webhook.body_limit` is the limit"
             );
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", text)
+            HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", text)
         };
         if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
             return Err(too_large());
@@ -349,7 +354,7 @@ impl Server {
         {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(Refusal::new(
+            Ok(Err(_)) => Err(HttpError::new(
                 StatusCode::BAD_REQUEST,
                 "incomplete",
                 "the body is incomplete",
@@ -359,13 +364,17 @@ impl Server {
                     "the body did not come within {} s",
                     self.options.read_timeout.as_secs_f64()
                 );
-                Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "too_slow", text))
+                Err(HttpError::new(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "too_slow",
+                    text,
+                ))
             }
         }
     }
 
     /// The message is not on disk: the client is told to keep it.
-    fn not_accepted(&self, error: &Error) -> Refusal {
+    fn not_accepted(&self, error: &Error) -> HttpError {
         let message = self.options.redactor.redact(error.message()).into_owned();
         let (status, code) = match error.kind() {
             ErrorKind::InvalidInput => (StatusCode::BAD_REQUEST, "refused"),
@@ -377,9 +386,9 @@ impl Server {
         if status != StatusCode::BAD_REQUEST {
             tracing::warn!("webhook.not_accepted error={error}");
         }
-        let refusal = Refusal::new(status, code, message);
+        let refusal = HttpError::new(status, code, message);
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            refusal.retry_after(error.retry_after().unwrap_or(COME_AGAIN))
+            refusal.retry_after(error.retry_after().unwrap_or(RETRY_AFTER))
         } else {
             refusal
         }
@@ -387,19 +396,19 @@ impl Server {
 }
 
 /// Tells one client too many to come again.
-fn refuse(mut stream: TcpStream, doorstep: &Arc<Semaphore>) {
+fn reject_connection(mut stream: TcpStream, doorstep: &Arc<Semaphore>) {
     // Whoever cannot even be told is not told.
     let Ok(place) = Arc::clone(doorstep).try_acquire_owned() else {
         return;
     };
     tokio::spawn(async move {
         let told = async {
-            stream.write_all(FULL).await?;
+            stream.write_all(TOO_MANY_CONNECTIONS_RESPONSE).await?;
             stream.shutdown().await?;
             // To close with something unread would take the answer back.
             tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
         };
-        let _ = timeout(COME_AGAIN, told).await;
+        let _ = timeout(RETRY_AFTER, told).await;
         drop(place);
     });
 }

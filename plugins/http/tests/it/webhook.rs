@@ -7,23 +7,23 @@ use bub::kernel::{DropReason, MessageOutcome};
 use bub_http::webhook::WebhookOptions;
 use serde_json::json;
 
-use crate::webhook_support::{House, TOKEN, id, outbound, settle};
+use crate::webhook_support::{TOKEN, WebhookFixture, id, outbound, settle};
 
 #[tokio::test]
 async fn a_message_comes_in_with_its_fields_and_the_role_of_the_token() {
-    let house = House::with(|options| options.role = Role::Guest).await;
+    let fixture = WebhookFixture::with(|options| options.role = Role::Guest).await;
     let media =
         json!([{"type": "image", "mime_type": "image/png", "url": "data:image/png;base64,AA=="}]);
     let context =
         json!({"ticket": 7, "_runtime_thread_id": "x", "channel": "cli", "sender_id": "mallory"});
     let body = json!({"content": "hello", "chat_id": "room", "sender_id": "ann", "sender_name": "Ann", "context": context,
         "media": media, "reply": "none"});
-    let answer = house.post(&body).await;
+    let answer = fixture.post(&body).await;
     assert_eq!(
         (answer.status, answer.json()),
         (202, json!({"id": "m0", "status": "accepted"}))
     );
-    let message = house.inbound().await;
+    let message = fixture.inbound().await;
     assert_eq!(message.message.content(), "hello");
     assert_eq!(message.message.session_id().unwrap(), "webhook:room");
     assert_eq!(message.message.channel().unwrap(), "webhook");
@@ -46,7 +46,7 @@ async fn a_message_comes_in_with_its_fields_and_the_role_of_the_token() {
 #[tokio::test]
 async fn only_the_owner_speaks_in_sessions_of_other_channels() {
     let body = json!({"content": "x", "session_id": "cli:local", "reply": "none"});
-    let member = House::open().await;
+    let member = WebhookFixture::open().await;
     assert_eq!(
         member.post(&body).await.problem(),
         (403, "session_forbidden".to_owned())
@@ -62,7 +62,7 @@ async fn only_the_owner_speaks_in_sessions_of_other_channels() {
         member.inbound().await.message.session_id().unwrap(),
         "webhook:own"
     );
-    let owner = House::with(|options| options.role = Role::Owner).await;
+    let owner = WebhookFixture::with(|options| options.role = Role::Owner).await;
     assert_eq!(owner.post(&body).await.status, 202);
     assert_eq!(
         owner.inbound().await.message.session_id().unwrap(),
@@ -72,11 +72,11 @@ async fn only_the_owner_speaks_in_sessions_of_other_channels() {
 
 #[tokio::test]
 async fn sync_answers_with_all_replies_of_the_turn() {
-    let house = House::open().await;
-    let mut client = house.begin_post(json!({"content": "hello"})).await;
-    let message = house.inbound().await;
+    let fixture = WebhookFixture::open().await;
+    let mut client = fixture.begin_post(json!({"content": "hello"})).await;
+    let message = fixture.inbound().await;
     // One reply comes while the turn runs, one after its end.
-    house.send(&message, "wait").await.unwrap();
+    fixture.send(&message, "wait").await.unwrap();
     settle(
         &message,
         MessageOutcome::Done {
@@ -84,7 +84,7 @@ async fn sync_answers_with_all_replies_of_the_turn() {
             report: None,
         },
     );
-    house.send(&message, "done").await.unwrap();
+    fixture.send(&message, "done").await.unwrap();
     let answer = client.finish().await;
     let body = answer.json();
     assert_eq!(
@@ -96,20 +96,22 @@ async fn sync_answers_with_all_replies_of_the_turn() {
         json!({"content": "done", "kind": "normal", "chat_id": "default"})
     );
     // A reply that is delivered again, because nobody noted that it was, is still one.
-    house
+    fixture
         .webhook
         .send(&outbound(&message, "r1", "done", "normal"))
         .await
         .unwrap();
-    assert_eq!(house.get("m0").await.json(), body);
+    assert_eq!(fixture.get("m0").await.json(), body);
 }
 
 #[tokio::test]
 async fn every_end_of_a_message_ends_the_waiting() {
-    let house = House::open().await;
-    let mut silent = house.begin_post(json!({"content": "nothing to say"})).await;
+    let fixture = WebhookFixture::open().await;
+    let mut silent = fixture
+        .begin_post(json!({"content": "nothing to say"}))
+        .await;
     settle(
-        &house.inbound().await,
+        &fixture.inbound().await,
         MessageOutcome::Done {
             replies: 0,
             report: None,
@@ -117,9 +119,9 @@ async fn every_end_of_a_message_ends_the_waiting() {
     );
     assert_eq!(silent.finish().await.json()["reply"], "");
 
-    let mut dropped = house.begin_post(json!({"content": "too much"})).await;
+    let mut dropped = fixture.begin_post(json!({"content": "too much"})).await;
     settle(
-        &house.inbound().await,
+        &fixture.inbound().await,
         MessageOutcome::Dropped {
             reason: DropReason::NotAdmitted(Some("not wanted".to_owned())),
         },
@@ -127,16 +129,16 @@ async fn every_end_of_a_message_ends_the_waiting() {
     let expected = json!({"id": "m1", "status": "dropped", "reason": "not wanted"});
     assert_eq!(dropped.finish().await.json(), expected);
 
-    let mut first = house.begin_post(json!({"content": "first"})).await;
-    let running = house.inbound().await;
-    let mut second = house.begin_post(json!({"content": "and this"})).await;
+    let mut first = fixture.begin_post(json!({"content": "first"})).await;
+    let running = fixture.inbound().await;
+    let mut second = fixture.begin_post(json!({"content": "and this"})).await;
     settle(
-        &house.inbound().await,
+        &fixture.inbound().await,
         MessageOutcome::Joined {
             message_id: id(&running),
         },
     );
-    house.answer(&running, &["both"]).await;
+    fixture.answer(&running, &["both"]).await;
     assert_eq!(first.finish().await.json()["reply"], "both");
     let second = second.finish().await.json();
     assert_eq!(
@@ -144,8 +146,8 @@ async fn every_end_of_a_message_ends_the_waiting() {
         (&json!("both"), &json!("m3"))
     );
 
-    let mut failed = house.begin_post(json!({"content": "boom"})).await;
-    let message = house.inbound().await;
+    let mut failed = fixture.begin_post(json!({"content": "boom"})).await;
+    let message = fixture.inbound().await;
     settle(
         &message,
         MessageOutcome::Done {
@@ -153,7 +155,7 @@ async fn every_end_of_a_message_ends_the_waiting() {
             report: None,
         },
     );
-    house
+    fixture
         .send_kind(&message, "An error occurred", "error")
         .await
         .unwrap();
@@ -165,54 +167,56 @@ async fn every_end_of_a_message_ends_the_waiting() {
 
 #[tokio::test]
 async fn a_reply_that_takes_too_long_is_asked_for_later() {
-    let house = House::with(|options| options.reply_timeout = Duration::from_millis(10)).await;
-    let answer = house.post(json!({"content": "think"})).await;
+    let fixture =
+        WebhookFixture::with(|options| options.reply_timeout = Duration::from_millis(10)).await;
+    let answer = fixture.post(json!({"content": "think"})).await;
     assert_eq!(
         (answer.status, answer.json()),
         (202, json!({"id": "m0", "status": "accepted"}))
     );
-    let pending = house.get("m0").await;
+    let pending = fixture.get("m0").await;
     assert_eq!(
         (pending.status, &pending.json()["status"]),
         (200, &json!("accepted"))
     );
-    let message = house.inbound().await;
-    house.answer(&message, &["at last"]).await;
-    assert_eq!(house.get("m0").await.json()["reply"], "at last");
+    let message = fixture.inbound().await;
+    fixture.answer(&message, &["at last"]).await;
+    assert_eq!(fixture.get("m0").await.json()["reply"], "at last");
     assert_eq!(
-        house.get("m9").await.problem(),
+        fixture.get("m9").await.problem(),
         (404, "unknown_message".to_owned())
     );
 }
 
 #[tokio::test]
 async fn a_client_that_goes_away_holds_up_nothing_and_finds_its_reply_later() {
-    let house = House::open().await;
-    let client = house.begin_post(json!({"content": "hello"})).await;
-    let message = house.inbound().await;
+    let fixture = WebhookFixture::open().await;
+    let client = fixture.begin_post(json!({"content": "hello"})).await;
+    let message = fixture.inbound().await;
     drop(client);
-    house.answer(&message, &["still here"]).await;
-    assert_eq!(house.get("m0").await.json()["reply"], "still here");
+    fixture.answer(&message, &["still here"]).await;
+    assert_eq!(fixture.get("m0").await.json()["reply"], "still here");
 }
 
 // S-54
 #[tokio::test]
 async fn a_stream_brings_the_text_as_it_comes_and_then_the_whole() {
-    let house = House::with(|options| options.redactor.register(&"sesame-open".into())).await;
-    let mut client = house
+    let fixture =
+        WebhookFixture::with(|options| options.redactor.register(&"sesame-open".into())).await;
+    let mut client = fixture
         .begin_post(json!({"content": "hello", "reply": "stream"}))
         .await;
-    let message = house.inbound().await;
+    let message = fixture.inbound().await;
     assert_eq!(message.message.field("stream_output"), Some(&json!(true)));
     client
         .until("event: accepted\ndata: {\"id\":\"m0\",\"status\":\"accepted\"}\n\n")
         .await;
-    house.delta(&message, "Hel\nlo ").await;
+    fixture.delta(&message, "Hel\nlo ").await;
     client
         .until("event: text\ndata: {\"delta\":\"Hel\\nlo \"}\n\n")
         .await;
-    house.delta(&message, "sesame-open").await;
-    house.answer(&message, &["Hel\nlo ***"]).await;
+    fixture.delta(&message, "sesame-open").await;
+    fixture.answer(&message, &["Hel\nlo ***"]).await;
     let answer = client.finish().await;
     assert!(answer.head.contains("text/event-stream"), "{answer:?}");
     assert!(!answer.body.contains("sesame"), "{answer:?}");
@@ -222,11 +226,12 @@ async fn a_stream_brings_the_text_as_it_comes_and_then_the_whole() {
 
 #[tokio::test]
 async fn a_stream_shows_signs_of_life_and_ends_with_what_went_wrong() {
-    let house = House::with(|options| options.keep_alive = Duration::from_millis(5)).await;
-    let mut client = house
+    let fixture =
+        WebhookFixture::with(|options| options.keep_alive = Duration::from_millis(5)).await;
+    let mut client = fixture
         .begin_post(json!({"content": "hello", "reply": "stream"}))
         .await;
-    let message = house.inbound().await;
+    let message = fixture.inbound().await;
     client.until(": keep-alive\n\n").await;
     settle(
         &message,
@@ -235,7 +240,7 @@ async fn a_stream_shows_signs_of_life_and_ends_with_what_went_wrong() {
             report: None,
         },
     );
-    house
+    fixture
         .send_kind(&message, "no model", "error")
         .await
         .unwrap();
@@ -251,15 +256,15 @@ async fn a_stream_shows_signs_of_life_and_ends_with_what_went_wrong() {
 
 #[tokio::test]
 async fn a_slow_reader_delays_no_turn_and_gets_the_whole_at_the_end() {
-    let house = House::open().await;
-    let mut client = house
+    let fixture = WebhookFixture::open().await;
+    let mut client = fixture
         .begin_post(json!({"content": "hello", "reply": "stream"}))
         .await;
-    let message = house.inbound().await;
+    let message = fixture.inbound().await;
     client.until("event: accepted").await;
     let piece = "x".repeat(10_000);
     for _ in 0..2_000 {
-        house.delta(&message, &piece).await;
+        fixture.delta(&message, &piece).await;
     }
     settle(
         &message,
@@ -268,7 +273,7 @@ async fn a_slow_reader_delays_no_turn_and_gets_the_whole_at_the_end() {
             report: None,
         },
     );
-    let (sent, answer) = tokio::join!(house.send(&message, "all of it"), client.finish());
+    let (sent, answer) = tokio::join!(fixture.send(&message, "all of it"), client.finish());
     sent.unwrap();
     assert!(answer.body.contains(" pieces left out\n\n"));
     assert!(answer.body.contains("\"reply\":\"all of it\""));
@@ -276,38 +281,42 @@ async fn a_slow_reader_delays_no_turn_and_gets_the_whole_at_the_end() {
 
 #[tokio::test]
 async fn the_same_idempotency_key_gets_the_same_answer_and_leads_to_one_message() {
-    let house = House::open().await;
+    let fixture = WebhookFixture::open().await;
     let body = json!({"content": "pay", "idempotency_key": "k1"}).to_string();
-    let mut first = house.begin_post(&body).await;
-    let message = house.inbound().await;
+    let mut first = fixture.begin_post(&body).await;
+    let message = fixture.inbound().await;
     let plain = json!({"content": "pay"}).to_string();
-    let mut second = house
+    let mut second = fixture
         .begin("POST", "/v1/messages", "Idempotency-Key: k1\r\n", &plain)
         .await;
     let stream = json!({"content": "pay", "idempotency_key": "k1", "reply": "stream"});
-    let mut third = house.begin_post(stream).await;
+    let mut third = fixture.begin_post(stream).await;
     third.until("event: accepted").await;
-    house.answer(&message, &["paid"]).await;
+    fixture.answer(&message, &["paid"]).await;
     let expected = first.finish().await.json();
     assert_eq!(expected["reply"], "paid");
     assert_eq!(second.finish().await.json(), expected);
     assert!(third.finish().await.body.contains("event: final"));
-    assert_eq!(house.post(&body).await.json(), expected, "also afterwards");
-    let other = house
+    assert_eq!(
+        fixture.post(&body).await.json(),
+        expected,
+        "also afterwards"
+    );
+    let other = fixture
         .post(json!({"content": "pay twice", "idempotency_key": "k1"}))
         .await;
     assert_eq!(other.problem(), (422, "idempotency_key_reused".to_owned()));
-    assert_eq!(house.accepted.load(Ordering::SeqCst), 1);
+    assert_eq!(fixture.accepted.load(Ordering::SeqCst), 1);
 }
 
 // After a restart the outbox may be faster than the client that asks again.
 #[tokio::test]
 async fn a_reply_that_is_there_before_its_request_is_found_by_it() {
-    let house = House::open().await;
+    let fixture = WebhookFixture::open().await;
     let body = json!({"content": "pay", "idempotency_key": "k1", "reply": "none"});
-    house.post(&body).await;
-    let message = house.inbound().await;
-    let next = House::open().await;
+    fixture.post(&body).await;
+    let message = fixture.inbound().await;
+    let next = WebhookFixture::open().await;
     next.keys
         .lock()
         .unwrap()
@@ -337,28 +346,28 @@ async fn a_message_that_is_not_on_disk_is_not_accepted() {
         (Error::invalid_input("no"), 400, "refused", ""),
         (Error::unknown("disk gone"), 500, "not_accepted", ""),
     ];
-    let house = House::open().await;
+    let fixture = WebhookFixture::open().await;
     for (error, status, code, header) in cases {
-        *house.refuse.lock().unwrap() = Some(error);
-        let answer = house.post(json!({"content": "x"})).await;
+        *fixture.refuse.lock().unwrap() = Some(error);
+        let answer = fixture.post(json!({"content": "x"})).await;
         assert_eq!(answer.problem(), (status, code.to_owned()));
         assert!(answer.head.contains(header), "{answer:?}");
     }
-    assert_eq!(house.accepted.load(Ordering::SeqCst), 0);
+    assert_eq!(fixture.accepted.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
 async fn stopping_lets_nobody_wait_and_frees_the_port() {
-    let house = House::open().await;
-    let mut sync = house.begin_post(json!({"content": "a"})).await;
-    house.inbound().await;
-    let mut stream = house
+    let fixture = WebhookFixture::open().await;
+    let mut sync = fixture.begin_post(json!({"content": "a"})).await;
+    fixture.inbound().await;
+    let mut stream = fixture
         .begin_post(json!({"content": "b", "reply": "stream"}))
         .await;
-    house.inbound().await;
+    fixture.inbound().await;
     stream.until("event: accepted").await;
-    house.stop.cancel();
-    house.webhook.stop().await.unwrap();
+    fixture.stop.cancel();
+    fixture.webhook.stop().await.unwrap();
     assert_eq!(sync.finish().await.status, 202);
     assert!(
         stream
@@ -368,7 +377,7 @@ async fn stopping_lets_nobody_wait_and_frees_the_port() {
             .contains("event: final\ndata: {\"id\":\"m1\",\"status\":\"accepted\"}")
     );
     drop(
-        tokio::net::TcpListener::bind(house.address)
+        tokio::net::TcpListener::bind(fixture.address)
             .await
             .expect("the port is free"),
     );
@@ -376,12 +385,12 @@ async fn stopping_lets_nobody_wait_and_frees_the_port() {
 
 #[test]
 fn without_a_token_the_channel_is_off_and_the_token_is_never_shown() {
-    use bub_http::webhook::Webhook;
+    use bub_http::webhook::WebhookChannel;
     let handler: bub::kernel::MessageHandler =
         std::sync::Arc::new(|_| Box::pin(std::future::ready(Ok(()))));
     let mut options = WebhookOptions::default();
-    assert!(!Webhook::new(options.clone(), handler.clone()).enabled());
+    assert!(!WebhookChannel::new(options.clone(), handler.clone()).enabled());
     options.token = Some(TOKEN.into());
     assert!(!format!("{options:?}").contains(TOKEN));
-    assert!(Webhook::new(options, handler).enabled());
+    assert!(WebhookChannel::new(options, handler).enabled());
 }

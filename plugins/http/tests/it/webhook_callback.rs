@@ -10,7 +10,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::webhook_support::{House, TOKEN, outbound};
+use crate::webhook_support::{TOKEN, WebhookFixture, outbound};
 
 /// A server that takes one request, gives one answer, and returns what it got.
 pub(crate) async fn receive(listener: &TcpListener, answer: &str) -> (String, String) {
@@ -39,23 +39,24 @@ pub(crate) async fn receive(listener: &TcpListener, answer: &str) -> (String, St
     }
 }
 
-async fn posted(house: &House, url: &str) -> bub::kernel::Inbound {
-    let answer = house
+async fn posted(fixture: &WebhookFixture, url: &str) -> bub::kernel::Inbound {
+    let answer = fixture
         .post(json!({"content": "hello", "reply": "callback", "callback_url": url}))
         .await;
     assert_eq!(answer.status, 202, "{answer:?}");
-    house.inbound().await
+    fixture.inbound().await
 }
 
 #[tokio::test]
 async fn a_reply_is_posted_signed_and_named() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook?x=1", listener.local_addr().unwrap());
-    let house = House::with(|options| options.callback_hosts = vec!["127.0.0.1".to_owned()]).await;
-    let message = posted(&house, &url).await;
+    let fixture =
+        WebhookFixture::with(|options| options.callback_hosts = vec!["127.0.0.1".to_owned()]).await;
+    let message = posted(&fixture, &url).await;
     assert_eq!(message.message.str_field("reply_route"), Some(url.as_str()));
     let (sent, (head, body)) = tokio::join!(
-        house.send(&message, "hi"),
+        fixture.send(&message, "hi"),
         receive(&listener, "204 No Content")
     );
     sent.unwrap();
@@ -88,8 +89,8 @@ async fn a_reply_finds_its_callback_after_a_restart() {
         options.callback_hosts = vec!["127.0.0.1".to_owned()];
     };
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let message = posted(&House::with(allow).await, &url).await;
-    let next = House::with(allow).await;
+    let message = posted(&WebhookFixture::with(allow).await, &url).await;
+    let next = WebhookFixture::with(allow).await;
     let reply = outbound(&message, "r7", "late", "normal");
     let (sent, (head, _)) = tokio::join!(
         bub::kernel::Channel::send(&*next.webhook, &reply),
@@ -114,10 +115,11 @@ async fn what_the_receiver_answers_decides_whether_it_is_tried_again() {
     ];
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let house = House::with(|options| options.callback_hosts = vec!["127.0.0.1".to_owned()]).await;
-    let message = posted(&house, &url).await;
+    let fixture =
+        WebhookFixture::with(|options| options.callback_hosts = vec!["127.0.0.1".to_owned()]).await;
+    let message = posted(&fixture, &url).await;
     for (answer, kind, seconds) in cases {
-        let (sent, _) = tokio::join!(house.send(&message, "hi"), receive(&listener, answer));
+        let (sent, _) = tokio::join!(fixture.send(&message, "hi"), receive(&listener, answer));
         let error = sent.unwrap_err();
         assert_eq!(
             (error.kind(), error.retry_after()),
@@ -127,7 +129,7 @@ async fn what_the_receiver_answers_decides_whether_it_is_tried_again() {
     }
     drop(listener);
     assert_eq!(
-        house.send(&message, "hi").await.unwrap_err().kind(),
+        fixture.send(&message, "hi").await.unwrap_err().kind(),
         ErrorKind::Temporary
     );
 }
@@ -136,20 +138,20 @@ async fn what_the_receiver_answers_decides_whether_it_is_tried_again() {
 async fn a_receiver_that_never_answers_is_tried_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let house = House::with(|options| {
+    let fixture = WebhookFixture::with(|options| {
         options.callback_hosts = vec!["127.0.0.1".to_owned()];
         options.callback_timeout = Duration::from_millis(30);
     });
-    let house = house.await;
-    let message = posted(&house, &url).await;
-    let error = house.send(&message, "hi").await.unwrap_err();
+    let fixture = fixture.await;
+    let message = posted(&fixture, &url).await;
+    let error = fixture.send(&message, "hi").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Temporary);
     assert!(error.message().contains("no answer in time"), "{error}");
 }
 
 #[tokio::test]
 async fn private_networks_are_not_called_back_unless_allowed() {
-    let house = House::open().await;
+    let fixture = WebhookFixture::open().await;
     let refused = [
         "http://127.0.0.1/",
         "http://2130706433/",
@@ -165,13 +167,14 @@ async fn private_networks_are_not_called_back_unless_allowed() {
     for url in refused {
         let body = json!({"content": "x", "reply": "callback", "callback_url": url});
         assert_eq!(
-            house.post(body).await.problem(),
+            fixture.post(body).await.problem(),
             (400, "callback_refused".to_owned()),
             "{url}"
         );
     }
     // The setting may have changed since the message was accepted, and what is not allowed now is not tried again.
-    let open = House::with(|options| options.callback_hosts = vec!["localhost".to_owned()]).await;
+    let open =
+        WebhookFixture::with(|options| options.callback_hosts = vec!["localhost".to_owned()]).await;
     let message = posted(&open, "http://localhost:9/").await;
     assert_eq!(
         open.send(&message, "hi").await.unwrap_err().kind(),
@@ -179,7 +182,7 @@ async fn private_networks_are_not_called_back_unless_allowed() {
         "nobody listens there"
     );
     let reply = outbound(&message, "r0", "hi", "normal");
-    let error = bub::kernel::Channel::send(&*house.webhook, &reply)
+    let error = bub::kernel::Channel::send(&*fixture.webhook, &reply)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);

@@ -8,14 +8,14 @@ use std::{
 };
 
 use bub::{
-    gateway::{Gateway, JournalKind, Options},
+    gateway::{Gateway, GatewayOptions, JournalKind},
     kernel::{
         CancellationToken, Channel, Envelope, Error, Framework, MessageHandler, ModelStream,
         Prompt, Result, StreamEvent, Turn, hooks,
     },
     tape::Durability,
 };
-use bub_http::webhook::{Webhook, WebhookOptions};
+use bub_http::webhook::{WebhookChannel, WebhookOptions};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Semaphore};
 
@@ -27,7 +27,7 @@ use crate::{
 /// Answers in two pieces; one of its messages also goes elsewhere.
 #[derive(Clone, Default)]
 struct Model {
-    webhook: Arc<OnceLock<Arc<Webhook>>>,
+    webhook: Arc<OnceLock<Arc<WebhookChannel>>>,
     pace: Arc<Pace>,
     waiting: Option<usize>,
 }
@@ -62,7 +62,7 @@ impl Model {
             self.pace.asked.add_permits(1);
             self.pace.go_on.acquire().await.unwrap().forget();
         }
-        ModelStream::of([
+        ModelStream::from_events([
             StreamEvent::Text("echo: ".to_owned()),
             StreamEvent::Text(prompt.text().clone()),
         ])
@@ -81,13 +81,13 @@ impl Model {
         options.waiting = self.waiting.unwrap_or(options.waiting);
         let webhook = self
             .webhook
-            .get_or_init(|| Arc::new(Webhook::new(options, Arc::clone(message_handler))));
+            .get_or_init(|| Arc::new(WebhookChannel::new(options, Arc::clone(message_handler))));
         vec![Arc::clone(webhook) as Arc<dyn Channel>]
     }
 }
 
-fn options(directory: &Path) -> Options {
-    Options {
+fn options(directory: &Path) -> GatewayOptions {
+    GatewayOptions {
         journal: JournalKind::file(directory, Durability::Os),
         catch_all: None,
         debounce: Duration::from_secs(1),
@@ -160,7 +160,7 @@ impl Running {
     }
 
     async fn ask(&self, what: &str) -> Value {
-        bub::gateway::status::ask(&self.directory, &json!({"do": what}))
+        bub::gateway::status::send_request(&self.directory, &json!({"do": what}))
             .await
             .unwrap()
             .unwrap()

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use bub::kernel::{CancellationToken, Channel, ErrorKind};
-use bub_http::webhook::{Webhook, WebhookOptions};
+use bub_http::webhook::{WebhookChannel, WebhookOptions};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-use crate::webhook_support::{House, TOKEN};
+use crate::webhook_support::{TOKEN, WebhookFixture};
 
 #[tokio::test]
 async fn wrong_requests_are_told_what_is_wrong() {
-    let house = House::open().await;
+    let fixture = WebhookFixture::open().await;
     let cases = [
         (
             "{\"content\": \"a\",\n oops}",
@@ -67,7 +67,7 @@ async fn wrong_requests_are_told_what_is_wrong() {
         ),
     ];
     for (body, status, code, text) in cases {
-        let answer = house.post(body).await;
+        let answer = fixture.post(body).await;
         assert_eq!(answer.problem(), (status, code.to_owned()), "{body}");
         assert!(answer.body.contains(text), "{body}: {answer:?}");
         assert!(
@@ -79,8 +79,8 @@ async fn wrong_requests_are_told_what_is_wrong() {
 
 #[tokio::test]
 async fn paths_methods_and_tokens_are_checked() {
-    let house = House::open().await;
-    let request = |method, path| house.request(method, path, "", "");
+    let fixture = WebhookFixture::open().await;
+    let request = |method, path| fixture.request(method, path, "", "");
     assert_eq!(
         request("GET", "/").await.problem(),
         (404, "not_found".to_owned())
@@ -100,7 +100,7 @@ async fn paths_methods_and_tokens_are_checked() {
         "Bearer ",
         "é",
     ] {
-        let mut client = house.connect().await;
+        let mut client = fixture.connect().await;
         let head = format!(
             "POST /v1/messages HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: {given}\r\n"
         );
@@ -121,7 +121,7 @@ async fn paths_methods_and_tokens_are_checked() {
             "{answer:?}"
         );
     }
-    let mut client = house.connect().await;
+    let mut client = fixture.connect().await;
     client
         .write("GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         .await;
@@ -130,19 +130,22 @@ async fn paths_methods_and_tokens_are_checked() {
         (health.status, health.json()),
         (200, json!({"status": "ok"}))
     );
-    let head = house.request("HEAD", "/healthz", "", "").await;
+    let head = fixture.request("HEAD", "/healthz", "", "").await;
     assert_eq!(
         (head.status, head.body.as_str()),
         (200, ""),
         "load balancers ask so"
     );
-    assert_eq!(house.accepted.load(std::sync::atomic::Ordering::SeqCst), 0);
+    assert_eq!(
+        fixture.accepted.load(std::sync::atomic::Ordering::SeqCst),
+        0
+    );
 }
 
 #[tokio::test]
 async fn one_connection_serves_many_requests() {
-    let house = House::open().await;
-    let mut client = house.connect().await;
+    let fixture = WebhookFixture::open().await;
+    let mut client = fixture.connect().await;
     for _ in 0..3 {
         client
             .write("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -157,8 +160,8 @@ async fn one_connection_serves_many_requests() {
 
 #[tokio::test]
 async fn a_large_body_is_refused_by_its_length_without_being_read() {
-    let house = House::with(|options| options.body_limit = 100).await;
-    let mut client = house.connect().await;
+    let fixture = WebhookFixture::with(|options| options.body_limit = 100).await;
+    let mut client = fixture.connect().await;
     let head =
         format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n");
     client
@@ -171,7 +174,7 @@ async fn a_large_body_is_refused_by_its_length_without_being_read() {
     );
     client.until("`webhook.body_limit`").await;
     assert_eq!(
-        house
+        fixture
             .post(json!({"content": "x".repeat(50), "reply": "none"}))
             .await
             .status,
@@ -181,9 +184,9 @@ async fn a_large_body_is_refused_by_its_length_without_being_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_megabytes_without_a_length_cost_no_memory() {
-    let house = House::open().await;
+    let fixture = WebhookFixture::open().await;
     let before = resident();
-    let mut client = house.connect().await;
+    let mut client = fixture.connect().await;
     let head =
         format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n");
     client
@@ -214,11 +217,12 @@ fn resident() -> usize {
 
 #[tokio::test]
 async fn slow_clients_are_sent_away() {
-    let house = House::with(|options| options.read_timeout = Duration::from_millis(30)).await;
-    let mut silent = house.connect().await;
-    let mut head = house.connect().await;
+    let fixture =
+        WebhookFixture::with(|options| options.read_timeout = Duration::from_millis(30)).await;
+    let mut silent = fixture.connect().await;
+    let mut head = fixture.connect().await;
     head.write("POST /v1/messages HTTP/1.1\r\nhost:").await;
-    let mut body = house.connect().await;
+    let mut body = fixture.connect().await;
     let start = format!(
         "POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 9\r\n\r\n{{"
     );
@@ -229,7 +233,7 @@ async fn slow_clients_are_sent_away() {
         // Whether it is told 408 or not: it is gone.
         let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.stream, &mut rest).await;
     }
-    let mut long = house.connect().await;
+    let mut long = fixture.connect().await;
     long.write(&format!(
         "GET /healthz HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n",
         "y".repeat(60_000)
@@ -240,13 +244,13 @@ async fn slow_clients_are_sent_away() {
 
 #[tokio::test]
 async fn more_connections_than_allowed_are_told_to_come_again() {
-    let house = House::with(|options| options.connections = 1).await;
-    let mut first = house.connect().await;
+    let fixture = WebhookFixture::with(|options| options.connections = 1).await;
+    let mut first = fixture.connect().await;
     first
         .write("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
         .await;
     first.until("ok").await;
-    let mut second = house.begin("GET", "/healthz", "", "").await;
+    let mut second = fixture.begin("GET", "/healthz", "", "").await;
     let answer = second.finish().await;
     assert_eq!(answer.problem(), (503, "too_many_connections".to_owned()));
     assert!(answer.head.contains("retry-after: 1"), "{answer:?}");
@@ -256,71 +260,74 @@ async fn more_connections_than_allowed_are_told_to_come_again() {
 
 #[tokio::test]
 async fn more_waiting_requests_than_allowed_are_told_to_come_again() {
-    let house = House::with(|options| options.waiting = 1).await;
-    let mut first = house
+    let fixture = WebhookFixture::with(|options| options.waiting = 1).await;
+    let mut first = fixture
         .begin_post(json!({"content": "a", "reply": "stream"}))
         .await;
-    let message = house.inbound().await;
+    let message = fixture.inbound().await;
     first.until("event: accepted").await;
-    let second = house.post(json!({"content": "b"})).await;
+    let second = fixture.post(json!({"content": "b"})).await;
     assert_eq!(second.problem(), (429, "too_many_waiting".to_owned()));
     assert!(second.head.contains("retry-after: 1"), "{second:?}");
     assert_eq!(
-        house
+        fixture
             .post(json!({"content": "c", "reply": "none"}))
             .await
             .status,
         202,
         "it does not wait"
     );
-    house.answer(&message, &["done"]).await;
+    fixture.answer(&message, &["done"]).await;
     first.finish().await;
-    let mut third = house.begin_post(json!({"content": "d"})).await;
-    assert_eq!(house.inbound().await.message.content(), "c");
-    house.answer(&house.inbound().await, &["room again"]).await;
+    let mut third = fixture.begin_post(json!({"content": "d"})).await;
+    assert_eq!(fixture.inbound().await.message.content(), "c");
+    fixture
+        .answer(&fixture.inbound().await, &["room again"])
+        .await;
     assert_eq!(third.finish().await.status, 200);
 }
 
 #[tokio::test]
 async fn what_is_remembered_is_bounded_and_the_waiting_are_not_forgotten() {
-    let house = House::with(|options| (options.kept, options.kept_bytes) = (3, 1000)).await;
-    let mut waiting = house.begin_post(json!({"content": "slow"})).await;
-    let slow = house.inbound().await;
+    let fixture =
+        WebhookFixture::with(|options| (options.kept, options.kept_bytes) = (3, 1000)).await;
+    let mut waiting = fixture.begin_post(json!({"content": "slow"})).await;
+    let slow = fixture.inbound().await;
     for _ in 0..10 {
-        house.post(json!({"content": "x", "reply": "none"})).await;
-        house.answer(&house.inbound().await, &["short"]).await;
+        fixture.post(json!({"content": "x", "reply": "none"})).await;
+        fixture.answer(&fixture.inbound().await, &["short"]).await;
     }
-    assert_eq!(house.get("m1").await.status, 404);
-    assert_eq!(house.get("m10").await.json()["reply"], "short");
-    house.post(json!({"content": "x", "reply": "none"})).await;
-    house
-        .answer(&house.inbound().await, &["long".repeat(500).as_str()])
+    assert_eq!(fixture.get("m1").await.status, 404);
+    assert_eq!(fixture.get("m10").await.json()["reply"], "short");
+    fixture.post(json!({"content": "x", "reply": "none"})).await;
+    fixture
+        .answer(&fixture.inbound().await, &["long".repeat(500).as_str()])
         .await;
     assert_eq!(
-        house.get("m10").await.status,
+        fixture.get("m10").await.status,
         404,
         "there is no room for it any more"
     );
-    house.answer(&slow, &["there"]).await;
+    fixture.answer(&slow, &["there"]).await;
     assert_eq!(waiting.finish().await.json()["reply"], "there");
 }
 
 #[tokio::test]
 async fn a_port_in_use_is_one_clear_line() {
-    let house = House::open().await;
+    let fixture = WebhookFixture::open().await;
     let start = async |listen: &str| {
         let mut options = WebhookOptions::default();
         (options.token, options.listen) = (Some(TOKEN.into()), listen.to_owned());
         let handler: bub::kernel::MessageHandler =
             std::sync::Arc::new(|_| Box::pin(std::future::ready(Ok(()))));
-        Webhook::new(options, handler)
+        WebhookChannel::new(options, handler)
             .start(CancellationToken::new())
             .await
             .unwrap_err()
     };
-    let taken = start(&house.address.to_string()).await;
+    let taken = start(&fixture.address.to_string()).await;
     assert_eq!(taken.kind(), ErrorKind::Temporary);
-    let (port, text) = (house.address.port(), taken.message());
+    let (port, text) = (fixture.address.port(), taken.message());
     assert!(
         text.starts_with(&format!("port {port} is in use")) && text.contains("`webhook.listen`"),
         "{text}"

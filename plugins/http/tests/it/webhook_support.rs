@@ -13,7 +13,7 @@ use bub::kernel::{
     CancellationToken, Channel, DeliveryAttempt, Envelope, Error, Framework, Inbound,
     MessageHandler, MessageId, MessageOutcome, Outbound, Result, State, StreamEvent, Turn,
 };
-use bub_http::webhook::{Webhook, WebhookOptions};
+use bub_http::webhook::{WebhookChannel, WebhookOptions};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -24,8 +24,8 @@ use tokio::{
 pub(crate) const TOKEN: &str = "correct-horse-battery";
 
 /// A running webhook, and what came in by it.
-pub(crate) struct House {
-    pub(crate) webhook: Arc<Webhook>,
+pub(crate) struct WebhookFixture {
+    pub(crate) webhook: Arc<WebhookChannel>,
     pub(crate) address: SocketAddr,
     pub(crate) stop: CancellationToken,
     inbound: AsyncMutex<mpsc::UnboundedReceiver<Inbound>>,
@@ -39,7 +39,7 @@ pub(crate) struct House {
 
 type Keys = Arc<Mutex<HashMap<String, MessageId>>>;
 
-impl House {
+impl WebhookFixture {
     pub(crate) async fn open() -> Self {
         Self::with(|_| {}).await
     }
@@ -58,7 +58,7 @@ impl House {
             Arc::clone(&refuse),
             Arc::clone(&keys),
         );
-        let webhook = Arc::new(Webhook::new(options, handler));
+        let webhook = Arc::new(WebhookChannel::new(options, handler));
         let stop = CancellationToken::new();
         webhook.start(stop.clone()).await.unwrap();
         let address = webhook.address().unwrap();

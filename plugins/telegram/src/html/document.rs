@@ -5,33 +5,33 @@ use std::collections::HashSet;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use super::{
-    style::{Code, Names, Style, escape, units},
-    table::Table,
+    style::{AttributeValues, Code, HtmlStyle, escape, units},
+    table::TextTable,
 };
 
 /// The longest address that becomes a link; it is opened again in each part.
-const ADDRESS_LIMIT: usize = 1024;
+const MAX_LINK_CHARS: usize = 1024;
 /// Lists deeper than this are not indented further.
-const INDENT_LIMIT: usize = 8;
+const MAX_INDENT_DEPTH: usize = 8;
 
 /// A text and how it looks.
 #[derive(Default)]
-pub(super) struct Document {
+pub(super) struct StyledText {
     pub(super) text: String,
     /// From which byte on which style holds.
-    pub(super) spans: Vec<(usize, Style)>,
-    pub(super) names: Names,
+    pub(super) spans: Vec<(usize, HtmlStyle)>,
+    pub(super) names: AttributeValues,
 }
 
-impl Document {
+impl StyledText {
     /// A text without any style.
     pub(super) fn plain(text: &str) -> Self {
         let mut document = Self::default();
-        document.push(text, Style::default());
+        document.push(text, HtmlStyle::default());
         document
     }
 
-    fn push(&mut self, text: &str, style: Style) {
+    fn push(&mut self, text: &str, style: HtmlStyle) {
         if text.is_empty() {
             return;
         }
@@ -54,7 +54,7 @@ impl Document {
 }
 
 /// Reads Markdown.
-pub(super) fn read(markdown: &str) -> Document {
+pub(super) fn read(markdown: &str) -> StyledText {
     let parser = Parser::new_ext(
         markdown,
         Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH,
@@ -64,9 +64,9 @@ pub(super) fn read(markdown: &str) -> Document {
         .iter()
         .map(|(label, definition)| (definition.span.clone(), label.to_lowercase()))
         .collect();
-    let mut reader = Reader {
+    let mut reader = MarkdownReader {
         source: markdown,
-        ..Reader::default()
+        ..MarkdownReader::default()
     };
     for (event, range) in parser.into_offset_iter() {
         reader.event(event, range.end);
@@ -89,18 +89,18 @@ struct Link {
 }
 
 #[derive(Default)]
-struct Reader<'a> {
+struct MarkdownReader<'a> {
     source: &'a str,
-    document: Document,
-    style: Style,
+    document: StyledText,
+    style: HtmlStyle,
     /// What held outside of each open tag.
-    outer: Vec<Style>,
+    outer: Vec<HtmlStyle>,
     /// How many quotations there were.
     quotations: usize,
     /// The number of the next item of each open list, none for bullets.
     lists: Vec<Option<u64>>,
     links: Vec<Link>,
-    table: Option<Table>,
+    table: Option<TextTable>,
     /// The byte of the source at which the last cell ended.
     cell_end: usize,
     /// Line breaks due before the next text.
@@ -113,7 +113,7 @@ struct Reader<'a> {
     referred: HashSet<String>,
 }
 
-impl Reader<'_> {
+impl MarkdownReader<'_> {
     fn event(&mut self, event: Event<'_>, end: usize) {
         match event {
             Event::Start(tag) => {
@@ -178,10 +178,10 @@ impl Reader<'_> {
             Tag::Item => self.item(),
             Tag::Table(alignments) => {
                 self.begin_block();
-                self.table = Some(Table::new(alignments));
+                self.table = Some(TextTable::new(alignments));
             }
-            Tag::TableHead | Tag::TableRow => self.table.iter_mut().for_each(Table::row),
-            Tag::TableCell => self.table.iter_mut().for_each(Table::cell),
+            Tag::TableHead | Tag::TableRow => self.table.iter_mut().for_each(TextTable::row),
+            Tag::TableCell => self.table.iter_mut().for_each(TextTable::cell),
             Tag::Link { dest_url, id, .. } | Tag::Image { dest_url, id, .. } => {
                 self.referred.insert(id.to_lowercase());
                 self.link(&dest_url);
@@ -277,9 +277,9 @@ impl Reader<'_> {
 
     /// Text without any style but that of the block around it.
     fn write(&mut self, text: &str) {
-        let style = Style {
+        let style = HtmlStyle {
             quote: self.style.quote,
-            ..Style::default()
+            ..HtmlStyle::default()
         };
         self.document.push(text, style);
     }
@@ -294,12 +294,12 @@ impl Reader<'_> {
             .document
             .spans
             .last()
-            .map_or_else(Style::default, |(_, style)| *style);
+            .map_or_else(HtmlStyle::default, |(_, style)| *style);
         let inside = self.style.is_block() && self.document.text.len() > self.block;
-        let style = Style {
+        let style = HtmlStyle {
             quote: self.style.quote.filter(|_| last.quote == self.style.quote),
             code: if inside { self.style.code } else { Code::No },
-            ..Style::default()
+            ..HtmlStyle::default()
         };
         self.document.push(&"\n".repeat(breaks), style);
         self.write(&indent(depth));
@@ -315,7 +315,7 @@ impl Reader<'_> {
             });
         let clean = !address
             .contains(|character: char| character.is_whitespace() || character.is_control());
-        if known && clean && units(address) <= ADDRESS_LIMIT && self.style.link.is_none() {
+        if known && clean && units(address) <= MAX_LINK_CHARS && self.style.link.is_none() {
             self.style.link = Some(self.document.name(address));
         }
         self.links.push(Link {
@@ -332,7 +332,7 @@ impl Reader<'_> {
         let followed = self.style.link.is_some() && self.table.is_none();
         let shown = followed
             || address.is_empty()
-            || units(&address) > ADDRESS_LIMIT
+            || units(&address) > MAX_LINK_CHARS
             || self.says(start, &address);
         if self.length() == start {
             self.text(&address);
@@ -345,7 +345,7 @@ impl Reader<'_> {
     fn length(&self) -> usize {
         self.table
             .as_ref()
-            .map_or(self.document.text.len() + self.pending, Table::length)
+            .map_or(self.document.text.len() + self.pending, TextTable::length)
     }
 
     /// Whether the text from `start` on is the address.
@@ -370,7 +370,7 @@ impl Reader<'_> {
 }
 
 fn indent(depth: usize) -> String {
-    "  ".repeat(depth.min(INDENT_LIMIT))
+    "  ".repeat(depth.min(MAX_INDENT_DEPTH))
 }
 
 /// The language that a fence names.

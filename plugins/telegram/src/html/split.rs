@@ -3,32 +3,32 @@
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use super::{
-    ENTITIES, LIMIT, Part,
-    document::Document,
-    style::{Style, escape, units},
+    MAX_ENTITIES, MAX_MESSAGE_UNITS, MessagePart,
+    document::StyledText,
+    style::{HtmlStyle, escape, units},
 };
 
 /// A longer cluster is no character that anybody could read: it may be cut.
-const CLUSTER_LIMIT: usize = 256;
+const MAX_CLUSTER_BYTES: usize = 256;
 
 /// What follows a place at which a text can be cut.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Break {
+enum BreakKind {
     Word,
     Line,
     Paragraph,
 }
 
 /// The parts. Those in which nothing can be seen are left out.
-pub(super) fn split(document: &Document) -> Vec<Part> {
+pub(super) fn split(document: &StyledText) -> Vec<MessagePart> {
     let mut parts = Vec::new();
     let mut start = skip_space(document, 0);
     while start < document.text.len() {
-        let mut builder = Builder::new(document, start);
+        let mut builder = PartBuilder::new(document, start);
         let end = builder.fill();
         let plain = document.text.get(start..end).unwrap_or_default();
         if plain.chars().any(is_visible) {
-            parts.push(Part {
+            parts.push(MessagePart {
                 html: builder.html,
                 plain: plain.to_owned(),
             });
@@ -40,7 +40,7 @@ pub(super) fn split(document: &Document) -> Vec<Part> {
 
 /// A place in the part that is being built.
 #[derive(Clone, Copy)]
-struct Place {
+struct SplitPoint {
     /// In the text.
     at: usize,
     /// In the HTML.
@@ -48,27 +48,27 @@ struct Place {
     units: usize,
     /// How many tags were opened.
     entities: usize,
-    style: Style,
+    style: HtmlStyle,
     /// The units of the tags that close the style.
     closing: usize,
 }
 
-struct Builder<'a> {
-    document: &'a Document,
+struct PartBuilder<'a> {
+    document: &'a StyledText,
     html: String,
-    here: Place,
+    here: SplitPoint,
     /// The last places before a space, a line break, a paragraph.
-    breaks: [Option<Place>; 3],
+    breaks: [Option<SplitPoint>; 3],
 }
 
-impl<'a> Builder<'a> {
-    fn new(document: &'a Document, at: usize) -> Self {
-        let here = Place {
+impl<'a> PartBuilder<'a> {
+    fn new(document: &'a StyledText, at: usize) -> Self {
+        let here = SplitPoint {
             at,
             html: 0,
             units: 0,
             entities: 0,
-            style: Style::default(),
+            style: HtmlStyle::default(),
             closing: 0,
         };
         Self {
@@ -114,15 +114,15 @@ impl<'a> Builder<'a> {
     }
 
     /// Appends a piece, unless it does not fit.
-    fn push(&mut self, piece: &str, style: Style) -> bool {
+    fn push(&mut self, piece: &str, style: HtmlStyle) -> bool {
         let before = self.here;
         if style != before.style {
             let names = &self.document.names;
             let mut closing = String::new();
-            style.turn_to(Style::default(), names, &mut closing);
-            let opened = before.style.turn_to(style, names, &mut self.html);
+            style.write_transition(HtmlStyle::default(), names, &mut closing);
+            let opened = before.style.write_transition(style, names, &mut self.html);
             let entities = before.entities + opened;
-            self.here = Place {
+            self.here = SplitPoint {
                 style,
                 closing: closing.len(),
                 entities,
@@ -133,7 +133,8 @@ impl<'a> Builder<'a> {
         self.here.at += piece.len();
         self.here.units += units(self.html.get(before.html..).unwrap_or_default());
         self.here.html = self.html.len();
-        let fits = self.here.units + self.here.closing <= LIMIT && self.here.entities <= ENTITIES;
+        let fits = self.here.units + self.here.closing <= MAX_MESSAGE_UNITS
+            && self.here.entities <= MAX_ENTITIES;
         if !fits {
             self.here = before;
         }
@@ -143,13 +144,13 @@ impl<'a> Builder<'a> {
     /// Notes that the text can be cut here, before a space.
     fn note_break(&mut self) {
         let rest = self.document.text.get(self.here.at..).unwrap_or_default();
-        let mut kind = Break::Word;
+        let mut kind = BreakKind::Word;
         for character in rest.chars().take_while(|character| is_space(*character)) {
             if character == '\n' {
-                kind = if kind == Break::Word {
-                    Break::Line
+                kind = if kind == BreakKind::Word {
+                    BreakKind::Line
                 } else {
-                    Break::Paragraph
+                    BreakKind::Paragraph
                 };
             }
         }
@@ -161,9 +162,9 @@ impl<'a> Builder<'a> {
     }
 
     /// Where to cut what does not fit: as late as makes sense, so that parts are neither torn nor tiny.
-    fn cut(&self, in_space: bool) -> Place {
+    fn cut(&self, in_space: bool) -> SplitPoint {
         let [word, line, paragraph] = self.breaks;
-        let at_least = |units: usize| move |place: &Place| place.units >= units;
+        let at_least = |units: usize| move |place: &SplitPoint| place.units >= units;
         let late = [paragraph, line, word]
             .into_iter()
             .flatten()
@@ -173,20 +174,20 @@ impl<'a> Builder<'a> {
     }
 
     /// Ends the part at a place.
-    fn finish(&mut self, end: Place) -> usize {
+    fn finish(&mut self, end: SplitPoint) -> usize {
         self.html.truncate(end.html);
         end.style
-            .turn_to(Style::default(), &self.document.names, &mut self.html);
+            .write_transition(HtmlStyle::default(), &self.document.names, &mut self.html);
         end.at
     }
 }
 
 /// The style of the span before `next`.
-fn span_style(document: &Document, next: usize) -> Style {
+fn span_style(document: &StyledText, next: usize) -> HtmlStyle {
     let span = next
         .checked_sub(1)
         .and_then(|index| document.spans.get(index));
-    span.map_or_else(Style::default, |(_, style)| *style)
+    span.map_or_else(HtmlStyle::default, |(_, style)| *style)
 }
 
 /// A text as the characters that people see; what is too long to be one is cut into pieces.
@@ -197,7 +198,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
             // Nothing joins two of these, and most texts have no others. (There is no carriage return.)
             [first, next, ..] if first.is_ascii() && next.is_ascii() => 1,
             _ => rest
-                .get(..rest.floor_char_boundary(CLUSTER_LIMIT))?
+                .get(..rest.floor_char_boundary(MAX_CLUSTER_BYTES))?
                 .graphemes(true)
                 .next()?
                 .len(),
@@ -209,7 +210,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Where the next part starts: after the space, but with the indentation of its first line if that is code.
-fn skip_space(document: &Document, from: usize) -> usize {
+fn skip_space(document: &StyledText, from: usize) -> usize {
     let rest = document.text.get(from..).unwrap_or_default();
     let ink = from
         + rest

@@ -2,10 +2,10 @@
 
 /// How a stretch of text looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Style {
+pub(super) struct HtmlStyle {
     /// Which quotation of the document: neighbours stay apart.
     pub(super) quote: Option<usize>,
-    /// The place of the address in [`Names`].
+    /// The place of the address in [`AttributeValues`].
     pub(super) link: Option<usize>,
     pub(super) bold: bool,
     pub(super) italic: bool,
@@ -20,12 +20,12 @@ pub(super) enum Code {
     No,
     Inline,
     Block,
-    /// A block, and the place of its language in [`Names`].
+    /// A block, and the place of its language in [`AttributeValues`].
     Named(usize),
 }
 
 /// Addresses of links and languages of code, as they stand in attributes.
-pub(super) type Names = Vec<String>;
+pub(super) type AttributeValues = Vec<String>;
 
 /// One tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(super) enum Tag {
     Pre(usize),
 }
 
-impl Style {
+impl HtmlStyle {
     /// The tags, outermost first. What the platform does not let nest is left out: code takes no other style, and a
     /// link contains no code.
     pub(super) fn tags(self) -> impl Iterator<Item = Tag> {
@@ -69,7 +69,12 @@ impl Style {
     }
 
     /// Appends what closes this style and opens the next; tags that both have stay open. How many it opens.
-    pub(super) fn turn_to(self, next: Self, names: &Names, html: &mut String) -> usize {
+    pub(super) fn write_transition(
+        self,
+        next: Self,
+        names: &AttributeValues,
+        html: &mut String,
+    ) -> usize {
         let shared = self
             .tags()
             .zip(next.tags())
@@ -88,7 +93,7 @@ impl Style {
 }
 
 impl Tag {
-    fn open(self, names: &Names, html: &mut String) {
+    fn open(self, names: &AttributeValues, html: &mut String) {
         let (before, name, after) = match self {
             Self::Quote(_) => ("<blockquote>", None, ""),
             Self::Link(address) => ("<a href=\"", names.get(address), "\">"),

@@ -4,15 +4,15 @@ use pulldown_cmark::Alignment;
 use unicode_width::UnicodeWidthStr as _;
 
 /// Columns are not padded beyond this: one long cell must not make every row long.
-const PADDING_LIMIT: usize = 32;
+const MAX_COLUMN_PADDING: usize = 32;
 
 /// A table that is being read.
-pub(super) struct Table {
+pub(super) struct TextTable {
     alignments: Vec<Alignment>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     pub(super) fn new(alignments: Vec<Alignment>) -> Self {
         Self {
             alignments,
@@ -68,7 +68,7 @@ impl Table {
         let mut widths = vec![0; columns];
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
-                *width = cell.width().min(PADDING_LIMIT).max(*width);
+                *width = cell.width().min(MAX_COLUMN_PADDING).max(*width);
             }
         }
         let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();

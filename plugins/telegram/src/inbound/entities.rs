@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use super::Me;
+use super::BotIdentity;
 
 /// The text or the caption, with its entities. As in the original, a caption counts when the text has none.
-fn marked(message: &Value) -> (&str, &[Value]) {
+fn text_and_entities(message: &Value) -> (&str, &[Value]) {
     let marked = |text: &str, entities: &str| {
         let entities = message[entities].as_array().map_or(&[][..], Vec::as_slice);
         (message[text].as_str().unwrap_or_default(), entities)
@@ -39,7 +39,7 @@ fn range(text: &str, entity: &Value) -> Option<Range<usize>> {
 
 /// The addresses in a message, each once.
 pub(super) fn links(message: &Value) -> Value {
-    let (text, entities) = marked(message);
+    let (text, entities) = text_and_entities(message);
     let mut links: Vec<&str> = Vec::new();
     for entity in entities {
         let link = match entity["type"].as_str() {
@@ -64,9 +64,9 @@ pub(super) fn links(message: &Value) -> Value {
 pub(super) fn slash<'a>(
     message: &Value,
     text: &'a str,
-    me: &Me,
+    me: &BotIdentity,
 ) -> Option<(&'a str, bool, &'a str)> {
-    let (_, entities) = marked(message);
+    let (_, entities) = text_and_entities(message);
     let is_marked = entities
         .iter()
         .any(|entity| entity["type"] == "bot_command" && entity["offset"] == 0);
@@ -83,8 +83,8 @@ pub(super) fn slash<'a>(
 }
 
 /// Whether a message names the bot as the platform does.
-pub(super) fn mentions(message: &Value, me: &Me) -> bool {
-    let (text, entities) = marked(message);
+pub(super) fn mentions(message: &Value, me: &BotIdentity) -> bool {
+    let (text, entities) = text_and_entities(message);
     let is_me = |entity: &Value| {
         entity["type"] == "text_mention" && entity["user"]["id"].as_i64() == Some(me.id)
     };
@@ -94,7 +94,7 @@ pub(super) fn mentions(message: &Value, me: &Me) -> bool {
 
 /// Whether a message says the word `bub`.
 pub(super) fn says_bub(message: &Value) -> bool {
-    let (text, entities) = marked(message);
+    let (text, entities) = text_and_entities(message);
     // Within an address or somebody else's name the word is not meant.
     let foreign: Vec<Range<usize>> = entities
         .iter()
@@ -108,7 +108,7 @@ pub(super) fn says_bub(message: &Value) -> bool {
 }
 
 /// A text without the bot's name at its start.
-pub(super) fn without_mention<'a>(text: &'a str, me: &Me) -> &'a str {
+pub(super) fn without_mention<'a>(text: &'a str, me: &BotIdentity) -> &'a str {
     let name = format!("@{}", me.username);
     let trimmed = text.trim_start();
     match words(trimmed, &name).next() {

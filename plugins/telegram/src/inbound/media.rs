@@ -3,12 +3,12 @@
 use bub::kernel::MediaKind;
 use serde_json::{Map, Value, json};
 
-use super::put;
+use super::insert_all;
 
 /// Animated stickers are vector drawings that no model reads.
 const ANIMATED_STICKER: &str = "application/x-tgsticker";
 /// The longest name of a file, in bytes.
-const NAME_LIMIT: usize = 120;
+const MAX_FILE_NAME_BYTES: usize = 120;
 
 /// A file that the platform has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Attachment {
 }
 
 /// What the platform itself says of a chat: nobody said it.
-const SERVICE: [&str; 14] = [
+const SERVICE_FIELDS: [&str; 14] = [
     "new_chat_members",
     "left_chat_member",
     "new_chat_title",
@@ -45,7 +45,7 @@ const SERVICE: [&str; 14] = [
 
 /// Whether a message is one of the platform.
 pub(super) fn is_service(message: &Value) -> bool {
-    SERVICE.iter().any(|field| !message[field].is_null())
+    SERVICE_FIELDS.iter().any(|field| !message[field].is_null())
 }
 
 /// What a message of a kind that the original does not know says, when there are words for it.
@@ -93,7 +93,7 @@ pub(super) fn other(message: &Value) -> Option<String> {
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TelegramMessageKind {
     Text,
     Photo,
     Audio,
@@ -105,9 +105,9 @@ pub(super) enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl TelegramMessageKind {
     /// The first that the message has.
-    pub(super) fn of(message: &Value) -> Self {
+    pub(super) fn from_message(message: &Value) -> Self {
         let kinds = [
             Self::Text,
             Self::Photo,
@@ -262,7 +262,7 @@ impl Kind {
             } else {
                 file[key].clone()
             };
-            put(&mut fields, [(key, value)]);
+            insert_all(&mut fields, [(key, value)]);
         }
         Value::Object(fields)
     }
@@ -318,11 +318,11 @@ pub fn safe_name(name: &str) -> Option<String> {
     let clean: String = last.chars().filter(seen).collect();
     let clean = clean.trim().trim_start_matches('.').trim();
     // The end is kept as well: it says what the file is.
-    let short = if clean.len() <= NAME_LIMIT {
+    let short = if clean.len() <= MAX_FILE_NAME_BYTES {
         clean.to_owned()
     } else {
         let (head, tail) = (
-            clean.floor_char_boundary(NAME_LIMIT - 20),
+            clean.floor_char_boundary(MAX_FILE_NAME_BYTES - 20),
             clean.ceil_char_boundary(clean.len() - 20),
         );
         format!(

@@ -4,7 +4,7 @@ use bub::kernel::Role;
 use bub_testkit::telegram::{BotServer, person};
 use serde_json::json;
 
-use crate::world::{MEMBER, OWNER, World, check, options, written};
+use crate::harness::{MEMBER, OWNER, TelegramFixture, check, options, written};
 
 const GROUP: i64 = -1_001_234;
 
@@ -13,7 +13,7 @@ const GROUP: i64 = -1_001_234;
 async fn a_message_is_answered_and_confirmed_once_it_is_in_the_journal() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     server.says(OWNER, "sent before the bot ran");
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     assert_eq!(
         server.wait_texts(OWNER, 1).await,
         ["echo: sent before the bot ran"]
@@ -24,7 +24,7 @@ async fn a_message_is_answered_and_confirmed_once_it_is_in_the_journal() {
         ["echo: hello <you> & me"]
     );
     server.wait_confirmed().await;
-    let roles: Vec<_> = world
+    let roles: Vec<_> = fixture
         .model
         .senders
         .lock()
@@ -39,7 +39,7 @@ async fn a_message_is_answered_and_confirmed_once_it_is_in_the_journal() {
             (MEMBER.to_string(), Role::Member)
         ]
     );
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -49,11 +49,11 @@ async fn what_was_sent_while_the_bot_was_down_is_dropped_only_when_a_setting_say
     server.says(OWNER, "old");
     let mut options = options(&server, home.path());
     options.drop_pending = true;
-    let world = World::with(options, home.path()).await;
+    let fixture = TelegramFixture::with(options, home.path()).await;
     server.wait_calls("getUpdates", 1).await;
     server.says(OWNER, "new");
     assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: new"]);
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -62,26 +62,26 @@ async fn what_was_sent_while_the_bot_was_down_is_dropped_only_when_a_setting_say
 async fn an_update_that_comes_again_is_not_answered_again() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     // The confirmation of the first is lost for a while: its update is given out again.
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.wait_calls("getUpdates", 1).await;
     let update = json!({"message_id": 5, "date": 1, "chat": {"id": OWNER, "type": "private"}, "from": person(OWNER), "text": "once"});
     let id = server.update("message", update.clone());
     server.wait_texts(OWNER, 1).await;
-    world.stop().await;
+    fixture.stop().await;
     server.update_again(id, "message", &update);
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.says(OWNER, "then");
     server.wait_texts(OWNER, 2).await;
     server.wait_confirmed().await;
     assert_eq!(server.texts(OWNER), ["echo: once", "echo: then"]);
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // A topic is a session of its own, and its answers stay in it; in groups they point at what they answer.
 #[tokio::test]
 async fn answers_go_to_their_topic_and_point_at_the_message_in_groups() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     let chat = json!({"id": GROUP, "type": "supergroup", "title": "g", "is_forum": true});
     let in_topic = server.message(json!({
         "chat": chat, "from": person(OWNER), "text": "bub in a topic", "message_thread_id": 77, "is_topic_message": true,
@@ -106,14 +106,14 @@ async fn answers_go_to_their_topic_and_point_at_the_message_in_groups() {
     assert!(plain.params["message_thread_id"].is_null(), "{plain:?}");
     assert_eq!(plain.params["reply_parameters"]["message_id"], outside);
     assert!(find("alone").params["reply_parameters"].is_null());
-    let asked = world.asked(3).await;
+    let asked = fixture.asked(3).await;
     assert!(
         asked
             .iter()
             .any(|content| written(content).contains("outside")),
         "{asked:?}"
     );
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -121,27 +121,27 @@ async fn answers_go_to_their_topic_and_point_at_the_message_in_groups() {
 #[tokio::test]
 async fn the_bot_types_while_turns_run_and_stops_with_the_last() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.says(OWNER, "wait a little");
-    world.asked(1).await;
+    fixture.asked(1).await;
     let typing = server.wait_calls("sendChatAction", 1).await;
     assert_eq!(
         (typing[0].text("action"), typing[0].number("chat_id")),
         ("typing", OWNER)
     );
-    world.model.permits.add_permits(1);
+    fixture.model.permits.add_permits(1);
     server.wait_texts(OWNER, 1).await;
     server.says(OWNER, "fail now");
-    world.asked(2).await;
+    fixture.asked(2).await;
     // The turn ends in its own time; nothing tells from outside.
     for _ in 0..500 {
-        if !world.is_typing() {
+        if !fixture.is_typing() {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    assert!(!world.is_typing(), "no turn runs any more");
-    world.stop().await;
+    assert!(!fixture.is_typing(), "no turn runs any more");
+    fixture.stop().await;
     check(&server);
 }
 
@@ -151,7 +151,7 @@ async fn albums_are_one_message_and_edits_are_corrections() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
     options.album_wait = std::time::Duration::from_millis(300);
-    let world = World::with(options, home.path()).await;
+    let fixture = TelegramFixture::with(options, home.path()).await;
     server.wait_calls("getUpdates", 1).await;
     for (at, caption) in [json!("what is this?"), json!(null), json!(null)]
         .into_iter()
@@ -169,7 +169,7 @@ async fn albums_are_one_message_and_edits_are_corrections() {
         tokio::time::sleep(std::time::Duration::from_millis(40)).await;
     }
     server.wait_texts(OWNER, 1).await;
-    let asked = world.asked(1).await;
+    let asked = fixture.asked(1).await;
     assert_eq!(asked.len(), 1, "{asked:?}");
     for file in ["p0", "p1", "p2", "what is this?"] {
         assert!(asked[0].contains(file), "{file}: {}", asked[0]);
@@ -177,7 +177,7 @@ async fn albums_are_one_message_and_edits_are_corrections() {
     let mut edited = json!({"message_id": 1, "date": 1, "edit_date": 2, "chat": {"id": OWNER, "type": "private"}, "from": person(OWNER)});
     edited["text"] = json!(", say nothing");
     server.update("edited_message", edited.clone());
-    let asked = world.asked(2).await;
+    let asked = fixture.asked(2).await;
     assert!(
         asked[1].contains("correction") && asked[1].starts_with('{'),
         "{}",
@@ -189,7 +189,7 @@ async fn albums_are_one_message_and_edits_are_corrections() {
     server.update("edited_message", edited);
     server.says(MEMBER, "say end");
     server.wait_texts(MEMBER, 1).await;
-    assert_eq!(world.asked(3).await.len(), 3);
-    world.stop().await;
+    assert_eq!(fixture.asked(3).await.len(), 3);
+    fixture.stop().await;
     check(&server);
 }

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use bub_testkit::telegram::{BotServer, Fault};
 
-use crate::world::{MEMBER, OWNER, World, check, options};
+use crate::harness::{MEMBER, OWNER, TelegramFixture, check, options};
 
 // W-60
 #[tokio::test]
 async fn a_long_reply_comes_in_parts_that_fit_and_in_order() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.says(OWNER, "long 20000");
     let texts = server.wait_texts(OWNER, 5).await;
     let whole: String = texts.concat().split_whitespace().collect();
     assert_eq!(whole.len(), 20_000 - 20_000 / 9, "nothing is lost");
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -29,7 +29,7 @@ async fn markup_that_is_refused_is_sent_as_plain_text_part_by_part() {
             "Bad Request: can't parse entities: Unsupported start tag",
         ),
     );
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.says(OWNER, "say **bold** & <b>");
     assert_eq!(server.wait_texts(OWNER, 1).await, ["bold & <b>"]);
     let calls = server.calls_of("sendMessage");
@@ -38,7 +38,7 @@ async fn markup_that_is_refused_is_sent_as_plain_text_part_by_part() {
         ("HTML", "")
     );
     assert!(calls[0].text("text").contains("<b>bold</b>"), "{calls:?}");
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -46,7 +46,7 @@ async fn markup_that_is_refused_is_sent_as_plain_text_part_by_part() {
 #[tokio::test]
 async fn a_chat_that_is_flooded_waits_as_long_as_it_is_told_to() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.fault("sendMessage", Fault::Flood(2));
     server.says(OWNER, "one");
     server.wait_calls("sendMessage", 1).await;
@@ -64,14 +64,14 @@ async fn a_chat_that_is_flooded_waits_as_long_as_it_is_told_to() {
         "it waited {:?}",
         own[1].at - own[0].at
     );
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // L1: of several parts those that arrived are not sent again, neither by the next attempt nor by the next process.
 #[tokio::test]
 async fn a_reply_that_was_cut_off_goes_on_with_the_part_that_is_missing() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     let mut calls = 0;
     server.faults(move |method, _| {
         calls += i32::from(method == "sendMessage");
@@ -79,10 +79,10 @@ async fn a_reply_that_was_cut_off_goes_on_with_the_part_that_is_missing() {
     });
     server.says(OWNER, "long 15000");
     server.wait_calls("sendMessage", 3).await;
-    world.stop().await;
+    fixture.stop().await;
     assert_eq!(server.texts(OWNER).len(), 2);
     server.heal();
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     let texts = server.wait_texts(OWNER, 4).await;
     server.says(OWNER, "say done");
     server
@@ -101,14 +101,14 @@ async fn a_reply_that_was_cut_off_goes_on_with_the_part_that_is_missing() {
     );
     let whole: String = texts.concat().split_whitespace().collect();
     assert_eq!(whole.len(), 15_000 - 15_000 / 9);
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // A chat that blocked the bot, a deleted topic: given up at once, and nobody else waits.
 #[tokio::test]
 async fn a_reply_to_nobody_is_given_up_and_others_are_answered() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.block(MEMBER);
     server.says(MEMBER, "hello");
     server.wait_calls("sendMessage", 1).await;
@@ -144,7 +144,7 @@ async fn a_reply_to_nobody_is_given_up_and_others_are_answered() {
             .count(),
         1
     );
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // The answer grows in one message, which becomes the reply.
@@ -154,10 +154,10 @@ async fn a_long_answer_is_seen_to_grow_and_ends_as_the_reply() {
     let mut options = options(&server, home.path());
     options.first_preview = Duration::ZERO;
     options.edit_pace = Duration::from_millis(10);
-    let world = World::with(options, home.path()).await;
+    let fixture = TelegramFixture::with(options, home.path()).await;
     server.says(OWNER, "grow one two three four");
-    world.asked(1).await;
-    world.model.permits.add_permits(2);
+    fixture.asked(1).await;
+    fixture.model.permits.add_permits(2);
     server
         .wait_for(|server| {
             server
@@ -168,7 +168,7 @@ async fn a_long_answer_is_seen_to_grow_and_ends_as_the_reply() {
         })
         .await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    world.model.permits.add_permits(10);
+    fixture.model.permits.add_permits(10);
     server
         .wait_for(|server| {
             server
@@ -186,7 +186,7 @@ async fn a_long_answer_is_seen_to_grow_and_ends_as_the_reply() {
     assert_eq!(server.calls_of("sendMessage").len(), 1);
     // What is the same already is no failure.
     server.says(OWNER, "grow same");
-    world.asked(2).await;
+    fixture.asked(2).await;
     server
         .wait_for(|server| {
             server
@@ -196,7 +196,7 @@ async fn a_long_answer_is_seen_to_grow_and_ends_as_the_reply() {
                 .then_some(())
         })
         .await;
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -209,19 +209,19 @@ async fn a_preview_of_the_process_before_becomes_the_reply() {
         (options.first_preview, options.edit_pace) = (Duration::ZERO, Duration::from_millis(10));
         options
     };
-    let world = World::with(quick(), home.path()).await;
+    let fixture = TelegramFixture::with(quick(), home.path()).await;
     server.says(OWNER, "grow one two three");
-    world.asked(1).await;
-    world.model.permits.add_permits(1);
+    fixture.asked(1).await;
+    fixture.model.permits.add_permits(1);
     server.wait_texts(OWNER, 1).await;
-    world.cut_off().await;
-    let world = World::with(quick(), home.path()).await;
-    world.asked(1).await;
-    world.model.permits.add_permits(10);
+    fixture.cut_off().await;
+    let fixture = TelegramFixture::with(quick(), home.path()).await;
+    fixture.asked(1).await;
+    fixture.model.permits.add_permits(10);
     server
         .wait_for(|server| (server.texts(OWNER) == ["one two three"]).then_some(()))
         .await;
-    world.stop().await;
+    fixture.stop().await;
     assert_eq!(server.texts(OWNER).len(), 1);
 }
 
@@ -236,16 +236,16 @@ async fn an_error_takes_the_place_of_what_was_shown_of_the_answer() {
                 (Duration::ZERO, Duration::from_millis(10));
             options
         };
-        let mut world = World::with(quick(), home.path()).await;
+        let mut fixture = TelegramFixture::with(quick(), home.path()).await;
         server.says(OWNER, "grow half break");
-        world.asked(1).await;
-        world.model.permits.add_permits(1);
+        fixture.asked(1).await;
+        fixture.model.permits.add_permits(1);
         assert_eq!(server.wait_texts(OWNER, 1).await, ["half"]);
         if is_killed {
-            world.cut_off().await;
-            world = World::with(quick(), home.path()).await;
+            fixture.cut_off().await;
+            fixture = TelegramFixture::with(quick(), home.path()).await;
         }
-        world.model.permits.add_permits(2);
+        fixture.model.permits.add_permits(2);
         let is_told = |server: &BotServer| {
             server
                 .texts(OWNER)
@@ -257,7 +257,7 @@ async fn an_error_takes_the_place_of_what_was_shown_of_the_answer() {
             .await;
         assert_eq!(server.texts(OWNER).len(), 1, "{:?}", server.texts(OWNER));
         assert_eq!(server.calls_of("sendMessage").len(), 1);
-        world.stop().await;
+        fixture.stop().await;
         check(&server);
     }
 }
@@ -266,21 +266,21 @@ async fn an_error_takes_the_place_of_what_was_shown_of_the_answer() {
 #[tokio::test]
 async fn a_reply_whose_answer_is_lost_is_sent_again() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.fault("sendMessage", Fault::CutAfter);
     server.says(OWNER, "hello");
     assert_eq!(
         server.wait_texts(OWNER, 2).await,
         ["echo: hello", "echo: hello"]
     );
-    world.stop().await;
+    fixture.stop().await;
 }
 
 // A group that has another id now is answered there; what is answered stayed behind.
 #[tokio::test]
 async fn a_group_that_moved_is_answered_where_it_is() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.fault("sendMessage", Fault::Moved(-100_900));
     server.says_in(-55, OWNER, "bub, hello");
     assert_eq!(server.wait_texts(-100_900, 1).await, ["echo: bub, hello"]);
@@ -288,7 +288,7 @@ async fn a_group_that_moved_is_answered_where_it_is() {
     assert!(!calls[0].params["reply_parameters"].is_null(), "{calls:?}");
     assert!(calls[1].params["reply_parameters"].is_null(), "{calls:?}");
     assert!(server.texts(-55).is_empty());
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -296,7 +296,7 @@ async fn a_group_that_moved_is_answered_where_it_is() {
 #[tokio::test]
 async fn a_reply_to_a_message_that_is_gone_is_sent_without_pointing_at_it() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.fault(
         "sendMessage",
         Fault::Refuse(400, "Bad Request: message to be replied not found"),
@@ -304,7 +304,7 @@ async fn a_reply_to_a_message_that_is_gone_is_sent_without_pointing_at_it() {
     server.says_in(-100_901, OWNER, "bub, hello");
     assert_eq!(server.wait_texts(-100_901, 1).await, ["echo: bub, hello"]);
     assert!(server.calls_of("sendMessage")[1].params["reply_parameters"].is_null());
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -314,17 +314,17 @@ async fn an_answer_that_grows_fast_is_seen_to_grow() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
     (options.first_preview, options.edit_pace) = (Duration::ZERO, Duration::ZERO);
-    let world = World::with(options, home.path()).await;
+    let fixture = TelegramFixture::with(options, home.path()).await;
     server.says(OWNER, &format!("grow {} end", "x".repeat(5000)));
-    world.asked(1).await;
-    world.model.permits.add_permits(1);
+    fixture.asked(1).await;
+    fixture.model.permits.add_permits(1);
     let shown = server.wait_texts(OWNER, 1).await;
     assert!(
         shown[0].starts_with("xxx") && shown[0].len() <= 4096,
         "{}",
         shown[0].len()
     );
-    world.model.permits.add_permits(10);
+    fixture.model.permits.add_permits(10);
     let texts = server.wait_texts(OWNER, 2).await;
     assert!(texts[1].ends_with("end"), "{}", texts[1].len());
     assert_eq!(
@@ -332,6 +332,6 @@ async fn an_answer_that_grows_fast_is_seen_to_grow() {
         2,
         "the preview is the first part of the reply"
     );
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }

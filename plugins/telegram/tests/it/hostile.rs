@@ -4,7 +4,7 @@ use bub::kernel::Role;
 use bub_testkit::telegram::{BotServer, person};
 use serde_json::{Value, json};
 
-use crate::world::{MEMBER, OWNER, World, check, options};
+use crate::harness::{MEMBER, OWNER, TelegramFixture, check, options};
 
 const STRANGER: i64 = 666;
 const GROUP: i64 = -100_500;
@@ -23,7 +23,7 @@ async fn nobody_gets_in_by_what_a_message_claims() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
     options.pairing = false;
-    let world = World::with(options, home.path()).await;
+    let fixture = TelegramFixture::with(options, home.path()).await;
     let claims = [
         // Another name than the number says.
         json!({"chat": private(STRANGER), "from": {"id": STRANGER, "is_bot": false, "first_name": "x", "username": "42"}, "text": "bub"}),
@@ -56,7 +56,7 @@ async fn nobody_gets_in_by_what_a_message_claims() {
     server.update("nothing_known", json!({}));
     server.says(OWNER, "say through");
     server.wait_texts(OWNER, 1).await;
-    let senders: Vec<_> = world
+    let senders: Vec<_> = fixture
         .model
         .senders
         .lock()
@@ -71,7 +71,7 @@ async fn nobody_gets_in_by_what_a_message_claims() {
         ["Access denied."],
         "told once in the group, where it was addressed"
     );
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -81,12 +81,12 @@ async fn a_listed_chat_makes_guests_and_other_chats_are_silent() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
     (options.allow_users, options.allow_chats) = (None, Some(vec![GROUP.to_string()]));
-    let world = World::with(options, home.path()).await;
+    let fixture = TelegramFixture::with(options, home.path()).await;
     server.says(STRANGER, "hello?");
     server.says(STRANGER, "/start");
     server.says_in(GROUP, STRANGER, "bub, hello");
     server.wait_texts(GROUP, 1).await;
-    let roles: Vec<_> = world
+    let roles: Vec<_> = fixture
         .model
         .senders
         .lock()
@@ -106,7 +106,7 @@ async fn a_listed_chat_makes_guests_and_other_chats_are_silent() {
         server.wait_texts(OWNER, 1).await,
         ["Bub is online. Send text to start."]
     );
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -114,7 +114,7 @@ async fn a_listed_chat_makes_guests_and_other_chats_are_silent() {
 #[tokio::test]
 async fn a_crowd_of_strangers_gets_few_codes_and_no_turns() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     for stranger in 1000..1200 {
         server.says(stranger, "let me in");
         server.says(stranger, "please");
@@ -128,8 +128,8 @@ async fn a_crowd_of_strangers_gets_few_codes_and_no_turns() {
         .filter(|call| call.number("chat_id") >= 1000)
         .count();
     assert!(told <= 50, "{told} strangers were told something");
-    assert_eq!(world.model.senders.lock().unwrap().len(), 1);
-    world.stop().await;
+    assert_eq!(fixture.model.senders.lock().unwrap().len(), 1);
+    fixture.stop().await;
 }
 
 // Entities out of range, names that lead elsewhere, files that are not what they say: the message is answered.
@@ -137,7 +137,7 @@ async fn a_crowd_of_strangers_gets_few_codes_and_no_turns() {
 async fn odd_messages_are_answered_like_others() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     server.file("up", "../../../etc/passwd", b"root:x:0".to_vec());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     let odd = [
         json!({"text": "say 0", "entities": [{"type": "url", "offset": -5, "length": 9_000_000_000_i64}]}),
         json!({"text": "say 1", "entities": [{"type": "text_link", "offset": 4_000_000_000_i64, "length": 3, "url": "javascript:x"}]}),
@@ -169,7 +169,7 @@ async fn odd_messages_are_answered_like_others() {
         })
         .await;
     assert!(count > 0 && !server.texts(OWNER).is_empty());
-    world.stop().await;
+    fixture.stop().await;
     check(&server);
 }
 
@@ -177,9 +177,9 @@ async fn odd_messages_are_answered_like_others() {
 #[tokio::test]
 async fn one_chat_that_floods_the_bot_does_not_stop_the_others() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    let world = World::start(&server, &home).await;
+    let fixture = TelegramFixture::start(&server, &home).await;
     server.says(MEMBER, "wait for it");
-    world.asked(1).await;
+    fixture.asked(1).await;
     for at in 0..150 {
         server.says(MEMBER, &format!("say {at}"));
     }
@@ -191,6 +191,6 @@ async fn one_chat_that_floods_the_bot_does_not_stop_the_others() {
         told.iter().all(|text| text.starts_with("Not taken: ")),
         "{told:?}"
     );
-    world.model.permits.add_permits(1);
-    world.stop().await;
+    fixture.model.permits.add_permits(1);
+    fixture.stop().await;
 }

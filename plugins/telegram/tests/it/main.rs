@@ -9,8 +9,8 @@
 )]
 
 mod basics;
-mod crowd;
 mod delivery;
+mod failures;
+mod harness;
 mod hostile;
-mod trouble;
-mod world;
+mod many_chats;

@@ -1,11 +1,11 @@
 //! What becomes of each construct of Markdown, and where long texts are cut. (W-60)
 
-use bub_telegram::html::{LIMIT, Part, render};
+use bub_telegram::html::{MAX_MESSAGE_UNITS, MessagePart, render};
 
 use crate::checker::text_of;
 
 /// The only part of a text.
-fn one(markdown: &str) -> Part {
+fn one(markdown: &str) -> MessagePart {
     let mut parts = render(markdown);
     assert_eq!(parts.len(), 1, "{markdown:?}: {parts:?}");
     parts.remove(0)
@@ -181,7 +181,7 @@ fn texts(markdown: &str) -> Vec<String> {
         .into_iter()
         .map(|part| {
             assert_eq!(text_of(&part.html).as_ref(), Ok(&part.plain));
-            assert!(units(&part.html) <= LIMIT);
+            assert!(units(&part.html) <= MAX_MESSAGE_UNITS);
             part.plain
         })
         .collect()
@@ -304,6 +304,7 @@ fn markup_counts_towards_the_limit() {
     assert!(
         parts
             .iter()
-            .all(|part| units(&part.html) <= LIMIT && units(&part.html) > LIMIT / 2)
+            .all(|part| units(&part.html) <= MAX_MESSAGE_UNITS
+                && units(&part.html) > MAX_MESSAGE_UNITS / 2)
     );
 }

@@ -2,27 +2,30 @@
 
 use std::time::{Duration, Instant};
 
-use bub_telegram::html::{ENTITIES, LIMIT, Part, render};
+use bub_telegram::html::{MAX_ENTITIES, MAX_MESSAGE_UNITS, MessagePart, render};
 use proptest::prelude::*;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag};
 
 use crate::checker::text_of;
 
 /// What holds for every part of every text.
-fn check(markdown: &str) -> Vec<Part> {
+fn check(markdown: &str) -> Vec<MessagePart> {
     let parts = render(markdown);
     for part in &parts {
         let text = text_of(&part.html)
             .unwrap_or_else(|wrong| panic!("{wrong} in {:?} of {markdown:?}", part.html));
         assert_eq!(text, part.plain, "of {markdown:?}");
         assert!(
-            part.html.encode_utf16().count() <= LIMIT,
+            part.html.encode_utf16().count() <= MAX_MESSAGE_UNITS,
             "{} of {markdown:?}",
             part.html.len()
         );
         let tags = part.html.matches('<').count() - part.html.matches("</").count();
         let entities = tags - part.html.matches("<pre><code").count();
-        assert!(entities <= ENTITIES, "{entities} entities of {markdown:?}");
+        assert!(
+            entities <= MAX_ENTITIES,
+            "{entities} entities of {markdown:?}"
+        );
         assert!(
             !part.plain.trim().is_empty(),
             "blank: {part:?} of {markdown:?}"

@@ -1,11 +1,11 @@
 //! What the model is given for a message, and when the bot is addressed.
 
-use bub_telegram::inbound::{Me, Reading, Said, read};
+use bub_telegram::inbound::{BotIdentity, InboundMessage, InboundUpdate, read};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-pub(crate) fn me() -> Me {
-    Me {
+pub(crate) fn me() -> BotIdentity {
+    BotIdentity {
         id: 99,
         username: "TestBot".to_owned(),
     }
@@ -24,9 +24,9 @@ pub(crate) fn message(fields: Value) -> Value {
     message
 }
 
-pub(crate) fn said(message: &Value) -> Said {
+pub(crate) fn said(message: &Value) -> InboundMessage {
     match read(message, false, &me()) {
-        Reading::Said(said) => said,
+        InboundUpdate::Message(said) => said,
         other => panic!("{other:?} of {message}"),
     }
 }
@@ -241,7 +241,7 @@ fn in_private_the_bot_is_always_addressed_and_in_channels_never() {
     // What the platform says is nobody's message.
     assert_eq!(
         read(&message(json!({"new_chat_title": "x"})), false, &me()),
-        Reading::Silence
+        InboundUpdate::Ignored
     );
 }
 
@@ -269,10 +269,10 @@ fn commands_of_the_platform_are_read() {
     for (text, expected) in rows {
         let reading = read(&start(text), false, &me());
         match expected {
-            Some(None) => assert_eq!(reading, Reading::Start, "{text}"),
-            None => assert_eq!(reading, Reading::Silence, "{text}"),
+            Some(None) => assert_eq!(reading, InboundUpdate::Start, "{text}"),
+            None => assert_eq!(reading, InboundUpdate::Ignored, "{text}"),
             Some(Some(words)) => {
-                let Reading::Said(said) = reading else {
+                let InboundUpdate::Message(said) = reading else {
                     panic!("{text}: {reading:?}")
                 };
                 let content: Value = serde_json::from_str(&said.content()).unwrap();
@@ -291,7 +291,7 @@ fn commands_of_the_platform_are_read() {
             .content()
             .starts_with("{\"message\":\"hi\"")
     );
-    assert_eq!(read(&start("/start"), true, &me()), Reading::Silence);
+    assert_eq!(read(&start("/start"), true, &me()), InboundUpdate::Ignored);
 }
 
 // H-168, W-33: comma commands only where the bot is addressed, and only from who wrote them.
@@ -334,7 +334,8 @@ fn a_comma_is_a_command_only_for_the_bot() {
             "{message}"
         );
     }
-    let Reading::Said(edited) = read(&message(json!({"text": ",help"})), true, &me()) else {
+    let InboundUpdate::Message(edited) = read(&message(json!({"text": ",help"})), true, &me())
+    else {
         panic!()
     };
     assert!(!edited.is_command);
@@ -343,7 +344,7 @@ fn a_comma_is_a_command_only_for_the_bot() {
 // W-61: edits are corrections.
 #[test]
 fn an_edit_says_that_it_corrects() {
-    let Reading::Said(said) = read(
+    let InboundUpdate::Message(said) = read(
         &message(json!({"text": "b", "edit_date": 1_700_000_009})),
         true,
         &me(),
@@ -442,7 +443,7 @@ proptest! {
     #[test]
     fn any_message_is_read(fields in any_json(), is_edit in any::<bool>()) {
         let given = if fields.is_object() { message(fields) } else { fields };
-        if let Reading::Said(said) = read(&given, is_edit, &me()) {
+        if let InboundUpdate::Message(said) = read(&given, is_edit, &me()) {
             let content = said.content();
             prop_assert!(said.is_command || serde_json::from_str::<Value>(&content).unwrap()["message"].is_string());
         }

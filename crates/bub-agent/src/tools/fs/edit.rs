@@ -4,13 +4,13 @@ use bub_kernel::{Error, Result};
 use memchr::memmem;
 
 /// More than anybody edits by hand.
-pub(super) const MOST_BYTES: u64 = 64 << 20;
+pub(super) const MAX_EDIT_BYTES: u64 = 64 << 20;
 /// How often is of no interest beyond this.
-const MOST_COUNTED: usize = 1000;
-const SHOWN_CHARS: usize = 200;
-const SHOWN_LINES: usize = 10;
+const MAX_COUNTED_MATCHES: usize = 1000;
+const MAX_SHOWN_CHARS: usize = 200;
+const MAX_SHOWN_LINES: usize = 10;
 
-pub(super) struct Change<'a> {
+pub(super) struct EditRequest<'a> {
     /// As it was asked for, to be named in errors.
     pub(super) path: &'a str,
     pub(super) old: &'a str,
@@ -21,13 +21,13 @@ pub(super) struct Change<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Edited {
+pub(super) struct EditResult {
     pub(super) content: Vec<u8>,
     pub(super) times: usize,
 }
 
-pub(super) fn edit(content: &[u8], change: &Change<'_>) -> Result<Edited> {
-    let Change { old, new, .. } = *change;
+pub(super) fn edit(content: &[u8], change: &EditRequest<'_>) -> Result<EditResult> {
+    let EditRequest { old, new, .. } = *change;
     if old.is_empty() {
         return Err(Error::invalid_input(
             "`old` is empty: give the text to replace, or write the whole file",
@@ -44,7 +44,7 @@ pub(super) fn edit(content: &[u8], change: &Change<'_>) -> Result<Edited> {
         memmem::find_iter(tail, old).count()
     } else {
         let places: Vec<usize> = overlapping(tail, old.as_bytes())
-            .take(MOST_COUNTED)
+            .take(MAX_COUNTED_MATCHES)
             .collect();
         if places.len() > 1 {
             return Err(ambiguous(content, from, change, &places));
@@ -55,7 +55,7 @@ pub(super) fn edit(content: &[u8], change: &Change<'_>) -> Result<Edited> {
         return Err(not_found(content, change));
     }
     let added = times.saturating_mul(new.len().saturating_sub(old.len()));
-    if added as u64 > MOST_BYTES {
+    if added as u64 > MAX_EDIT_BYTES {
         return Err(Error::invalid_input(format!(
             "{} would grow by {added} bytes: use a program",
             change.path
@@ -70,7 +70,7 @@ pub(super) fn edit(content: &[u8], change: &Change<'_>) -> Result<Edited> {
         done = at + old.len();
     }
     edited.extend_from_slice(tail.get(done..).unwrap_or_default());
-    Ok(Edited {
+    Ok(EditResult {
         content: edited,
         times,
     })
@@ -101,31 +101,31 @@ fn line_of(content: &[u8], at: usize) -> usize {
     memchr::memchr_iter(b'\n', content.get(..at).unwrap_or_default()).count()
 }
 
-fn ambiguous(content: &[u8], from: usize, change: &Change<'_>, places: &[usize]) -> Error {
+fn ambiguous(content: &[u8], from: usize, change: &EditRequest<'_>, places: &[usize]) -> Error {
     let lines = places
         .iter()
-        .take(SHOWN_LINES)
+        .take(MAX_SHOWN_LINES)
         .map(|at| line_of(content, from + at).to_string());
     let mut lines: Vec<String> = lines.collect();
-    if places.len() > SHOWN_LINES {
+    if places.len() > MAX_SHOWN_LINES {
         lines.push("…".to_owned());
     }
-    let at_least = if places.len() == MOST_COUNTED {
+    let at_least = if places.len() == MAX_COUNTED_MATCHES {
         "at least "
     } else {
         ""
     };
     Error::invalid_input(format!(
         "'{}' occurs {at_least}{} times in {}, at lines {} (counted from 0); give more of the text around it, or set all=true",
-        shown(change.old),
+        shorten(change.old),
         places.len(),
         change.path,
         lines.join(", ")
     ))
 }
 
-fn not_found(content: &[u8], change: &Change<'_>) -> Error {
-    let Change {
+fn not_found(content: &[u8], change: &EditRequest<'_>) -> Error {
+    let EditRequest {
         path, old, start, ..
     } = *change;
     let hint = hint(content, old)
@@ -133,7 +133,7 @@ fn not_found(content: &[u8], change: &Change<'_>) -> Error {
         .unwrap_or_default();
     Error::invalid_input(format!(
         "'{}' not found in {path} from line {start}{hint}",
-        shown(old)
+        shorten(old)
     ))
 }
 
@@ -145,7 +145,12 @@ fn hint(content: &[u8], old: &str) -> Option<String> {
             line_of(content, at)
         ));
     }
-    if memmem::find(&without_returns(content), &without_returns(old.as_bytes())).is_some() {
+    if memmem::find(
+        &strip_carriage_returns(content),
+        &strip_carriage_returns(old.as_bytes()),
+    )
+    .is_some()
+    {
         let (file, given) = if old.contains("\r\n") {
             ("\\n", "\\r\\n")
         } else {
@@ -155,16 +160,16 @@ fn hint(content: &[u8], old: &str) -> Option<String> {
             "the line endings differ: {file} in the file, {given} in `old`"
         ));
     }
-    let bytes = |text| -> Vec<u8> { squeezed(text).map(|(byte, _)| byte).collect() };
+    let bytes = |text| -> Vec<u8> { collapse_whitespace(text).map(|(byte, _)| byte).collect() };
     let wanted = bytes(old.trim().as_bytes());
     let at = memmem::find(&bytes(content), &wanted).filter(|_| !wanted.is_empty())?;
-    let (_, line) = squeezed(content).nth(at)?;
+    let (_, line) = collapse_whitespace(content).nth(at)?;
     Some(format!(
         "the same text with other whitespace is at line {line} (counted from 0): read it again"
     ))
 }
 
-fn without_returns(text: &[u8]) -> Vec<u8> {
+fn strip_carriage_returns(text: &[u8]) -> Vec<u8> {
     let next = text.iter().skip(1).map(Some).chain([None]);
     let kept = text
         .iter()
@@ -174,7 +179,7 @@ fn without_returns(text: &[u8]) -> Vec<u8> {
 }
 
 /// The text with every stretch of whitespace as one space, each byte with its line.
-fn squeezed(text: &[u8]) -> impl Iterator<Item = (u8, usize)> + '_ {
+fn collapse_whitespace(text: &[u8]) -> impl Iterator<Item = (u8, usize)> + '_ {
     let mut line = 0;
     let mut was_space = false;
     text.iter().filter_map(move |byte| {
@@ -187,8 +192,8 @@ fn squeezed(text: &[u8]) -> impl Iterator<Item = (u8, usize)> + '_ {
 }
 
 /// The text, cut where it gets long.
-fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARS) {
+fn shorten(text: &str) -> String {
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
         None => text.to_owned(),
     }

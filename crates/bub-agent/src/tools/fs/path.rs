@@ -11,7 +11,7 @@ use bub_kernel::{Error, Result};
 use super::failure;
 
 /// As many as the system follows.
-const MOST_LINKS: usize = 40;
+const MAX_SYMLINKS: usize = 40;
 
 /// The absolute path of a name: `~` is the home directory, and what is relative starts at the workspace.
 pub(super) fn absolute(
@@ -46,14 +46,14 @@ pub(super) fn absolute(
 ///
 /// The answer is what must be opened, not the path that was asked for: what was checked is then what is used.
 pub fn resolve(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<PathBuf> {
-    let place = real(path)?;
+    let place = resolve_symlinks(path)?;
     if !confine {
         return Ok(place);
     }
     let workspace = workspace.ok_or_else(|| {
         Error::invalid_input("files are confined to the workspace, and there is none")
     })?;
-    if place.starts_with(real(workspace)?) {
+    if place.starts_with(resolve_symlinks(workspace)?) {
         return Ok(place);
     }
     // Without any path: people who may not know them are told, too.
@@ -64,7 +64,7 @@ pub fn resolve(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<P
 
 /// Follows every link by hand, as the system would, because the system gives no answer where the last part is
 /// missing: behind a link that leads nowhere, a file could be created.
-fn real(path: &Path) -> Result<PathBuf> {
+fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
     let mut place = PathBuf::new();
     let mut todo = parts(path);
     let mut links = 0;
@@ -79,7 +79,7 @@ fn real(path: &Path) -> Result<PathBuf> {
                 match std::fs::symlink_metadata(&place) {
                     Ok(metadata) if metadata.is_symlink() => {
                         links += 1;
-                        if links > MOST_LINKS {
+                        if links > MAX_SYMLINKS {
                             let problem =
                                 format!("too many symbolic links on the way to {}", path.display());
                             return Err(Error::invalid_input(problem));

@@ -11,9 +11,9 @@ use bub_kernel::{Error, ErrorKind, Result};
 use super::failure;
 
 /// Longer answers help nobody; the rest is read with another call.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_READ_BYTES: usize = 1 << 20;
 /// Text has no zero byte, and what is not text shows one early.
-const LOOKED_AT: usize = 8 << 10;
+const BINARY_PROBE_BYTES: usize = 8 << 10;
 
 /// The lines from `first` on, joined with `\n`, at most `limit` of them.
 pub(super) fn lines(
@@ -25,7 +25,7 @@ pub(super) fn lines(
     let wrong = |error| failure("read", file, &error);
     let mut reader = BufReader::with_capacity(1 << 16, File::open(file).map_err(wrong)?);
     let head = reader.fill_buf().map_err(wrong)?;
-    if head.iter().take(LOOKED_AT).any(|byte| *byte == 0) {
+    if head.iter().take(BINARY_PROBE_BYTES).any(|byte| *byte == 0) {
         let problem = format!(
             "{} is not a text file: look at it with a program",
             file.display()
@@ -49,7 +49,7 @@ pub(super) fn lines(
         let used = newline.map_or(buffer.len(), |at| at + 1);
         if line >= first {
             let part = buffer.get(..used).unwrap_or_default();
-            let room = MOST_BYTES - text.len();
+            let room = MAX_READ_BYTES - text.len();
             text.extend_from_slice(part.get(..room.min(used)).unwrap_or_default());
             is_cut = room < used;
         }

@@ -26,7 +26,7 @@ pub(super) fn replace(file: &Path, content: &[u8]) -> Result<()> {
     };
     let Some(old) = old else {
         fs::create_dir_all(directory).map_err(wrong)?;
-        return beside(directory, file, content, None).map_err(wrong);
+        return replace_atomically(directory, file, content, None).map_err(wrong);
     };
     // Renaming would get around a file that must not be written.
     let mut open = OpenOptions::new().write(true).open(file).map_err(wrong)?;
@@ -34,7 +34,7 @@ pub(super) fn replace(file: &Path, content: &[u8]) -> Result<()> {
     let outcome = if old.nlink() > 1 {
         Err(ErrorKind::PermissionDenied.into())
     } else {
-        beside(directory, file, content, Some(old.permissions()))
+        replace_atomically(directory, file, content, Some(old.permissions()))
     };
     match outcome {
         // The directory may not be written, or something is mounted on the file: then in place, as there is no other way.
@@ -54,7 +54,7 @@ pub(super) fn replace(file: &Path, content: &[u8]) -> Result<()> {
 }
 
 /// Writes a new file and gives it the name of the old one.
-fn beside(
+fn replace_atomically(
     directory: &Path,
     file: &Path,
     content: &[u8],
@@ -80,9 +80,9 @@ fn beside(
 
 /// A new file of a name nobody uses.
 fn create(directory: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    static NEXT_TEMP_NUMBER: AtomicU64 = AtomicU64::new(0);
     loop {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT_TEMP_NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = directory.join(format!(".bub-{}-{number}.tmp", std::process::id()));
         match OpenOptions::new()
             .write(true)

@@ -1,16 +1,16 @@
 //! Which session a chat is about.
 
 use bub_kernel::{Framework, Result, tape_error};
-use bub_tape::{Listing, TapeName};
-use bub_terminal::channel::NAME;
+use bub_tape::{TapeListFilter, TapeName};
+use bub_terminal::channel::CHANNEL_NAME;
 use clap::ArgMatches;
 
 /// What separates the id of a chat from the stamps of its later sessions.
-const MARK: char = '~';
+const SESSION_SEPARATOR: char = '~';
 
 /// The session of a chat. `,new` and `,resume` change it.
 #[derive(Clone, Debug)]
-pub(super) struct Session {
+pub(super) struct ChatSession {
     /// The chat within the channel.
     pub(super) chat_id: String,
     /// The session in use.
@@ -19,7 +19,7 @@ pub(super) struct Session {
     switched: String,
 }
 
-impl Session {
+impl ChatSession {
     /// The session that the arguments mean.
     pub(super) async fn choose(framework: &Framework, matches: &ArgMatches) -> Result<Self> {
         let text = |name: &str| matches.get_one::<String>(name).cloned();
@@ -31,7 +31,7 @@ impl Session {
             named => named,
         };
         let is_chosen = wanted.is_some();
-        let id = wanted.unwrap_or_else(|| format!("{NAME}:{chat_id}"));
+        let id = wanted.unwrap_or_else(|| format!("{CHANNEL_NAME}:{chat_id}"));
         let mut session = Self {
             chat_id,
             switched: String::new(),
@@ -52,7 +52,7 @@ impl Session {
             .take(17)
             .collect();
         let chat_id = format!("{}-{stamp}", self.chat_id);
-        let id = format!("{NAME}:{chat_id}");
+        let id = format!("{CHANNEL_NAME}:{chat_id}");
         Self {
             chat_id,
             switched: id.clone(),
@@ -104,7 +104,8 @@ impl Session {
 
 /// The id that all sessions of the chat of this one have in common.
 pub(super) fn chat_of(id: &str) -> &str {
-    id.split_once(MARK).map_or(id, |(chat, _)| chat)
+    id.split_once(SESSION_SEPARATOR)
+        .map_or(id, |(chat, _)| chat)
 }
 
 /// The session of this workspace that was last used at a terminal.
@@ -118,15 +119,19 @@ pub(super) async fn all(framework: &Framework) -> Result<Vec<String>> {
         return Ok(Vec::new());
     };
     let mut all: Vec<(String, String)> = Vec::new();
-    for name in store.list(Listing::Sessions).await.map_err(tape_error)? {
+    for name in store
+        .list(TapeListFilter::Sessions)
+        .await
+        .map_err(tape_error)?
+    {
         let summary = store.summary(&name).await.map_err(tape_error)?;
         let Some(session) = summary.session else {
             continue;
         };
-        let is_own = session
-            .channel
-            .as_deref()
-            .map_or_else(|| session.session_id.starts_with(NAME), |it| it == NAME);
+        let is_own = session.channel.as_deref().map_or_else(
+            || session.session_id.starts_with(CHANNEL_NAME),
+            |it| it == CHANNEL_NAME,
+        );
         let date = summary.last_date.unwrap_or_default();
         if is_own && session.workspace.as_deref() == Some(framework.workspace_text()) {
             all.push((date, session.session_id));

@@ -12,7 +12,9 @@ use bub_kernel::{Error, Result};
 use bub_settings::{ConfigFile, Environment, Settings};
 use rustix::process::{Pid, test_kill_process};
 
-use super::{PER_PROVIDER, ask, hand_over, note_owner, open, output, plain_owner, save};
+use super::{
+    PER_PROVIDER_SETTINGS, note_owner, open, output, plain_owner, prompt, save, scope_to_provider,
+};
 use bub::signals;
 
 pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
@@ -21,7 +23,7 @@ pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
         file.value().unwrap_or_default(),
         plain_owner(settings, &file),
     );
-    let copy = Copy::of(&file, settings.home())?;
+    let copy = EditCopy::create(&file, settings.home())?;
     let revised = loop {
         run_editor(settings, &copy.0).await?;
         file.replace(copy.text()?);
@@ -31,10 +33,10 @@ pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
         // What was there before stays with the model it was there for; what is new was written for the new one.
         if before.is_some() && plain_owner(settings, &file) != before {
             let new = file.value().unwrap_or_default();
-            let mut same = PER_PROVIDER
+            let mut same = PER_PROVIDER_SETTINGS
                 .into_iter()
                 .filter(|whole| old.get(*whole) == new.get(*whole));
-            same.try_for_each(|whole| hand_over(&mut file, before.as_deref(), whole))?;
+            same.try_for_each(|whole| scope_to_provider(&mut file, before.as_deref(), whole))?;
         }
         let error = match save(settings, &mut file) {
             Ok(revised) => break revised,
@@ -44,8 +46,8 @@ pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
             .redactor()
             .redact(error.message())
             .replace(&*copy.0.to_string_lossy(), "the file");
-        ask::say(&format!("not saved: {}\n", output::one_line(&error)));
-        if !ask::is_possible() || !ask::confirm("edit again?", true).await? {
+        prompt::print_stderr(&format!("not saved: {}\n", output::one_line(&error)));
+        if !prompt::has_terminal() || !prompt::confirm("edit again?", true).await? {
             return Err(Error::config("nothing was saved"));
         }
     };
@@ -54,10 +56,10 @@ pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
 }
 
 /// A private copy to edit, gone afterwards, also when a signal ends the program.
-struct Copy(PathBuf);
+struct EditCopy(PathBuf);
 
-impl Copy {
-    fn of(file: &ConfigFile, home: &Path) -> Result<Self> {
+impl EditCopy {
+    fn create(file: &ConfigFile, home: &Path) -> Result<Self> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -67,7 +69,7 @@ impl Copy {
         // One of the same name is of a process that had this number before.
         remove(&path);
         signals::remove_at_end(Some(path.clone()));
-        signals::end_at_once();
+        signals::exit_on_signal();
         let copied = Self(path);
         let mut options = fs::OpenOptions::new();
         let mut copy = options
@@ -92,7 +94,7 @@ impl Copy {
     }
 }
 
-impl Drop for Copy {
+impl Drop for EditCopy {
     fn drop(&mut self) {
         remove(&self.0);
         signals::remove_at_end(None);

@@ -3,26 +3,26 @@
 use bub_gateway::settings::ENABLED_CHANNELS;
 use bub_kernel::ChannelRole;
 
-use super::{super::probe, Finding, Patient};
+use super::{super::probe, CheckContext, Finding};
 
-pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let all = match patient.framework.channels(&probe::nobody()) {
+pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
+    let all = match check_context.framework.channels(&probe::discard_handler()) {
         Ok(channels) => channels,
         Err(error) => {
-            return vec![Finding::broken(
+            return vec![Finding::error(
                 error.to_string(),
                 "see the plugin that provides it",
             )];
         }
     };
-    let names = patient.settings.get(&ENABLED_CHANNELS);
+    let names = check_context.settings.get(&ENABLED_CHANNELS);
     if let Err(error) = bub_gateway::check_names(&names, &all) {
-        return vec![Finding::broken(
+        return vec![Finding::error(
             error.message(),
             "correct `enabled_channels`",
         )];
     }
-    let chosen = bub_gateway::choose(&names, &all);
+    let chosen = bub_gateway::select_channels(&names, &all);
     let mut findings = Vec::new();
     let is_named = names
         .iter()
@@ -32,7 +32,7 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
             "no channel of `enabled_channels` ({}) is set up, so the gateway does not start",
             names.join(", ")
         );
-        findings.push(Finding::broken(
+        findings.push(Finding::error(
             text,
             "set it up with `bub onboard`, or correct `enabled_channels`",
         ));
@@ -40,20 +40,20 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     for channel in &chosen {
         let name = channel.name();
         let audience = channel
-            .audience()
+            .access_summary()
             .map_or(String::new(), |audience| format!("; {audience}"));
         // What the gateway would not start with.
         let who = match channel.validate() {
             Err(error) => Err(error.message().to_owned()),
-            Ok(()) if patient.is_offline => Ok(None),
+            Ok(()) if check_context.is_offline => Ok(None),
             Ok(()) => probe::channel(&**channel).await,
         };
         findings.push(match who {
-            Ok(who) => Finding::fine(format!(
+            Ok(who) => Finding::ok(format!(
                 "{name}{}{audience}",
                 who.map_or(String::new(), |who| format!(": {who}"))
             )),
-            Err(problem) => Finding::broken(
+            Err(problem) => Finding::error(
                 format!("{name}: {problem}"),
                 format!("correct the settings `{name}`"),
             ),
@@ -67,7 +67,7 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
         .map(|channel| channel.name())
         .collect();
     if !off.is_empty() {
-        findings.push(Finding::fine(format!("not set up: {}", off.join(", "))));
+        findings.push(Finding::ok(format!("not set up: {}", off.join(", "))));
     }
     findings
 }

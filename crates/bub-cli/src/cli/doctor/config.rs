@@ -2,50 +2,51 @@
 
 use bub::{check_settings, logging};
 use bub_agent::policy::Policy;
-use bub_settings::{Origin, Settings, Warning};
+use bub_settings::{SettingSource, Settings, SettingsWarning};
 
 use super::{
     super::{config::plain, policy},
-    Finding, Patient,
+    CheckContext, Finding,
 };
 
-const ASIDE: &str = "harmless if it is not meant for bub: move it away, or choose another directory with `-w DIR`, and nobody \
+const DOTENV_FIX: &str = "harmless if it is not meant for bub: move it away, or choose another directory with `-w DIR`, and nobody \
                      mentions it; else make it a text of `NAME=value` lines";
-const EDIT: &str = "correct it there; for the config file `bub config set` or `bub config edit`";
+const EDIT_FIX: &str =
+    "correct it there; for the config file `bub config set` or `bub config edit`";
 
-pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let settings = &patient.settings;
-    let problems = patient.problems.0.iter();
+pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
+    let settings = &check_context.settings;
+    let problems = check_context.problems.0.iter();
     let mut findings: Vec<_> = problems
-        .map(|problem| Finding::broken(problem.to_string(), EDIT))
+        .map(|problem| Finding::error(problem.to_string(), EDIT_FIX))
         .collect();
     findings.extend(
         check_settings(settings)
             .err()
-            .map(|problem| Finding::broken(problem, EDIT)),
+            .map(|problem| Finding::error(problem, EDIT_FIX)),
     );
     findings.extend(logging::file_problem(settings).map(|problem| {
-        Finding::broken(
+        Finding::error(
             problem,
             "set `log.file` to a file of its own, or `bub config unset log.file`",
         )
     }));
     findings.extend(settings.warnings().iter().map(|warning| {
-        let fix = if matches!(warning, Warning::DotEnvFile { .. }) {
-            ASIDE
+        let fix = if matches!(warning, SettingsWarning::DotEnvFile { .. }) {
+            DOTENV_FIX
         } else {
-            EDIT
+            EDIT_FIX
         };
-        Finding::doubtful(warning.to_string(), fix)
+        Finding::warning(warning.to_string(), fix)
     }));
     let policy = Policy::new(settings);
     findings.extend(
-        policy::idle(patient.framework, &policy).map(|(rule, reason)| {
+        policy::unmatchable_rules(check_context.framework, &policy).map(|(rule, reason)| {
             let text = format!(
                 "rule {} of the policy never fits: {reason} ({})",
                 rule.number, rule.origin
             );
-            Finding::doubtful(
+            Finding::warning(
                 text,
                 "correct it there; `bub policy explain` shows what happens to a call",
             )
@@ -58,7 +59,7 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
         } else {
             " (does not exist; nothing needs it)"
         };
-        findings.push(Finding::fine(format!("{}{absent}", file.display())));
+        findings.push(Finding::ok(format!("{}{absent}", file.display())));
     }
     findings
 }
@@ -67,7 +68,7 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
 pub(super) fn changed(settings: &Settings) -> impl Iterator<Item = [String; 3]> {
     settings
         .entries()
-        .filter(|entry| entry.origin != Origin::Default)
+        .filter(|entry| entry.origin != SettingSource::Default)
         .map(|entry| {
             [
                 entry.setting.key().to_owned(),

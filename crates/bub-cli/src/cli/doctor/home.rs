@@ -7,32 +7,32 @@ use std::{
     path::Path,
 };
 
-use super::{Finding, Patient};
+use super::{CheckContext, Finding};
 
-pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let home = patient.settings.home();
+pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
+    let home = check_context.settings.home();
     let shown = home.display();
     let mode = match fs::metadata(home) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let place = home.ancestors().find(|place| place.exists());
             return vec![match place.map_or(Ok(()), write) {
-                Ok(()) => Finding::fine(format!(
+                Ok(()) => Finding::ok(format!(
                     "{shown} does not exist yet; the first command that needs it makes it"
                 )),
-                Err(error) => Finding::broken(
+                Err(error) => Finding::error(
                     format!("{shown} does not exist and cannot be made: {error}"),
                     "make it for your user, or set BUB_HOME",
                 ),
             }];
         }
         Err(error) => {
-            return vec![Finding::broken(
+            return vec![Finding::error(
                 format!("{shown}: {error}"),
                 "let your user in, or set BUB_HOME",
             )];
         }
         Ok(found) if !found.is_dir() => {
-            return vec![Finding::broken(
+            return vec![Finding::error(
                 format!("{shown} is no directory"),
                 "move it away, or set BUB_HOME",
             )];
@@ -40,24 +40,24 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
         Ok(found) => found.permissions().mode(),
     };
     let mut findings = vec![match write(home) {
-        Ok(()) => Finding::fine(shown.to_string()),
-        Err(error) => Finding::broken(
+        Ok(()) => Finding::ok(shown.to_string()),
+        Err(error) => Finding::error(
             format!("{shown} cannot be written: {error}"),
             format!("chown or chmod u+rwx {shown}"),
         ),
     }];
     if mode & 0o077 != 0 {
         let text = format!("{shown} can be read by others (mode {:o})", mode & 0o777);
-        findings.push(Finding::doubtful(text, format!("chmod 700 {shown}")));
+        findings.push(Finding::warning(text, format!("chmod 700 {shown}")));
     }
-    let file = patient.settings.config_file();
+    let file = check_context.settings.config_file();
     let mode = fs::metadata(file).map_or(0, |found| found.permissions().mode() & 0o777);
-    if mode & 0o077 != 0 && patient.settings.has_secrets_in_file() {
+    if mode & 0o077 != 0 && check_context.settings.has_secrets_in_file() {
         let text = format!(
             "{} holds secrets and can be read by others (mode {mode:o})",
             file.display()
         );
-        findings.push(Finding::doubtful(
+        findings.push(Finding::warning(
             text,
             format!("chmod 600 {}", file.display()),
         ));

@@ -1,36 +1,36 @@
 //! The plugins, and those that could not be loaded or would not be started.
 
 use bub_kernel::PluginState;
-use bub_plugin::Installed;
+use bub_plugin::InstalledPlugins;
 
 use super::{
     super::{one_line, plugin},
-    Finding, Patient,
+    CheckContext, Finding,
 };
 
-pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
+pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let (mut active, mut findings) = (Vec::new(), Vec::new());
-    let installed = Installed::load(patient.settings.home()).unwrap_or_else(|error| {
-        findings.push(Finding::broken(
+    let installed = InstalledPlugins::load(check_context.settings.home()).unwrap_or_else(|error| {
+        findings.push(Finding::error(
             error.message(),
             "until then no tool is called",
         ));
-        Installed::default()
+        InstalledPlugins::default()
     });
-    for status in patient.framework.plugins() {
+    for status in check_context.framework.plugins() {
         let name = &*status.name;
         let record = installed
             .plugins
             .iter()
             .find(|record| *record.manifest.name == *name);
-        let found =
-            record.and_then(|record| Some((record, plugin::problem(patient.framework, record)?)));
+        let found = record
+            .and_then(|record| Some((record, plugin::problem(check_context.framework, record)?)));
         match (&status.state, found) {
-            (PluginState::Failed(reason), _) => findings.push(Finding::broken(
+            (PluginState::Failed(reason), _) => findings.push(Finding::error(
                 one_line(&format!("{name} is not in use: {reason}")),
                 "correct what it complains about, or leave it out",
             )),
-            (PluginState::Active, Some((record, problem))) => findings.push(Finding::broken(
+            (PluginState::Active, Some((record, problem))) => findings.push(Finding::error(
                 one_line(&format!("{name} is not in use: {problem}")),
                 format!(
                     "`bub plugin add {}`, or `bub plugin remove {name}`",
@@ -40,6 +40,6 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
             (PluginState::Active, None) => active.push(name),
         }
     }
-    findings.insert(0, Finding::fine(active.join(", ")));
+    findings.insert(0, Finding::ok(active.join(", ")));
     findings
 }

@@ -2,20 +2,20 @@
 
 use bub_agent::Skills;
 
-use super::{Finding, Patient};
+use super::{CheckContext, Finding};
 
-pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let skills = Skills::new(&patient.settings);
-    let workspace = Some(patient.framework.workspace());
+pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
+    let skills = Skills::new(&check_context.settings);
+    let workspace = Some(check_context.framework.workspace());
     let count = skills.list(workspace).len();
     let problems = skills.problems(workspace);
     let problems = problems.iter().map(|problem| {
-        Finding::doubtful(
+        Finding::warning(
             problem.to_string(),
             "correct its SKILL.md; `bub skill check` says when it is right",
         )
     });
-    std::iter::once(Finding::fine(format!("{count} can be used here")))
+    std::iter::once(Finding::ok(format!("{count} can be used here")))
         .chain(problems)
         .collect()
 }

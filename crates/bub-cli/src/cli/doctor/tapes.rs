@@ -5,22 +5,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_tape::{Durability, FileStore, Listing, TapeStore as _};
+use bub_tape::{Durability, FileStore, TapeListFilter, TapeStore as _};
 
-use super::{super::tape::text, Finding, Patient};
+use super::{super::tape::text, CheckContext, Finding};
 
 /// How long this may take; `bub tape check` has all the time.
-const MOMENT: Duration = Duration::from_millis(80);
-const REPAIR: &str = "`bub tape check --repair` puts in order what can be";
+const CHECK_TIMEOUT: Duration = Duration::from_millis(80);
+const REPAIR_FIX: &str = "`bub tape check --repair` puts in order what can be";
 
-pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let end = Instant::now() + MOMENT;
-    let directory = patient.settings.home().join("tapes");
+pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
+    let end = Instant::now() + CHECK_TIMEOUT;
+    let directory = check_context.settings.home().join("tapes");
     let store = FileStore::new(&directory, Durability::Os);
-    let mut names = match store.list(Listing::Sessions).await {
+    let mut names = match store.list(TapeListFilter::Sessions).await {
         Ok(names) => names,
         Err(error) => {
-            return vec![Finding::broken(
+            return vec![Finding::error(
                 error.to_string(),
                 "let your user read the directory",
             )];
@@ -38,12 +38,12 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let (mut checked, mut findings) = (0, Vec::new());
     for name in &names {
         let left = end.saturating_duration_since(Instant::now());
-        let Ok(verdict) = tokio::time::timeout(left, store.verify(name)).await else {
+        let Ok(verify_report) = tokio::time::timeout(left, store.verify(name)).await else {
             break;
         };
         checked += 1;
-        let damage = match verdict {
-            Ok(verdict) => verdict
+        let damage = match verify_report {
+            Ok(verify_report) => verify_report
                 .damage
                 .iter()
                 .find(|damage| !damage.is_acceptable())
@@ -51,7 +51,7 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
             Err(error) => Some(error.to_string()),
         };
         findings.extend(
-            damage.map(|damage| Finding::broken(format!("{}: {damage}", name.as_str()), REPAIR)),
+            damage.map(|damage| Finding::error(format!("{}: {damage}", name.as_str()), REPAIR_FIX)),
         );
     }
     let of = text::count(names.len() as u64, "session", "sessions");
@@ -62,7 +62,7 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     };
     findings.insert(
         0,
-        Finding::fine(format!("the latest {checked} of {of} checked{rest}")),
+        Finding::ok(format!("the latest {checked} of {of} checked{rest}")),
     );
     findings
 }

@@ -7,7 +7,7 @@ use bub_kernel::{Channel, ChannelRole, Error, Framework, Result};
 use bub_settings::Settings;
 
 use super::{
-    super::{ask, output, probe},
+    super::{output, probe, prompt},
     Onboarding,
 };
 use crate::bundled;
@@ -25,19 +25,21 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
     }
     let question = format!("channels to set up ({}; Enter for none)", names.join(", "));
     let wanted = loop {
-        let line = ask::line(&question, None).await?;
+        let line = prompt::line(&question, None).await?;
         let wanted: Vec<String> = line
             .split([',', ' '])
             .filter(|name| !name.is_empty())
             .map(str::to_owned)
             .collect();
         match wanted.iter().find(|name| !names.contains(name)) {
-            Some(unknown) => ask::say(&format!("There is no channel `{unknown}` to set up\n")),
+            Some(unknown) => {
+                prompt::print_stderr(&format!("There is no channel `{unknown}` to set up\n"));
+            }
             None => break wanted,
         }
     };
     for name in wanted {
-        let mut tried = Tried::default();
+        let mut tried = RejectedChannelInput::default();
         while !one(onboarding, &name, &mut tried).await? {}
     }
     Ok(())
@@ -45,22 +47,26 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
 
 /// What was answered the last time, and did not work: offered again.
 #[derive(Default)]
-struct Tried {
+struct RejectedChannelInput {
     secrets: HashMap<String, String>,
     people: Option<String>,
 }
 
 /// Asks about one channel; says whether that is settled.
-async fn one(onboarding: &mut Onboarding<'_>, name: &str, tried: &mut Tried) -> Result<bool> {
+async fn one(
+    onboarding: &mut Onboarding<'_>,
+    name: &str,
+    tried: &mut RejectedChannelInput,
+) -> Result<bool> {
     let before = onboarding.file.text().to_owned();
     for (key, help) in secrets(&onboarding.settings, name) {
-        ask::say(&format!("{help}\n"));
+        prompt::print_stderr(&format!("{help}\n"));
         let last = tried.secrets.remove(&key);
         let otherwise = match &last {
             Some(_) => "Enter for the same again".to_owned(),
             None => format!("Enter to leave {name} off"),
         };
-        let value = ask::secret(&format!("{key} (is not shown; {otherwise})")).await?;
+        let value = prompt::secret(&format!("{key} (is not shown; {otherwise})")).await?;
         let value = if value.is_empty() {
             last.unwrap_or_default()
         } else {
@@ -80,7 +86,7 @@ async fn one(onboarding: &mut Onboarding<'_>, name: &str, tried: &mut Tried) -> 
             .take()
             .or_else(|| onboarding.settings.text_at(&people));
         let question = format!("{people}, with commas between them (Enter for nobody yet)");
-        let line = ask::line(&question, current.as_deref()).await?;
+        let line = prompt::line(&question, current.as_deref()).await?;
         if !line.is_empty() {
             onboarding.set(&people, &line)?;
             tried.people = Some(line);
@@ -90,15 +96,15 @@ async fn one(onboarding: &mut Onboarding<'_>, name: &str, tried: &mut Tried) -> 
     let Some(problem) = problem(onboarding, name).await? else {
         return Ok(true);
     };
-    ask::say(&format!(
+    prompt::print_stderr(&format!(
         "That does not work: {}\n",
         output::one_line(&problem)
     ));
-    if ask::confirm("Try again?", true).await? {
+    if prompt::confirm("Try again?", true).await? {
         onboarding.back_to(before);
         return Ok(false);
     }
-    if !ask::confirm("Save it all the same?", false).await? {
+    if !prompt::confirm("Save it all the same?", false).await? {
         onboarding.back_to(before);
     }
     Ok(true)
@@ -135,10 +141,10 @@ async fn problem(onboarding: &Onboarding<'_>, name: &str) -> Result<Option<Strin
     else {
         return Ok(None);
     };
-    ask::say(&format!("asking {name} … "));
+    prompt::print_stderr(&format!("asking {name} … "));
     Ok(match probe::channel(&*channel).await {
         Ok(who) => {
-            ask::say(&format!("{}\n", who.unwrap_or_else(|| "ready".to_owned())));
+            prompt::print_stderr(&format!("{}\n", who.unwrap_or_else(|| "ready".to_owned())));
             None
         }
         Err(problem) => Some(onboarding.settings.redactor().redact(&problem).into_owned()),
@@ -147,7 +153,7 @@ async fn problem(onboarding: &Onboarding<'_>, name: &str) -> Result<Option<Strin
 
 fn channels(framework: &Framework) -> Result<Vec<Arc<dyn Channel>>> {
     framework
-        .channels(&probe::nobody())
+        .channels(&probe::discard_handler())
         .map_err(|error| Error::unknown(error.message()))
 }
 

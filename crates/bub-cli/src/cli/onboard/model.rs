@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use bub_kernel::{Error, Result};
 use bub_model::settings::API_BASE;
-use bub_model::{Catalogue, ModelId, Models, Report};
+use bub_model::{Catalog, ModelId, Models, ModelsReport};
 use bub_settings::{ConfigFile, Settings};
 use serde_json::Value;
 
 use super::{
-    super::{ask, probe},
+    super::{probe, prompt},
     Onboarding,
 };
 
 /// What was given on the command line.
-pub(super) struct Given {
+pub(super) struct ModelArgs {
     pub(super) model: Option<String>,
     pub(super) base: Option<String>,
     pub(super) key: Option<String>,
@@ -22,45 +22,45 @@ pub(super) struct Given {
 
 /// What was answered the last time, and did not work: offered again.
 #[derive(Default)]
-struct Tried {
+struct RejectedModelInput {
     model: Option<String>,
     base: Option<String>,
     key: Option<String>,
 }
 
-impl Tried {
+impl RejectedModelInput {
     fn id(&self) -> Option<ModelId> {
         self.model.as_ref()?.parse().ok()
     }
 }
 
 /// Finds a model that answers, or that is to be saved all the same.
-pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: Given) -> Result<()> {
-    let mut tried = Tried::default();
+pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: ModelArgs) -> Result<()> {
+    let mut tried = RejectedModelInput::default();
     loop {
         let before = onboarding.file.text().to_owned();
         let problem = match once(onboarding, &given, &mut tried).await {
             Ok(()) => return Ok(()),
-            Err(error) if ask::is_interruption(&error) || !onboarding.asks => return Err(error),
+            Err(error) if prompt::is_interruption(&error) || !onboarding.asks => return Err(error),
             Err(error) => onboarding
                 .settings
                 .redactor()
                 .redact(error.message())
                 .into_owned(),
         };
-        ask::say(&format!(
+        prompt::print_stderr(&format!(
             "That does not work: {}\n",
             super::output::one_line(&problem)
         ));
-        if !ask::confirm("Try again with other answers?", true).await? {
-            if ask::confirm("Save it all the same?", false).await? {
+        if !prompt::confirm("Try again with other answers?", true).await? {
+            if prompt::confirm("Save it all the same?", false).await? {
                 return Ok(());
             }
-            return Err(ask::interrupted());
+            return Err(prompt::interrupted());
         }
         onboarding.back_to(before);
         // Whatever came from the command line did not work.
-        given = Given {
+        given = ModelArgs {
             model: None,
             base: None,
             key: None,
@@ -68,12 +68,16 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: Given) -> Re
     }
 }
 
-async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried) -> Result<()> {
+async fn once(
+    onboarding: &mut Onboarding<'_>,
+    given: &ModelArgs,
+    tried: &mut RejectedModelInput,
+) -> Result<()> {
     let models = models(onboarding)?;
     let report = models.report().await;
     let text = match &given.model {
         Some(text) => text.clone(),
-        None if onboarding.asks => which(onboarding, &models, &report, tried.id()).await?,
+        None if onboarding.asks => ask_model(onboarding, &models, &report, tried.id()).await?,
         // Also one that cannot be, which is told below.
         None => match onboarding.settings.text_at("model").or_else(|| {
             let choice = report.choice.as_ref().ok()?;
@@ -95,11 +99,11 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
     let last = if again {
         std::mem::take(tried)
     } else {
-        Tried::default()
+        RejectedModelInput::default()
     };
-    *tried = Tried {
+    *tried = RejectedModelInput {
         model: Some(text.clone()),
-        ..Tried::default()
+        ..RejectedModelInput::default()
     };
     onboarding.keep_apart(&name)?;
     let known = models.catalogue().get(&name);
@@ -115,7 +119,7 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
                 || known.is_none_or(|known| known.base_url.is_none())
                     && !has_base(onboarding, &name)?) =>
         {
-            Some(ask::line(&format!("base URL of {name}"), last.base.as_deref()).await?)
+            Some(prompt::line(&format!("base URL of {name}"), last.base.as_deref()).await?)
         }
         None => None,
     };
@@ -132,7 +136,7 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
         onboarding.set("model", &text)?;
     }
     if let Some(owner) = owner {
-        hold_back(onboarding, &name, &owner)?;
+        refuse_foreign_key(onboarding, &name, &owner)?;
     }
     tried.key = match &given.key {
         Some(key) => Some(key.clone()),
@@ -148,7 +152,7 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
         .map_err(|error| Error::config(error.to_string()))?;
     if onboarding.tries {
         if onboarding.asks {
-            ask::say(&format!("asking {id} … "));
+            prompt::print_stderr(&format!("asking {id} … "));
         }
         probe::model(&revised, &id).await.map_err(|problem| {
             // The file does not have it yet.
@@ -166,7 +170,7 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
             )
         })?;
         if onboarding.asks {
-            ask::say("it answers\n");
+            prompt::print_stderr("it answers\n");
         }
     }
     Ok(())
@@ -183,10 +187,10 @@ fn has_base(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
 }
 
 /// Asks for a provider and one of its models.
-async fn which(
+async fn ask_model(
     onboarding: &Onboarding<'_>,
     models: &Models,
-    report: &Report,
+    report: &ModelsReport,
     tried: Option<ModelId>,
 ) -> Result<String> {
     let current = onboarding
@@ -212,9 +216,9 @@ async fn which(
         .iter()
         .map(|provider| provider.name.as_str())
         .collect();
-    ask::names("providers:", &all);
+    prompt::names("providers:", &all);
     if !usable.is_empty() {
-        ask::names("usable now:", &usable);
+        prompt::names("usable now:", &usable);
     }
     let default = chosen
         .as_ref()
@@ -235,7 +239,7 @@ async fn which(
         .get(&provider)
         .and_then(|known| known.default_model.clone());
     loop {
-        let model = ask::line(
+        let model = prompt::line(
             "model",
             same.as_ref()
                 .or(local.as_ref())
@@ -251,12 +255,14 @@ async fn which(
 
 /// One that is known, or was agreed upon before, or is now.
 async fn provider(
-    catalogue: &Catalogue,
+    catalogue: &Catalog,
     default: Option<&str>,
     agreed: Option<&str>,
 ) -> Result<String> {
     loop {
-        let name = ask::line("provider", default).await?.to_ascii_lowercase();
+        let name = prompt::line("provider", default)
+            .await?
+            .to_ascii_lowercase();
         if let Some(known) = catalogue.get(&name) {
             return Ok(known.name.clone());
         }
@@ -266,9 +272,9 @@ async fn provider(
         let meant = catalogue
             .similar(&name)
             .map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
-        ask::say(&format!("There is no provider `{name}`{meant}\n"));
+        prompt::print_stderr(&format!("There is no provider `{name}`{meant}\n"));
         if !name.is_empty()
-            && ask::confirm(&format!("Add `{name}` as one of your own?"), false).await?
+            && prompt::confirm(&format!("Add `{name}` as one of your own?"), false).await?
         {
             return Ok(name);
         }
@@ -283,14 +289,14 @@ pub(in super::super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<
     let has_one = ["api_key", "api_key_command"]
         .iter()
         .any(|name| file.get(*name).is_some_and(is_plain));
-    let catalogue = Catalogue::new(settings).ok().filter(|_| has_one)?;
+    let catalogue = Catalog::new(settings).ok().filter(|_| has_one)?;
     let key = file.get("api_key").and_then(Value::as_str);
     catalogue.owner_of(key).map(|owner| owner.name.clone())
 }
 
 /// A plain key that belonged to another provider until now is not given to this one. What stands in the environment is
 /// stronger than a key that would be asked for, so that would not help.
-fn hold_back(onboarding: &Onboarding<'_>, provider: &str, owner: &str) -> Result<()> {
+fn refuse_foreign_key(onboarding: &Onboarding<'_>, provider: &str, owner: &str) -> Result<()> {
     let Some(source) = models(onboarding)?.plain_key_source(provider) else {
         return Ok(());
     };
@@ -324,7 +330,7 @@ async fn key(
     } else {
         "Enter for none"
     };
-    let key = ask::secret(&format!(
+    let key = prompt::secret(&format!(
         "API key of {provider} (is not shown; {otherwise})"
     ))
     .await?;

@@ -3,7 +3,7 @@
 use bub_kernel::{Error, Result};
 use serde_json::{Map, Value};
 
-use super::{super::ask, Onboarding};
+use super::{super::prompt, Onboarding};
 
 /// Each plugin sees what is there so far, and what it returns is merged into that; what it does not name stays.
 pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
@@ -13,7 +13,7 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
         .map_err(|error| Error::config(error.to_string()))?;
     let (framework, config) = (onboarding.framework.clone(), Value::Object(before.clone()));
     // A plugin may read from the terminal for as long as it likes.
-    let after = ask::interruptible("", move || framework.collect_onboard_config(config)).await?;
+    let after = prompt::interruptible("", move || framework.collect_onboard_config(config)).await?;
     let Value::Object(after) = after else {
         return Ok(());
     };

@@ -88,7 +88,7 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
-    let name = super::given(matches, "name");
+    let name = super::required_arg(matches, "name");
     let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     if name == "builtin" {
         return Err(Error::invalid_input("the name `builtin` is taken"));
@@ -120,7 +120,7 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
             directory.display()
         )));
     }
-    let files = match super::given(matches, "lang") {
+    let files = match super::required_arg(matches, "lang") {
         "rust" => RUST,
         "shell" => SHELL,
         _ => PYTHON,

@@ -2,13 +2,15 @@
 
 use std::process::ExitCode;
 
-use bub_tape::{AnchorMark, AnchorSearch, Result, Tape, TapeError, codec};
+use bub_tape::{AnchorMark, AnchorQuery, Result, Tape, TapeError, codec};
 use clap::{ArgMatches, Command};
 
-use super::{json_arg, out::Out, payload, tape_arg, tapes::Tapes, text, text_of};
+use super::{
+    context::WorkspaceTapes, json_arg, payload, tape_arg, text, text_of, writer::ResultWriter,
+};
 
 /// What is shown of an anchor's state; `bub tape show` has all of it.
-const STATE_CHARACTERS: usize = 100;
+const MAX_STATE_CHARS: usize = 100;
 
 pub(super) fn command() -> Command {
     Command::new("anchors")
@@ -17,12 +19,12 @@ pub(super) fn command() -> Command {
         .arg(json_arg())
 }
 
-pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let found = tapes
         .find(text_of(matches, "tape").unwrap_or_default())
         .await?;
     let anchors = tapes.tape(found.name).anchors(usize::MAX).await?;
-    let mut out = Out::plain(&tapes.settings);
+    let mut out = ResultWriter::plain(&tapes.settings);
     if matches.get_flag("json") {
         for anchor in &anchors {
             out.write(&text::harmless_json(&codec::encode(anchor)))?;
@@ -32,7 +34,7 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     } else {
         let mut rows = vec![["ID", "DATE (UTC)", "NAME", "STATE"].map(str::to_owned)];
         rows.extend(anchors.iter().map(|anchor| {
-            let state = text::cut(&payload::body(anchor), STATE_CHARACTERS);
+            let state = text::cut(&payload::body(anchor), MAX_STATE_CHARS);
             [
                 anchor.id.to_string(),
                 text::date_of(anchor),
@@ -49,7 +51,7 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
 /// The latest anchor of that name, or an error that says where to look.
 pub(super) async fn require(tape: &Tape, name: &str, label: &str) -> Result<AnchorMark> {
     let found = tape
-        .marks(AnchorSearch::LatestNamed(name.to_owned()))
+        .marks(AnchorQuery::LatestNamed(name.to_owned()))
         .await?
         .pop();
     found.ok_or_else(|| {

@@ -2,14 +2,14 @@
 
 use std::{fmt::Write as _, process::ExitCode};
 
-use bub_tape::{Damage, Repaired, Result, TapeError, TapeName, TapeStore as _, Verdict};
+use bub_tape::{Damage, RepairReport, Result, TapeError, TapeName, TapeStore as _, VerifyReport};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::{flag, out::Out, progress::Progress, tapes::Files, text};
+use super::{context::HomeTapes, flag, progress::ProgressLine, text, writer::ResultWriter};
 
 /// What is listed of one tape; the rest is only counted.
-const MOST_SHOWN: usize = 20;
-const REPAIR: &str = "`bub tape check --repair` puts in order what can be";
+const MAX_SHOWN_DAMAGE: usize = 20;
+const REPAIR_FIX: &str = "`bub tape check --repair` puts in order what can be";
 
 pub(super) fn command() -> Command {
     Command::new("check")
@@ -32,20 +32,23 @@ pub(super) fn tapes_arg() -> Arg {
 }
 
 /// The tapes that were named, with their sidecars.
-pub(super) async fn named(files: &Files, matches: &ArgMatches) -> Result<Vec<TapeName>> {
+pub(super) async fn selected_tapes(
+    files: &HomeTapes,
+    matches: &ArgMatches,
+) -> Result<Vec<TapeName>> {
     let given = matches
         .get_many::<String>("tapes")
         .into_iter()
         .flatten()
         .map(String::as_str)
         .collect();
-    files.named(given).await
+    files.resolve_names(given).await
 }
 
-pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode> {
-    let names = named(files, matches).await?;
+pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitCode> {
+    let names = selected_tapes(files, matches).await?;
     let repair = matches.get_flag("repair");
-    let mut progress = Progress::new("checking", names.len());
+    let mut progress = ProgressLine::new("checking", names.len());
     let (mut report, mut damaged, mut unread) = (String::new(), 0, 0);
     for name in &names {
         let label = label(files, name).await;
@@ -63,7 +66,7 @@ pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode>
         }
     }
     drop(progress);
-    let mut out = Out::plain(&files.tapes.settings);
+    let mut out = ResultWriter::plain(&files.tapes.settings);
     out.write(if names.is_empty() {
         "(no tapes)\n"
     } else {
@@ -74,15 +77,15 @@ pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode>
         let next = if repair {
             "the lines above say why; what is missing comes from a copy only"
         } else {
-            REPAIR
+            REPAIR_FIX
         };
-        super::note(&format!(
+        super::print_note(&format!(
             "{} damaged; {next}",
             text::count(damaged, "tape is", "tapes are")
         ));
     }
     if unread > 0 {
-        super::note(&format!(
+        super::print_note(&format!(
             "{} could not be checked",
             text::count(unread, "tape", "tapes")
         ));
@@ -96,16 +99,16 @@ pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode>
 
 /// Checks one tape and says whether damage remains.
 async fn one(
-    files: &Files,
+    files: &HomeTapes,
     name: &TapeName,
     label: &str,
     repair: bool,
     report: &mut String,
 ) -> Result<bool> {
-    let verdict = files.store.verify(name).await?;
-    describe(report, label, &verdict);
-    if !repair || verdict.damage.is_empty() {
-        return Ok(!verdict.damage.is_empty());
+    let verify_report = files.store.verify(name).await?;
+    describe(report, label, &verify_report);
+    if !repair || verify_report.damage.is_empty() {
+        return Ok(!verify_report.damage.is_empty());
     }
     match files.store.repair(name).await {
         Ok(repaired) => describe_repair(report, &repaired),
@@ -122,30 +125,30 @@ async fn one(
     Ok(!left.damage.is_empty())
 }
 
-fn describe(report: &mut String, label: &str, verdict: &Verdict) {
-    let entries = text::count(verdict.entries, "entry", "entries");
-    if verdict.damage.is_empty() {
+fn describe(report: &mut String, label: &str, verify_report: &VerifyReport) {
+    let entries = text::count(verify_report.entries, "entry", "entries");
+    if verify_report.damage.is_empty() {
         let _ = writeln!(report, "{label}: ok ({entries})");
         return;
     }
     let _ = writeln!(report, "{label}: damaged ({entries})");
-    for damage in verdict.damage.iter().take(MOST_SHOWN) {
+    for damage in verify_report.damage.iter().take(MAX_SHOWN_DAMAGE) {
         let _ = writeln!(report, "  {}", text::line(&damage.to_string()));
     }
-    if let Some(more) = verdict
+    if let Some(more) = verify_report
         .damage
         .len()
-        .checked_sub(MOST_SHOWN)
+        .checked_sub(MAX_SHOWN_DAMAGE)
         .filter(|more| *more > 0)
     {
         let _ = writeln!(report, "  and {more} more");
     }
-    if verdict.damage.iter().all(Damage::is_acceptable) {
+    if verify_report.damage.iter().all(Damage::is_acceptable) {
         report.push_str("  (nothing is lost: views leave out or close what has no other half)\n");
     }
 }
 
-fn describe_repair(report: &mut String, repaired: &Repaired) {
+fn describe_repair(report: &mut String, repaired: &RepairReport) {
     for done in &repaired.done {
         let _ = writeln!(report, "  repaired: {done}");
     }
@@ -155,7 +158,7 @@ fn describe_repair(report: &mut String, repaired: &Repaired) {
 }
 
 /// What people call a tape; a sidecar by its tape and its own name.
-pub(super) async fn label(files: &Files, name: &TapeName) -> String {
+pub(super) async fn label(files: &HomeTapes, name: &TapeName) -> String {
     let owner = name
         .as_sidecar()
         .and_then(|(owner, sidecar)| Some((TapeName::new(owner).ok()?, sidecar)));

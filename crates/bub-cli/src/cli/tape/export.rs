@@ -7,11 +7,9 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use futures_util::TryStreamExt as _;
 
 use super::{
-    markdown,
-    out::Out,
-    tape_arg,
-    tapes::{Listed, Tapes},
-    text, text_of,
+    context::{ListedTape, WorkspaceTapes},
+    markdown, tape_arg, text, text_of,
+    writer::ResultWriter,
 };
 
 pub(super) fn command() -> Command {
@@ -36,7 +34,7 @@ pub(super) fn command() -> Command {
         )
 }
 
-pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let found = tapes
         .find(text_of(matches, "tape").unwrap_or_default())
         .await?;
@@ -49,8 +47,8 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
         (false, false) => codec::encode(entry),
     };
     let mut out = match path {
-        Some(path) => Out::file(&tapes.settings, path)?,
-        None => Out::plain(&tapes.settings),
+        Some(path) => ResultWriter::file(&tapes.settings, path)?,
+        None => ResultWriter::plain(&tapes.settings),
     };
     let written = write_all(tapes, &found, as_markdown, &mut out, &print).await;
     let finished = written.and_then(|count| out.finish().map(|()| count));
@@ -60,7 +58,7 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     match finished {
         Ok(count) => {
             let count = text::count(count, "entry", "entries");
-            super::note(&format!(
+            super::print_note(&format!(
                 "wrote {count} of {} to {}",
                 text::line(found.label()),
                 path.display()
@@ -76,10 +74,10 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
 }
 
 async fn write_all(
-    tapes: &Tapes,
-    found: &Listed,
+    tapes: &WorkspaceTapes,
+    found: &ListedTape,
     as_markdown: bool,
-    out: &mut Out,
+    out: &mut ResultWriter,
     print: &impl Fn(&Entry) -> String,
 ) -> Result<u64> {
     if as_markdown && !out.write(&markdown::head(found))? {

@@ -1,20 +1,20 @@
 //! Finding a tape by what a person typed.
 
-use bub_tape::{Listing, Result, SessionInfo, TapeError, TapeName};
+use bub_tape::{Result, SessionInfo, TapeError, TapeListFilter, TapeName};
 
 use super::{
-    tapes::{Listed, Tapes},
+    context::{ListedTape, WorkspaceTapes},
     text,
 };
 
 /// How many candidates an error lists.
-const MOST_CANDIDATES: usize = 10;
+const MAX_CANDIDATES: usize = 10;
 
-impl Tapes {
+impl WorkspaceTapes {
     /// The tape that is meant: a session of this workspace, a tape name, a session of another workspace, or the only
     /// one that begins like it, here before elsewhere.
-    pub(super) async fn find(&self, given: &str) -> Result<Listed> {
-        let names = self.store.list(Listing::Sessions).await?;
+    pub(super) async fn find(&self, given: &str) -> Result<ListedTape> {
+        let names = self.store.list(TapeListFilter::Sessions).await?;
         let as_session = TapeName::for_session(&self.workspace, given);
         // Names alone answer most questions; reading every index does not have to happen.
         if let Some(name) = names
@@ -30,18 +30,18 @@ impl Tapes {
                     ..SessionInfo::new(given)
                 });
             }
-            return Ok(Listed {
+            return Ok(ListedTape {
                 name: name.clone(),
                 summary,
             });
         }
         let all = self.sessions().await?;
-        let is_named = |listed: &&Listed| listed.label() == given;
-        let begins = |listed: &&Listed| {
+        let is_named = |listed: &&ListedTape| listed.label() == given;
+        let begins = |listed: &&ListedTape| {
             !given.is_empty()
                 && (listed.label().starts_with(given) || listed.name.as_str().starts_with(given))
         };
-        let begins_here = |listed: &&Listed| begins(listed) && self.is_here(&listed.name);
+        let begins_here = |listed: &&ListedTape| begins(listed) && self.is_here(&listed.name);
         for candidates in [
             all.iter().filter(is_named).collect::<Vec<_>>(),
             all.iter().filter(begins_here).collect(),
@@ -56,13 +56,13 @@ impl Tapes {
         Err(unknown(given))
     }
 
-    fn ambiguous(&self, given: &str, candidates: &[&Listed]) -> TapeError {
+    fn ambiguous(&self, given: &str, candidates: &[&ListedTape]) -> TapeError {
         let mut shown: Vec<_> = candidates
             .iter()
-            .take(MOST_CANDIDATES)
+            .take(MAX_CANDIDATES)
             .map(|listed| self.distinct_label(listed))
             .collect();
-        if candidates.len() > MOST_CANDIDATES {
+        if candidates.len() > MAX_CANDIDATES {
             shown.push("…".to_owned());
         }
         let (count, given, shown) = (candidates.len(), text::line(given), shown.join(", "));
@@ -72,7 +72,7 @@ impl Tapes {
     }
 
     /// A name that can be typed to mean this tape and no other.
-    fn distinct_label(&self, listed: &Listed) -> String {
+    fn distinct_label(&self, listed: &ListedTape) -> String {
         let own = TapeName::for_session(&self.workspace, listed.label()) == listed.name;
         if own {
             text::line(listed.label())

@@ -3,17 +3,17 @@
 use std::{ops::Bound, process::ExitCode};
 
 use bub_tape::{
-    Entry, EntryId, Listing, Reset, Result, SessionInfo, Span, Tape, TapeError, TapeName, Wait,
+    Entry, EntryId, EntryRange, LeaseWait, ResetRequest, Result, SessionInfo, Tape, TapeError,
+    TapeListFilter, TapeName,
 };
 use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::json;
 
 use super::{
     anchors,
-    out::Out,
-    tape_arg,
-    tapes::{Listed, Tapes},
-    text, text_of,
+    context::{ListedTape, WorkspaceTapes},
+    tape_arg, text, text_of,
+    writer::ResultWriter,
 };
 
 pub(super) fn command() -> Command {
@@ -43,7 +43,7 @@ pub(super) fn command() -> Command {
         )
 }
 
-pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let source = tapes
         .find(text_of(matches, "tape").unwrap_or_default())
         .await?;
@@ -62,7 +62,7 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     };
     let target = tapes.tape(TapeName::for_session(&tapes.workspace, session_id));
     // Nobody may begin a turn of the new session while it is being made.
-    let lease = target.lease(Wait::No).await?;
+    let lease = target.lease(LeaseWait::No).await?;
     require_new(&target, session_id).await?;
     // Sidecars first: only when they are complete does the new session exist.
     copy_sidecars(&from, &target, last).await?;
@@ -70,7 +70,7 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     // One batch: the whole session or none.
     target.store().append(target.name(), entries).await?;
     drop(lease);
-    let mut out = Out::plain(&tapes.settings);
+    let mut out = ResultWriter::plain(&tapes.settings);
     let (label, session) = (text::line(source.label()), text::line(session_id));
     out.write(&format!(
         "forked {} of {label} into session {session}\n",
@@ -91,17 +91,17 @@ async fn require_new(target: &Tape, session_id: &str) -> Result<()> {
 }
 
 /// The entries up to the one that was asked for.
-async fn taken_over(from: &Tape, source: &Listed, matches: &ArgMatches) -> Result<Vec<Entry>> {
+async fn taken_over(from: &Tape, source: &ListedTape, matches: &ArgMatches) -> Result<Vec<Entry>> {
     if let Some(name) = text_of(matches, "at-anchor") {
         let mark = anchors::require(from, name, source.label()).await?;
         return from
-            .entries(Span {
+            .entries(EntryRange {
                 end: Bound::Included(mark.position),
-                ..Span::ALL
+                ..EntryRange::ALL
             })
             .await;
     }
-    let mut entries = from.entries(Span::ALL).await?;
+    let mut entries = from.entries(EntryRange::ALL).await?;
     if let Some(id) = matches.get_one::<i64>("at").copied().map(EntryId::new) {
         // Of several entries with one id the latest is meant, as everywhere.
         let at = entries
@@ -119,7 +119,7 @@ async fn taken_over(from: &Tape, source: &Listed, matches: &ArgMatches) -> Resul
 }
 
 /// Whose the new tape is and where it comes from: one entry outside every context, behind those it took over.
-fn origin(tapes: &Tapes, source: &Listed, session_id: &str, at: EntryId) -> Entry {
+fn origin(tapes: &WorkspaceTapes, source: &ListedTape, session_id: &str, at: EntryId) -> Entry {
     let channel = source.channel().map(str::to_owned);
     let session = SessionInfo {
         session_id: session_id.to_owned(),
@@ -141,20 +141,20 @@ fn origin(tapes: &Tapes, source: &Listed, session_id: &str, at: EntryId) -> Entr
 async fn copy_sidecars(from: &Tape, target: &Tape, last: &Entry) -> Result<()> {
     for sidecar in from
         .store()
-        .list(Listing::Sidecars(from.name().clone()))
+        .list(TapeListFilter::Sidecars(from.name().clone()))
         .await?
     {
         let Some((_, name)) = sidecar.as_sidecar() else {
             continue;
         };
         let mut own = Tape::new(from.store().clone(), sidecar.clone())
-            .entries(Span::ALL)
+            .entries(EntryRange::ALL)
             .await?;
         own.retain(|entry| last.timestamp().is_none() || entry.timestamp() <= last.timestamp());
         if own.is_empty() {
             continue;
         }
-        let reset = Reset {
+        let reset = ResetRequest {
             archive: None,
             opening: Box::new(move |_| own),
         };

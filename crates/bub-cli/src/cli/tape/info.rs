@@ -7,11 +7,9 @@ use clap::{ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
 use super::{
-    json_arg,
-    out::Out,
-    tape_arg,
-    tapes::{Listed, Tapes},
-    text, text_of,
+    context::{ListedTape, WorkspaceTapes},
+    json_arg, tape_arg, text, text_of,
+    writer::ResultWriter,
 };
 
 pub(super) fn command() -> Command {
@@ -21,7 +19,7 @@ pub(super) fn command() -> Command {
         .arg(json_arg())
 }
 
-pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let found = tapes
         .find(text_of(matches, "tape").unwrap_or_default())
         .await?;
@@ -36,15 +34,15 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
                 lines
             })
     };
-    let mut out = Out::plain(&tapes.settings);
+    let mut out = ResultWriter::plain(&tapes.settings);
     out.write(&shown)?;
     out.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The seven of the tool `tape.info` first, under its names; then what else the index knows.
-fn figures(found: Listed) -> Map<String, Value> {
-    let Listed { name, summary } = found;
+fn figures(found: ListedTape) -> Map<String, Value> {
+    let ListedTape { name, summary } = found;
     let session = summary.session.clone().unwrap_or_default();
     let known = summary.session.is_some();
     let more = json!({

@@ -7,10 +7,9 @@ use clap::{ArgMatches, Command};
 use serde_json::json;
 
 use super::{
-    flag, json_arg,
-    out::Out,
-    tapes::{Listed, Tapes},
-    text,
+    context::{ListedTape, WorkspaceTapes},
+    flag, json_arg, text,
+    writer::ResultWriter,
 };
 
 pub(super) fn command() -> Command {
@@ -23,7 +22,7 @@ pub(super) fn command() -> Command {
         .arg(json_arg())
 }
 
-pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let everywhere = matches.get_flag("all-workspaces");
     let mut listed = if everywhere {
         tapes.sessions().await?
@@ -32,7 +31,7 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     };
     // What a full disk left of a first turn is a file without entries: nobody's session.
     listed.retain(|listed| listed.summary.entries > 0);
-    let mut out = Out::plain(&tapes.settings);
+    let mut out = ResultWriter::plain(&tapes.settings);
     if matches.get_flag("json") {
         for listed in &listed {
             out.write(&as_json(listed))?;
@@ -51,10 +50,10 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
 }
 
 /// A longer session id would push everything else off the screen.
-const LONGEST_NAME: usize = 60;
+const MAX_NAME_WIDTH: usize = 60;
 
 /// The title stands last: it is the only column whose length nobody can foresee.
-fn table(listed: &[Listed], everywhere: bool) -> String {
+fn table(listed: &[ListedTape], everywhere: bool) -> String {
     let head = [
         "SESSION",
         "CHANNEL",
@@ -75,11 +74,11 @@ fn table(listed: &[Listed], everywhere: bool) -> String {
     text::columns(&without)
 }
 
-fn row(listed: &Listed) -> [String; 6] {
+fn row(listed: &ListedTape) -> [String; 6] {
     let summary = &listed.summary;
     let shown = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), text::line);
     [
-        text::cut(listed.label(), LONGEST_NAME),
+        text::cut(listed.label(), MAX_NAME_WIDTH),
         shown(listed.channel()),
         summary.entries.to_string(),
         summary
@@ -91,7 +90,7 @@ fn row(listed: &Listed) -> [String; 6] {
     ]
 }
 
-fn as_json(listed: &Listed) -> String {
+fn as_json(listed: &ListedTape) -> String {
     let summary = &listed.summary;
     let value = json!({
         "tape": listed.name.as_str(),

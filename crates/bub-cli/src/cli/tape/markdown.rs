@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use bub_tape::{Entry, Kind};
+use bub_tape::{Entry, EntryKind};
 
-use super::{payload, tapes::Listed, text};
+use super::{context::ListedTape, payload, text};
 
 /// The title and what the index knows.
-pub(super) fn head(found: &Listed) -> String {
+pub(super) fn head(found: &ListedTape) -> String {
     let summary = &found.summary;
     let title = summary.title.as_deref().unwrap_or_else(|| found.label());
     let mut head = format!("# {}\n\n", text::line(title));
@@ -30,7 +30,7 @@ pub(super) fn head(found: &Listed) -> String {
 
 /// A heading, and below it what the entry says: messages as they were written, everything else in a fence.
 pub(super) fn entry(entry: &Entry) -> String {
-    let level = if entry.kind == Kind::Anchor {
+    let level = if entry.kind == EntryKind::Anchor {
         "##"
     } else {
         "###"
@@ -42,11 +42,11 @@ pub(super) fn entry(entry: &Entry) -> String {
         text::date_of(entry)
     );
     let body = payload::body(entry);
-    let body = text::harmless(&body);
+    let body = text::sanitize(&body);
     if body.is_empty() {
         return section;
     }
-    if entry.kind == Kind::Message {
+    if entry.kind == EntryKind::Message {
         section.push_str(&body);
     } else {
         let fence = fence(&body);

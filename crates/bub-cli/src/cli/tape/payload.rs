@@ -1,6 +1,6 @@
 //! What an entry says, as text for people.
 
-use bub_tape::{Entry, Kind, codec};
+use bub_tape::{Entry, EntryKind, codec};
 use serde_json::{Map, Value};
 
 /// What stands beside the kind of an entry: a role, a name, how many calls.
@@ -14,10 +14,12 @@ pub(super) fn label(entry: &Entry) -> String {
             .to_owned()
     };
     match &entry.kind {
-        Kind::Message => text("role"),
-        Kind::Anchor | Kind::Event => text("name"),
-        Kind::Error => text("kind"),
-        Kind::System | Kind::ToolCall | Kind::ToolResult | Kind::Other(_) => String::new(),
+        EntryKind::Message => text("role"),
+        EntryKind::Anchor | EntryKind::Event => text("name"),
+        EntryKind::Error => text("kind"),
+        EntryKind::System | EntryKind::ToolCall | EntryKind::ToolResult | EntryKind::Other(_) => {
+            String::new()
+        }
     }
 }
 
@@ -25,20 +27,20 @@ pub(super) fn label(entry: &Entry) -> String {
 pub(super) fn body(entry: &Entry) -> String {
     let payload = &entry.payload;
     match &entry.kind {
-        Kind::Message => message(payload, &entry.meta),
-        Kind::System => payload.get("content").map(content).unwrap_or_default(),
-        Kind::Anchor => payload.get("state").map(data).unwrap_or_default(),
-        Kind::Event => payload.get("data").map(data).unwrap_or_default(),
-        Kind::ToolCall => lines([
+        EntryKind::Message => message(payload, &entry.meta),
+        EntryKind::System => payload.get("content").map(content).unwrap_or_default(),
+        EntryKind::Anchor => payload.get("state").map(data).unwrap_or_default(),
+        EntryKind::Event => payload.get("data").map(data).unwrap_or_default(),
+        EntryKind::ToolCall => lines([
             payload.get("content").map(content).unwrap_or_default(),
             calls(payload.get("calls")),
         ]),
-        Kind::ToolResult => results(payload.get("results")),
-        Kind::Error => lines([
+        EntryKind::ToolResult => results(payload.get("results")),
+        EntryKind::Error => lines([
             payload.get("message").map(content).unwrap_or_default(),
             payload.get("details").map(data).unwrap_or_default(),
         ]),
-        Kind::Other(_) => codec::to_python_json(payload),
+        EntryKind::Other(_) => codec::to_python_json(payload),
     }
 }
 

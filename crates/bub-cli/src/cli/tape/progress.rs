@@ -6,11 +6,11 @@ use std::{
 };
 
 /// More often than this nobody can read it.
-const PAUSE: Duration = Duration::from_millis(100);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A counter that is shown on a terminal only, and gone when the work is done.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressLine {
     what: &'static str,
     total: usize,
     done: usize,
@@ -20,7 +20,7 @@ pub(super) struct Progress {
     wanted: bool,
 }
 
-impl Progress {
+impl ProgressLine {
     /// For work that may be long from its first piece on.
     pub(super) fn new(what: &'static str, total: usize) -> Self {
         let wanted = std::io::stderr().is_terminal();
@@ -37,7 +37,7 @@ impl Progress {
     /// For work that is mostly over at once, and then needs no line.
     pub(super) fn patient(what: &'static str, total: usize) -> Self {
         Self {
-            next: Instant::now() + PAUSE,
+            next: Instant::now() + REDRAW_INTERVAL,
             ..Self::new(what, total)
         }
     }
@@ -46,7 +46,7 @@ impl Progress {
     pub(super) fn next(&mut self, name: &str) {
         self.done += 1;
         if self.wanted && Instant::now() >= self.next {
-            (self.next, self.shown) = (Instant::now() + PAUSE, true);
+            (self.next, self.shown) = (Instant::now() + REDRAW_INTERVAL, true);
             let line = format!(
                 "{} {} of {}: {}",
                 self.what,
@@ -60,7 +60,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.shown {
             let mut stderr = std::io::stderr();

@@ -7,10 +7,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use bub_tape::{Leftover, LeftoverKind, Result, TapeError};
+use bub_tape::{Result, TapeError, UnusedFile, UnusedFileKind};
 use clap::{Arg, ArgMatches, Command};
 
-use super::{flag, out::Out, progress::Progress, tapes::Files, text};
+use super::{context::HomeTapes, flag, progress::ProgressLine, text, writer::ResultWriter};
 
 const HOUR: u64 = 3600;
 
@@ -49,27 +49,27 @@ fn age(given: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a number followed by h, d or w, for example 30d".to_owned())
 }
 
-pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode> {
+pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let older_than = matches
         .get_one::<Duration>("older-than")
         .copied()
         .unwrap_or_default();
     let leftovers = files.store.leftovers(older_than).await?;
-    let mut out = Out::plain(&files.tapes.settings);
+    let mut out = ResultWriter::plain(&files.tapes.settings);
     out.write(&describe(files, &leftovers))?;
     out.finish()?;
     if leftovers.is_empty() || matches.get_flag("dry-run") {
         return Ok(ExitCode::SUCCESS);
     }
     if !matches.get_flag("yes") && !confirmed(&leftovers)? {
-        super::note("nothing was removed");
+        super::print_note("nothing was removed");
         return Ok(ExitCode::SUCCESS);
     }
     remove(files, &leftovers).await
 }
 
-async fn remove(files: &Files, leftovers: &[Leftover]) -> Result<ExitCode> {
-    let mut progress = Progress::patient("removing", leftovers.len());
+async fn remove(files: &HomeTapes, leftovers: &[UnusedFile]) -> Result<ExitCode> {
+    let mut progress = ProgressLine::patient("removing", leftovers.len());
     let (mut removed, mut bytes, mut kept) = (0, 0, Vec::new());
     for leftover in leftovers {
         progress.next(&leftover.path.display().to_string());
@@ -84,9 +84,9 @@ async fn remove(files: &Files, leftovers: &[Leftover]) -> Result<ExitCode> {
     }
     drop(progress);
     for problem in &kept {
-        super::note(&format!("not removed: {}", text::line(problem)));
+        super::print_note(&format!("not removed: {}", text::line(problem)));
     }
-    super::note(&format!(
+    super::print_note(&format!(
         "removed {} ({})",
         text::count(removed, "file", "files"),
         text::bytes(bytes)
@@ -98,7 +98,7 @@ async fn remove(files: &Files, leftovers: &[Leftover]) -> Result<ExitCode> {
     })
 }
 
-fn describe(files: &Files, leftovers: &[Leftover]) -> String {
+fn describe(files: &HomeTapes, leftovers: &[UnusedFile]) -> String {
     if leftovers.is_empty() {
         return "(nothing to remove)\n".to_owned();
     }
@@ -106,8 +106,8 @@ fn describe(files: &Files, leftovers: &[Leftover]) -> String {
         .iter()
         .map(|leftover| {
             let kind = match leftover.kind {
-                LeftoverKind::Archive => "archive",
-                LeftoverKind::Blob => "blob",
+                UnusedFileKind::Archive => "archive",
+                UnusedFileKind::Blob => "blob",
             };
             let path = leftover
                 .path
@@ -136,7 +136,7 @@ fn days_ago(moment: SystemTime) -> String {
     text::count(age.as_secs() / (24 * HOUR), "day old", "days old")
 }
 
-fn total(leftovers: &[Leftover]) -> String {
+fn total(leftovers: &[UnusedFile]) -> String {
     let bytes = leftovers.iter().map(|leftover| leftover.bytes).sum();
     format!(
         "{}, {}",
@@ -146,7 +146,7 @@ fn total(leftovers: &[Leftover]) -> String {
 }
 
 /// Asks on the terminal; anything but yes is no.
-fn confirmed(leftovers: &[Leftover]) -> Result<bool> {
+fn confirmed(leftovers: &[UnusedFile]) -> Result<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         let text = "there is no terminal to ask on, so nothing was removed; add --yes to remove, or --dry-run to look";

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, process::ExitCode};
 use bub_tape::Result;
 use clap::{ArgMatches, Command};
 
-use super::{check, out::Out, progress::Progress, tapes::Files, text};
+use super::{check, context::HomeTapes, progress::ProgressLine, text, writer::ResultWriter};
 
 pub(super) fn command() -> Command {
     Command::new("reindex")
@@ -17,9 +17,9 @@ pub(super) fn command() -> Command {
         .arg(check::tapes_arg())
 }
 
-pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode> {
-    let names = check::named(files, matches).await?;
-    let mut progress = Progress::new("indexing", names.len());
+pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitCode> {
+    let names = check::selected_tapes(files, matches).await?;
+    let mut progress = ProgressLine::new("indexing", names.len());
     let (mut report, mut failed) = (String::new(), false);
     for name in &names {
         let label = check::label(files, name).await;
@@ -41,7 +41,7 @@ pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode>
         }
     }
     drop(progress);
-    let mut out = Out::plain(&files.tapes.settings);
+    let mut out = ResultWriter::plain(&files.tapes.settings);
     out.write(if names.is_empty() {
         "(no tapes)\n"
     } else {

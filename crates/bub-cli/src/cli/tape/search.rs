@@ -2,19 +2,17 @@
 
 use std::{cmp::Reverse, process::ExitCode};
 
-use bub_tape::{Hit, Query, Result, Search, TapeError, TapeName, codec};
+use bub_tape::{Query, Result, Search, SearchHit, TapeError, TapeName, codec};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::json;
 
 use super::{
-    flag, json_arg,
-    out::Out,
-    payload,
-    progress::Progress,
-    show,
-    style::Style,
-    tapes::{Listed, Tapes},
-    text, text_of,
+    color::ColorSupport,
+    context::{ListedTape, WorkspaceTapes},
+    flag, json_arg, payload,
+    progress::ProgressLine,
+    show, text, text_of,
+    writer::ResultWriter,
 };
 
 pub(super) fn command() -> Command {
@@ -44,8 +42,8 @@ pub(super) fn command() -> Command {
         .arg(json_arg())
 }
 
-pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let search = wanted(matches);
+pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
+    let search = search_from_args(matches);
     if search.text.trim().is_empty() {
         return Err(TapeError::InvalidInput(
             "there is nothing to look for; give some words".to_owned(),
@@ -68,8 +66,8 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
         other => other,
     })?;
     let (hits, filtered) = search_all(tapes, &sessions, &search).await?;
-    let mut out = Out::plain(&tapes.settings);
-    let style = Style::of(&tapes.settings);
+    let mut out = ResultWriter::plain(&tapes.settings);
+    let style = ColorSupport::from_settings(&tapes.settings);
     for (session, hit) in &hits {
         let shown = if matches.get_flag("json") {
             as_json(session, hit)
@@ -82,10 +80,10 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     }
     out.finish()?;
     if hits.is_empty() {
-        super::note("nothing found");
+        super::print_note("nothing found");
     }
     if filtered > 0 {
-        super::note(&format!(
+        super::print_note(&format!(
             "{} left out",
             text::count(
                 filtered,
@@ -97,7 +95,7 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-fn wanted(matches: &ArgMatches) -> Search {
+fn search_from_args(matches: &ArgMatches) -> Search {
     let mut search = Search::new(text_of(matches, "words").unwrap_or_default());
     search.limit = matches
         .get_one::<usize>("limit")
@@ -120,11 +118,11 @@ fn wanted(matches: &ArgMatches) -> Search {
 
 /// The best matches of all sessions: exact before near, then the latest.
 async fn search_all<'a>(
-    tapes: &Tapes,
-    sessions: &'a [Listed],
+    tapes: &WorkspaceTapes,
+    sessions: &'a [ListedTape],
     search: &Search,
-) -> Result<(Vec<(&'a Listed, Hit)>, u64)> {
-    let mut progress = Progress::patient("searching", sessions.len());
+) -> Result<(Vec<(&'a ListedTape, SearchHit)>, u64)> {
+    let mut progress = ProgressLine::patient("searching", sessions.len());
     let (mut hits, mut filtered) = (Vec::new(), 0);
     for session in sessions {
         progress.next(session.label());
@@ -138,7 +136,7 @@ async fn search_all<'a>(
     Ok((hits, filtered))
 }
 
-fn pretty(session: &Listed, hit: &Hit, style: Style) -> String {
+fn pretty(session: &ListedTape, hit: &SearchHit, style: ColorSupport) -> String {
     let entry = &hit.entry;
     let title = text::line(&format!("{} {}", entry.kind, payload::label(entry)));
     let near = if hit.exact { "" } else { "  (near match)" };
@@ -152,7 +150,7 @@ fn pretty(session: &Listed, hit: &Hit, style: Style) -> String {
     )
 }
 
-fn as_json(session: &Listed, hit: &Hit) -> String {
+fn as_json(session: &ListedTape, hit: &SearchHit) -> String {
     let entry = &hit.entry;
     let value = json!({
         "tape": session.name.as_str(),

@@ -2,11 +2,14 @@
 
 use std::process::ExitCode;
 
-use bub_tape::{Entry, Kind, Query, Result, Tape, codec};
+use bub_tape::{Entry, EntryKind, Query, Result, Tape, codec};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use futures_util::TryStreamExt as _;
 
-use super::{json_arg, out::Out, payload, style::Style, tape_arg, tapes::Tapes, text, text_of};
+use super::{
+    color::ColorSupport, context::WorkspaceTapes, json_arg, payload, tape_arg, text, text_of,
+    writer::ResultWriter,
+};
 
 pub(super) fn command() -> Command {
     Command::new("show")
@@ -36,16 +39,16 @@ pub(super) fn kinds_arg() -> Arg {
 }
 
 /// The kinds that were asked for; none means all.
-pub(super) fn kinds(matches: &ArgMatches) -> Vec<Kind> {
+pub(super) fn kinds(matches: &ArgMatches) -> Vec<EntryKind> {
     matches
         .get_many::<String>("kinds")
         .into_iter()
         .flatten()
-        .map(|kind| Kind::from(kind.trim()))
+        .map(|kind| EntryKind::from(kind.trim()))
         .collect()
 }
 
-pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let found = tapes
         .find(text_of(matches, "tape").unwrap_or_default())
         .await?;
@@ -57,7 +60,7 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
         query = query.after_anchor(name);
     }
     let json = matches.get_flag("json");
-    let style = Style::of(&tapes.settings);
+    let style = ColorSupport::from_settings(&tapes.settings);
     let print = |entry: &Entry| {
         if json {
             text::harmless_json(&codec::encode(entry)).into_owned()
@@ -67,15 +70,15 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     };
     let last = matches.get_one::<usize>("last").copied();
     let mut out = if json {
-        Out::plain(&tapes.settings)
+        ResultWriter::plain(&tapes.settings)
     } else {
-        Out::paged(&tapes.settings)
+        ResultWriter::paged(&tapes.settings)
     };
     let shown = print_all(&tape, (query, last), &mut out, &print).await;
     // The pager is waited for in any case, or it would outlive the program.
     out.finish()?;
     if shown? == 0 && !json {
-        super::note("no entries match");
+        super::print_note("no entries match");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -83,7 +86,7 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
 async fn print_all(
     tape: &Tape,
     (query, last): (Query, Option<usize>),
-    out: &mut Out,
+    out: &mut ResultWriter,
     print: &impl Fn(&Entry) -> String,
 ) -> Result<usize> {
     let mut shown = 0;
@@ -109,7 +112,7 @@ async fn print_all(
 }
 
 /// A headline with id, kind and date, what the entry says below it, and an empty line.
-fn pretty(entry: &Entry, style: Style) -> String {
+fn pretty(entry: &Entry, style: ColorSupport) -> String {
     let title = text::line(&format!("{} {}", entry.kind, payload::label(entry)));
     let head = format!(
         "{} {}  {}\n",
@@ -119,7 +122,7 @@ fn pretty(entry: &Entry, style: Style) -> String {
     );
     let body = payload::body(entry);
     let mut shown = head;
-    for line in text::harmless(&body).lines() {
+    for line in text::sanitize(&body).lines() {
         shown.push_str(if line.is_empty() { "" } else { "  " });
         shown.push_str(line);
         shown.push('\n');

@@ -3,9 +3,9 @@
 use std::{borrow::Cow, fmt::Write as _};
 
 use bub_tape::Entry;
-use bub_terminal::{columns as cells, harmless::is_harmful};
+use bub_terminal::{columns as cells, sanitize::is_unsafe_char};
 
-pub(in crate::cli) use bub_terminal::harmless::{harmless, line};
+pub(in crate::cli) use bub_terminal::sanitize::{line, sanitize};
 
 /// The beginning of a line, with `…` when something is missing.
 pub(super) fn cut(text: &str, characters: usize) -> String {
@@ -20,13 +20,13 @@ pub(super) fn cut(text: &str, characters: usize) -> String {
 pub(super) fn harmless_json(json: &str) -> Cow<'_, str> {
     if !json
         .chars()
-        .any(|character| is_harmful(character) && character != '\n')
+        .any(|character| is_unsafe_char(character) && character != '\n')
     {
         return Cow::Borrowed(json);
     }
     let mut clean = String::with_capacity(json.len() + 16);
     for character in json.chars() {
-        if is_harmful(character) && character != '\n' {
+        if is_unsafe_char(character) && character != '\n' {
             let _ = write!(clean, "\\u{:04x}", u32::from(character));
         } else {
             clean.push(character);

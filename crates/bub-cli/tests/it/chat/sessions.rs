@@ -1,6 +1,6 @@
 //! Which session a chat is about: a new one, the last one, one that another chat has open.
 
-use bub_testkit::model::{ModelServer, Pace, Reply, Usage};
+use bub_testkit::model::{ModelServer, Pace, Reply, ReplyUsage};
 
 use super::terminal::Start;
 use crate::sandbox::{Sandbox, bub, ending_signals};
@@ -312,10 +312,10 @@ fn what_waits_behind_new_belongs_to_the_new_session() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(
         Reply::text("Old answer.")
-            .usage(Usage {
+            .usage(ReplyUsage {
                 input: 40,
                 output: 2,
-                ..Usage::default()
+                ..ReplyUsage::default()
             })
             .paced(&pace),
     );
@@ -406,10 +406,10 @@ fn the_order_of_typing_is_kept_when_the_turn_is_cancelled() {
 fn the_status_is_that_of_the_session() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(Reply::deltas(["Half", " lost"]).paced(&pace));
-    server.otherwise(Reply::text("Answered at last.").usage(Usage {
+    server.otherwise(Reply::text("Answered at last.").usage(ReplyUsage {
         input: 40,
         output: 2,
-        ..Usage::default()
+        ..ReplyUsage::default()
     }));
     let start = || Start::new(&sandbox).model(&server).size(120, 24);
     let mut chat = start().go();

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Stdio};
 
-use super::{add, file_of, json, refused, scene, tape, tapes};
+use super::{add, file_of, fixture, json, refused, tape, tapes};
 use crate::sandbox::{Run, Sandbox, bub};
 
 #[test]
@@ -48,7 +48,7 @@ fn control_sequences_on_a_tape_are_not_obeyed() {
 
 #[test]
 fn a_tape_is_named_by_session_tape_name_or_a_beginning() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let name = json(tape(&sandbox, &["info", "cli:local", "--json"]))[0]["name"]
         .as_str()
         .unwrap()
@@ -74,7 +74,7 @@ fn a_tape_is_named_by_session_tape_name_or_a_beginning() {
 
 #[test]
 fn secrets_are_not_printed() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let secret = "correct-horse-battery";
     let line = format!(
         r#"{{"id": 9, "kind": "message", "payload": {{"role": "user", "content": "my key is {secret}"}}, "meta": {{}}, "date": "2026-11-15T18:09:55+00:00"}}"#
@@ -107,7 +107,7 @@ fn secrets_are_not_printed() {
 // H-52
 #[test]
 fn bad_input_is_one_clear_line() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let check = |args: &[&str], parts: &[&str]| refused(&tape(&sandbox, args), parts);
     check(
         &[],
@@ -206,7 +206,7 @@ fn a_directory_that_cannot_be_read_is_a_failure() {
 
 #[test]
 fn a_directory_without_permission_is_named() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let home = tapes(&sandbox);
     fs::set_permissions(&home, fs::Permissions::from_mode(0o000)).unwrap();
     // Nothing is forbidden to the superuser.
@@ -226,7 +226,7 @@ fn a_directory_without_permission_is_named() {
 // One tape that cannot be read does not hide the others.
 #[test]
 fn an_unreadable_tape_is_reported_and_the_others_are_read() {
-    let sandbox = scene();
+    let sandbox = fixture();
     fs::create_dir(tapes(&sandbox).join("a__b.jsonl")).unwrap();
     let list = tape(&sandbox, &["list"]);
     assert!(
@@ -249,7 +249,7 @@ fn an_unreadable_tape_is_reported_and_the_others_are_read() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
-    let sandbox = scene();
+    let sandbox = fixture();
     let path = file_of(&sandbox, "cli:local");
     let last = fs::read_to_string(&path)
         .unwrap()

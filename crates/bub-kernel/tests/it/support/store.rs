@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bub_kernel::{BoxFuture, Framework, Provided, SessionId, hooks::point::ProvideTapeStore};
 use bub_tape::{
-    AnchorMark, AnchorSearch, Appended, BlobStore, Entry, EntryId, EntryStream, Kind, Lease,
-    Listing, MemoryStore, Reset, ResetOutcome, Result, Span, Summary, TapeError, TapeName,
-    TapeStore, Wait,
+    AnchorMark, AnchorQuery, AppendReceipt, BlobStore, Entry, EntryId, EntryKind, EntryRange,
+    EntryStream, Lease, LeaseWait, MemoryStore, ResetOutcome, ResetRequest, Result, TapeError,
+    TapeListFilter, TapeName, TapeStore, TapeSummary,
 };
 use futures_util::TryStreamExt as _;
 
@@ -16,11 +16,11 @@ use super::Fake;
 #[derive(Debug)]
 pub(crate) struct FullStore {
     store: MemoryStore,
-    refused: Kind,
+    refused: EntryKind,
 }
 
 impl FullStore {
-    pub(crate) fn without_space_for(refused: Kind) -> Arc<dyn TapeStore> {
+    pub(crate) fn without_space_for(refused: EntryKind) -> Arc<dyn TapeStore> {
         Arc::new(Self {
             store: MemoryStore::new(),
             refused,
@@ -33,7 +33,7 @@ impl TapeStore for FullStore {
         &'a self,
         tape: &'a TapeName,
         batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<Appended>> {
+    ) -> BoxFuture<'a, Result<AppendReceipt>> {
         if batch.iter().any(|entry| entry.kind == self.refused) {
             let path = tape.to_string();
             return Box::pin(std::future::ready(Err(TapeError::NoSpace { path })));
@@ -41,11 +41,11 @@ impl TapeStore for FullStore {
         self.store.append(tape, batch)
     }
 
-    fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>> {
+    fn list(&self, listing: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
         self.store.list(listing)
     }
 
-    fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
+    fn read<'a>(&'a self, tape: &'a TapeName, span: EntryRange) -> EntryStream<'a> {
         self.store.read(tape, span)
     }
 
@@ -60,12 +60,12 @@ impl TapeStore for FullStore {
     fn anchors<'a>(
         &'a self,
         tape: &'a TapeName,
-        search: AnchorSearch,
+        search: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
         self.store.anchors(tape, search)
     }
 
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>> {
+    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
         self.store.summary(tape)
     }
 
@@ -76,7 +76,7 @@ impl TapeStore for FullStore {
     fn reset<'a>(
         &'a self,
         tape: &'a TapeName,
-        reset: Reset,
+        reset: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>> {
         self.store.reset(tape, reset)
     }
@@ -85,7 +85,7 @@ impl TapeStore for FullStore {
         self.store.discard(tape)
     }
 
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>> {
+    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
         self.store.lease(tape, wait)
     }
 
@@ -105,6 +105,6 @@ pub(crate) async fn entries(framework: &Framework, session_id: &str) -> Vec<Entr
         .session_tape(&SessionId::from(session_id))
         .unwrap()
         .unwrap();
-    let entries = tape.store().read(tape.name(), Span::ALL);
+    let entries = tape.store().read(tape.name(), EntryRange::ALL);
     entries.try_collect().await.unwrap()
 }

@@ -8,18 +8,18 @@ use super::usage;
 use crate::classify::classify;
 use crate::sse::SseEvent;
 use crate::wire::raw::RawObject;
-use crate::wire::replay::Layout;
-use crate::wire::stream::{Flow, FrameDecoder};
-use crate::wire::{Wire, error_status};
+use crate::wire::replay::BlockOrder;
+use crate::wire::stream::{DecodeStatus, FrameDecoder};
+use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, ToolCallDelta};
 
 /// Decodes one answer.
 #[derive(Default)]
-pub(in crate::wire) struct Decoder {
+pub(in crate::wire) struct MessagesDecoder {
     message_id: Option<String>,
     open: Vec<(u64, Block)>,
     calls: usize,
-    layout: Layout,
+    layout: BlockOrder,
     usage: Map<String, Value>,
     finish: Option<FinishReason>,
     emitted: bool,
@@ -46,7 +46,7 @@ enum Block {
     },
 }
 
-impl Decoder {
+impl MessagesDecoder {
     pub(in crate::wire) fn new() -> Self {
         Self::default()
     }
@@ -206,12 +206,12 @@ impl Decoder {
     }
 }
 
-impl FrameDecoder for Decoder {
+impl FrameDecoder for MessagesDecoder {
     fn frame(
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
-    ) -> Result<Flow, ModelError> {
+    ) -> Result<DecodeStatus, ModelError> {
         let frame = RawObject::frame(event)?;
         let index = frame.u64("index").unwrap_or(0);
         match frame.str("type").as_deref().unwrap_or_default() {
@@ -231,13 +231,13 @@ impl FrameDecoder for Decoder {
                 let delta = frame.object("delta").unwrap_or_default();
                 self.conclude(delta.text("stop_reason").as_deref(), frame.value("usage"));
             }
-            "message_stop" => return Ok(Flow::Done),
+            "message_stop" => return Ok(DecodeStatus::Done),
             _ if event.event == b"error" || frame.raw("error").is_some() => {
                 return Err(error_in(&frame, event.data));
             }
             _ => {}
         }
-        Ok(Flow::More)
+        Ok(DecodeStatus::More)
     }
 
     fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
@@ -300,7 +300,7 @@ fn with_input(mut block: Value, input: &str) -> Value {
 
 fn error_in(frame: &RawObject<'_>, body: &[u8]) -> ModelError {
     let status = frame.object("error").as_ref().and_then(error_status);
-    classify(status, None, body, Wire::Messages)
+    classify(status, None, body, WireFormat::Messages)
 }
 
 fn finish_reason(word: &str) -> FinishReason {

@@ -5,13 +5,13 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value, json};
 
 use crate::wire::HttpRequest;
-use crate::wire::body::Body;
-use crate::wire::media::{self, Kind, Part, omitted};
+use crate::wire::body::RequestBody;
+use crate::wire::media::{self, ContentPart, PartKind, omitted};
 use crate::wire::message::{
-    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role,
+    CallParts, OPENING_LINE, function_of, is_system, opens_with_assistant, parameters_of, role,
     system_text,
 };
-use crate::wire::replay::{Piece, pieces, tool_calls};
+use crate::wire::replay::{ReplayPiece, pieces, tool_calls};
 use crate::{ChatRequest, Quirks};
 
 /// The bound sent when the request has none: the format demands one.
@@ -19,13 +19,13 @@ const DEFAULT_MAX_TOKENS: u64 = 8192;
 
 /// The HTTP request for a call.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
-    let mut body = Body::new(request, quirks);
+    let mut body = RequestBody::new(request, quirks);
     translate_options(&mut body);
     body.set("model", request.model.as_str());
     let limit = request
         .max_tokens
         .map(Value::from)
-        .or_else(|| body.take("max_tokens"));
+        .or_else(|| body.remove("max_tokens"));
     body.set(
         "max_tokens",
         limit.unwrap_or_else(|| DEFAULT_MAX_TOKENS.into()),
@@ -51,17 +51,17 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
 }
 
 /// Options that users write in chat-completions terms.
-fn translate_options(body: &mut Body<'_>) {
-    match body.take("stop") {
+fn translate_options(body: &mut RequestBody<'_>) {
+    match body.remove("stop") {
         Some(stop @ Value::Array(_)) => body.set("stop_sequences", stop),
         Some(stop) => body.set("stop_sequences", json!([stop])),
         None => {}
     }
     let parallel = body
-        .take("parallel_tool_calls")
+        .remove("parallel_tool_calls")
         .and_then(|value| value.as_bool());
     let choice = body
-        .take("tool_choice")
+        .remove("tool_choice")
         .map(|choice| match choice.as_str() {
             Some("required") => json!({"type": "any"}),
             Some(other) => json!({"type": other}),
@@ -78,10 +78,10 @@ fn translate_options(body: &mut Body<'_>) {
     if parallel == Some(false) {
         body.set_in("tool_choice", "disable_parallel_tool_use", true.into());
     }
-    body.take("stream_options");
+    body.remove("stream_options");
 }
 
-fn effort(body: &mut Body<'_>, effort: Option<&str>) {
+fn effort(body: &mut RequestBody<'_>, effort: Option<&str>) {
     let effort = match effort {
         None | Some("auto") => return,
         Some("none") => {
@@ -115,7 +115,7 @@ fn messages(messages: &[Value]) -> Vec<Value> {
     let mut ids = Ids::default();
     let mut out: Vec<Value> = Vec::with_capacity(messages.len() + 1);
     if opens_with_assistant(messages) {
-        out.push(json!({"role": "user", "content": OPENING}));
+        out.push(json!({"role": "user", "content": OPENING_LINE}));
     }
     let mut after_tool = false;
     for message in messages.iter().filter(|message| !is_system(message)) {
@@ -145,12 +145,12 @@ fn assistant(message: &Value, ids: &mut Ids) -> Vec<Value> {
     let mut out = Vec::new();
     for piece in pieces(message, super::NAME) {
         match piece {
-            Piece::Kept(block) => out.push(block.clone()),
-            Piece::Text(text, _) if text.trim().is_empty() => {}
-            Piece::Text(text, _) => out.push(json!({"type": "text", "text": text})),
-            Piece::Parts(parts) => out.extend(blocks(Some(parts))),
-            Piece::Call(call, _) => {
-                let call = CallParts::of(call);
+            ReplayPiece::Kept(block) => out.push(block.clone()),
+            ReplayPiece::Text(text, _) if text.trim().is_empty() => {}
+            ReplayPiece::Text(text, _) => out.push(json!({"type": "text", "text": text})),
+            ReplayPiece::Parts(parts) => out.extend(blocks(Some(parts))),
+            ReplayPiece::Call(call, _) => {
+                let call = CallParts::from_value(call);
                 let id = ids.of(call.id);
                 out.push(json!({"type": "tool_use", "id": id, "name": call.name, "input": call.object()}));
             }
@@ -175,42 +175,42 @@ fn blocks(content: Option<&Value>) -> Vec<Value> {
     media::parts(content).into_iter().map(block).collect()
 }
 
-fn block(part: Part<'_>) -> Value {
+fn block(part: ContentPart<'_>) -> Value {
     match part {
-        Part::Text(text) => json!({"type": "text", "text": text}),
-        Part::Inline {
-            kind: Kind::Image,
+        ContentPart::Text(text) => json!({"type": "text", "text": text}),
+        ContentPart::Inline {
+            kind: PartKind::Image,
             mime,
             data,
             ..
         } => {
             json!({"type": "image", "source": {"type": "base64", "media_type": mime.full(), "data": data}})
         }
-        Part::Inline {
-            kind: Kind::File,
+        ContentPart::Inline {
+            kind: PartKind::File,
             mime,
             data,
             name,
         } => document(&mime.full(), data, name),
-        Part::Remote {
-            kind: Kind::Image,
+        ContentPart::Remote {
+            kind: PartKind::Image,
             url,
         } => {
             json!({"type": "image", "source": {"type": "url", "url": url}})
         }
-        Part::Remote {
-            kind: Kind::File,
+        ContentPart::Remote {
+            kind: PartKind::File,
             url,
         } => {
             json!({"type": "document", "source": {"type": "url", "url": url}})
         }
-        Part::Uploaded(id) => {
+        ContentPart::Uploaded(id) => {
             json!({"type": "document", "source": {"type": "file", "file_id": id}})
         }
-        Part::Inline { kind, .. } | Part::Remote { kind, .. } => {
+        ContentPart::Inline { kind, .. } | ContentPart::Remote { kind, .. } => {
             json!({"type": "text", "text": omitted(kind.name())})
         }
-        Part::Unknown(kind) => json!({"type": "text", "text": omitted(kind)}),
+        ContentPart::Unknown(kind) => json!({"type": "text", "text": omitted(kind)}),
     }
 }
 
@@ -240,7 +240,7 @@ struct Ids {
 impl Ids {
     fn assign(&mut self, calls: &[Value]) {
         for call in calls {
-            let original = CallParts::of(call).id;
+            let original = CallParts::from_value(call).id;
             let plain: String = original
                 .chars()
                 .map(|c| if is_plain(c) { c } else { '_' })

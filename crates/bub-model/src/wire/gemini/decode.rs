@@ -8,23 +8,23 @@ use super::partial::PartialArguments;
 use crate::classify::classify;
 use crate::sse::SseEvent;
 use crate::wire::raw::{RawObject, as_count, objects};
-use crate::wire::replay::Layout;
-use crate::wire::stream::{Flow, FrameDecoder};
-use crate::wire::{Wire, error_status};
+use crate::wire::replay::BlockOrder;
+use crate::wire::stream::{DecodeStatus, FrameDecoder};
+use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, ToolCallDelta, Usage};
 
 /// Decodes one answer.
 #[derive(Default)]
-pub(in crate::wire) struct Decoder {
+pub(in crate::wire) struct GenerateContentDecoder {
     calls: usize,
     /// The call whose arguments are still arriving.
     open: Option<(usize, PartialArguments)>,
-    layout: Layout,
+    layout: BlockOrder,
     usage: Option<Usage>,
     finish: Option<FinishReason>,
 }
 
-impl Decoder {
+impl GenerateContentDecoder {
     pub(in crate::wire) fn new() -> Self {
         Self::default()
     }
@@ -154,14 +154,14 @@ impl Decoder {
     }
 }
 
-impl FrameDecoder for Decoder {
+impl FrameDecoder for GenerateContentDecoder {
     fn frame(
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
-    ) -> Result<Flow, ModelError> {
+    ) -> Result<DecodeStatus, ModelError> {
         self.chunk(&RawObject::frame(event)?, out)?;
-        Ok(Flow::More)
+        Ok(DecodeStatus::More)
     }
 
     /// One object, or the list of chunks that `streamGenerateContent` gives without `alt=sse`.
@@ -214,7 +214,7 @@ fn error_in(chunk: &RawObject<'_>) -> ModelError {
         status,
         None,
         chunk.to_value().to_string().as_bytes(),
-        Wire::GenerateContent,
+        WireFormat::GenerateContent,
     )
 }
 

@@ -7,18 +7,18 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use crate::wire::HttpRequest;
-use crate::wire::body::Body;
-use crate::wire::media::{self, Part, omitted};
+use crate::wire::body::RequestBody;
+use crate::wire::media::{self, ContentPart, omitted};
 use crate::wire::message::{
-    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role,
+    CallParts, OPENING_LINE, function_of, is_system, opens_with_assistant, parameters_of, role,
     system_text, text_of,
 };
-use crate::wire::replay::{Piece, pieces, tool_calls};
+use crate::wire::replay::{ReplayPiece, pieces, tool_calls};
 use crate::{ChatRequest, EffortForm, Quirks};
 
 /// The HTTP request for a call.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
-    let mut body = Body::new(request, quirks);
+    let mut body = RequestBody::new(request, quirks);
     translate_options(&mut body);
     if let Some(system) = system_text(&request.messages) {
         body.set("systemInstruction", json!({"parts": [{"text": system}]}));
@@ -70,7 +70,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
 }
 
 /// Options that users write in chat-completions terms, and where they belong here.
-const OPTIONS: [(&str, &str); 9] = [
+const OPTION_PATHS: [(&str, &str); 9] = [
     ("temperature", "temperature"),
     ("top_p", "topP"),
     ("top_k", "topK"),
@@ -82,9 +82,9 @@ const OPTIONS: [(&str, &str); 9] = [
     ("max_completion_tokens", "maxOutputTokens"),
 ];
 
-fn translate_options(body: &mut Body<'_>) {
-    for (theirs, ours) in OPTIONS {
-        if let Some(value) = body.take(theirs) {
+fn translate_options(body: &mut RequestBody<'_>) {
+    for (theirs, ours) in OPTION_PATHS {
+        if let Some(value) = body.remove(theirs) {
             let value = if ours == "stopSequences" && value.is_string() {
                 json!([value])
             } else {
@@ -93,7 +93,7 @@ fn translate_options(body: &mut Body<'_>) {
             body.set_in("generationConfig", ours, value);
         }
     }
-    if let Some(choice) = body.take("tool_choice") {
+    if let Some(choice) = body.remove("tool_choice") {
         let calling = match (choice.as_str(), choice.pointer("/function/name")) {
             (_, Some(name)) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
             (Some("required" | "any"), _) => json!({"mode": "ANY"}),
@@ -103,12 +103,12 @@ fn translate_options(body: &mut Body<'_>) {
         body.set_in("toolConfig", "functionCallingConfig", calling);
     }
     for unknown in ["stream_options", "parallel_tool_calls"] {
-        body.take(unknown);
+        body.remove(unknown);
     }
 }
 
 /// Newer models take a level, older ones a number of tokens.
-fn set_effort(body: &mut Body<'_>, model: &str, effort: &str) {
+fn set_effort(body: &mut RequestBody<'_>, model: &str, effort: &str) {
     let takes_level = !["gemini-1", "gemini-2"]
         .iter()
         .any(|old| model.contains(old));
@@ -153,7 +153,7 @@ fn contents(request: &ChatRequest) -> Vec<Value> {
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut out: Vec<Value> = Vec::new();
     if opens_with_assistant(&request.messages) {
-        out.push(json!({"role": "user", "parts": [{"text": OPENING}]}));
+        out.push(json!({"role": "user", "parts": [{"text": OPENING_LINE}]}));
     }
     let mut after_tool = false;
     for message in request
@@ -167,10 +167,10 @@ fn contents(request: &ChatRequest) -> Vec<Value> {
                 names.extend(
                     tool_calls(message)
                         .iter()
-                        .map(CallParts::of)
+                        .map(CallParts::from_value)
                         .map(|call| (call.id, call.name)),
                 );
-                ("model", said(message, needs_signature))
+                ("model", assistant_parts(message, needs_signature))
             }
             "tool" => ("user", tool_result(message, &names)),
             _ => (
@@ -197,24 +197,26 @@ fn contents(request: &ChatRequest) -> Vec<Value> {
 }
 
 /// Stands in for a signature on calls that another model made; the server documents this word.
-const NO_SIGNATURE: &str = "skip_thought_signature_validator";
+const PLACEHOLDER_SIGNATURE: &str = "skip_thought_signature_validator";
 
-fn said(message: &Value, needs_signature: bool) -> Vec<Value> {
+fn assistant_parts(message: &Value, needs_signature: bool) -> Vec<Value> {
     let mut out = Vec::new();
     let mut unsigned = needs_signature;
     for piece in pieces(message, super::NAME) {
         match piece {
-            Piece::Kept(part) => out.push(part.clone()),
-            Piece::Text("", None) => {}
-            Piece::Text(text, mark) => out.push(marked(json!({"text": text}), mark)),
-            Piece::Parts(parts) => out.extend(media::parts(Some(parts)).into_iter().map(part)),
-            Piece::Call(call, mark) => {
-                let call = CallParts::of(call);
-                let made_up = json!({"thoughtSignature": NO_SIGNATURE});
+            ReplayPiece::Kept(part) => out.push(part.clone()),
+            ReplayPiece::Text("", None) => {}
+            ReplayPiece::Text(text, mark) => out.push(with_signature(json!({"text": text}), mark)),
+            ReplayPiece::Parts(parts) => {
+                out.extend(media::parts(Some(parts)).into_iter().map(part));
+            }
+            ReplayPiece::Call(call, mark) => {
+                let call = CallParts::from_value(call);
+                let made_up = json!({"thoughtSignature": PLACEHOLDER_SIGNATURE});
                 let mark = mark.or((unsigned).then_some(&made_up));
                 // Only the first call of an answer carries a signature.
                 unsigned = false;
-                out.push(marked(
+                out.push(with_signature(
                     json!({"functionCall": {"name": call.name, "args": call.object()}}),
                     mark,
                 ));
@@ -224,7 +226,7 @@ fn said(message: &Value, needs_signature: bool) -> Vec<Value> {
     out
 }
 
-fn marked(mut part: Value, mark: Option<&Value>) -> Value {
+fn with_signature(mut part: Value, mark: Option<&Value>) -> Value {
     if let (Some(part), Some(Value::Object(mark))) = (part.as_object_mut(), mark) {
         part.extend(mark.clone());
     }
@@ -250,21 +252,21 @@ fn tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value> {
     parts.extend(
         media
             .into_iter()
-            .filter(|part| !matches!(part, Part::Text(_)))
+            .filter(|part| !matches!(part, ContentPart::Text(_)))
             .map(part),
     );
     parts
 }
 
-fn part(part: Part<'_>) -> Value {
+fn part(part: ContentPart<'_>) -> Value {
     match part {
-        Part::Text(text) => json!({"text": text}),
-        Part::Inline { mime, data, .. } => {
+        ContentPart::Text(text) => json!({"text": text}),
+        ContentPart::Inline { mime, data, .. } => {
             json!({"inlineData": {"mimeType": mime.full(), "data": data}})
         }
-        Part::Remote { url, .. } => json!({"fileData": {"fileUri": url}}),
-        Part::Uploaded(id) => json!({"fileData": {"fileUri": id}}),
-        Part::Unknown(kind) => json!({"text": omitted(kind)}),
+        ContentPart::Remote { url, .. } => json!({"fileData": {"fileUri": url}}),
+        ContentPart::Uploaded(id) => json!({"fileData": {"fileUri": id}}),
+        ContentPart::Unknown(kind) => json!({"text": omitted(kind)}),
     }
 }
 

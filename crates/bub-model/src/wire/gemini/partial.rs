@@ -11,13 +11,13 @@ pub(super) struct PartialArguments {
 }
 
 /// One step of a path such as `$.items[2].name`.
-enum Step<'a> {
+enum PathSegment<'a> {
     Key(&'a str),
     Index(usize),
 }
 
 /// Longest list an index may ask for: a wrong index must not cost memory.
-const LONGEST_LIST: usize = 10_000;
+const MAX_LIST_LEN: usize = 10_000;
 
 impl PartialArguments {
     /// Takes one piece in; `false` when it makes no sense.
@@ -58,7 +58,7 @@ impl PartialArguments {
 fn value(piece: &Value) -> Option<Value> {
     let number = |value: &Value| match value {
         // A count sent as `3.0` must not fail a schema that asks for an integer.
-        Value::Number(number) => whole(number).map_or_else(|| value.clone(), Value::from),
+        Value::Number(number) => as_integer(number).map_or_else(|| value.clone(), Value::from),
         other => other.clone(),
     };
     piece
@@ -69,7 +69,7 @@ fn value(piece: &Value) -> Option<Value> {
         .or_else(|| piece.get("nullValue").map(|_| Value::Null))
 }
 
-fn whole(number: &Number) -> Option<i64> {
+fn as_integer(number: &Number) -> Option<i64> {
     let float = number
         .as_f64()
         .filter(|float| float.fract() == 0.0 && float.abs() < 1e15)?;
@@ -80,19 +80,23 @@ fn whole(number: &Number) -> Option<i64> {
     Some(float as i64)
 }
 
-fn steps(path: &str) -> Option<Vec<Step<'_>>> {
+fn steps(path: &str) -> Option<Vec<PathSegment<'_>>> {
     let mut rest = path.strip_prefix('$')?;
     let mut steps = Vec::new();
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix('.') {
             let end = after.find(['.', '[']).unwrap_or(after.len());
             let (key, after) = after.split_at_checked(end)?;
-            steps.push(Step::Key(key));
+            steps.push(PathSegment::Key(key));
             rest = after;
         } else {
             let (inside, after) = rest.strip_prefix('[')?.split_once(']')?;
             let quoted = inside.trim_matches(['\'', '"']);
-            steps.push(inside.parse().map_or(Step::Key(quoted), Step::Index));
+            steps.push(
+                inside
+                    .parse()
+                    .map_or(PathSegment::Key(quoted), PathSegment::Index),
+            );
             rest = after;
         }
     }
@@ -100,24 +104,29 @@ fn steps(path: &str) -> Option<Vec<Step<'_>>> {
 }
 
 /// The place a path points at, made on the way.
-fn place<'a>(arguments: &'a mut Map<String, Value>, steps: &[Step<'_>]) -> Option<&'a mut Value> {
+fn place<'a>(
+    arguments: &'a mut Map<String, Value>,
+    steps: &[PathSegment<'_>],
+) -> Option<&'a mut Value> {
     let (first, rest) = steps.split_first()?;
-    let Step::Key(key) = first else { return None };
+    let PathSegment::Key(key) = first else {
+        return None;
+    };
     let mut place = arguments.entry(*key).or_insert(Value::Null);
     for step in rest {
         place = match step {
-            Step::Key(key) => {
+            PathSegment::Key(key) => {
                 if !place.is_object() {
                     *place = Value::Object(Map::new());
                 }
                 place.as_object_mut()?.entry(*key).or_insert(Value::Null)
             }
-            Step::Index(index) => {
+            PathSegment::Index(index) => {
                 if !place.is_array() {
                     *place = Value::Array(Vec::new());
                 }
                 let list = place.as_array_mut()?;
-                if *index >= LONGEST_LIST {
+                if *index >= MAX_LIST_LEN {
                     return None;
                 }
                 if list.len() <= *index {

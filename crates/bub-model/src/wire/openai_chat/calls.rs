@@ -7,21 +7,21 @@ use crate::ModelError;
 
 /// The calls of one answer as far as they are known.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Calls {
-    slots: Vec<Slot>,
+pub(super) struct CallAssembler {
+    slots: Vec<AssembledCall>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Slot {
+struct AssembledCall {
     wire_index: Option<u64>,
     id: String,
     named: bool,
-    arguments: Progress,
+    arguments: ArgumentScanner,
 }
 
 /// A piece of a call, as it came.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece<'a> {
+pub(super) struct CallDelta<'a> {
     pub(super) index: Option<u64>,
     pub(super) id: &'a str,
     pub(super) name: &'a str,
@@ -29,22 +29,22 @@ pub(super) struct Piece<'a> {
 }
 
 /// More calls in one answer than any model makes: a server gone wild.
-const MOST_CALLS: usize = 1024;
+const MAX_TOOL_CALLS: usize = 1024;
 
-impl Calls {
+impl CallAssembler {
     /// The position of the call this piece belongs to.
-    pub(super) fn place(&mut self, piece: Piece<'_>) -> Result<usize, ModelError> {
+    pub(super) fn place(&mut self, piece: CallDelta<'_>) -> Result<usize, ModelError> {
         let position = match self.find(piece) {
             Some(position) => position,
-            None if self.slots.len() >= MOST_CALLS => {
+            None if self.slots.len() >= MAX_TOOL_CALLS => {
                 return Err(ModelError::malformed(
                     "the answer has more tool calls than make sense",
                 ));
             }
             None => {
-                self.slots.push(Slot {
+                self.slots.push(AssembledCall {
                     wire_index: piece.index,
-                    ..Slot::default()
+                    ..AssembledCall::default()
                 });
                 self.slots.len() - 1
             }
@@ -59,8 +59,8 @@ impl Calls {
         Ok(position)
     }
 
-    fn find(&self, piece: Piece<'_>) -> Option<usize> {
-        let last_where = |test: &dyn Fn(&Slot) -> bool| self.slots.iter().rposition(test);
+    fn find(&self, piece: CallDelta<'_>) -> Option<usize> {
+        let last_where = |test: &dyn Fn(&AssembledCall) -> bool| self.slots.iter().rposition(test);
         let position = match piece.index {
             Some(index) => last_where(&|slot| slot.wire_index == Some(index))?,
             None if piece.id.is_empty() => self.slots.len().checked_sub(1)?,
@@ -78,9 +78,9 @@ impl Calls {
     }
 }
 
-impl Slot {
+impl AssembledCall {
     /// Whether a piece that points here is in truth the beginning of another call.
-    fn is_another(&self, piece: Piece<'_>) -> bool {
+    fn is_another(&self, piece: CallDelta<'_>) -> bool {
         if !self.named || piece.name.is_empty() {
             return false;
         }
@@ -94,14 +94,14 @@ impl Slot {
 /// How far the arguments of a call are: a scan for brackets outside of strings, so that nothing has
 /// to be parsed again with every piece.
 #[derive(Clone, Debug, Default)]
-struct Progress {
+struct ArgumentScanner {
     depth: usize,
     begun: bool,
     in_string: bool,
     escaped: bool,
 }
 
-impl Progress {
+impl ArgumentScanner {
     fn push(&mut self, text: &str) {
         for byte in text.bytes() {
             if self.in_string {
@@ -141,8 +141,8 @@ mod tests {
     use super::*;
 
     fn place(pieces: &[(Option<u64>, &str, &str, &str)]) -> Vec<usize> {
-        let mut calls = Calls::default();
-        let piece = |&(index, id, name, arguments)| Piece {
+        let mut calls = CallAssembler::default();
+        let piece = |&(index, id, name, arguments)| CallDelta {
             index,
             id,
             name,
@@ -201,8 +201,8 @@ mod tests {
 
     #[test]
     fn a_flood_of_calls_is_refused() {
-        let mut calls = Calls::default();
-        let piece = |index| Piece {
+        let mut calls = CallAssembler::default();
+        let piece = |index| CallDelta {
             index: Some(index),
             id: "",
             name: "f",

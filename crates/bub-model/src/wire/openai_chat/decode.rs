@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use super::calls::{Calls, Piece};
+use super::calls::{CallAssembler, CallDelta};
 use crate::classify::classify;
 use crate::sse::SseEvent;
 use crate::wire::raw::{self, RawObject};
-use crate::wire::stream::{Flow, FrameDecoder};
-use crate::wire::{Wire, error_status};
+use crate::wire::stream::{DecodeStatus, FrameDecoder};
+use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
 
 /// Decodes one answer.
@@ -17,10 +17,10 @@ use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
     clippy::struct_excessive_bools,
     reason = "independent facts about the stream, not a state"
 )]
-pub(in crate::wire) struct Decoder {
+pub(in crate::wire) struct ChatCompletionsDecoder {
     reasoning_fields: Vec<String>,
     replay_reasoning: bool,
-    calls: Calls,
+    calls: CallAssembler,
     /// Fields of the message that the server wants back.
     state: Map<String, Value>,
     usage: Option<Usage>,
@@ -31,12 +31,12 @@ pub(in crate::wire) struct Decoder {
     done: bool,
 }
 
-impl Decoder {
+impl ChatCompletionsDecoder {
     pub(in crate::wire) fn new(quirks: &Quirks) -> Self {
         Self {
             reasoning_fields: quirks.reasoning_fields.clone(),
             replay_reasoning: quirks.replay_reasoning,
-            calls: Calls::default(),
+            calls: CallAssembler::default(),
             state: Map::new(),
             usage: None,
             finish: None,
@@ -82,7 +82,7 @@ impl Decoder {
                 None,
                 None,
                 b"the server ended its answer with an error",
-                Wire::ChatCompletions,
+                WireFormat::ChatCompletions,
             )),
             Some(word) => {
                 // Some servers say `stop` once more when they close; what was said before is the reason.
@@ -163,7 +163,7 @@ impl Decoder {
             .raw("arguments")
             .map(|raw| raw::parse_str(raw).unwrap_or(Cow::Borrowed(raw)));
         let arguments = arguments.unwrap_or_default();
-        let index = self.calls.place(Piece {
+        let index = self.calls.place(CallDelta {
             index,
             id,
             name: &name,
@@ -179,23 +179,23 @@ impl Decoder {
     }
 }
 
-impl FrameDecoder for Decoder {
+impl FrameDecoder for ChatCompletionsDecoder {
     fn frame(
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
-    ) -> Result<Flow, ModelError> {
+    ) -> Result<DecodeStatus, ModelError> {
         let chunk = RawObject::frame(event)?;
         if event.event == b"error" && chunk.raw("error").is_none() {
             return Err(classify(
                 error_status(&chunk),
                 None,
                 event.data,
-                Wire::ChatCompletions,
+                WireFormat::ChatCompletions,
             ));
         }
         self.chunk(&chunk, ["delta", "message"], out)?;
-        Ok(Flow::More)
+        Ok(DecodeStatus::More)
     }
 
     fn end_mark(&mut self) {
@@ -351,7 +351,7 @@ fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
         status,
         None,
         body.to_string().as_bytes(),
-        Wire::ChatCompletions,
+        WireFormat::ChatCompletions,
     ))
 }
 

@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use crate::wire::HttpRequest;
-use crate::wire::body::{Body, Field};
-use crate::wire::message::{CallParts, OPENING, opens_with_assistant};
+use crate::wire::body::{Field, RequestBody};
+use crate::wire::message::{CallParts, OPENING_LINE, opens_with_assistant};
 use crate::wire::replay::tool_calls;
 use crate::{ChatRequest, EffortForm, Quirks};
 
 /// The HTTP request for a call.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
-    let mut body = Body::new(request, quirks);
+    let mut body = RequestBody::new(request, quirks);
     body.set("model", request.model.as_str());
     body.set("messages", messages(request, quirks));
     if !request.tools.is_empty() {
@@ -20,7 +20,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
     if let Some(limit) = request.max_tokens {
         for alias in ["max_tokens", "max_completion_tokens"] {
-            body.take(alias);
+            body.remove(alias);
         }
         if !quirks.max_tokens_field.is_empty() {
             body.set(&quirks.max_tokens_field, limit);
@@ -38,11 +38,11 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
 }
 
-fn effort<'a>(body: &mut Body<'a>, request: &'a ChatRequest, quirks: &Quirks) {
+fn effort<'a>(body: &mut RequestBody<'a>, request: &'a ChatRequest, quirks: &Quirks) {
     let Some(effort) = request.reasoning_effort.as_deref() else {
         return;
     };
-    body.take("reasoning_effort");
+    body.remove("reasoning_effort");
     if effort == "auto" {
         return;
     }
@@ -71,7 +71,7 @@ fn messages<'a>(request: &'a ChatRequest, quirks: &Quirks) -> Field<'a> {
         let first = messages
             .iter()
             .position(|message| message.get("role") == Some(&"assistant".into()));
-        let line = json!({"role": "user", "content": OPENING});
+        let line = json!({"role": "user", "content": OPENING_LINE});
         messages.insert(first.unwrap_or(0), Cow::Owned(line));
     }
     Field::List(messages)
@@ -85,7 +85,7 @@ fn rewrite<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     }
     if tool_calls(&message)
         .iter()
-        .any(|call| !CallParts::of(call).is_sound())
+        .any(|call| !CallParts::from_value(call).has_valid_arguments())
     {
         mend_arguments(message.to_mut());
     }
@@ -112,7 +112,7 @@ fn restore_state(message: &mut Value) {
 fn mend_arguments(message: &mut Value) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {
-        let arguments = CallParts::of(call).json().into_owned();
+        let arguments = CallParts::from_value(call).json().into_owned();
         if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
             function.insert("arguments".into(), arguments.into());
         }

@@ -4,21 +4,21 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::items::Items;
+use super::items::ResponseItems;
 use crate::classify::classify;
 use crate::sse::SseEvent;
 use crate::wire::raw::{RawObject, as_count};
-use crate::wire::replay::Layout;
-use crate::wire::stream::{Flow, FrameDecoder};
-use crate::wire::{Wire, error_status};
+use crate::wire::replay::BlockOrder;
+use crate::wire::stream::{DecodeStatus, FrameDecoder};
+use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
 
 /// Decodes one answer.
 #[derive(Default)]
-pub(in crate::wire) struct Decoder {
+pub(in crate::wire) struct ResponsesDecoder {
     replay_reasoning: bool,
-    items: Items,
-    layout: Layout,
+    items: ResponseItems,
+    layout: BlockOrder,
     /// Bytes of text that the layout does not know of yet.
     new_text: usize,
     usage: Option<Usage>,
@@ -26,7 +26,7 @@ pub(in crate::wire) struct Decoder {
     refused: bool,
 }
 
-impl Decoder {
+impl ResponsesDecoder {
     pub(in crate::wire) fn new(quirks: &Quirks) -> Self {
         Self {
             replay_reasoning: quirks.replay_reasoning,
@@ -208,12 +208,12 @@ impl Decoder {
     }
 }
 
-impl FrameDecoder for Decoder {
+impl FrameDecoder for ResponsesDecoder {
     fn frame(
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
-    ) -> Result<Flow, ModelError> {
+    ) -> Result<DecodeStatus, ModelError> {
         let frame = RawObject::frame(event)?;
         let index = frame.u64("output_index");
         let item = || frame.object("item").unwrap_or_default();
@@ -237,14 +237,14 @@ impl FrameDecoder for Decoder {
             "response.custom_tool_call_input.done" => self.arguments(&frame, Some("input"), out),
             "response.completed" | "response.incomplete" | "response.failed" | "response.done" => {
                 self.response(&frame.object("response").unwrap_or_default(), out)?;
-                return Ok(Flow::Done);
+                return Ok(DecodeStatus::Done);
             }
             kind if kind == "error" || event.event == b"error" || frame.raw("error").is_some() => {
                 return Err(error_in(&frame, "error"));
             }
             _ => {}
         }
-        Ok(Flow::More)
+        Ok(DecodeStatus::More)
     }
 
     fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
@@ -322,7 +322,12 @@ fn error_in(object: &RawObject<'_>, otherwise: &str) -> ModelError {
         None if object.raw("message").is_some() => object.to_value(),
         None => json!({"error": {"message": format!("the response ended as `{otherwise}`")}}),
     };
-    classify(status, None, body.to_string().as_bytes(), Wire::Responses)
+    classify(
+        status,
+        None,
+        body.to_string().as_bytes(),
+        WireFormat::Responses,
+    )
 }
 
 fn read_usage(raw: Value) -> Usage {

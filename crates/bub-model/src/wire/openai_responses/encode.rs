@@ -3,19 +3,19 @@
 use serde_json::{Map, Value, json};
 
 use crate::wire::HttpRequest;
-use crate::wire::body::Body;
-use crate::wire::media::{self, Kind, Mime, Part, omitted};
+use crate::wire::body::RequestBody;
+use crate::wire::media::{self, ContentPart, Mime, PartKind, omitted};
 use crate::wire::message::{
-    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role,
+    CallParts, OPENING_LINE, function_of, is_system, opens_with_assistant, parameters_of, role,
     system_text,
 };
-use crate::wire::replay::{Piece, pieces};
+use crate::wire::replay::{ReplayPiece, pieces};
 use crate::{ChatRequest, EffortForm, Quirks};
 
 /// The HTTP request for a call.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
-    let mut body = Body::new(request, quirks);
-    body.take("stream_options");
+    let mut body = RequestBody::new(request, quirks);
+    body.remove("stream_options");
     body.set("model", request.model.as_str());
     let system = system_text(&request.messages).or_else(|| quirks.default_instructions.clone());
     if let Some(system) = system {
@@ -25,11 +25,11 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if !request.tools.is_empty() {
         body.set("tools", request.tools.iter().map(tool).collect::<Vec<_>>());
     }
-    if let Some(function) = body.take("tool_choice") {
+    if let Some(function) = body.remove("tool_choice") {
         body.set("tool_choice", flat_choice(function));
     }
     for alias in ["max_tokens", "max_completion_tokens"] {
-        if let Some(limit) = body.take(alias) {
+        if let Some(limit) = body.remove(alias) {
             body.set("max_output_tokens", limit);
         }
     }
@@ -83,7 +83,7 @@ fn tool(tool: &Value) -> Value {
 fn input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
     let mut items = Vec::new();
     if quirks.open_with_user && opens_with_assistant(&request.messages) {
-        items.push(json!({"role": "user", "content": OPENING}));
+        items.push(json!({"role": "user", "content": OPENING_LINE}));
     }
     for message in request
         .messages
@@ -102,21 +102,24 @@ fn input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
 fn assistant(message: &Value, items: &mut Vec<Value>) {
     for piece in pieces(message, super::NAME) {
         match piece {
-            Piece::Kept(item) => items.push(item.clone()),
-            Piece::Text("", _) => {}
-            Piece::Text(text, mark) => {
+            ReplayPiece::Kept(item) => items.push(item.clone()),
+            ReplayPiece::Text("", _) => {}
+            ReplayPiece::Text(text, mark) => {
                 let mut item = json!({"role": "assistant", "content": text});
                 if let (Some(item), Some(Value::Object(mark))) = (item.as_object_mut(), mark) {
                     item.extend(mark.clone());
                 }
                 items.push(item);
             }
-            Piece::Parts(parts) => {
-                let parts: Vec<_> = media::parts(Some(parts)).into_iter().map(said).collect();
+            ReplayPiece::Parts(parts) => {
+                let parts: Vec<_> = media::parts(Some(parts))
+                    .into_iter()
+                    .map(assistant_part)
+                    .collect();
                 items.push(json!({"role": "assistant", "content": parts}));
             }
-            Piece::Call(call, _) => {
-                let call = CallParts::of(call);
+            ReplayPiece::Call(call, _) => {
+                let call = CallParts::from_value(call);
                 items.push(json!({
                     "type": "function_call",
                     "call_id": call.id,
@@ -151,30 +154,30 @@ fn content(content: Option<&Value>) -> Value {
 }
 
 /// A part of what the assistant said earlier.
-fn said(part: Part<'_>) -> Value {
+fn assistant_part(part: ContentPart<'_>) -> Value {
     match part {
-        Part::Text(text) => json!({"type": "output_text", "text": text}),
+        ContentPart::Text(text) => json!({"type": "output_text", "text": text}),
         _ => json!({"type": "output_text", "text": omitted("part")}),
     }
 }
 
-fn part(part: Part<'_>) -> Value {
+fn part(part: ContentPart<'_>) -> Value {
     match part {
-        Part::Text(text) => json!({"type": "input_text", "text": text}),
-        Part::Inline {
-            kind: Kind::Image,
+        ContentPart::Text(text) => json!({"type": "input_text", "text": text}),
+        ContentPart::Inline {
+            kind: PartKind::Image,
             mime,
             data,
             ..
         } => {
             json!({"type": "input_image", "image_url": format!("data:{};base64,{data}", mime.full())})
         }
-        Part::Remote {
-            kind: Kind::Image,
+        ContentPart::Remote {
+            kind: PartKind::Image,
             url,
         } => json!({"type": "input_image", "image_url": url}),
-        Part::Inline {
-            kind: Kind::File,
+        ContentPart::Inline {
+            kind: PartKind::File,
             mime,
             data,
             name,
@@ -183,13 +186,13 @@ fn part(part: Part<'_>) -> Value {
             "filename": name.unwrap_or("file"),
             "file_data": format!("data:{};base64,{data}", mime.full()),
         }),
-        Part::Remote {
-            kind: Kind::File,
+        ContentPart::Remote {
+            kind: PartKind::File,
             url,
         } => json!({"type": "input_file", "file_url": url}),
-        Part::Uploaded(id) => json!({"type": "input_file", "file_id": id}),
-        Part::Inline {
-            kind: Kind::Audio,
+        ContentPart::Uploaded(id) => json!({"type": "input_file", "file_id": id}),
+        ContentPart::Inline {
+            kind: PartKind::Audio,
             mime,
             data,
             ..
@@ -200,9 +203,9 @@ fn part(part: Part<'_>) -> Value {
             };
             json!({"type": "input_audio", "input_audio": {"data": data, "format": format}})
         }
-        Part::Inline { kind, .. } | Part::Remote { kind, .. } => {
+        ContentPart::Inline { kind, .. } | ContentPart::Remote { kind, .. } => {
             json!({"type": "input_text", "text": omitted(kind.name())})
         }
-        Part::Unknown(kind) => json!({"type": "input_text", "text": omitted(kind)}),
+        ContentPart::Unknown(kind) => json!({"type": "input_text", "text": omitted(kind)}),
     }
 }

@@ -2,7 +2,7 @@
 
 /// What is known of one item.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Item {
+pub(super) struct ResponseItem {
     output_index: Option<u64>,
     id: String,
     /// Position among the tool calls, if it is one.
@@ -13,12 +13,12 @@ pub(super) struct Item {
 
 /// All items of one answer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Items {
-    items: Vec<Item>,
+pub(super) struct ResponseItems {
+    items: Vec<ResponseItem>,
     calls: usize,
 }
 
-impl Items {
+impl ResponseItems {
     /// Whether no event was about an item yet.
     pub(super) fn is_empty(&self) -> bool {
         self.items.is_empty()
@@ -29,19 +29,19 @@ impl Items {
         &mut self,
         output_index: Option<u64>,
         id: &str,
-        change: impl FnOnce(&mut Item) -> T,
+        change: impl FnOnce(&mut ResponseItem) -> T,
     ) -> T {
-        let same = |item: &&mut Item| match (item.output_index, output_index) {
+        let same = |item: &&mut ResponseItem| match (item.output_index, output_index) {
             (Some(one), Some(other)) => one == other,
             _ => !id.is_empty() && item.id == id,
         };
         if let Some(item) = self.items.iter_mut().find(same) {
             return change(item);
         }
-        let mut item = Item {
+        let mut item = ResponseItem {
             output_index,
             id: id.to_owned(),
-            ..Item::default()
+            ..ResponseItem::default()
         };
         let result = change(&mut item);
         self.items.push(item);

@@ -16,18 +16,18 @@ use bub_testkit::program::Program;
 mod gateway;
 
 const MB: u64 = 1_000_000;
-const RUNS: u32 = 40;
-const TAPES: usize = 10_000;
+const RUN_COUNT: u32 = 40;
+const TAPE_COUNT: usize = 10_000;
 /// How long a time that is over its limit is measured again.
-const PATIENCE: Duration = Duration::from_secs(15);
+const REMEASURE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a command may take at all.
-const END: Duration = Duration::from_secs(20);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
 /// What the shortest process takes, at best, on a machine that has nothing else to do (`true`).
-const IDLE: Duration = Duration::from_millis(1);
+const BASELINE_TIME: Duration = Duration::from_millis(1);
 /// A machine on which that takes more than so many times as long says nothing about budgets.
-const SLOWEST: f64 = 4.0;
+const MAX_SLOWDOWN: f64 = 4.0;
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+type BudgetResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
     let Some(program) = std::env::args_os().nth(1) else {
@@ -51,8 +51,8 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn check_all(budgets: &mut Budgets, path: &Path) -> Outcome<()> {
-    let program = Program::new(path)?.with_patience(END);
+fn check_all(budgets: &mut Budgets, path: &Path) -> BudgetResult<()> {
+    let program = Program::new(path)?.with_patience(COMMAND_TIMEOUT);
     let size = path.metadata()?.len();
     let hint =
         "`cargo bloat --release --crates`, features of new dependencies (`cargo tree -e features`)";
@@ -66,13 +66,13 @@ fn check_all(budgets: &mut Budgets, path: &Path) -> Outcome<()> {
     }
     let hint = "bub/src/cli/chat/: what stands before the first prompt";
     let limit = Duration::from_millis(30);
-    budgets.least("bub chat: first prompt", (RUNS, limit), hint, || {
+    budgets.least("bub chat: first prompt", (RUN_COUNT, limit), hint, || {
         Ok(program.first_prompt()?)
     })?;
     doctor(budgets, &program, "bub doctor --offline")?;
     gateway::start(budgets, &program, "")?;
     gateway::sessions_and_turns(budgets, &program)?;
-    many_tapes(budgets, &Program::new(path)?.with_patience(END))
+    many_tapes(budgets, &Program::new(path)?.with_patience(COMMAND_TIMEOUT))
 }
 
 /// Whether a command is over in a moment. So short a time is not to be had where every process waits for its turn, so
@@ -82,21 +82,21 @@ fn short_command(
     program: &Program,
     command: &str,
     hint: &str,
-) -> Outcome<()> {
+) -> BudgetResult<()> {
     let limit = Duration::from_millis(5);
     let allowed = |idle: Duration| {
-        limit.mul_f64((idle.as_secs_f64() / IDLE.as_secs_f64()).clamp(1.0, SLOWEST))
+        limit.mul_f64((idle.as_secs_f64() / BASELINE_TIME.as_secs_f64()).clamp(1.0, MAX_SLOWDOWN))
     };
     let nothing = Program::new("/bin/true")?;
     let (begun, mut done) = (Instant::now(), 0);
     let (mut best, mut idle) = (program.run(&[command])?, nothing.run(&[])?.wall);
-    while done < RUNS || best.wall > allowed(idle) && begun.elapsed() < PATIENCE {
+    while done < RUN_COUNT || best.wall > allowed(idle) && begun.elapsed() < REMEASURE_TIMEOUT {
         let used = program.run(&[command])?;
         (best.wall, best.peak) = (best.wall.min(used.wall), best.peak.min(used.peak));
         idle = idle.min(nothing.run(&[])?.wall);
         done += 1;
     }
-    let note = if idle > IDLE {
+    let note = if idle > BASELINE_TIME {
         format!(" (`true` takes {idle:?} here)")
     } else {
         String::new()
@@ -117,11 +117,11 @@ fn short_command(
 }
 
 /// A home with very many tapes: nothing at a start may look at all of them.
-fn many_tapes(budgets: &mut Budgets, program: &Program) -> Outcome<()> {
-    program.add_tapes(TAPES, 20)?;
+fn many_tapes(budgets: &mut Budgets, program: &Program) -> BudgetResult<()> {
+    program.add_tapes(TAPE_COUNT, 20)?;
     let limit = Duration::from_millis(100);
     let hint = "something lists or reads all tapes at the start: `strace -c -f`, bub-tape's index and registry";
-    let place = format!(" on a home with {TAPES} tapes");
+    let place = format!(" on a home with {TAPE_COUNT} tapes");
     let prompt = format!("bub chat: first prompt{place}");
     budgets.least(&prompt, (10, limit), hint, || Ok(program.first_prompt()?))?;
     let run = format!("bub run, to its end,{place}");
@@ -132,7 +132,7 @@ fn many_tapes(budgets: &mut Budgets, program: &Program) -> Outcome<()> {
     doctor(budgets, program, &format!("bub doctor --offline{place}"))
 }
 
-fn doctor(budgets: &mut Budgets, program: &Program, what: &str) -> Outcome<()> {
+fn doctor(budgets: &mut Budgets, program: &Program, what: &str) -> BudgetResult<()> {
     let hint = "bub/src/cli/doctor/: each check has to end in a moment; `bub doctor --offline` under `strace -f -r`";
     let limit = Duration::from_millis(200);
     budgets.least(what, (10, limit), hint, || {
@@ -145,10 +145,10 @@ fn doctor(budgets: &mut Budgets, program: &Program, what: &str) -> Outcome<()> {
 pub(crate) fn least(
     limit: Duration,
     runs: u32,
-    mut one: impl FnMut() -> Outcome<Duration>,
-) -> Outcome<Duration> {
+    mut one: impl FnMut() -> BudgetResult<Duration>,
+) -> BudgetResult<Duration> {
     let (begun, mut least, mut done) = (Instant::now(), Duration::MAX, 0);
-    while done < runs || least > limit && begun.elapsed() < PATIENCE {
+    while done < runs || least > limit && begun.elapsed() < REMEASURE_TIMEOUT {
         least = least.min(one()?);
         done += 1;
     }
@@ -168,8 +168,8 @@ impl Budgets {
         &mut self,
         what: &str,
         hint: &str,
-        measure: impl FnOnce(&mut Self) -> Outcome<()>,
-    ) -> Outcome<()> {
+        measure: impl FnOnce(&mut Self) -> BudgetResult<()>,
+    ) -> BudgetResult<()> {
         if let Err(error) = measure(self) {
             (self.checked, self.over) = (self.checked + 1, self.over + 1);
             writeln!(
@@ -186,8 +186,8 @@ impl Budgets {
         what: &str,
         (runs, limit): (u32, Duration),
         hint: &str,
-        one: impl FnMut() -> Outcome<Duration>,
-    ) -> Outcome<()> {
+        one: impl FnMut() -> BudgetResult<Duration>,
+    ) -> BudgetResult<()> {
         self.attempt(what, hint, |budgets| {
             budgets.time(what, least(limit, runs, one)?, limit, hint)
         })
@@ -199,7 +199,7 @@ impl Budgets {
         taken: Duration,
         limit: Duration,
         hint: &str,
-    ) -> Outcome<()> {
+    ) -> BudgetResult<()> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.check(
             &format!("{what}: time in µs"),
@@ -209,11 +209,17 @@ impl Budgets {
         )
     }
 
-    pub(crate) fn size(&mut self, what: &str, bytes: u64, limit: u64, hint: &str) -> Outcome<()> {
+    pub(crate) fn size(
+        &mut self,
+        what: &str,
+        bytes: u64,
+        limit: u64,
+        hint: &str,
+    ) -> BudgetResult<()> {
         self.check(&format!("{what}: bytes"), bytes, limit, hint)
     }
 
-    fn check(&mut self, what: &str, measured: u64, limit: u64, hint: &str) -> Outcome<()> {
+    fn check(&mut self, what: &str, measured: u64, limit: u64, hint: &str) -> BudgetResult<()> {
         let mut out = std::io::stdout();
         self.checked += 1;
         if measured <= limit {

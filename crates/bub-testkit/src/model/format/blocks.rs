@@ -2,46 +2,48 @@
 
 use serde_json::{Value, json};
 
-use super::{Frame, Said};
-use crate::model::reply::{Finish, Part, Usage};
+use super::{ScriptedAnswer, StreamFrame};
+use crate::model::reply::{Finish, ReplyPart, ReplyUsage};
 
-pub(super) fn frames(said: &Said) -> Vec<Frame> {
+pub(super) fn frames(said: &ScriptedAnswer) -> Vec<StreamFrame> {
     let mut start = head(said);
     if let Some(fields) = start.as_object_mut() {
         fields.insert(
             "usage".to_owned(),
-            usage(Usage {
+            usage(ReplyUsage {
                 output: 1,
                 ..said.usage
             }),
         );
     }
     let mut frames = vec![
-        Frame::typed(&json!({"type": "message_start", "message": start})),
-        Frame::typed(&json!({"type": "ping"})),
+        StreamFrame::typed(&json!({"type": "message_start", "message": start})),
+        StreamFrame::typed(&json!({"type": "ping"})),
     ];
     for (index, part) in said.parts.iter().enumerate() {
         match part {
-            Part::Error(error) => {
-                frames.push(Frame::typed(&json!({"type": "error", "error": error})));
+            ReplyPart::Error(error) => {
+                frames.push(StreamFrame::typed(
+                    &json!({"type": "error", "error": error}),
+                ));
             }
-            Part::Garbage(data) => frames.push(Frame::plain(data)),
-            Part::Text(_) | Part::Reasoning(_) | Part::Call { .. } => {
+            ReplyPart::Garbage(data) => frames.push(StreamFrame::plain(data)),
+            ReplyPart::Text(_) | ReplyPart::Reasoning(_) | ReplyPart::Call { .. } => {
                 frames.extend(block_frames(index, part));
             }
-            Part::Usage(_) | Part::Finish(_) => {}
+            ReplyPart::Usage(_) | ReplyPart::Finish(_) => {}
         }
     }
     if !said.breaks_off() {
-        frames.push(Frame::typed(&json!({"type": "message_delta",
+        frames.push(StreamFrame::typed(&json!({"type": "message_delta",
             "delta": {"stop_reason": reason(said.finish), "stop_sequence": null},
             "usage": {"output_tokens": said.usage.output}})));
-        frames.push(Frame::typed(&json!({"type": "message_stop"})));
+        frames.push(StreamFrame::typed(&json!({"type": "message_stop"})));
     }
     frames
 }
 
-pub(super) fn whole(said: &Said) -> Value {
+pub(super) fn full_response(said: &ScriptedAnswer) -> Value {
     let content: Vec<Value> = said.parts.iter().filter_map(block).collect();
     let mut message = head(said);
     if let Some(fields) = message.as_object_mut() {
@@ -52,21 +54,21 @@ pub(super) fn whole(said: &Said) -> Value {
     message
 }
 
-fn head(said: &Said) -> Value {
+fn head(said: &ScriptedAnswer) -> Value {
     json!({"id": "msg_1", "type": "message", "role": "assistant", "model": said.model, "content": [],
         "stop_reason": null, "stop_sequence": null})
 }
 
-fn block_frames(index: usize, part: &Part) -> Vec<Frame> {
+fn block_frames(index: usize, part: &ReplyPart) -> Vec<StreamFrame> {
     let (open, deltas): (Value, Vec<Value>) = match part {
-        Part::Text(deltas) => (
+        ReplyPart::Text(deltas) => (
             json!({"type": "text", "text": ""}),
             deltas
                 .iter()
                 .map(|text| json!({"type": "text_delta", "text": text}))
                 .collect(),
         ),
-        Part::Reasoning(deltas) => {
+        ReplyPart::Reasoning(deltas) => {
             let mut events: Vec<Value> = deltas
                 .iter()
                 .map(|text| json!({"type": "thinking_delta", "thinking": text}))
@@ -77,7 +79,7 @@ fn block_frames(index: usize, part: &Part) -> Vec<Frame> {
                 events,
             )
         }
-        Part::Call {
+        ReplyPart::Call {
             id,
             name,
             arguments,
@@ -88,27 +90,30 @@ fn block_frames(index: usize, part: &Part) -> Vec<Frame> {
                 .map(|json| json!({"type": "input_json_delta", "partial_json": json}))
                 .collect(),
         ),
-        Part::Usage(_) | Part::Finish(_) | Part::Error(_) | Part::Garbage(_) => return Vec::new(),
+        ReplyPart::Usage(_)
+        | ReplyPart::Finish(_)
+        | ReplyPart::Error(_)
+        | ReplyPart::Garbage(_) => return Vec::new(),
     };
     let start = json!({"type": "content_block_start", "index": index, "content_block": open});
     let stop = json!({"type": "content_block_stop", "index": index});
     let deltas = deltas.iter().map(|delta| {
-        Frame::typed(&json!({"type": "content_block_delta", "index": index, "delta": delta}))
+        StreamFrame::typed(&json!({"type": "content_block_delta", "index": index, "delta": delta}))
     });
-    [Frame::typed(&start)]
+    [StreamFrame::typed(&start)]
         .into_iter()
         .chain(deltas)
-        .chain([Frame::typed(&stop)])
+        .chain([StreamFrame::typed(&stop)])
         .collect()
 }
 
-fn block(part: &Part) -> Option<Value> {
+fn block(part: &ReplyPart) -> Option<Value> {
     match part {
-        Part::Text(deltas) => Some(json!({"type": "text", "text": deltas.concat()})),
-        Part::Reasoning(deltas) => Some(
+        ReplyPart::Text(deltas) => Some(json!({"type": "text", "text": deltas.concat()})),
+        ReplyPart::Reasoning(deltas) => Some(
             json!({"type": "thinking", "thinking": deltas.concat(), "signature": "c2lnbmF0dXJl"}),
         ),
-        Part::Call {
+        ReplyPart::Call {
             id,
             name,
             arguments,
@@ -117,7 +122,10 @@ fn block(part: &Part) -> Option<Value> {
                 serde_json::from_str(&arguments.concat()).unwrap_or_else(|_| json!({}));
             Some(json!({"type": "tool_use", "id": id, "name": name, "input": input}))
         }
-        Part::Usage(_) | Part::Finish(_) | Part::Error(_) | Part::Garbage(_) => None,
+        ReplyPart::Usage(_)
+        | ReplyPart::Finish(_)
+        | ReplyPart::Error(_)
+        | ReplyPart::Garbage(_) => None,
     }
 }
 
@@ -131,7 +139,7 @@ fn reason(finish: Finish) -> &'static str {
 }
 
 /// This format counts cached input beside, not inside, the input.
-fn usage(usage: Usage) -> Value {
+fn usage(usage: ReplyUsage) -> Value {
     json!({"input_tokens": usage.input.saturating_sub(usage.cached), "output_tokens": usage.output,
         "cache_read_input_tokens": usage.cached, "cache_creation_input_tokens": 0})
 }

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Frame, Said};
-use crate::model::reply::{Finish, Part, Usage};
+use super::{ScriptedAnswer, StreamFrame};
+use crate::model::reply::{Finish, ReplyPart, ReplyUsage};
 
-pub(super) fn frames(said: &Said) -> Vec<Frame> {
+pub(super) fn frames(said: &ScriptedAnswer) -> Vec<StreamFrame> {
     let mut frames = vec![chunk(
         said,
         &json!({"role": "assistant", "content": ""}),
@@ -14,21 +14,21 @@ pub(super) fn frames(said: &Said) -> Vec<Frame> {
     let mut calls = 0_usize;
     for part in &said.parts {
         match part {
-            Part::Text(deltas) => {
+            ReplyPart::Text(deltas) => {
                 frames.extend(
                     deltas
                         .iter()
                         .map(|text| chunk(said, &json!({"content": text}), None)),
                 );
             }
-            Part::Reasoning(deltas) => {
+            ReplyPart::Reasoning(deltas) => {
                 frames.extend(
                     deltas
                         .iter()
                         .map(|text| chunk(said, &json!({"reasoning_content": text}), None)),
                 );
             }
-            Part::Call {
+            ReplyPart::Call {
                 id,
                 name,
                 arguments,
@@ -42,22 +42,22 @@ pub(super) fn frames(said: &Said) -> Vec<Frame> {
                 }));
                 calls += 1;
             }
-            Part::Error(error) => frames.push(Frame::data(&json!({"error": error}))),
-            Part::Garbage(data) => frames.push(Frame::plain(data)),
-            Part::Usage(_) | Part::Finish(_) => {}
+            ReplyPart::Error(error) => frames.push(StreamFrame::data(&json!({"error": error}))),
+            ReplyPart::Garbage(data) => frames.push(StreamFrame::plain(data)),
+            ReplyPart::Usage(_) | ReplyPart::Finish(_) => {}
         }
     }
     if !said.breaks_off() {
         frames.push(chunk(said, &json!({}), Some(reason(said.finish))));
         let last = json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": said.model,
             "choices": [], "usage": usage(said.usage)});
-        frames.push(Frame::data(&last));
+        frames.push(StreamFrame::data(&last));
     }
-    frames.push(Frame::plain("[DONE]"));
+    frames.push(StreamFrame::plain("[DONE]"));
     frames
 }
 
-pub(super) fn whole(said: &Said) -> Value {
+pub(super) fn full_response(said: &ScriptedAnswer) -> Value {
     let mut message = json!({"role": "assistant", "content": said.text()});
     let reasoning = said.reasoning();
     let calls: Vec<Value> = said.parts.iter().filter_map(call).collect();
@@ -74,8 +74,8 @@ pub(super) fn whole(said: &Said) -> Value {
         "usage": usage(said.usage)})
 }
 
-fn call(part: &Part) -> Option<Value> {
-    let Part::Call {
+fn call(part: &ReplyPart) -> Option<Value> {
+    let ReplyPart::Call {
         id,
         name,
         arguments,
@@ -88,8 +88,8 @@ fn call(part: &Part) -> Option<Value> {
     )
 }
 
-fn chunk(said: &Said, delta: &Value, finish: Option<&str>) -> Frame {
-    Frame::data(
+fn chunk(said: &ScriptedAnswer, delta: &Value, finish: Option<&str>) -> StreamFrame {
+    StreamFrame::data(
         &json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": said.model,
         "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}),
     )
@@ -104,7 +104,7 @@ fn reason(finish: Finish) -> &'static str {
     }
 }
 
-fn usage(usage: Usage) -> Value {
+fn usage(usage: ReplyUsage) -> Value {
     json!({"prompt_tokens": usage.input, "completion_tokens": usage.output,
         "total_tokens": usage.input + usage.output,
         "prompt_tokens_details": {"cached_tokens": usage.cached},

@@ -2,41 +2,43 @@
 
 use serde_json::{Value, json};
 
-use super::{Frame, Said};
-use crate::model::reply::{Finish, Part, Usage};
+use super::{ScriptedAnswer, StreamFrame};
+use crate::model::reply::{Finish, ReplyPart, ReplyUsage};
 
-pub(super) fn frames(said: &Said) -> Vec<Frame> {
+pub(super) fn frames(said: &ScriptedAnswer) -> Vec<StreamFrame> {
     let mut frames = Vec::new();
     for part in &said.parts {
         match part {
-            Part::Text(deltas) => {
+            ReplyPart::Text(deltas) => {
                 frames.extend(
                     deltas
                         .iter()
-                        .map(|text| Frame::data(&body(said, &[json!({"text": text})], None))),
+                        .map(|text| StreamFrame::data(&body(said, &[json!({"text": text})], None))),
                 );
             }
-            Part::Reasoning(deltas) => frames.extend(deltas.iter().map(|text| {
-                Frame::data(&body(said, &[json!({"text": text, "thought": true})], None))
+            ReplyPart::Reasoning(deltas) => frames.extend(deltas.iter().map(|text| {
+                StreamFrame::data(&body(said, &[json!({"text": text, "thought": true})], None))
             })),
-            Part::Call { .. } => frames.push(Frame::data(&body(said, &parts(part), None))),
-            Part::Error(error) => frames.push(Frame::data(&json!({"error": error}))),
-            Part::Garbage(data) => frames.push(Frame::plain(data)),
-            Part::Usage(_) | Part::Finish(_) => {}
+            ReplyPart::Call { .. } => {
+                frames.push(StreamFrame::data(&body(said, &parts(part), None)));
+            }
+            ReplyPart::Error(error) => frames.push(StreamFrame::data(&json!({"error": error}))),
+            ReplyPart::Garbage(data) => frames.push(StreamFrame::plain(data)),
+            ReplyPart::Usage(_) | ReplyPart::Finish(_) => {}
         }
     }
     if !said.breaks_off() {
-        frames.push(Frame::data(&body(said, &[], Some(said.finish))));
+        frames.push(StreamFrame::data(&body(said, &[], Some(said.finish))));
     }
     frames
 }
 
-pub(super) fn whole(said: &Said) -> Value {
+pub(super) fn full_response(said: &ScriptedAnswer) -> Value {
     let all: Vec<Value> = said.parts.iter().flat_map(parts).collect();
     body(said, &all, Some(said.finish))
 }
 
-fn body(said: &Said, parts: &[Value], finish: Option<Finish>) -> Value {
+fn body(said: &ScriptedAnswer, parts: &[Value], finish: Option<Finish>) -> Value {
     let mut candidate = json!({"index": 0, "content": {"role": "model", "parts": parts}});
     if let (Some(finish), Some(fields)) = (finish, candidate.as_object_mut()) {
         fields.insert("finishReason".to_owned(), reason(finish).into());
@@ -44,11 +46,11 @@ fn body(said: &Said, parts: &[Value], finish: Option<Finish>) -> Value {
     json!({"candidates": [candidate], "modelVersion": said.model, "usageMetadata": usage(said.usage)})
 }
 
-fn parts(part: &Part) -> Vec<Value> {
+fn parts(part: &ReplyPart) -> Vec<Value> {
     match part {
-        Part::Text(deltas) => vec![json!({"text": deltas.concat()})],
-        Part::Reasoning(deltas) => vec![json!({"text": deltas.concat(), "thought": true})],
-        Part::Call {
+        ReplyPart::Text(deltas) => vec![json!({"text": deltas.concat()})],
+        ReplyPart::Reasoning(deltas) => vec![json!({"text": deltas.concat(), "thought": true})],
+        ReplyPart::Call {
             id,
             name,
             arguments,
@@ -57,7 +59,10 @@ fn parts(part: &Part) -> Vec<Value> {
                 serde_json::from_str(&arguments.concat()).unwrap_or_else(|_| json!({}));
             vec![json!({"functionCall": {"id": id, "name": name, "args": arguments}})]
         }
-        Part::Usage(_) | Part::Finish(_) | Part::Error(_) | Part::Garbage(_) => Vec::new(),
+        ReplyPart::Usage(_)
+        | ReplyPart::Finish(_)
+        | ReplyPart::Error(_)
+        | ReplyPart::Garbage(_) => Vec::new(),
     }
 }
 
@@ -70,7 +75,7 @@ fn reason(finish: Finish) -> &'static str {
 }
 
 /// This format counts reasoning beside, not inside, the output.
-fn usage(usage: Usage) -> Value {
+fn usage(usage: ReplyUsage) -> Value {
     json!({"promptTokenCount": usage.input,
         "candidatesTokenCount": usage.output.saturating_sub(usage.reasoning),
         "thoughtsTokenCount": usage.reasoning, "cachedContentTokenCount": usage.cached,

@@ -2,21 +2,21 @@
 
 use serde_json::{Value, json};
 
-use super::{Frame, Said};
-use crate::model::reply::{Finish, Part, Usage};
+use super::{ScriptedAnswer, StreamFrame};
+use crate::model::reply::{Finish, ReplyPart, ReplyUsage};
 
-pub(super) fn frames(said: &Said) -> Vec<Frame> {
-    let mut frames = vec![Frame::typed(
+pub(super) fn frames(said: &ScriptedAnswer) -> Vec<StreamFrame> {
+    let mut frames = vec![StreamFrame::typed(
         &json!({"type": "response.created", "response": head(said)}),
     )];
     for (index, part) in said.parts.iter().enumerate() {
         match part {
-            Part::Text(deltas) => frames.extend(text(index, deltas)),
-            Part::Reasoning(deltas) => frames.extend(reasoning(index, deltas)),
-            Part::Call { arguments, .. } => frames.extend(call(index, part, arguments)),
-            Part::Error(error) => frames.push(Frame::typed(&failure(said, error))),
-            Part::Garbage(data) => frames.push(Frame::plain(data)),
-            Part::Usage(_) | Part::Finish(_) => {}
+            ReplyPart::Text(deltas) => frames.extend(text(index, deltas)),
+            ReplyPart::Reasoning(deltas) => frames.extend(reasoning(index, deltas)),
+            ReplyPart::Call { arguments, .. } => frames.extend(call(index, part, arguments)),
+            ReplyPart::Error(error) => frames.push(StreamFrame::typed(&failure(said, error))),
+            ReplyPart::Garbage(data) => frames.push(StreamFrame::plain(data)),
+            ReplyPart::Usage(_) | ReplyPart::Finish(_) => {}
         }
     }
     if !said.breaks_off() {
@@ -25,14 +25,14 @@ pub(super) fn frames(said: &Said) -> Vec<Frame> {
         } else {
             "response.incomplete"
         };
-        frames.push(Frame::typed(
-            &json!({"type": kind, "response": whole(said)}),
+        frames.push(StreamFrame::typed(
+            &json!({"type": kind, "response": full_response(said)}),
         ));
     }
     frames
 }
 
-pub(super) fn whole(said: &Said) -> Value {
+pub(super) fn full_response(said: &ScriptedAnswer) -> Value {
     let output: Vec<Value> = said
         .parts
         .iter()
@@ -56,23 +56,23 @@ pub(super) fn whole(said: &Said) -> Value {
     response
 }
 
-fn head(said: &Said) -> Value {
+fn head(said: &ScriptedAnswer) -> Value {
     json!({"id": "resp_1", "object": "response", "model": said.model, "status": "in_progress", "output": []})
 }
 
-fn text(index: usize, deltas: &[String]) -> Vec<Frame> {
+fn text(index: usize, deltas: &[String]) -> Vec<StreamFrame> {
     let id = format!("msg_{index}");
     let open = json!({"type": "response.output_item.added", "output_index": index,
         "item": {"id": id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}});
-    let mut frames = vec![Frame::typed(&open)];
+    let mut frames = vec![StreamFrame::typed(&open)];
     frames.extend(deltas.iter().map(|delta| {
-        Frame::typed(
+        StreamFrame::typed(
             &json!({"type": "response.output_text.delta", "output_index": index, "item_id": id,
             "content_index": 0, "delta": delta}),
         )
     }));
-    let part = Part::Text(deltas.to_vec());
-    frames.push(Frame::typed(
+    let part = ReplyPart::Text(deltas.to_vec());
+    frames.push(StreamFrame::typed(
         &json!({"type": "response.output_text.done", "output_index": index,
         "item_id": id, "content_index": 0, "text": deltas.concat()}),
     ));
@@ -80,38 +80,38 @@ fn text(index: usize, deltas: &[String]) -> Vec<Frame> {
     frames
 }
 
-fn reasoning(index: usize, deltas: &[String]) -> Vec<Frame> {
+fn reasoning(index: usize, deltas: &[String]) -> Vec<StreamFrame> {
     let id = format!("rs_{index}");
     let open = json!({"type": "response.output_item.added", "output_index": index,
         "item": {"id": id, "type": "reasoning", "summary": []}});
-    let mut frames = vec![Frame::typed(&open)];
+    let mut frames = vec![StreamFrame::typed(&open)];
     frames.extend(deltas.iter().map(|delta| {
-        Frame::typed(
+        StreamFrame::typed(
             &json!({"type": "response.reasoning_summary_text.delta", "output_index": index,
             "item_id": id, "summary_index": 0, "delta": delta}),
         )
     }));
-    frames.push(done(index, &Part::Reasoning(deltas.to_vec())));
+    frames.push(done(index, &ReplyPart::Reasoning(deltas.to_vec())));
     frames
 }
 
-fn call(index: usize, part: &Part, arguments: &[String]) -> Vec<Frame> {
+fn call(index: usize, part: &ReplyPart, arguments: &[String]) -> Vec<StreamFrame> {
     let mut open = item(index, part).unwrap_or_default();
     if let Some(fields) = open.as_object_mut() {
         fields.insert("arguments".to_owned(), "".into());
         fields.insert("status".to_owned(), "in_progress".into());
     }
     let id = format!("fc_{index}");
-    let mut frames = vec![Frame::typed(
+    let mut frames = vec![StreamFrame::typed(
         &json!({"type": "response.output_item.added", "output_index": index, "item": open}),
     )];
     frames.extend(arguments.iter().map(|delta| {
-        Frame::typed(
+        StreamFrame::typed(
             &json!({"type": "response.function_call_arguments.delta", "output_index": index,
             "item_id": id, "delta": delta}),
         )
     }));
-    frames.push(Frame::typed(
+    frames.push(StreamFrame::typed(
         &json!({"type": "response.function_call_arguments.done",
         "output_index": index, "item_id": id, "arguments": arguments.concat()}),
     ));
@@ -119,32 +119,37 @@ fn call(index: usize, part: &Part, arguments: &[String]) -> Vec<Frame> {
     frames
 }
 
-fn done(index: usize, part: &Part) -> Frame {
-    Frame::typed(
+fn done(index: usize, part: &ReplyPart) -> StreamFrame {
+    StreamFrame::typed(
         &json!({"type": "response.output_item.done", "output_index": index, "item": item(index, part)}),
     )
 }
 
-fn item(index: usize, part: &Part) -> Option<Value> {
+fn item(index: usize, part: &ReplyPart) -> Option<Value> {
     match part {
-        Part::Text(deltas) => Some(
+        ReplyPart::Text(deltas) => Some(
             json!({"id": format!("msg_{index}"), "type": "message", "role": "assistant",
             "status": "completed",
             "content": [{"type": "output_text", "text": deltas.concat(), "annotations": []}]}),
         ),
-        Part::Reasoning(deltas) => Some(json!({"id": format!("rs_{index}"), "type": "reasoning",
-            "summary": [{"type": "summary_text", "text": deltas.concat()}]})),
-        Part::Call {
+        ReplyPart::Reasoning(deltas) => {
+            Some(json!({"id": format!("rs_{index}"), "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": deltas.concat()}]}))
+        }
+        ReplyPart::Call {
             id,
             name,
             arguments,
         } => Some(json!({"id": format!("fc_{index}"), "type": "function_call",
             "call_id": id, "name": name, "arguments": arguments.concat(), "status": "completed"})),
-        Part::Usage(_) | Part::Finish(_) | Part::Error(_) | Part::Garbage(_) => None,
+        ReplyPart::Usage(_)
+        | ReplyPart::Finish(_)
+        | ReplyPart::Error(_)
+        | ReplyPart::Garbage(_) => None,
     }
 }
 
-fn failure(said: &Said, error: &Value) -> Value {
+fn failure(said: &ScriptedAnswer, error: &Value) -> Value {
     let mut response = head(said);
     if let Some(fields) = response.as_object_mut() {
         fields.insert("status".to_owned(), "failed".into());
@@ -165,7 +170,7 @@ fn incomplete_reason(finish: Finish) -> Option<&'static str> {
     }
 }
 
-fn usage(usage: Usage) -> Value {
+fn usage(usage: ReplyUsage) -> Value {
     json!({"input_tokens": usage.input, "output_tokens": usage.output,
         "total_tokens": usage.input + usage.output,
         "input_tokens_details": {"cached_tokens": usage.cached},

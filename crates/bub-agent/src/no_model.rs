@@ -1,0 +1,21 @@
+//! The answer that explains what to do when no model is configured.
+
+use bub_kernel::{ModelStream, Turn};
+
+/// Returns the guide as the answer and marks the turn as unanswered by a model.
+pub(crate) fn no_model_answer(turn: &Turn) -> ModelStream {
+    turn.set_no_model();
+    ModelStream::text(NO_MODEL_GUIDE)
+}
+
+/// Explains how to set up a model.
+const NO_MODEL_GUIDE: &str = "\
+No model is configured, so your message was not answered. It was saved to the session's tape.
+
+To get an answer, do one of the following and send the message again:
+  - Run `bub onboard` to choose a model and enter an API key.
+  - Set a provider's API key in the environment; `bub models` lists the variables.
+  - Start a local model server; bub detects it on its default port.
+  - Set BUB_MODEL=provider:model.
+
+Commands, tools, and tapes work without a model. Try `bub run ',help'` or `bub tape list`.";

@@ -1,0 +1,81 @@
+//! Which addresses may be reached: public ones, and private ones that a setting names.
+
+use std::net::IpAddr;
+
+use bub_settings::is_public;
+
+/// Private hosts and networks that may be reached.
+#[derive(Debug, Default)]
+pub(super) struct PrivateAllowlist {
+    names: Vec<String>,
+    networks: Vec<(IpAddr, u8)>,
+}
+
+impl PrivateAllowlist {
+    /// Reads the entries of the setting; one that is wrong allows nothing and is told.
+    pub(super) fn new(entries: &[String]) -> Self {
+        let mut allowed = Self::default();
+        for entry in entries
+            .iter()
+            .map(|entry| entry.trim().to_ascii_lowercase())
+            .filter(|entry| !entry.is_empty())
+        {
+            if let Some(network) = network(&entry) {
+                allowed.networks.push(network);
+            } else if entry.contains(['/', ':', '[']) {
+                tracing::warn!(
+                    "web.allow_private: `{entry}` is neither a host name nor a network such as 10.1.0.0/16; ignored"
+                );
+            } else {
+                allowed.names.push(entry);
+            }
+        }
+        allowed
+    }
+
+    /// Whether a host may be reached wherever it is.
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.names.iter().any(|own| match own.strip_prefix("*.") {
+            Some(domain) => name
+                .strip_suffix(domain)
+                .is_some_and(|rest| rest.ends_with('.')),
+            None => own == name,
+        })
+    }
+
+    /// Whether an address may be reached.
+    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        is_public(address)
+            || self
+                .networks
+                .iter()
+                .any(|(network, length)| is_in(address, *network, *length))
+    }
+}
+
+/// `10.1.0.0/16`, or one address.
+fn network(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length.parse::<u8>().ok()?)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.trim_matches(['[', ']']).parse().ok()?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let length = length.unwrap_or(longest);
+    (length <= longest).then_some((address, length))
+}
+
+fn is_in(address: IpAddr, network: IpAddr, length: u8) -> bool {
+    let same = |left: u128, right: u128, bits: u8| {
+        let rest = u32::from(bits - length.min(bits));
+        left.checked_shr(rest).unwrap_or(0) == right.checked_shr(rest).unwrap_or(0)
+    };
+    match (address, network) {
+        (IpAddr::V4(left), IpAddr::V4(right)) => {
+            same(u32::from(left).into(), u32::from(right).into(), 32)
+        }
+        (IpAddr::V6(left), IpAddr::V6(right)) => same(left.into(), right.into(), 128),
+        _ => false,
+    }
+}

@@ -1,0 +1,287 @@
+//! A whole gateway in this process, journal and tapes on a file system that fails: the agent with a model that asks for
+//! one tool, a channel that accepts and delivers.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use bub_agent::{BuiltinOptions, ModelOverride};
+use bub_gateway::{Gateway, GatewayOptions, JournalKind, JournalRecovery, directory};
+use bub_kernel::{
+    BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, Framework, Inbound,
+    InboundReceipt, MessageHandler, Outbound, Provided, Result, Role, Sender, Tool, ToolContext,
+    ToolSpec, hooks,
+};
+use bub_model::{FinishReason, ModelEvent, ToolCallDelta};
+use bub_settings::{Environment, Loader};
+use bub_tape::{Durability, FileStore, TapeStore, fs::Fs};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+
+/// A reply that arrived: which one it is, and what it says.
+#[derive(Clone, Debug)]
+pub(crate) struct ReceivedReply {
+    pub(crate) id: String,
+    pub(crate) text: String,
+}
+
+/// Everything that can be seen from outside, over several lives of the gateway.
+#[derive(Clone, Default)]
+pub(crate) struct Seen {
+    /// The replies that arrived, by the message that they answer.
+    pub(crate) replies: Arc<watch::Sender<HashMap<String, Vec<ReceivedReply>>>>,
+    /// How often the tool ran, by the number in its message.
+    pub(crate) ran: Arc<Mutex<HashMap<u64, usize>>>,
+}
+
+#[derive(Clone)]
+struct Lab {
+    seen: Seen,
+    handler: Arc<OnceLock<MessageHandler>>,
+    fs: Arc<dyn Fs>,
+    tapes: std::path::PathBuf,
+    durability: Durability,
+}
+
+struct LabChannel(Lab);
+
+impl Channel for LabChannel {
+    fn name(&self) -> &'static str {
+        "lab"
+    }
+
+    fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn send<'a>(&'a self, outbound: &'a Outbound) -> BoxFuture<'a, Result<()>> {
+        let attempt = outbound.attempt.as_ref().unwrap();
+        let reply = ReceivedReply {
+            id: String::from(&attempt.reply_id),
+            text: outbound.content().into_owned(),
+        };
+        let inbound = attempt
+            .message_id
+            .as_ref()
+            .map(String::from)
+            .unwrap_or_default();
+        self.0
+            .seen
+            .replies
+            .send_modify(|replies| replies.entry(inbound).or_default().push(reply));
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+#[hooks(crate = bub_kernel)]
+impl Lab {
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        let _ = self.handler.set(Arc::clone(message_handler));
+        vec![Arc::new(LabChannel(self.clone()))]
+    }
+
+    fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
+        Provided::new(Arc::new(FileStore::with_fs(
+            &self.tapes,
+            self.durability,
+            Arc::clone(&self.fs),
+        )))
+    }
+}
+
+/// The tool: it has an effect that must not happen twice.
+struct Note {
+    spec: ToolSpec,
+    seen: Seen,
+}
+
+impl Tool for Note {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn call(
+        &self,
+        arguments: Map<String, Value>,
+        _context: ToolContext,
+    ) -> BoxFuture<'_, Result<Value>> {
+        *self
+            .seen
+            .ran
+            .lock()
+            .unwrap()
+            .entry(arguments["number"].as_u64().unwrap())
+            .or_default() += 1;
+        Box::pin(std::future::ready(Ok(json!("noted"))))
+    }
+}
+
+/// Asks for the tool with the number of the message, and says so when it has the result.
+fn answer(messages: &[Value]) -> Vec<ModelEvent> {
+    let number = |message: &Value| -> Option<u64> {
+        message["content"]
+            .as_str()?
+            .rsplit_once("message ")?
+            .1
+            .trim()
+            .parse()
+            .ok()
+    };
+    // Since the question: another before it may have been cut off.
+    let asked = messages
+        .iter()
+        .rposition(|message| number(message).is_some())
+        .unwrap();
+    let (number, since) = (number(&messages[asked]).unwrap(), &messages[asked..]);
+    if since.iter().any(|message| message["role"] == "tool") {
+        return vec![
+            ModelEvent::Text(format!("noted {number}")),
+            ModelEvent::Finish(FinishReason::Stop),
+        ];
+    }
+    let call = ToolCallDelta {
+        index: 0,
+        id: Some(format!("call-{number}")),
+        name: Some("note".to_owned()),
+        arguments: json!({ "number": number }).to_string(),
+    };
+    vec![
+        ModelEvent::ToolCall(call),
+        ModelEvent::Finish(FinishReason::ToolCalls),
+    ]
+}
+
+/// A gateway that runs.
+pub(crate) struct FaultFixture {
+    handler: Arc<OnceLock<MessageHandler>>,
+    pub(crate) recovered: JournalRecovery,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<Result<()>>,
+}
+
+impl FaultFixture {
+    pub(crate) async fn open(
+        root: &Path,
+        durability: Durability,
+        fs: Arc<dyn Fs>,
+        seen: &Seen,
+    ) -> Result<Self> {
+        let variables = [
+            ("BUB_HOME", root.join("home").into_os_string()),
+            ("HOME", root.to_owned().into_os_string()),
+            ("BUB_MODEL", "llamacpp:test".into()),
+            ("BUB_LOCAL_MODELS", "false".into()),
+        ];
+        let settings = Loader::new(Environment::from_pairs(variables))
+            .sections(bub::core_sections())
+            .load()
+            .unwrap();
+        let mut options = GatewayOptions::new(&settings, "main");
+        options.journal = JournalKind::File {
+            directory: directory(&settings, "main"),
+            durability,
+            fs: Arc::clone(&fs),
+        };
+        let handler = Arc::new(OnceLock::new());
+        let lab = Lab {
+            seen: seen.clone(),
+            handler: Arc::clone(&handler),
+            fs,
+            tapes: root.join("home/tapes"),
+            durability,
+        };
+        let parameters = json!({"type": "object", "properties": {"number": {"type": "integer"}}});
+        let spec = ToolSpec {
+            name: "note".to_owned(),
+            description: "Notes a number.".to_owned(),
+            parameters,
+            agent_use: true,
+            read_only: false,
+        };
+        let builtin = BuiltinOptions {
+            answering: Some(Arc::new(ModelOverride(Box::new(|_, request| {
+                answer(&request.messages)
+            })))),
+            ..BuiltinOptions::default()
+        };
+        let framework = Framework::builder()
+            .workspace(root)
+            .settings(Arc::new(settings))
+            .plugin_with("builtin", |context| {
+                Ok::<_, BoxError>(bub_agent::BuiltinAgent::new(context, builtin))
+            })
+            .plugin("lab", lab)
+            .tool(Note {
+                spec,
+                seen: seen.clone(),
+            })
+            .build();
+        let running = framework.running().await?;
+        let gateway = Gateway::open(&framework, options, &["lab".to_owned()])?;
+        let recovered = gateway.recovered();
+        let stop = CancellationToken::new();
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        let task = tokio::spawn({
+            let stop = stop.clone();
+            async move {
+                let outcome = gateway
+                    .run(stop, || ready.send(()).unwrap_or_default())
+                    .await;
+                running.close().await?;
+                outcome
+            }
+        });
+        is_ready.await.unwrap();
+        Ok(Self {
+            handler,
+            recovered,
+            stop,
+            task,
+        })
+    }
+
+    /// Hands a message in as an adapter would: its id, or why it is refused.
+    pub(crate) async fn say(&self, number: u64, chat: &str) -> Result<String> {
+        let sender = Sender {
+            role: Role::Owner,
+            channel: "lab".to_owned(),
+            chat_id: chat.to_owned(),
+            id: "ada".to_owned(),
+            name: String::new(),
+        };
+        let message =
+            ChannelMessage::new(format!("lab:{chat}"), "lab", format!("message {number}"))
+                .chat_id(chat);
+        let receipt = Arc::new(InboundReceipt::new(Some(number.to_string())));
+        let inbound = Inbound::from(message)
+            .with_sender(sender)
+            .with_receipt(Arc::clone(&receipt));
+        self.handler.get().unwrap()(inbound).await?;
+        Ok(receipt.message_id().unwrap().into())
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+/// One life of the process: when it is over, everything that ran in it is gone. Its clock goes on by itself when there is
+/// nothing to do.
+pub(crate) fn life<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let outcome = runtime.block_on(work);
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    outcome
+}

@@ -1,0 +1,93 @@
+//! Starting and stopping channels, each for itself.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use bub_kernel::{ChannelRole, Error, Result};
+use futures_util::FutureExt as _;
+use tokio::{sync::oneshot, task::JoinSet};
+
+use crate::{
+    gateway::{ChannelPhase, GatewayInner},
+    journal::lock,
+};
+
+const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_mins(1);
+/// A channel has so long to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Starts every channel in a task of its own. Returns when each has run or failed once, or does not come to an end.
+pub(crate) async fn start(inner: &Arc<GatewayInner>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    let mut tried = Vec::new();
+    for name in inner.channels.keys().cloned() {
+        let (is_tried, first) = oneshot::channel();
+        tried.push(first);
+        tasks.spawn(run_with_restart(Arc::clone(inner), name, is_tried));
+    }
+    let _ = tokio::time::timeout(INITIAL_BACKOFF, futures_util::future::join_all(tried)).await;
+    tasks
+}
+
+async fn run_with_restart(inner: Arc<GatewayInner>, name: String, is_tried: oneshot::Sender<()>) {
+    let mut is_tried = Some(is_tried);
+    let Some(entry) = inner.channels.get(&name) else {
+        return;
+    };
+    let mut pause = INITIAL_BACKOFF;
+    loop {
+        let starting = catch_panic(entry.channel.start(inner.stop.clone()));
+        let Err(error) = starting.await else { break };
+        let text = inner.redact(error.message());
+        tracing::error!(
+            "channel.start_failed channel={name} error={text}; again in {} s",
+            pause.as_secs()
+        );
+        {
+            let mut state = lock(&entry.state);
+            (state.phase, state.last_error) = (ChannelPhase::Failed, Some(text));
+        }
+        drop(is_tried.take());
+        let _ = tokio::time::timeout(STOP_TIMEOUT, catch_panic(entry.channel.stop())).await;
+        tokio::time::sleep(pause.max(error.retry_after().unwrap_or_default())).await;
+        pause = (pause * 2).min(MAX_BACKOFF);
+        lock(&entry.state).phase = ChannelPhase::Starting;
+    }
+    lock(&entry.state).phase = ChannelPhase::Running;
+    drop(is_tried);
+    // The user of an interface sees that it runs.
+    if entry.channel.role() == ChannelRole::Interface {
+        tracing::debug!("channel.running channel={name}");
+    } else {
+        tracing::info!("channel.running channel={name}");
+    }
+    // Replies may have waited for it.
+    inner.outbox.channel_started(&name);
+}
+
+/// Stops all of them, whatever one does.
+pub(crate) async fn stop(inner: &GatewayInner, mut starting: JoinSet<()>) {
+    inner.stop.cancel();
+    starting.abort_all();
+    let stopping = inner.channels.iter().map(|(name, entry)| async move {
+        match tokio::time::timeout(STOP_TIMEOUT, catch_panic(entry.channel.stop())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(
+                    "channel.stop_failed channel={name} error={}",
+                    inner.redact(error.message())
+                );
+            }
+            Err(_) => tracing::error!("channel.stop_failed channel={name} error=it took too long"),
+        }
+        lock(&entry.state).phase = ChannelPhase::Stopped;
+    });
+    futures_util::future::join_all(stopping).await;
+}
+
+async fn catch_panic(work: impl Future<Output = Result<()>>) -> Result<()> {
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err(Error::unknown("the channel panicked")))
+}

@@ -1,0 +1,513 @@
+//! A gateway in a temporary directory, an echo model that can be held up, and fake channels.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use bub_gateway::{Gateway, GatewayOptions, JournalKind, JournalRecovery};
+use bub_kernel::{
+    Admission, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error,
+    ErrorKind, Framework, Inbound, InboundAttempt, InboundReceipt, MessageHandler, MessageId,
+    MessageOutcome, Outbound, Prompt, Provided, Result, Role, Sender, SessionId, StatePatch,
+    SteeringInbox, Turn, TurnSnapshot, hooks,
+};
+use bub_tape::{Durability, MemoryStore, TapeStore, fs::Fs};
+use tokio::sync::{Notify, Semaphore, watch};
+
+/// What was sent by a channel: chat, content, reply id.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sent {
+    pub(crate) chat: String,
+    pub(crate) content: String,
+    pub(crate) reply_id: String,
+    pub(crate) message_id: Option<MessageId>,
+}
+
+#[derive(Default)]
+pub(crate) struct FakeChannel {
+    pub(crate) name: String,
+    pub(crate) debounce: bool,
+    pub(crate) role: Option<ChannelRole>,
+    pub(crate) disabled: bool,
+    pub(crate) handler: OnceLock<MessageHandler>,
+    pub(crate) sent: watch::Sender<Vec<Sent>>,
+    /// The next sends fail with these.
+    pub(crate) failures: Mutex<Vec<Error>>,
+    pub(crate) start_failures: Mutex<Vec<Error>>,
+    pub(crate) admission: Mutex<Option<Admission>>,
+    pub(crate) snapshots: Mutex<Vec<TurnSnapshot>>,
+    pub(crate) starts: watch::Sender<usize>,
+    pub(crate) stops: watch::Sender<usize>,
+    pub(crate) blocks_in_start: bool,
+    /// By which it can end the gateway, once it runs.
+    pub(crate) stop: OnceLock<CancellationToken>,
+}
+
+impl FakeChannel {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Hands a message in, as an adapter would.
+    pub(crate) async fn say(&self, chat: &str, text: &str) -> Result<Arc<InboundReceipt>> {
+        self.say_as((Role::Owner, "ada"), chat, text, None).await
+    }
+
+    pub(crate) async fn say_as(
+        &self,
+        by: (Role, &str),
+        chat: &str,
+        text: &str,
+        key: Option<&str>,
+    ) -> Result<Arc<InboundReceipt>> {
+        let message = ChannelMessage::new(format!("{}:{chat}", self.name), &self.name, text)
+            .chat_id(chat)
+            .active();
+        self.hand_in(message, by.0, by.1, key).await
+    }
+
+    pub(crate) async fn hand_in(
+        &self,
+        message: impl Into<Inbound>,
+        role: Role,
+        id: &str,
+        key: Option<&str>,
+    ) -> Result<Arc<InboundReceipt>> {
+        let inbound = message.into();
+        let chat_id = inbound.message.chat_id().unwrap().into_owned();
+        let sender = Sender {
+            role,
+            channel: self.name.clone(),
+            chat_id,
+            id: id.to_owned(),
+            name: String::new(),
+        };
+        let receipt = Arc::new(InboundReceipt::new(key.map(str::to_owned)));
+        let inbound = inbound
+            .with_sender(sender)
+            .with_receipt(Arc::clone(&receipt));
+        let accepted = self.handler.get().unwrap()(inbound).await;
+        accepted.map(|()| receipt)
+    }
+
+    pub(crate) async fn wait_sent(&self, count: usize) -> Vec<Sent> {
+        in_time(self.sent.subscribe().wait_for(|sent| sent.len() >= count))
+            .await
+            .unwrap()
+            .clone()
+    }
+
+    pub(crate) fn contents(&self) -> Vec<String> {
+        self.sent
+            .borrow()
+            .iter()
+            .map(|sent| sent.content.clone())
+            .collect()
+    }
+}
+
+/// What never comes is a failure, not a wait: where the clock stands still, a day is over at once.
+async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_hours(24), waiting)
+        .await
+        .unwrap()
+}
+
+pub(crate) struct FakeHandle(pub(crate) Arc<FakeChannel>);
+
+impl Channel for FakeHandle {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let _ = self.0.stop.set(stop.clone());
+            self.0.starts.send_modify(|count| *count += 1);
+            if self.0.blocks_in_start {
+                stop.cancelled().await;
+            }
+            self.0
+                .start_failures
+                .lock()
+                .unwrap()
+                .pop()
+                .map_or(Ok(()), Err)
+        })
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+        self.0.stops.send_modify(|count| *count += 1);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if let Some(error) = self.0.failures.lock().unwrap().pop() {
+                return Err(error);
+            }
+            let attempt = reply.attempt.as_ref().unwrap();
+            let sent = Sent {
+                chat: reply.chat_id().unwrap().into_owned(),
+                content: reply.content().into_owned(),
+                reply_id: String::from(&attempt.reply_id),
+                message_id: attempt.message_id.clone(),
+            };
+            self.0.sent.send_modify(|all| all.push(sent));
+            Ok(())
+        })
+    }
+
+    fn admit_message<'a>(
+        &'a self,
+        _message: &'a Inbound,
+        turn: &'a TurnSnapshot,
+    ) -> BoxFuture<'a, Result<Option<Admission>>> {
+        self.0.snapshots.lock().unwrap().push(turn.clone());
+        let decided = self.0.admission.lock().unwrap().clone();
+        Box::pin(std::future::ready(Ok(decided)))
+    }
+
+    fn needs_debounce(&self) -> bool {
+        self.0.debounce
+    }
+
+    fn enabled(&self) -> bool {
+        !self.0.disabled
+    }
+
+    fn role(&self) -> ChannelRole {
+        self.0.role.unwrap_or(ChannelRole::Service)
+    }
+}
+
+/// Echoes; a prompt that begins with `wait` waits for a permit, `fail` fails, `tell CHAT` sends something by a tool
+/// first (`script CHAT` without the router), and with `wait` after it waits then. `,switch SESSION` switches the chat.
+#[derive(Clone)]
+pub(crate) struct Echo {
+    pub(crate) channels: Vec<Arc<FakeChannel>>,
+    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) asked: watch::Sender<Vec<String>>,
+    pub(crate) attempts: Arc<Mutex<Vec<InboundAttempt>>>,
+    pub(crate) senders: Arc<Mutex<Vec<Sender>>>,
+    pub(crate) inbox: Arc<Inbox>,
+    /// The stages that `on_error` was told of.
+    pub(crate) failed: Arc<Mutex<Vec<String>>>,
+    pub(crate) take_steering: Arc<std::sync::atomic::AtomicBool>,
+    /// The session of each turn.
+    pub(crate) sessions: Arc<Mutex<Vec<SessionId>>>,
+    /// The content of each message whose session was asked for. One that begins with `slow` waits for a permit then.
+    pub(crate) resolved: Arc<Mutex<Vec<String>>>,
+    /// The session of each chat that was switched by a turn.
+    pub(crate) switched: Arc<Mutex<HashMap<String, String>>>,
+    /// Keeps tapes; without it each turn has one of its own.
+    pub(crate) tapes: Option<Arc<MemoryStore>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Inbox {
+    held: Mutex<HashMap<SessionId, Vec<Inbound>>>,
+    pub(crate) arrived: Notify,
+}
+
+impl SteeringInbox for Inbox {
+    fn enqueue<'a>(
+        &'a self,
+        session_id: &'a SessionId,
+        message: Inbound,
+    ) -> BoxFuture<'a, Result<bool>> {
+        self.held
+            .lock()
+            .unwrap()
+            .entry(session_id.clone())
+            .or_default()
+            .push(message);
+        self.arrived.notify_one();
+        Box::pin(std::future::ready(Ok(true)))
+    }
+
+    fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>> {
+        let taken = self
+            .held
+            .lock()
+            .unwrap()
+            .remove(session_id)
+            .unwrap_or_default();
+        Box::pin(std::future::ready(Ok(taken)))
+    }
+
+    fn count(&self, session_id: &SessionId) -> usize {
+        self.held
+            .lock()
+            .unwrap()
+            .get(session_id)
+            .map_or(0, Vec::len)
+    }
+}
+
+impl Echo {
+    pub(crate) fn new(channels: Vec<FakeChannel>) -> Self {
+        Self {
+            channels: channels.into_iter().map(Arc::new).collect(),
+            permits: Arc::new(Semaphore::new(0)),
+            asked: watch::Sender::default(),
+            attempts: Arc::default(),
+            senders: Arc::default(),
+            inbox: Arc::default(),
+            failed: Arc::default(),
+            take_steering: Arc::default(),
+            sessions: Arc::default(),
+            resolved: Arc::default(),
+            switched: Arc::default(),
+            tapes: None,
+        }
+    }
+
+    pub(crate) async fn wait_asked(&self, count: usize) -> Vec<String> {
+        in_time(
+            self.asked
+                .subscribe()
+                .wait_for(|asked| asked.len() >= count),
+        )
+        .await
+        .unwrap()
+        .clone()
+    }
+}
+
+#[hooks(crate = bub_kernel)]
+impl Echo {
+    async fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
+        let content = message.content().into_owned();
+        self.resolved.lock().unwrap().push(content.clone());
+        if content.starts_with("slow") {
+            let session_id = message.session_id().map(std::borrow::Cow::into_owned);
+            self.permits.acquire().await.unwrap().forget();
+            return Ok(session_id);
+        }
+        refuse(message, "nowhere")?;
+        let chat = message.chat_id().unwrap_or_default();
+        Ok(self.switched.lock().unwrap().get(&*chat).cloned())
+    }
+
+    fn admit_message(&self, message: &Envelope) -> Result<Option<Admission>> {
+        refuse(message, "undecided").map(|()| None)
+    }
+
+    fn build_prompt(&self, message: &Envelope) -> Result<Option<Prompt>> {
+        refuse(message, "broken").map(|()| None)
+    }
+
+    fn on_error(&self, stage: &str) -> Result<()> {
+        self.failed.lock().unwrap().push(stage.to_owned());
+        Err(Error::unknown("nobody can be told"))
+    }
+
+    async fn load_state(&self, turn: &Turn) -> Result<StatePatch> {
+        if let Some(lifespan) = &turn.inbound().lifespan {
+            lifespan.enter().await?;
+        }
+        if let Some(attempt) = &turn.inbound().attempt {
+            self.attempts.lock().unwrap().push(attempt.clone());
+        }
+        self.senders.lock().unwrap().push(turn.sender().clone());
+        let session_id = turn.session_id().clone();
+        self.sessions.lock().unwrap().push(session_id);
+        Ok(StatePatch::new())
+    }
+
+    async fn run_model(&self, prompt: &Prompt, turn: &Turn) -> Result<String> {
+        let text = prompt.text();
+        self.asked.send_modify(|asked| asked.push(text.clone()));
+        if text.starts_with("fail") {
+            if text.ends_with("wait") {
+                self.permits.acquire().await.unwrap().forget();
+            }
+            return Err(Error::new(ErrorKind::Provider, "the model is gone"));
+        }
+        let words: Vec<_> = text.split(' ').collect();
+        match words[..] {
+            ["tell", chat, ..] if turn.inbound().attempt.as_ref().unwrap().number == 1 => {
+                let told = ChannelMessage::new(turn.session_id(), "lab", "told").chat_id(chat);
+                turn.deliver(Outbound::from_tool(told)).await?;
+            }
+            ["script", chat] => {
+                turn.mark_sent_by_tool("lab", chat);
+            }
+
+            _ => {}
+        }
+        if text.starts_with("wait") || text.ends_with("wait") {
+            self.permits.acquire().await.unwrap().forget();
+        }
+        if let [",switch", session_id, ..] = words[..] {
+            let chat = turn.message().chat_id().unwrap().into_owned();
+            let mut switched = self.switched.lock().unwrap();
+            switched.insert(chat, session_id.to_owned());
+            turn.switch_session(session_id.into());
+        }
+        let mut answer = format!("echo: {text}");
+        if self.take_steering.load(std::sync::atomic::Ordering::SeqCst) {
+            for steered in self.inbox.drain(turn.session_id()).await? {
+                answer += " + ";
+                answer += &steered.message.content();
+            }
+        }
+        Ok(answer)
+    }
+
+    async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
+        turn.unwrap().deliver(message.clone()).await
+    }
+
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        let open = |fake: &Arc<FakeChannel>| {
+            let _ = fake.handler.set(Arc::clone(message_handler));
+            Arc::new(FakeHandle(Arc::clone(fake))) as Arc<dyn Channel>
+        };
+        self.channels.iter().map(open).collect()
+    }
+
+    fn provide_tape_store(&self) -> Option<Provided<dyn TapeStore>> {
+        let tapes = self.tapes.clone()?;
+        Some(Provided::new(tapes as Arc<dyn TapeStore>))
+    }
+
+    fn provide_steering_inbox(&self) -> Provided<dyn SteeringInbox> {
+        Provided::new(Arc::clone(&self.inbox) as Arc<dyn SteeringInbox>)
+    }
+}
+
+fn refuse(message: &Envelope, text: &str) -> Result<()> {
+    if message.content() == text {
+        Err(Error::unknown("on purpose"))
+    } else {
+        Ok(())
+    }
+}
+
+/// A gateway that runs.
+pub(crate) struct GatewayFixture {
+    pub(crate) echo: Echo,
+    pub(crate) recovered: JournalRecovery,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<Result<()>>,
+    pub(crate) framework: Framework,
+}
+
+pub(crate) fn options(directory: &Path) -> GatewayOptions {
+    options_with(JournalKind::file(directory, Durability::Os))
+}
+
+/// The journal of a directory on a file system that can fail.
+pub(crate) fn options_on(
+    fs: Arc<dyn Fs>,
+    directory: &Path,
+    durability: Durability,
+) -> GatewayOptions {
+    options_with(JournalKind::File {
+        directory: directory.to_owned(),
+        durability,
+        fs,
+    })
+}
+
+pub(crate) fn options_with(journal: JournalKind) -> GatewayOptions {
+    GatewayOptions {
+        journal,
+        catch_all: None,
+        debounce: Duration::from_secs(1),
+        max_wait: Duration::from_secs(10),
+        active_window: Duration::from_mins(1),
+        stream_output: false,
+        drain: Duration::from_secs(30),
+        session_queue: 100,
+        queue: 10_000,
+        turns: 1_000,
+    }
+}
+
+impl GatewayFixture {
+    pub(crate) async fn open(directory: &Path, fakes: Vec<FakeChannel>) -> Self {
+        Self::with(options(directory), Echo::new(fakes)).await
+    }
+
+    pub(crate) async fn with(options: GatewayOptions, echo: Echo) -> Self {
+        Self::try_with(options, echo, &["all"]).await.unwrap()
+    }
+
+    pub(crate) async fn try_with(
+        options: GatewayOptions,
+        echo: Echo,
+        names: &[&str],
+    ) -> Result<Self> {
+        let framework = Framework::builder().plugin("echo", echo.clone()).build();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let running = framework.running().await?;
+        let gateway = Gateway::open(&framework, options, &names)?;
+        let recovered = gateway.recovered();
+        let stop = CancellationToken::new();
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        let task = tokio::spawn({
+            let stop = stop.clone();
+            async move {
+                let outcome = gateway
+                    .run(stop, || ready.send(()).unwrap_or_default())
+                    .await;
+                running.close().await?;
+                outcome
+            }
+        });
+        is_ready.await.unwrap();
+        Ok(Self {
+            echo,
+            recovered,
+            stop,
+            task,
+            framework,
+        })
+    }
+
+    pub(crate) fn channel(&self, at: usize) -> &Arc<FakeChannel> {
+        &self.echo.channels[at]
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) async fn ended(self) {
+        self.task.await.unwrap().unwrap();
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+pub(crate) fn replies(outcome: &MessageOutcome) -> u32 {
+    match outcome {
+        MessageOutcome::Done { replies, .. } => *replies,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The message whose turn another message became part of.
+pub(crate) fn joined(outcome: &MessageOutcome) -> &MessageId {
+    match outcome {
+        MessageOutcome::Joined { message_id } => message_id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Why a message led to no turn.
+pub(crate) fn dropped(outcome: &MessageOutcome) -> String {
+    match outcome {
+        MessageOutcome::Dropped { reason } => reason.to_string(),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,391 @@
+//! Keys: which one belongs to which provider, where it comes from, and nobody else gets it.
+//!
+//! For one provider, the first of these that is there:
+//!
+//! 1. its entry of `api_key` (`BUB_<PROVIDER>_API_KEY`), 2. its entry of `api_key_command`,
+//! 3. its own variable, 4. a plain `api_key`, 5. a plain `api_key_command`, 6. its login.
+//!
+//! Each plain value belongs to one provider only: that of the `model` which the same place names, else that of the
+//! model in force; without a model the one whose keys look like this one, else the provider of
+//! the original's default model. So a key never goes to a fallback of another vendor, nor to a model that a stronger
+//! place names for once. When the `.env` of
+//! a workspace chose the model, plain values from elsewhere belong to nobody: a cloned repository must
+//! not decide who gets the user's key.
+
+mod command;
+mod shell_words;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bub_settings::{PerProvider, Secret, SettingSource, Settings, SettingsError};
+use tokio::sync::Mutex;
+
+use crate::base_url::BaseUrl;
+use crate::{
+    AccessError, Catalog, ModelId, Provider,
+    settings::{API_BASE, API_KEY, API_KEY_COMMAND, MODEL},
+};
+
+/// Where a key comes from. Shown to users; the key itself is not part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeySource {
+    /// The setting `api_key`.
+    Setting(SettingSource),
+    /// The command of the setting `api_key_command`.
+    Command(SettingSource),
+    /// The provider's own variable, in the environment.
+    Variable(String),
+    /// The provider's own variable, in the workspace's `.env`.
+    DotEnv(String),
+    /// A login, kept in this file.
+    Login(PathBuf),
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting(origin) => write!(f, "{origin}"),
+            Self::Command(origin) => write!(f, "the command in {origin}"),
+            Self::Variable(name) => write!(f, "environment variable {name}"),
+            Self::DotEnv(name) => write!(f, "{name} in the workspace's .env"),
+            Self::Login(file) => write!(f, "the login in {}", file.display()),
+        }
+    }
+}
+
+/// A key that was found, or the way to get it.
+#[derive(Clone, Debug)]
+pub(crate) enum KeyLookup {
+    Key(Secret, KeySource),
+    /// A command that has not been run yet.
+    Command(String, KeySource),
+}
+
+impl KeyLookup {
+    pub(crate) fn source(&self) -> &KeySource {
+        match self {
+            Self::Key(_, source) | Self::Command(_, source) => source,
+        }
+    }
+}
+
+/// The settings with values that belong to one provider without naming it.
+const UNSCOPED_SETTINGS: [&str; 4] = ["api_key", "api_key_command", "api_base", "client_args"];
+
+/// The keys and addresses in force.
+pub(crate) struct ApiKeys {
+    settings: Arc<Settings>,
+    key: PerProvider<Secret>,
+    command: PerProvider<String>,
+    base: PerProvider<String>,
+    /// The providers that plain values belong to, in the order of [`UNSCOPED_SETTINGS`].
+    owners: [Option<String>; 4],
+    /// What commands printed, by provider. The lock is held while one runs, so it runs once.
+    printed: Mutex<HashMap<String, Secret>>,
+}
+
+impl ApiKeys {
+    pub(crate) fn new(settings: Arc<Settings>, catalogue: &Catalog) -> Self {
+        let key = settings.get(&API_KEY);
+        let owners = unscoped_owners(&settings, catalogue, key.any());
+        let (command, base) = (settings.get(&API_KEY_COMMAND), settings.get(&API_BASE));
+        Self {
+            settings,
+            key,
+            command,
+            base,
+            owners,
+            printed: Mutex::default(),
+        }
+    }
+
+    /// Whether the plain value of a setting belongs to this provider.
+    pub(crate) fn owns_unscoped(&self, provider: &Provider, setting: &str) -> bool {
+        self.unscoped_owner(setting) == Some(&provider.name)
+    }
+
+    /// The provider that the plain value of a setting belongs to; it may be one that does not exist.
+    pub(crate) fn unscoped_owner(&self, setting: &str) -> Option<&str> {
+        let mut owners = UNSCOPED_SETTINGS.iter().zip(&self.owners);
+        owners
+            .find(|(known, _)| **known == setting)
+            .and_then(|(_, owner)| owner.as_deref())
+    }
+
+    /// The key of a provider, or how to get it; nothing is run.
+    pub(crate) fn find(&self, provider: &Provider) -> Result<Option<KeyLookup>, SettingsError> {
+        Ok(self
+            .find_scoped(provider)?
+            .or_else(|| self.unscoped_key(provider)))
+    }
+
+    /// The same, without plain values.
+    pub(crate) fn find_scoped(
+        &self,
+        provider: &Provider,
+    ) -> Result<Option<KeyLookup>, SettingsError> {
+        let own_key =
+            scoped_value(&self.key, provider).map(|(name, key)| self.configured(name, key));
+        let own_command = || {
+            scoped_value(&self.command, provider).map(|(name, line)| self.by_command(name, line))
+        };
+        match own_key.or_else(own_command) {
+            Some(found) => Ok(Some(found)),
+            None => self.own_variable(provider),
+        }
+    }
+
+    /// The plain key, or the plain command, if it is the provider's.
+    pub(crate) fn unscoped_key(&self, provider: &Provider) -> Option<KeyLookup> {
+        let key = self
+            .key
+            .any()
+            .filter(|_| self.owns_unscoped(provider, "api_key"));
+        let command = || {
+            self.command
+                .any()
+                .filter(|_| self.owns_unscoped(provider, "api_key_command"))
+        };
+        let by_command = || command().map(|line| self.by_command("*", line));
+        key.map(|key| self.configured("*", key)).or_else(by_command)
+    }
+
+    /// The key itself. A command is run at most once for each provider, until it is [forgotten](Self::forget).
+    pub(crate) async fn get(
+        &self,
+        provider: &Provider,
+        found: KeyLookup,
+    ) -> Result<Secret, AccessError> {
+        let (key, source) = match found {
+            KeyLookup::Key(key, source) => (key, source),
+            KeyLookup::Command(line, source) => (self.run(provider, &line).await?, source),
+        };
+        check_header_value(provider, &key, &source)?;
+        Ok(key)
+    }
+
+    /// Says what is wrong with a key, or with the command that prints it, without running that.
+    pub(crate) fn check(&self, provider: &Provider, found: &KeyLookup) -> Result<(), AccessError> {
+        let problem = |problem| AccessError::KeyCommand {
+            provider: provider.name.clone(),
+            problem,
+        };
+        match found {
+            KeyLookup::Key(key, source) => check_header_value(provider, key, source),
+            KeyLookup::Command(line, _) => command::check(&self.settings, line).map_err(problem),
+        }
+    }
+
+    /// Addresses in the workspace's `.env` that nobody follows.
+    pub(crate) fn ignored_bases(&self, catalogue: &Catalog) -> Vec<String> {
+        let ignored = catalogue.iter().filter_map(|provider| {
+            let (name, variable) = (&provider.name, &provider.base_variable);
+            let origin = self.settings.dotenv_origin(variable)?;
+            let config = self.settings.config_file().display();
+            self.settings
+                .environment()
+                .get(variable)
+                .is_none()
+                .then(|| {
+                    format!(
+                        "{origin}: ignored, a workspace may not say where keys go; \
+                     set it in the environment, or `api_base.{name}` in {config}"
+                    )
+                })
+        });
+        ignored.collect()
+    }
+
+    /// Forgets what the provider's command printed, because it is refused.
+    pub(crate) async fn forget(&self, provider: &Provider) -> bool {
+        self.printed.lock().await.remove(&provider.name).is_some()
+    }
+
+    /// The configured address of a provider, and where it stands; else its usual one.
+    pub(crate) fn base_url(&self, provider: &Provider) -> Result<BaseUrl, AccessError> {
+        match self.custom_base(provider)? {
+            Some(base) => Ok(base),
+            None => provider
+                .base_url
+                .clone()
+                .ok_or_else(|| self.no_base(provider)),
+        }
+    }
+
+    /// The address that somebody set for this provider, if anybody did.
+    ///
+    /// The provider's own variable counts only in the environment: the `.env` of a cloned repository
+    /// must not decide where keys go.
+    pub(crate) fn custom_base(&self, provider: &Provider) -> Result<Option<BaseUrl>, AccessError> {
+        let set = scoped_value(&self.base, provider).or_else(|| {
+            self.base
+                .any()
+                .filter(|_| self.owns_unscoped(provider, "api_base"))
+                .map(|base| ("*", base))
+        });
+        let bad = |origin: String| AccessError::BadBase {
+            provider: provider.name.clone(),
+            origin,
+        };
+        if let Some((name, text)) = set {
+            let base = BaseUrl::parse(text)
+                .ok_or_else(|| bad(self.origin("api_base", name).to_string()))?;
+            return Ok(Some(base.with_default_path(&provider.base_path)));
+        }
+        let environment = self.settings.environment();
+        let name = &provider.base_variable;
+        let text = environment
+            .get(name)
+            .and_then(|text| text.to_str())
+            .filter(|text| !text.trim().is_empty());
+        let Some(text) = text else { return Ok(None) };
+        let base = match &provider.base_url {
+            Some(usual) if provider.local => BaseUrl::parse_host(text, usual),
+            _ => BaseUrl::parse(text),
+        };
+        let base = base.ok_or_else(|| bad(format!("environment variable {name}")))?;
+        Ok(Some(base.with_default_path(&provider.base_path)))
+    }
+
+    fn no_base(&self, provider: &Provider) -> AccessError {
+        AccessError::NoBase {
+            provider: provider.name.clone(),
+            variable: provider.base_variable.clone(),
+            config_file: self.settings.config_file().to_owned(),
+        }
+    }
+
+    fn configured(&self, name: &str, key: &Secret) -> KeyLookup {
+        KeyLookup::Key(
+            key.clone(),
+            KeySource::Setting(self.origin("api_key", name)),
+        )
+    }
+
+    fn by_command(&self, name: &str, line: &str) -> KeyLookup {
+        KeyLookup::Command(
+            line.to_owned(),
+            KeySource::Command(self.origin("api_key_command", name)),
+        )
+    }
+
+    fn own_variable(&self, provider: &Provider) -> Result<Option<KeyLookup>, SettingsError> {
+        for name in &provider.key_variables {
+            let Some(key) = self.settings.secret_variable(name)? else {
+                continue;
+            };
+            let in_environment = self.settings.environment().get(name).is_some();
+            let source = if in_environment {
+                KeySource::Variable
+            } else {
+                KeySource::DotEnv
+            };
+            return Ok(Some(KeyLookup::Key(key, source(name.clone()))));
+        }
+        Ok(None)
+    }
+
+    fn origin(&self, setting: &str, name: &str) -> SettingSource {
+        let own = self.settings.origin(&format!("{setting}.{name}"));
+        own.or_else(|| self.settings.origin(setting))
+            .unwrap_or(SettingSource::Default)
+    }
+
+    async fn run(&self, provider: &Provider, line: &str) -> Result<Secret, AccessError> {
+        let mut printed = self.printed.lock().await;
+        if let Some(key) = printed.get(&provider.name) {
+            return Ok(key.clone());
+        }
+        let problem = |problem| AccessError::KeyCommand {
+            provider: provider.name.clone(),
+            problem,
+        };
+        let key = command::run(&self.settings, line).await.map_err(problem)?;
+        self.settings.redactor().register(&key);
+        printed.insert(provider.name.clone(), key.clone());
+        Ok(key)
+    }
+
+    /// The providers that have values of their own, with the setting that has them.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let keys = self.key.providers().map(|name| ("api_key", name));
+        let commands = self
+            .command
+            .providers()
+            .map(|name| ("api_key_command", name));
+        keys.chain(commands)
+            .chain(self.base.providers().map(|name| ("api_base", name)))
+    }
+
+    /// Where a value can be written down.
+    pub(crate) fn config_file(&self) -> &Path {
+        self.settings.config_file()
+    }
+}
+
+/// The value that was set for this provider, under any of its names.
+fn scoped_value<'a, 'p, T>(
+    values: &'a PerProvider<T>,
+    provider: &'p Provider,
+) -> Option<(&'p str, &'a T)> {
+    provider
+        .names()
+        .find_map(|name| Some((name, values.own(name)?)))
+}
+
+fn check_header_value(
+    provider: &Provider,
+    key: &Secret,
+    source: &KeySource,
+) -> Result<(), AccessError> {
+    let key = key.expose();
+    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let (provider, source_text) = (provider.name.clone(), source.to_string());
+        return Err(AccessError::BadKey {
+            provider,
+            source_text,
+        });
+    }
+    Ok(())
+}
+
+/// Whose the plain values are: of each, the provider of the model that its own place names, else that of the model in force.
+fn unscoped_owners(
+    settings: &Settings,
+    catalogue: &Catalog,
+    key: Option<&Secret>,
+) -> [Option<String>; 4] {
+    let is_from_workspace =
+        |path: &str| matches!(settings.origin(path), Some(SettingSource::DotEnv { .. }));
+    if is_from_workspace("model")
+        && !is_from_workspace("api_key.*")
+        && !is_from_workspace("api_key")
+    {
+        if key.is_some() {
+            tracing::warn!(
+                "the plain `api_key` is not used: the workspace's .env chose the model, and it may not choose who gets the key"
+            );
+        }
+        return Default::default();
+    }
+    UNSCOPED_SETTINGS.map(|setting| {
+        let place = settings
+            .origin(&format!("{setting}.*"))
+            .or_else(|| settings.origin(setting));
+        let there = place.and_then(|place| settings.text_in(&MODEL, &place));
+        let Some(model) = there.or_else(|| settings.get(&MODEL)) else {
+            return catalogue
+                .owner_of(key.map(Secret::expose))
+                .map(|provider| provider.name.clone());
+        };
+        let model = model.parse::<ModelId>().ok()?;
+        let known = catalogue
+            .get(model.provider())
+            .map(|provider| provider.name.clone());
+        Some(known.unwrap_or_else(|| model.provider().to_owned()))
+    })
+}

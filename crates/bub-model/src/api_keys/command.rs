@@ -1,0 +1,131 @@
+//! Running the command that prints a key.
+
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use bub_settings::{Secret, Settings};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+
+use super::shell_words;
+
+/// How long a command may take: long enough to unlock a password store.
+const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
+const EMPTY_OUTPUT_TEXT: &str = "is empty";
+/// More than any key has.
+const MAX_KEY_BYTES: u64 = 16 * 1024;
+
+/// Runs a command line without a shell and gives what it printed, trimmed.
+///
+/// It gets the environment that every child of bub gets, and no input. The error says what the
+/// command did, never what it printed on standard output.
+pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, String> {
+    let words = words(line)?;
+    let (program, arguments) = words.split_first().ok_or(EMPTY_OUTPUT_TEXT)?;
+    let mut command = Command::new(expand(program, settings));
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(settings.child_environment())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("cannot be run: `{program}`: {error}"))?;
+    let (output, errors) = (child.stdout.take(), child.stderr.take());
+    let work = async {
+        let (output, errors, status) = tokio::join!(read(output), read(errors), child.wait());
+        (output, errors, status)
+    };
+    let ended = tokio::time::timeout(COMMAND_TIMEOUT, work).await;
+    let (output, errors, status) = ended.map_err(|_| {
+        format!(
+            "did not end within {} seconds: `{program}`",
+            COMMAND_TIMEOUT.as_secs()
+        )
+    })?;
+    let status = status.map_err(|error| format!("cannot be waited for: {error}"))?;
+    if !status.success() {
+        return Err(failure(settings, program, status, &errors));
+    }
+    key(output, program)
+}
+
+/// What is wrong with a command line, as far as that can be said without running it.
+pub(super) fn check(settings: &Settings, line: &str) -> Result<(), String> {
+    let words = words(line)?;
+    let name = words.first().ok_or(EMPTY_OUTPUT_TEXT)?;
+    let program = expand(name, settings);
+    let path = settings
+        .environment()
+        .get("PATH")
+        .filter(|_| !name.contains('/'));
+    let exists = match path {
+        Some(path) => {
+            std::env::split_paths(path).any(|directory| directory.join(&program).is_file())
+        }
+        None => !name.contains('/') || program.is_file(),
+    };
+    if exists {
+        Ok(())
+    } else {
+        Err(format!("cannot be run: there is no program `{name}`"))
+    }
+}
+
+fn words(line: &str) -> Result<Vec<String>, String> {
+    shell_words::split(line).ok_or_else(|| "has a quote that is not closed".to_owned())
+}
+
+fn key(output: Vec<u8>, program: &str) -> Result<Secret, String> {
+    let text = String::from_utf8(output)
+        .map_err(|_| format!("printed something that is no text: `{program}`"))?;
+    match text.trim() {
+        "" => Err(format!("printed nothing: `{program}`")),
+        key if key.contains('\n') => Err(format!("printed more than one line: `{program}`")),
+        key => Ok(Secret::from(key)),
+    }
+}
+
+/// The first line of what it complained about helps; known secrets are taken out of it.
+fn failure(settings: &Settings, program: &str, status: ExitStatus, errors: &[u8]) -> String {
+    let text = String::from_utf8_lossy(errors);
+    let reason = crate::short_message(
+        text.lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default(),
+    );
+    let reason = settings.redactor().redact(&reason).into_owned();
+    let reason = if reason.is_empty() {
+        reason
+    } else {
+        format!(": {reason}")
+    };
+    format!("failed: `{program}`, {status}{reason}")
+}
+
+/// Reads as much as a key can have and lets the rest pass by, so the command never blocks.
+async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut found = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // What cannot be read is as good as not printed.
+        let _ = (&mut pipe)
+            .take(MAX_KEY_BYTES)
+            .read_to_end(&mut found)
+            .await;
+        let _ = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await;
+    }
+    found
+}
+
+/// `~/bin/key` is how people name a program of their own, and no shell is there to see to it.
+fn expand(program: &str, settings: &Settings) -> PathBuf {
+    let home = settings.environment().user_home();
+    match (program.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(program),
+    }
+}

@@ -1,0 +1,347 @@
+//! The setting `providers`: providers added or changed without code.
+//!
+//! ```yaml
+//! providers:
+//!   lab:                                # a new one: only the base URL is needed
+//!     base_url: https://llm.lab.example/v1
+//!     key_variable: LAB_KEY
+//!     context_window: {small: 32000, large: 128000}
+//!     prices: {small: {input: 0.5, output: 2}}    # US dollars for a million tokens
+//! ```
+
+use bub_settings::{SettingSource, Settings, SettingsError};
+use serde_json::{Map, Value};
+
+use super::{
+    Catalog, PROVIDER_ROWS, Price, Provider, conventional, normal, quirks, rows::EMPTY_ROW,
+};
+use crate::base_url::{self, BaseUrl};
+use crate::{Quirks, WireFormat};
+
+/// The fields of one provider.
+const PROVIDER_FIELDS: [&str; 11] = [
+    "base_url",
+    "wire",
+    "key_variable",
+    "base_variable",
+    "key_header",
+    "needs_key",
+    "default_model",
+    "context_window",
+    "prices",
+    "headers",
+    "quirks",
+];
+
+/// Applies one entry of the config to the catalogue.
+pub(super) fn apply(
+    catalogue: &mut Catalog,
+    settings: &Settings,
+    name: &str,
+    fields: &Value,
+) -> Result<(), SettingsError> {
+    let place = ConfigPath { settings, name };
+    let normal_name = normal(name);
+    if !is_name(&normal_name) {
+        return Err(place.wrong(None, "no name".to_owned(), "letters, digits, `-` and `_`"));
+    }
+    let Some(fields) = fields.as_object() else {
+        return Err(place.wrong(None, kind_of(fields).to_owned(), "a map with a `base_url`"));
+    };
+    if let Some(unknown) = fields
+        .keys()
+        .find(|field| !PROVIDER_FIELDS.contains(&field.as_str()))
+    {
+        let hint = bub_settings::closest(unknown, PROVIDER_FIELDS.into_iter());
+        let hint = hint
+            .map(|field| format!(", did you mean `{field}`?"))
+            .unwrap_or_default();
+        return Err(place.wrong(
+            Some(unknown),
+            format!("no field of a provider{hint}"),
+            &PROVIDER_FIELDS.join(", "),
+        ));
+    }
+    let known = catalogue
+        .providers
+        .iter()
+        .position(|provider| provider.name == normal_name);
+    let mut provider = match known {
+        Some(index) => catalogue.providers.remove(index),
+        None => added(&normal_name),
+    };
+    change(&mut provider, &place, fields)?;
+    if known.is_none() && provider.base_url.is_none() && !fields.contains_key("base_variable") {
+        return Err(place.wrong(
+            None,
+            "a new provider without `base_url`".to_owned(),
+            base_url::EXPECTED_FORMAT,
+        ));
+    }
+    provider.origin = Some(place.origin(None));
+    // A name of the user's own is not an alias of somebody else any more.
+    for other in &mut catalogue.providers {
+        other.aliases.retain(|alias| *alias != normal_name);
+    }
+    let index = known.unwrap_or(catalogue.providers.len());
+    catalogue.providers.insert(index, provider);
+    Ok(())
+}
+
+/// A provider nobody has said anything about yet. Its key has the usual name.
+fn added(name: &str) -> Provider {
+    let mut provider = Provider::builtin(&EMPTY_ROW);
+    name.clone_into(&mut provider.name);
+    provider.key_variables = vec![conventional(name, "API_KEY")];
+    provider.base_variable = conventional(name, "API_BASE");
+    provider
+}
+
+fn change(
+    provider: &mut Provider,
+    place: &ConfigPath<'_>,
+    fields: &Map<String, Value>,
+) -> Result<(), SettingsError> {
+    for (field, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        let text = || place.text(field, value);
+        match field.as_str() {
+            "base_url" => {
+                let parsed = BaseUrl::parse(text()?);
+                let url =
+                    parsed.ok_or_else(|| place.bad(field, value, base_url::EXPECTED_FORMAT))?;
+                provider.local = url.is_loopback();
+                provider.needs_key &= !provider.local;
+                // A login belongs to the address it was made for, and so does what is spoken only there.
+                provider.login = None;
+                provider.home_wire = None;
+                provider.base_url = Some(url.with_default_path(&provider.base_path));
+            }
+            "wire" => {
+                let names = WireFormat::ALL.map(WireFormat::name).join(", ");
+                let wire = WireFormat::from_name(text()?);
+                provider.home_wire = None;
+                provider.wire =
+                    wire.ok_or_else(|| place.bad(field, value, &format!("one of {names}")))?;
+            }
+            "key_variable" => provider.key_variables = place.texts(field, value)?,
+            "base_variable" => text()?.clone_into(&mut provider.base_variable),
+            "key_header" => provider.key_header = Some(place.header(field, text()?)?),
+            "default_model" => provider.default_model = Some(text()?.to_owned()),
+            "context_window" => provider.windows = place.windows(field, value)?,
+            "prices" => provider.prices = place.prices(field, value)?,
+            "headers" => provider.headers = place.headers(field, value)?,
+            "quirks" => provider.quirks = place.quirks(field, value, &provider.name)?,
+            _ => {}
+        }
+    }
+    // Said explicitly it beats what the address suggests, whichever comes first in the file.
+    if let Some(value) = fields.get("needs_key").filter(|value| !value.is_null()) {
+        provider.needs_key = value
+            .as_bool()
+            .ok_or_else(|| place.bad("needs_key", value, "true or false"))?;
+    }
+    Ok(())
+}
+
+fn is_name(name: &str) -> bool {
+    let valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    !name.is_empty() && name.bytes().all(valid)
+}
+
+/// Where in the config something stands.
+struct ConfigPath<'a> {
+    settings: &'a Settings,
+    name: &'a str,
+}
+
+impl ConfigPath<'_> {
+    fn origin(&self, field: Option<&str>) -> SettingSource {
+        let own = format!("providers.{}", self.name);
+        let exact = field.and_then(|field| self.settings.origin(&format!("{own}.{field}")));
+        let origin = exact.or_else(|| self.settings.origin(&own));
+        origin
+            .or_else(|| self.settings.origin("providers"))
+            .unwrap_or(SettingSource::Default)
+    }
+
+    fn wrong(&self, field: Option<&str>, found: String, expected: &str) -> SettingsError {
+        let name = self.name;
+        let key = field.map_or_else(
+            || format!("providers.{name}"),
+            |field| format!("providers.{name}.{field}"),
+        );
+        SettingsError::Invalid {
+            origin: self.origin(field),
+            key,
+            found,
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// A value of the wrong kind. Texts are shown, except where they may hold secrets: headers, and what is in an address
+    /// beside the address.
+    fn bad(&self, field: &str, value: &Value, expected: &str) -> SettingsError {
+        let found = match value {
+            Value::String(text)
+                if text.len() <= 60 && field != "headers" && !text.contains(['?', '@', '#']) =>
+            {
+                format!("`{text}`")
+            }
+            Value::Number(number) => format!("`{number}`"),
+            value => kind_of(value).to_owned(),
+        };
+        self.wrong(Some(field), found, expected)
+    }
+
+    fn text<'v>(&self, field: &str, value: &'v Value) -> Result<&'v str, SettingsError> {
+        let text = value
+            .as_str()
+            .map(str::trim)
+            .filter(|text| !text.is_empty());
+        text.ok_or_else(|| self.bad(field, value, "text"))
+    }
+
+    fn texts(&self, field: &str, value: &Value) -> Result<Vec<String>, SettingsError> {
+        match value {
+            Value::Array(items) => items
+                .iter()
+                .map(|item| self.text(field, item).map(str::to_owned))
+                .collect(),
+            value => Ok(vec![self.text(field, value)?.to_owned()]),
+        }
+    }
+
+    fn header(&self, field: &str, name: &str) -> Result<String, SettingsError> {
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if name.is_empty() || !name.bytes().all(valid) {
+            return Err(self.wrong(
+                Some(field),
+                format!("`{name}`"),
+                "the name of an HTTP header",
+            ));
+        }
+        Ok(name.to_ascii_lowercase())
+    }
+
+    fn headers(&self, field: &str, value: &Value) -> Result<Vec<(String, String)>, SettingsError> {
+        let expected = "a map of header to text";
+        let map = value
+            .as_object()
+            .ok_or_else(|| self.bad(field, value, expected))?;
+        let pairs = map.iter().map(|(name, value)| {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                Value::Number(number) => number.to_string(),
+                Value::Bool(flag) => flag.to_string(),
+                value => return Err(self.bad(field, value, expected)),
+            };
+            let sendable = text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
+            if !sendable {
+                return Err(self.wrong(
+                    Some(field),
+                    "a text with control or other characters".into(),
+                    expected,
+                ));
+            }
+            let name = self.header(field, name)?;
+            // They are made from the address and the body; another value breaks the request.
+            if ["host", "content-length", "transfer-encoding"].contains(&name.as_str()) {
+                return Err(self.wrong(
+                    Some(field),
+                    format!("`{name}`"),
+                    "headers that bub does not make itself",
+                ));
+            }
+            Ok((name, text))
+        });
+        pairs.collect()
+    }
+
+    /// A number for every model, or a map of prefix to number.
+    fn windows(&self, field: &str, value: &Value) -> Result<Vec<(String, u64)>, SettingsError> {
+        let expected = "a number of tokens, or a map of model prefix to number";
+        let tokens = |value: &Value| {
+            value
+                .as_u64()
+                .filter(|tokens| *tokens > 0)
+                .ok_or_else(|| self.bad(field, value, expected))
+        };
+        match value {
+            Value::Object(map) => map
+                .iter()
+                .map(|(prefix, value)| Ok((prefix.clone(), tokens(value)?)))
+                .collect(),
+            value => Ok(vec![(String::new(), tokens(value)?)]),
+        }
+    }
+
+    /// A price for every model, or a map of prefix to price.
+    fn prices(&self, field: &str, value: &Value) -> Result<Vec<(String, Price)>, SettingsError> {
+        let bad = |value: &Value| {
+            self.bad(field, value, "{input, output, cached, cache_write} in US dollars for a million tokens, or a map of model prefix to that")
+        };
+        let map = value.as_object().ok_or_else(|| bad(value))?;
+        if map.contains_key("input") {
+            return Ok(vec![(
+                String::new(),
+                price(value).ok_or_else(|| bad(value))?,
+            )]);
+        }
+        let pairs = map
+            .iter()
+            .map(|(prefix, own)| Ok((prefix.clone(), price(own).ok_or_else(|| bad(own))?)));
+        pairs.collect()
+    }
+
+    /// What the table says about the provider, with the user's entries on top.
+    fn quirks(&self, field: &str, value: &Value, provider: &str) -> Result<Quirks, SettingsError> {
+        let own = value
+            .as_object()
+            .ok_or_else(|| self.bad(field, value, "a map of quirks"))?;
+        let row = PROVIDER_ROWS
+            .iter()
+            .find(|row| row.name == provider)
+            .unwrap_or(&EMPTY_ROW);
+        quirks(row, own).map_err(|error| {
+            self.wrong(
+                Some(field),
+                format!("not understood ({error})"),
+                "a map of quirks",
+            )
+        })
+    }
+}
+
+/// What is not said about the cache costs what other input costs.
+fn price(value: &Value) -> Option<Price> {
+    let map = value.as_object()?;
+    let known = ["input", "cached", "cache_write", "output"];
+    let number = |name: &str| match map.get(name) {
+        Some(value) => value
+            .as_f64()
+            .filter(|price| price.is_finite() && *price >= 0.0)
+            .map(Some),
+        None => Some(None),
+    };
+    let input = number("input")??;
+    let price = Price {
+        input,
+        cached: number("cached")?.unwrap_or(input),
+        cache_write: number("cache_write")?.unwrap_or(input),
+        output: number("output")??,
+    };
+    map.keys()
+        .all(|key| known.contains(&key.as_str()))
+        .then_some(price)
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
+}

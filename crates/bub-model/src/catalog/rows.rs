@@ -1,0 +1,342 @@
+//! The builtin providers: one table, nothing else.
+//!
+//! Quirks are written as users write them in `providers.<name>.quirks`, so a row and a config file
+//! say the same thing in the same words.
+
+use crate::WireFormat;
+
+/// One builtin provider.
+#[derive(Debug, Clone, Copy)]
+pub struct ProviderRow {
+    /// The name in `provider:model`.
+    pub name: &'static str,
+    /// Other names for it.
+    pub aliases: &'static [&'static str],
+    /// Where it is; empty when every customer has an address of their own.
+    pub base_url: &'static str,
+    /// What is appended to a base URL that somebody gave without a path.
+    pub base_path: &'static str,
+    /// The provider's own variables for its key, the first one is the usual one.
+    pub key_variables: &'static [&'static str],
+    /// The provider's own variable for its address, where it is not `<NAME>_API_BASE`.
+    pub base_variable: &'static str,
+    /// What it speaks.
+    pub wire: WireFormat,
+    /// What it speaks at its own address, where servers that imitate it do not keep up.
+    pub home_wire: Option<WireFormat>,
+    /// Whether it runs on the user's computer and wants no key.
+    pub local: bool,
+    /// The header for the key, where the wire's own is wrong.
+    pub key_header: &'static str,
+    /// How its keys begin, where that tells them from everybody else's.
+    pub key_prefix: &'static str,
+    /// The model used when a key is all there is. Without one the provider is never chosen by itself.
+    /// Models are retired within months: prefer a name that the provider moves on by itself.
+    pub default_model: &'static str,
+    /// Differences from the wire, as JSON.
+    pub quirks: &'static str,
+    /// How to get in without a key.
+    pub login: Option<LoginMethod>,
+}
+
+/// A way to get in without a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoginMethod {
+    /// The OAuth login that the Codex command line shares.
+    Codex,
+}
+
+/// A provider about which nothing is known.
+pub(super) const EMPTY_ROW: ProviderRow = ProviderRow {
+    name: "",
+    aliases: &[],
+    base_url: "",
+    base_path: "",
+    key_variables: &[],
+    base_variable: "",
+    wire: WireFormat::ChatCompletions,
+    home_wire: None,
+    local: false,
+    key_header: "",
+    key_prefix: "",
+    default_model: "",
+    quirks: "",
+    login: None,
+};
+
+/// Most servers know only the older name of the limit.
+const MAX_TOKENS_QUIRK: &str = r#"{"max_tokens_field": "max_tokens"}"#;
+
+const fn row(
+    name: &'static str,
+    base_url: &'static str,
+    key_variables: &'static [&'static str],
+) -> ProviderRow {
+    ProviderRow {
+        name,
+        base_url,
+        key_variables,
+        quirks: MAX_TOKENS_QUIRK,
+        ..EMPTY_ROW
+    }
+}
+
+const fn local(name: &'static str, base_url: &'static str) -> ProviderRow {
+    ProviderRow {
+        base_path: "/v1",
+        local: true,
+        ..row(name, base_url, &[])
+    }
+}
+
+/// The builtin providers. Their order is the order in which a key decides about the model when none
+/// is configured: the original's default first, then by how many people have such a key.
+pub static PROVIDER_ROWS: &[ProviderRow] = &[
+    ProviderRow {
+        key_prefix: "sk-or-",
+        default_model: "openrouter/free",
+        quirks: r#"{"max_tokens_field": "max_tokens", "effort": "reasoning_object"}"#,
+        ..row(
+            "openrouter",
+            "https://openrouter.ai/api/v1",
+            &["OPENROUTER_API_KEY"],
+        )
+    },
+    ProviderRow {
+        aliases: &["claude"],
+        base_variable: "ANTHROPIC_BASE_URL",
+        wire: WireFormat::Messages,
+        key_prefix: "sk-ant-",
+        default_model: "claude-sonnet-5-5",
+        quirks: "",
+        ..row(
+            "anthropic",
+            "https://api.anthropic.com",
+            &["ANTHROPIC_API_KEY"],
+        )
+    },
+    ProviderRow {
+        base_variable: "OPENAI_BASE_URL",
+        // Its newer models refuse tools in chat completions.
+        home_wire: Some(WireFormat::Responses),
+        key_prefix: "sk-proj-",
+        default_model: "gpt-6-luna",
+        quirks: "",
+        login: Some(LoginMethod::Codex),
+        ..row("openai", "https://api.openai.com/v1", &["OPENAI_API_KEY"])
+    },
+    ProviderRow {
+        aliases: &["google"],
+        base_path: "/v1beta",
+        base_variable: "GOOGLE_GEMINI_BASE_URL",
+        wire: WireFormat::GenerateContent,
+        key_prefix: "AIza",
+        default_model: "gemini-flash-latest",
+        quirks: r#"{"media_as_file": true}"#,
+        ..row(
+            "gemini",
+            "https://generativelanguage.googleapis.com/v1beta",
+            &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
+        )
+    },
+    ProviderRow {
+        default_model: "deepseek-flash",
+        quirks: r#"{"max_tokens_field": "max_tokens", "replay_reasoning": true}"#,
+        ..row(
+            "deepseek",
+            "https://api.deepseek.com",
+            &["DEEPSEEK_API_KEY"],
+        )
+    },
+    ProviderRow {
+        aliases: &["grok"],
+        key_prefix: "xai-",
+        default_model: "grok-4.7",
+        ..row("xai", "https://api.x.ai/v1", &["XAI_API_KEY"])
+    },
+    ProviderRow {
+        default_model: "mistral-medium-latest",
+        quirks: r#"{"max_tokens_field": "max_tokens", "stream_options": false, "effort": "omit"}"#,
+        ..row("mistral", "https://api.mistral.ai/v1", &["MISTRAL_API_KEY"])
+    },
+    ProviderRow {
+        base_path: "/openai/v1",
+        base_variable: "GROQ_BASE_URL",
+        key_prefix: "gsk_",
+        default_model: "openai/gpt-oss-120b",
+        quirks: "",
+        ..row("groq", "https://api.groq.com/openai/v1", &["GROQ_API_KEY"])
+    },
+    ProviderRow {
+        default_model: "kimi-k2.6",
+        quirks: r#"{"max_tokens_field": "max_tokens", "effort": "omit", "replay_reasoning": true}"#,
+        ..row(
+            "moonshot",
+            "https://api.moonshot.ai/v1",
+            &["MOONSHOT_API_KEY"],
+        )
+    },
+    ProviderRow {
+        aliases: &["z_ai", "glm"],
+        base_variable: "ZAI_BASE_URL",
+        default_model: "glm-5.3",
+        quirks: r#"{"max_tokens_field": "max_tokens", "effort": "thinking_switch"}"#,
+        ..row("zai", "https://api.z.ai/api/paas/v4", &["ZAI_API_KEY"])
+    },
+    ProviderRow {
+        aliases: &["qwen"],
+        default_model: "qwen-plus",
+        ..row(
+            "dashscope",
+            "https://dashscope.aliyuncs.com/compatible-mode/v1",
+            &["DASHSCOPE_API_KEY"],
+        )
+    },
+    ProviderRow {
+        default_model: "MiniMax-M3",
+        ..row("minimax", "https://api.minimax.io/v1", &["MINIMAX_API_KEY"])
+    },
+    ProviderRow {
+        key_prefix: "csk-",
+        default_model: "gpt-oss-120b",
+        quirks: "",
+        ..row(
+            "cerebras",
+            "https://api.cerebras.ai/v1",
+            &["CEREBRAS_API_KEY"],
+        )
+    },
+    ProviderRow {
+        aliases: &["togetherai"],
+        ..row(
+            "together",
+            "https://api.together.xyz/v1",
+            &["TOGETHER_API_KEY"],
+        )
+    },
+    ProviderRow {
+        key_prefix: "fw_",
+        ..row(
+            "fireworks",
+            "https://api.fireworks.ai/inference/v1",
+            &["FIREWORKS_API_KEY"],
+        )
+    },
+    row(
+        "deepinfra",
+        "https://api.deepinfra.com/v1/openai",
+        &["DEEPINFRA_API_KEY"],
+    ),
+    ProviderRow {
+        base_variable: "PERPLEXITY_BASE_URL",
+        key_prefix: "pplx-",
+        ..row(
+            "perplexity",
+            "https://api.perplexity.ai",
+            &["PERPLEXITY_API_KEY"],
+        )
+    },
+    ProviderRow {
+        aliases: &["azureopenai", "azure_openai"],
+        base_path: "/openai/v1",
+        base_variable: "AZURE_OPENAI_ENDPOINT",
+        key_header: "api-key",
+        quirks: "",
+        ..row("azure", "", &["AZURE_OPENAI_API_KEY", "AZURE_API_KEY"])
+    },
+    // People have this variable for other reasons, so it never decides about the model.
+    ProviderRow {
+        base_variable: "GITHUB_MODELS_API_BASE",
+        ..row(
+            "github",
+            "https://models.github.ai/inference",
+            &["GITHUB_TOKEN"],
+        )
+    },
+    row(
+        "huggingface",
+        "https://router.huggingface.co/v1",
+        &["HF_TOKEN"],
+    ),
+    row(
+        "nebius",
+        "https://api.studio.nebius.ai/v1",
+        &["NEBIUS_API_KEY"],
+    ),
+    row(
+        "sambanova",
+        "https://api.sambanova.ai/v1",
+        &["SAMBANOVA_API_KEY"],
+    ),
+    ProviderRow {
+        base_path: "/compatibility/v1",
+        base_variable: "COHERE_BASE_URL",
+        ..row(
+            "cohere",
+            "https://api.cohere.ai/compatibility/v1",
+            &["COHERE_API_KEY", "CO_API_KEY"],
+        )
+    },
+    row(
+        "llama",
+        "https://api.llama.com/compat/v1",
+        &["LLAMA_API_KEY"],
+    ),
+    row(
+        "inception",
+        "https://api.inceptionlabs.ai/v1",
+        &["INCEPTION_API_KEY"],
+    ),
+    row(
+        "requesty",
+        "https://router.requesty.ai/v1",
+        &["REQUESTY_API_KEY"],
+    ),
+    row(
+        "telnyx",
+        "https://api.telnyx.com/v2/ai",
+        &["TELNYX_API_KEY"],
+    ),
+    row("qiniu", "https://api.qnaigc.com/v1", &["QINIU_API_KEY"]),
+    ProviderRow {
+        key_header: "x-portkey-api-key",
+        ..row("portkey", "https://api.portkey.ai/v1", &["PORTKEY_API_KEY"])
+    },
+    row("gmi", "https://api.gmi-serving.com/v1", &["GMI_API_KEY"]),
+    row("edenai", "https://api.edenai.run/v3", &["EDENAI_API_KEY"]),
+    row(
+        "atlascloud",
+        "https://api.atlascloud.ai/v1",
+        &["ATLASCLOUD_API_KEY"],
+    ),
+    row(
+        "neosantara",
+        "https://api.neosantara.xyz/v1",
+        &["NEOSANTARA_API_KEY"],
+    ),
+    ProviderRow {
+        base_path: "/serving-endpoints",
+        base_variable: "DATABRICKS_HOST",
+        ..row("databricks", "", &["DATABRICKS_TOKEN"])
+    },
+    ProviderRow {
+        base_variable: "OLLAMA_HOST",
+        ..local("ollama", "http://127.0.0.1:11434/v1")
+    },
+    ProviderRow {
+        aliases: &["lm_studio"],
+        base_variable: "LM_STUDIO_API_BASE",
+        key_variables: &["LM_STUDIO_API_KEY"],
+        ..local("lmstudio", "http://127.0.0.1:1234/v1")
+    },
+    local("llamacpp", "http://127.0.0.1:8080/v1"),
+    ProviderRow {
+        quirks: r#"{"max_tokens_field": "max_tokens", "streaming": false, "stream_options": false}"#,
+        ..local("llamafile", "http://127.0.0.1:8080/v1")
+    },
+    ProviderRow {
+        key_variables: &["VLLM_API_KEY"],
+        ..local("vllm", "http://127.0.0.1:8000/v1")
+    },
+];

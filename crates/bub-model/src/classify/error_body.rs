@@ -1,0 +1,190 @@
+//! What an error body says, whatever its shape: object, array, string, page, or an error inside an error.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::retry_delay::wait_in_text;
+use crate::error::looks_like_html;
+
+/// Errors inside errors are followed this deep.
+const MAX_DEPTH: usize = 8;
+
+/// Text beyond this is not searched for phrases: no server explains itself after it.
+const MAX_TEXT_BYTES: usize = 16 * 1024;
+
+/// The parts of an error body that decide something.
+#[derive(Debug, Default)]
+pub(super) struct ErrorBody {
+    /// Codes, types, statuses and reasons in lower case; the innermost and most specific first.
+    pub(super) codes: Vec<String>,
+    /// The status that the body claims.
+    pub(super) status: Option<u16>,
+    /// What it says in words.
+    pub(super) text: String,
+    /// How long it asks to wait.
+    pub(super) retry_after: Option<Duration>,
+    /// Whether it is a web page.
+    pub(super) html: bool,
+}
+
+impl ErrorBody {
+    pub(super) fn read(body: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(body);
+        let mut shape = Self::default();
+        shape.read_text(&text, MAX_DEPTH);
+        if shape.text.len() > MAX_TEXT_BYTES {
+            shape
+                .text
+                .truncate(shape.text.floor_char_boundary(MAX_TEXT_BYTES));
+        }
+        if shape.retry_after.is_none() && !shape.html {
+            shape.retry_after = wait_in_text(&shape.text);
+        }
+        shape
+    }
+
+    /// The code to show: the first that is more than the repeated status.
+    pub(super) fn shown_code(&self, status: Option<u16>) -> Option<String> {
+        let repeated = status.map(|status| status.to_string());
+        self.codes
+            .iter()
+            .find(|code| Some(*code) != repeated.as_ref())
+            .cloned()
+    }
+
+    fn read_text(&mut self, text: &str, depth: usize) {
+        let text = text.trim();
+        // Some gateways send one event of a stream as the body of an error.
+        let json = text.strip_prefix("data:").map_or(text, str::trim);
+        if let Ok(value) = serde_json::from_str::<Value>(json) {
+            return self.read_value(&value, depth);
+        }
+        self.html = looks_like_html(text);
+        text.clone_into(&mut self.text);
+    }
+
+    fn read_value(&mut self, value: &Value, depth: usize) {
+        let Some(depth) = depth.checked_sub(1) else {
+            return;
+        };
+        match value {
+            Value::String(text) => self.read_nested(text, depth),
+            Value::Array(list) => list
+                .iter()
+                .take(1)
+                .for_each(|first| self.read_value(first, depth)),
+            Value::Object(_) => {
+                // The innermost error knows best, so it is read first.
+                for inner in ["response", "error", "errors", "detail"] {
+                    if let Some(inner) = value.get(inner).filter(|inner| !inner.is_null()) {
+                        self.read_value(inner, depth);
+                    }
+                }
+                self.read_upstream(value, depth);
+                self.read_fields(value, depth);
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// Text that may itself be the JSON of an error.
+    fn read_nested(&mut self, text: &str, depth: usize) {
+        let nested = text
+            .trim_start()
+            .starts_with(['{', '['])
+            .then(|| serde_json::from_str::<Value>(text).ok())
+            .flatten();
+        if let Some(nested) = nested {
+            self.read_value(&nested, depth);
+        }
+        if self.text.is_empty() {
+            text.clone_into(&mut self.text);
+        }
+    }
+
+    /// Routers wrap what the real provider said.
+    fn read_upstream(&mut self, error: &Value, depth: usize) {
+        if let Some(raw) = error.pointer("/metadata/raw") {
+            self.read_value(raw, depth);
+        }
+        for detail in error
+            .get("details")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
+            self.add_code(detail.get("reason"));
+            let delay = detail.get("retryDelay").and_then(Value::as_str);
+            self.retry_after = self
+                .retry_after
+                .or_else(|| wait_in_text(&format!("retry in {}", delay?)));
+            let quotas = detail
+                .get("violations")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten();
+            for quota in quotas.filter_map(|violation| violation.get("quotaId")?.as_str()) {
+                if quota.contains("PerDay") {
+                    self.codes.insert(0, "quota_exceeded".to_owned());
+                }
+            }
+        }
+        self.add_code(error.pointer("/innererror/code"));
+    }
+
+    fn read_fields(&mut self, error: &Value, depth: usize) {
+        for key in ["code", "type", "status", "reason", "error_type", "__type"] {
+            self.add_code(error.get(key));
+        }
+        for key in [
+            "status_code",
+            "code",
+            "status",
+            "http_code",
+            "raw_status_code",
+        ] {
+            let number = error
+                .get(key)
+                .and_then(Value::as_u64)
+                .and_then(|number| u16::try_from(number).ok());
+            self.status = self
+                .status
+                .or(number.filter(|number| (300..600).contains(number)));
+        }
+        if let Some(seconds) = error.get("resets_in_seconds").and_then(Value::as_u64) {
+            self.retry_after = self.retry_after.or(Some(Duration::from_secs(seconds)));
+        }
+        if !self.text.is_empty() {
+            return;
+        }
+        let keys = [
+            "message",
+            "msg",
+            "detail",
+            "error_description",
+            "error_message",
+            "title",
+        ];
+        if let Some(text) = keys.iter().find_map(|key| error.get(key)?.as_str()) {
+            self.read_nested(text, depth);
+        }
+    }
+
+    fn add_code(&mut self, code: Option<&Value>) {
+        let Some(code) = code.and_then(Value::as_str) else {
+            return;
+        };
+        // A type may be a path ("…#ThrottlingException") or use dashes.
+        let code = code
+            .rsplit(['#', '/'])
+            .next()
+            .unwrap_or(code)
+            .to_ascii_lowercase()
+            .replace('-', "_");
+        let vague = matches!(code.as_str(), "" | "error" | "response.failed" | "response");
+        if !vague && code.len() <= 80 && !self.codes.contains(&code) {
+            self.codes.push(code);
+        }
+    }
+}

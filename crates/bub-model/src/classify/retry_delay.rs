@@ -1,0 +1,83 @@
+//! Waiting times in the words of servers: "try again in 1m2.5s", "retry after 26 seconds", "25s".
+
+use std::time::Duration;
+
+/// What comes before a waiting time.
+const DELAY_PREFIXES: &[&str] = &[
+    "try again in ",
+    "retry in ",
+    "retry after ",
+    "try again after ",
+    "wait ",
+];
+
+/// The waiting time that a message names, if it does.
+pub(super) fn wait_in_text(text: &str) -> Option<Duration> {
+    let text = text.to_lowercase();
+    DELAY_PREFIXES
+        .iter()
+        .find_map(|lead| duration(text.split_once(lead)?.1))
+}
+
+/// In seconds.
+const MAX_DELAY_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
+
+/// A duration at the beginning of `text`: numbers, each with a unit.
+fn duration(mut text: &str) -> Option<Duration> {
+    let mut total: Option<Duration> = None;
+    loop {
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(text.len());
+        let (number, rest) = text.split_at_checked(digits)?;
+        let Ok(number) = number.trim_end_matches('.').parse::<f64>() else {
+            return total;
+        };
+        let rest = rest.trim_start();
+        let letters = rest
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(rest.len());
+        let (unit, after) = rest.split_at_checked(letters)?;
+        let seconds = match unit {
+            "ms" | "milliseconds" => number / 1000.0,
+            "s" | "sec" | "secs" | "second" | "seconds" => number,
+            "m" | "min" | "minute" | "minutes" => number * 60.0,
+            "h" | "hour" | "hours" => number * 3600.0,
+            _ => return total,
+        };
+        // More than can be counted is a very long time, not none.
+        let more = Duration::try_from_secs_f64(seconds.min(MAX_DELAY_SECONDS)).ok()?;
+        total = Some(total.unwrap_or_default().saturating_add(more));
+        text = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_times_are_found_in_words() {
+        let cases = [
+            ("Please try again in 6.5s. Visit", Some(6_500)),
+            ("Please try again in 1m2s.", Some(62_000)),
+            ("try again in 20ms", Some(20)),
+            ("Please retry after 26 seconds.", Some(26_000)),
+            ("retry in 25s", Some(25_000)),
+            ("Please wait 2 minutes", Some(120_000)),
+            ("Please try again later.", None),
+            ("please wait before trying again", None),
+            (
+                "retry after 99999999999999999999999 hours",
+                Some(31_536_000_000),
+            ),
+        ];
+        for (text, millis) in cases {
+            assert_eq!(
+                wait_in_text(text),
+                millis.map(Duration::from_millis),
+                "{text}"
+            );
+        }
+    }
+}

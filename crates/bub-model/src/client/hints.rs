@@ -1,0 +1,40 @@
+//! What people can do about an error of a provider, said beside the provider's own words.
+
+use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
+use crate::{Endpoint, KeySource};
+
+/// Adds the host, the key that was used and the next step to errors that somebody has to act on.
+pub(super) fn add_hints(mut error: ModelError, endpoint: &Endpoint) -> ModelError {
+    if error.kind != ModelErrorKind::Provider {
+        return error;
+    }
+    let (host, provider) = (endpoint.base_url.authority(), endpoint.id.provider());
+    let advice = match (error.status, error.action) {
+        (_, RecoveryAction::Reauthenticate) => match &endpoint.key {
+            Some(KeySource::Login(_)) => {
+                format!("{host} refused the login: run `bub login {provider}`")
+            }
+            Some(source) => {
+                format!("{host} refused the key from {source}: correct it, or set another")
+            }
+            None if endpoint.headers.is_empty() => {
+                format!("{host} wants a key and none was sent: set `api_key.{provider}`")
+            }
+            None => format!("{host} refused the key"),
+        },
+        (Some(403), _) => format!("{host} refuses this computer, its region or the account"),
+        (Some(404 | 405 | 410), _) => {
+            let model = endpoint.id.model();
+            format!(
+                "is `{model}` a model of {host}, and {} its address?",
+                endpoint.base_url
+            )
+        }
+        (Some(413), _) => {
+            format!("too large for {host}: shorten the conversation, or send smaller files")
+        }
+        _ => return error,
+    };
+    error.message = format!("{}; {advice}", error.message);
+    error
+}

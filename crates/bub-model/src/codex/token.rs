@@ -1,0 +1,146 @@
+//! The token endpoint: a code or a refresh token in, tokens out.
+
+use std::time::Duration;
+
+use bub_settings::{Redactor, Secret};
+use form_urlencoded::Serializer;
+use serde::Deserialize;
+
+use super::{TokenError, jwt};
+use crate::fetch::{Fetch, FetchRequest, FetchResponse};
+
+/// The name under which the Codex command line, and with it bub, is registered.
+pub(super) const CLIENT_ID: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
+
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What is given for tokens.
+pub(super) enum TokenRequest<'a> {
+    Refresh(&'a Secret),
+    Code {
+        code: &'a str,
+        verifier: &'a Secret,
+        redirect: &'a str,
+    },
+}
+
+/// What the endpoint gave.
+pub(super) struct TokenGrant {
+    pub(super) access_token: Secret,
+    pub(super) refresh_token: Option<Secret>,
+    pub(super) id_token: Option<Secret>,
+    pub(super) expires_in: Option<i64>,
+}
+
+impl TokenGrant {
+    pub(super) fn register(&self, redactor: &Redactor) {
+        let others = [&self.refresh_token, &self.id_token].into_iter().flatten();
+        others
+            .chain([&self.access_token])
+            .for_each(|token| redactor.register(token));
+    }
+
+    pub(super) fn account_id(&self) -> Option<String> {
+        let id_token = || jwt::account_id(self.id_token.as_ref()?.expose());
+        jwt::account_id(self.access_token.expose()).or_else(id_token)
+    }
+}
+
+#[derive(Deserialize)]
+struct TokenResponse {
+    access_token: String,
+    refresh_token: Option<String>,
+    id_token: Option<String>,
+    expires_in: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct TokenErrorResponse {
+    error: serde_json::Value,
+    error_description: Option<String>,
+}
+
+/// Asks for tokens. The error is one line without anything that was sent.
+pub(super) async fn send(
+    fetch: &dyn Fetch,
+    url: &str,
+    grant: TokenRequest<'_>,
+) -> Result<TokenGrant, TokenError> {
+    let form = form(&grant);
+    let ask = FetchRequest {
+        url,
+        form: Some(&form),
+        timeout: TOKEN_TIMEOUT,
+    };
+    let silent =
+        |error| TokenError::temporary(format!("the token endpoint does not answer: {error}"));
+    granted(&fetch.fetch(ask).await.map_err(silent)?)
+}
+
+/// What an answer gives.
+pub(super) fn granted(answer: &FetchResponse) -> Result<TokenGrant, TokenError> {
+    if !(200..300).contains(&answer.status) {
+        let text = refusal(answer.status, &answer.body);
+        let is_temporary = answer.status >= 500 || matches!(answer.status, 408 | 429);
+        return Err(TokenError { text, is_temporary });
+    }
+    // The parser's own message could quote a token.
+    let wire: TokenResponse = serde_json::from_slice(&answer.body)
+        .map_err(|_| "the answer of the token endpoint holds no tokens".to_owned())?;
+    let secret = |token: Option<String>| token.filter(|token| !token.is_empty()).map(Secret::from);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "fractions of a second do not matter"
+    )]
+    let expires_in = wire.expires_in.map(|seconds| seconds as i64);
+    let (refresh_token, id_token) = (secret(wire.refresh_token), secret(wire.id_token));
+    Ok(TokenGrant {
+        access_token: Secret::from(wire.access_token),
+        refresh_token,
+        id_token,
+        expires_in,
+    })
+}
+
+fn form(grant: &TokenRequest<'_>) -> String {
+    let mut form = Serializer::new(String::new());
+    form.append_pair("client_id", CLIENT_ID);
+    match grant {
+        TokenRequest::Refresh(token) => {
+            form.append_pair("grant_type", "refresh_token")
+                .append_pair("refresh_token", token.expose());
+        }
+        TokenRequest::Code {
+            code,
+            verifier,
+            redirect,
+        } => {
+            form.append_pair("grant_type", "authorization_code")
+                .append_pair("code", code)
+                .append_pair("code_verifier", verifier.expose())
+                .append_pair("redirect_uri", redirect);
+        }
+    }
+    form.finish()
+}
+
+/// The standard fields of a refusal, and nothing else of the body.
+fn refusal(status: u16, body: &[u8]) -> String {
+    let said = serde_json::from_slice::<TokenErrorResponse>(body)
+        .ok()
+        .and_then(|refusal| {
+            let error = refusal.error;
+            let nested = error
+                .get("message")
+                .or_else(|| error.get("code"))
+                .unwrap_or(&error)
+                .as_str()
+                .map(str::to_owned);
+            refusal.error_description.or(nested)
+        });
+    let said = said
+        .map(|text| format!(": {}", crate::short_message(&text)))
+        .unwrap_or_default();
+    let did = if status >= 500 { "failed" } else { "refused" };
+    format!("the token endpoint {did} (HTTP {status}){said}")
+}

@@ -1,0 +1,135 @@
+//! What is usable now, and what to do about the rest: the data behind `bub models`.
+
+use std::path::PathBuf;
+
+use crate::{
+    AccessError, BaseUrl, KeySource, LocalServer, ModelChoice, Models, Provider, WireFormat,
+    settings::{FALLBACK_MODELS, LOCAL_MODELS},
+};
+
+/// What is usable now and why.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ModelsReport {
+    /// The model that answers.
+    pub choice: Result<ModelChoice, AccessError>,
+    /// Why the chosen model cannot be called as things are; `None` when it can, as far as is known.
+    pub problem: Option<String>,
+    /// The fallback models as written, each with what is wrong with it.
+    pub fallbacks: Vec<(String, Option<String>)>,
+    /// Every provider, in the order of the catalogue.
+    pub providers: Vec<ProviderReport>,
+    /// The servers on this computer that answer.
+    pub local_servers: Vec<LocalServer>,
+    /// What looks like a mistake.
+    pub notes: Vec<String>,
+    /// Where keys and addresses can be written down.
+    pub config_file: PathBuf,
+}
+
+/// One provider.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ProviderReport {
+    /// Its name.
+    pub name: String,
+    /// What it speaks.
+    pub wire: WireFormat,
+    /// Where it is, if that is known.
+    pub base_url: Option<String>,
+    /// Whether it runs on this computer.
+    pub local: bool,
+    /// Whether it can be called now.
+    pub usable: bool,
+    /// Where its key comes from.
+    pub key: Option<KeySource>,
+    /// The model used when none is configured.
+    pub default_model: Option<String>,
+    /// What to do to make it usable.
+    pub todo: Option<String>,
+}
+
+impl ModelsReport {
+    pub(crate) async fn new(models: &Models) -> Self {
+        let local_servers = models.local_servers().await;
+        let choice = models.choose_from(Some(&local_servers)).await;
+        let problem = choice.as_ref().ok().and_then(|choice| {
+            let provider = models.catalogue.get(choice.model.as_ref()?.provider())?;
+            models.problem(provider).map(|error| error.to_string())
+        });
+        let fallbacks = models.settings.get(&FALLBACK_MODELS).unwrap_or_default();
+        let fallbacks = fallbacks.into_iter().map(|text| {
+            let problem = fallback_problem(models, &text);
+            (text, problem)
+        });
+        let providers = models
+            .catalogue
+            .iter()
+            .map(|provider| provider_report(models, provider, &local_servers));
+        let config_file = models.settings.config_file().to_owned();
+        let (fallbacks, providers) = (fallbacks.collect(), providers.collect());
+        let notes = models.notes();
+        Self {
+            choice,
+            problem,
+            fallbacks,
+            providers,
+            local_servers,
+            notes,
+            config_file,
+        }
+    }
+}
+
+fn fallback_problem(models: &Models, text: &str) -> Option<String> {
+    let checked = models.resolve(text).map(|id| {
+        models
+            .catalogue
+            .get(id.provider())
+            .and_then(|provider| models.problem(provider))
+    });
+    checked.unwrap_or_else(Some).map(|error| error.to_string())
+}
+
+fn provider_report(
+    models: &Models,
+    provider: &Provider,
+    servers: &[LocalServer],
+) -> ProviderReport {
+    let key = models.key_source(&provider.name);
+    let base_url = models.base_url_of(provider);
+    let server = servers
+        .iter()
+        .find(|server| Some(&server.base_url) == base_url.as_ref());
+    let problem = models.problem(provider).map(|error| error.hint());
+    // A server on this computer is usable when it answers and has a model; nothing else tells.
+    let todo = match server {
+        Some(server) if server.models.is_empty() => {
+            Some("it has no model yet: load one".to_owned())
+        }
+        None if provider.local && problem.is_none() => Some(absent(models, base_url.as_ref())),
+        _ => problem,
+    };
+    ProviderReport {
+        name: provider.name.clone(),
+        wire: base_url
+            .as_ref()
+            .map_or(provider.wire, |base_url| provider.wire_at(base_url)),
+        base_url: base_url.map(|base_url| base_url.to_string()),
+        local: provider.local,
+        usable: todo.is_none(),
+        key,
+        default_model: provider.default_model.clone(),
+        todo,
+    }
+}
+
+fn absent(models: &Models, base_url: Option<&BaseUrl>) -> String {
+    if !models.settings.get(&LOCAL_MODELS) {
+        return "not asked, because `local_models` is off".to_owned();
+    }
+    let place = base_url
+        .map(|base_url| format!(" at {base_url}"))
+        .unwrap_or_default();
+    format!("no server answers{place}: start it")
+}

@@ -1,0 +1,89 @@
+//! What others wrote, read; and what is wrong with it, in words for whoever wrote it.
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Reads a map; or says what is wrong with it, and under which key.
+pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+    if !value.is_object() {
+        return Err("there has to be a map".to_owned());
+    }
+    let error = match T::deserialize(value) {
+        Ok(read) => return Ok(read),
+        Err(error) => error.to_string(),
+    };
+    // The key without which there is another mistake, or none.
+    let without = |key: &String| {
+        let mut rest = value.as_object().cloned().unwrap_or_default();
+        rest.shift_remove(key);
+        T::deserialize(&Value::Object(rest))
+            .err()
+            .is_none_or(|other| other.to_string() != error)
+    };
+    let keys = value
+        .as_object()
+        .into_iter()
+        .flat_map(serde_json::Map::keys);
+    let place = keys
+        .filter(|_| !error.starts_with("unknown field `"))
+        .find(|key| without(key));
+    Err(place.map_or_else(
+        || simplify_parser_error(&error),
+        |key| format!("`{key}`: {}", simplify_parser_error(&error)),
+    ))
+}
+
+/// A message of the parser without its vocabulary.
+pub(crate) fn simplify_parser_error(error: &str) -> String {
+    let words = |text: &str| match text
+        .split_once(' ')
+        .map_or((text, ""), |(first, rest)| (first, rest))
+    {
+        ("struct" | "map", _) | ("a", "map") => "a map".to_owned(),
+        ("sequence", _) | ("a", "sequence") => "a list".to_owned(),
+        ("a", "string") => "text".to_owned(),
+        ("a", "boolean") => "true or false".to_owned(),
+        ("variant", _) => "a word".to_owned(),
+        ("string", found) => format!("the text {found}"),
+        ("integer" | "floating", found) => {
+            format!("the number {}", found.trim_start_matches("point "))
+        }
+        ("boolean", found) => found.to_owned(),
+        ("u32" | "u64" | "usize", _) => "a whole number".to_owned(),
+        _ => text.to_owned(),
+    };
+    let parts = |prefix: &str| {
+        error
+            .strip_prefix(prefix)
+            .and_then(|rest| rest.split_once(", expected "))
+    };
+    if let Some((found, expected)) = parts("invalid type: ").or_else(|| parts("invalid value: ")) {
+        return format!("there has to be {}, not {}", words(expected), words(found));
+    }
+    if let Some((found, expected)) = parts("unknown field ").or_else(|| parts("unknown variant ")) {
+        return format!(
+            "{found} is not known; there are {}",
+            expected.trim_start_matches("one of ")
+        );
+    }
+    if let Some(name) = error.strip_prefix("missing field ") {
+        return format!("{name} is missing");
+    }
+    if error.starts_with("data did not match any variant") {
+        return "it has none of the forms that the protocol has for it".to_owned();
+    }
+    error.to_owned()
+}
+
+/// A path, to be copied into a shell.
+pub fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain =
+        |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+' | '@' | ':' | ',');
+    if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

@@ -1,0 +1,221 @@
+//! What a change of the config file would mean, before it is made.
+
+use serde_json::Value;
+
+use crate::load::read_config;
+use crate::node::{Node, NodeData, NodeMap};
+use crate::secret::is_sensitive_name;
+use crate::settings::{RegisteredSetting, SettingSlot, Settings};
+use crate::sources::Sources;
+use crate::spec::ValueKind;
+use crate::{
+    LookupError, LookupValue, Secret, SettingSource, SettingsError, display, validate, yaml,
+};
+
+/// Why a text cannot be the value of a setting.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// There is no such setting.
+    #[error(transparent)]
+    Unknown(#[from] LookupError),
+    /// The value does not fit. A secret is not quoted.
+    #[error("`{key}` is {found}, expected {expected}")]
+    Unfit {
+        /// The setting.
+        key: String,
+        /// What was given.
+        found: String,
+        /// What the declaration asks for.
+        expected: String,
+    },
+    /// Only the environment sets it.
+    #[error("`{key}` cannot stand in the config file; set the variable {variable}")]
+    NotInFile {
+        /// The setting.
+        key: String,
+        /// Its variable.
+        variable: String,
+    },
+}
+
+impl Settings {
+    /// Reads a text for the setting at a path, as it would be written into the config file. A secret is masked from
+    /// now on.
+    pub fn value_for(&self, path: &str, text: &str) -> Result<Value, ValueError> {
+        let unknown = || LookupError::Unknown {
+            path: path.to_owned(),
+            suggestion: self.similar(path),
+        };
+        let (slot, mut rest) = self.slot_for(path).ok_or_else(unknown)?;
+        let setting = slot.setting();
+        if display::is_secret(setting, path) {
+            self.redactor.register(&Secret::from(text.trim()));
+        }
+        if !setting.is_in_file() {
+            let variable = setting.variable().into_owned();
+            return Err(ValueError::NotInFile {
+                key: setting.key().to_owned(),
+                variable,
+            });
+        }
+        let unfit = |found: String, expected: String| ValueError::Unfit {
+            key: path.to_owned(),
+            found,
+            expected,
+        };
+        // What came out of an empty pipe must not cost the secret that is there.
+        if display::is_secret(setting, path) && text.trim().is_empty() {
+            return Err(unfit(
+                "empty".to_owned(),
+                "a secret; `bub config unset` takes one out".to_owned(),
+            ));
+        }
+        // A key travels in one line; other secrets, such as a certificate, may have several.
+        let is_strange = |one: char| {
+            one.is_control() && (one != '\n' || matches!(setting.kind(), ValueKind::PerProvider))
+        };
+        if display::is_secret(setting, path) && text.trim().contains(is_strange) {
+            return Err(unfit(
+                "more than a line of text".to_owned(),
+                "a secret in one line".to_owned(),
+            ));
+        }
+        let wrong = |error| match error {
+            SettingsError::Invalid {
+                found, expected, ..
+            } => unfit(found, expected),
+            other => unfit(other.to_string(), setting.expected()),
+        };
+        match (setting.kind(), rest.next()) {
+            (_, None) => {}
+            (ValueKind::PerProvider, Some(provider)) if rest.next().is_none() => {
+                validate::for_provider(setting, provider.to_owned(), text, SettingSource::Default)
+                    .map_err(wrong)?;
+                return Ok(Value::from(text.trim()));
+            }
+            (ValueKind::Map, Some(_)) => {
+                let parsed = yaml::parse(text, &|_| SettingSource::Default);
+                let node = parsed
+                    .map_err(|_| unfit("not YAML".to_owned(), "a value in YAML".to_owned()))?
+                    .root;
+                return Ok(node.as_ref().map(display::bare).unwrap_or_default());
+            }
+            _ => return Err(unknown().into()),
+        }
+        let user_home = self.environment().user_home();
+        let node =
+            validate::from_text(setting, text, SettingSource::Default, user_home).map_err(wrong)?;
+        let Some(node) = node else {
+            return Err(unfit("nothing".to_owned(), setting.expected()));
+        };
+        let value = display::value(setting, &node);
+        Ok(match (setting.kind(), value) {
+            // `~` stays what it is.
+            (ValueKind::Path, Value::String(_)) => Value::from(text.trim()),
+            (ValueKind::List, Value::Array(items)) if !setting.is_listed() => {
+                let texts: Vec<_> = items.iter().filter_map(Value::as_str).collect();
+                if texts.iter().any(|item| item.contains(',')) {
+                    items.into()
+                } else {
+                    texts.join(", ").into()
+                }
+            }
+            (_, value) => value,
+        })
+    }
+
+    /// The same settings with another text of the config file, and what is wrong with them.
+    pub fn revised(&self, text: &str) -> Result<(Self, Vec<SettingsError>), SettingsError> {
+        let mut warnings = Vec::new();
+        let config = read_config(&self.config_file, text, &mut warnings)?;
+        let sources = Sources {
+            config,
+            ..self.sources.clone()
+        };
+        let mut revised = Self::new(sources, self.redactor.clone(), warnings);
+        revised.home.clone_from(&self.home);
+        revised.config_file.clone_from(&self.config_file);
+        revised.sections.clone_from(&self.sections);
+        revised
+            .slots
+            .extend(self.slots.iter().map(|slot| SettingSlot {
+                value: None,
+                declared: match &slot.declared {
+                    RegisteredSetting::Static(key) => RegisteredSetting::Static(*key),
+                    RegisteredSetting::Dynamic(key) => RegisteredSetting::Dynamic(key.clone()),
+                },
+            }));
+        revised.note_undeclared_secrets();
+        let mut problems = Vec::new();
+        revised.check_sections(&mut problems);
+        revised.resolve_from(0, &mut problems);
+        problems.extend(revised.policy_typos());
+        Ok((revised, problems))
+    }
+
+    /// Whether the config file holds a secret, of bub or of a plugin that is not loaded.
+    pub fn has_secrets_in_file(&self) -> bool {
+        let Some(config) = &self.sources.config else {
+            return false;
+        };
+        let declared = self
+            .slots
+            .iter()
+            .map(SettingSlot::setting)
+            .filter(|setting| setting.is_secret());
+        let mut nodes: Vec<_> = declared
+            .filter_map(|setting| self.sources.in_config(setting))
+            .collect();
+        let mut found = false;
+        let mut visit = |node: &Node, key: &str, is_secret: bool| {
+            node.leaves(key, &mut |key, leaf| {
+                found |= (is_secret || is_sensitive_name(key)) && !leaf.text.trim().is_empty();
+            });
+        };
+        nodes.drain(..).for_each(|node| visit(node, "", true));
+        config
+            .iter()
+            .for_each(|(key, node)| visit(node, key, false));
+        found
+    }
+
+    fn check_sections(&self, problems: &mut Vec<SettingsError>) {
+        for section in self.sections.iter().filter(|section| !section.is_empty()) {
+            problems.extend(self.section_problem(section));
+        }
+    }
+
+    /// What a section of the config file is when it is no map.
+    pub(crate) fn section_problem(&self, section: &str) -> Option<SettingsError> {
+        let node = self
+            .sources
+            .config
+            .as_ref()
+            .and_then(|config: &NodeMap| config.get(section))?;
+        (!node.is_null() && !matches!(node.data, NodeData::Map(_))).then(|| {
+            SettingsError::Invalid {
+                origin: node.origin.clone(),
+                key: section.to_owned(),
+                found: "a single value or a list".to_owned(),
+                expected: "a map of settings".to_owned(),
+            }
+        })
+    }
+
+    /// The value at a path as text that a question can offer; a secret is not offered.
+    pub fn text_at(&self, path: &str) -> Option<String> {
+        match self.get_value(path).ok()? {
+            LookupValue::Value(Value::String(text)) => Some(text),
+            LookupValue::Value(Value::Array(items)) => Some(
+                items
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            ),
+            LookupValue::Value(Value::Null) | LookupValue::Secret(_) => None,
+            LookupValue::Value(value) => Some(value.to_string()),
+        }
+    }
+}

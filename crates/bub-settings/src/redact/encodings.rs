@@ -1,0 +1,209 @@
+//! The spellings in which a secret may turn up.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// A base64 core shorter than this says too little to be looked for.
+const MIN_BASE64_BYTES: usize = 8;
+
+/// Programs that encode break their lines: of a long form each piece of this length is looked for as well.
+const FRAGMENT_BYTES: usize = 24;
+/// A piece begins every so often, and so much may be seen of a line at its ends.
+const FRAGMENT_STRIDE: usize = 8;
+/// The pieces of longer forms would cost more than they are worth.
+const MAX_FRAGMENTED_BYTES: usize = 2_048;
+
+/// The parts of an encoded secret that may stand on a line of their own.
+pub(super) fn pieces(secret: &str) -> BTreeSet<Vec<u8>> {
+    let encoded = base64_forms(secret.as_bytes()).chain(hex_forms(secret.as_bytes()));
+    let long =
+        encoded.filter(|form| (2 * FRAGMENT_BYTES..=MAX_FRAGMENTED_BYTES).contains(&form.len()));
+    long.flat_map(|form| {
+        form.windows(FRAGMENT_BYTES)
+            .step_by(FRAGMENT_STRIDE)
+            .map(<[u8]>::to_vec)
+            .collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+/// The secret as it is and as URLs, JSON, debug output, base64 and hexadecimal dumps spell it.
+pub(super) fn forms(secret: &str) -> BTreeSet<Vec<u8>> {
+    let mut texts = BTreeSet::from([secret.to_owned(), secret.trim().to_owned()]);
+    // Log lines end at a newline, so each line of a longer secret (a PEM key) stands for itself.
+    texts.extend(secret.lines().map(|line| line.trim().to_owned()));
+    let mut forms: BTreeSet<Vec<u8>> = BTreeSet::new();
+    for text in &texts {
+        forms.extend(url_forms(text).map(String::into_bytes));
+        forms.extend(escaped_forms(text).map(String::into_bytes));
+        forms.extend(base64_forms(text.as_bytes()));
+        forms.extend(hex_forms(text.as_bytes()));
+        forms.extend(spelled_bytes(text.as_bytes()));
+    }
+    forms.extend(texts.into_iter().map(String::into_bytes));
+    forms
+}
+
+/// Percent-encoding differs in what it leaves alone and in the case of its digits.
+fn url_forms(text: &str) -> impl Iterator<Item = String> + '_ {
+    let sets: [(&[u8], bool); 5] = [
+        (b"-_.~", false),
+        (b"-_.~!*'()", false),
+        (b"-_.*", true),
+        (b"-_.~/:@", false),
+        (b"", false),
+    ];
+    sets.into_iter().flat_map(move |(keep, plus)| {
+        let upper = percent(text, keep, plus);
+        [lower_escapes(&upper), upper]
+    })
+}
+
+/// Percent-encoding at its strictest.
+#[cfg(test)]
+pub(super) fn percent_all(text: &str) -> String {
+    percent(text, b"-_.~", false)
+}
+
+fn percent(text: &str, keep: &[u8], plus: bool) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' ' if plus => encoded.push('+'),
+            _ if byte.is_ascii_alphanumeric() || keep.contains(&byte) => {
+                encoded.push(char::from(byte));
+            }
+            _ => {
+                let _ = write!(encoded, "%{byte:02X}");
+            }
+        }
+    }
+    encoded
+}
+
+/// `%2F` as `%2f`, letters outside escapes untouched.
+fn lower_escapes(encoded: &str) -> String {
+    let mut digits_left = 0;
+    let lower = |c: char| match (c, digits_left) {
+        ('%', _) => {
+            digits_left = 2;
+            c
+        }
+        (_, 0) => c,
+        _ => {
+            digits_left -= 1;
+            c.to_ascii_lowercase()
+        }
+    };
+    encoded.chars().map(lower).collect()
+}
+
+/// JSON (once and nested), JSON in ASCII only, JSON with `\/`, and Rust's `{:?}`.
+fn escaped_forms(text: &str) -> impl Iterator<Item = String> {
+    let json = json_escape(text);
+    let ascii = ascii_json(&json);
+    [
+        json_escape(&json),
+        json.replace('/', "\\/"),
+        text.escape_debug().to_string(),
+        ascii,
+        json,
+    ]
+    .into_iter()
+}
+
+fn json_escape(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    quoted
+        .get(1..quoted.len().saturating_sub(1))
+        .unwrap_or(text)
+        .to_owned()
+}
+
+fn ascii_json(json: &str) -> String {
+    let mut ascii = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            ascii.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            let _ = write!(ascii, "\\u{unit:04x}");
+        }
+    }
+    ascii
+}
+
+/// Its bytes as pairs of digits.
+fn hex_forms(secret: &[u8]) -> [Vec<u8>; 2] {
+    [
+        byte_by_byte(secret, |byte| format!("{byte:02x}")),
+        byte_by_byte(secret, |byte| format!("{byte:02X}")),
+    ]
+}
+
+/// The same with something between them, as dumps, URLs and shells have it.
+fn spelled_bytes(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let marks = [("", " "), ("", ":"), ("%", ""), ("\\x", ""), ("\\u00", "")];
+    marks.into_iter().flat_map(|(before, behind)| {
+        let lower = |byte: u8| format!("{before}{byte:02x}{behind}");
+        let upper = |byte: u8| format!("{before}{byte:02X}{behind}");
+        let forms = [byte_by_byte(secret, lower), byte_by_byte(secret, upper)];
+        forms.map(|form| {
+            form.strip_suffix(behind.as_bytes())
+                .map(<[u8]>::to_vec)
+                .unwrap_or(form)
+        })
+    })
+}
+
+fn byte_by_byte(secret: &[u8], spell: impl Fn(u8) -> String) -> Vec<u8> {
+    secret
+        .iter()
+        .flat_map(|byte| spell(*byte).into_bytes())
+        .collect()
+}
+
+/// Base64 of the secret wherever it begins in the encoded data: `user:secret` in a basic
+/// authorization header shifts it by any number of bytes.
+fn base64_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let alphabets = [(b'+', b'/'), (b'-', b'_')];
+    let ends = [false, true];
+    let cores = (0..3).flat_map(move |shift| {
+        alphabets
+            .into_iter()
+            .flat_map(move |last| ends.map(|end| base64_core(secret, shift, end, last)))
+    });
+    cores.filter(|core| core.len() >= MIN_BASE64_BYTES)
+}
+
+/// The characters that depend on the secret alone when it begins `shift` bytes into a group; with
+/// the last, half-filled one when the data ends with the secret.
+fn base64_core(secret: &[u8], shift: usize, end: bool, last: (u8, u8)) -> Vec<u8> {
+    let bit = |index: usize| -> Option<u8> {
+        let index = index.checked_sub(shift * 8)?;
+        let byte = secret
+            .get(index / 8)
+            .copied()
+            .or_else(|| end.then_some(0))?;
+        Some((byte >> (7 - index % 8)) & 1)
+    };
+    let groups = ((shift + secret.len()) * 8).div_ceil(6);
+    let sextet = |group: usize| {
+        (group * 6..group * 6 + 6).try_fold(0u8, |bits, index| Some(bits << 1 | bit(index)?))
+    };
+    (0..groups)
+        .filter_map(sextet)
+        .map(|sextet| base64_char(sextet, last))
+        .collect()
+}
+
+fn base64_char(sextet: u8, (plus, slash): (u8, u8)) -> u8 {
+    match sextet {
+        0..26 => b'A' + sextet,
+        26..52 => b'a' + sextet - 26,
+        52..62 => b'0' + sextet - 52,
+        62 => plus,
+        _ => slash,
+    }
+}

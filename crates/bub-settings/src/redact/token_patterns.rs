@@ -1,0 +1,115 @@
+//! Token formats that are masked although nobody registered them.
+
+use std::ops::Range;
+
+/// How a token of some issuer looks after its prefix.
+pub(super) struct TokenPattern {
+    pub(super) prefix: &'static str,
+    /// Whether the prefix is part of the token, or only announces it.
+    in_token: bool,
+    /// The least number of characters after the prefix.
+    least: usize,
+}
+
+const fn token(prefix: &'static str, least: usize) -> TokenPattern {
+    TokenPattern {
+        prefix,
+        in_token: true,
+        least,
+    }
+}
+
+const fn announced(prefix: &'static str) -> TokenPattern {
+    TokenPattern {
+        prefix,
+        in_token: false,
+        least: 6,
+    }
+}
+
+/// The formats. Several model providers share `sk-`.
+pub(super) const TOKEN_PATTERNS: &[TokenPattern] = &[
+    token("sk-", 8),
+    token("sk_live_", 8),
+    token("gsk_", 16),
+    token("xai-", 16),
+    token("hf_", 16),
+    token("AIza", 30),
+    token("ghp_", 16),
+    token("gho_", 16),
+    token("ghu_", 16),
+    token("ghs_", 16),
+    token("ghr_", 16),
+    token("github_pat_", 16),
+    token("glpat-", 16),
+    token("xoxb-", 8),
+    token("xoxp-", 8),
+    token("xoxa-", 8),
+    token("xoxs-", 8),
+    token("xapp-", 8),
+    token("AKIA", 16),
+    announced("Bearer "),
+    announced("bearer "),
+    announced("BEARER "),
+];
+
+impl TokenPattern {
+    /// The token whose prefix stands at `prefix`, if the rest fits.
+    pub(super) fn token_at(&self, text: &[u8], prefix: Range<usize>) -> Option<Range<usize>> {
+        let before = prefix.start.checked_sub(1).and_then(|at| text.get(at));
+        if before.is_some_and(|byte| is_word(*byte)) {
+            return None;
+        }
+        let allowed = if self.in_token { is_word } else { is_bearer };
+        let rest = text.get(prefix.end..)?;
+        let length = rest.iter().take_while(|byte| allowed(**byte)).count();
+        let body = rest.get(..length)?;
+        // Names such as `sk-learn-contrib` and "bearer authentication" are prose.
+        let random = body
+            .iter()
+            .any(|byte| byte.is_ascii_digit() || (!self.in_token && byte.is_ascii_uppercase()));
+        if length < self.least || !(random || length >= 32) {
+            return None;
+        }
+        let start = if self.in_token {
+            prefix.start
+        } else {
+            prefix.end
+        };
+        Some(start..prefix.end + length)
+    }
+}
+
+/// Finds Telegram bot tokens: a number, a colon, 35 characters or a little less or more.
+pub(super) fn telegram(text: &[u8], spans: &mut Vec<Range<usize>>) {
+    let mut from = 0;
+    while let Some(at) = text
+        .get(from..)
+        .and_then(|rest| rest.iter().position(|byte| *byte == b':'))
+    {
+        let colon = from + at;
+        from = colon + 1;
+        let digits = text.get(..colon).unwrap_or_default().iter().rev();
+        let digits = digits.take_while(|byte| byte.is_ascii_digit()).count();
+        if digits < 6 {
+            continue;
+        }
+        let body = text
+            .get(from..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(|byte| is_word(**byte))
+            .count();
+        if (30..=50).contains(&body) {
+            spans.push(colon - digits..from + body);
+        }
+    }
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+}
+
+fn is_bearer(byte: u8) -> bool {
+    is_word(byte) || matches!(byte, b'.' | b'~' | b'+' | b'/' | b'=')
+}

@@ -1,0 +1,60 @@
+//! Where a value came from.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The source of one value, precise enough to go there and change it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SettingSource {
+    /// A command-line flag, as the user typed it (`--model`).
+    Flag(Arc<str>),
+    /// A variable of the process environment, as it is spelled there.
+    Env(Arc<str>),
+    /// A line of the workspace's `.env` file.
+    DotEnv {
+        /// The `.env` file.
+        file: Arc<Path>,
+        /// The line, counted from 1.
+        line: usize,
+        /// The variable, as it is spelled there; empty for a line that sets none.
+        name: Arc<str>,
+    },
+    /// A line of the config file.
+    Config {
+        /// The config file.
+        file: Arc<Path>,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// Nothing set it: the declared default.
+    Default,
+}
+
+impl SettingSource {
+    /// Whether the variable is spelled in capitals, the usual way.
+    pub(crate) fn has_capitals(&self) -> bool {
+        match self {
+            Self::Env(name) | Self::DotEnv { name, .. } => {
+                !name.bytes().any(|byte| byte.is_ascii_lowercase())
+            }
+            Self::Flag(_) | Self::Config { .. } | Self::Default => true,
+        }
+    }
+}
+
+impl fmt::Display for SettingSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(flag) => write!(f, "flag {flag}"),
+            Self::Env(name) => write!(f, "environment variable {name}"),
+            Self::DotEnv { file, line, name } if name.is_empty() => {
+                write!(f, "{}:{line}", file.display())
+            }
+            Self::DotEnv { file, line, name } => write!(f, "{}:{line} ({name})", file.display()),
+            Self::Config { file, line } => write!(f, "{}:{line}", file.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}

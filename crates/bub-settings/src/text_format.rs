@@ -1,0 +1,214 @@
+//! Forms of text that a declaration can require: addresses, keys, model names, log filters.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// A form of text that a declaration asks for; see [`SettingKey::format`](crate::SettingKey::format).
+#[derive(Debug, Clone, Copy)]
+pub struct TextFormat {
+    /// Whether a text has it.
+    pub fits: fn(&str) -> bool,
+    /// What a user should write.
+    pub expected: &'static str,
+}
+
+/// The name of a model with its provider.
+pub const MODEL: TextFormat = TextFormat {
+    fits: is_model,
+    expected: "a model, as `provider:model`",
+};
+
+/// A key, which travels in a header.
+pub const KEY: TextFormat = TextFormat {
+    fits: |text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()),
+    expected: "a key of letters, digits and signs without spaces",
+};
+
+/// The address of a server.
+pub const BASE_URL: TextFormat = TextFormat {
+    fits: is_base_url,
+    expected: "a URL such as `https://host/v1`, without user, query and fragment",
+};
+
+/// The address of a proxy.
+pub const PROXY: TextFormat = TextFormat {
+    fits: is_proxy,
+    expected: "the URL of an HTTP or SOCKS proxy, such as `socks5://127.0.0.1:1080`",
+};
+
+/// Where a server listens.
+pub const LISTEN: TextFormat = TextFormat {
+    fits: is_listen,
+    expected: "an address and a port, such as `127.0.0.1:8787`",
+};
+
+/// Levels of the log.
+pub const LOG_FILTER: TextFormat = TextFormat {
+    fits: is_log_filter,
+    expected: "error, warn, info, debug, trace, off or TARGET=LEVEL, with commas between them",
+};
+
+fn is_model(text: &str) -> bool {
+    let parts = text
+        .find([':', '/'])
+        .and_then(|at| text.split_at_checked(at));
+    parts.is_some_and(|(provider, model)| {
+        !provider.trim().is_empty() && model.get(1..).is_some_and(|model| !model.trim().is_empty())
+    })
+}
+
+/// Whether a text is a plain address of a server: `http` or `https`, a host, perhaps a path. A user is none, because
+/// addresses are shown; nor is a query or a fragment, because a path is appended.
+pub fn is_base_url(text: &str) -> bool {
+    let plain = !text.contains(['?', '#', '@', '\\']) && text.chars().all(|c| c.is_ascii_graphic());
+    plain && authority(text, &["http", "https"]).is_some_and(is_authority)
+}
+
+fn is_proxy(text: &str) -> bool {
+    let authority = authority(
+        text,
+        &["http", "https", "socks4", "socks4a", "socks5", "socks5h"],
+    );
+    authority
+        .is_some_and(|authority| is_authority(authority.rsplit('@').next().unwrap_or_default()))
+}
+
+/// What stands between the scheme, which is one of these, and the path.
+fn authority<'a>(text: &'a str, schemes: &[&str]) -> Option<&'a str> {
+    let (scheme, rest) = text.split_once("://")?;
+    schemes
+        .iter()
+        .any(|known| scheme.eq_ignore_ascii_case(known))
+        .then(|| rest.split('/').next())?
+}
+
+fn is_authority(authority: &str) -> bool {
+    let (host, port) = split_port(authority);
+    let name = host
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
+    let literal = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let valid = literal.map_or(name, |host| host.parse::<Ipv6Addr>().is_ok());
+    !host.is_empty() && valid && port.is_none_or(|port| port.parse::<u16>().is_ok())
+}
+
+/// Host and port; the colons of `[::1]` are not the one before a port.
+pub fn split_port(authority: &str) -> (&str, Option<&str>) {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (authority, None),
+    }
+}
+
+fn is_listen(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let is_name =
+            || host.contains(|letter: char| letter.is_ascii_alphabetic()) && !host.contains(':');
+        port.parse::<u16>().is_ok() && (host.parse::<IpAddr>().is_ok() || is_name())
+    })
+}
+
+fn is_log_filter(text: &str) -> bool {
+    let is_level = |level: &str| {
+        let words = ["error", "warn", "info", "debug", "trace", "off"];
+        words.iter().any(|word| level.eq_ignore_ascii_case(word))
+            || level.parse().is_ok_and(|n: u8| n <= 5)
+    };
+    let parts = text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty());
+    parts
+        .map(|part| part.split_once('=').map_or(part, |(_, level)| level.trim()))
+        .all(is_level)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BASE_URL, LISTEN, LOG_FILTER, MODEL, PROXY, TextFormat};
+
+    #[test]
+    fn each_form_knows_what_makes_sense() {
+        let table: [(TextFormat, &[&str], &[&str]); 5] = [
+            (
+                MODEL,
+                &["lab:m", "lab:a/b:c", "lab/m", " lab : m "],
+                &["foo", ":m", "lab:", "lab: ", ""],
+            ),
+            (
+                BASE_URL,
+                &[
+                    "https://api.example.com/v1/",
+                    "http://127.0.0.1:8080",
+                    "http://[::1]:80/x",
+                    "HTTP://a_b",
+                ],
+                &[
+                    "",
+                    "api.example.com",
+                    "ftp://a",
+                    "https://",
+                    "https://user:pass@host",
+                    "https://host?x=1",
+                    "https://host/#a",
+                    "https://host:port",
+                    "https://ho st",
+                    "https://host/\u{7f}",
+                    "https://[::1",
+                    "https:///v1",
+                ],
+            ),
+            (
+                PROXY,
+                &[
+                    "http://proxy:3128",
+                    "socks5://me:pass@proxy",
+                    "socks5h://[::1]:1/",
+                ],
+                &[
+                    "junk",
+                    "10.0.0.1",
+                    "nonsense://x",
+                    "ftp://proxy",
+                    "http://",
+                    "http://me:pass@",
+                ],
+            ),
+            (
+                LISTEN,
+                &[
+                    "127.0.0.1:8787",
+                    "0.0.0.0:0",
+                    "[::1]:80",
+                    "localhost:1",
+                    "my-host.lan:65535",
+                ],
+                &[
+                    "",
+                    "foo",
+                    "8787",
+                    ":8787",
+                    "999.1.1.1:80",
+                    "127.0.0.1:99999",
+                    "127.0.0.1:",
+                    "127.0.0.1",
+                ],
+            ),
+            (
+                LOG_FILTER,
+                &["warn", "OFF", "3", "warn, a::b=debug,c = off"],
+                &["loud", "bub=loud", "bub", "6"],
+            ),
+        ];
+        for (form, right, wrong) in table {
+            for text in right {
+                assert!((form.fits)(text), "{text}");
+            }
+            for text in wrong {
+                assert!(!(form.fits)(text), "{text}");
+            }
+        }
+    }
+}

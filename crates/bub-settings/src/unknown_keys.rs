@@ -1,0 +1,169 @@
+//! Names that no declaration knows: typing mistakes, mostly.
+
+use crate::node::{Node, NodeData, NodeMap};
+use crate::settings::Settings;
+use crate::{SettingSource, SettingSpec, SettingsError, SettingsWarning, ValueKind, suggest};
+
+impl Settings {
+    /// Everything a user should know about the sources, computed against the sections registered
+    /// so far: ask when all plugins are loaded.
+    pub fn warnings(&self) -> Vec<SettingsWarning> {
+        let mut warnings = self.warnings.clone();
+        for (key, node) in self.sources.config.iter().flat_map(NodeMap::iter) {
+            self.check_root_key(key, node, &mut warnings);
+        }
+        for (name, _) in self.sources.environment.iter() {
+            self.check_variable(name, || SettingSource::Env(name.into()), &mut warnings);
+        }
+        if let Some(file) = &self.sources.dotenv {
+            for binding in &file.bindings {
+                let name = binding.name.as_str();
+                let origin = || SettingSource::DotEnv {
+                    file: file.file.clone(),
+                    line: binding.line,
+                    name: name.into(),
+                };
+                self.check_variable(name, origin, &mut warnings);
+            }
+        }
+        warnings
+    }
+
+    /// Names that are probably meant to restrict somebody, and do not: unlike others, these must not be passed over.
+    pub(crate) fn policy_typos(&self) -> impl Iterator<Item = SettingsError> {
+        let mut unknown = Vec::new();
+        for (key, node) in self.sources.config.iter().flat_map(NodeMap::iter) {
+            self.check_root_key(key, node, &mut unknown);
+        }
+        unknown.into_iter().filter_map(|warning| {
+            let SettingsWarning::Unknown {
+                origin,
+                name,
+                suggestion,
+            } = warning
+            else {
+                return None;
+            };
+            let meant = suggestion
+                .as_deref()
+                .is_some_and(|meant| meant == "policy" || meant == "owners");
+            let suggestion =
+                suggestion.map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
+            (meant || name.starts_with("policy.") || name.starts_with("owners.")).then_some(
+                SettingsError::Unknown {
+                    origin,
+                    name,
+                    suggestion,
+                },
+            )
+        })
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        self.slots.iter().map(|slot| slot.setting().key())
+    }
+
+    fn check_root_key(&self, key: &str, node: &Node, warnings: &mut Vec<SettingsWarning>) {
+        if self.keys().any(|known| known == key) && !key.contains('.') {
+            return;
+        }
+        if !key.is_empty() && self.sections.iter().any(|section| section == key) {
+            self.check_section(key, node, warnings);
+            return;
+        }
+        // A map that resembles a setting of another kind is somebody's section.
+        let is_map = matches!(node.data, NodeData::Map(_));
+        let fits = |kind: ValueKind| {
+            !is_map
+                || matches!(
+                    kind,
+                    ValueKind::Map | ValueKind::Maps | ValueKind::List | ValueKind::PerProvider
+                )
+        };
+        let slots = self.slots.iter().map(crate::settings::SettingSlot::setting);
+        let roots = slots
+            .filter(|known| !known.key().contains('.') && fits(known.kind()))
+            .map(SettingSpec::key);
+        let sections = self
+            .sections
+            .iter()
+            .map(|section| &**section)
+            .filter(|section| !section.is_empty());
+        let suggestion = match key.split_once('.') {
+            Some((section, name)) if self.keys().any(|known| known == key) => {
+                Some(format!("{section}: {{{name}: …}}"))
+            }
+            _ => suggest::closest(key, roots.chain(sections))
+                .or_else(|| restriction(key))
+                .map(str::to_owned),
+        };
+        // A map of another name is most likely the section of a plugin that is not loaded.
+        if suggestion.is_some() || !is_map {
+            warnings.push(SettingsWarning::Unknown {
+                origin: node.origin.clone(),
+                name: key.to_owned(),
+                suggestion,
+            });
+        }
+    }
+
+    fn check_section(&self, section: &str, node: &Node, warnings: &mut Vec<SettingsWarning>) {
+        let NodeData::Map(map) = &node.data else {
+            return;
+        };
+        for (key, node) in map.iter() {
+            let name = format!("{section}.{key}");
+            if self.keys().any(|known| known == name) {
+                continue;
+            }
+            let siblings = self
+                .keys()
+                .filter(|known| known.split_once('.').is_some_and(|(own, _)| own == section));
+            let suggestion = suggest::closest(&name, siblings).map(str::to_owned);
+            warnings.push(SettingsWarning::Unknown {
+                origin: node.origin.clone(),
+                name,
+                suggestion,
+            });
+        }
+    }
+
+    /// Variables of other programs may start with `BUB_` too, so only likely mistakes are named.
+    fn check_variable(
+        &self,
+        name: &str,
+        origin: impl Fn() -> SettingSource,
+        warnings: &mut Vec<SettingsWarning>,
+    ) {
+        let ours = name
+            .get(..4)
+            .is_some_and(|prefix| prefix.eq_ignore_ascii_case("BUB_"));
+        let known = |slot: &crate::settings::SettingSlot| {
+            slot.setting().is_variable(name) || slot.setting().provider_of(name).is_some()
+        };
+        if !ours || self.slots.iter().any(known) {
+            return;
+        }
+        let variables: Vec<String> = self
+            .slots
+            .iter()
+            .map(|slot| slot.setting().variable().into_owned())
+            .collect();
+        if let Some(suggestion) = suggest::closest(name, variables.iter().map(String::as_str)) {
+            let suggestion = Some(suggestion.to_owned());
+            warnings.push(SettingsWarning::Unknown {
+                origin: origin(),
+                name: name.to_owned(),
+                suggestion,
+            });
+        }
+    }
+}
+
+/// What a name means that begins like one that restricts people: a mistake there must not go unnoticed.
+fn restriction(name: &str) -> Option<&'static str> {
+    let lower = name.to_lowercase();
+    [("polic", "policy"), ("owner", "owners")]
+        .into_iter()
+        .find_map(|(start, meant)| lower.starts_with(start).then_some(meant))
+}

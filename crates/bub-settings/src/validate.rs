@@ -1,0 +1,378 @@
+//! From what a source says to what a declaration means.
+//!
+//! The declaration drives the reading: the same text is a number, a path or a list depending on
+//! the setting it is for. Every rule is the same for all sources; only text (environment, `.env`,
+//! flags) is first lifted into a tree, with JSON where a tree is wanted.
+//!
+//! | written | means |
+//! |---|---|
+//! | `null` | none where the type has it; an empty list or map; otherwise "not set" |
+//! | empty text | none, or an empty list; otherwise "not set" |
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::node::{Atom, Node, NodeData, NodeMap, Scalar};
+use crate::secret::is_sensitive_name;
+use crate::spec::{SettingSpec, ValueKind};
+use crate::types::{ANY_PROVIDER, provider_key};
+use crate::{SettingSource, SettingsError, display, yaml};
+
+/// Reads one text from the environment, `.env` or a flag.
+pub(crate) fn from_text(
+    setting: &SettingSpec,
+    text: &str,
+    origin: SettingSource,
+    user_home: Option<&Path>,
+) -> Result<Option<Node>, SettingsError> {
+    let Some(node) = parse_text(setting.kind(), text, &origin) else {
+        return Err(invalid(setting, origin, text));
+    };
+    canonical(setting, node, user_home)
+}
+
+/// The value of a variable such as `BUB_OPENAI_API_KEY`: one entry of the map.
+pub(crate) fn for_provider(
+    setting: &SettingSpec,
+    provider: String,
+    text: &str,
+    origin: SettingSource,
+) -> Result<Node, SettingsError> {
+    let mut map = NodeMap::default();
+    let null = text.trim() == "null";
+    if !null && !setting.fits(text.trim()) {
+        return Err(invalid(setting, origin, text));
+    }
+    let value = if null {
+        Node::null(origin.clone())
+    } else {
+        Node::text(text.trim(), origin.clone())
+    };
+    map.insert(provider, value);
+    Ok(Node {
+        data: NodeData::Map(map),
+        origin,
+    })
+}
+
+/// Text as a tree; `None` when it starts like JSON and is not.
+fn parse_text(kind: ValueKind, text: &str, origin: &SettingSource) -> Option<Node> {
+    let trimmed = text.trim();
+    let json = match kind {
+        ValueKind::List | ValueKind::Maps => trimmed.starts_with('['),
+        ValueKind::Map => trimmed.starts_with('{'),
+        // Only what cannot be a key or an address is taken for JSON: an all-digit key stays text.
+        ValueKind::PerProvider => {
+            trimmed.starts_with('{') || (trimmed.len() > 1 && trimmed.starts_with('"'))
+        }
+        _ => false,
+    };
+    if json {
+        return Some(from_json(serde_json::from_str(trimmed).ok()?, origin));
+    }
+    let atom = if trimmed == "null" {
+        Atom::Null
+    } else {
+        Atom::Text
+    };
+    Some(Node::scalar(text, atom, origin.clone()))
+}
+
+fn from_json(value: Value, origin: &SettingSource) -> Node {
+    let node = |text: String, atom| Node::scalar(text, atom, origin.clone());
+    let data = match value {
+        Value::Null => return Node::null(origin.clone()),
+        Value::Bool(flag) => return node(flag.to_string(), Atom::Bool(flag)),
+        Value::Number(number) => {
+            let float = || Atom::Float(number.as_f64().unwrap_or(f64::NAN));
+            return node(
+                number.to_string(),
+                number.as_i64().map_or_else(float, Atom::Int),
+            );
+        }
+        Value::String(text) => return node(text, Atom::Text),
+        Value::Array(items) => NodeData::List(
+            items
+                .into_iter()
+                .map(|item| from_json(item, origin))
+                .collect(),
+        ),
+        Value::Object(entries) => {
+            let mut map = NodeMap::default();
+            for (key, value) in entries {
+                map.insert(key, from_json(value, origin));
+            }
+            NodeData::Map(map)
+        }
+    };
+    Node {
+        data,
+        origin: origin.clone(),
+    }
+}
+
+/// Checks a tree against a declaration and brings it into the one form the rest relies on.
+/// `None` means that this source leaves the setting to the sources below.
+pub(crate) fn canonical(
+    setting: &SettingSpec,
+    node: Node,
+    user_home: Option<&Path>,
+) -> Result<Option<Node>, SettingsError> {
+    if node.is_null() {
+        return Ok(absent(setting, node.origin));
+    }
+    match (setting.kind(), node.data) {
+        (ValueKind::Map, NodeData::Map(map)) => Ok(Some(Node {
+            data: NodeData::Map(map),
+            origin: node.origin,
+        })),
+        (ValueKind::PerProvider, NodeData::Map(map)) => {
+            providers(setting, map, node.origin).map(Some)
+        }
+        (ValueKind::List, NodeData::List(items)) => list(setting, items, node.origin).map(Some),
+        (ValueKind::Maps, NodeData::List(items)) => {
+            match items
+                .iter()
+                .find(|item| !matches!(item.data, NodeData::Map(_)))
+            {
+                Some(item) => {
+                    let found = "a list with other things than maps".to_owned();
+                    Err(mismatch(setting, item.origin.clone(), found))
+                }
+                None => Ok(Some(Node {
+                    data: NodeData::List(items),
+                    origin: node.origin,
+                })),
+            }
+        }
+        (_, NodeData::Scalar(scalar)) => from_scalar(setting, &scalar, node.origin, user_home),
+        (_, NodeData::List(_)) => Err(mismatch(setting, node.origin, "a list".to_owned())),
+        (_, NodeData::Map(_)) => Err(mismatch(setting, node.origin, "a map".to_owned())),
+    }
+}
+
+/// What `null` means for a setting.
+fn absent(setting: &SettingSpec, origin: SettingSource) -> Option<Node> {
+    match setting.kind() {
+        ValueKind::Map | ValueKind::PerProvider => Some(Node {
+            data: NodeData::Map(NodeMap::replacing(Vec::new())),
+            origin,
+        }),
+        _ if setting.is_nullable() => Some(Node::null(origin)),
+        ValueKind::List | ValueKind::Maps => Some(Node {
+            data: NodeData::List(Vec::new()),
+            origin,
+        }),
+        _ => None,
+    }
+}
+
+fn from_scalar(
+    setting: &SettingSpec,
+    scalar: &Scalar,
+    origin: SettingSource,
+    user_home: Option<&Path>,
+) -> Result<Option<Node>, SettingsError> {
+    let text = scalar.text.trim();
+    if text.is_empty() && !matches!(setting.kind(), ValueKind::List | ValueKind::Map) {
+        return Ok(absent(setting, origin));
+    }
+    let node = match setting.kind() {
+        ValueKind::Text | ValueKind::PerProvider if !setting.fits(text) => None,
+        ValueKind::Text => Some(Node::text(text, origin.clone())),
+        ValueKind::Path => expand(text, user_home).map(|path| Node::text(path, origin.clone())),
+        ValueKind::Bool => {
+            boolean(text).map(|flag| Node::scalar(text, Atom::Bool(flag), origin.clone()))
+        }
+        ValueKind::Integer => {
+            integer(setting, scalar).map(|n| Node::scalar(text, Atom::Int(n), origin.clone()))
+        }
+        ValueKind::Number => {
+            number(setting, scalar).map(|n| Node::scalar(text, Atom::Float(n), origin.clone()))
+        }
+        ValueKind::Choice(words) => {
+            let word = words.iter().find(|word| word.eq_ignore_ascii_case(text));
+            word.map(|word| Node::text(*word, origin.clone()))
+        }
+        ValueKind::List => {
+            let items = text
+                .split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty());
+            let items = items.map(|item| Node::text(item, origin.clone())).collect();
+            Some(Node {
+                data: NodeData::List(items),
+                origin: origin.clone(),
+            })
+        }
+        ValueKind::PerProvider => {
+            let all = vec![(ANY_PROVIDER.to_owned(), Node::text(text, origin.clone()))];
+            Some(Node {
+                data: NodeData::Map(NodeMap::replacing(all)),
+                origin: origin.clone(),
+            })
+        }
+        ValueKind::Map | ValueKind::Maps => None,
+    };
+    node.map(Some)
+        .ok_or_else(|| invalid(setting, origin, &scalar.text))
+}
+
+fn list(
+    setting: &SettingSpec,
+    items: Vec<Node>,
+    origin: SettingSource,
+) -> Result<Node, SettingsError> {
+    let mut texts = Vec::with_capacity(items.len());
+    for item in items {
+        match item.data {
+            NodeData::Scalar(scalar) if scalar.atom != Atom::Null => {
+                texts.push(Node::text(scalar.text, item.origin));
+            }
+            _ => {
+                return Err(mismatch(
+                    setting,
+                    item.origin,
+                    "a list with other things than text".to_owned(),
+                ));
+            }
+        }
+    }
+    Ok(Node {
+        data: NodeData::List(texts),
+        origin,
+    })
+}
+
+fn providers(
+    setting: &SettingSpec,
+    map: NodeMap,
+    origin: SettingSource,
+) -> Result<Node, SettingsError> {
+    let mut clean = NodeMap::default();
+    for (provider, value) in map.into_entries() {
+        let NodeData::Scalar(scalar) = value.data else {
+            let found = format!("a map with something other than text for `{provider}`");
+            return Err(mismatch(setting, value.origin, found));
+        };
+        let text = scalar.text.trim();
+        let null = scalar.atom == Atom::Null || text.is_empty();
+        if !null && !setting.fits(text) {
+            return Err(of_entry(&provider, invalid(setting, value.origin, text)));
+        }
+        let value = if null {
+            Node::null(value.origin)
+        } else {
+            Node::text(text, value.origin)
+        };
+        clean.insert(provider_key(&provider), value);
+    }
+    Ok(Node {
+        data: NodeData::Map(clean),
+        origin,
+    })
+}
+
+/// The words for true and false, the same in every source.
+fn boolean(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" | "y" | "t" => Some(true),
+        "false" | "0" | "no" | "off" | "n" | "f" => Some(false),
+        _ => None,
+    }
+}
+
+fn integer(setting: &SettingSpec, scalar: &Scalar) -> Option<i64> {
+    let value = match atom(scalar) {
+        Atom::Int(value) => value,
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the value is whole and in range"
+        )]
+        Atom::Float(value) if value.fract() == 0.0 && value.abs() < 9e15 => value as i64,
+        Atom::Float(_) | Atom::Null | Atom::Bool(_) | Atom::Text => return None,
+    };
+    let (min, max) = setting.limits();
+    (min.is_none_or(|min| value >= min) && max.is_none_or(|max| value <= max)).then_some(value)
+}
+
+fn number(setting: &SettingSpec, scalar: &Scalar) -> Option<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "limits and seconds are small")]
+    let as_float = |value: i64| value as f64;
+    let value = match atom(scalar) {
+        Atom::Int(value) => as_float(value),
+        Atom::Float(value) if value.is_finite() => value,
+        Atom::Float(_) | Atom::Null | Atom::Bool(_) | Atom::Text => return None,
+    };
+    let (min, max) = setting.limits();
+    let fits = min.is_none_or(|min| value >= as_float(min))
+        && max.is_none_or(|max| value <= as_float(max));
+    fits.then_some(value)
+}
+
+/// Quoted numbers and numbers from the environment are numbers, too. There a leading zero is just
+/// a zero, not the mark of an octal number as in YAML.
+fn atom(scalar: &Scalar) -> Atom {
+    let text = scalar.text.trim();
+    match scalar.atom {
+        Atom::Text => text.parse().map_or_else(|_| yaml::resolve(text), Atom::Int),
+        atom => atom,
+    }
+}
+
+/// Replaces a leading `~`; `None` when there is no home directory to put there.
+pub(crate) fn expand(text: &str, user_home: Option<&Path>) -> Option<String> {
+    match text.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => Some(format!(
+            "{}{rest}",
+            user_home?.to_str()?.trim_end_matches('/')
+        )),
+        _ => Some(text.to_owned()),
+    }
+}
+
+/// A wrong text, quoted in the error unless it may be a secret.
+pub(crate) fn invalid(setting: &SettingSpec, origin: SettingSource, text: &str) -> SettingsError {
+    const MAX_SHOWN_CHARS: usize = 60;
+    let found = if matches!(setting.kind(), ValueKind::Map | ValueKind::Maps) {
+        "a single value".to_owned()
+    } else if setting.is_secret()
+        || is_sensitive_name(setting.key())
+        || may_contain_secret(setting, text)
+    {
+        "a text that is not shown".to_owned()
+    } else if text.chars().count() > MAX_SHOWN_CHARS || text.chars().any(char::is_control) {
+        let shown: String = text
+            .chars()
+            .take(MAX_SHOWN_CHARS)
+            .filter(|c| !c.is_control())
+            .collect();
+        format!("`{shown}…`")
+    } else {
+        format!("`{text}`")
+    };
+    mismatch(setting, origin, found)
+}
+
+/// The same, with the name of the entry.
+fn of_entry(provider: &str, mut error: SettingsError) -> SettingsError {
+    if let SettingsError::Invalid { key, .. } = &mut error {
+        *key = format!("{key}.{provider}");
+    }
+    error
+}
+
+/// Whether a text has a password or a key in it, or what may well be one.
+pub(crate) fn may_contain_secret(setting: &SettingSpec, text: &str) -> bool {
+    display::url_password(text).is_some() || (setting.has_form() && display::has_extras(text))
+}
+
+fn mismatch(setting: &SettingSpec, origin: SettingSource, found: String) -> SettingsError {
+    SettingsError::Invalid {
+        origin,
+        key: setting.key().to_owned(),
+        found,
+        expected: setting.expected(),
+    }
+}

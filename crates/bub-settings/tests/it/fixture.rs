@@ -1,0 +1,137 @@
+//! A home, a workspace and an environment, all in a temporary directory.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bub_settings::{
+    AnySetting, Environment, Loader, Redactor, Settings, SettingsError, WorkspaceTrust,
+};
+use tempfile::TempDir;
+
+use crate::sample;
+
+pub(crate) struct SettingsFixture {
+    directory: TempDir,
+    variables: Vec<(String, OsString)>,
+    flags: Vec<(String, String)>,
+    trust: WorkspaceTrust,
+    pub(crate) redactor: Redactor,
+}
+
+impl SettingsFixture {
+    /// An empty user home and an empty workspace; `HOME` is the only variable.
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("user/.bub")).unwrap();
+        fs::create_dir(directory.path().join("work")).unwrap();
+        let home = directory.path().join("user").into_os_string();
+        Self {
+            directory,
+            variables: vec![("HOME".into(), home)],
+            flags: Vec::new(),
+            trust: WorkspaceTrust::Untrusted,
+            redactor: Redactor::new(),
+        }
+    }
+
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+        self.directory.path().join(relative)
+    }
+
+    /// Writes any file of the temporary directory.
+    pub(crate) fn file(self, relative: &str, content: impl AsRef<[u8]>) -> Self {
+        let path = self.path(relative);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+        self
+    }
+
+    pub(crate) fn config(self, yaml: impl AsRef<[u8]>) -> Self {
+        self.file("user/.bub/config.yml", yaml)
+    }
+
+    pub(crate) fn dotenv(self, text: impl AsRef<[u8]>) -> Self {
+        self.file("work/.env", text)
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.variables.push((name.to_owned(), value.into()));
+        self
+    }
+
+    pub(crate) fn flag(mut self, key: &str, value: &str) -> Self {
+        self.flags.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn trusted(mut self) -> Self {
+        self.trust = WorkspaceTrust::Trusted;
+        self
+    }
+
+    pub(crate) fn loader(&self) -> Loader {
+        let mut loader = Loader::new(Environment::from_pairs(self.variables.clone()))
+            .workspace(self.path("work"), self.trust)
+            .redactor(&self.redactor)
+            .sections(sample::sections());
+        for (key, value) in &self.flags {
+            let key = Named(bub_settings::SettingSpec::dynamic(
+                key,
+                bub_settings::ValueKind::Text,
+                "",
+            ));
+            loader = loader.flag(&key, &format!("--{}", key.0.key()), value);
+        }
+        loader
+    }
+
+    pub(crate) fn load(&self) -> Settings {
+        self.loader().load().unwrap()
+    }
+
+    /// The one-line error, with the temporary directory cut off.
+    pub(crate) fn error(&self) -> String {
+        let error = self.loader().load().unwrap_err();
+        self.shorten(&error.to_string())
+    }
+
+    pub(crate) fn problems(&self) -> Vec<SettingsError> {
+        self.loader().load_lenient().1
+    }
+
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.load()
+            .warnings()
+            .iter()
+            .map(|warning| self.shorten(&warning.to_string()))
+            .collect()
+    }
+
+    pub(crate) fn shorten(&self, text: &str) -> String {
+        let prefix = format!("{}/", self.directory.path().display());
+        assert!(!text.contains('\n'), "more than one line: {text:?}");
+        text.replace(&prefix, "")
+    }
+
+    pub(crate) fn user_home(&self) -> PathBuf {
+        self.path("user")
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+/// A key by name only, to set flags for.
+struct Named(bub_settings::SettingSpec);
+
+impl AnySetting for Named {
+    fn setting(&self) -> &bub_settings::SettingSpec {
+        &self.0
+    }
+
+    fn default_value(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}

@@ -1,0 +1,67 @@
+//! Files for a process that may not have many open: tapes that nobody works on are closed before that is an error.
+
+use std::{
+    io,
+    path::Path,
+    sync::{Arc, Weak},
+};
+
+use super::open_tapes::OpenTapes;
+use crate::fs::{FileStat, Fs, FsFile, OpenMode};
+
+/// "Too many open files", on every system bub runs on.
+const EMFILE: i32 = 24;
+
+#[derive(Debug)]
+pub(super) struct FdLimitFs {
+    pub(super) fs: Arc<dyn Fs>,
+    pub(super) open_tapes: Weak<OpenTapes>,
+}
+
+impl FdLimitFs {
+    fn opening<T>(&self, open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match open() {
+            Err(error) if error.raw_os_error() == Some(EMFILE) => {
+                if let Some(open_tapes) = self.open_tapes.upgrade() {
+                    open_tapes.close_idle();
+                }
+                open()
+            }
+            opened => opened,
+        }
+    }
+}
+
+impl Fs for FdLimitFs {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.fs.create_dir_all(path)
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn FsFile>> {
+        self.opening(|| self.fs.open(path, mode))
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        self.fs.stat(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.link(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.fs.remove(path)
+    }
+
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.opening(|| self.fs.read_dir(path))
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.opening(|| self.fs.sync_dir(path))
+    }
+}

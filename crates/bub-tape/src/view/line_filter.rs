@@ -1,0 +1,30 @@
+//! Which lines the default mapping can say anything about.
+
+use std::ops::Range;
+
+use memchr::memmem;
+
+use super::TOOL_DONE_EVENT;
+use crate::{LineFilter, query::lines};
+
+/// Rules out events and prompts, which are half of a tape and never shown.
+#[derive(Debug)]
+pub(super) struct ViewLineFilter;
+
+impl LineFilter for ViewLineFilter {
+    fn filter(&self, text: &[u8], keep: &mut Vec<Range<usize>>) {
+        let tells = |line: &Range<usize>| {
+            let line = text.get(line.clone()).unwrap_or_default();
+            match lines::kind(line) {
+                Some(b"anchor" | b"message" | b"tool_call" | b"tool_result") | None => true,
+                // A name may be written with escapes.
+                Some(b"event") => {
+                    memmem::find(line, TOOL_DONE_EVENT.as_bytes()).is_some()
+                        || memmem::find(line, b"\\u").is_some()
+                }
+                Some(_) => false,
+            }
+        };
+        keep.extend(lines::all(text).filter(tells));
+    }
+}

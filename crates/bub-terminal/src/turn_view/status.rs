@@ -1,0 +1,95 @@
+//! The line at the bottom: which model, how long the session, what it cost.
+
+use crate::{Line, Style, columns, fit, sanitize::sanitize};
+
+/// How the session is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StatusLine {
+    /// Its id.
+    pub session: String,
+    /// The model, as far as it is known before a call.
+    pub model: String,
+    /// Entries on the tape.
+    pub entries: u64,
+    /// Anchors among them.
+    pub anchors: u64,
+    /// Tokens of the last call.
+    pub last_tokens: Option<u64>,
+    /// What the calls of this chat have cost in US dollars, where prices are known.
+    pub cost: Option<f64>,
+}
+
+/// The line, of at most so many columns.
+pub(crate) fn line(
+    status: &StatusLine,
+    is_shell: bool,
+    shows_thinking: bool,
+    width: usize,
+) -> Line {
+    let now = jiff::Zoned::now().strftime("%H:%M").to_string();
+    let mut parts = vec![
+        now,
+        format!("mode:{}", if is_shell { "shell" } else { "agent" }),
+        format!("thinking:{}", if shows_thinking { "on" } else { "off" }),
+        format!(
+            "model:{}",
+            if status.model.is_empty() {
+                "auto"
+            } else {
+                &status.model
+            }
+        ),
+        format!("entries:{}", status.entries),
+        format!("anchors:{}", status.anchors),
+        format!(
+            "last:{}",
+            status
+                .last_tokens
+                .map_or_else(|| "-".to_owned(), |tokens| tokens.to_string())
+        ),
+    ];
+    if let Some(cost) = status.cost {
+        parts.push(format!("cost:${cost:.4}"));
+    }
+    let joined =
+        |parts: &[String]| sanitize(&parts.join(if width < 100 { " " } else { "  " })).into_owned();
+    // In a narrow window: the model, the entries and the tokens say most.
+    for least in ["", "mode:", "thinking:", "anchors:"] {
+        if columns(&joined(&parts)) < width {
+            break;
+        }
+        let at = parts.iter().position(|part| part.starts_with(least));
+        at.map(|at| parts.remove(at));
+    }
+    let text = joined(&parts);
+    Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_window_keeps_the_model_the_entries_and_the_tokens() {
+        let status = StatusLine {
+            model: "openai:small".to_owned(),
+            entries: 19,
+            last_tokens: Some(1200),
+            ..StatusLine::default()
+        };
+        assert_eq!(
+            line(&status, false, false, 40).text(),
+            "model:openai:small entries:19 last:1200"
+        );
+        assert!(
+            line(&status, false, false, 75)
+                .text()
+                .starts_with("mode:agent thinking:off model:")
+        );
+        assert!(
+            line(&status, false, false, 90)
+                .text()
+                .contains(" mode:agent thinking:off model:")
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! Text that is shown as it is: the output of commands, reasoning, errors.
+
+use unicode_segmentation::UnicodeSegmentation as _;
+
+use crate::{Line, Style, columns, sanitize::sanitize};
+
+/// Text that comes in pieces and goes out in lines.
+#[derive(Debug, Default)]
+pub(super) struct VerbatimText {
+    partial: String,
+    style: Style,
+}
+
+impl VerbatimText {
+    pub(super) fn new(style: Style) -> Self {
+        Self {
+            partial: String::new(),
+            style,
+        }
+    }
+
+    /// Takes text; returns the lines that are complete.
+    pub(super) fn push(&mut self, text: &str) -> Vec<Line> {
+        self.partial.push_str(text);
+        let Some(end) = self.partial.rfind('\n') else {
+            return Vec::new();
+        };
+        let rest = self.partial.split_off(end + 1);
+        let whole = std::mem::replace(&mut self.partial, rest);
+        lines(whole.strip_suffix('\n').unwrap_or(&whole), self.style)
+    }
+
+    /// The end of what is not complete, on one row.
+    pub(super) fn preview(&self, width: usize) -> Option<Line> {
+        // No more of it can be seen.
+        let far = self.partial.len().saturating_sub(width * 16);
+        let tail = (far..).find_map(|at| self.partial.get(at..))?;
+        let text = lines(tail, self.style).pop()?.without_tabs().text();
+        let mut room = width;
+        let fits = |cluster: &&str| {
+            let wide = columns(cluster);
+            room.checked_sub(wide).is_some_and(|left| {
+                room = left;
+                true
+            })
+        };
+        let length: usize = text
+            .graphemes(true)
+            .rev()
+            .take_while(fits)
+            .map(str::len)
+            .sum();
+        let shown = text.get(text.len() - length..)?;
+        (!text.is_empty()).then(|| Line::new(shown, self.style))
+    }
+
+    /// What is left.
+    pub(super) fn finish(&mut self) -> Vec<Line> {
+        let rest = std::mem::take(&mut self.partial);
+        if rest.is_empty() {
+            Vec::new()
+        } else {
+            lines(&rest, self.style)
+        }
+    }
+}
+
+/// A text as lines that can do no harm.
+pub(crate) fn lines(text: &str, style: Style) -> Vec<Line> {
+    let text = sanitize(text);
+    text.split('\n')
+        .map(|line| Line::new(line, style))
+        .collect()
+}
+
+/// A line broken between words to fit; the rest of it is indented more than its beginning.
+pub(super) fn wrapped(line: &Line, width: usize, style: Style) -> Vec<Line> {
+    let text = line.text();
+    let indent = text.len() - text.trim_start().len();
+    let hanging = " ".repeat(if indent == 0 {
+        0
+    } else {
+        (indent + 4).min(width / 2)
+    });
+    let (mut rows, mut row) = (Vec::new(), String::new());
+    for word in text.split_inclusive(' ') {
+        if columns(&row) + columns(word.trim_end()) > width && !row.trim().is_empty() {
+            rows.push(Line::new(row.trim_end(), style));
+            row.clone_from(&hanging);
+        }
+        row.push_str(word);
+    }
+    rows.push(Line::new(row.trim_end(), style));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // W-63: the lines of a command's output stay lines
+    #[test]
+    fn lines_stay_as_they_are_however_they_arrive() {
+        let text = "a\tb\n\n  * no list\n\x1b[31mred\nend";
+        let shown = |pieces: Vec<&str>| {
+            let mut verbatim = VerbatimText::new(Style::NONE);
+            let mut out: Vec<Line> = pieces
+                .into_iter()
+                .flat_map(|piece| verbatim.push(piece))
+                .collect();
+            out.extend(verbatim.finish());
+            out.iter().map(Line::text).collect::<Vec<_>>()
+        };
+        let whole = shown(vec![text]);
+        assert_eq!(whole, ["a\tb", "", "  * no list", "␛[31mred", "end"]);
+        for at in 0..text.len() {
+            assert_eq!(shown(vec![&text[..at], &text[at..]]), whole);
+        }
+    }
+
+    #[test]
+    fn help_is_broken_between_words() {
+        let rows = |text: &str| -> Vec<String> {
+            wrapped(&Line::new(text, Style::NONE), 16, Style::NONE)
+                .iter()
+                .map(Line::text)
+                .collect()
+        };
+        assert_eq!(
+            rows("  ,name  Shows what there is"),
+            ["  ,name  Shows", "      what there", "      is"]
+        );
+        assert_eq!(rows("Commands: one or two"), ["Commands: one or", "two"]);
+        assert_eq!(rows(""), [""]);
+    }
+
+    #[test]
+    fn the_preview_is_the_end_of_the_line() {
+        let mut verbatim = VerbatimText::new(Style::NONE);
+        verbatim.push("one\nabcdef你好");
+        assert_eq!(verbatim.preview(6).unwrap().text(), "ef你好");
+        assert_eq!(verbatim.preview(5).unwrap().text(), "f你好");
+        assert_eq!(verbatim.preview(3).unwrap().text(), "好");
+    }
+}

@@ -1,0 +1,239 @@
+//! The command line before and after the commands are known.
+
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use bub_kernel::{CommandArg, CommandArgs, CommandSpec, CommandValue};
+use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, value_parser};
+
+use crate::command::AppCommand;
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration, 130 interrupted, 143 terminated";
+
+const AMBIGUOUS_WORKSPACE: &str =
+    "ambiguous `-w`: it may be an argument of the command; put `-w DIR` before the command";
+
+/// What came of reading the command line.
+pub(crate) enum ParsedArgs {
+    /// Run this command with these arguments.
+    Command(String, ArgMatches),
+    /// No command was given.
+    Nothing,
+    /// Print this and be done.
+    Print(String),
+    /// The arguments are wrong: one line says how.
+    Wrong(String),
+}
+
+/// The word that says which command is meant, read before the commands are put together.
+pub(crate) fn command(args: &[OsString]) -> Option<&str> {
+    let mut rest = args.iter().skip(1);
+    while let Some(arg) = rest.next() {
+        if arg == "-w" || arg == "--workspace" {
+            rest.next();
+        } else if !arg.as_bytes().starts_with(b"-") {
+            return arg.to_str();
+        }
+    }
+    None
+}
+
+/// Reads the command line with the commands that plugins registered. `used` is the workspace that was found before.
+pub(crate) fn parse(args: &[OsString], commands: &[AppCommand], used: Option<&Path>) -> ParsedArgs {
+    match command_line(commands).try_get_matches_from_mut(args) {
+        Ok(matches) => match matches.subcommand() {
+            // A plugin's command may take `-w` for a value of its own.
+            Some(_)
+                if matches
+                    .get_one::<PathBuf>("workspace")
+                    .map(PathBuf::as_path)
+                    != used =>
+            {
+                ParsedArgs::Wrong(AMBIGUOUS_WORKSPACE.to_owned())
+            }
+            Some((name, own)) => ParsedArgs::Command(name.to_owned(), own.clone()),
+            None => ParsedArgs::Nothing,
+        },
+        Err(error) if error.use_stderr() => {
+            ParsedArgs::Wrong(one_line(&error, &help_command(args, commands)))
+        }
+        Err(error) => ParsedArgs::Print(error.render().to_string()),
+    }
+}
+
+/// The complete command line.
+pub(crate) fn command_line(commands: &[AppCommand]) -> Command {
+    commands
+        .iter()
+        .fold(root(), |root, known| root.subcommand(known.command.clone()))
+}
+
+/// A plugin's command as clap has it.
+pub(crate) fn to_clap(spec: &CommandSpec) -> Command {
+    Command::new(spec.name.clone())
+        .about(spec.about.clone())
+        .args(spec.args.iter().map(to_clap_arg))
+}
+
+fn to_clap_arg(arg: &CommandArg) -> Arg {
+    let mut own = Arg::new(arg.name.clone())
+        .help(arg.help.clone())
+        .required(arg.required);
+    if !arg.positional {
+        own = own.long(arg.name.clone());
+    }
+    if arg.flag {
+        return own.action(ArgAction::SetTrue);
+    }
+    if let Some(default) = &arg.default {
+        own = own.default_value(default.clone());
+    }
+    let action = if arg.many {
+        ArgAction::Append
+    } else {
+        ArgAction::Set
+    };
+    own.action(action).value_name(arg.name.to_uppercase())
+}
+
+/// The arguments of a plugin's command that clap has parsed.
+pub(crate) fn to_args(spec: &CommandSpec, matches: &ArgMatches) -> CommandArgs {
+    let value = |arg: &CommandArg| {
+        if arg.flag {
+            return CommandValue::Flag(matches.get_flag(&arg.name));
+        }
+        let values = matches.get_many::<String>(&arg.name);
+        let mut values = values.into_iter().flatten().cloned();
+        if arg.many {
+            CommandValue::Many(values.collect())
+        } else {
+            CommandValue::Text(values.next())
+        }
+    };
+    let args = spec.args.iter();
+    args.map(|arg| (arg.name.clone(), value(arg))).collect()
+}
+
+fn root() -> Command {
+    Command::new("bub")
+        .about("An agent runtime built on hooks and append-only session tapes")
+        .version(env!("CARGO_PKG_VERSION"))
+        // The terminal wraps; help reads the same in a pipe and with any set of clap's features.
+        .term_width(0)
+        .after_help(EXIT_CODES)
+        .subcommand_value_name("COMMAND")
+        .arg(
+            Arg::new("workspace")
+                .short('w')
+                .long("workspace")
+                .value_name("DIR")
+                .value_parser(value_parser!(PathBuf))
+                .global(true)
+                .help("Directory the agent works in [default: current directory]"),
+        )
+        .arg(
+            Arg::new("verbose")
+                .short('v')
+                .long("verbose")
+                .action(ArgAction::Count)
+                .global(true)
+                .help("Increase log verbosity (-v info, -vv debug, -vvv trace)"),
+        )
+}
+
+/// The workspace, read before plugins exist: they want to know it when they are made.
+///
+/// Whether the rest makes sense is decided later.
+pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
+    let mut found = None;
+    let mut rest = args.iter().skip(1);
+    while let Some(arg) = rest.next() {
+        if arg == "--" {
+            break;
+        }
+        if arg == "-w" || arg == "--workspace" {
+            found = rest.next().map(PathBuf::from);
+        } else if let Some(value) = attached_value(arg) {
+            found = Some(value);
+        }
+    }
+    found
+}
+
+/// How often `-v` was given, read before plugins exist: they log when they are made.
+pub(crate) fn verbosity(args: &[OsString]) -> u64 {
+    let count = |arg: &OsString| match arg.as_bytes() {
+        b"--verbose" => 1,
+        [b'-', letters @ ..] if letters.iter().all(|letter| *letter == b'v') => {
+            letters.len() as u64
+        }
+        _ => 0,
+    };
+    args.iter()
+        .skip(1)
+        .take_while(|arg| *arg != "--")
+        .map(count)
+        .sum()
+}
+
+fn attached_value(arg: &OsStr) -> Option<PathBuf> {
+    let bytes = arg.as_bytes();
+    let value = bytes
+        .strip_prefix(b"--workspace=")
+        .or_else(|| bytes.strip_prefix(b"-w"))?;
+    Some(PathBuf::from(OsStr::from_bytes(
+        value.strip_prefix(b"=").unwrap_or(value),
+    )))
+}
+
+/// Says why a directory cannot be the workspace.
+pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
+    match workspace.canonicalize().and_then(std::fs::metadata) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(format!(
+            "workspace `{}` is not a directory; name another",
+            workspace.display()
+        )),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
+            "workspace `{}` does not exist; create it or name another",
+            workspace.display()
+        )),
+        Err(error) => Err(format!(
+            "workspace `{}` cannot be used: {error}",
+            workspace.display()
+        )),
+    }
+}
+
+/// An error of the parser in one line: what is wrong, what was probably meant, where to look.
+fn one_line(error: &clap::Error, help: &str) -> String {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        return "an argument is not valid UTF-8; give it as UTF-8 text".to_owned();
+    }
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n").map(flatten);
+    let what = paragraphs.next().unwrap_or_default();
+    let mut line = what.strip_prefix("error: ").unwrap_or(&what).to_owned();
+    for tip in paragraphs.filter(|paragraph| paragraph.starts_with("tip: ")) {
+        line.push_str("; ");
+        line.push_str(&tip);
+    }
+    format!("{line}; see `{help}`")
+}
+
+/// How to get help on what was typed: on the command, when it is one.
+fn help_command(args: &[OsString], commands: &[AppCommand]) -> String {
+    let is_known = |arg: &&OsString| commands.iter().any(|known| *arg == known.name());
+    match args.iter().skip(1).find(is_known) {
+        Some(command) => format!("bub {} --help", command.display()),
+        None => "bub --help".to_owned(),
+    }
+}
+
+fn flatten(paragraph: &str) -> String {
+    paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
+}

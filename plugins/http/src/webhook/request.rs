@@ -1,0 +1,292 @@
+//! What a client posts, checked.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
+
+use bub::kernel::{
+    ChannelMessage, Envelope, Inbound, InboundReceipt, MediaItem, MessageKind, Role, Sender,
+};
+use http::{HeaderMap, StatusCode};
+use serde_json::{Map, Value};
+
+use super::{CHANNEL_NAME, callback, options::WebhookOptions, response::HttpError};
+use bub::gateway::fields;
+
+/// The field that asks for the growing answer, whatever the setting `stream_output` says.
+pub(super) const STREAM_OUTPUT_FIELD: &str = "stream_output";
+
+const MAX_NAME_BYTES: usize = 200;
+const MAX_KEY_BYTES: usize = 256;
+const REQUEST_FIELDS: [&str; 10] = [
+    "content",
+    "chat_id",
+    "session_id",
+    "sender_id",
+    "sender_name",
+    "context",
+    "media",
+    "reply",
+    "callback_url",
+    "idempotency_key",
+];
+
+/// How a client wants the reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReplyMode {
+    /// In the answer to the request.
+    Sync,
+    /// Streamed in the answer to the request.
+    Stream,
+    /// Posted to another URL.
+    Callback,
+    /// Not at all; it can be asked for.
+    None,
+}
+
+/// A message that a client posted.
+#[derive(Debug)]
+pub(super) struct Submission {
+    pub(super) reply: ReplyMode,
+    pub(super) callback_url: Option<String>,
+    pub(super) fingerprint: u64,
+    pub(super) receipt: Arc<InboundReceipt>,
+    pub(super) inbound: Inbound,
+}
+
+impl Submission {
+    /// Reads the body of a request.
+    pub(super) fn read(
+        body: &[u8],
+        headers: &HeaderMap,
+        options: &WebhookOptions,
+    ) -> Result<Self, HttpError> {
+        let value: Value = serde_json::from_slice(body)
+            .map_err(|error| bad("malformed_json", format!("the body is not JSON: {error}")))?;
+        let Value::Object(map) = value else {
+            return Err(invalid("the body must be a JSON object"));
+        };
+        let posted = RequestFields(map);
+        if let Some(unknown) = posted
+            .0
+            .keys()
+            .find(|key| !REQUEST_FIELDS.contains(&key.as_str()))
+        {
+            let unknown: String = unknown.chars().take(MAX_NAME_BYTES).collect();
+            return Err(invalid(format!(
+                "`{unknown}` is no field; there are {}",
+                REQUEST_FIELDS.join(", ")
+            )));
+        }
+        let content = posted
+            .text("content")?
+            .filter(|content| !content.trim().is_empty());
+        let content = content.ok_or_else(|| invalid("`content` is missing or empty"))?;
+        let chat_id = posted.name("chat_id")?.unwrap_or("default");
+        let session_id = posted.session(chat_id, options.role)?;
+        let sender = Sender {
+            role: options.role,
+            channel: CHANNEL_NAME.to_owned(),
+            chat_id: chat_id.to_owned(),
+            id: posted.name("sender_id")?.unwrap_or_default().to_owned(),
+            name: posted.name("sender_name")?.unwrap_or_default().to_owned(),
+        };
+        let reply = posted.reply()?;
+        let callback_url = posted.callback_url(reply, options)?;
+        let receipt = Arc::new(InboundReceipt::new(posted.key(headers)?));
+        let mut message = ChannelMessage::new(&session_id, CHANNEL_NAME, content)
+            .chat_id(chat_id)
+            .active();
+        if content.starts_with(',') {
+            message = message.kind(MessageKind::Command);
+        }
+        for (key, value) in posted.context()? {
+            message = message.context(key.as_str(), value.clone());
+        }
+        for (key, text) in [("sender_id", &sender.id), ("sender_name", &sender.name)] {
+            if !text.is_empty() {
+                message = message.context(key, text.as_str());
+            }
+        }
+        for item in posted.media()? {
+            message = message.media(item);
+        }
+        let mut message = Envelope::from(message);
+        let is_claimed =
+            matches!(reply, ReplyMode::Sync | ReplyMode::Stream) && receipt.key().is_some();
+        if let Some(route) = callback_url
+            .as_deref()
+            .or(is_claimed.then_some(fields::CLAIM_ROUTE))
+        {
+            message.set(fields::REPLY_ROUTE_FIELD, route);
+        }
+        if reply == ReplyMode::Stream {
+            message.set(STREAM_OUTPUT_FIELD, true);
+        }
+        let mut hasher = DefaultHasher::new();
+        (content, &session_id).hash(&mut hasher);
+        Ok(Self {
+            reply,
+            callback_url,
+            fingerprint: hasher.finish(),
+            inbound: Inbound::new(message)
+                .with_sender(sender)
+                .with_receipt(Arc::clone(&receipt)),
+            receipt,
+        })
+    }
+}
+
+/// The message in a body, with its sender. For tests with arbitrary bytes.
+#[doc(hidden)]
+pub fn read_body(body: &[u8], options: &WebhookOptions) -> Option<Inbound> {
+    Submission::read(body, &HeaderMap::new(), options)
+        .ok()
+        .map(|submission| submission.inbound)
+}
+
+/// The fields of a body.
+struct RequestFields(Map<String, Value>);
+
+impl RequestFields {
+    fn text(&self, name: &str) -> Result<Option<&str>, HttpError> {
+        match self.0.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(invalid(format!("`{name}` must be a text"))),
+        }
+    }
+
+    /// A short text on one line, which may end up in file names and logs.
+    fn name(&self, name: &str) -> Result<Option<&str>, HttpError> {
+        let text = self
+            .text(name)?
+            .map(str::trim)
+            .filter(|text| !text.is_empty());
+        match text {
+            Some(text) if text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control) => {
+                Err(invalid(format!(
+                    "`{name}` must be one line of at most {MAX_NAME_BYTES} bytes"
+                )))
+            }
+            text => Ok(text),
+        }
+    }
+
+    /// The session. Those of other channels are not for whoever knows a token.
+    fn session(&self, chat_id: &str, role: Role) -> Result<String, HttpError> {
+        let Some(own) = self.name("session_id")? else {
+            return Ok(format!("{CHANNEL_NAME}:{chat_id}"));
+        };
+        let is_here = own
+            .split_once(':')
+            .is_some_and(|(channel, _)| channel == CHANNEL_NAME);
+        if is_here || role == Role::Owner {
+            return Ok(own.to_owned());
+        }
+        let text = format!(
+            "`session_id` must begin with `{CHANNEL_NAME}:` unless `webhook.role` is owner"
+        );
+        Err(HttpError::new(
+            StatusCode::FORBIDDEN,
+            "session_forbidden",
+            text,
+        ))
+    }
+
+    fn reply(&self) -> Result<ReplyMode, HttpError> {
+        match self.text("reply")? {
+            None if self.0.contains_key("callback_url") => Ok(ReplyMode::Callback),
+            None | Some("sync") => Ok(ReplyMode::Sync),
+            Some("stream") => Ok(ReplyMode::Stream),
+            Some("callback") => Ok(ReplyMode::Callback),
+            Some("none") => Ok(ReplyMode::None),
+            Some(_) => Err(invalid("`reply` must be sync, stream, callback or none")),
+        }
+    }
+
+    fn callback_url(
+        &self,
+        reply: ReplyMode,
+        options: &WebhookOptions,
+    ) -> Result<Option<String>, HttpError> {
+        match (self.text("callback_url")?, reply) {
+            (Some(url), ReplyMode::Callback) => {
+                let checked = callback::check(url, &options.callback_hosts);
+                checked
+                    .map(Some)
+                    .map_err(|problem| bad("callback_refused", problem))
+            }
+            (None, ReplyMode::Callback) => Err(invalid(
+                "`reply` is callback, but `callback_url` is missing",
+            )),
+            (Some(_), _) => Err(invalid("`callback_url` is only for `reply` callback")),
+            (None, _) => Ok(None),
+        }
+    }
+
+    fn key(&self, headers: &HeaderMap) -> Result<Option<String>, HttpError> {
+        let header = headers.get("idempotency-key").map(|value| value.to_str());
+        let header = header
+            .transpose()
+            .map_err(|_| invalid("the header Idempotency-Key is not ASCII"))?;
+        let key = self
+            .text("idempotency_key")?
+            .or(header)
+            .map(str::trim)
+            .filter(|key| !key.is_empty());
+        match key {
+            Some(key) if key.len() > MAX_KEY_BYTES => Err(invalid(format!(
+                "the idempotency key has more than {MAX_KEY_BYTES} bytes"
+            ))),
+            key => Ok(key.map(str::to_owned)),
+        }
+    }
+
+    /// What the client says about the message; names that begin with `_` are the runtime's own.
+    fn context(&self) -> Result<impl Iterator<Item = (&String, &Value)>, HttpError> {
+        let context = match self.0.get("context") {
+            None | Some(Value::Null) => None,
+            Some(Value::Object(context)) => Some(context),
+            Some(_) => return Err(invalid("`context` must be an object")),
+        };
+        Ok(context
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| !key.starts_with('_')))
+    }
+
+    fn media(&self) -> Result<Vec<MediaItem>, HttpError> {
+        let items = match self.0.get("media") {
+            None | Some(Value::Null) => return Ok(Vec::new()),
+            Some(Value::Array(items)) => items,
+            Some(_) => return Err(invalid("`media` must be a list")),
+        };
+        items.iter().map(media_item).collect()
+    }
+}
+
+fn media_item(value: &Value) -> Result<MediaItem, HttpError> {
+    let item = MediaItem::from_value(value)
+        .ok_or_else(|| invalid("an item of `media` must be an object"))?;
+    let is_known = |url: &str| {
+        ["data:", "https://", "http://"]
+            .iter()
+            .any(|scheme| url.starts_with(scheme))
+    };
+    if item.url.as_deref().is_some_and(is_known) {
+        return Ok(item);
+    }
+    Err(invalid(
+        "an item of `media` needs a `url` that begins with data:, https: or http:",
+    ))
+}
+
+fn invalid(message: impl Into<String>) -> HttpError {
+    bad("invalid_request", message)
+}
+
+fn bad(code: &'static str, message: impl Into<String>) -> HttpError {
+    HttpError::new(StatusCode::BAD_REQUEST, code, message)
+}

@@ -1,0 +1,159 @@
+//! How far each reply has come: which parts of it were taken by the platform. In a file, so that the next process goes
+//! on where this one ended, and sends nothing twice that is known to have arrived.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::lock;
+
+/// So many replies are remembered.
+const MAX_TRACKED_REPLIES: usize = 4096;
+
+/// How far a reply, or the preview of one, has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DeliveryProgress {
+    /// How many parts have arrived.
+    pub(super) parts: usize,
+    /// The first message of them.
+    pub(super) first: Option<i64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct DeliveryLogLine {
+    id: String,
+    #[serde(flatten)]
+    sent: DeliveryProgress,
+}
+
+pub(super) struct DeliveryLog {
+    path: PathBuf,
+    known: Mutex<Option<DeliveryCache>>,
+}
+
+#[derive(Default)]
+struct DeliveryCache {
+    sent: HashMap<String, DeliveryProgress>,
+    order: VecDeque<String>,
+    lines: usize,
+    file: Option<File>,
+}
+
+impl DeliveryLog {
+    pub(super) fn new(home: &Path) -> Self {
+        Self {
+            path: home.join("telegram").join("sent.jsonl"),
+            known: Mutex::default(),
+        }
+    }
+
+    pub(super) fn get(&self, id: &str) -> DeliveryProgress {
+        self.with(|known| known.sent.get(id).cloned().unwrap_or_default())
+    }
+
+    /// Notes how far a reply has come.
+    pub(super) fn record(&self, id: &str, sent: DeliveryProgress) {
+        self.with(|known| {
+            let line = serde_json::to_string(&DeliveryLogLine { id: id.to_owned(), sent: sent.clone() });
+            known.insert(id.to_owned(), sent);
+            let written = line.map_err(io::Error::from).and_then(|line| known.append(&self.path, &line));
+            if let Err(error) = written {
+                known.file = None;
+                tracing::warn!(
+                    "telegram.progress_not_written error={error}: after a crash a part may be sent again"
+                );
+            }
+        });
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut DeliveryCache) -> T) -> T {
+        let mut known = lock(&self.known);
+        work(known.get_or_insert_with(|| DeliveryCache::read(&self.path)))
+    }
+}
+
+impl DeliveryCache {
+    fn read(path: &Path) -> Self {
+        let mut known = Self::default();
+        let text = std::fs::read(path).unwrap_or_default();
+        for line in text.split(|byte| *byte == b'\n') {
+            // The last line may be torn: what it would have said is not known.
+            if let Ok(line) = serde_json::from_slice::<DeliveryLogLine>(line) {
+                known.insert(line.id, line.sent);
+            }
+        }
+        // A torn line must not swallow the next one.
+        known.lines = usize::MAX;
+        known
+    }
+
+    fn insert(&mut self, id: String, sent: DeliveryProgress) {
+        if self.sent.insert(id.clone(), sent).is_none() {
+            self.order.push_back(id);
+        }
+        while self.order.len() > MAX_TRACKED_REPLIES {
+            if let Some(oldest) = self.order.pop_front() {
+                self.sent.remove(&oldest);
+            }
+        }
+    }
+
+    fn append(&mut self, path: &Path, line: &str) -> io::Result<()> {
+        if self.lines > 4 * MAX_TRACKED_REPLIES {
+            return self.rewrite(path);
+        }
+        if self.file.is_none() {
+            self.file = Some(
+                OpenOptions::new()
+                    .append(true)
+                    .create(true)
+                    .mode(0o600)
+                    .open(path)?,
+            );
+        }
+        if let Some(file) = &mut self.file {
+            file.write_all(format!("{line}\n").as_bytes())?;
+        }
+        self.lines += 1;
+        Ok(())
+    }
+
+    fn rewrite(&mut self, path: &Path) -> io::Result<()> {
+        if let Some(directory) = path.parent() {
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)?;
+        }
+        let mut text = Vec::new();
+        for id in &self.order {
+            let sent = self.sent.get(id).cloned().unwrap_or_default();
+            serde_json::to_writer(
+                &mut text,
+                &DeliveryLogLine {
+                    id: id.clone(),
+                    sent,
+                },
+            )?;
+            text.push(b'\n');
+        }
+        let new = path.with_extension("new");
+        let _ = std::fs::remove_file(&new);
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?
+            .write_all(&text)?;
+        std::fs::rename(&new, path)?;
+        (self.file, self.lines) = (None, self.order.len());
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! Bad input and bad weather: one clear line, and on it goes.
+
+use std::time::Duration;
+
+use bub::settings::Secret;
+use bub_testkit::{
+    Faults,
+    telegram::{BotServer, Fault, TOKEN, person},
+};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::harness::{MEMBER, OWNER, TelegramFixture, check, options};
+
+// H-165: a webhook that somebody left is removed, and what waits is kept.
+#[tokio::test]
+async fn a_webhook_that_was_left_behind_is_removed_without_losing_messages() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    server.leave_webhook("https://example.com/old");
+    server.says(OWNER, "waiting");
+    let fixture = TelegramFixture::start(&server, &home).await;
+    server.wait_texts(OWNER, 1).await;
+    // And again while it runs.
+    server.leave_webhook("https://example.com/new");
+    server.fault("getUpdates", Fault::Cut);
+    server.says(OWNER, "more");
+    server.wait_texts(OWNER, 2).await;
+    fixture.stop().await;
+    check(&server);
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_said_once_and_not_tried_again_and_again() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.token = Some(Secret::from("1:wrong"));
+    let fixture = TelegramFixture::with(options, home.path()).await;
+    let error = fixture.last_error().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(error.contains("does not know the bot's token"), "{error}");
+    assert!(!error.contains("1:wrong"), "{error}");
+    assert_eq!(server.requests(), 1, "it is tried again in ten minutes");
+    fixture.stop().await;
+}
+
+// A token that is none must not become part of a URL.
+#[tokio::test]
+async fn a_token_of_another_shape_never_leaves() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.token = Some(Secret::from("../../admin?x="));
+    let fixture = TelegramFixture::with(options, home.path()).await;
+    let error = fixture.last_error().await.unwrap();
+    assert!(error.contains("looks like"), "{error}");
+    assert_eq!(server.requests(), 0);
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn no_network_at_the_start_is_tried_again() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    server
+        .fault("getMe", Fault::Cut)
+        .fault("deleteWebhook", Fault::Page(502));
+    server.says(OWNER, "hello");
+    let fixture = TelegramFixture::start(&server, &home).await;
+    assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: hello"]);
+    fixture.stop().await;
+}
+
+// A poll that goes wrong in any way is made again, and nothing is lost or doubled.
+#[tokio::test]
+async fn polls_that_fail_hang_or_collide_are_made_again() {
+    for fault in [
+        Fault::Cut,
+        Fault::Page(502),
+        Fault::Refuse(500, "Internal Server Error"),
+        Fault::Refuse(409, "Conflict: terminated by other getUpdates request"),
+        Fault::Flood(1),
+        Fault::Hang,
+    ] {
+        let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+        let mut options = options(&server, home.path());
+        options.poll = Duration::from_secs(1);
+        options.wait_timeout = Duration::from_millis(300);
+        server.fault("getUpdates", fault.clone());
+        server.says(OWNER, "hello");
+        let fixture = TelegramFixture::with(options, home.path()).await;
+        assert_eq!(
+            server.wait_texts(OWNER, 1).await,
+            ["echo: hello"],
+            "after {fault:?}"
+        );
+        server.wait_confirmed().await;
+        assert_eq!(server.texts(OWNER).len(), 1);
+        fixture.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_revoked_ends_nothing_but_the_bot() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.poll = Duration::from_secs(1);
+    let fixture = TelegramFixture::with(options, home.path()).await;
+    server.wait_calls("getUpdates", 1).await;
+    server.revoke();
+    server.says(OWNER, "hello");
+    let shown = fixture
+        .shown(|channel| channel["state"] == "in trouble")
+        .await;
+    assert!(
+        shown["last_error"]
+            .as_str()
+            .unwrap()
+            .contains("does not know the bot's token"),
+        "{shown}"
+    );
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    assert!(server.requests() < 8, "{} requests", server.requests());
+    fixture.stop().await;
+}
+
+// L1: the platform is told that an update was taken when it is in the journal, and not before.
+#[tokio::test]
+async fn an_update_that_cannot_be_written_down_is_not_confirmed() {
+    let (server, home, faults) = (
+        BotServer::start(),
+        tempfile::tempdir().unwrap(),
+        Faults::new(),
+    );
+    let fixture =
+        TelegramFixture::on(faults.fs(), options(&server, home.path()), home.path()).await;
+    server.says(OWNER, "first");
+    server.wait_texts(OWNER, 1).await;
+    server.wait_confirmed().await;
+    faults.disk_space(Some(0));
+    let before = faults.steps();
+    server.says(OWNER, "second");
+    // Tried twice: whoever would confirm it early has had the time to.
+    while faults.steps() < before + 4 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(server.pending(), 1, "confirmed, and nowhere written down");
+    faults.disk_space(None);
+    assert_eq!(
+        server.wait_texts(OWNER, 2).await,
+        ["echo: first", "echo: second"]
+    );
+    server.wait_confirmed().await;
+    fixture.stop().await;
+    check(&server);
+}
+
+/// One poll of another program.
+async fn rival(server: &BotServer) {
+    let mut stream = tokio::net::TcpStream::connect(server.url().strip_prefix("http://").unwrap())
+        .await
+        .unwrap();
+    let request = format!(
+        "POST /bot{TOKEN}/getUpdates HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let _ = stream.read(&mut [0; 64]).await.unwrap();
+}
+
+// Whoever looks sees that another program takes the updates, and when it does not any more.
+#[tokio::test]
+async fn another_program_that_polls_is_shown_for_as_long_as_it_does() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.poll = Duration::from_secs(1);
+    let fixture = TelegramFixture::with(options, home.path()).await;
+    server.wait_calls("getUpdates", 1).await;
+    rival(&server).await;
+    let shown = fixture
+        .shown(|channel| channel["state"] == "in trouble")
+        .await;
+    assert!(
+        shown["last_error"]
+            .as_str()
+            .unwrap()
+            .contains("another program"),
+        "{shown}"
+    );
+    server.says(OWNER, "hello");
+    assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: hello"]);
+    let shown = fixture.shown(|channel| channel["state"] == "running").await;
+    assert_eq!(shown["last_error"], json!(null));
+    fixture.stop().await;
+}
+
+// W-60: a file that stalls, is longer than it says, or is not to be had: the turn goes on without it, and says why.
+#[tokio::test]
+async fn a_file_that_cannot_be_read_holds_no_turn_up() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    (options.file_patience, options.file_limit) =
+        (Duration::from_millis(100), Duration::from_secs(2));
+    server.file("stalls", "a/stalls.txt", b"x".to_vec());
+    server.file("long", "a/long.txt", vec![b'x'; 3 << 20]);
+    server.file("up", "../up.txt", b"x".to_vec());
+    server.file("fine", "a/fine.txt", b"x".to_vec());
+    server.faults(|method, params| {
+        (method == "file" && params["path"] == "a/stalls.txt").then_some(Fault::Hang)
+    });
+    let fixture = TelegramFixture::with(options, home.path()).await;
+    let reasons = [
+        ("stalls", Err("nothing more came")),
+        ("long", Err("larger than 2 MiB")),
+        ("up", Err("does not say where")),
+        ("gone", Err("wrong file_id")),
+        ("fine", Ok(1)),
+    ];
+    for (at, (file, wanted)) in reasons.into_iter().enumerate() {
+        server.message(json!({
+            "chat": {"id": OWNER, "type": "private"}, "from": person(OWNER),
+            "document": {"file_id": file, "file_unique_id": "u", "file_name": "a.txt", "mime_type": "text/plain"},
+        }));
+        server.wait_texts(OWNER, at + 1).await;
+        let outcome = fixture.model.files.borrow()[at].clone();
+        match (wanted, outcome) {
+            (Ok(wanted), outcome) => assert_eq!(outcome, Ok(wanted)),
+            (Err(wanted), Err(reason)) => assert!(reason.contains(wanted), "{file}: {reason}"),
+            (_, other) => panic!("{file}: {other:?}"),
+        }
+    }
+    fixture.stop().await;
+}
+
+// A crowd needs many connections for a moment; afterwards they are closed.
+#[tokio::test]
+async fn connections_do_not_stay_open_after_a_crowd() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.allow_users = Some((1000..1040).map(|id: i64| id.to_string()).collect());
+    server.faults(|method, _| {
+        (method == "sendChatAction").then_some(Fault::Slow(Duration::from_millis(500)))
+    });
+    let fixture = TelegramFixture::with(options, home.path()).await;
+    for person in 1000..1040 {
+        server.says(person, "wait here");
+    }
+    server
+        .wait_for(|server| (server.connections() > 30).then_some(()))
+        .await;
+    fixture.model.permits.add_permits(40);
+    server
+        .wait_for(|server| (server.connections() < 12).then_some(()))
+        .await;
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn a_proxy_is_used_for_everything() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    (options.proxy, options.api_base) = (Some(server.url()), "http://api.invalid".to_owned());
+    server.says(MEMBER, "hello");
+    let fixture = TelegramFixture::with(options, home.path()).await;
+    assert_eq!(server.wait_texts(MEMBER, 1).await, ["echo: hello"]);
+    fixture.stop().await;
+    check(&server);
+}

@@ -1,0 +1,262 @@
+//! A gateway with a bot, people who write to it, and a model that says what its prompt asks for.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bub::{
+    gateway::{Gateway, GatewayOptions, JournalKind},
+    kernel::{
+        CancellationToken, Channel, Envelope, Error, ErrorKind, Framework, MessageHandler,
+        ModelStream, Prompt, Result, Sender, StatePatch, StreamEvent, Turn, hooks,
+    },
+    settings::Secret,
+    tape::{
+        Durability,
+        fs::{Fs, RealFs},
+    },
+};
+use bub_telegram::{Bot, TelegramChannel, TelegramOptions};
+use bub_testkit::telegram::{BotServer, TOKEN};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::{Semaphore, watch};
+
+/// Whom the bot knows: an owner, a member.
+pub(crate) const OWNER: i64 = 42;
+pub(crate) const MEMBER: i64 = 7;
+
+/// Answers with what the message says. `wait …` waits for a permit, `fail …` fails, `long N` says N letters, `grow …`
+/// says its words one by one, each when a permit comes, and fails at the word `break`.
+#[derive(Clone)]
+pub(crate) struct Model {
+    bot: Arc<Bot>,
+    pub(crate) permits: Arc<Semaphore>,
+    /// The content of each message, as the model sees it.
+    pub(crate) asked: watch::Sender<Vec<String>>,
+    pub(crate) senders: Arc<Mutex<Vec<Sender>>>,
+    /// What became of each file that came with a message.
+    pub(crate) files: watch::Sender<Vec<Result<usize, String>>>,
+}
+
+/// What a person wrote, in what the model is given.
+pub(crate) fn written(content: &str) -> String {
+    let line = content.lines().last().unwrap_or_default();
+    match serde_json::from_str::<Value>(line) {
+        Ok(value) => value["message"].as_str().unwrap_or_default().to_owned(),
+        Err(_) => line.to_owned(),
+    }
+}
+
+#[hooks]
+impl Model {
+    async fn load_state(&self, turn: &Turn) -> Result<StatePatch> {
+        if let Some(lifespan) = &turn.inbound().lifespan {
+            lifespan.enter().await?;
+        }
+        self.senders.lock().unwrap().push(turn.sender().clone());
+        Ok(StatePatch::new())
+    }
+
+    async fn build_prompt(&self, message: &Envelope) -> Result<Prompt> {
+        for item in message.media() {
+            let bytes = item
+                .bytes()
+                .await
+                .map(|bytes| bytes.map_or(0, |bytes| bytes.len()));
+            let outcome = bytes.map_err(|error| error.message().to_owned());
+            self.files.send_modify(|files| files.push(outcome));
+        }
+        Ok(Prompt::Text(message.content().into_owned()))
+    }
+
+    async fn run_model_stream(&self, prompt: &Prompt) -> Result<ModelStream> {
+        let content = prompt.text();
+        self.asked.send_modify(|asked| asked.push(content.clone()));
+        let text = written(&content);
+        let mut words = text.split(' ');
+        match words.next() {
+            Some("fail") => return Err(Error::new(ErrorKind::Provider, "the model is gone")),
+            Some("wait") => self.permits.acquire().await.unwrap().forget(),
+            Some("long") => {
+                let count = words.next().unwrap().parse().unwrap();
+                return Ok(ModelStream::text(
+                    "abcdefgh ".repeat(count / 9 + 1).get(..count).unwrap(),
+                ));
+            }
+            Some("say") => {
+                let text = text.strip_prefix("say ").unwrap_or_default().to_owned();
+                return Ok(ModelStream::text(text));
+            }
+            Some("grow") => {
+                let words: Vec<String> = words.map(|word| format!("{word} ")).collect();
+                let permits = Arc::clone(&self.permits);
+                let stream = futures_util::stream::unfold(words.into_iter(), move |mut words| {
+                    let permits = Arc::clone(&permits);
+                    async move {
+                        let word = words.next()?;
+                        permits.acquire().await.unwrap().forget();
+                        let broken = || Err(Error::new(ErrorKind::Provider, "the model is gone"));
+                        let event = if word == "break " {
+                            broken()
+                        } else {
+                            Ok(StreamEvent::Text(word))
+                        };
+                        Some((event, words))
+                    }
+                });
+                return Ok(ModelStream::new(stream));
+            }
+            _ => {}
+        }
+        Ok(ModelStream::text(format!("echo: {text}")))
+    }
+
+    async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
+        turn.unwrap().deliver(message.clone()).await
+    }
+
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        vec![Arc::new(TelegramChannel::new(
+            Arc::clone(&self.bot),
+            Arc::clone(message_handler),
+        ))]
+    }
+}
+
+/// A gateway that runs.
+pub(crate) struct TelegramFixture {
+    pub(crate) model: Model,
+    directory: PathBuf,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<Result<()>>,
+}
+
+/// Options that are quick, with an owner and a member.
+pub(crate) fn options(server: &BotServer, home: &Path) -> TelegramOptions {
+    let mut options = TelegramOptions::with_home(home.to_owned());
+    options.token = Some(Secret::from(TOKEN.to_owned()));
+    options.api_base = server.url();
+    options.owners = vec![OWNER.to_string()];
+    options.allow_users = Some(vec![MEMBER.to_string()]);
+    options.chat_pace = Duration::from_millis(5);
+    options.pace = Duration::from_millis(1);
+    options
+}
+
+fn gateway_options(home: &Path, fs: Arc<dyn Fs>) -> GatewayOptions {
+    GatewayOptions {
+        journal: JournalKind::File {
+            directory: home.join("gateway"),
+            durability: Durability::Os,
+            fs,
+        },
+        catch_all: None,
+        debounce: Duration::from_millis(20),
+        max_wait: Duration::from_secs(1),
+        active_window: Duration::from_millis(50),
+        stream_output: false,
+        drain: Duration::from_secs(2),
+        session_queue: 100,
+        queue: 10_000,
+        turns: 1_000,
+    }
+}
+
+impl TelegramFixture {
+    pub(crate) async fn start(server: &BotServer, home: &TempDir) -> Self {
+        Self::with(options(server, home.path()), home.path()).await
+    }
+
+    pub(crate) async fn with(options: TelegramOptions, home: &Path) -> Self {
+        Self::on(Arc::new(RealFs), options, home).await
+    }
+
+    pub(crate) async fn on(fs: Arc<dyn Fs>, options: TelegramOptions, home: &Path) -> Self {
+        let model = Model {
+            bot: Arc::new(Bot::new(options)),
+            permits: Arc::new(Semaphore::new(0)),
+            asked: watch::Sender::default(),
+            senders: Arc::default(),
+            files: watch::Sender::default(),
+        };
+        let framework = Framework::builder().plugin("model", model.clone()).build();
+        let running = framework.running().await.unwrap();
+        let options = gateway_options(home, fs);
+        let gateway = Gateway::open(&framework, options, &["all".to_owned()]).unwrap();
+        let stop = CancellationToken::new();
+        let task = tokio::spawn({
+            let stop = stop.clone();
+            async move {
+                let outcome = gateway.run(stop, || ()).await;
+                running.close().await?;
+                outcome
+            }
+        });
+        Self {
+            model,
+            directory: home.join("gateway"),
+            stop,
+            task,
+        }
+    }
+
+    pub(crate) fn is_typing(&self) -> bool {
+        self.model.bot.is_typing()
+    }
+
+    /// What the channel failed with last, once it has.
+    pub(crate) async fn last_error(&self) -> Option<String> {
+        let channel = self
+            .shown(|channel| channel["last_error"].is_string())
+            .await;
+        channel["last_error"].as_str().map(str::to_owned)
+    }
+
+    /// How the channel is said to be, once that is as it should be.
+    pub(crate) async fn shown(&self, is_right: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..1000 {
+            let status =
+                bub::gateway::status::send_request(&self.directory, &json!({"do": "status"}))
+                    .await
+                    .unwrap();
+            let channel = status
+                .map(|status| status["channels"][0].clone())
+                .unwrap_or_default();
+            if is_right(&channel) {
+                return channel;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the channel was never shown so");
+    }
+
+    pub(crate) async fn asked(&self, count: usize) -> Vec<String> {
+        self.model
+            .asked
+            .subscribe()
+            .wait_for(|asked| asked.len() >= count)
+            .await
+            .unwrap()
+            .clone()
+    }
+
+    /// Ends it in the middle of what it does.
+    pub(crate) async fn cut_off(self) {
+        self.stop.cancel();
+        // The turn that waits is not waited for.
+        self.task.await.unwrap().unwrap();
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+/// Nothing in the requests was against the specification of the API.
+pub(crate) fn check(server: &BotServer) {
+    assert_eq!(server.violations(), Vec::<String>::new());
+}
