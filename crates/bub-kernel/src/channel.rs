@@ -60,10 +60,8 @@ pub trait Channel: Send + Sync + 'static {
                 let event = event?;
                 let seen = guard::run(|| channel.on_event(&event, &turn)).await;
                 if let Err(error) = seen.flatten() {
-                    tracing::warn!(
-                        "channel.on_event_failed channel={} error={error}",
-                        channel.name()
-                    );
+                    let channel = channel.name();
+                    tracing::warn!(%channel, %error, "channel.on_event_failed");
                 }
                 Ok(event)
             }

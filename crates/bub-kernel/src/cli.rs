@@ -275,7 +275,7 @@ impl CliApp {
         for command in offered {
             let name = &command.spec.name;
             if commands.iter().any(|known| known.spec.name == *name) {
-                tracing::warn!("cli.command_left_out command={name} error=the name is taken");
+                tracing::warn!(command = %name, error = "the name is taken", "cli.command_skipped");
             } else {
                 commands.push(command);
             }

@@ -250,7 +250,7 @@ impl FrameworkBuilder {
                     PluginState::Active
                 }
                 Err(error) => {
-                    tracing::warn!("Failed to initialize plugin '{name}': {error}");
+                    tracing::warn!(plugin = %name, %error, "plugin.init_failed");
                     PluginState::Failed(error.to_string())
                 }
             };

@@ -8,6 +8,7 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span, error_span, field};
 
 use crate::{
     envelope::Envelope,
@@ -63,12 +64,22 @@ impl Framework {
 
     /// Runs one turn and returns it with its result.
     pub async fn process_turn(&self, inbound: impl Into<Inbound>) -> (Turn, Result<TurnResult>) {
-        let mut inbound = inbound.into();
+        let inbound = inbound.into();
+        let span = turn_span(&inbound);
+        self.run_turn(inbound, &span).instrument(span.clone()).await
+    }
+
+    async fn run_turn(&self, mut inbound: Inbound, span: &Span) -> (Turn, Result<TurnResult>) {
+        let was_resolved = inbound.session_id().is_some();
         let resolved = self.resolve_session(&mut inbound).await;
+        if !was_resolved {
+            record_session(span, &inbound);
+        }
         let (turn, opened) = match resolved {
-            Ok(()) => self.open_turn(inbound).await,
-            Err(error) => (self.open_failed_turn(inbound).await, Err(error)),
+            Ok(()) => self.open_turn(inbound, span).await,
+            Err(error) => (self.open_failed_turn(inbound, span).await, Err(error)),
         };
+        span.record("run_id", field::display(turn.id()));
         let _guard = TurnGuard(turn.clone());
         let outcome = match opened {
             Ok(()) => run_stages(&turn).await,
@@ -81,10 +92,15 @@ impl Framework {
     /// Ends a message whose session cannot be resolved: records it with the error on the tape of `channel:chat_id` and
     /// reports the error.
     pub async fn reject_inbound(&self, inbound: Inbound, error: &Error) -> Turn {
-        let turn = self.open_failed_turn(inbound).await;
-        let _guard = TurnGuard(turn.clone());
-        self.close_turn(&turn, Some(error)).await;
-        turn
+        let span = turn_span(&inbound);
+        let rejected = async {
+            let turn = self.open_failed_turn(inbound, &span).await;
+            span.record("run_id", field::display(turn.id()));
+            let _guard = TurnGuard(turn.clone());
+            self.close_turn(&turn, Some(error)).await;
+            turn
+        };
+        rejected.instrument(span.clone()).await
     }
 
     /// Names the session of a message, unless that was done, and writes it to the envelope.
@@ -104,14 +120,14 @@ impl Framework {
         Ok(())
     }
 
-    async fn open_turn(&self, inbound: Inbound) -> (Turn, Result<()>) {
+    async fn open_turn(&self, inbound: Inbound, span: &Span) -> (Turn, Result<()>) {
         let session_id = inbound.session_id().cloned().unwrap_or_default();
         let opened = or_cancelled(&inbound.cancel, TurnTape::open(self, &session_id, &inbound));
         match opened.await {
             Ok(tape) => (Turn::new(self, session_id, inbound, tape), Ok(())),
             // A cancelled message is recorded; an unusable tape cannot take it.
             Err(error) if error.kind() == ErrorKind::Cancelled => {
-                (self.open_failed_turn(inbound).await, Err(error))
+                (self.open_failed_turn(inbound, span).await, Err(error))
             }
             Err(error) => {
                 let tape = TurnTape::in_memory(self, &session_id, None);
@@ -120,14 +136,15 @@ impl Framework {
         }
     }
 
-    async fn open_failed_turn(&self, mut inbound: Inbound) -> Turn {
+    async fn open_failed_turn(&self, mut inbound: Inbound, span: &Span) -> Turn {
         if inbound.session_id().is_none() {
             inbound.set_session_id(SessionId::from(inbound.message.chat_session()));
+            record_session(span, &inbound);
         }
         let session_id = inbound.session_id().cloned().unwrap_or_default();
         let opened = TurnTape::open_for_failure(self, &session_id, &inbound).await;
         let tape = opened.unwrap_or_else(|error| {
-            tracing::error!("turn.record_failed session={session_id:?} error={error}");
+            tracing::error!(%error, "turn.record_failed");
             TurnTape::in_memory(self, &session_id, None)
         });
         Turn::new(self, session_id, inbound, tape)
@@ -138,10 +155,7 @@ impl Framework {
             Some(error) if error.kind() == ErrorKind::Cancelled => {
                 tracing::info!("turn.cancelled");
             }
-            Some(error) => {
-                let session = turn.session_id();
-                tracing::error!(target: TURN_LOG_TARGET, "turn.failed session={session:?} error={error}");
-            }
+            Some(error) => tracing::error!(target: TURN_LOG_TARGET, %error, "turn.failed"),
             None => {}
         }
         turn.close(failure).await;
@@ -149,7 +163,7 @@ impl Framework {
         if let Some(lifespan) = &turn.inbound().lifespan
             && let Err(error) = within_grace_period(turn.cancel(), lifespan.exit(failure)).await
         {
-            tracing::error!("lifespan.exit_failed error={error}");
+            tracing::error!(%error, "lifespan.exit_failed");
         }
         if let Some(error) = failure {
             let args = args::OnError {
@@ -196,6 +210,24 @@ impl Framework {
     }
 }
 
+/// The span of a turn, with what is known before its session is resolved. Its level is the highest, so that a filter for
+/// warnings keeps its fields on their lines.
+fn turn_span(inbound: &Inbound) -> Span {
+    error_span!(
+        "turn",
+        session_id = inbound.session_id().map(field::display),
+        channel = inbound.message.channel().as_deref(),
+        inbound_id = inbound.message_id().map(field::display),
+        run_id = field::Empty,
+    )
+}
+
+fn record_session(span: &Span, inbound: &Inbound) {
+    if let Some(session_id) = inbound.session_id() {
+        span.record("session_id", field::display(session_id));
+    }
+}
+
 /// Runs the stages after `resolve_session`. A panic outside of plugin code is an error like any other.
 async fn run_stages(turn: &Turn) -> Result<TurnResult> {
     let stages = AssertUnwindSafe(stages(turn)).catch_unwind();
@@ -215,11 +247,10 @@ async fn stages(turn: &Turn) -> Result<TurnResult> {
 
     turn.enter(Stage::RunModel);
     or_cancelled(cancel, record_prompt(turn, &prompt)).await?;
-    let session_id = turn.session_id();
-    tracing::info!(target: CONTENTS_LOG_TARGET, "turn.prompt session={session_id:?} text={:?}", prompt.text());
+    tracing::info!(target: CONTENTS_LOG_TARGET, text = prompt.text(), "turn.prompt");
     let mut output = String::new();
     let answered = or_cancelled(cancel, run_model(turn, &prompt, &mut output)).await;
-    tracing::info!(target: CONTENTS_LOG_TARGET, "turn.answer session={session_id:?} text={output:?}");
+    tracing::info!(target: CONTENTS_LOG_TARGET, text = output, "turn.answer");
     turn.set_output(&output);
 
     turn.enter(Stage::SaveState);
@@ -242,7 +273,7 @@ async fn stages(turn: &Turn) -> Result<TurnResult> {
         or_cancelled(cancel, framework.dispatch_outbound(outbound, Some(turn))).await?;
     }
     Ok(TurnResult {
-        session_id: session_id.clone(),
+        session_id: turn.session_id().clone(),
         prompt,
         model_output: output,
         outbounds,
@@ -318,10 +349,8 @@ async fn save_state(turn: &Turn, end: ModelStageEnd<'_>) -> Result<()> {
     for implementation in SaveState::implementations(hooks).iter().rev() {
         let saving = implementation.call(hooks, args);
         if let Err(error) = within_grace_period(turn.cancel(), saving).await {
-            tracing::error!(
-                "save_state.failed adapter={} error={error}",
-                implementation.plugin()
-            );
+            let adapter = implementation.plugin();
+            tracing::error!(%adapter, %error, "save_state.failed");
             outcome = outcome.and(Err(error));
         }
     }

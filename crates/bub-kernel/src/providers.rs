@@ -115,7 +115,7 @@ impl Framework {
             Ok(decided) => decided,
             Err(error) => {
                 let plugin = error.origin().map_or("", |origin| &*origin.plugin);
-                tracing::warn!("hook.admit_message_failed adapter={plugin} error={error}");
+                tracing::warn!(adapter = %plugin, %error, "hook.admit_message_failed");
                 self.hooks()
                     .notify_error(args::OnError {
                         stage: "admit_message",
@@ -156,10 +156,8 @@ impl Framework {
         {
             let args = args::RegisterCliCommands { app: &app };
             if let Some(Err(error)) = found.call_sync(self.hooks(), args) {
-                tracing::warn!(
-                    "hook.register_cli_commands_failed adapter={} error={error}",
-                    found.plugin()
-                );
+                let adapter = found.plugin();
+                tracing::warn!(%adapter, %error, "hook.register_cli_commands_failed");
             }
         }
         app.into_commands()

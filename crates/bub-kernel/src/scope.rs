@@ -76,7 +76,7 @@ impl Framework {
             Err(error) => {
                 close_all(guards)
                     .await
-                    .unwrap_or_else(|also| tracing::error!("scope.close_failed error={also}"));
+                    .unwrap_or_else(|error| tracing::error!(%error, "scope.close_failed"));
                 Err(error)
             }
         }
@@ -129,7 +129,7 @@ impl Drop for RunningScope {
     fn drop(&mut self) {
         self.framework.leave_scope(&self.scope);
         if !self.guards.is_empty() {
-            tracing::warn!("scope.dropped_unclosed guards={}", self.guards.len());
+            tracing::warn!(guards = self.guards.len(), "scope.dropped_unclosed");
         }
     }
 }
@@ -141,7 +141,7 @@ async fn close_all(guards: Vec<Box<dyn ScopeGuard>>) -> Result<()> {
         if outcome.is_ok() {
             outcome = closed;
         } else if let Err(error) = closed {
-            tracing::error!("scope.close_failed error={error}");
+            tracing::error!(%error, "scope.close_failed");
         }
     }
     outcome

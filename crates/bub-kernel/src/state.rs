@@ -127,7 +127,7 @@ impl From<Value> for StatePatch {
         match value {
             Value::Object(map) => Fields::from(map).into(),
             other => {
-                tracing::debug!("load_state.ignored got={other} expected=object");
+                tracing::debug!(got = %other, expected = "object", "load_state.ignored");
                 Self::default()
             }
         }

@@ -64,7 +64,7 @@ impl Framework {
                 .message_id()
                 .is_some_and(|id| delivered.contains(id));
             if !is_delivered && !inbox.enqueue(session_id, message).await? {
-                tracing::error!("steering.overflow session={session_id}: a message is lost");
+                tracing::error!(%session_id, "steering.message_lost");
             }
         }
         Ok(())

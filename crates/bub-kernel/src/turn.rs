@@ -11,6 +11,7 @@ use std::{
 
 use bub_tape::{MemoryStore, Tape, TapeName};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::{
     envelope::{Envelope, MessageKind},
@@ -421,10 +422,7 @@ impl Turn {
             self.set_failure(error);
         }
         if let Err(error) = core.tape.close(self.message(), failure).await {
-            tracing::error!(
-                "turn.record_failed session={:?} error={error}",
-                self.session_id()
-            );
+            tracing::error!(%error, "turn.record_failed");
         }
         core.progress.is_closed.store(true, Ordering::Release);
     }
@@ -446,11 +444,12 @@ impl Drop for TurnGuard {
         };
         // The task does not share the turn, whose lifespan ends now.
         let (tape, message) = (Arc::clone(&core.tape), core.inbound.message.clone());
-        drop(runtime.spawn(async move {
+        let closing = async move {
             if let Err(error) = tape.close(&message, Some(&failure)).await {
-                tracing::error!("turn.record_failed error={error}");
+                tracing::error!(%error, "turn.record_failed");
             }
-        }));
+        };
+        drop(runtime.spawn(closing.in_current_span()));
     }
 }
 

@@ -117,7 +117,7 @@ impl Framework {
         };
         let holder = tape.store().lease_holder(tape.name()).await;
         if let Some(holder) = holder.map_err(tape_error)? {
-            tracing::warn!("waiting for session {session_id}: a turn of it runs in {holder}");
+            tracing::warn!(%session_id, %holder, "session.lease_wait");
             drop(tape.lease(LeaseWait::Forever).await.map_err(tape_error)?);
         }
         Ok(())
@@ -155,7 +155,8 @@ impl TurnTape {
         let lease = lease.map_err(tape_error)?;
         let recovered = recover(&**tape.store(), tape.name()).await;
         for recovered in recovered.map_err(tape_error)? {
-            tracing::warn!("tape.recovered session={session_id} {recovered:?}");
+            let (fork, entries) = (recovered.fork, recovered.entries);
+            tracing::warn!(%fork, entries, merged = recovered.merged, "tape.recovered");
         }
         let mut turn = Self::new(tape, framework, session_id, channel.as_deref());
         turn.lease = Mutex::new(Some(lease));
@@ -255,7 +256,7 @@ impl TurnTape {
             let store: Arc<dyn TapeStore> = Arc::new(MemoryStore::new());
             let tape = tape_in(&self.framework, Arc::clone(&store), &self.session_id);
             tape.unwrap_or_else(|error| {
-                tracing::warn!("turn.tape_context_failed error={error}");
+                tracing::warn!(%error, "turn.tape_context_failed");
                 let workspace = self.framework.workspace_text();
                 Tape::new(store, TapeName::for_session(workspace, &self.session_id))
             })

@@ -139,11 +139,8 @@ impl<P: HookPoint> Implementation<P> {
         match &self.body {
             HookFn::Sync(hook) => Some(self.convert_result(guard::catch(|| hook.call(call)))),
             HookFn::Async(_) => {
-                tracing::warn!(
-                    "hook.async_not_supported hook={} adapter={}",
-                    P::SPEC.name,
-                    self.plugin
-                );
+                let (hook, adapter) = (P::SPEC.name, &self.plugin);
+                tracing::warn!(%hook, %adapter, "hook.async_not_supported");
                 None
             }
         }

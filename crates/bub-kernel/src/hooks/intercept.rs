@@ -224,11 +224,9 @@ fn record_decision<P: HookPoint>(
 fn isolate<P: HookPoint>(found: &Implementation<P>, error: &Error) -> HookDecision {
     let (hook, plugin) = (P::SPEC.name, found.plugin());
     if let Some(InvalidReturn { got, expected }) = error.downcast_ref() {
-        tracing::warn!(
-            "hook.agent_hook_bad_return hook={hook} adapter={plugin} got={got} expected={expected}"
-        );
+        tracing::warn!(%hook, adapter = %plugin, %got, %expected, "hook.agent_hook_bad_return");
     } else {
-        tracing::warn!("hook.agent_hook_failed hook={hook} adapter={plugin} error={error}");
+        tracing::warn!(%hook, adapter = %plugin, %error, "hook.agent_hook_failed");
     }
     record_decision(found, "failed", Some(error.to_string()))
 }

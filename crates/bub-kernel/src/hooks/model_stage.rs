@@ -141,7 +141,7 @@ impl HookSet {
 
     /// Logs an error of the model stage that does not end it, and tells the observers.
     pub(crate) async fn report_model_error(&self, error: &Error, turn: Option<&Turn>) {
-        tracing::warn!(target: crate::pipeline::TURN_LOG_TARGET, "run_model.error error={error}");
+        tracing::warn!(target: crate::pipeline::TURN_LOG_TARGET, %error, "run_model.error");
         if let Some(turn) = turn {
             turn.set_model_error(error);
         }

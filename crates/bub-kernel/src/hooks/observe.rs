@@ -24,5 +24,5 @@ impl HookSet {
 }
 
 fn log_failure(stage: &str, plugin: &str, failure: &Error) {
-    tracing::error!("hook.on_error_failed stage={stage} adapter={plugin} error={failure}");
+    tracing::error!(%stage, adapter = %plugin, error = %failure, "hook.on_error_failed");
 }

@@ -186,8 +186,8 @@ async fn a_panic_while_a_plugin_is_made_or_registered_leaves_it_out() {
     assert_eq!(
         log.lines(),
         [
-            "WARN Failed to initialize plugin 'made': [unknown] plugin code panicked: no such file",
-            "WARN Failed to initialize plugin 'registered': [unknown] plugin code panicked: half way",
+            "WARN plugin.init_failed plugin=made error=[unknown] plugin code panicked: no such file",
+            "WARN plugin.init_failed plugin=registered error=[unknown] plugin code panicked: half way",
         ]
     );
     assert_eq!(turn(&framework).await.unwrap().model_output, "hi");

@@ -55,8 +55,8 @@ async fn a_plugin_that_cannot_be_made_is_reported_and_skipped() {
     assert_eq!(
         log.lines(),
         [
-            "WARN Failed to initialize plugin 'broken': [config] no token",
-            "WARN Failed to initialize plugin 'foreign': bad file",
+            "WARN plugin.init_failed plugin=broken error=[config] no token",
+            "WARN plugin.init_failed plugin=foreign error=bad file",
         ]
     );
     assert_eq!(turn(&framework).await.unwrap().model_output, "builtin");

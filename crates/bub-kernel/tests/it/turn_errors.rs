@@ -32,17 +32,27 @@ async fn a_failing_stage_is_logged_told_to_on_error_as_turn_and_returned() {
         failing::<DispatchOutbound>(),
     ];
     for (stage, plugin) in stages {
-        let (trace, log) = (Trace::default(), Log::capture());
+        let (trace, log) = (Trace::default(), Log::capture_with_spans());
         let answering = observer(&trace).on::<RunModel>(|_| some("out"));
         let error = failing_turn(&framework([answering, plugin])).await;
         assert_eq!(error.to_string(), "boom", "{stage}");
         assert_eq!(error.origin().unwrap().hook, stage);
         assert_eq!(&*error.origin().unwrap().plugin, "p1");
         assert_eq!(trace.lines(), ["on_error turn: boom"], "{stage}");
-        assert_eq!(
-            log.lines(),
-            [r#"ERROR turn.failed session="cli:room" error=boom"#]
-        );
+        let lines = log.lines();
+        let [line] = lines.as_slice() else {
+            panic!("{stage}: {lines:?}")
+        };
+        let (span, event) = line.split_once("}: ").unwrap();
+        assert_eq!(event, "turn.failed error=boom");
+        for field in [
+            "ERROR turn{",
+            "session_id=cli:room",
+            "channel=\"cli\"",
+            "run_id=",
+        ] {
+            assert_eq!(span.matches(field).count(), 1, "{stage}: {line}");
+        }
     }
 }
 

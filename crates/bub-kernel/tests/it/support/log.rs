@@ -1,14 +1,20 @@
 //! The warnings and errors of the current thread as lines.
 
 use std::{
-    io,
+    fmt, io,
     sync::{Arc, Mutex},
 };
 
-use tracing::subscriber::DefaultGuard;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::{Event, Subscriber, subscriber::DefaultGuard};
+use tracing_subscriber::{
+    fmt::{
+        FmtContext, FormatEvent, FormatFields, MakeWriter,
+        format::{Format, Writer},
+    },
+    registry::LookupSpan,
+};
 
-/// Collects what the current thread warns of, as `LEVEL message`, until it is dropped.
+/// Collects the warnings of the current thread, as `LEVEL event field=value`, until it is dropped.
 pub(crate) struct Log {
     text: Text,
     _guard: DefaultGuard,
@@ -23,9 +29,23 @@ impl Log {
         let subscriber = tracing_subscriber::fmt()
             .with_writer(text.clone())
             .with_ansi(false)
-            .with_target(false)
-            .without_time()
             .with_max_level(tracing::Level::WARN)
+            .event_format(WithoutSpans)
+            .finish();
+        Self {
+            text,
+            _guard: tracing::subscriber::set_default(subscriber),
+        }
+    }
+
+    /// Like `capture`, with the spans of each line before its event.
+    pub(crate) fn capture_with_spans() -> Self {
+        let text = Text::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(text.clone())
+            .with_ansi(false)
+            .with_max_level(tracing::Level::WARN)
+            .event_format(Format::default().with_target(false).without_time())
             .finish();
         Self {
             text,
@@ -40,6 +60,28 @@ impl Log {
             .lines()
             .map(|line| line.trim().to_owned())
             .collect()
+    }
+}
+
+/// The format `LEVEL event field=value`.
+struct WithoutSpans;
+
+impl<S, N> FormatEvent<S, N> for WithoutSpans
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        write!(writer, "{} ", event.metadata().level())?;
+        context
+            .field_format()
+            .format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
     }
 }
 
