@@ -216,7 +216,7 @@ impl ForkMerger<'_> {
             self.store.discard(journal).await?;
         } else {
             // What could not be merged stays for the next recovery, under a journal that is otherwise done.
-            tracing::warn!(tape = %self.main, fork = self.id, "fork.sidecar_left");
+            tracing::warn!(tape = %self.main, fork = self.id, "fork.sidecar_pending");
         }
         tracing::debug!(tape = %self.main, fork = self.id, entries, "fork.merged");
         Ok(MergeReport { entries })

@@ -106,7 +106,7 @@ impl TapeFile {
             ..writable.record
         };
         if let Err(error) = self.write_record(held, before) {
-            tracing::debug!(tape = %self.tape, %error, "tape.intent_left");
+            tracing::debug!(tape = %self.tape, %error, "tape.intent_update_failed");
         }
     }
 }

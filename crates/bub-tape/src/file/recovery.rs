@@ -195,7 +195,8 @@ impl TapeFile {
             .set_len(start)
             .map_err(|error| self.error("cut", error))?;
         let kept = kept.display().to_string();
-        tracing::warn!(tape = %self.tape, offset = start, bytes = end - start, %kept, "tape.repaired: {what}");
+        let bytes = end - start;
+        tracing::warn!(tape = %self.tape, reason = what, offset = start, bytes, %kept, "tape.repaired");
         let data = json!({"what": what, "offset": start, "bytes": end - start, "kept": kept});
         Ok(Entry::event("tape.repaired", Some(data)).outside_context())
     }
