@@ -39,17 +39,16 @@ async fn run_with_restart(inner: Arc<GatewayInner>, name: String, is_tried: ones
         let starting = catch_panic(entry.channel.start(inner.stop.clone()));
         let Err(error) = starting.await else { break };
         let text = inner.redact(error.message());
-        tracing::error!(
-            "channel.start_failed channel={name} error={text}; again in {} s",
-            pause.as_secs()
-        );
+        let delay = pause.max(error.retry_after().unwrap_or_default());
+        let delay_ms = delay.as_millis();
+        tracing::error!(channel = %name, delay_ms, error = %text, "channel.start_failed");
         {
             let mut state = lock(&entry.state);
             (state.phase, state.last_error) = (ChannelPhase::Failed, Some(text));
         }
         drop(is_tried.take());
         let _ = tokio::time::timeout(STOP_TIMEOUT, catch_panic(entry.channel.stop())).await;
-        tokio::time::sleep(pause.max(error.retry_after().unwrap_or_default())).await;
+        tokio::time::sleep(delay).await;
         pause = (pause * 2).min(MAX_BACKOFF);
         lock(&entry.state).phase = ChannelPhase::Starting;
     }
@@ -57,9 +56,9 @@ async fn run_with_restart(inner: Arc<GatewayInner>, name: String, is_tried: ones
     drop(is_tried);
     // The user of an interface sees that it runs.
     if entry.channel.role() == ChannelRole::Interface {
-        tracing::debug!("channel.running channel={name}");
+        tracing::debug!(channel = %name, "channel.running");
     } else {
-        tracing::info!("channel.running channel={name}");
+        tracing::info!(channel = %name, "channel.running");
     }
     // Replies may have waited for it.
     inner.outbox.channel_started(&name);
@@ -73,12 +72,12 @@ pub(crate) async fn stop(inner: &GatewayInner, mut starting: JoinSet<()>) {
         match tokio::time::timeout(STOP_TIMEOUT, catch_panic(entry.channel.stop())).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::error!(
-                    "channel.stop_failed channel={name} error={}",
-                    inner.redact(error.message())
-                );
+                let error = inner.redact(error.message());
+                tracing::error!(channel = %name, %error, "channel.stop_failed");
             }
-            Err(_) => tracing::error!("channel.stop_failed channel={name} error=it took too long"),
+            Err(_) => {
+                tracing::error!(channel = %name, error = "timed out", "channel.stop_failed");
+            }
         }
         lock(&entry.state).phase = ChannelPhase::Stopped;
     });

@@ -362,7 +362,7 @@ impl GatewayInner {
         let name = inbound.message.channel().unwrap_or_default().into_owned();
         let entry = self.channels.get(&name);
         let Some(entry) = entry.or_else(|| self.channels.get(self.catch_all()?)) else {
-            tracing::warn!("gateway.unknown_channel channel={name}: its message is dropped");
+            tracing::warn!(channel = %name, "gateway.unknown_channel");
             return Err(Error::invalid_input(format!(
                 "there is no channel `{name}` here"
             )));
@@ -539,9 +539,8 @@ impl GatewayInner {
             items.insert(accepted.id.clone(), (message.session.clone(), item));
         }
         for (channel, messages) in kept {
-            tracing::warn!(
-                "gateway.messages_kept channel={channel} messages={messages}: they are answered once it is enabled"
-            );
+            let hint = "enable the channel to process these messages";
+            tracing::warn!(%channel, messages, hint, "gateway.messages_kept");
         }
         // What was one turn is the same turn again.
         for (id, with) in groups {

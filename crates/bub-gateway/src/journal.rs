@@ -316,7 +316,7 @@ fn write_batch(
             Vec::new()
         }
         Err(error) => {
-            tracing::error!("journal.cannot_write error={error}; it is tried again");
+            tracing::error!(%error, delay_ms = WRITE_RETRY_DELAY.as_millis(), "journal.commit_failed");
             let (refused, kept): (Vec<_>, Vec<_>) =
                 batch.into_iter().partition(|entry| entry.may_fail);
             for entry in refused {

@@ -251,7 +251,7 @@ impl Lane {
             .as_ref()
             .is_some_and(|quit| quit.deadline <= Instant::now())
         {
-            tracing::error!("lane.quit_forced session={}", self.session_id);
+            tracing::error!(session_id = %self.session_id, "lane.quit_forced");
             self.turns.abort_all();
         }
         if (self.debounce.is_due() || self.inner.drain.is_cancelled())
@@ -427,11 +427,8 @@ impl Lane {
     }
 
     fn drop_item(&self, item: QueuedMessage, reason: DropReason) {
-        tracing::info!(
-            "lane.dropped session={} id={} reason={reason}",
-            self.session_id,
-            item.id
-        );
+        let (session_id, inbound_id) = (&self.session_id, &item.id);
+        tracing::info!(%session_id, %inbound_id, %reason, "lane.dropped");
         self.inner.journal.post(JournalRecord::Dropped {
             ids: item.ids(),
             reason: reason.to_string(),
@@ -496,10 +493,8 @@ impl Lane {
         let into = turn.item.id.clone();
         let mut done = turn.item.ids();
         if let Some(error) = ended.unreported {
-            tracing::error!(
-                "lane.left session={} id={into}: the message stays in the journal",
-                self.session_id
-            );
+            let hint = "the message stays in the journal; the next start processes it";
+            tracing::error!(session_id = %self.session_id, inbound_id = %into, %error, hint, "lane.message_unfinished");
             turn.item.settle(MessageOutcome::Unfinished { error });
         } else if let Some(reason) = turn.end_reason.filter(|_| ended.is_cancelled) {
             self.drop_item(turn.item, reason);
@@ -541,7 +536,7 @@ impl Lane {
     /// The outcome of a turn whose task did not end by itself.
     fn aborted(&self, error: &JoinError) -> LaneTurnOutcome {
         let panicked = error.is_panic().then(|| {
-            tracing::error!("lane.turn_panicked session={}", self.session_id);
+            tracing::error!(session_id = %self.session_id, "lane.turn_panicked");
             Error::unknown("the turn panicked")
         });
         LaneTurnOutcome {

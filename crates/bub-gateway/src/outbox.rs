@@ -15,6 +15,7 @@ use bub_kernel::{
 };
 use futures_util::FutureExt as _;
 use tokio::sync::broadcast;
+use tracing::{Instrument as _, Span, error_span, field};
 
 use crate::{
     gateway::GatewayInner,
@@ -175,7 +176,7 @@ impl Outbox {
             .map(|outgoing| outgoing.reply.id.clone())
             .collect();
         for id in old {
-            tracing::warn!("outbox.never_claimed reply={id}: nobody came for it in a day");
+            tracing::warn!(reply_id = %id, "outbox.unclaimed_expired");
             inner.journal.post(JournalRecord::Forgotten { id });
         }
     }
@@ -206,7 +207,7 @@ async fn deliver_all(inner: Arc<GatewayInner>, chat: OutboxKey) {
             biased;
             // It is in the journal.
             () = inner.halt.cancelled() => return,
-            () = deliver(&inner, item) => {}
+            () = deliver_one(&inner, item) => {}
         }
     }
     inner.outbox.rest(&inner);
@@ -221,7 +222,17 @@ fn next(inner: &GatewayInner, chat: &OutboxKey) -> Option<OutboxItem> {
     item
 }
 
-async fn deliver(inner: &GatewayInner, mut item: OutboxItem) {
+async fn deliver_one(inner: &GatewayInner, item: OutboxItem) {
+    let span = error_span!(
+        "delivery",
+        reply_id = %item.reply.id,
+        channel = %item.reply.channel,
+        attempt = field::Empty,
+    );
+    deliver(inner, item, &span).instrument(span.clone()).await;
+}
+
+async fn deliver(inner: &GatewayInner, mut item: OutboxItem, span: &Span) {
     let id = item.reply.id.clone();
     loop {
         // A person may have dropped it meanwhile.
@@ -234,6 +245,7 @@ async fn deliver(inner: &GatewayInner, mut item: OutboxItem) {
         let outcome = match &channel {
             Some(channel) => {
                 item.attempt += 1;
+                span.record("attempt", item.attempt);
                 item.outbound.attempt = Some(DeliveryAttempt {
                     reply_id: id.clone(),
                     message_id: item.reply.inbound.clone(),
@@ -254,10 +266,7 @@ async fn deliver(inner: &GatewayInner, mut item: OutboxItem) {
         let text = inner.redact(error.message());
         let is_unclaimed = error.kind() == ErrorKind::Unclaimed;
         if channel.is_some() && !is_unclaimed {
-            tracing::warn!(
-                "outbox.attempt_failed reply={id} channel={} error={text}",
-                item.reply.channel
-            );
+            tracing::warn!(error = %text, "outbox.attempt_failed");
             inner.note_error(&item.reply.channel, &text);
         }
         inner.journal.post(JournalRecord::Attempt {
@@ -269,7 +278,7 @@ async fn deliver(inner: &GatewayInner, mut item: OutboxItem) {
         let is_too_old = channel.is_some() && is_old(&item.reply);
         if is_permanent(&error) || is_too_old || item.attempt >= MAX_DELIVERY_ATTEMPTS {
             if !is_unclaimed {
-                tracing::error!("outbox.undeliverable reply={id}; see `bub outbox list`");
+                tracing::error!(hint = "run `bub outbox list`", "outbox.undeliverable");
             }
             inner
                 .journal

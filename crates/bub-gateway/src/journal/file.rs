@@ -93,7 +93,7 @@ impl JournalFile {
                 fs.remove(&path)
             };
             outcome.unwrap_or_else(|error| {
-                tracing::warn!("journal.old_file_stays number={old} error={error}");
+                tracing::warn!(file = %path.display(), %error, "journal.remove_failed");
             });
         }
         let segment = Self {
@@ -122,9 +122,8 @@ impl JournalFile {
                     self.length += lines.len() as u64;
                     return Ok(());
                 }
-                Err(error) => {
-                    tracing::error!("journal.write_failed error={error}; trying a new file");
-                }
+                // A new file is tried next.
+                Err(error) => tracing::error!(%error, "journal.write_failed"),
             }
             self.is_broken = true;
         }
@@ -138,7 +137,7 @@ impl JournalFile {
         }
         if let Err(error) = self.replace(&[], live) {
             // The old one is as good as before.
-            tracing::warn!("journal.rotate_failed error={error}");
+            tracing::warn!(%error, "journal.rotate_failed");
             self.rotate_at = self.length + ROTATE_BYTES;
         }
     }
@@ -159,10 +158,7 @@ impl JournalFile {
         self.rotate_at = ROTATE_BYTES.max(self.length * 2);
         self.is_broken = false;
         if let Err(error) = fs.remove(&old) {
-            tracing::warn!(
-                "journal.old_file_stays number={} error={error}",
-                self.number
-            );
+            tracing::warn!(file = %old.display(), %error, "journal.remove_failed");
         }
         Ok(())
     }

@@ -56,10 +56,7 @@ impl Lane {
             }
             Ok(false) => Some(item),
             Err(error) => {
-                tracing::warn!(
-                    "lane.steer_failed session={} error={error}",
-                    self.session_id
-                );
+                tracing::warn!(session_id = %self.session_id, %error, "lane.steer_failed");
                 Some(item)
             }
         }

@@ -117,11 +117,8 @@ impl LaneTurn {
 
     /// Gives the message up, and tells its sender, unless there was a reply already.
     async fn give_up(self, scope: &ReplyScope) -> LaneTurnOutcome {
-        tracing::error!(
-            "lane.attempts_exhausted session={} id={}",
-            self.session_id,
-            self.id
-        );
+        let (session_id, inbound_id) = (&self.session_id, &self.id);
+        tracing::error!(%session_id, %inbound_id, "lane.attempts_exhausted");
         let text = format!(
             "This message was begun {MAX_CRASH_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
         );
@@ -149,7 +146,7 @@ impl LaneTurn {
         let goes_on = |outcome: Result<()>| match outcome {
             Err(error) if error.kind() == ErrorKind::Cancelled => false,
             Err(error) => {
-                tracing::warn!("lane.wait_failed session={session_id} error={error}");
+                tracing::warn!(%session_id, %error, "lane.wait_failed");
                 true
             }
             Ok(()) => true,
