@@ -24,6 +24,7 @@ use bub_kernel::{
 use bub_model::ModelId;
 use bub_tape::Entry;
 use serde_json::{Value, json};
+use tracing::Instrument as _;
 
 pub(crate) use self::budget::{Calibration, estimate};
 use self::{repeat_guard::RepeatGuard, step::StepError};
@@ -104,7 +105,8 @@ impl AgentLoop {
                 let error = Error::new(ErrorKind::Unknown, format!("max_steps_reached={most}"));
                 return Err(self.fail(error).await);
             }
-            let outcome = self.step(&prompt, &mut memory).await;
+            let span = tracing::error_span!("step", number);
+            let outcome = self.step(&prompt, &mut memory).instrument(span).await;
             number += 1;
             match outcome {
                 Ok(StepOutcome::Done) if !self.turn.has_steering() => {
@@ -196,7 +198,7 @@ impl AgentLoop {
             .await
         {
             Ok(_) => self.turn.tape().complete_with_error(),
-            Err(failure) => tracing::error!("turn.record_failed error={failure}"),
+            Err(failure) => tracing::error!(error = %failure, "turn.record_failed"),
         }
         error
     }

@@ -33,7 +33,7 @@ pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
             Ok(part) => parts.extend(part),
             Err(error) => {
                 let name = item.filename.as_deref().unwrap_or(item.kind.name());
-                tracing::warn!("prompt.file_not_read file={name:?} error={error}");
+                tracing::warn!(file = name, %error, "prompt.file_not_read");
                 unread.push(format!("{name} ({})", error.message()));
             }
         }

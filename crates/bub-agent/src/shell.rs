@@ -199,7 +199,7 @@ impl Shells {
             .await
             .is_err()
         {
-            tracing::warn!("some commands did not end within {deadline:?}");
+            tracing::warn!(timeout = ?deadline, "shell.stop_timeout");
         }
     }
 

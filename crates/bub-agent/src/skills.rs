@@ -231,7 +231,10 @@ impl Skills {
             SkillText::File(file) => (scan::read(file), file.parent()),
         };
         let text = text.unwrap_or_else(|reason| {
-            self.warn_once(format!("{}: {reason}", skill.location()));
+            let path = skill.location();
+            self.warn_once(format!("{path}: {reason}"), || {
+                tracing::warn!(%path, error = %reason, "skill.read_failed");
+            });
             String::new()
         });
         let python = self.python.get_or_init(|| python(&self.settings));
@@ -242,11 +245,10 @@ impl Skills {
             python,
         };
         let mut warn = |text| {
-            self.warn_once(format!(
-                "skill {} ({}): {text}",
-                skill.name,
-                skill.location()
-            ));
+            let (name, path) = (&skill.name, skill.location());
+            self.warn_once(format!("{path}: {text}"), || {
+                tracing::warn!(skill = %name, %path, reason = %text, "skill.template_problem");
+            });
         };
         template.render(&frontmatter::body(&text), &mut warn)
     }
@@ -303,10 +305,11 @@ impl Skills {
             });
         let legacy = workspace.map(|workspace| workspace.join(LEGACY_SKILLS_DIR));
         if let Some(legacy) = legacy.as_ref().filter(|legacy| legacy.is_dir()) {
-            self.warn_once(format!(
-                "{}: move these skills to {SKILLS_DIR}, where others look for them",
-                legacy.display()
-            ));
+            let path = legacy.display();
+            self.warn_once(path.to_string(), || {
+                let hint = format_args!("move these skills to {SKILLS_DIR}");
+                tracing::warn!(%path, %hint, "skill.legacy_directory");
+            });
         }
         let of = |source| move |root: PathBuf| (root, source);
         let project = project
@@ -318,13 +321,14 @@ impl Skills {
             .collect()
     }
 
-    fn warn_once(&self, text: String) {
+    /// Logs a warning unless one with the same text was logged before.
+    fn warn_once(&self, text: String, warn: impl FnOnce()) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.len() >= MAX_REMEMBERED_WARNINGS {
             warned.clear();
         }
         if !warned.contains(&text) {
-            tracing::warn!("{text}");
+            warn();
             warned.insert(text);
         }
     }

@@ -59,7 +59,7 @@ pub(crate) async fn spill(
             chunks.len()
         ),
         Err(error) => {
-            tracing::warn!("spill.failed tool={tool} error={error}");
+            tracing::warn!(tool, %error, "spill.failed");
             format!("[tool output truncated: {bytes} bytes; spill storage failed]\n{preview}")
         }
     }

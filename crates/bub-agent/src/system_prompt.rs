@@ -75,8 +75,9 @@ fn workspace_file(workspace: &Path) -> Option<PathBuf> {
     let file = workspace.join(AGENTS_FILE);
     WARNED.call_once(|| {
         tracing::warn!(
-            "{} leads out of the workspace: it is not read",
-            file.display()
+            file = %file.display(),
+            error = "the link leads out of the workspace",
+            "prompt.file_not_read"
         );
     });
     None

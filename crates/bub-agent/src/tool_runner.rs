@@ -17,6 +17,7 @@ use bub_kernel::{
 use bub_tape::Entry;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
+use tracing::Instrument as _;
 
 pub(crate) use self::command::{run_command, stream_command};
 use crate::{
@@ -63,21 +64,37 @@ impl<'a> ToolRunner<'a> {
         call_id: &str,
     ) -> Value {
         let name = tool.spec().name.as_str();
-        match self.run(tool, arguments, Some(call_id)).await {
-            Ok(value) => self.spill_result(name, value).await,
-            Err(error) => {
-                let mut shown = error.to_value();
-                self.turn.tape().redact(&mut shown);
-                if let Some(message) = shown.get_mut("message") {
-                    *message = self.spill_result(name, message.take()).await;
+        let span = tracing::error_span!("tool_call", tool = name, call_id);
+        let showing = async {
+            match self.call_tool(tool, arguments, Some(call_id)).await {
+                Ok(value) => self.spill_result(name, value).await,
+                Err(error) => {
+                    let mut shown = error.to_value();
+                    self.turn.tape().redact(&mut shown);
+                    if let Some(message) = shown.get_mut("message") {
+                        *message = self.spill_result(name, message.take()).await;
+                    }
+                    shown
                 }
-                shown
             }
-        }
+        };
+        showing.instrument(span).await
     }
 
-    /// Makes the call.
+    /// Makes the call for a user's command.
     pub(crate) async fn run(
+        &self,
+        tool: &Arc<dyn Tool>,
+        arguments: Map<String, Value>,
+        call_id: Option<&str>,
+    ) -> Result<Value> {
+        let span = tracing::error_span!("tool_call", tool = tool.spec().name.as_str(), call_id);
+        self.call_tool(tool, arguments, call_id)
+            .instrument(span)
+            .await
+    }
+
+    async fn call_tool(
         &self,
         tool: &Arc<dyn Tool>,
         arguments: Map<String, Value>,
@@ -98,8 +115,9 @@ impl<'a> ToolRunner<'a> {
             .await;
         self.turn.tape().append_hook_notes(&gate.notes);
         let mut call = gate.call;
-        tracing::info!("tool.call.start name={name}");
-        tracing::info!(target: CONTENTS_LOG_TARGET, "tool.call.arguments name={name} {}", LoggedArguments(&call.arguments));
+        tracing::info!(%name, "tool.call.start");
+        let arguments = LoggedArguments(&call.arguments);
+        tracing::info!(target: CONTENTS_LOG_TARGET, %name, %arguments, "tool.call.arguments");
         let result = match gate.decision {
             ToolDecision::Deny(reason) => Err(ToolDecision::denial(&name, reason.as_deref())),
             ToolDecision::Replace(value) => Ok(value),
@@ -123,13 +141,14 @@ impl<'a> ToolRunner<'a> {
             .after_tool_call(&call, outcome, self.turn)
             .await;
         self.turn.tape().append_hook_notes(&notes);
-        let elapsed = outcome.duration.as_millis();
+        let milliseconds = outcome.duration.as_millis();
+        let elapsed_time = format_args!("{milliseconds}ms");
         match &outcome.result {
-            Ok(_) => tracing::info!("tool.call.success name={name} elapsed_time={elapsed}ms"),
+            Ok(_) => tracing::info!(%name, %elapsed_time, "tool.call.success"),
             Err(error) => {
                 let kind = error.kind().name();
-                tracing::info!("tool.call.error name={name} elapsed_time={elapsed}ms error={kind}");
-                tracing::info!(target: CONTENTS_LOG_TARGET, "tool.call.failure name={name} error={error}");
+                tracing::info!(%name, %elapsed_time, error = %kind, "tool.call.error");
+                tracing::info!(target: CONTENTS_LOG_TARGET, %name, %error, "tool.call.failure");
             }
         }
         outcome.result

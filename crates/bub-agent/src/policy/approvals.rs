@@ -139,8 +139,7 @@ pub async fn ask(
         ),
         Some(Err(error)) => {
             // The failure of the call says it, too.
-            let cause = error.message();
-            tracing::error!(target: "bub::turn", "approval.failed tool={} error={cause}", request.tool);
+            tracing::error!(target: "bub::turn", error = error.message(), "approval.failed");
             (
                 ApprovalOutcome::Failed,
                 None,

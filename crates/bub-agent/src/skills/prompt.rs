@@ -17,7 +17,9 @@ impl Skills {
     ) -> String {
         let found = self.workspace_skills(workspace);
         for problem in &found.scan.problems {
-            self.warn_once(format!("not a usable skill: {problem}"));
+            self.warn_once(problem.to_string(), || {
+                tracing::warn!(error = %problem, "skill.invalid");
+            });
         }
         let mut skills = found.skills.clone();
         skills.retain(|skill| is_allowed(skill.name(), allowed));

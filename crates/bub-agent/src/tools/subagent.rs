@@ -9,6 +9,7 @@ use bub_kernel::{
 use bub_tape::{Entry, EntryRange, MergeBack};
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
+use tracing::{Instrument as _, error_span};
 
 use crate::{
     agent::{Agent, AgentTask},
@@ -156,7 +157,10 @@ async fn run(
         turn: nested.clone(),
         tools: Arc::new(ToolSet::new(toolset)),
     };
-    let said = collect(agent.run_task(task, prompt.clone()).await?).await;
+    let span = error_span!("turn", session_id = %session_id, run_id = %nested.id());
+    let stream = agent.run_task(task, prompt.clone());
+    let stream = stream.instrument(span.clone()).await?;
+    let said = collect(stream).instrument(span).await;
     let end = ModelStageEnd {
         prompt: &prompt,
         output: &said.text,

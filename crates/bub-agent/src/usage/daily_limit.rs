@@ -115,10 +115,8 @@ impl DailyLimit {
         let mut today = self.today.lock().await;
         let day = Zoned::now().date().to_string();
         if let Err(error) = append(&self.ledger(&day), &line(model, tokens)) {
-            tracing::error!(
-                "usage.not_written file={} error={error}",
-                self.ledger(&day).display()
-            );
+            let file = self.ledger(&day);
+            tracing::error!(file = %file.display(), %error, "usage.write_failed");
             today.unwritten.push((model.to_owned(), tokens));
         }
     }

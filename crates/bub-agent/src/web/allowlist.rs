@@ -23,9 +23,8 @@ impl PrivateAllowlist {
             if let Some(network) = network(&entry) {
                 allowed.networks.push(network);
             } else if entry.contains(['/', ':', '[']) {
-                tracing::warn!(
-                    "web.allow_private: `{entry}` is neither a host name nor a network such as 10.1.0.0/16; ignored"
-                );
+                let hint = "expected a host name or a network, for example 10.1.0.0/16";
+                tracing::warn!(%entry, hint, "web.allow_private_ignored");
             } else {
                 allowed.names.push(entry);
             }

@@ -8,7 +8,7 @@ use std::{
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Collects what the current thread logs, as `LEVEL message`, until it is dropped.
+/// Collects what the current thread logs, as `LEVEL span{field=value}: event field=value`, until it is dropped.
 pub(crate) struct Log {
     text: Text,
     _guard: DefaultGuard,
