@@ -8,6 +8,7 @@ use bub_kernel::{
 use bub_tape::{Entry, EntryKind, Query, Tape, TapeName, codec};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
+use tracing::Instrument as _;
 
 use crate::{
     channel,
@@ -62,10 +63,8 @@ impl RequestHandler for HostRequestHandler {
         if method == "log" {
             log(&plugin, params);
         } else {
-            tracing::debug!(
-                "plugin.unknown_notification plugin={} method={method}",
-                plugin.name()
-            );
+            let plugin = plugin.name();
+            tracing::debug!(plugin, method, "plugin.unknown_notification");
         }
     }
 
@@ -81,16 +80,16 @@ fn log(plugin: &PluginProcess, params: &Value) {
         .get("message")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let text = plugin.redact(text);
+    let (plugin, text) = (plugin.name(), plugin.redact(text));
     match params
         .get("level")
         .and_then(Value::as_str)
         .unwrap_or("info")
     {
-        "error" => tracing::error!("plugin.says plugin={} {text}", plugin.name()),
-        "warning" | "warn" => tracing::warn!("plugin.says plugin={} {text}", plugin.name()),
-        "debug" => tracing::debug!("plugin.says plugin={} {text}", plugin.name()),
-        _ => tracing::info!("plugin.says plugin={} {text}", plugin.name()),
+        "error" => tracing::error!(plugin, %text, "plugin.log"),
+        "warning" | "warn" => tracing::warn!(plugin, %text, "plugin.log"),
+        "debug" => tracing::debug!(plugin, %text, "plugin.log"),
+        _ => tracing::info!(plugin, %text, "plugin.log"),
     }
 }
 
@@ -127,12 +126,13 @@ pub(crate) fn spawn(
         .work(&id)
         .map_or_else(CancellationToken::new, |work| work.cancel);
     let peer = Arc::clone(peer);
-    tokio::spawn(async move {
+    let answering = async move {
         tokio::select! {
             answer = answer(&context, &method, params) => peer.respond(&id, answer),
             () = cancel.cancelled() => {}
         }
-    });
+    };
+    tokio::spawn(answering.in_current_span());
 }
 
 async fn answer(context: &CallContext, method: &str, params: Value) -> Result<Value> {

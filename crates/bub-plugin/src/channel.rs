@@ -7,6 +7,7 @@ use bub_kernel::{
     Outbound, Result, Role, StreamEvent, Turn,
 };
 use serde_json::{Value, json};
+use tracing::Instrument as _;
 
 use crate::{
     callbacks::{self, CallContext},
@@ -31,6 +32,11 @@ impl ExternalChannel {
     }
 
     async fn ask(&self, method: &str, params: Value) -> Result<Value> {
+        let span = self.plugin.call_span(None);
+        self.ask_plugin(method, params).instrument(span).await
+    }
+
+    async fn ask_plugin(&self, method: &str, params: Value) -> Result<Value> {
         let limit = self.plugin.plugin_config.limits.hook;
         let late = tokio::time::Instant::now() + limit;
         let peer = self.plugin.connect(Some(limit)).await?;
@@ -149,10 +155,8 @@ impl ChannelWatchdog {
                 };
                 while let Err(error) = channel.ask("channel/start", json!({"channel": name})).await
                 {
-                    tracing::warn!(
-                        "channel.restart_failed channel={name} error={}",
-                        plugin.redact(error.message())
-                    );
+                    let (plugin, error) = (plugin.name(), plugin.redact(error.message()));
+                    tracing::warn!(plugin, channel = %name, %error, "channel.restart_failed");
                     tokio::select! {
                         () = stop.cancelled() => return,
                         () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}

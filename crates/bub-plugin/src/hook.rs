@@ -9,6 +9,7 @@ use bub_kernel::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
 
 use crate::{
     callbacks::{self, CallContext},
@@ -45,11 +46,7 @@ pub(crate) fn register(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
         } else if entry.name == point::OnboardConfig::SPEC.name {
             hooks.add_sync::<point::OnboardConfig>(OnboardConfigHook(hook));
         } else if !wire_hook::register(&entry.name, hook, hooks) {
-            tracing::warn!(
-                "plugin.unknown_hook plugin={} hook={}",
-                plugin.name(),
-                entry.name
-            );
+            tracing::warn!(plugin = plugin.name(), hook = %entry.name, "plugin.unknown_hook");
         }
         if entry.observe_only {
             hooks.observe_only();
@@ -122,6 +119,17 @@ impl ExternalHook {
     }
 
     async fn call_async<P: WireHook>(&self, call: HookCall<'_, P>) -> Result<Option<P::Output>> {
+        // The chain below is not part of this plugin's call.
+        let caller = Span::current();
+        let span = self.plugin.call_span(Some(P::SPEC.name));
+        self.call_plugin(call, &caller).instrument(span).await
+    }
+
+    async fn call_plugin<P: WireHook>(
+        &self,
+        call: HookCall<'_, P>,
+        caller: &Span,
+    ) -> Result<Option<P::Output>> {
         let limit = self.limit::<P>();
         let begun = Instant::now();
         let Some(peer) = self.peer_or_skip(self.plugin.connect(limit).await)? else {
@@ -143,7 +151,10 @@ impl ExternalHook {
                     left = left.map(|left| left.saturating_sub(asked.elapsed()));
                     if method == "next/call" {
                         let below = match callbacks::replaced(P::SPEC, &params) {
-                            Ok(replaced) => P::below(call, replaced).await,
+                            Ok(replaced) => {
+                                let below = P::below(call, replaced);
+                                below.instrument(caller.clone()).await
+                            }
                             Err(error) => Err(error),
                         };
                         peer.respond(&id, below.map(wrapped));
@@ -162,6 +173,7 @@ impl ExternalHook {
     }
 
     fn call_blocking<P: WireHook>(&self, args: P::Args<'_>) -> Result<Option<P::Output>> {
+        let _entered = self.plugin.call_span(Some(P::SPEC.name)).entered();
         let limit = self
             .limit::<P>()
             .unwrap_or(self.plugin.plugin_config.limits.hook);
@@ -262,9 +274,8 @@ impl SyncHook<point::OnboardConfig> for OnboardConfigHook {
             .filter(|(key, value)| *key != name && !is_same(key, value));
         let others: Vec<&str> = others.map(|(key, _)| key.as_str()).collect();
         if !others.is_empty() {
-            tracing::warn!(
-                "plugin.config_left_out plugin={name} left_out={others:?}: a plugin sets only what is under `{name}`"
-            );
+            let hint = format_args!("a plugin can set only keys under `{name}`");
+            tracing::warn!(plugin = name, keys = ?others, %hint, "plugin.config_ignored");
         }
         part.retain(|key, _| key == name);
         Ok(Some(part.into()))

@@ -688,11 +688,8 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, handler: &dyn RequestHandler)
             if meter.allow(&peer.name) {
                 let shown =
                     String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
-                tracing::warn!(
-                    "plugin.garbage plugin={} line={:?}",
-                    peer.name,
-                    shown.trim_end()
-                );
+                let (plugin, line) = (&peer.name, shown.trim_end());
+                tracing::warn!(%plugin, line, "plugin.invalid_line");
             }
         }
         if garbage > MAX_INVALID_LINES {

@@ -436,6 +436,11 @@ impl PluginProcess {
         }
     }
 
+    /// The span of one call into the plugin's process.
+    pub(crate) fn call_span(&self, hook: Option<&str>) -> tracing::Span {
+        tracing::error_span!("plugin_call", plugin = self.name(), hook)
+    }
+
     /// A call worked: what went wrong before is forgotten.
     pub(crate) fn note_success(&self) {
         let mut health = lock(&self.health);
@@ -461,12 +466,10 @@ impl PluginProcess {
         health.cause.clone_from(&cause);
         let (name, failures) = (self.name(), health.failures);
         if let Some(pause) = pause {
-            let pause = pause.as_secs();
-            tracing::error!(
-                "plugin.left_alone plugin={name} failures={failures} for={pause}s error={cause}"
-            );
+            let delay_ms = pause.as_millis();
+            tracing::error!(plugin = name, failures, delay_ms, error = %cause, "plugin.suspended");
         } else {
-            tracing::warn!("plugin.failed plugin={name} error={cause}");
+            tracing::warn!(plugin = name, error = %cause, "plugin.failed");
         }
     }
 

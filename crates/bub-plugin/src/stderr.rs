@@ -47,7 +47,7 @@ impl LogRateLimiter {
     /// For what means nothing.
     pub(crate) fn of_garbage() -> Self {
         Self::new(
-            "plugin.garbage",
+            "plugin.invalid_line",
             Duration::from_mins(1),
             MAX_INVALID_LINES_PER_MINUTE,
         )
@@ -75,10 +75,8 @@ impl LogRateLimiter {
 
     fn log_suppressed(&self, plugin: &str) {
         if let Some(skipped @ 1..) = self.lines.checked_sub(self.most) {
-            tracing::warn!(
-                "{} plugin={plugin} {skipped} more lines were left out",
-                self.what
-            );
+            let event = self.what;
+            tracing::warn!(plugin, event, lines = skipped, "plugin.log_suppressed");
         }
     }
 }
@@ -99,10 +97,8 @@ fn copy(plugin: &str, errors: PipeReader, redactor: &Redactor) {
         }
         if meter.allow(plugin) {
             let text = String::from_utf8_lossy(&line);
-            tracing::info!(
-                "plugin.stderr plugin={plugin} {}",
-                redactor.redact(text.trim_end())
-            );
+            let line = redactor.redact(text.trim_end());
+            tracing::info!(plugin, %line, "plugin.stderr");
         }
     }
     meter.log_suppressed(plugin);

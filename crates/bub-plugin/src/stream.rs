@@ -16,6 +16,7 @@ use bub_kernel::{
 use futures_util::{StreamExt, stream};
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
+use tracing::{Instrument as _, Span};
 
 use crate::{
     callbacks::{self, CallContext},
@@ -51,6 +52,8 @@ struct StreamCall {
     /// Whoever owns the stream; what answers meanwhile does not.
     _owner: Option<Arc<CancelOnDrop>>,
     over: CancellationToken,
+    /// The span in which the hook was called, for the chain below.
+    caller: Span,
 }
 
 /// With the stream ends what was asked for it.
@@ -67,12 +70,19 @@ impl AsyncHook<RunModelStream> for StreamHook {
         &'a self,
         call: HookCall<'a, RunModelStream>,
     ) -> BoxFuture<'a, HookReturn<ModelStream>> {
-        Box::pin(async move { self.start(call).await.map_err(Into::into) })
+        let caller = Span::current();
+        let span = self.0.plugin.call_span(Some(RunModelStream::SPEC.name));
+        let starting = async move { self.start(call, caller).await.map_err(Into::into) };
+        Box::pin(starting.instrument(span))
     }
 }
 
 impl StreamHook {
-    async fn start(&self, call: HookCall<'_, RunModelStream>) -> Result<Option<ModelStream>> {
+    async fn start(
+        &self,
+        call: HookCall<'_, RunModelStream>,
+        caller: Span,
+    ) -> Result<Option<ModelStream>> {
         let hook = &self.0;
         let limit = hook.plugin.limit(&hook.entry.name, false, true);
         let begun = tokio::time::Instant::now();
@@ -97,6 +107,7 @@ impl StreamHook {
             below: Arc::default(),
             _owner: Some(Arc::new(CancelOnDrop(over.clone()))),
             over,
+            caller,
         };
         let mut params = hook.params::<RunModelStream>(call.args);
         if let Some(params) = params.as_object_mut() {
@@ -153,7 +164,8 @@ impl StreamCall {
             },
             Arc::clone(peer),
         );
-        tokio::spawn(async move {
+        let caller = self.caller.clone();
+        let answering_below = async move {
             let streams = params
                 .get("credits")
                 .is_some_and(|credits| !credits.is_null());
@@ -185,7 +197,8 @@ impl StreamCall {
                 () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("the call it names is over"))),
             }
             lock(&stream_call.below).retain(|other| !Arc::ptr_eq(other, &room));
-        });
+        };
+        tokio::spawn(answering_below.instrument(caller));
     }
 
     fn args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, SessionId)> {

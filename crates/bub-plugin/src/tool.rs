@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bub_kernel::{BoxFuture, Error, ErrorKind, Result, Tool, ToolContext, ToolSpec};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tracing::Instrument as _;
 
 use crate::{
     callbacks::{self, CallContext},
@@ -36,6 +37,15 @@ impl ExternalTool {
     }
 
     async fn run(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
+        let span = self.plugin.call_span(None);
+        self.call_plugin(arguments, context).instrument(span).await
+    }
+
+    async fn call_plugin(
+        &self,
+        arguments: Map<String, Value>,
+        context: ToolContext,
+    ) -> Result<Value> {
         let limit = self.plugin.plugin_config.limits.tool;
         let as_tool = |error: Error| error.with_kind(ErrorKind::Tool);
         let late = tokio::time::sleep(limit);
