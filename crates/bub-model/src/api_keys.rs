@@ -366,9 +366,9 @@ fn unscoped_owners(
         && !is_from_workspace("api_key")
     {
         if key.is_some() {
-            tracing::warn!(
-                "the plain `api_key` is not used: the workspace's .env chose the model, and it may not choose who gets the key"
-            );
+            let reason =
+                "the workspace's .env chose the model, and it may not choose who gets the key";
+            tracing::warn!(setting = "api_key", reason, "model.key_ignored");
         }
         return Default::default();
     }

@@ -75,10 +75,10 @@ impl ClientArgs {
     /// Says once what has no effect.
     pub(crate) fn warn(&self) {
         for name in &self.unknown {
-            tracing::warn!(
-                "`client_args.{name}` has no effect: only timeout, max_retries, default_headers, organization and \
-                 project are understood; proxies and certificates come from HTTPS_PROXY and SSL_CERT_FILE"
-            );
+            let hint = "only timeout, max_retries, default_headers, organization and project have an effect; \
+                        proxies and certificates come from HTTPS_PROXY and SSL_CERT_FILE";
+            let setting = format_args!("client_args.{name}");
+            tracing::warn!(%setting, hint, "model.setting_ignored");
         }
     }
 }

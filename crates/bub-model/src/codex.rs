@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use bub_settings::{Redactor, Secret};
 use tokio::sync::Mutex;
+use tracing::Instrument as _;
 
 use self::auth_file::AuthFile;
 pub use self::auth_file::OAuthTokens;
@@ -194,7 +195,7 @@ impl CodexAuth {
     /// server may have taken back the old refresh token already, and the new one must not be lost.
     async fn refresh(&self, old: OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let shared = Arc::clone(&self.shared);
-        let task = tokio::spawn(async move { shared.refresh(&old).await });
+        let task = tokio::spawn(async move { shared.refresh(&old).await }.in_current_span());
         task.await
             .unwrap_or_else(|_| Err(TokenError::temporary("the refresh was cut off".to_owned())))
     }
@@ -218,10 +219,8 @@ impl CodexAuthInner {
         };
         match outcome {
             Err(problem) if current.expires_at > now() => {
-                tracing::warn!(
-                    "the login could not be refreshed, the old token is still valid: {}",
-                    problem.text
-                );
+                // The old token is still valid.
+                tracing::warn!(error = %problem.text, "login.refresh_failed");
                 Ok(current)
             }
             outcome => outcome,

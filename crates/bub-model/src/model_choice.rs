@@ -36,7 +36,7 @@ impl ModelChoice {
             .filter_map(|text| match text.parse::<ModelId>() {
                 Ok(id) => Some(id),
                 Err(error) => {
-                    tracing::warn!("fallback left out: {error}");
+                    tracing::warn!(%error, "model.fallback_skipped");
                     None
                 }
             });
@@ -98,7 +98,7 @@ impl Models {
         if let (ChoiceReason::Fallback(Some(problem)), Some(model)) =
             (&choice.reason, &choice.model)
         {
-            tracing::warn!("`model` is wrong: {problem}; going on with the fallback {model}");
+            tracing::warn!(error = %problem, fallback = %model, "model.invalid");
         }
         if let (
             ChoiceReason::Local(_) | ChoiceReason::Fallback(None) | ChoiceReason::Nothing,
@@ -106,7 +106,7 @@ impl Models {
         ) = (&choice.reason, self.catalogue.get(codex::PROVIDER))
             && let Err(problem) = self.login(provider)
         {
-            tracing::warn!("{problem}");
+            tracing::warn!(error = %problem, "model.login_unusable");
         }
         Ok(choice)
     }
@@ -168,7 +168,7 @@ impl Models {
                 .find_map(|(index, text)| match self.resolve(text) {
                     Ok(model) => Some((index, model)),
                     Err(error) => {
-                        tracing::warn!("fallback left out: {error}");
+                        tracing::warn!(%error, "model.fallback_skipped");
                         None
                     }
                 })?;

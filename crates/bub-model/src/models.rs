@@ -93,7 +93,8 @@ impl Models {
         let provider = self.provider(&id)?;
         let proper = ModelId::new(&provider.name, id.model());
         if id.is_deprecated() {
-            tracing::warn!("`{text}` is an old way to name a model, write `{proper}`");
+            let hint = format_args!("write `{proper}`");
+            tracing::warn!(model = text, %hint, "model.deprecated_name");
         }
         Ok(proper)
     }
@@ -195,7 +196,7 @@ impl Models {
     /// The key of a provider, or how to get it; what cannot be read counts as not there.
     pub(crate) fn find_key(&self, provider: &Provider) -> Option<KeyLookup> {
         self.keys.find(provider).unwrap_or_else(|error| {
-            tracing::warn!("{error}");
+            tracing::warn!(%error, "model.key_unreadable");
             None
         })
     }
@@ -237,7 +238,7 @@ impl Models {
     pub(crate) fn warn_ignored_bases(&self) {
         self.told.call_once(|| {
             for ignored in self.keys.ignored_bases(&self.catalogue) {
-                tracing::warn!("{ignored}");
+                tracing::warn!(reason = %ignored, "model.base_url_ignored");
             }
         });
     }

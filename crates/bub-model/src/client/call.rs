@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bub_settings::Redactor;
 use tokio::time::Instant;
+use tracing::{Instrument as _, Span, error_span};
 
 use super::attempt::{Attempt, ReadStatus};
 use super::hints::add_hints;
@@ -35,6 +36,8 @@ pub(crate) struct ModelCall {
     /// Its answer, once it has begun.
     attempt: Option<Attempt>,
     pending: VecDeque<ModelEvent>,
+    /// The span of the current attempt.
+    span: Span,
     /// When the next try may begin.
     resume: Option<Instant>,
     /// The errors of the candidates so far.
@@ -72,6 +75,7 @@ impl ModelCall {
             answering,
             turn: None,
             attempt: None,
+            span: Span::none(),
             pending: VecDeque::new(),
             resume: None,
             failures: Vec::new(),
@@ -118,7 +122,8 @@ impl ModelCall {
                 return Some(Err(error));
             }
             if let Some(error) = self.failed.take() {
-                self.last = self.recover(error).await.err();
+                let span = self.span.clone();
+                self.last = self.recover(error).instrument(span).await.err();
                 continue;
             }
             if self.done {
@@ -166,16 +171,20 @@ impl ModelCall {
 
     async fn poll_attempt(&mut self) -> Result<ReadStatus, ModelError> {
         if let Some(attempt) = &mut self.attempt {
-            return attempt.read(&mut self.pending).await;
+            let reading = attempt.read(&mut self.pending);
+            return reading.instrument(self.span.clone()).await;
         }
         let Some(turn) = &mut self.turn else {
             return Ok(ReadStatus::Done);
         };
         turn.tries += 1;
-        tracing::debug!(model = %turn.endpoint.id, attempt = turn.tries, "model.call");
+        self.span = error_span!("model_call", model = %turn.endpoint.id, attempt = turn.tries);
         self.request.stream = self.streams && turn.endpoint.quirks.streaming;
-        let attempt =
-            Attempt::open(&self.inner, &turn.endpoint, &self.request, &self.options).await?;
+        let opening = async {
+            tracing::debug!("model.call");
+            Attempt::open(&self.inner, &turn.endpoint, &self.request, &self.options).await
+        };
+        let attempt = opening.instrument(self.span.clone()).await?;
         self.attempt = Some(attempt);
         Ok(ReadStatus::More)
     }
@@ -218,10 +227,7 @@ impl ModelCall {
             return Ok(());
         }
         if let Some((attempt, wait)) = self.next_retry(&error) {
-            tracing::warn!(
-                "model.retry: {error}; try {attempt} in {:.1} s",
-                wait.as_secs_f64()
-            );
+            tracing::warn!(delay_ms = wait.as_millis(), %error, "model.retry");
             self.resume = Some(Instant::now() + wait);
             let error = Box::new(error);
             self.pending.push_back(ModelEvent::Retry(Retry {
@@ -242,7 +248,7 @@ impl ModelCall {
             self.failures.push(error);
             return Err(self.first_failure());
         }
-        tracing::warn!("model.fallback: {error}; trying the next model");
+        tracing::warn!(%error, "model.fallback");
         let notice = Retry {
             attempt: 1,
             wait: Duration::ZERO,
@@ -310,7 +316,8 @@ impl ModelCall {
             }
             Ok(None) => false,
             Err(error) => {
-                tracing::warn!("model.renew: {}", error.redacted(&self.inner.redactor));
+                let error = error.redacted(&self.inner.redactor);
+                tracing::warn!(%error, "model.credential_refresh_failed");
                 false
             }
         }

@@ -53,9 +53,9 @@ async fn headers_of_client_args_go_to_the_provider_of_the_model_only() {
         (other.header("x-team"), other.header("openai-organization")),
         (None, None)
     );
-    let warned = logged()
-        .into_iter()
-        .any(|line| line.contains("`client_args.http_client` has no effect"));
+    let warned = logged().into_iter().any(|line| {
+        line.contains("model.setting_ignored") && line.contains("setting=client_args.http_client ")
+    });
     assert!(warned, "what is not understood is said");
 }
 

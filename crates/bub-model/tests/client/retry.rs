@@ -218,9 +218,10 @@ async fn every_wait_is_announced_with_its_reason() {
     });
     assert_eq!((error, tries.collect::<Vec<_>>()), (None, vec![2, 3]));
     assert_eq!(whole(events).unwrap().text, "ok");
-    let told = logged()
-        .into_iter()
-        .any(|line| line.contains("slow down") && line.contains("try 2 in 8"));
+    let told = logged().into_iter().any(|line| {
+        let is_retry = line.contains("message=model.retry delay_ms=8");
+        is_retry && line.contains("slow down")
+    });
     assert!(told, "the log has it, too");
 }
 
