@@ -94,10 +94,8 @@ impl WebhookChannel {
             hurry.clone(),
         )?;
         let task = tokio::spawn(server.run(listener, stop));
-        tracing::info!(
-            "webhook.listening address={address} role={}",
-            self.options.role.name()
-        );
+        let role = self.options.role.name();
+        tracing::info!(%address, %role, "webhook.listening");
         let running = ServerHandle {
             address,
             hurry,

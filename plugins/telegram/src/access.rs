@@ -119,7 +119,7 @@ impl AccessControl {
             .pairings
             .role(CHANNEL_NAME, &telegram_user.id)
             .unwrap_or_else(|error| {
-                tracing::error!("telegram.pairings_unreadable error={}", error.message());
+                tracing::error!(error = error.message(), "telegram.pairings_unreadable");
                 None
             });
         let is_named = |user: &String| {

@@ -61,14 +61,18 @@ impl DeliveryLog {
     /// Notes how far a reply has come.
     pub(super) fn record(&self, id: &str, sent: DeliveryProgress) {
         self.with(|known| {
-            let line = serde_json::to_string(&DeliveryLogLine { id: id.to_owned(), sent: sent.clone() });
+            let line = serde_json::to_string(&DeliveryLogLine {
+                id: id.to_owned(),
+                sent: sent.clone(),
+            });
             known.insert(id.to_owned(), sent);
-            let written = line.map_err(io::Error::from).and_then(|line| known.append(&self.path, &line));
+            let written = line
+                .map_err(io::Error::from)
+                .and_then(|line| known.append(&self.path, &line));
             if let Err(error) = written {
                 known.file = None;
-                tracing::warn!(
-                    "telegram.progress_not_written error={error}: after a crash a part may be sent again"
-                );
+                let hint = "after a crash, a part of a reply may be sent twice";
+                tracing::warn!(%error, hint, "telegram.delivery_log_failed");
             }
         });
     }

@@ -116,7 +116,7 @@ impl Bot {
 
     /// Notes that a group has another id.
     fn record_migration(&self, from: i64, to: i64) {
-        tracing::info!("telegram.group_moved from={from} to={to}");
+        tracing::info!(from, to, "telegram.group_moved");
         lock(&self.moved).insert(from, to);
     }
 
@@ -145,10 +145,8 @@ impl Bot {
             .await?;
         self.has_dropped
             .store(true, std::sync::atomic::Ordering::Relaxed);
-        tracing::info!(
-            "telegram.start bot=@{username} {}",
-            self.access_control.describe()
-        );
+        let (bot, access) = (format_args!("@{username}"), self.access_control.describe());
+        tracing::info!(%bot, %access, "telegram.start");
         Ok(())
     }
 }

@@ -106,10 +106,8 @@ impl TelegramFile {
                             ApiErrorKind::Trouble | ApiErrorKind::Flood
                         ) =>
                 {
-                    tracing::warn!(
-                        "telegram.file_not_read attempt={attempt} error={}",
-                        failure.text
-                    );
+                    let error = &failure.text;
+                    tracing::warn!(attempt, %error, "telegram.download_failed");
                     let pause = failure
                         .retry_after
                         .unwrap_or(Duration::from_millis(300) * attempt);

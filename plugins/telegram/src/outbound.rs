@@ -215,10 +215,8 @@ impl Bot {
         params["parse_mode"] = "HTML".into();
         match self.client.call(method, &params).await {
             Err(failure) if failure.error_kind == ApiErrorKind::Markup => {
-                tracing::warn!(
-                    "telegram.markup_refused error={}; it is sent as plain text",
-                    failure.text
-                );
+                // The part is sent as plain text.
+                tracing::warn!(error = %failure.text, "telegram.markup_rejected");
                 self.limiter
                     .wait(base["chat_id"].as_i64().unwrap_or_default())
                     .await;

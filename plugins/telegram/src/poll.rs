@@ -155,26 +155,22 @@ async fn submit_until_accepted(bot: &Arc<Bot>, handler: &MessageHandler, updates
             Ok(Ok(())) => return,
             Ok(Err(error)) => error,
             Err(_) => {
-                tracing::error!(
-                    "telegram.update_skipped update={id} error=it made the channel panic"
-                );
+                let error = "the channel panicked";
+                tracing::error!(update_id = id, error, "telegram.update_skipped");
                 return;
             }
         };
         if !may_succeed(&error) {
-            tracing::error!(
-                "telegram.update_skipped update={id} error={}",
-                error.message()
-            );
+            let error = error.message();
+            tracing::error!(update_id = id, error, "telegram.update_skipped");
             return;
         }
+        let delay = error.retry_after().unwrap_or(RETRY_DELAY);
         if !std::mem::replace(&mut is_known, true) {
-            tracing::warn!(
-                "telegram.waits update={id} error={}; it is handed in again",
-                error.message()
-            );
+            let (error, delay_ms) = (error.message(), delay.as_millis());
+            tracing::warn!(update_id = id, delay_ms, error, "telegram.update_retry");
         }
-        tokio::time::sleep(error.retry_after().unwrap_or(RETRY_DELAY)).await;
+        tokio::time::sleep(delay).await;
     }
 }
 
@@ -222,19 +218,20 @@ impl PollBackoff<'_> {
         let pause = self.pause.max(failure.retry_after.unwrap_or_default());
         let hint = match failure.error_kind {
             ApiErrorKind::Conflict if is_webhook(failure) => {
-                "; somebody set it while bub runs: it is removed"
+                Some("somebody set it while bub runs: it is removed")
             }
-            ApiErrorKind::Conflict => {
-                "; another program asks for the updates of this bot: end it, or use another token"
-            }
-            _ => "",
+            ApiErrorKind::Conflict => Some(
+                "another program asks for the updates of this bot: end it, or use another token",
+            ),
+            _ => None,
         };
-        let text = format!("{}{hint}", failure.text);
+        let text = match hint {
+            Some(hint) => format!("{}; {hint}", failure.text),
+            None => failure.text.clone(),
+        };
         if self.said.as_ref() != Some(&failure.error_kind) {
-            tracing::error!(
-                "telegram.poll_failed error={text}; again in {} s",
-                pause.as_secs()
-            );
+            let (error, delay_ms) = (&failure.text, pause.as_millis());
+            tracing::error!(delay_ms, %error, hint, "telegram.poll_failed");
             self.said = Some(failure.error_kind.clone());
         }
         *lock(&self.bot.trouble) = Some(text);

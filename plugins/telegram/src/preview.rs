@@ -186,7 +186,7 @@ async fn show(
             bot.limiter
                 .apply_flood_wait(route.place.chat, failure.retry_after.unwrap_or_default());
         }
-        Err(failure) => tracing::debug!("telegram.preview_failed error={}", failure.text),
+        Err(failure) => tracing::debug!(error = %failure.text, "telegram.preview_failed"),
     }
 }
 

@@ -220,7 +220,7 @@ impl UpdateHandler<'_> {
                     ),
                     Ok(None) => return,
                     Err(error) => {
-                        return tracing::error!("telegram.cannot_pair error={}", error.message());
+                        return tracing::error!(error = error.message(), "telegram.pairing_failed");
                     }
                 }
             }
@@ -229,11 +229,8 @@ impl UpdateHandler<'_> {
             }
             _ => return,
         };
-        tracing::info!(
-            "telegram.turned_away user={} chat={}",
-            telegram_user.id,
-            route.place.chat
-        );
+        let (user_id, chat_id) = (&telegram_user.id, route.place.chat);
+        tracing::info!(%user_id, chat_id, "telegram.access_denied");
         self.bot.send_notice(route.clone(), text);
     }
 
@@ -301,21 +298,15 @@ impl UpdateHandler<'_> {
         match (self.handler)(inbound).await {
             // Everybody else would wait for this chat. Its sender knows, and has the message.
             Err(error) if error.kind() == ErrorKind::SessionFull => {
-                tracing::warn!(
-                    "telegram.refused chat={} error={}",
-                    route.place.chat,
-                    error.message()
-                );
+                let (chat_id, error_text) = (route.place.chat, error.message());
+                tracing::warn!(chat_id, error = error_text, "telegram.message_rejected");
                 self.bot
                     .send_notice(route.clone(), format!("Not taken: {}", error.message()));
                 Ok(())
             }
             Err(error) if error.is_reported() => {
-                tracing::error!(
-                    "telegram.not_taken chat={} error={}",
-                    route.place.chat,
-                    error.message()
-                );
+                let (chat_id, error) = (route.place.chat, error.message());
+                tracing::error!(chat_id, error, "telegram.update_failed");
                 Ok(())
             }
             outcome => outcome,
@@ -345,11 +336,8 @@ impl Bot {
             let mut params = super::outbound::reply_params(&route, true);
             params["text"] = text.into();
             if let Err(failure) = bot.client.call("sendMessage", &params).await {
-                tracing::warn!(
-                    "telegram.not_told chat={} error={}",
-                    route.place.chat,
-                    failure.text
-                );
+                let (chat_id, error) = (route.place.chat, &failure.text);
+                tracing::warn!(chat_id, %error, "telegram.notice_failed");
             }
             drop(permit);
         });
@@ -361,7 +349,7 @@ impl Bot {
         tokio::spawn(async move {
             let params = json!({"callback_query_id": query, "text": text, "show_alert": true});
             if let Err(failure) = bot.client.call("answerCallbackQuery", &params).await {
-                tracing::debug!("telegram.query_not_answered error={}", failure.text);
+                tracing::debug!(error = %failure.text, "telegram.callback_failed");
             }
         });
     }

@@ -131,7 +131,7 @@ impl Server {
                     }
                     (Ok((stream, _)), Err(_)) => reject_connection(stream, &doorstep),
                     (Err(error), _) => {
-                        tracing::warn!("webhook.accept_failed error={error}");
+                        tracing::warn!(%error, "webhook.accept_failed");
                         tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     }
                 },
@@ -167,7 +167,7 @@ impl Server {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!("webhook.connection_ended error={error}");
+            tracing::debug!(%error, "webhook.connection_failed");
         }
     }
 
@@ -384,7 +384,7 @@ impl Server {
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "not_accepted"),
         };
         if status != StatusCode::BAD_REQUEST {
-            tracing::warn!("webhook.not_accepted error={error}");
+            tracing::warn!(%error, "webhook.message_rejected");
         }
         let refusal = HttpError::new(status, code, message);
         if status == StatusCode::SERVICE_UNAVAILABLE {
