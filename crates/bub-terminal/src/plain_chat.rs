@@ -418,7 +418,7 @@ impl PlainChat {
     /// Later chats can have it back.
     fn remember(&mut self, text: &str) {
         if let Err(error) = self.history.add(text.trim_end()) {
-            tracing::debug!("history.cannot_write error={error}");
+            tracing::debug!(%error, "history.write_failed");
         }
     }
 

@@ -161,7 +161,7 @@ impl App {
         logging::start(&settings, args::verbosity(args));
         let plugins = plugins::load(&mut settings, &self.bundled_channels);
         for warning in settings.warnings() {
-            tracing::warn!("{warning}");
+            tracing::warn!(reason = %warning, "settings.warning");
         }
         let settings = Arc::new(settings);
         let problems = Arc::new(SettingsProblems(problems));
@@ -284,7 +284,7 @@ fn parse(
         commands.retain(|known| !known.is_offered());
     }
     let parsed = parse(commands).or_else(|_| {
-        tracing::error!("plugin.commands_left_out error=they do not fit together");
+        tracing::error!(error = "the commands conflict", "plugin.commands_skipped");
         commands.retain(|known| !known.is_offered());
         parse(commands)
     });

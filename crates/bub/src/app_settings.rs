@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bub_settings::{AnySetting, Section, SettingKey, text_format};
+use bub_settings::{AnySetting, Section, SettingKey, SettingType, ValueKind, text_format};
 use serde_json::{Map, Value};
 
 /// What the configuration says about plugins in other processes.
@@ -34,6 +34,13 @@ pub static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
 .format(&text_format::LOG_FILTER)
 .variable("BUB_LOG");
 
+/// The format of log lines.
+pub static LOG_FORMAT: SettingKey<LogFormat> = SettingKey::new(
+    "log.format",
+    LogFormat::Text,
+    "Format of log lines: `text` for people, `json` for programs.",
+);
+
 /// A file for the log. Trusted: it is written.
 pub static LOG_FILE: SettingKey<Option<PathBuf>> =
     SettingKey::new("log.file", None, "File for the log, beside standard error.").trusted();
@@ -55,8 +62,53 @@ pub static LOG_CONTENTS: SettingKey<bool> = SettingKey::new(
 )
 .trusted();
 
+/// The format of log lines, on stderr and in the log file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// `time LEVEL event field=value`.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl LogFormat {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
+impl SettingType for LogFormat {
+    type Default = Self;
+    const KIND: ValueKind = ValueKind::Choice(&["text", "json"]);
+
+    fn from_default(default: Self) -> Self {
+        default
+    }
+
+    fn default_value(default: Self) -> Value {
+        Value::from(default.name())
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        let name = value.as_str()?;
+        [Self::Text, Self::Json]
+            .into_iter()
+            .find(|format| format.name() == name)
+    }
+}
+
 static ROOT: &[&dyn AnySetting] = &[&PLUGINS, &VERBOSE, &PROJECT];
-static LOG: &[&dyn AnySetting] = &[&LOG_FILTER, &LOG_FILE, &LOG_FILE_SIZE, &LOG_CONTENTS];
+static LOG: &[&dyn AnySetting] = &[
+    &LOG_FILTER,
+    &LOG_FORMAT,
+    &LOG_FILE,
+    &LOG_FILE_SIZE,
+    &LOG_CONTENTS,
+];
 
 /// The sections with these settings. The one without a name adds to the root.
 pub fn sections() -> [Section; 2] {

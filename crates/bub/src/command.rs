@@ -162,7 +162,7 @@ impl AppCommand {
         for command in offered {
             let name = &command.spec.name;
             if name == "help" || commands.iter().any(|known| known.is_called(name)) {
-                tracing::warn!("cli.command_left_out command={name} error=the name is taken");
+                tracing::warn!(command = %name, error = "the name is taken", "cli.command_skipped");
             } else {
                 commands.push(Self::from_plugin(command));
             }

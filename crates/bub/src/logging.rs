@@ -1,5 +1,8 @@
-//! Logs: lines for people on a terminal, JSON otherwise, on standard error and in a file; all through the redactor.
+//! Logs on stderr and in a file: text, or JSON with the setting `log.format`. Every line is redacted.
+//!
+//! A line has the event, its fields, and the fields of the spans that are open where it was logged.
 
+mod fields;
 mod file;
 mod filter;
 mod line;
@@ -19,9 +22,16 @@ use tracing::{
     level_filters::LevelFilter,
     span::{Attributes, Id, Record},
 };
+use tracing_subscriber::{
+    Layer, Registry,
+    layer::{Context, SubscriberExt as _},
+    registry::LookupSpan,
+};
 
-use self::{file::LogFile, filter::LogFilter, line::LogLine};
-use crate::app_settings::{LOG_CONTENTS, LOG_FILE, LOG_FILE_SIZE, LOG_FILTER, VERBOSE};
+use self::{fields::Fields, file::LogFile, filter::LogFilter, line::LogLine};
+use crate::app_settings::{
+    LOG_CONTENTS, LOG_FILE, LOG_FILE_SIZE, LOG_FILTER, LOG_FORMAT, LogFormat, VERBOSE,
+};
 
 /// The log lines of turns that failed.
 const TURN_LOG_TARGET: &str = "bub::turn";
@@ -70,19 +80,19 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
     let file = settings.get(&LOG_FILE).filter(|_| unusable.is_none());
     let file = file.map(|path| LogFile::new(path, settings.get(&LOG_FILE_SIZE)));
     let is_terminal = std::io::stderr().is_terminal();
-    let log = LogSubscriber {
+    let log = LogLayer {
         filter,
         contents: settings.get(&LOG_CONTENTS),
         redactor: settings.redactor().clone(),
-        is_json: !is_terminal,
+        format: settings.get(&LOG_FORMAT),
         colour: is_terminal && wants_colour(settings),
         file: file.map(Mutex::new),
     };
     // A program that embeds the App may have its own subscriber already; then that one is used.
-    let _ = tracing::subscriber::set_global_default(log);
+    let _ = tracing::subscriber::set_global_default(Registry::default().with(log));
     log_panics(settings.redactor().clone());
     if let Some(problem) = unusable {
-        tracing::warn!("{problem}");
+        tracing::warn!(reason = %problem, "log.file_unusable");
     }
 }
 
@@ -118,49 +128,89 @@ fn log_panics(redactor: Redactor) {
             *shown_by() = None;
         }
         let text = panic.to_string();
-        tracing::error!("panic {}", redactor.redact(&text));
+        tracing::error!(error = %redactor.redact(&text), "thread.panicked");
     }));
 }
 
-/// Where log lines go. Nothing here uses spans, so they cost nothing.
-struct LogSubscriber {
+/// Writes log lines to stderr or a chat, and to the log file.
+struct LogLayer {
     filter: LogFilter,
     contents: bool,
     redactor: Redactor,
-    is_json: bool,
+    format: LogFormat,
     colour: bool,
     file: Option<Mutex<LogFile>>,
 }
 
-impl Subscriber for LogSubscriber {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+impl LogLayer {
+    #[cfg(test)]
+    fn for_tests(filter: LogFilter) -> Self {
+        Self {
+            filter,
+            contents: false,
+            redactor: Redactor::new(),
+            format: LogFormat::Text,
+            colour: false,
+            file: None,
+        }
+    }
+
+    fn is_enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // Our spans have the level error. A line of any target that is shown needs their fields.
+        if metadata.is_span() && *metadata.level() == Level::ERROR {
+            return self.filter.most() != LevelFilter::OFF;
+        }
         self.filter.allows(metadata.target(), *metadata.level())
             && (self.contents || metadata.target() != CONTENTS_LOG_TARGET)
+    }
+}
+
+impl<S> Layer<S> for LogLayer
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    fn enabled(&self, metadata: &Metadata<'_>, _context: Context<'_, S>) -> bool {
+        self.is_enabled(metadata)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(self.filter.most())
     }
 
-    fn event(&self, event: &Event<'_>) {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            let mut fields = Fields::default();
+            attributes.record(&mut fields);
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        // Recorded before the span is locked: a value that panics is logged with the fields of its spans.
+        let mut recorded = Fields::default();
+        values.record(&mut recorded);
+        if let Some(span) = context.span(id)
+            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
+        {
+            fields.merge(recorded);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let metadata = event.metadata();
-        let line = LogLine::from_event(event);
+        let line = LogLine::new(event, &context);
         let is_told = metadata.target() == TURN_LOG_TARGET
             && FAILURES_PRINTED.load(Ordering::Relaxed)
             && !self.filter.allows(TURN_LOG_TARGET, Level::INFO);
         if !is_told {
             let teller = shown_by().clone();
             if let Some(teller) = teller {
-                let text = line.human(false);
+                let text = line.without_time(false);
                 teller.emit_detached(ChatEvent::Remark(
                     self.redactor.redact(text.trim_end()).into_owned(),
                 ));
             } else {
-                let text = if self.is_json {
-                    line.json()
-                } else {
-                    line.human(self.colour)
-                };
+                let text = line.render(self.format, self.colour);
                 // Nothing sensible is left to do when standard error is gone.
                 let _ = std::io::stderr()
                     .lock()
@@ -168,29 +218,15 @@ impl Subscriber for LogSubscriber {
             }
         }
         if let Some(file) = &self.file {
-            let text = line.json();
+            let text = line.render(self.format, false);
             let failed = file
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .write(&self.redactor.redact(&text));
             // Outside of the lock: this comes here again.
             if let Err(error) = failed {
-                tracing::warn!(
-                    "the log file cannot be written, so lines are missing in it: {error}"
-                );
+                tracing::warn!(%error, "log.file_write_failed");
             }
         }
     }
-
-    fn new_span(&self, _span: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _span: &Id, _values: &Record<'_>) {}
-
-    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
-
-    fn enter(&self, _span: &Id) {}
-
-    fn exit(&self, _span: &Id) {}
 }

@@ -35,7 +35,7 @@ pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> Loaded
     let installed = match InstalledPlugins::load(settings.home()) {
         Ok(installed) => installed,
         Err(error) => {
-            tracing::error!("plugin.list_unreadable error={}", error.message());
+            tracing::error!(error = error.message(), "plugin.list_unreadable");
             loaded.denials.push(format!(
                 "the list of plugins cannot be read: {}",
                 error.message()

@@ -81,7 +81,7 @@ where
         for (kind, code) in signals {
             match signal(kind) {
                 Ok(received) => drop(handlers.spawn(handle(received, code))),
-                Err(error) => tracing::warn!("cannot listen for signal {kind:?}: {error}"),
+                Err(error) => tracing::warn!(signal = ?kind, %error, "signal.listen_failed"),
             }
         }
         drop(registered);
@@ -94,13 +94,13 @@ where
             .build();
         match runtime {
             Ok(runtime) => runtime.block_on(work),
-            Err(error) => tracing::warn!("cannot listen for signals: {error}"),
+            Err(error) => tracing::warn!(%error, "signal.listen_failed"),
         }
     });
     match spawned {
         // The other end is dropped, nothing is sent.
         Ok(_) => drop(is_registered.recv()),
-        Err(error) => tracing::warn!("cannot listen for signals: {error}"),
+        Err(error) => tracing::warn!(%error, "signal.listen_failed"),
     }
 }
 
@@ -162,7 +162,7 @@ async fn watch(mut received: Signal, token: CancellationToken, code: Arc<AtomicU
         }
         code.store(own_code, Ordering::Relaxed);
         token.cancel();
-        tracing::info!("signal.received exit_code={own_code}");
+        tracing::info!(exit_code = own_code, "signal.received");
     }
 }
 

@@ -117,10 +117,9 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             stopping.abort();
         }
         if remote.unfinished() > 0 {
-            let left = remote.unfinished();
-            tracing::warn!(
-                "gateway.stopped unfinished={left}: they are picked up at the next start"
-            );
+            let unfinished = remote.unfinished();
+            let hint = "the next start processes these messages";
+            tracing::warn!(unfinished, hint, "gateway.stopped");
         }
         outcome
     };
@@ -155,13 +154,12 @@ fn raise_file_limit() -> usize {
             },
         )
         .is_ok();
-        tracing::debug!("gateway.file_limit from={files} to={wanted} raised={raised}");
+        tracing::debug!(from = files, to = wanted, raised, "gateway.file_limit");
         files = if raised { wanted } else { files };
     }
     if files < MIN_FILE_LIMIT {
-        tracing::warn!(
-            "gateway.few_files limit={files}: messages may fail when many come at once; raise `ulimit -n`"
-        );
+        let hint = "raise `ulimit -n`: many messages at once may fail";
+        tracing::warn!(limit = files, hint, "gateway.low_file_limit");
     }
     // Half of them are for everything else.
     usize::try_from(files / 2 / FILES_PER_TURN)
@@ -231,7 +229,7 @@ impl ServiceNotifier {
         if let Some(to) = &self.0
             && let Err(error) = to.0.send_to_addr(state.as_bytes(), &to.1)
         {
-            tracing::warn!("cannot notify the service manager: {error}");
+            tracing::warn!(%error, "gateway.notify_failed");
         }
     }
 

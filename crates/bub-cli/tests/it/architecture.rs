@@ -266,6 +266,36 @@ fn every_module_says_what_it_is_for() {
 }
 
 #[test]
+fn log_messages_are_event_names() {
+    let is_name = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_lowercase())
+            && part
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    let mut count = 0;
+    for (path, text) in all_production_files() {
+        for level in ["error", "warn", "info", "debug", "trace"] {
+            for call in text.split(&format!("tracing::{level}!(")).skip(1) {
+                // The message is the last argument, so it ends with the call.
+                let parts: Vec<_> = call.split('"').collect();
+                let last = parts
+                    .windows(2)
+                    .find(|pair| pair[1].trim_start().starts_with(')'));
+                let message = last.map_or("", |pair| pair[0]);
+                assert!(
+                    message.contains('.') && message.split('.').all(is_name),
+                    "{}: `{message}` is not an event name",
+                    path.display()
+                );
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 100, "only {count} log calls found");
+}
+
+#[test]
 fn files_stay_small() {
     for (path, text) in all_production_files() {
         let lines = text.lines().count();

@@ -133,7 +133,8 @@ fn a_killed_turn_leaves_the_message() {
 fn a_second_turn_of_a_session_waits_and_says_so() {
     let sandbox = Sandbox::new();
     let (mut first, _first_stderr) = start_until(&sandbox, "hang", "hanging");
-    let (second, _second_stderr) = start_until(&sandbox, "hello", "waiting for session cli:local");
+    let (second, _second_stderr) =
+        start_until(&sandbox, "hello", "session.lease_wait session_id=cli:local");
     first.kill().unwrap();
     first.wait().unwrap();
     let run = Run::of(second.wait_with_output().unwrap());

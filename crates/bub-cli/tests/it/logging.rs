@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::sandbox::{Run, Sandbox, bub};
 
 const MESSAGE_TEXT: &str = "the-word-that-was-said";
+const JSON: (&str, &str) = ("BUB_LOG_FORMAT", "json");
 
 fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     Run::of(
@@ -48,9 +49,50 @@ fn lines(text: &str) -> Vec<Value> {
 
 // H-11
 #[test]
-fn without_a_terminal_every_line_is_json() {
+fn without_a_terminal_lines_are_text_with_the_fields_of_the_spans() {
     let sandbox = Sandbox::new();
     let run = ask(&sandbox, &[], &["-vv"]);
+    let call = run
+        .stderr
+        .lines()
+        .find(|line| line.contains(" model.call "))
+        .unwrap_or_else(|| panic!("{run:?}"));
+    let (time, rest) = call.split_once(' ').unwrap();
+    assert!(
+        time.len() == "2026-11-17T11:46:19.123Z".len() && time.ends_with('Z'),
+        "{call}"
+    );
+    let names: Vec<_> = rest
+        .split(' ')
+        .filter_map(|part| Some(part.split_once('=')?.0))
+        .collect();
+    let spans = [
+        "session_id",
+        "channel",
+        "inbound_id",
+        "run_id",
+        "number",
+        "model",
+        "attempt",
+    ];
+    assert_eq!(names, spans, "outermost first, each once: {call}");
+    assert!(
+        rest.starts_with("DEBUG model.call session_id=cli:local channel=")
+            && rest.ends_with(" number=1 model=openai:small attempt=1"),
+        "{call}"
+    );
+    assert!(!run.stderr.contains('\u{1b}') && !run.stderr.contains("{\""));
+    assert_eq!(
+        ask(&sandbox, &[], &[]).stderr,
+        "",
+        "and nothing without being asked"
+    );
+}
+
+#[test]
+fn with_the_format_json_every_line_is_an_object() {
+    let sandbox = Sandbox::new();
+    let run = ask(&sandbox, &[JSON], &["-vv"]);
     let log = lines(&run.stderr);
     let call = log
         .iter()
@@ -61,11 +103,35 @@ fn without_a_terminal_every_line_is_json() {
         (Some("debug"), Some(1)),
         "{call}"
     );
+    assert_eq!(call["session_id"], "cli:local");
     assert!(call["time"].as_str().unwrap().ends_with('Z') && call["target"].is_string());
-    assert_eq!(
-        ask(&sandbox, &[], &[]).stderr,
-        "",
-        "and nothing without being asked"
+    let wrong = ask(&sandbox, &[("BUB_LOG_FORMAT", "yaml")], &[]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+}
+
+// A filter that hides the targets of the spans does not hide their fields.
+#[test]
+fn fields_of_spans_are_on_lines_of_every_level_and_target() {
+    let sandbox = Sandbox::new();
+    let run = ask(&sandbox, &[("BUB_LOG", "off,bub_model=debug")], &[]);
+    let call = run
+        .stderr
+        .lines()
+        .find(|line| line.contains(" model.call "))
+        .unwrap();
+    assert!(call.contains(" session_id=cli:local "), "{call}");
+    let warned = with(
+        &sandbox,
+        &[("BUB_MODEL", "openai:small"), ("BUB_LOG", "error")],
+        &["run", "hello"],
+    );
+    assert!(
+        warned
+            .stderr
+            .lines()
+            .filter(|line| line.contains(" turn.failed "))
+            .all(|line| line.contains(" session_id=cli:local ") && line.contains(" run_id=")),
+        "{warned:?}"
     );
 }
 
@@ -99,7 +165,7 @@ fn on_a_terminal_lines_are_for_people() {
 fn a_filter_by_words_names_levels_and_targets() {
     let sandbox = Sandbox::new();
     let messages = |filter: &str| {
-        let log = lines(&ask(&sandbox, &[("BUB_LOG", filter)], &[]).stderr);
+        let log = lines(&ask(&sandbox, &[("BUB_LOG", filter), JSON], &[]).stderr);
         log.iter()
             .map(|line| line["target"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()
@@ -122,7 +188,7 @@ fn a_filter_by_words_names_levels_and_targets() {
     assert_eq!(
         ask(&sandbox, &[("BUB_LOG", "trace")], &["-v"])
             .stderr
-            .matches("\"debug\"")
+            .matches(" DEBUG ")
             .count(),
         0,
         "-v wins"
@@ -163,17 +229,30 @@ fn a_file_gets_every_line_also_those_that_are_printed() {
     let file = sandbox.home().join("logs/bub.log");
     let run = with(
         &sandbox,
-        &[("BUB_LOG_FILE", file.to_str().unwrap())],
+        &[("BUB_LOG_FILE", file.to_str().unwrap()), JSON],
         &["run", ",quack"],
     );
     assert_ne!(run.code, Some(0));
-    let logged = lines(&std::fs::read_to_string(file).unwrap());
+    let logged = lines(&std::fs::read_to_string(&file).unwrap());
     assert!(!run.stderr.contains("turn.failed"), "{run:?}");
     assert!(
         logged
             .iter()
-            .any(|line| line["message"].as_str().unwrap().starts_with("turn.failed")),
+            .any(|line| line["message"] == "turn.failed" && line["session_id"] == "cli:local"),
         "{logged:?}"
+    );
+    std::fs::remove_file(&file).unwrap();
+    with(
+        &sandbox,
+        &[("BUB_LOG_FILE", file.to_str().unwrap())],
+        &["run", ",quack"],
+    );
+    let logged = std::fs::read_to_string(file).unwrap();
+    assert!(
+        logged
+            .lines()
+            .any(|line| line.contains(" ERROR turn.failed error=")),
+        "{logged}"
     );
 }
 
@@ -240,6 +319,6 @@ fn a_file_that_others_could_read_is_made_private() {
     assert!(
         std::fs::read_to_string(&file)
             .unwrap()
-            .starts_with("before\n{")
+            .starts_with("before\n20")
     );
 }

@@ -334,7 +334,7 @@ fn a_plugin_that_was_added_sets_only_its_own_part() {
         person.expect(question);
         person.send("\r");
     }
-    person.expect(r#"plugin=weather left_out=["owners", "max_steps"]"#);
+    person.expect(r#"plugin.config_ignored plugin=weather keys=["owners", "max_steps"]"#);
     person.expect("Saved config to ");
     assert_eq!(person.finish().0, Some(0));
     assert_eq!(config(&sandbox), before + "weather:\n  units: metric\n");

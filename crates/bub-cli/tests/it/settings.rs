@@ -73,6 +73,7 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "gateway.turns BUB_GATEWAY_TURNS 1000",
             r#"tape.durability BUB_TAPE_DURABILITY "os""#,
             "log.filter BUB_LOG null",
+            r#"log.format BUB_LOG_FORMAT "text""#,
             "log.file BUB_LOG_FILE null",
             "log.file_size BUB_LOG_FILE_SIZE 10000000",
             "log.contents BUB_LOG_CONTENTS false",

@@ -444,7 +444,10 @@ fn check_run(fixture: &TurnFailureFixture) {
     // The session is free, and the model sees the message once, or not at all if it was interrupted before the prompt.
     let (end, run) = finish(fixture.command().args(["run", "next"]).spawn().unwrap());
     assert_eq!(end, End::Code(0), "{case:?}: {run:?}");
-    assert!(!run.stderr.contains("waiting for"), "{case:?}: {run:?}");
+    assert!(
+        !run.stderr.contains("session.lease_wait"),
+        "{case:?}: {run:?}"
+    );
     assert_eq!(
         fixture.last_shown(MESSAGE),
         expected.user_messages,

@@ -1,16 +1,17 @@
-//! One log line, for people or for programs.
-
-use std::fmt;
+//! One log line, as text or as JSON.
 
 use bub_terminal::sanitize;
+use jiff::Timestamp;
 use serde_json::{Map, Value};
-use tracing::{
-    Event, Level,
-    field::{Field, Visit},
-};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::{layer::Context, registry::LookupSpan};
 
-/// What was logged.
+use super::fields::Fields;
+use crate::app_settings::LogFormat;
+
+/// One event with the fields of its spans.
 pub(super) struct LogLine {
+    time: Timestamp,
     level: Level,
     target: &'static str,
     message: String,
@@ -18,19 +19,62 @@ pub(super) struct LogLine {
 }
 
 impl LogLine {
-    pub(super) fn from_event(event: &Event<'_>) -> Self {
+    /// Collects the event's own fields, then those of its spans, outermost span first. If a name occurs more than once,
+    /// the innermost field is kept.
+    pub(super) fn new<S>(event: &Event<'_>, context: &Context<'_, S>) -> Self
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+    {
         let metadata = event.metadata();
         let mut line = Self {
+            time: Timestamp::now(),
             level: *metadata.level(),
             target: metadata.target(),
             message: String::new(),
             fields: Map::new(),
         };
-        event.record(&mut line);
+        let mut own = Fields::default();
+        event.record(&mut own);
+        for (name, value) in own.iter() {
+            if name == "message" {
+                value
+                    .as_str()
+                    .unwrap_or_default()
+                    .clone_into(&mut line.message);
+            } else {
+                line.fields.insert(name.to_owned(), value.clone());
+            }
+        }
+        let mut outer: Vec<(&str, Value)> = Vec::new();
+        for span in context.event_scope(event).into_iter().flatten() {
+            let extensions = span.extensions();
+            let fields = extensions
+                .get::<Fields>()
+                .into_iter()
+                .flat_map(Fields::iter);
+            for (name, value) in fields.rev() {
+                if !line.fields.contains_key(name) && outer.iter().all(|(known, _)| *known != name)
+                {
+                    outer.push((name, value.clone()));
+                }
+            }
+        }
+        let outer = outer.into_iter().rev();
+        line.fields
+            .extend(outer.map(|(name, value)| (name.to_owned(), value)));
         line
     }
 
-    pub(super) fn human(&self, colour: bool) -> String {
+    /// The line in a format, with its line end.
+    pub(super) fn render(&self, format: LogFormat, colour: bool) -> String {
+        match format {
+            LogFormat::Text => format!("{:.3} {}\n", self.time, self.without_time(colour)),
+            LogFormat::Json => self.json(),
+        }
+    }
+
+    /// `LEVEL event field=value`.
+    pub(super) fn without_time(&self, colour: bool) -> String {
         let (on, off) = match self.level {
             _ if !colour => ("", ""),
             Level::ERROR => ("\x1b[31m", "\x1b[0m"),
@@ -45,15 +89,12 @@ impl LogLine {
                 .map_or_else(|| value.to_string(), sanitize::line);
             text.push_str(&[" ", name, "=", &value].concat());
         }
-        format!("{on}{level}{off} {text}\n")
+        format!("{on}{level}{off} {text}")
     }
 
-    pub(super) fn json(&self) -> String {
+    fn json(&self) -> String {
         let mut object = Map::new();
-        object.insert(
-            "time".to_owned(),
-            Value::from(jiff::Timestamp::now().to_string()),
-        );
+        object.insert("time".to_owned(), Value::from(self.time.to_string()));
         object.insert(
             "level".to_owned(),
             Value::from(self.level.as_str().to_ascii_lowercase()),
@@ -65,43 +106,104 @@ impl LogLine {
         }
         format!("{}\n", Value::Object(object))
     }
-
-    fn set_field(&mut self, field: &Field, value: impl Into<Value>) {
-        self.fields.insert(field.name().to_owned(), value.into());
-    }
 }
 
-impl Visit for LogLine {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let text = format!("{value:?}");
-        if field.name() == "message" {
-            self.message = text;
-        } else {
-            self.set_field(field, text);
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing::{
+        Level, error_span,
+        field::Empty,
+        span::{Attributes, Id, Record},
+    };
+    use tracing_subscriber::{Layer, Registry, layer::SubscriberExt as _};
+
+    use super::*;
+    use crate::logging::{LogLayer, filter::LogFilter};
+
+    /// Collects lines that a `LogLayer` with the filter `warn` would print.
+    struct Lines {
+        log: LogLayer,
+        lines: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl<S> Layer<S> for Lines
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+    {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>, context: Context<'_, S>) -> bool {
+            self.log.enabled(metadata, context)
+        }
+
+        fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+            self.log.on_new_span(attributes, id, context);
+        }
+
+        fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+            self.log.on_record(id, values, context);
+        }
+
+        fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+            let line = LogLine::new(event, &context).without_time(false);
+            self.lines.lock().unwrap().push(line);
         }
     }
 
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            value.clone_into(&mut self.message);
-        } else {
-            self.set_field(field, value);
-        }
+    fn lines(work: impl FnOnce()) -> Vec<String> {
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let log = LogLayer::for_tests(LogFilter::parse("off,bub::logging=warn").unwrap());
+        let layer = Lines {
+            log,
+            lines: Arc::clone(&lines),
+        };
+        tracing::subscriber::with_default(Registry::default().with(layer), work);
+        let lines = lines.lock().unwrap();
+        lines.clone()
     }
 
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.set_field(field, value);
+    #[test]
+    fn the_fields_of_spans_follow_those_of_the_event_outermost_first() {
+        let logged = lines(|| {
+            let turn = error_span!(target: "elsewhere", "turn", session_id = Empty, channel = "cli", run_id = Empty);
+            turn.record("run_id", 7);
+            turn.record("session_id", "cli:local");
+            let _turn = turn.entered();
+            let _step = error_span!("step", number = 1).entered();
+            tracing::warn!(error = "no answer", "model.retry");
+        });
+        let line =
+            " WARN model.retry error=no answer session_id=cli:local channel=cli run_id=7 number=1";
+        assert_eq!(logged, [line]);
     }
 
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.set_field(field, value);
+    #[test]
+    fn no_field_is_printed_twice_and_the_innermost_counts() {
+        let logged = lines(|| {
+            let _outer = error_span!("turn", run_id = 1, channel = "cli").entered();
+            let inner = error_span!("turn", run_id = 2, attempt = 1);
+            inner.record("attempt", 2);
+            let _inner = inner.entered();
+            tracing::error!(channel = "webhook", "turn.failed");
+        });
+        assert_eq!(
+            logged,
+            ["ERROR turn.failed channel=webhook run_id=2 attempt=2"]
+        );
     }
 
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.set_field(field, value);
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.set_field(field, value);
+    #[test]
+    fn outside_of_spans_an_event_has_its_own_fields() {
+        let logged = lines(|| {
+            tracing::warn!(
+                delay_ms = std::time::Duration::from_secs(2).as_millis(),
+                "a.b"
+            );
+            tracing::info!("a.hidden");
+            let span = tracing::span!(Level::INFO, "verbose", hidden = true);
+            let _span = span.entered();
+            tracing::warn!(absent = None::<&str>, "a.c");
+        });
+        assert_eq!(logged, [" WARN a.b delay_ms=2000", " WARN a.c"]);
     }
 }

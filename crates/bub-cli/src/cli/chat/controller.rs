@@ -316,7 +316,7 @@ impl ChatController {
         // One after the other: what is told last is what is so.
         let mut known = self.told.lock().await;
         if let Err(error) = self.follow_session_switch().await {
-            tracing::warn!("chat.session_unknown error={error}");
+            tracing::warn!(%error, "chat.session_unknown");
         }
         let status = self.status().await;
         let is_new = std::mem::replace(&mut *known, status.session.clone()) != status.session;
