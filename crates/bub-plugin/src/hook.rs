@@ -107,8 +107,8 @@ impl ExternalHook {
         let mut left = self.plugin.plugin_config.limits.model;
         while !left.is_zero() {
             let look = left.min(LIVENESS_INTERVAL);
-            if let Ok(incoming_message) = tokio::time::timeout(look, asked.next()).await {
-                return Some(incoming_message);
+            if let Ok(incoming) = tokio::time::timeout(look, asked.next()).await {
+                return Some(incoming);
             }
             if !is_waiting() {
                 left -= look;
@@ -140,8 +140,8 @@ impl ExternalHook {
         let mut request = peer.ask(&self.method, &self.params::<P>(call.args), 0);
         loop {
             let asked = Instant::now();
-            let incoming_message = self.next(&mut request, left, || false).await;
-            match incoming_message {
+            let incoming = self.next(&mut request, left, || false).await;
+            match incoming {
                 Some(IncomingMessage::Response(answer)) => {
                     request.is_over = true;
                     return self.finish::<P>(P::state(call.args), answer);

@@ -3,9 +3,11 @@
 //! Reading and writing have a thread each: a synchronous hook blocks its thread until the answer is there, and no
 //! runtime may have to be free for that.
 
+mod lines;
+
 use std::{
     collections::HashMap,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -18,10 +20,9 @@ use bub_kernel::{CancellationToken, Error, ErrorKind, Result};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::{
-    rpc_message::{self, PartialRpcMessage, RpcMessage},
-    stderr::LogRateLimiter,
-};
+pub use self::lines::read_for_fuzzing;
+use self::lines::{read_lines, write_lines};
+use crate::rpc_message::{self, PartialRpcMessage, RpcMessage};
 
 /// No message is longer, in bytes.
 pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
@@ -29,12 +30,8 @@ pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 const MAX_UNREAD_BYTES: usize = 32 * 1024 * 1024;
 /// So much may wait to be written before the other side counts as dead.
 const MAX_UNWRITTEN_BYTES: usize = 64 * 1024 * 1024;
-/// So many lines may be no messages.
-const MAX_INVALID_LINES: u32 = 100;
 /// Maximum number of unanswered requests of the other side, and of its questions that a call has not taken yet.
 const MAX_PENDING_REQUESTS: usize = 256;
-/// Writes are joined up to this size.
-const WRITE_BATCH_BYTES: usize = 64 * 1024;
 
 /// What arrives for a request that was made.
 #[derive(Debug)]
@@ -106,9 +103,9 @@ struct Backlog {
 }
 
 impl Backlog {
-    fn take(&self, incoming_message: &IncomingMessage, length: usize) {
+    fn take(&self, incoming: &IncomingMessage, length: usize) {
         self.bytes.fetch_sub(length, Ordering::Relaxed);
-        if matches!(incoming_message, IncomingMessage::Question { .. }) {
+        if matches!(incoming, IncomingMessage::Question { .. }) {
             self.questions.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -127,14 +124,13 @@ pub(crate) type IncomingReceiver = mpsc::Receiver<(IncomingMessage, usize)>;
 
 impl ResponseSink {
     /// Whether there was room. A receiver that was dropped has room for everything.
-    fn send(&self, incoming_message: IncomingMessage, length: usize) -> bool {
+    fn send(&self, incoming: IncomingMessage, length: usize) -> bool {
         match self {
-            Self::Blocking(to) => !matches!(
-                to.try_send(incoming_message),
-                Err(blocking::TrySendError::Full(_))
-            ),
+            Self::Blocking(to) => {
+                !matches!(to.try_send(incoming), Err(blocking::TrySendError::Full(_)))
+            }
             Self::Waiting(to) => !matches!(
-                to.try_send((incoming_message, length)),
+                to.try_send((incoming, length)),
                 Err(mpsc::error::TrySendError::Full(_))
             ),
         }
@@ -169,7 +165,7 @@ impl Waiter {
 pub(crate) struct OutgoingRequest<R> {
     pub(crate) peer: Arc<Peer>,
     pub(crate) id: u64,
-    pub(crate) incoming: R,
+    pub(crate) receiver: R,
     pub(crate) is_over: bool,
     backlog: Arc<Backlog>,
 }
@@ -199,19 +195,19 @@ impl<R> OutgoingRequest<R> {
 
 impl<R> OutgoingRequest<R> {
     /// Notes that an arrival was taken out of the queue; `None` for a question that was cancelled while it waited.
-    fn taken(&self, incoming_message: IncomingMessage, length: usize) -> Option<IncomingMessage> {
-        self.backlog.take(&incoming_message, length);
-        let is_cancelled = matches!(&incoming_message, IncomingMessage::Question { id, .. } if self.peer.work(id).is_none());
-        (!is_cancelled).then_some(incoming_message)
+    fn taken(&self, incoming: IncomingMessage, length: usize) -> Option<IncomingMessage> {
+        self.backlog.take(&incoming, length);
+        let is_cancelled = matches!(&incoming, IncomingMessage::Question { id, .. } if self.peer.work(id).is_none());
+        (!is_cancelled).then_some(incoming)
     }
 }
 
 impl OutgoingRequest<IncomingReceiver> {
     /// The next arrival. The end of the conversation is an error like any other.
     pub(crate) async fn next(&mut self) -> IncomingMessage {
-        while let Some((incoming_message, length)) = self.incoming.recv().await {
-            if let Some(incoming_message) = self.taken(incoming_message, length) {
-                return incoming_message;
+        while let Some((incoming, length)) = self.receiver.recv().await {
+            if let Some(incoming) = self.taken(incoming, length) {
+                return incoming;
             }
         }
         IncomingMessage::Response(Err(self.peer.closed_error()))
@@ -223,12 +219,12 @@ impl OutgoingRequest<blocking::Receiver<IncomingMessage>> {
     pub(crate) fn next_before(&mut self, deadline: Instant) -> Option<IncomingMessage> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.incoming.recv_timeout(left) {
-                Ok(incoming_message) => {
-                    let incoming_message = self.taken(incoming_message, 0);
+            match self.receiver.recv_timeout(left) {
+                Ok(incoming) => {
+                    let incoming = self.taken(incoming, 0);
                     // Cancelled questions, however many there are, do not extend the time.
-                    if incoming_message.is_some() || left.is_zero() {
-                        return incoming_message;
+                    if incoming.is_some() || left.is_zero() {
+                        return incoming;
                     }
                 }
                 Err(blocking::RecvTimeoutError::Timeout) => return None,
@@ -318,7 +314,7 @@ impl Peer {
         params: &Value,
         credits: usize,
     ) -> OutgoingRequest<IncomingReceiver> {
-        let (to, incoming) = mpsc::channel(Waiter::capacity(credits));
+        let (to, receiver) = mpsc::channel(Waiter::capacity(credits));
         let backlog = Arc::<Backlog>::default();
         let waiter = Waiter {
             to: ResponseSink::Waiting(to),
@@ -329,7 +325,7 @@ impl Peer {
         OutgoingRequest {
             peer: Arc::clone(self),
             id,
-            incoming,
+            receiver,
             is_over: false,
             backlog,
         }
@@ -341,7 +337,7 @@ impl Peer {
         method: &str,
         params: &Value,
     ) -> OutgoingRequest<blocking::Receiver<IncomingMessage>> {
-        let (to, incoming) = blocking::sync_channel(Waiter::capacity(0));
+        let (to, receiver) = blocking::sync_channel(Waiter::capacity(0));
         let backlog = Arc::<Backlog>::default();
         let waiter = Waiter {
             to: ResponseSink::Blocking(to),
@@ -352,7 +348,7 @@ impl Peer {
         OutgoingRequest {
             peer: Arc::clone(self),
             id,
-            incoming,
+            receiver,
             is_over: false,
             backlog,
         }
@@ -611,93 +607,6 @@ impl Peer {
         // Who does not keep to this floods.
         self.close(&error);
         true
-    }
-}
-
-/// Has a host that waits for some answers read what a plugin might write, and refuse what it asks for; returns why the
-/// conversation ended. For those who try any bytes.
-#[doc(hidden)]
-pub fn read_for_fuzzing(bytes: &[u8]) -> String {
-    struct RejectingHandler;
-    impl RequestHandler for RejectingHandler {
-        fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, _params: Value) {
-            peer.respond(&id, Err(Error::not_found(method)));
-        }
-        fn notification(&self, _method: &str, _params: &Value) {}
-        fn closed(&self, _peer: &Peer, _why: &str) {}
-    }
-    let (outgoing, _lines) = blocking::channel();
-    let peer = Arc::new(Peer::new(outgoing, "fuzz"));
-    let _asked: Vec<_> = (0..3)
-        .map(|credits| peer.ask("hook", &Value::Null, credits))
-        .collect();
-    let cause = read_lines(bytes, &peer, &RejectingHandler);
-    peer.close(&cause);
-    cause
-}
-
-fn write_lines(mut writer: impl Write, lines: &blocking::Receiver<Vec<u8>>, peer: &Peer) {
-    while let Ok(mut batch) = lines.recv() {
-        while batch.len() < WRITE_BATCH_BYTES
-            && let Ok(mut more) = lines.try_recv()
-        {
-            batch.append(&mut more);
-        }
-        if writer
-            .write_all(&batch)
-            .and_then(|()| writer.flush())
-            .is_err()
-        {
-            return peer.close("it takes no more messages");
-        }
-        peer.unwritten.fetch_sub(batch.len(), Ordering::Relaxed);
-    }
-}
-
-/// Reads until the end, and says what that was.
-fn read_lines(reader: impl Read, peer: &Arc<Peer>, handler: &dyn RequestHandler) -> String {
-    let mut reader = BufReader::with_capacity(WRITE_BATCH_BYTES, reader);
-    let (mut line, mut garbage) = (Vec::new(), 0);
-    let mut meter = LogRateLimiter::of_garbage();
-    loop {
-        line.clear();
-        match reader
-            .by_ref()
-            .take(MAX_LINE_BYTES as u64 + 1)
-            .read_until(b'\n', &mut line)
-        {
-            Ok(0) => return "it ended".to_owned(),
-            Ok(_) if line.len() > MAX_LINE_BYTES => {
-                return format!("it sent a line longer than {MAX_LINE_BYTES} bytes");
-            }
-            Ok(_) => {}
-            Err(error) => return format!("it cannot be read: {error}"),
-        }
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        let is_message = match rpc_message::read(&line) {
-            Ok(message) => peer.handle_message(message, line.len(), handler),
-            Err(error) => {
-                peer.handle_unreadable(&rpc_message::partial(&line), &error.to_string());
-                false
-            }
-        };
-        if !is_message {
-            garbage += 1;
-            if meter.allow(&peer.name) {
-                let shown =
-                    String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
-                let (plugin, line) = (&peer.name, shown.trim_end());
-                tracing::warn!(%plugin, line, "plugin.invalid_line");
-            }
-        }
-        if garbage > MAX_INVALID_LINES {
-            return format!("more than {MAX_INVALID_LINES} of its lines were no messages");
-        }
-        if peer.is_closed() {
-            return peer.close_reason();
-        }
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn read_error(error: &Value) -> Error {
 }
 
 /// Looks for the names of the outermost object.
-pub(crate) fn partial(line: &[u8]) -> PartialRpcMessage {
+pub(crate) fn read_partial(line: &[u8]) -> PartialRpcMessage {
     let mut seen = PartialRpcMessage::default();
     let (mut depth, mut at) = (0_u32, 0);
     // A list around it is not counted.
@@ -116,7 +116,7 @@ fn number(text: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PartialRpcMessage, partial};
+    use super::{PartialRpcMessage, read_partial};
 
     #[test]
     fn names_of_the_outermost_object_are_seen_in_a_line_that_cannot_be_read() {
@@ -149,7 +149,7 @@ mod tests {
         ];
         for (line, expected) in cases {
             assert_eq!(
-                &partial(line),
+                &read_partial(line),
                 expected,
                 "{}",
                 String::from_utf8_lossy(line)

@@ -116,11 +116,11 @@ impl StreamHook {
         let mut asked = peer.ask(&hook.method, &params, STREAM_CREDITS);
         loop {
             let is_waiting = || stream_call.is_waiting();
-            let Some(incoming_message) = hook.next(&mut asked, left, is_waiting).await else {
+            let Some(incoming) = hook.next(&mut asked, left, is_waiting).await else {
                 drop(asked);
                 return Err(hook.late(&peer, limit).await);
             };
-            match incoming_message {
+            match incoming {
                 IncomingMessage::Response(answer) => {
                     asked.is_over = true;
                     let is_empty = answer
@@ -329,11 +329,11 @@ pub(crate) fn events(
             return Some((Ok(first), reading));
         }
         loop {
-            let incoming_message = match &reading.turn {
+            let incoming = match &reading.turn {
                 Some(turn) => turn.next(&mut reading.asked).await,
                 None => reading.asked.next().await,
             };
-            match incoming_message {
+            match incoming {
                 IncomingMessage::Event(event) => {
                     let turn = reading.turn.as_ref();
                     let event = turn.map_or_else(
@@ -382,7 +382,7 @@ impl StreamCallbacks for StreamCall {
         Box::pin(async move {
             let limit = self.hook.plugin.limit(&self.hook.entry.name, false, true);
             match self.hook.next(asked, limit, || self.is_waiting()).await {
-                Some(incoming_message) => incoming_message,
+                Some(incoming) => incoming,
                 None => IncomingMessage::Response(Err(self.hook.late(&asked.peer, limit).await)),
             }
         })

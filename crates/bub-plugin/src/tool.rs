@@ -63,8 +63,8 @@ impl ExternalTool {
         });
         let mut asked = peer.ask("tools/call", &params, 0);
         loop {
-            let incoming_message = tokio::select! {
-                incoming_message = asked.next() => incoming_message,
+            let incoming = tokio::select! {
+                incoming = asked.next() => incoming,
                 () = context.cancel.cancelled() => {
                     return Err(Error::new(ErrorKind::Cancelled, "the tool call was cancelled"));
                 }
@@ -74,7 +74,7 @@ impl ExternalTool {
                     return Err(as_tool(self.plugin.timeout_error(limit)));
                 }
             };
-            match incoming_message {
+            match incoming {
                 IncomingMessage::Response(answer) => {
                     asked.is_over = true;
                     let answer = answer.map_err(as_tool)?;
