@@ -25,12 +25,12 @@ use tables::{
 /// claims, if anything.
 ///
 /// ```
-/// use bub_model::{Action, Wire, classify::classify};
+/// use bub_model::{RecoveryAction, WireFormat, classify::classify};
 ///
 /// let limit = br#"{"error":{"message":"You have exceeded token rate limit of your tier."}}"#;
-/// assert_eq!(classify(Some(429), None, limit, Wire::ChatCompletions).action, Action::Retry);
+/// assert_eq!(classify(Some(429), None, limit, WireFormat::ChatCompletions).action, RecoveryAction::Retry);
 /// let overflow = br#"{"error":{"message":"exceed context limit: 199000 + 16384 > 200000"}}"#;
-/// assert_eq!(classify(Some(400), None, overflow, Wire::Messages).action, Action::ShrinkContext);
+/// assert_eq!(classify(Some(400), None, overflow, WireFormat::Messages).action, RecoveryAction::ShrinkContext);
 /// ```
 pub fn classify(
     status: Option<u16>,

@@ -11,7 +11,7 @@ use std::str::FromStr;
 /// let id: ModelId = "OpenRouter:anthropic/claude:beta".parse()?;
 /// assert_eq!((id.provider(), id.model()), ("openrouter", "anthropic/claude:beta"));
 /// assert_eq!(id.to_string(), "openrouter:anthropic/claude:beta");
-/// # Ok::<(), bub_model::NotAModel>(())
+/// # Ok::<(), bub_model::ParseModelIdError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId {

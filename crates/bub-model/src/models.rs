@@ -36,7 +36,7 @@ use crate::{
 /// let models = Arc::new(Models::new(settings, Arc::new(client.clone()))?);
 ///
 /// let choice = models.choose().await?;
-/// println!("{}", choice.why);
+/// println!("{}", choice.reason);
 /// let candidates = Candidates::new(models, choice.candidates());
 /// let answer = client.stream_first(candidates, ChatRequest::default(), CallOptions::default());
 /// # Ok(())

@@ -13,10 +13,10 @@
 //! - [`Secret`] and [`Redactor`]: every secret that is read is registered, and masked from then on.
 //!
 //! ```
-//! use bub_settings::{Declared, Environment, Key, Loader, Section};
+//! use bub_settings::{AnySetting, Environment, SettingKey, Loader, Section};
 //!
-//! static COLOUR: Key<String> = Key::new("shop.colour", "red", "The colour of the shop.");
-//! static SHOP: &[&dyn Declared] = &[&COLOUR];
+//! static COLOUR: SettingKey<String> = SettingKey::new("shop.colour", "red", "The colour of the shop.");
+//! static SHOP: &[&dyn AnySetting] = &[&COLOUR];
 //!
 //! let env = Environment::from_pairs([("BUB_HOME", "/nowhere"), ("BUB_SHOP_COLOUR", "blue")]);
 //! let mut settings = Loader::new(env).load()?;

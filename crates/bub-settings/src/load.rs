@@ -24,12 +24,12 @@ pub enum WorkspaceTrust {
 /// Collects the sources of settings and reads them once.
 ///
 /// ```
-/// use bub_settings::{Declared, Environment, Key, Loader, Section};
+/// use bub_settings::{AnySetting, Environment, SettingKey, Loader, Section};
 ///
-/// static COLOR: Key<String> = Key::new("shop.color", "red", "The color of the shop.");
-/// static OPEN: Key<bool> = Key::new("open", true, "Whether anything is sold.");
-/// static SHOP: &[&dyn Declared] = &[&COLOR];
-/// static ROOT: &[&dyn Declared] = &[&OPEN];
+/// static COLOR: SettingKey<String> = SettingKey::new("shop.color", "red", "The color of the shop.");
+/// static OPEN: SettingKey<bool> = SettingKey::new("open", true, "Whether anything is sold.");
+/// static SHOP: &[&dyn AnySetting] = &[&COLOR];
+/// static ROOT: &[&dyn AnySetting] = &[&OPEN];
 ///
 /// let env = Environment::from_pairs([("BUB_HOME", "/nowhere"), ("bub_shop_color", "blue")]);
 /// let settings = Loader::new(env)

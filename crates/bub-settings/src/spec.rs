@@ -242,10 +242,10 @@ impl SettingSpec {
 /// A declared setting whose value has the Rust type `T`.
 ///
 /// ```
-/// use bub_settings::Key;
+/// use bub_settings::SettingKey;
 ///
-/// static MAX_TOKENS: Key<u64> =
-///     Key::new("max_tokens", 16_384, "The most tokens one answer may have.").at_least(1);
+/// static MAX_TOKENS: SettingKey<u64> =
+///     SettingKey::new("max_tokens", 16_384, "The most tokens one answer may have.").at_least(1);
 /// ```
 pub struct SettingKey<T: SettingType> {
     setting: SettingSpec,

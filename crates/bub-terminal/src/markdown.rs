@@ -54,9 +54,9 @@ impl MarkdownStyle {
 /// An answer that grows.
 ///
 /// ```
-/// use bub_terminal::markdown::{Look, Markdown};
+/// use bub_terminal::markdown::{MarkdownStyle, Markdown};
 ///
-/// let mut answer = Markdown::new(80, Look::Styled);
+/// let mut answer = Markdown::new(80, MarkdownStyle::Styled);
 /// assert!(answer.push("Hel").is_empty());
 /// assert_eq!(answer.preview(10)[0].text(), "Hel");
 /// assert_eq!(answer.push("lo\n\n- one")[0].text(), "Hello");
