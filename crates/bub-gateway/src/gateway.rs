@@ -109,6 +109,8 @@ pub(crate) struct GatewayInner {
     is_open: AtomicBool,
     /// Nothing new is accepted.
     pub(crate) drain: CancellationToken,
+    /// Messages that are still being accepted are refused: their senders can send them again.
+    refuse: CancellationToken,
     /// Everything stops now.
     pub(crate) halt: CancellationToken,
     /// What channels see; any of them may end the gateway by it.
@@ -218,6 +220,7 @@ impl Gateway {
             idle: Notify::new(),
             is_open: AtomicBool::new(false),
             drain: CancellationToken::new(),
+            refuse: CancellationToken::new(),
             halt: CancellationToken::new(),
             stop: CancellationToken::new(),
         });
@@ -285,6 +288,7 @@ impl Gateway {
         }
         inner.drain.cancel();
         let _ = tokio::time::timeout(inner.options.drain, inner.wait_drained()).await;
+        inner.refuse.cancel();
         channel_manager::stop(inner, channels).await;
         inner.framework.bind_router(None);
         inner.halt.cancel();
@@ -371,7 +375,15 @@ impl GatewayInner {
             return control::answer(self, &inbound, &id, answer).await;
         }
         let arrival = Lanes::announce(self, lane::chat_key(&inbound.message));
-        if let Err(error) = self.framework.resolve_session(&mut inbound).await {
+        let resolved = tokio::select! {
+            biased;
+            () = self.refuse.cancelled() => {
+                tracing::warn!(channel = %name, "gateway.message_refused");
+                return Err(capacity_error("the gateway is stopping"));
+            }
+            resolved = self.framework.resolve_session(&mut inbound) => resolved,
+        };
+        if let Err(error) = resolved {
             return Err(self.reject(inbound, error).await);
         }
         let session_id = inbound.session_id().cloned().unwrap_or_default();

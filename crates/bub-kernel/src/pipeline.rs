@@ -93,14 +93,30 @@ impl Framework {
     /// reports the error.
     pub async fn reject_inbound(&self, inbound: Inbound, error: &Error) -> Turn {
         let span = turn_span(&inbound);
-        let rejected = async {
+        let ending = async {
             let turn = self.open_failed_turn(inbound, &span).await;
-            span.record("run_id", field::display(turn.id()));
-            let _guard = TurnGuard(turn.clone());
-            self.close_turn(&turn, Some(error)).await;
-            turn
+            self.end_turn(turn, error, &span).await
         };
-        rejected.instrument(span.clone()).await
+        ending.instrument(span.clone()).await
+    }
+
+    /// Ends a message whose session is known without processing it: records it with the error on the tape of the session
+    /// and reports the error.
+    pub async fn fail_inbound(&self, inbound: Inbound, error: &Error) -> Turn {
+        let span = turn_span(&inbound);
+        let ending = async {
+            let (turn, _) = self.open_turn(inbound, &span).await;
+            self.end_turn(turn, error, &span).await
+        };
+        ending.instrument(span.clone()).await
+    }
+
+    /// Closes a turn of which no stage runs.
+    async fn end_turn(&self, turn: Turn, error: &Error, span: &Span) -> Turn {
+        span.record("run_id", field::display(turn.id()));
+        let _guard = TurnGuard(turn.clone());
+        self.close_turn(&turn, Some(error)).await;
+        turn
     }
 
     /// Names the session of a message, unless that was done, and writes it to the envelope.
@@ -122,8 +138,7 @@ impl Framework {
 
     async fn open_turn(&self, inbound: Inbound, span: &Span) -> (Turn, Result<()>) {
         let session_id = inbound.session_id().cloned().unwrap_or_default();
-        let opened = or_cancelled(&inbound.cancel, TurnTape::open(self, &session_id, &inbound));
-        match opened.await {
+        match TurnTape::open(self, &session_id, &inbound).await {
             Ok(tape) => (Turn::new(self, session_id, inbound, tape), Ok(())),
             // A cancelled message is recorded; an unusable tape cannot take it.
             Err(error) if error.kind() == ErrorKind::Cancelled => {
@@ -400,7 +415,7 @@ impl Framework {
 }
 
 /// Runs a stage, unless or until the turn is cancelled.
-async fn or_cancelled<T>(
+pub(crate) async fn or_cancelled<T>(
     cancel: &CancellationToken,
     stage: impl Future<Output = Result<T>>,
 ) -> Result<T> {

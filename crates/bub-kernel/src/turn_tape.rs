@@ -27,7 +27,10 @@ use bub_tape::{
 use serde_json::{Value, json};
 
 pub use self::resume::ResumePoint;
-use self::steps::{OpenCalls, OpenStep};
+use self::{
+    resume::{CANCELLED_STATUS, ERROR_STATUS},
+    steps::{OpenCalls, OpenStep},
+};
 use crate::{
     envelope::Envelope,
     error::{Error, ErrorKind, Result},
@@ -35,6 +38,7 @@ use crate::{
     hooks::HookDecision,
     ids::{SessionId, TurnId},
     inbound::{Inbound, InboundAttempt},
+    pipeline::or_cancelled,
     prompt::{COMMAND_PREFIX, Prompt},
     steering::SteeredMessage,
 };
@@ -151,8 +155,10 @@ impl TurnTape {
             turn.accepts_commands = true;
             return Ok(turn);
         };
-        let lease = tape.lease(LeaseWait::For(LEASE_TIMEOUT)).await;
-        let lease = lease.map_err(tape_error)?;
+        // Only the wait is cancelled: a message that is being recorded must not be recorded again.
+        let lease = tape.lease(LeaseWait::For(LEASE_TIMEOUT));
+        let lease = async { lease.await.map_err(tape_error) };
+        let lease = or_cancelled(&inbound.cancel, lease).await?;
         let recovered = recover(&**tape.store(), tape.name()).await;
         for recovered in recovered.map_err(tape_error)? {
             let (fork, entries) = (recovered.fork, recovered.entries);
@@ -549,7 +555,12 @@ impl TurnTape {
         } else if self.prompt_id().is_none() && self.accepts_commands && message.is_command() {
             let raw = message.content();
             let raw = raw.trim().trim_start_matches(COMMAND_PREFIX).trim();
-            let data = json!({"raw": raw, "status": "error", "output": error.message(), "date": now_iso()});
+            let status = match error.kind() {
+                ErrorKind::Cancelled => CANCELLED_STATUS,
+                _ => ERROR_STATUS,
+            };
+            let data =
+                json!({"raw": raw, "status": status, "output": error.message(), "date": now_iso()});
             self.bootstrap().await?;
             let event = self.with_command_id(Entry::event("command", Some(data)));
             self.append(vec![event]).await?;

@@ -70,7 +70,7 @@ pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};
 pub use tape_name::{SESSION_START, TapeName};
 pub use time::{archive_stamp, now_iso, run_id};
 pub use view::{
-    ChatMessage, INTERRUPTED_RESULT, OPENING_LINE, REPLACES_KEY, TOOL_DONE_EVENT, View,
+    ChatMessage, INTERRUPTED_RESULT, MOVED_KEY, OPENING_LINE, REPLACES_KEY, TOOL_DONE_EVENT, View,
     ViewOptions, tool_done,
 };
 

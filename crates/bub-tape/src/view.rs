@@ -33,6 +33,10 @@ pub const OPENING_LINE: &str = "Continue from the state below.";
 /// replaced after it was recorded.
 pub const REPLACES_KEY: &str = "replaces";
 
+/// The key in the `meta` of a user message that names its earlier entry, which views do not show any more: the turn of
+/// the message was interrupted and resumed after another turn.
+pub const MOVED_KEY: &str = "moved";
+
 /// A message in the shape of the chat API.
 pub type ChatMessage = Map<String, Value>;
 
@@ -182,7 +186,11 @@ impl Tape {
             };
             for entry in [entry].into_iter().chain(carried) {
                 let entry = media::for_turn(&*blobs, entry, options.turn_start).await?;
-                match replaced(&entries, &entry).and_then(|at| entries.get_mut(at)) {
+                if let Some(at) = earlier_message(&entries, &entry, MOVED_KEY) {
+                    entries.remove(at);
+                }
+                let replaced = earlier_message(&entries, &entry, REPLACES_KEY);
+                match replaced.and_then(|at| entries.get_mut(at)) {
                     Some(place) => *place = entry,
                     None => entries.push(entry),
                 }
@@ -192,9 +200,9 @@ impl Tape {
     }
 }
 
-/// Where the message of the same run stands that this one is shown in place of.
-fn replaced(entries: &[Entry], entry: &Entry) -> Option<usize> {
-    let id = EntryId::new(entry.meta.get(REPLACES_KEY)?.as_i64()?);
+/// The index of the message of the same run that the `meta` of this one names.
+fn earlier_message(entries: &[Entry], entry: &Entry, key: &str) -> Option<usize> {
+    let id = EntryId::new(entry.meta.get(key)?.as_i64()?);
     let is_meant = |other: &Entry| {
         other.id == id
             && other.kind == EntryKind::Message

@@ -303,12 +303,10 @@ impl ChatScreen {
 
     /// The last words; the terminal is as it was.
     async fn leave(mut self, left: ChatExit) -> Result<ChatExit> {
-        let ending = match left {
-            ChatExit::Quit => self.host.quit(),
-            ChatExit::Stopped => self.host.cancel_submission(),
-        };
-        // What does not end by then is interrupted when the program ends.
-        let _ = tokio::time::timeout(QUIT_TIMEOUT, ending).await;
+        if left == ChatExit::Quit {
+            // What does not end by then is interrupted when the program ends.
+            let _ = tokio::time::timeout(QUIT_TIMEOUT, self.host.quit()).await;
+        }
         let is_cut_off = self.running.as_ref().is_some_and(|turn| !turn.is_ended);
         self.view.end(is_cut_off && left == ChatExit::Quit);
         if left == ChatExit::Quit {

@@ -8,9 +8,6 @@ pub trait ChatHost: Send + Sync + 'static {
     /// [`ChatEvent::Settled`](crate::ChatEvent::Settled) the outcome, also if the line is not accepted.
     fn submit(&self, line: u64, text: String) -> BoxFuture<'_, ()>;
 
-    /// Cancels the line that is being submitted, if any, and waits until that is recorded.
-    fn cancel_submission(&self) -> BoxFuture<'_, ()>;
-
     /// Cancels the turn that runs.
     fn cancel(&self) -> BoxFuture<'_, ()>;
 

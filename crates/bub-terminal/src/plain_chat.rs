@@ -40,14 +40,26 @@ pub struct PlainChatOptions {
     pub redactor: Redactor,
 }
 
-/// Answers the lines of standard input one after the other: text on standard output, everything else on standard error.
-pub async fn pipe(mut plain: PlainChatOptions, is_shown: bool) -> Result<ChatExit> {
+/// Answers the lines of stdin in their order: answers go to stdout, everything else to stderr. Lines that an earlier chat
+/// left unanswered come first.
+pub async fn pipe(options: PlainChatOptions, is_terminal: bool) -> Result<ChatExit> {
+    let mut pipe = Pipe {
+        out: StdoutWriter::new(options.redactor.clone(), is_terminal),
+        options,
+        open: Vec::new(),
+        expected_replies: 0,
+        replies: 0,
+    };
+    pipe.handle_queued()?;
+    if !pipe.until_settled().await? {
+        return Ok(ChatExit::Stopped);
+    }
     let mut lines = lines(false);
     let mut number = 0;
     loop {
         let line = tokio::select! {
             line = lines.recv() => line,
-            () = plain.stop.cancelled() => return Ok(ChatExit::Stopped),
+            () = pipe.options.stop.cancelled() => return Ok(ChatExit::Stopped),
         };
         let Some(StdinLine::Line(text)) = line.transpose().map_err(input_error)? else {
             return Ok(ChatExit::Quit);
@@ -57,7 +69,7 @@ pub async fn pipe(mut plain: PlainChatOptions, is_shown: bool) -> Result<ChatExi
             ",quit" | ",exit" => return Ok(ChatExit::Quit),
             _ => {
                 number += 1;
-                if !plain.answer(number, text, is_shown).await? {
+                if !pipe.answer(number, text).await? {
                     return Ok(ChatExit::Stopped);
                 }
             }
@@ -65,84 +77,107 @@ pub async fn pipe(mut plain: PlainChatOptions, is_shown: bool) -> Result<ChatExi
     }
 }
 
-impl PlainChatOptions {
+/// A chat through a pipe.
+struct Pipe {
+    options: PlainChatOptions,
+    out: StdoutWriter,
+    /// Lines that are not settled.
+    open: Vec<u64>,
+    expected_replies: u32,
+    replies: u32,
+}
+
+impl Pipe {
     /// Submits a line and prints the replies; `false` if the program is stopped in the meantime.
-    async fn answer(&mut self, number: u64, text: String, is_shown: bool) -> Result<bool> {
-        let host = Arc::clone(&self.host);
-        let settling = async {
-            let is_settled = self.until_settled(number, is_shown).await;
-            if !matches!(is_settled, Ok(true)) {
-                // Nothing is printed from now on, so nothing may wait for room.
-                self.chat_events.close();
-                let _ = tokio::time::timeout(QUIT_TIMEOUT, host.cancel_submission()).await;
-            }
-            is_settled
-        };
+    async fn answer(&mut self, number: u64, text: String) -> Result<bool> {
+        self.open.push(number);
+        let host = Arc::clone(&self.options.host);
         let submitting = async {
             host.submit(number, text).await;
             std::future::pending().await
         };
         tokio::select! {
             biased;
-            is_settled = settling => is_settled,
+            is_settled = self.until_settled() => is_settled,
             never = submitting => never,
         }
     }
 
-    /// Prints what a line leads to; `false` when the program was stopped meanwhile.
-    async fn until_settled(&mut self, number: u64, is_shown: bool) -> Result<bool> {
-        let mut out = StdoutWriter::new(&self.redactor, is_shown);
-        let (mut said, mut expected) = (0, None);
-        while expected.is_none_or(|replies| said < replies) {
-            let chat_event = tokio::select! {
-                chat_event = self.chat_events.recv() => chat_event,
-                () = self.stop.cancelled() => return Ok(false),
+    /// Prints events until all lines are settled and their replies are printed; `false` if the program is stopped.
+    async fn until_settled(&mut self) -> Result<bool> {
+        while !self.open.is_empty() || self.replies < self.expected_replies {
+            let event = tokio::select! {
+                biased;
+                event = self.options.chat_events.recv() => event,
+                () = self.options.stop.cancelled() => return Ok(false),
             };
-            let Some(chat_event) = chat_event else {
+            let Some(event) = event else {
                 return Ok(false);
             };
-            said += u32::from(matches!(chat_event, ChatEvent::Said { .. }));
-            match chat_event {
-                ChatEvent::Event(StreamEvent::Text(delta)) => out.text(&delta)?,
-                ChatEvent::Event(StreamEvent::Final(end)) => {
-                    for failure in turn_view::failures(&end) {
-                        self.remark(&format!("tool {failure}"));
-                    }
-                }
-                ChatEvent::Event(StreamEvent::Error(error)) => self.complain(error.message()),
-                ChatEvent::Began { .. } | ChatEvent::Ended => out.end()?,
-                ChatEvent::Said {
-                    content,
-                    kind: MessageKind::Error,
-                    ..
-                } => {
-                    out.end()?;
-                    self.complain(&content);
-                }
-                ChatEvent::Said {
-                    content,
-                    is_known: false,
-                    ..
-                } => {
-                    out.text(&content)?;
-                    out.end()?;
-                }
-                ChatEvent::Remark(text) => self.remark(&text),
-                ChatEvent::Settled {
-                    line,
-                    outcome,
-                    replies,
-                } if line == number => {
-                    out.end()?;
-                    if let LineOutcome::NotAnswered(reason) = outcome {
-                        self.complain(&format!("the message was not answered: {reason}"));
-                    }
-                    expected = Some(replies);
-                }
-                _ => {}
-            }
+            self.handle(event)?;
         }
+        (self.replies, self.expected_replies) = (0, 0);
         Ok(true)
+    }
+
+    /// Handles the events that have arrived.
+    fn handle_queued(&mut self) -> Result<()> {
+        while let Ok(event) = self.options.chat_events.try_recv() {
+            self.handle(event)?;
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, event: ChatEvent) -> Result<()> {
+        self.replies += u32::from(matches!(event, ChatEvent::Said { .. }));
+        match event {
+            ChatEvent::Found { line, content } => {
+                self.open.push(line);
+                let content = crate::sanitize::line(&content);
+                self.remark(&format!(
+                    "continuing a line from an earlier chat: {content}"
+                ));
+            }
+            ChatEvent::Event(StreamEvent::Text(delta)) => self.out.text(&delta)?,
+            ChatEvent::Event(StreamEvent::Final(end)) => {
+                for failure in turn_view::failures(&end) {
+                    self.remark(&format!("tool {failure}"));
+                }
+            }
+            ChatEvent::Event(StreamEvent::Error(error)) => self.complain(error.message()),
+            ChatEvent::Began { .. } | ChatEvent::Ended => self.out.end()?,
+            ChatEvent::Said {
+                content,
+                kind: MessageKind::Error,
+                ..
+            } => {
+                self.out.end()?;
+                self.complain(&content);
+            }
+            ChatEvent::Said {
+                content,
+                is_known: false,
+                ..
+            } => {
+                self.out.text(&content)?;
+                self.out.end()?;
+            }
+            ChatEvent::Remark(text) => self.remark(&text),
+            ChatEvent::Settled {
+                line,
+                outcome,
+                replies,
+            } if self.open.contains(&line) => {
+                self.out.end()?;
+                if let LineOutcome::NotAnswered(reason) = outcome {
+                    self.complain(&format!("the message was not answered: {reason}"));
+                }
+                self.open.retain(|open| *open != line);
+                self.expected_replies += replies;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     fn complain(&self, text: &str) {
@@ -150,15 +185,15 @@ impl PlainChatOptions {
     }
 
     fn remark(&self, text: &str) {
-        let text = self.redactor.redact(text);
-        // Nothing sensible is left to do when standard error is gone.
+        let text = self.options.redactor.redact(text);
+        // Ignore errors: stderr is closed and there is nowhere to report them.
         let _ = writeln!(io::stderr(), "{}", sanitize(text.trim_end()));
     }
 }
 
 /// Text on its way to standard output, without secrets. A reader that has gone away is no failure.
-struct StdoutWriter<'a> {
-    redactor: &'a Redactor,
+struct StdoutWriter {
+    redactor: Redactor,
     out: Option<RedactingWriter<io::Stdout>>,
     /// What came before the first word: an answer that is nothing else is none.
     blank: String,
@@ -166,8 +201,8 @@ struct StdoutWriter<'a> {
     is_open: bool,
 }
 
-impl<'a> StdoutWriter<'a> {
-    fn new(redactor: &'a Redactor, is_shown: bool) -> Self {
+impl StdoutWriter {
+    fn new(redactor: Redactor, is_shown: bool) -> Self {
         Self {
             redactor,
             out: None,
@@ -252,8 +287,9 @@ pub async fn run_plain_chat(
     loop {
         tokio::select! {
             () = plain.stop.cancelled() => {
-                drop(plain.chat_events);
-                let _ = tokio::time::timeout(QUIT_TIMEOUT, talk.host.cancel_submission()).await;
+                while let Ok(event) = plain.chat_events.try_recv() {
+                    talk.handle_event(event)?;
+                }
                 return Ok(ChatExit::Stopped);
             }
             line = typed.recv() => {

@@ -17,7 +17,7 @@ use std::{
 use bub::{AppCommand, CommandContext};
 use bub_agent::Skills;
 use bub_gateway::{Gateway, GatewayOptions};
-use bub_kernel::{Error, ErrorKind, Framework, Result};
+use bub_kernel::{CancellationToken, Error, ErrorKind, Framework, Result};
 use bub_settings::{Environment, HOME, Settings};
 use bub_tape::fs::{Fs as _, OpenMode, RealFs};
 use bub_terminal::{
@@ -37,6 +37,9 @@ use bub::{logging, signals};
 
 /// A turn that runs when the program is stopped has so long to end; then it goes on at the next chat.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// How long a stopped program waits until the line that is being submitted is recorded as cancelled.
+const SUBMISSION_CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) fn command(chat: &Arc<ChatHooks>) -> AppCommand {
     let id = |name: &'static str, help: &'static str| {
@@ -136,7 +139,10 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         };
         let remote = gateway.remote();
         chat_controller.set_gateway(remote.clone());
-        let ended = bub_kernel::CancellationToken::new();
+        // The user has left, or the program is stopped: the gateway finishes what it can.
+        let ended = CancellationToken::new();
+        // The gateway has finished: the chat has every event that there will be.
+        let finished = CancellationToken::new();
         let (ready, is_ready) = oneshot::channel();
         let talking = async {
             let _end = ended.clone().drop_guard();
@@ -147,7 +153,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             let plain = PlainChatOptions {
                 host: Arc::clone(&chat_controller) as _,
                 chat_events,
-                stop: stop.token(),
+                stop: finished.clone(),
                 redactor: settings.redactor().clone(),
             };
             match mode {
@@ -163,12 +169,23 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
                 }
             }
         };
-        let (left, served) = tokio::join!(
-            talking,
-            gateway.run(ended.clone(), || {
+        let serving = async {
+            let _finish = finished.clone().drop_guard();
+            let served = gateway.run(ended.clone(), || {
                 let _ = ready.send(());
-            })
-        );
+            });
+            served.await
+        };
+        let stopping = async {
+            tokio::select! {
+                () = ended.cancelled() => return,
+                () = stop.token().cancelled_owned() => {}
+            }
+            let cancelling = chat_controller.cancel_submission();
+            let _ = tokio::time::timeout(SUBMISSION_CANCEL_TIMEOUT, cancelling).await;
+            ended.cancel();
+        };
+        let (left, served, ()) = tokio::join!(talking, serving, stopping);
         if remote.is_settled() {
             remove(&chat_controller.directory());
         }

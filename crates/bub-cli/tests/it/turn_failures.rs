@@ -645,3 +645,107 @@ fn a_line_in_resolve_session_is_recorded_when_its_chat_is_terminated() {
     check_terminated_pipe(PluginKind::Linked);
     check_terminated_pipe(PluginKind::Python);
 }
+
+fn linked(stage: FailingStageCase, failure: Failure) -> TurnFailureFixture {
+    let kind = PluginKind::Linked;
+    TurnFailureFixture::new(
+        Case {
+            kind,
+            stage,
+            failure,
+        },
+        None,
+    )
+}
+
+/// Starts a chat with a line and kills it while the hook of the case hangs.
+fn kill_pipe(world: &TurnFailureFixture, lines: &str) {
+    let mut child = world.start_pipe(lines);
+    world.wait_until_reached();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fs::remove_file(world.file("reached")).unwrap();
+}
+
+/// Runs a chat whose input is empty: it answers what an earlier chat left.
+fn run_empty_pipe(world: &TurnFailureFixture) -> (End, Run) {
+    let mut child = world.start_pipe("");
+    drop(child.stdin.take());
+    finish(child)
+}
+
+// L1: a chat whose input has ended prints the answers to lines of an earlier chat before it exits.
+#[test]
+fn a_pipe_without_input_prints_the_answer_to_an_earlier_line() {
+    let world = linked(FailingStageCase::RunModel, Failure::Kill);
+    kill_pipe(&world, &format!("{MESSAGE}\n"));
+    let (end, run) = run_empty_pipe(&world);
+    assert_eq!(end, End::Code(0), "{run:?}");
+    assert_eq!(run.stdout, format!("{ANSWER}\n"));
+    let notice = format!("continuing a line from an earlier chat: {MESSAGE}");
+    assert!(run.stderr.contains(&notice), "{run:?}");
+    let (_, again) = run_empty_pipe(&world);
+    assert_eq!((again.stdout.as_str(), again.stderr.as_str()), ("", ""));
+}
+
+// L1: a message that is abandoned because it ended the process too often is on the tape with the error.
+#[test]
+fn a_message_that_is_abandoned_is_recorded() {
+    for stage in [
+        FailingStageCase::LoadState,
+        FailingStageCase::BuildPrompt,
+        FailingStageCase::RunModel,
+    ] {
+        let world = linked(stage, Failure::Kill);
+        kill_pipe(&world, &format!("{MESSAGE}\n"));
+        for _ in 0..4 {
+            let fault = format!("{} hang", stage.hook());
+            world.sandbox.write("workspace/fault", &fault);
+            kill_pipe(&world, "");
+        }
+        let (end, run) = run_empty_pipe(&world);
+        assert_eq!(end, End::Code(1), "{stage:?}: {run:?}");
+        let record = world.record(MESSAGE);
+        assert_eq!((record.user_messages, record.errors), (1, 1), "{stage:?}");
+        world.check_tapes();
+    }
+}
+
+// L1: an answer is printed by the chat that is stopped or by the next one, and not by both.
+#[test]
+fn an_answer_to_a_stopped_chat_is_printed_once() {
+    let world = linked(FailingStageCase::RunModel, Failure::Terminate);
+    let child = world.start_pipe(&format!("{MESSAGE}\n"));
+    world.wait_until_reached();
+    signal(&child, "TERM");
+    // The model may answer within the time that a stopped chat has.
+    world.sandbox.write("workspace/release", "");
+    let (end, first) = finish(child);
+    assert_eq!(end, End::Code(143), "{first:?}");
+    let (_, next) = run_empty_pipe(&world);
+    let printed = [&first, &next].map(|run| run.stdout.matches(ANSWER).count());
+    assert_eq!(printed.iter().sum::<usize>(), 1, "{first:?} {next:?}");
+}
+
+// L1, L4: after a crash the model answers the message of the interrupted turn, not that of a turn which ran since.
+#[test]
+fn a_resumed_turn_answers_its_own_message() {
+    let world = linked(FailingStageCase::RunModel, Failure::Kill);
+    kill_pipe(&world, &format!("{MESSAGE}\n"));
+    let (end, run) = finish(
+        world
+            .command()
+            .args(["run", "another message"])
+            .spawn()
+            .unwrap(),
+    );
+    assert_eq!(end, End::Code(0), "{run:?}");
+    let (end, run) = run_empty_pipe(&world);
+    assert_eq!((end, run.stdout), (End::Code(0), format!("{ANSWER}\n")));
+    assert_eq!(world.last_shown(MESSAGE), 1);
+    let requests = world.model.requests();
+    let body: Value = serde_json::from_slice(&requests.last().unwrap().body).unwrap();
+    let last = body["messages"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["role"], "user");
+    assert!(last["content"].to_string().contains(MESSAGE), "{last}");
+}

@@ -20,10 +20,6 @@ impl ChatHost for Panicking {
         Box::pin(std::future::ready(()))
     }
 
-    fn cancel_submission(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
     fn cancel(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -116,19 +116,25 @@ impl LaneTurn {
     }
 
     /// Gives the message up, and tells its sender, unless there was a reply already.
-    async fn give_up(self, scope: &ReplyScope) -> LaneTurnOutcome {
+    async fn give_up(self, scope: &Arc<ReplyScope>) -> LaneTurnOutcome {
         let (session_id, inbound_id) = (&self.session_id, &self.id);
         tracing::error!(%session_id, %inbound_id, "lane.attempts_exhausted");
         let text = format!(
             "This message was begun {MAX_CRASH_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
         );
-        let is_told = scope.replies() > 0
-            || router::report_failure(&self.inner, &self.session_id, scope, &text).await;
+        let has_replies = scope.replies() > 0;
+        let error = Error::unknown(text);
+        let mut inbound = self.inbound;
+        inbound.reply_target = Some(Arc::clone(scope) as _);
+        let turn = self.inner.framework.fail_inbound(inbound, &error).await;
+        let is_told = has_replies
+            || router::report_failure(&self.inner, &self.session_id, scope, error.message()).await;
         // When the gateway stops, the next one says it. Nobody is there to be told when its channel is gone.
         let is_left = !is_told && self.inner.halt.is_cancelled();
         LaneTurnOutcome {
             replies: scope.replies(),
-            unreported: is_left.then(|| Error::unknown(text)),
+            report: Some(turn.report()),
+            unreported: is_left.then_some(error),
             ..LaneTurnOutcome::default()
         }
     }

@@ -1,6 +1,6 @@
 //! What an earlier attempt at the same message left on the tape.
 
-use bub_tape::{Entry, EntryKind, EntryRange, REPLACES_KEY, now_iso};
+use bub_tape::{Entry, EntryId, EntryKind, EntryRange, MOVED_KEY, REPLACES_KEY, now_iso};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
@@ -14,6 +14,12 @@ use crate::{
 
 /// The key in the `meta` of a message that steered the turn of another message.
 const STEERED_KEY: &str = "steered";
+
+/// The status of a command that failed.
+pub(super) const ERROR_STATUS: &str = "error";
+
+/// The status of a command that was cancelled, because bub stopped or its sender cancelled it.
+pub(super) const CANCELLED_STATUS: &str = "cancelled";
 
 /// Attempts at a message whose turns ended with the death of the process.
 const MAX_CRASH_ATTEMPTS: u32 = 3;
@@ -103,10 +109,9 @@ impl TurnTape {
             progress.prompt_id = Some(prompt.id);
             progress.was_replaced = prompt.meta.contains_key(REPLACES_KEY);
         }
-        let own: Vec<Entry> = since
+        let (own, others): (Vec<Entry>, Vec<Entry>) = since
             .into_iter()
-            .filter(|entry| run_id(entry) == run_id(&prompt))
-            .collect();
+            .partition(|entry| run_id(entry) == run_id(&prompt));
         let (resume_point, outcome) = match answer(&own) {
             Some(text) => (ResumePoint::Answered(text), "answered"),
             None if attempt.number > MAX_CRASH_ATTEMPTS => (
@@ -118,7 +123,17 @@ impl TurnTape {
                 (ResumePoint::AfterSteps { steps, text }, "resumed")
             }
         };
-        self.append(vec![self.redelivery_event(outcome)]).await?;
+        let mut batch = vec![self.redelivery_event(outcome)];
+        // Another turn ran in the meantime: the model must answer this message, not the last one of the conversation.
+        let is_moved = matches!(resume_point, ResumePoint::AfterSteps { .. })
+            && others.iter().any(is_in_conversation);
+        if is_moved {
+            batch.push(moved(&prompt));
+        }
+        let last = self.append(batch).await?;
+        if is_moved {
+            lock(&self.progress).prompt_id = Some(last);
+        }
         self.resume_point = Some(resume_point);
         Ok(())
     }
@@ -130,10 +145,11 @@ impl TurnTape {
                 .and_then(|data| data.get(name)?.as_str())
                 .unwrap_or_default()
         };
-        let outcome = if last.name() == Some("command") {
+        let is_complete = last.name() == Some("command") && text("status") != CANCELLED_STATUS;
+        let outcome = if is_complete {
             self.append(vec![self.redelivery_event("answered")]).await?;
             let output = text("output").to_owned();
-            if text("status") == "error" {
+            if text("status") == ERROR_STATUS {
                 Err(Error::new(ErrorKind::Tool, output))
             } else {
                 Ok(output)
@@ -167,6 +183,23 @@ impl TurnTape {
         let data = json!({"inbound_id": id, "attempt": number, "outcome": outcome});
         self.with_run_id(Entry::event("turn.redelivered", Some(data)).outside_context())
     }
+}
+
+/// Whether the model sees an entry as part of the conversation.
+fn is_in_conversation(entry: &Entry) -> bool {
+    let is_shown = matches!(
+        entry.kind,
+        EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
+    );
+    is_shown && entry.in_context()
+}
+
+/// The same message at the end of the conversation. Views show it only there.
+fn moved(message: &Entry) -> Entry {
+    let mut moved = message.clone();
+    moved.id = EntryId::default();
+    moved.meta.shift_remove(REPLACES_KEY);
+    moved.with_meta(MOVED_KEY, message.id.get())
 }
 
 fn inbound_id(entry: &Entry) -> Option<&str> {

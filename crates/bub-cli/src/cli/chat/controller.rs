@@ -454,6 +454,12 @@ impl ChatController {
         Ok(())
     }
 
+    /// Cancels the line that is being submitted, if any, and waits until that is recorded.
+    pub(super) async fn cancel_submission(&self) {
+        self.cancel_submitted();
+        let _submission = self.submission.lock().await;
+    }
+
     fn cancel_submitted(&self) {
         if let Some(submitting) = &*lock(&self.submitting) {
             submitting.cancel();
@@ -490,13 +496,6 @@ impl ChatHost for ChatController {
                 }
             };
             self.event_sender.emit(happening).await;
-        })
-    }
-
-    fn cancel_submission(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {
-            self.cancel_submitted();
-            let _submission = self.submission.lock().await;
         })
     }
 
