@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, MessageId, MessageKind, ModelStream, Outbound, ReplyOrigin,
-    Result, SessionId, Stage, Turn,
+    BoxFuture, Channel, ChannelRouter, Error, MessageId, MessageKind, ModelStream, Outbound,
+    ReplyOrigin, Result, SessionId, Stage, Turn,
 };
 
 use crate::{
@@ -151,13 +151,28 @@ pub(crate) async fn dispatch(
         },
         attempt: 0,
     };
-    inner.journal.commit(JournalRecord::Reply(reply)).await?;
+    journal_and_send(Arc::clone(inner), reply, item).await?;
     if let Some(scope) = scope {
         scope.set_failure_reported(is_error);
         scope.count_reply(&wanted);
     }
-    Outbox::send(inner, item);
     Ok(true)
+}
+
+/// Journals a reply and hands it to the outbox. Both happen although the turn is cancelled in the meantime: a journaled
+/// reply that is not in the outbox would wait for the next start.
+async fn journal_and_send(
+    inner: Arc<GatewayInner>,
+    reply: ReplyRecord,
+    item: OutboxItem,
+) -> Result<()> {
+    let sending = tokio::spawn(async move {
+        inner.journal.commit(JournalRecord::Reply(reply)).await?;
+        Outbox::send(&inner, item);
+        Ok(())
+    });
+    let sent = sending.await;
+    sent.unwrap_or_else(|error| Err(Error::unknown(format!("cannot queue the reply: {error}"))))
 }
 
 /// Makes sure that the sender of a message is told of its failure, if no plugin did that. `false` if that is impossible.

@@ -285,7 +285,9 @@ async fn stages(turn: &Turn) -> Result<TurnResult> {
 
     turn.enter(Stage::Dispatch);
     for outbound in &outbounds {
-        or_cancelled(cancel, framework.dispatch_outbound(outbound, Some(turn))).await?;
+        // A delivery that has begun is completed if it can be.
+        within_grace_period(cancel, framework.dispatch_outbound(outbound, Some(turn))).await?;
+        check_cancelled(cancel)?;
     }
     Ok(TurnResult {
         session_id: turn.session_id().clone(),
@@ -369,10 +371,14 @@ async fn save_state(turn: &Turn, end: ModelStageEnd<'_>) -> Result<()> {
             outcome = outcome.and(Err(error));
         }
     }
-    if turn.cancel().is_cancelled() {
-        outcome = outcome.and(Err(cancelled_error()));
+    outcome.and_then(|()| check_cancelled(turn.cancel()))
+}
+
+fn check_cancelled(cancel: &CancellationToken) -> Result<()> {
+    if cancel.is_cancelled() {
+        return Err(cancelled_error());
     }
-    outcome
+    Ok(())
 }
 
 async fn render(turn: &Turn, model_output: &str) -> Result<Vec<Envelope>> {
