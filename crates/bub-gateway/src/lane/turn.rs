@@ -122,13 +122,20 @@ impl LaneTurn {
         let text = format!(
             "This message was begun {MAX_CRASH_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
         );
-        let has_replies = scope.replies() > 0;
+        if scope.replies() > 0 {
+            // It was answered. Only the end of its turn is not journaled.
+            return LaneTurnOutcome {
+                replies: scope.replies(),
+                ..LaneTurnOutcome::default()
+            };
+        }
         let error = Error::unknown(text);
         let mut inbound = self.inbound;
         inbound.reply_target = Some(Arc::clone(scope) as _);
         let turn = self.inner.framework.fail_inbound(inbound, &error).await;
-        let is_told = has_replies
-            || router::report_failure(&self.inner, &self.session_id, scope, error.message()).await;
+        let reporting =
+            router::report_failure(&self.inner, &self.session_id, scope, error.message());
+        let is_told = reporting.await;
         // When the gateway stops, the next one says it. Nobody is there to be told when its channel is gone.
         let is_left = !is_told && self.inner.halt.is_cancelled();
         LaneTurnOutcome {
