@@ -1,18 +1,19 @@
-//! The program that supervises others.
+//! The executable that runs as the supervisor.
 
 use std::path::PathBuf;
 
-/// The program to start others with: one whose `main` runs [`supervise`](crate::supervise) for
-/// [`SUBCOMMAND`](crate::SUBCOMMAND).
+/// Path of an executable whose `main` runs [`supervise`](crate::supervise) for [`SUBCOMMAND`](crate::SUBCOMMAND).
 #[derive(Clone, Debug)]
 pub struct Launcher(pub PathBuf);
 
 impl Launcher {
-    /// This very program, also when another was put in its place since.
+    /// Returns the running executable, or `None` if its path is unknown.
+    ///
+    /// On Linux this is `/proc/self/exe`, which still names the running executable after an upgrade replaced the file.
     pub fn this_program() -> Option<Self> {
-        let own = PathBuf::from("/proc/self/exe");
-        if own.exists() {
-            Some(Self(own))
+        let proc_path = PathBuf::from("/proc/self/exe");
+        if proc_path.exists() {
+            Some(Self(proc_path))
         } else {
             std::env::current_exe().ok().map(Self)
         }

@@ -1,8 +1,9 @@
-//! Programs that bub starts: commands of the agent, and plugins.
+//! Child processes of bub: shell commands of the agent and external plugins.
 //!
-//! * [`supervise`]: a hidden subcommand between bub and such a program, which ends all of it when bub is gone.
-//! * [`Launcher`]: the program that has that subcommand, usually this one.
-//! * [`PipedProcess`]: a program that is talked to over its standard input and output.
+//! * [`supervise`]: the hidden subcommand that runs between bub and a child. When bub exits, it ends the child's
+//!   whole process tree.
+//! * [`Launcher`]: the executable that has this subcommand, usually the running one.
+//! * [`PipedProcess`]: a running program that bub talks to over stdin and stdout.
 
 mod launcher;
 mod piped;

@@ -1,4 +1,4 @@
-//! A program that is talked to: its standard input and output are one socket, its standard error a pipe.
+//! Programs that bub talks to over stdin and stdout, which are one socket. Their stderr is a pipe.
 
 use std::{
     ffi::OsString,
@@ -16,60 +16,64 @@ use rustix::process::{Pid, Signal};
 
 use crate::{KILL, Launcher, PROCESS_NAME, SUBCOMMAND, TERMINATE, supervisor::PIPED_FLAG};
 
-/// How long the supervisor may take to start a program.
+/// Timeout for the supervisor to report that it started the program.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often the end of a program is looked for.
+/// How often [`ProcessGuard::wait_exit_timeout`] checks whether the program exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What is started, and how.
+/// A program to start, with its directory and environment.
 #[derive(Debug)]
 pub struct PipedCommand<'a> {
-    /// Without one the program runs unsupervised: it may survive a host that is killed.
+    /// The supervisor to start the program with. Without one, the program may survive if bub is killed.
     pub launcher: Option<&'a Launcher>,
     /// The program and its arguments.
     pub command: &'a [OsString],
-    /// Where it runs.
+    /// The working directory. A program path that contains a slash is relative to it.
     pub directory: &'a Path,
-    /// All the variables it has.
+    /// The complete environment; the program inherits no other variables.
     pub environment: Vec<(OsString, OsString)>,
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub struct PipedProcess {
-    /// Its standard input and output.
+    /// The program's stdin and stdout.
     pub stream: UnixStream,
-    /// Its standard error.
+    /// The program's stderr.
     pub errors: PipeReader,
-    /// The means to end it.
+    /// The guard that ends the program.
     pub process_guard: ProcessGuard,
 }
 
-/// Ends a program with everything it started. Dropped, it does so at once.
+/// Guard that ends a program and all processes it started. Dropping it kills them immediately.
 #[derive(Debug)]
 pub struct ProcessGuard {
     child: Child,
-    /// The socket of the supervisor.
+    /// The control socket of the supervisor; `None` if the program runs without one.
     control: Option<UnixStream>,
 }
 
 impl PipedCommand<'_> {
     /// Starts the program.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `command` is empty, or if the program or its supervisor cannot be started.
     pub fn start(self) -> io::Result<PipedProcess> {
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "there is no program to start",
+                "cannot start program: the command is empty",
             ));
         };
-        // A program beside the manifest is meant, not one below the directory bub runs in.
-        let beside = self.directory.join(program);
+        // A relative path means a file next to the plugin manifest, not one below bub's working directory.
+        let in_directory = self.directory.join(program);
         let program = if program.to_string_lossy().contains('/') {
-            beside
+            in_directory
         } else {
             PathBuf::from(program)
         };
-        let (stream, theirs) = UnixStream::pair()?;
+        let (stream, child_stream) = UnixStream::pair()?;
         let (errors, error_writer) = io::pipe()?;
         let mut command = Command::new(
             self.launcher
@@ -81,11 +85,11 @@ impl PipedCommand<'_> {
             .current_dir(self.directory)
             .stderr(error_writer);
         let Some(_) = self.launcher else {
-            let input = theirs.try_clone()?;
+            let input = child_stream.try_clone()?;
             command.args(arguments).process_group(0);
             let child = command
                 .stdin(OwnedFd::from(input))
-                .stdout(OwnedFd::from(theirs))
+                .stdout(OwnedFd::from(child_stream))
                 .spawn()?;
             return Ok(PipedProcess {
                 stream,
@@ -96,7 +100,7 @@ impl PipedCommand<'_> {
                 },
             });
         };
-        let (own, control) = UnixStream::pair()?;
+        let (control, supervisor_control) = UnixStream::pair()?;
         command
             .arg0(PROCESS_NAME)
             .arg(SUBCOMMAND)
@@ -104,82 +108,82 @@ impl PipedCommand<'_> {
             .arg(program)
             .args(arguments);
         let child = command
-            .stdin(OwnedFd::from(control))
-            .stdout(OwnedFd::from(theirs))
+            .stdin(OwnedFd::from(supervisor_control))
+            .stdout(OwnedFd::from(child_stream))
             .spawn()?;
-        // Its copies of the other ends would keep them open.
+        // `command` holds copies of the child's ends. They would keep the sockets open after the child exits.
         drop(command);
-        own.set_read_timeout(Some(START_TIMEOUT))?;
+        control.set_read_timeout(Some(START_TIMEOUT))?;
         let mut report = String::new();
-        let mut reports = BufReader::new(own.try_clone()?);
+        let mut reports = BufReader::new(control.try_clone()?);
         reports.read_line(&mut report)?;
-        own.set_read_timeout(None)?;
+        control.set_read_timeout(None)?;
         let process_guard = ProcessGuard {
             child,
-            control: Some(own),
+            control: Some(control),
         };
         if let Some(group) = report.strip_prefix("started ") {
             let group = group.trim_end().parse().ok().and_then(Pid::from_raw);
-            let talked = stream.try_clone()?;
+            let watched_stream = stream.try_clone()?;
             std::thread::Builder::new()
                 .name("plugin-watch".to_owned())
-                .spawn(move || watch(reports, group, &talked))?;
+                .spawn(move || watch(reports, group, &watched_stream))?;
             return Ok(PipedProcess {
                 stream,
                 errors,
                 process_guard,
             });
         }
-        let cause = report
+        let reason = report
             .trim_end()
             .strip_prefix("failed ")
-            .unwrap_or("its supervisor ended");
-        Err(io::Error::other(cause.to_owned()))
+            .unwrap_or("its supervisor exited");
+        Err(io::Error::other(reason.to_owned()))
     }
 }
 
-/// Waits for the end of the supervisor. One that ended before its program leaves that to us, as far as it is known.
-fn watch(reports: impl BufRead, group: Option<Pid>, talked: &UnixStream) {
-    // The number of a group that is gone may be another's.
-    let is_over = reports
+/// Waits until the supervisor exits. If it exits before its program, kills the program's process group.
+fn watch(reports: impl BufRead, group: Option<Pid>, stream: &UnixStream) {
+    // After the program exited, another process group may have its number.
+    let has_exited = reports
         .lines()
         .map_while(Result::ok)
         .any(|report| !report.is_empty());
-    if let Some(group) = group.filter(|_| !is_over) {
+    if let Some(group) = group.filter(|_| !has_exited) {
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
-        // Whoever left the group may hold the other end open.
-        let _ = talked.shutdown(std::net::Shutdown::Both);
+        // Processes that left the group may keep the other end open.
+        let _ = stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
 impl ProcessGuard {
-    /// Asks every process of the program to end.
+    /// Sends `SIGTERM` to every process of the program.
     pub fn terminate(&self) {
         self.send(TERMINATE, Signal::TERM);
     }
 
-    /// Ends every process of the program.
+    /// Kills every process of the program.
     pub fn kill(&self) {
         self.send(KILL, Signal::KILL);
     }
 
-    /// Waits until the program is gone, for so long; whether it is.
-    pub fn wait_exit_timeout(&mut self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
+    /// Blocks until the program has exited or `timeout` has passed. Returns whether it has exited.
+    pub fn wait_exit_timeout(&mut self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         loop {
             match self.child.try_wait() {
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
                 Ok(None) => return false,
-                // An error means that there is nobody to wait for.
+                // An error means that the child was already reaped.
                 Ok(Some(_)) | Err(_) => return true,
             }
         }
     }
 
-    fn send(&self, order: u8, signal: Signal) {
+    fn send(&self, command: u8, signal: Signal) {
         match &self.control {
-            // An order that cannot be given is for a supervisor that is gone.
-            Some(control) => drop((&mut &*control).write(&[order])),
+            // Ignore errors: writing fails only after the supervisor exited.
+            Some(control) => drop((&mut &*control).write(&[command])),
             None => {
                 if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
                     let _ = rustix::process::kill_process_group(group, signal);
@@ -195,7 +199,7 @@ impl Drop for ProcessGuard {
             return;
         }
         self.kill();
-        // A supervisor is done as soon as what it watched is gone.
+        // The supervisor exits as soon as all processes of the program have ended.
         let _ = self.child.wait();
     }
 }
@@ -207,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    fn talk(script: &str) -> PipedProcess {
+    fn start(script: &str) -> PipedProcess {
         let command = ["sh", "-c", script].map(OsString::from);
         let directory = std::env::temp_dir();
         let environment = vec![("PATH".into(), "/usr/bin:/bin".into())];
@@ -229,7 +233,7 @@ mod tests {
 
     #[test]
     fn input_and_output_are_one_socket() {
-        let mut piped_process = talk("read word; echo heard $word; echo said >&2");
+        let mut piped_process = start("read word; echo heard $word; echo said >&2");
         piped_process.stream.write_all(b"hello\n").unwrap();
         assert_eq!(read(&piped_process.stream), "heard hello\n");
         let mut errors = String::new();
@@ -243,8 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_leash_ends_a_program_that_ignores_requests() {
-        let piped_process = talk("trap '' TERM HUP; sleep 1000 & echo ready; wait; wait");
+    fn a_dropped_guard_ends_a_program_that_ignores_requests() {
+        let piped_process = start("trap '' TERM HUP; sleep 1000 & echo ready; wait; wait");
         let mut ready = String::new();
         BufReader::new(&piped_process.stream)
             .read_line(&mut ready)
@@ -256,7 +260,7 @@ mod tests {
             ..
         } = piped_process;
         drop(process_guard);
-        // Nobody holds the other end open any more.
+        // No process keeps the other end open.
         assert_eq!(read(&stream), "");
     }
 }

@@ -1,16 +1,19 @@
-//! The hidden subcommand between bub and a command or another program: it starts it and outlives it.
+//! The supervisor: a hidden subcommand that starts a shell command or program and ends its process tree.
 //!
-//! It holds one end of a socket whose other end is bub's. When bub is gone, however that happened, the
-//! socket is closed and everything the command started is ended. A death signal would not do: it comes
-//! when the *thread* that started the child ends, and reaches one process only. The supervisor has no
-//! terminal, and a name of its own: ending all that is called bub does not end it before its work is done.
+//! bub and the supervisor share a socket. When bub exits for any reason, the socket closes, and the supervisor
+//! ends every process the command started. A parent death signal is not enough. The kernel sends it when the
+//! *thread* that started the child ends, and only to one process. The supervisor has no terminal and a process
+//! name different from `bub`, so that `killall bub` does not end it before it has cleaned up.
 //!
-//! On Linux it adopts orphans, so processes that left the group (`setsid`, `timeout`, job control) end
-//! with it as well. Elsewhere only the process group does.
+//! On Linux the supervisor adopts orphans. Processes that left the process group (`setsid`, `timeout`, job control)
+//! are therefore ended too. On other systems only the process group is.
 //!
-//! The socket is its standard input. It writes `started <group>` or `failed <why>`, then
-//! `exited <code>` or `signalled <number>` with `alone` or `others` (processes may be left); the socket
-//! closes when no process is left. It reads [`TERMINATE`] and [`KILL`].
+//! # Protocol
+//!
+//! The socket is the supervisor's stdin. The supervisor writes one line when it starts the command:
+//! `started <group>` or `failed <reason>`. When the command exits, it writes `exited <code>` or
+//! `signalled <number>`, followed by `alone` or `others` (other processes may still run). It closes the socket when
+//! all processes have ended. It reads the command bytes [`TERMINATE`] and [`KILL`].
 
 use std::{
     ffi::OsString,
@@ -28,35 +31,38 @@ use std::{
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions};
 
-/// The first argument of a program that is to be the supervisor.
+/// First argument that makes a [`Launcher`](crate::Launcher) run as the supervisor.
 pub const SUBCOMMAND: &str = "__exec";
 
-/// The argument after it for a program that is talked to: its standard output is also its standard input.
+/// Second argument for a program that bub talks to: the supervisor's stdout becomes the program's stdin and stdout.
 pub(crate) const PIPED_FLAG: &str = "--talk";
 
-/// What it is called in lists of processes.
+/// The supervisor's name in process lists.
 pub const PROCESS_NAME: &str = "shell-guard";
 
-/// Asks every process of the command to end.
+/// Command byte: send `SIGTERM` to every process of the command.
 pub const TERMINATE: u8 = b't';
-/// Ends every process of the command.
+/// Command byte: kill every process of the command.
 pub const KILL: u8 = b'k';
 
-/// What the command gets to clean up when bub is gone.
+/// How long the command may clean up after bub exited, before it is killed.
 const EXIT_GRACE_PERIOD: Duration = Duration::from_millis(500);
-/// How often what cannot be waited for is looked at.
+/// How often the supervisor checks for processes it cannot wait for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The group of the command. Locked while processes are signalled or waited for: the number of one that
-/// was waited for is free for others, so nobody may be about to signal it.
+/// The process group of the command. It is locked while processes are signaled or reaped. The system may reuse the
+/// number of a reaped process, so no thread may signal it concurrently.
 type Group = Arc<Mutex<Pid>>;
 
-/// Runs the supervisor; `args` are those after [`SUBCOMMAND`]: the shell and the command, or [`PIPED_FLAG`] and a program.
+/// Runs the supervisor until all processes of the command have ended.
+///
+/// `args` are the arguments after [`SUBCOMMAND`]: the shell and its command, or [`PIPED_FLAG`] and a program with its
+/// arguments. Returns exit code 2 for any other arguments, or if stdin is not a socket.
 pub fn supervise(args: &[OsString]) -> ExitCode {
-    // Whoever started bub may have left files open.
+    // bub may have inherited open files from its parent process. The command must not get them.
     close_fds::set_fds_cloexec(3, &[]);
-    match (args, control()) {
-        ([talk, program, arguments @ ..], Ok(control)) if talk == PIPED_FLAG => {
+    match (args, control_socket()) {
+        ([flag, program, arguments @ ..], Ok(control)) if flag == PIPED_FLAG => {
             let input = io::stdout().as_fd().try_clone_to_owned();
             let input = input.map_or_else(|_| Stdio::null(), Stdio::from);
             run(control, Command::new(program).args(arguments).stdin(input));
@@ -72,18 +78,20 @@ pub fn supervise(args: &[OsString]) -> ExitCode {
             );
             ExitCode::SUCCESS
         }
-        // Started by somebody who is curious.
+        // Not started by bub.
         _ => ExitCode::from(2),
     }
 }
 
-fn control() -> io::Result<UnixStream> {
+fn control_socket() -> io::Result<UnixStream> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     control.peer_addr()?;
     Ok(control)
 }
 
-/// Whoever listens may be gone at any time, so what is written may get lost.
+/// Starts the command, reports to `control` and waits for all processes.
+///
+/// Ignores write errors on `control`: bub may exit at any time.
 fn run(mut control: UnixStream, command: &mut Command) {
     detach();
     let child = match command.process_group(0).spawn() {
@@ -96,17 +104,17 @@ fn run(mut control: UnixStream, command: &mut Command) {
     release_output();
     let group = Group::new(Mutex::new(shell));
     let _ = writeln!(control, "started {}", child.id());
-    let obeying = control.try_clone().and_then(|control| {
+    let controller = control.try_clone().and_then(|control| {
         let group = Arc::clone(&group);
         thread::Builder::new().spawn(move || handle_control(control, &group))
     });
-    if obeying.is_err() {
+    if controller.is_err() {
         signal_group(&group, Signal::KILL);
     }
     reap(&control, shell, &group);
 }
 
-/// No terminal, no core files, and on Linux a name of its own and all orphans.
+/// Detaches from the terminal and disables core files. On Linux also sets the process name and adopts orphans.
 fn detach() {
     let _ = rustix::process::setsid();
     let core = rustix::process::getrlimit(Resource::Core);
@@ -124,7 +132,7 @@ fn detach() {
     }
 }
 
-/// Only the command's own processes may hold its output open.
+/// Closes stdout and stderr, so that only the command's own processes keep its output open.
 fn release_output() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
@@ -132,12 +140,12 @@ fn release_output() {
     }
 }
 
-/// Does what bub asks for, and ends everything when bub is gone.
+/// Executes the command bytes from bub. Ends all processes after [`KILL`] or when bub exits.
 fn handle_control(mut control: UnixStream, group: &Group) {
-    let mut order = [0];
+    let mut command = [0];
     loop {
-        match control.read(&mut order) {
-            Ok(1) if order == [KILL] => break,
+        match control.read(&mut command) {
+            Ok(1) if command == [KILL] => break,
             Ok(1) => signal_group(group, Signal::TERM),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             _ => {
@@ -147,14 +155,14 @@ fn handle_control(mut control: UnixStream, group: &Group) {
             }
         }
     }
-    // More than once: who forks at the right moment is not seen the first time.
+    // Kill repeatedly: a process that forks meanwhile can be missed the first time.
     loop {
         signal_group(group, Signal::KILL);
         thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Waits until no process is left.
+/// Reaps child processes until all have ended, and reports the exit of the command.
 fn reap(mut control: &UnixStream, shell: Pid, group: &Group) {
     loop {
         match rustix::process::waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
@@ -162,7 +170,7 @@ fn reap(mut control: &UnixStream, shell: Pid, group: &Group) {
             Err(rustix::io::Errno::INTR) => continue,
             Err(_) => break,
         }
-        let _held = lock(group);
+        let _guard = lock(group);
         let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) else {
             continue;
         };
@@ -188,11 +196,11 @@ fn reap(mut control: &UnixStream, shell: Pid, group: &Group) {
     }
 }
 
-/// Sends a signal to every process of the command. Those that are gone already do not matter.
+/// Sends a signal to every process of the command. Ignores processes that have already ended.
 fn signal_group(group: &Group, signal: Signal) {
     let group = lock(group);
     let descendants = descendants();
-    // One that is stopped hears only after it was told to go on.
+    // A stopped process handles the signal only after `SIGCONT`.
     for signal in [signal, Signal::CONT] {
         let Some(all) = &descendants else {
             let _ = rustix::process::kill_process_group(*group, signal);
@@ -208,22 +216,23 @@ fn lock(group: &Group) -> MutexGuard<'_, Pid> {
     group.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Every process below this one; nothing where the system does not tell.
+/// Returns all descendants of this process, or `None` if the system does not list them.
 fn descendants() -> Option<Vec<Pid>> {
-    let mut found = children(rustix::process::getpid())?;
-    let mut at = 0;
-    while let Some(&pid) = found.get(at) {
-        found.extend(children(pid).unwrap_or_default());
-        at += 1;
+    let mut pids = children(rustix::process::getpid())?;
+    let mut index = 0;
+    while let Some(&pid) = pids.get(index) {
+        pids.extend(children(pid).unwrap_or_default());
+        index += 1;
     }
-    Some(found)
+    Some(pids)
 }
 
+/// Returns the children of a process, or `None` if the system does not list them.
 fn children(pid: Pid) -> Option<Vec<Pid>> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))
         .ok()?
         .flatten();
-    // A thread may have ended since; a kernel that does not tell has the file for none.
+    // The file can be missing for a thread that just ended. Kernels without the feature have it for no thread.
     let lists: Vec<_> = tasks
         .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
         .collect();
