@@ -170,7 +170,7 @@ async fn after_anchor(sidecar: &Tape, name: &str) -> Result<Option<Entry>> {
         .pop();
     match mark {
         Some(mark) => sidecar
-            .first_of(EntryRange::after(mark.position))
+            .first_entry(EntryRange::after(mark.position))
             .await
             .map_err(tape_error),
         None => Ok(None),

@@ -1,7 +1,7 @@
-//! What a clock on a busy machine cannot tell: memory for opening a long tape, processor time of an append, and how
-//! opening, reading, appending and a view grow with the tape.
+//! Figures that do not depend on the load of the machine: the memory for opening a long tape, the CPU time of an
+//! append, and how the cost of opening, reading, appending and views grows with the tape.
 //!
-//! `cargo bench -p bub-tape --bench figures`. Linux only, because it asks `/proc`.
+//! Run with `cargo bench -p bub-tape --bench figures`. Linux only, because it reads `/proc`.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_precision_loss,
@@ -23,7 +23,7 @@ use bub_testkit::bench_output::{cpu, figure, is_quick, least, time};
 use futures_util::TryStreamExt as _;
 
 const ENTRIES: usize = 1_000_000;
-/// Entries behind the last anchor, whatever the tape's length.
+/// Number of entries after the last anchor, for all tape lengths.
 const TAIL: usize = 500;
 const SHORT_TAIL: usize = 50;
 const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
@@ -31,19 +31,19 @@ const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 const BATCHES: u32 = 20_000;
 
 fn main() {
-    // Memory first: what the other one leaves to the allocator would hide it.
-    opening();
-    appending();
+    // Measure memory first: memory that the allocator keeps after the other benchmark would distort it.
+    measure_open();
+    measure_append();
     for size in SIZES
         .into_iter()
         .filter(|size| !is_quick() || *size <= 10_000)
     {
-        growth(size);
+        measure_growth(size);
     }
 }
 
-/// The same work on tapes of different lengths.
-fn growth(entries: usize) {
+/// Measures opening, reading, appending and views on a tape of the given length.
+fn measure_growth(entries: usize) {
     let root = tempfile::tempdir().unwrap();
     let name = TapeName::for_session("/srv/demo", "cli:local");
     let open = || FileStore::new(root.path(), Durability::Os);
@@ -52,7 +52,7 @@ fn growth(entries: usize) {
         .enable_all()
         .build()
         .unwrap();
-    // The first one builds the index.
+    // The first read builds the index.
     read_the_tail(&runtime, &open(), &name);
     let cost = least(30, || {
         read_the_tail(&runtime, &open(), &name);
@@ -100,8 +100,8 @@ fn read_the_tail(runtime: &tokio::runtime::Runtime, store: &FileStore, tape: &Ta
     })
 }
 
-/// Batches of ten, 300-byte payloads, from an empty tape to 200,000 entries.
-fn appending() {
+/// Measures appends of ten entries with 300-byte payloads, from an empty tape to 200,000 entries.
+fn measure_append() {
     let root = tempfile::tempdir().unwrap();
     let store = FileStore::new(root.path(), Durability::Os);
     let tape = TapeName::for_session("/srv/demo", "cli:local");
@@ -119,7 +119,8 @@ fn appending() {
     time("append_of_ten_cpu", cpu().saturating_sub(busy) / BATCHES);
 }
 
-fn opening() {
+/// Measures the memory for opening a long tape.
+fn measure_open() {
     let root = tempfile::tempdir().unwrap();
     let tape = TapeName::for_session("/srv/demo", "cli:local");
     let path = FileStore::new(root.path(), Durability::Os).path(&tape);
@@ -128,13 +129,13 @@ fn opening() {
         .enable_all()
         .build()
         .unwrap();
-    for what in ["without_index", "with_index"] {
-        forget_the_highest();
+    for case in ["without_index", "with_index"] {
+        reset_peak_memory();
         let start = resident("VmRSS");
         let store = FileStore::new(root.path(), Durability::Os);
         read_the_tail(&runtime, &store, &tape);
         figure(
-            &format!("memory_of_opening_{what}"),
+            &format!("memory_of_opening_{case}"),
             (resident("VmHWM") - start) as f64,
             "kB",
         );
@@ -158,7 +159,7 @@ fn write_tape(path: &Path, entries: usize, tail: usize) {
     file.flush().unwrap();
 }
 
-/// A line of `/proc/self/status`, in kilobytes; zero elsewhere.
+/// Returns the value of a line in `/proc/self/status` in kilobytes, or zero on systems without it.
 fn resident(line: &str) -> i64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let value = status
@@ -169,6 +170,6 @@ fn resident(line: &str) -> i64 {
         .unwrap_or(0)
 }
 
-fn forget_the_highest() {
+fn reset_peak_memory() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }

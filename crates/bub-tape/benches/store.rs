@@ -1,6 +1,6 @@
-//! Cost of the store's operations, and the proof that it does not grow with the tape.
+//! Benchmarks of store operations. They show that the cost does not grow with the tape.
 //!
-//! `cargo bench -p bub-tape`. The large tape has a million entries (about 400 MB in the temporary directory).
+//! Run with `cargo bench -p bub-tape`. The large tape has a million entries (about 400 MB in the temporary directory).
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
 
 use std::{
@@ -21,7 +21,7 @@ use futures_util::TryStreamExt as _;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Entries behind the last anchor, whatever the tape's length.
+/// Number of entries after the last anchor, for all tape lengths.
 const TAIL: usize = 500;
 const PAYLOAD: usize = 300;
 const SIZES: [usize; 2] = [1_000, 1_000_000];
@@ -45,7 +45,7 @@ fn batch(size: usize) -> Vec<Entry> {
     vec![Entry::message("user", "x".repeat(PAYLOAD - 40)); size]
 }
 
-/// A tape of so many entries with its index, made once and shared by all benchmarks.
+/// Returns a store with an indexed tape of the given length. It is created once and shared by all benchmarks.
 fn tape_of(entries: usize) -> &'static FileStore {
     static SMALL: OnceLock<(TempDir, FileStore)> = OnceLock::new();
     static LARGE: OnceLock<(TempDir, FileStore)> = OnceLock::new();
@@ -74,7 +74,7 @@ fn tape_of(entries: usize) -> &'static FileStore {
     store
 }
 
-/// A fresh handle on the shared tape: what a new process would have.
+/// Returns a new store for the shared tape, without open files, as in a new process.
 fn reopened(entries: usize) -> FileStore {
     let path = tape_of(entries).path(&name());
     FileStore::new(path.parent().unwrap(), Durability::Os)
@@ -82,7 +82,7 @@ fn reopened(entries: usize) -> FileStore {
 
 #[divan::bench(args = SIZES, sample_count = 50, sample_size = 200)]
 fn append_batches_of_ten(bencher: Bencher, entries: usize) {
-    // A copy, so that the tail the other benchmarks read stays as long as it is.
+    // Append to a copy, because the other benchmarks need the tail at its length.
     let root = tempfile::tempdir().unwrap();
     let store = FileStore::new(root.path(), Durability::Os);
     let (runtime, name) = (runtime(), name());
@@ -104,7 +104,7 @@ fn append_batches_of_ten_with_fsync(bencher: Bencher) {
         .bench_values(|batch| runtime.block_on(store.append(&name, batch)).unwrap());
 }
 
-/// Opening a store and reading what a view needs: the last anchor and everything behind it.
+/// Opens a store and reads what a view needs: the last anchor and all entries after it.
 #[divan::bench(args = SIZES, sample_count = 300)]
 fn open_and_read_the_tail(bencher: Bencher, entries: usize) {
     let (runtime, name) = (runtime(), name());

@@ -1,7 +1,8 @@
-//! Cost of views and searches on the file store.
+//! Benchmarks of views and searches on the file store.
 //!
-//! `cargo bench -p bub-tape --bench view`. The tape of the searches has 100,000 entries (45 MB); the word `zebrafish` is in
-//! ten of its messages. The views are of 500 entries behind the last anchor, on a short and on a long tape.
+//! Run with `cargo bench -p bub-tape --bench view`. The searched tape has 100,000 entries (45 MB), and ten of its
+//! messages contain the word `zebrafish`. The views contain 500 entries after the last anchor, on a short and on a long
+//! tape.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -41,7 +42,7 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// Numbers without meaning, the same in every run.
+/// A generator of pseudorandom numbers with a fixed sequence.
 struct Noise(u64);
 
 impl Noise {
@@ -92,15 +93,15 @@ fn name() -> TapeName {
 }
 
 fn tape_of(entries: usize) -> Tape {
-    Tape::new(Arc::new(made(entries).1.clone()), name())
+    Tape::new(Arc::new(shared_store(entries).1.clone()), name())
 }
 
 fn directory_of(entries: usize) -> PathBuf {
-    made(entries).0.path().to_path_buf()
+    shared_store(entries).0.path().to_path_buf()
 }
 
-/// A tape of so many entries, made once for each length.
-fn made(entries: usize) -> &'static (TempDir, FileStore) {
+/// Returns a store with a tape of the given length. It is created once per length.
+fn shared_store(entries: usize) -> &'static (TempDir, FileStore) {
     static SHORT: OnceLock<(TempDir, FileStore)> = OnceLock::new();
     static MIDDLE: OnceLock<(TempDir, FileStore)> = OnceLock::new();
     static LONG: OnceLock<(TempDir, FileStore)> = OnceLock::new();
@@ -141,7 +142,7 @@ fn view_of_500_entries(bencher: Bencher, entries: usize) {
     bencher.bench_local(|| runtime.block_on(tape.view(&options)).unwrap());
 }
 
-/// A store opened for the first time, its figures and its view: what the start of a session costs.
+/// Opens a store and reads its statistics and a view, as at the start of a session.
 #[divan::bench(args = [1_000, 1_000_000])]
 fn open_and_view(bencher: Bencher, entries: usize) {
     let (known, runtime) = (tape_of(entries), runtime());
@@ -159,11 +160,11 @@ fn open_and_view(bencher: Bencher, entries: usize) {
     });
 }
 
-/// A rare word, a word that is not there, a common word; as asked for and with typing errors; in Chinese.
+/// Searches for a rare, a missing and a frequent word, in other case, in Chinese and with quotes.
 #[divan::bench(args = ["zebrafish", "ZebraFish", "xylophone", "weather", "斑马鱼", "say \"hi\""])]
 fn search_exactly(bencher: Bencher, text: &str) {
     let (tape, runtime) = (tape_of(100_000), runtime());
-    let search = Search::new(text).exactly();
+    let search = Search::new(text).exact_only();
     bencher.bench_local(|| runtime.block_on(tape.search(&search)).unwrap());
 }
 

@@ -1,4 +1,4 @@
-//! Content-addressed bytes: media that entries refer to by hash.
+//! Blobs: media that entries refer to by the hash of their content.
 
 use std::fmt;
 
@@ -6,24 +6,24 @@ use sha2::{Digest, Sha256};
 
 use crate::{BoxFuture, Result, TapeError, tape_name::hex};
 
-/// The SHA-256 of a blob, written `sha256:<hex>` in `meta.media`.
+/// The id of a blob: its SHA-256, written as `sha256:<hex>` in `meta.media`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobId(String);
 
 impl BlobId {
-    /// The address of these bytes.
+    /// Returns the id of these bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(hex(&Sha256::digest(bytes)))
     }
 
-    /// Reads `sha256:<64 hex>`.
+    /// Parses `sha256:<hex>` or `<hex>`, with 64 lowercase hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self> {
         let hex = text.strip_prefix("sha256:").unwrap_or(text);
-        let valid = hex.len() == 64
+        let is_valid = hex.len() == 64
             && hex
                 .bytes()
                 .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        if valid {
+        if is_valid {
             Ok(Self(hex.to_owned()))
         } else {
             Err(TapeError::InvalidInput(format!(
@@ -32,7 +32,7 @@ impl BlobId {
         }
     }
 
-    /// The bare hexadecimal digest.
+    /// Returns the hexadecimal digits without the prefix.
     pub fn as_hex(&self) -> &str {
         &self.0
     }
@@ -44,17 +44,17 @@ impl fmt::Display for BlobId {
     }
 }
 
-/// Where blobs live. Storing the same bytes twice stores them once.
+/// A store of blobs. Equal bytes are stored once.
 pub trait BlobStore: Send + Sync + fmt::Debug {
-    /// Stores bytes and returns their address. Durable when the store is.
+    /// Stores bytes and returns their id. The blob is as durable as entries are.
     fn put(&self, bytes: Vec<u8>) -> BoxFuture<'_, Result<BlobId>>;
 
-    /// The bytes, verified against the address; `NotFound` when they are not there.
+    /// Returns the bytes after verifying their hash. Fails with [`TapeError::NotFound`] if the blob does not exist.
     fn get<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<Vec<u8>>>;
 
-    /// Every stored address, for finding unreferenced ones.
+    /// Returns the ids of all blobs.
     fn list(&self) -> BoxFuture<'_, Result<Vec<BlobId>>>;
 
-    /// Forgets a blob; it is not an error when it is not there.
+    /// Removes a blob. Does nothing if it does not exist.
     fn remove<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<()>>;
 }

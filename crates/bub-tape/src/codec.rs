@@ -1,4 +1,4 @@
-//! One entry, one line of JSON, byte for byte as the original writes it.
+//! Reads and writes entries, one line of JSON each. The bytes are the same as those of the Python version.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use serde_json::{Map, Value, ser::Formatter};
 
 use crate::{Entry, EntryId, EntryKind, json, time};
 
-/// The keys of a line, in the order the original writes them.
+/// The keys of a line, in the order of the Python version.
 const KEYS: [&str; 5] = ["id", "kind", "payload", "meta", "date"];
 
-/// The line of an entry, with its newline.
+/// Returns the line of an entry, including its newline.
 pub fn encode(entry: &Entry) -> String {
     let mut body = Vec::with_capacity(384);
     encode_body(&mut body, entry);
@@ -19,7 +19,7 @@ pub fn encode(entry: &Entry) -> String {
     String::from_utf8_lossy(&line).into_owned()
 }
 
-/// Everything of the line but the id, so that it can be prepared before the id is known.
+/// Writes the line without its id. The caller can encode an entry before it holds the lock and knows the id.
 pub(crate) fn encode_body(out: &mut Vec<u8>, entry: &Entry) {
     out.extend_from_slice(b", \"kind\": ");
     write_value(out, entry.kind.as_str());
@@ -42,17 +42,19 @@ pub(crate) fn encode_body(out: &mut Vec<u8>, entry: &Entry) {
     out.extend_from_slice(b"}\n");
 }
 
-/// Puts the id before a prepared body.
+/// Writes the id, followed by the body from [`encode_body`].
 pub(crate) fn push_id(out: &mut Vec<u8>, id: EntryId, body: &[u8]) {
     out.extend_from_slice(b"{\"id\": ");
     write_value(out, &id);
     out.extend_from_slice(body);
 }
 
-/// Reads one line, with or without its newline. `None` for what is no entry: blank, not JSON, not UTF-8,
-/// without an integer id, a text kind and an object payload.
+/// Parses one line, with or without its newline.
+///
+/// Returns `None` if the line is not an entry: if it is blank, not JSON or not UTF-8, or if it lacks an integer `id`,
+/// a string `kind` or an object `payload`.
 pub fn decode(line: &[u8]) -> Option<Entry> {
-    // An editor may have put a byte order mark before the first line.
+    // An editor may have written a byte order mark before the first line.
     let text = std::str::from_utf8(line)
         .ok()?
         .trim_start_matches('\u{feff}')
@@ -83,7 +85,7 @@ fn from_object(mut map: Map<String, Value>) -> Option<Entry> {
         Some(Value::String(date)) => date,
         _ => time::from_unix(map.get("timestamp").and_then(Value::as_f64).unwrap_or(0.0)),
     };
-    // Known lines have nothing else; `retain` on the rest keeps the order of what is unknown.
+    // Most lines have only known keys. Otherwise `retain` keeps the unknown ones in order.
     if map.len() <= KEYS.len() && map.keys().all(|key| KEYS.contains(&key.as_str())) {
         map = Map::new();
     } else {
@@ -99,7 +101,12 @@ fn from_object(mut map: Map<String, Value>) -> Option<Entry> {
     })
 }
 
-/// Text in the original's JSON style (`", "` and `": "`, non-ASCII as is).
+/// Serializes a value in the JSON style of the Python version: separators `", "` and `": "`, non-ASCII unescaped.
+///
+/// ```
+/// let value = serde_json::json!({"a": [1, 2], "b": "ü"});
+/// assert_eq!(bub_tape::codec::to_python_json(&value), r#"{"a": [1, 2], "b": "ü"}"#);
+/// ```
 pub fn to_python_json<T: Serialize + ?Sized>(value: &T) -> String {
     let mut out = Vec::new();
     write_value(&mut out, value);
@@ -109,14 +116,14 @@ pub fn to_python_json<T: Serialize + ?Sized>(value: &T) -> String {
 fn write_value<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     let before = out.len();
     let mut serializer = serde_json::Serializer::with_formatter(&mut *out, PythonFormatter);
-    // Writing JSON values to memory cannot fail; a foreign `Serialize` that refuses becomes `null`.
+    // Writing JSON values to memory cannot fail. If another `Serialize` type returns an error, write `null`.
     if value.serialize(&mut serializer).is_err() {
         out.truncate(before);
         out.extend_from_slice(b"null");
     }
 }
 
-/// The separators of Python's `json.dumps`.
+/// Writes the separators of Python's `json.dumps`.
 struct PythonFormatter;
 
 impl Formatter for PythonFormatter {

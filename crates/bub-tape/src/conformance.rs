@@ -1,10 +1,10 @@
-//! The suite any store must pass.
+//! The test suite that every store must pass.
 //!
-//! Call [`check`] with a function that makes an empty store; it panics with the promise that was broken.
+//! Call [`check`] in a test of your store. It panics if the store violates a guarantee.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "it is a test for other crates"
+    reason = "test code for other crates"
 )]
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -17,20 +17,31 @@ use crate::{
     TapeErrorKind, TapeListFilter, TapeName, TapeStore,
 };
 
-/// Checks every promise of [`TapeStore`].
+/// Checks the guarantees of [`TapeStore`]. `make` must create an empty store each time.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// bub_tape::conformance::check(bub_tape::MemoryStore::new).await;
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+///
+/// Panics if the store violates a guarantee.
 pub async fn check<S: TapeStore + 'static>(make: impl Fn() -> S) {
     ids_are_assigned_from_one(&make()).await;
     an_empty_batch_does_nothing(&make()).await;
     unwritten_tapes_are_empty_and_stay_unlisted(&make()).await;
     every_entry_comes_back_as_it_was(&make()).await;
-    spans_are_read_from_both_ends(&make()).await;
-    concurrent_batches_stay_whole(Arc::new(make())).await;
+    ranges_are_read_from_both_ends(&make()).await;
+    concurrent_batches_stay_complete(Arc::new(make())).await;
     anchors_are_found(&make()).await;
     summaries_follow_the_tape(&make()).await;
     entries_are_fetched_by_id(&make()).await;
     resets_replace_everything(&make()).await;
     archives_have_unique_names(&make()).await;
-    listings_tell_tapes_apart(&make()).await;
+    lists_distinguish_tapes(&make()).await;
     discarded_tapes_are_gone(&make()).await;
     a_lease_has_one_holder(&make()).await;
     blobs_are_stored_once(&make()).await;
@@ -44,12 +55,12 @@ fn numbered(number: i64) -> Entry {
     Entry::message("user", number.to_string()).with_date("2026-01-02T03:04:05.000006+00:00")
 }
 
-async fn all(store: &dyn TapeStore, span: EntryRange) -> Vec<Entry> {
-    store.read(&tape(), span).try_collect().await.unwrap()
+async fn read_all(store: &dyn TapeStore, range: EntryRange) -> Vec<Entry> {
+    store.read(&tape(), range).try_collect().await.unwrap()
 }
 
-async fn ids(store: &dyn TapeStore, span: EntryRange) -> Vec<i64> {
-    all(store, span)
+async fn read_ids(store: &dyn TapeStore, range: EntryRange) -> Vec<i64> {
+    read_all(store, range)
         .await
         .iter()
         .map(|entry| entry.id.get())
@@ -71,7 +82,7 @@ async fn ids_are_assigned_from_one(store: &dyn TapeStore) {
         store.append(&tape(), vec![numbered(3)]).await.unwrap().ids,
         [EntryId::new(3)]
     );
-    assert_eq!(ids(store, EntryRange::ALL).await, [1, 2, 3]);
+    assert_eq!(read_ids(store, EntryRange::ALL).await, [1, 2, 3]);
 }
 
 async fn an_empty_batch_does_nothing(store: &dyn TapeStore) {
@@ -93,7 +104,7 @@ async fn an_empty_batch_does_nothing(store: &dyn TapeStore) {
 }
 
 async fn unwritten_tapes_are_empty_and_stay_unlisted(store: &dyn TapeStore) {
-    assert!(all(store, EntryRange::ALL).await.is_empty());
+    assert!(read_all(store, EntryRange::ALL).await.is_empty());
     assert_eq!(
         store.summary(&tape()).await.unwrap(),
         crate::TapeSummary::default()
@@ -122,14 +133,15 @@ async fn unwritten_tapes_are_empty_and_stay_unlisted(store: &dyn TapeStore) {
 }
 
 async fn every_entry_comes_back_as_it_was(store: &dyn TapeStore) {
-    let mut odd = Entry::new(
+    let mut unusual = Entry::new(
         EntryKind::from("telepathy"),
         json!({"z": 1, "a": [null, 1.5, "\u{1F419} 你好\n\"\\\u{7}"]})
             .as_object()
             .unwrap()
             .clone(),
     );
-    odd.extra
+    unusual
+        .extra
         .insert("added later".to_owned(), json!({"x": true}));
     let batch = vec![
         Entry::system("be kind"),
@@ -141,18 +153,18 @@ async fn every_entry_comes_back_as_it_was(store: &dyn TapeStore) {
         Entry::error("provider", "no", Some(json!({"status": 500}))),
         Entry::event("run", Some(json!({"status": "ok"}))).with_meta("run_id", "run-1"),
         Entry::anchor("phase", None),
-        odd,
+        unusual,
     ];
-    let appended = store.append(&tape(), batch.clone()).await.unwrap();
+    let receipt = store.append(&tape(), batch.clone()).await.unwrap();
     let expected: Vec<_> = batch
         .into_iter()
-        .zip(appended.ids)
+        .zip(receipt.ids)
         .map(|(entry, id)| Entry { id, ..entry })
         .collect();
-    assert_eq!(all(store, EntryRange::ALL).await, expected);
+    assert_eq!(read_all(store, EntryRange::ALL).await, expected);
 }
 
-async fn spans_are_read_from_both_ends(store: &dyn TapeStore) {
+async fn ranges_are_read_from_both_ends(store: &dyn TapeStore) {
     for number in 0..3 {
         let anchor = Entry::anchor(&format!("a{number}"), None);
         store
@@ -161,7 +173,7 @@ async fn spans_are_read_from_both_ends(store: &dyn TapeStore) {
             .unwrap();
     }
     let marks = store.anchors(&tape(), AnchorQuery::All).await.unwrap();
-    let place = |name: &str| {
+    let position = |name: &str| {
         marks
             .iter()
             .find(|mark| mark.name == name)
@@ -169,44 +181,51 @@ async fn spans_are_read_from_both_ends(store: &dyn TapeStore) {
             .unwrap()
     };
     assert_eq!(
-        ids(store, EntryRange::after(place("a1"))).await,
+        read_ids(store, EntryRange::after(position("a1"))).await,
         [5, 6, 7, 8, 9]
     );
     assert_eq!(
-        ids(store, EntryRange::from(place("a1"))).await,
+        read_ids(store, EntryRange::from(position("a1"))).await,
         [4, 5, 6, 7, 8, 9]
     );
     assert_eq!(
-        ids(store, EntryRange::after(place("a0")).before(place("a2"))).await,
+        read_ids(
+            store,
+            EntryRange::after(position("a0")).before(position("a2"))
+        )
+        .await,
         [2, 3, 4, 5, 6]
     );
     assert_eq!(
-        ids(
+        read_ids(
             store,
-            EntryRange::after(place("a0"))
-                .before(place("a2"))
+            EntryRange::after(position("a0"))
+                .before(position("a2"))
                 .newest_first()
         )
         .await,
         [6, 5, 4, 3, 2]
     );
     assert_eq!(
-        ids(store, EntryRange::ALL.newest_first()).await,
+        read_ids(store, EntryRange::ALL.newest_first()).await,
         [9, 8, 7, 6, 5, 4, 3, 2, 1]
     );
     assert!(
-        ids(store, EntryRange::after(place("a1")).before(place("a1")))
-            .await
-            .is_empty()
+        read_ids(
+            store,
+            EntryRange::after(position("a1")).before(position("a1"))
+        )
+        .await
+        .is_empty()
     );
     let inclusive = EntryRange {
-        end: std::ops::Bound::Included(place("a1")),
-        ..EntryRange::from(place("a0"))
+        end: std::ops::Bound::Included(position("a1")),
+        ..EntryRange::from(position("a0"))
     };
-    assert_eq!(ids(store, inclusive).await, [1, 2, 3, 4]);
+    assert_eq!(read_ids(store, inclusive).await, [1, 2, 3, 4]);
 }
 
-async fn concurrent_batches_stay_whole(store: Arc<dyn TapeStore>) {
+async fn concurrent_batches_stay_complete(store: Arc<dyn TapeStore>) {
     let append = |writer: usize| {
         let store = Arc::clone(&store);
         async move {
@@ -221,7 +240,7 @@ async fn concurrent_batches_stay_whole(store: Arc<dyn TapeStore>) {
         }
     };
     join_all((0..8).map(append)).await;
-    let entries = all(&*store, EntryRange::ALL).await;
+    let entries = read_all(&*store, EntryRange::ALL).await;
     let numbers: BTreeSet<_> = entries.iter().map(|entry| entry.id.get()).collect();
     assert_eq!(
         (entries.len(), numbers.len(), numbers.last()),
@@ -239,24 +258,27 @@ async fn anchors_are_found(store: &dyn TapeStore) {
         .map(|name| Entry::anchor(name, Some(json!({"n": name}))))
         .to_vec();
     store.append(&tape(), batch).await.unwrap();
-    let found = async |search| {
+    let find_ids = async |search| {
         let marks = store.anchors(&tape(), search).await.unwrap();
         marks.iter().map(|mark| mark.id.get()).collect::<Vec<_>>()
     };
-    assert_eq!(found(AnchorQuery::All).await, [1, 2, 3, 4]);
-    assert_eq!(found(AnchorQuery::Latest(1)).await, [4]);
-    assert_eq!(found(AnchorQuery::Latest(3)).await, [2, 3, 4]);
-    assert_eq!(found(AnchorQuery::LatestNamed("a".to_owned())).await, [3]);
+    assert_eq!(find_ids(AnchorQuery::All).await, [1, 2, 3, 4]);
+    assert_eq!(find_ids(AnchorQuery::Latest(1)).await, [4]);
+    assert_eq!(find_ids(AnchorQuery::Latest(3)).await, [2, 3, 4]);
+    assert_eq!(
+        find_ids(AnchorQuery::LatestNamed("a".to_owned())).await,
+        [3]
+    );
     assert!(
-        found(AnchorQuery::LatestNamed("z".to_owned()))
+        find_ids(AnchorQuery::LatestNamed("z".to_owned()))
             .await
             .is_empty()
     );
     let marks = store.anchors(&tape(), AnchorQuery::All).await.unwrap();
     let after =
         |name: &str, position: Position| AnchorQuery::FirstNamedAfter(name.to_owned(), position);
-    assert_eq!(found(after("a", marks[0].position)).await, [3]);
-    assert!(found(after("b", marks[1].position)).await.is_empty());
+    assert_eq!(find_ids(after("a", marks[0].position)).await, [3]);
+    assert!(find_ids(after("b", marks[1].position)).await.is_empty());
 }
 
 async fn summaries_follow_the_tape(store: &dyn TapeStore) {
@@ -317,10 +339,13 @@ async fn entries_are_fetched_by_id(store: &dyn TapeStore) {
             .await
             .unwrap();
     }
-    let wanted = [19, 3, 99, 4].map(EntryId::new);
-    let found = store.fetch(&tape(), &wanted).await.unwrap();
+    let requested = [19, 3, 99, 4].map(EntryId::new);
+    let find_ids = store.fetch(&tape(), &requested).await.unwrap();
     assert_eq!(
-        found.iter().map(|entry| entry.id.get()).collect::<Vec<_>>(),
+        find_ids
+            .iter()
+            .map(|entry| entry.id.get())
+            .collect::<Vec<_>>(),
         [3, 4, 19]
     );
     store
@@ -331,12 +356,15 @@ async fn entries_are_fetched_by_id(store: &dyn TapeStore) {
         .append(&tape(), vec![Entry::anchor("y", None)])
         .await
         .unwrap();
-    let found = store
+    let find_ids = store
         .fetch(&tape(), &[5, 2_000].map(EntryId::new))
         .await
         .unwrap();
     assert_eq!(
-        found.iter().map(|entry| entry.id.get()).collect::<Vec<_>>(),
+        find_ids
+            .iter()
+            .map(|entry| entry.id.get())
+            .collect::<Vec<_>>(),
         [5, 2_000]
     );
 }
@@ -349,7 +377,7 @@ async fn resets_replace_everything(store: &dyn TapeStore) {
         )
         .await
         .unwrap();
-    let opening = Box::new(|archived: Option<&str>| {
+    let initial_entries = Box::new(|archived: Option<&str>| {
         vec![
             Entry::anchor("new", Some(json!({"archived": archived}))),
             numbered(3),
@@ -357,11 +385,11 @@ async fn resets_replace_everything(store: &dyn TapeStore) {
     });
     let reset = ResetRequest {
         archive: Some("20260102T030405Z".to_owned()),
-        opening,
+        initial_entries,
     };
     let outcome = store.reset(&tape(), reset).await.unwrap();
     assert_eq!(outcome.ids, [1, 2].map(EntryId::new));
-    let entries = all(store, EntryRange::ALL).await;
+    let entries = read_all(store, EntryRange::ALL).await;
     assert_eq!(entries.len(), 2);
     assert_eq!(
         entries[0].payload["state"]["archived"].as_str(),
@@ -377,7 +405,7 @@ async fn resets_replace_everything(store: &dyn TapeStore) {
         .reset(&tape(), ResetRequest::empty(None))
         .await
         .unwrap();
-    assert!(all(store, EntryRange::ALL).await.is_empty());
+    assert!(read_all(store, EntryRange::ALL).await.is_empty());
     assert_eq!(
         store.append(&tape(), vec![numbered(5)]).await.unwrap().ids,
         [EntryId::new(1)]
@@ -395,7 +423,7 @@ async fn archives_have_unique_names(store: &dyn TapeStore) {
     assert_eq!(names.len(), 4);
 }
 
-async fn listings_tell_tapes_apart(store: &dyn TapeStore) {
+async fn lists_distinguish_tapes(store: &dyn TapeStore) {
     let (main, other) = (tape(), TapeName::new("a__b").unwrap());
     let (sidecar, fork) = (main.sidecar("spill").unwrap(), main.fork("f1").unwrap());
     let sidecar_fork = sidecar.fork("f1").unwrap();
@@ -451,8 +479,8 @@ async fn discarded_tapes_are_gone(store: &dyn TapeStore) {
 
 async fn a_lease_has_one_holder(store: &dyn TapeStore) {
     let first = store.lease(&tape(), LeaseWait::No).await.unwrap();
-    let refused = store.lease(&tape(), LeaseWait::No).await.unwrap_err();
-    assert_eq!(refused.kind(), TapeErrorKind::Busy);
+    let error = store.lease(&tape(), LeaseWait::No).await.unwrap_err();
+    assert_eq!(error.kind(), TapeErrorKind::Busy);
     assert!(store.lease_holder(&tape()).await.unwrap().is_some());
     let other = TapeName::new("a__b").unwrap();
     assert_eq!(store.lease_holder(&other).await.unwrap(), None);

@@ -1,4 +1,4 @@
-//! From which anchor a view starts, and how its entries become messages.
+//! The context of a tape: the anchor its views start with, and the mapping from entries to messages.
 
 use std::{fmt, sync::Arc};
 
@@ -6,23 +6,23 @@ use serde_json::{Map, Value};
 
 use crate::{Entry, Query};
 
-/// A replacement for the default mapping from entries to model messages.
+/// A custom mapping from entries to messages, instead of the default one.
 pub type Selector = Arc<dyn Fn(&[Entry]) -> Vec<Map<String, Value>> + Send + Sync>;
 
-/// Where a view starts.
+/// The start of a view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AnchorSelector {
-    /// At the latest anchor, which is shown first.
+    /// The latest anchor. It is the first message of the view.
     #[default]
     Last,
-    /// At the latest anchor of that name.
+    /// The latest anchor with this name.
     Named(String),
-    /// At the beginning of the tape.
+    /// The start of the tape.
     Whole,
 }
 
 impl AnchorSelector {
-    /// The entries it selects, without the anchor itself.
+    /// Returns a query for the selected entries, without the anchor.
     pub fn query(&self) -> Query {
         match self {
             Self::Last => Query::new().last_anchor(),
@@ -32,31 +32,38 @@ impl AnchorSelector {
     }
 }
 
-/// How a view is made from a tape.
+/// Selects the entries of a view and maps them to messages.
+///
+/// ```
+/// use bub_tape::{AnchorSelector, TapeContext};
+///
+/// let context = TapeContext::new().with_anchor(AnchorSelector::Named("release".into()));
+/// assert!(context.select.is_none());
+/// ```
 #[derive(Clone, Default)]
 pub struct TapeContext {
-    /// Where it starts.
+    /// The start of the view.
     pub anchor: AnchorSelector,
-    /// What replaces the default mapping.
+    /// A custom mapping, or `None` for the default one.
     pub select: Option<Selector>,
 }
 
 impl TapeContext {
-    /// The entries after the latest anchor, in the default mapping.
+    /// Creates a context that starts at the latest anchor and uses the default mapping.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Starts at another anchor.
+    /// Sets the start of the view.
     #[must_use]
-    pub fn anchored(mut self, anchor: AnchorSelector) -> Self {
+    pub fn with_anchor(mut self, anchor: AnchorSelector) -> Self {
         self.anchor = anchor;
         self
     }
 
-    /// Replaces the mapping.
+    /// Sets a custom mapping from entries to messages.
     #[must_use]
-    pub fn selected(
+    pub fn with_selector(
         mut self,
         select: impl Fn(&[Entry]) -> Vec<Map<String, Value>> + Send + Sync + 'static,
     ) -> Self {

@@ -1,4 +1,4 @@
-//! One immutable fact on a tape.
+//! Entries: the immutable records on a tape.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use crate::time;
 
-/// The number of an entry on its tape, assigned by the store from 1 upwards.
+/// The number of an entry on its tape. The store assigns ids in ascending order, starting at 1.
 ///
-/// Tapes written by unlocked writers may hold the same id twice, so an id names an entry for people;
-/// a [`Position`](crate::Position) is what a store reads from.
+/// A tape written by a program that does not lock can contain an id twice. Users refer to entries by id; stores read
+/// from a [`Position`](crate::Position).
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -18,17 +18,17 @@ use crate::time;
 pub struct EntryId(i64);
 
 impl EntryId {
-    /// Wraps a number read from a tape.
+    /// Creates an id from a number read from a tape.
     pub const fn new(id: i64) -> Self {
         Self(id)
     }
 
-    /// The plain number.
+    /// Returns the number.
     pub const fn get(self) -> i64 {
         self.0
     }
 
-    /// The id that follows this one.
+    /// Returns the id that follows this one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -41,29 +41,29 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// What an entry records. The set is open: unknown kinds are kept as they were read.
+/// The kind of an entry. Unknown kinds are preserved as [`EntryKind::Other`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum EntryKind {
-    /// A chat message, payload as the model sees it.
+    /// A chat message. The payload has the form that the model API expects.
     Message,
-    /// A system prompt, `{content}`.
+    /// A system prompt. Payload: `{content}`.
     System,
-    /// A checkpoint, `{name, state?}`.
+    /// An anchor, where the model's context starts. Payload: `{name, state?}`.
     Anchor,
-    /// The tool calls of one model response, `{calls, content?}`.
+    /// The tool calls of one model response. Payload: `{calls, content?}`.
     ToolCall,
-    /// Their results by position, `{results}`.
+    /// The results of tool calls, in the order of the calls. Payload: `{results}`.
     ToolResult,
-    /// Something that happened, `{name, data?}`.
+    /// An event of the runtime, such as `run` or `handoff`. Payload: `{name, data?}`.
     Event,
-    /// A failure, `{kind, message, details?}`.
+    /// A failure. Payload: `{kind, message, details?}`.
     Error,
-    /// A kind this version does not know.
+    /// A kind unknown to this version.
     Other(String),
 }
 
 impl EntryKind {
-    /// The spelling on the tape.
+    /// Returns the kind as it is written on the tape.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Message => "message",
@@ -101,25 +101,34 @@ impl fmt::Display for EntryKind {
 
 /// An immutable record on a tape.
 ///
-/// The constructors leave `id` at zero: the store assigns it on append and ignores what is there.
+/// The constructors set `id` to zero and `date` to the current time. The store assigns the id on append and ignores
+/// the previous value.
+///
+/// ```
+/// use bub_tape::{Entry, EntryKind};
+///
+/// let entry = Entry::message("user", "hello").with_meta("run_id", "run-1");
+/// assert_eq!(entry.kind, EntryKind::Message);
+/// assert_eq!(entry.payload["content"], "hello");
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Assigned by the store.
+    /// The id, assigned by the store.
     pub id: EntryId,
-    /// What is recorded.
+    /// The kind of record.
     pub kind: EntryKind,
-    /// The fact itself; its shape depends on `kind`.
+    /// The content; its form depends on `kind`.
     pub payload: Map<String, Value>,
-    /// Facts about the fact, such as `run_id` or `context: false`.
+    /// Metadata, such as `run_id` or `context: false`.
     pub meta: Map<String, Value>,
-    /// ISO 8601, kept exactly as it was read.
+    /// The date in ISO 8601, preserved exactly as it was read.
     pub date: String,
-    /// Keys of the line that this version does not know, preserved in order.
+    /// Keys unknown to this version, preserved in order.
     pub extra: Map<String, Value>,
 }
 
 impl Entry {
-    /// An entry of any kind, dated now.
+    /// Creates an entry of any kind.
     pub fn new(kind: EntryKind, payload: Map<String, Value>) -> Self {
         Self {
             id: EntryId::default(),
@@ -131,7 +140,7 @@ impl Entry {
         }
     }
 
-    /// A plain chat message.
+    /// Creates a chat message.
     pub fn message(role: &str, content: impl Into<Value>) -> Self {
         Self::new(
             EntryKind::Message,
@@ -139,17 +148,17 @@ impl Entry {
         )
     }
 
-    /// A chat message whose payload is already in the shape of the model API.
+    /// Creates a chat message from a payload in the form of the model API.
     pub fn raw_message(payload: Map<String, Value>) -> Self {
         Self::new(EntryKind::Message, payload)
     }
 
-    /// A system prompt.
+    /// Creates a system prompt.
     pub fn system(content: &str) -> Self {
         Self::new(EntryKind::System, object([("content", content.into())]))
     }
 
-    /// A checkpoint. Without a state the key is absent, as in the original.
+    /// Creates an anchor. Without a state, the key `state` is absent, as in the Python version.
     pub fn anchor(name: &str, state: Option<Value>) -> Self {
         let mut payload = object([("name", name.into())]);
         if let Some(state) = state {
@@ -158,7 +167,7 @@ impl Entry {
         Self::new(EntryKind::Anchor, payload)
     }
 
-    /// Something that happened. Without data the key is absent.
+    /// Creates an event. Without data, the key `data` is absent.
     pub fn event(name: &str, data: Option<Value>) -> Self {
         let mut payload = object([("name", name.into())]);
         if let Some(data) = data {
@@ -167,7 +176,7 @@ impl Entry {
         Self::new(EntryKind::Event, payload)
     }
 
-    /// A failure.
+    /// Creates an error entry. Without details, the key `details` is absent.
     pub fn error(kind: &str, message: &str, details: Option<Value>) -> Self {
         let mut payload = object([("kind", kind.into()), ("message", message.into())]);
         if let Some(details) = details {
@@ -176,18 +185,18 @@ impl Entry {
         Self::new(EntryKind::Error, payload)
     }
 
-    /// The tool calls of one model response. `meta.call_ids` names the calls.
+    /// Creates an entry for the tool calls of one model response. `meta.call_ids` lists the ids of the calls.
     pub fn tool_call(calls: Vec<Value>) -> Self {
         let ids = call_ids(&calls);
         Self::new(EntryKind::ToolCall, object([("calls", calls.into())])).with_meta("call_ids", ids)
     }
 
-    /// The results of one model response's calls, by position.
+    /// Creates an entry for the results of one model response's tool calls, in the order of the calls.
     pub fn tool_result(results: Vec<Value>) -> Self {
         Self::new(EntryKind::ToolResult, object([("results", results.into())]))
     }
 
-    /// Adds one key to `meta`.
+    /// Sets one key of `meta`.
     #[must_use]
     pub fn with_meta(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.meta.insert(key.to_owned(), value.into());
@@ -201,34 +210,34 @@ impl Entry {
         self
     }
 
-    /// Marks the entry as never part of a model context (`meta.context = false`).
+    /// Excludes the entry from views (`meta.context = false`).
     #[must_use]
     pub fn outside_context(self) -> Self {
         self.with_meta("context", false)
     }
 
-    /// Whether a view may show the entry.
+    /// Returns whether a view may include the entry.
     pub fn in_context(&self) -> bool {
         self.meta.get("context") != Some(&Value::Bool(false))
     }
 
-    /// The `name` of an anchor or event.
+    /// Returns the `name` of an anchor or event.
     pub fn name(&self) -> Option<&str> {
         self.payload.get("name").and_then(Value::as_str)
     }
 
-    /// The `data` of an event.
+    /// Returns the `data` of an event.
     pub fn data(&self) -> Option<&Value> {
         self.payload.get("data")
     }
 
-    /// The moment of `date`; `None` when it is not a date anybody can read.
+    /// Parses `date`. Returns `None` if it is not an ISO 8601 date with time.
     pub fn timestamp(&self) -> Option<jiff::Timestamp> {
         time::parse(&self.date)
     }
 }
 
-/// An object from literal keys, in the order given.
+/// Creates a JSON object with its keys in the given order.
 pub(crate) fn object<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
     pairs
         .into_iter()

@@ -1,87 +1,87 @@
-//! What can go wrong, named by what the caller can do about it.
+//! The error type, whose variants follow what the caller can do.
 
 use std::{io, path::Path, sync::Arc};
 
 /// An error of a tape operation.
 ///
-/// It is `Clone` because one failed write answers every caller whose batch was in it.
+/// It is `Clone` because one failed write fails every batch that was written with it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapeError {
-    /// What was asked for does not exist: ask for something else.
+    /// The requested item does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The request itself is wrong: correct it.
+    /// The request is invalid.
     #[error("{0}")]
     InvalidInput(String),
-    /// Somebody else holds the session: wait, or take another one.
+    /// Another process or task holds the lease of the session.
     #[error("tape `{tape}` is in use by {holder}; wait for it or start another session")]
     Busy {
-        /// The tape whose lease was asked for.
+        /// The tape whose lease was requested.
         tape: String,
-        /// Who holds it, as far as is known.
+        /// The lease holder, or a placeholder if it is unknown.
         holder: String,
     },
-    /// The disk is full; nothing was changed: make room and repeat.
+    /// The disk is full. Nothing was changed.
     #[error("no space left to write `{path}`; nothing was changed, make room and try again")]
     NoSpace {
         /// The file that could not grow.
         path: String,
     },
-    /// The system refused access: correct the permissions.
+    /// The operating system denied access.
     #[error("no permission for `{path}`; check its owner and mode")]
     Denied {
-        /// The file or directory that was refused.
+        /// The inaccessible file or directory.
         path: String,
     },
-    /// The data did not reach the disk (failed fsync); it is not acknowledged: repeat.
+    /// An fsync failed, so the data may not be on disk. The entries are not acknowledged.
     #[error(
         "`{path}` could not be made durable ({source}); the entries are not recorded, try again"
     )]
     NotDurable {
         /// The file whose fsync failed.
         path: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: Arc<io::Error>,
     },
-    /// Stored bytes are not what was stored: restore them from a copy.
+    /// A file does not contain what was written to it. Restore it from a backup.
     #[error("`{path}` is damaged: {detail}")]
     Damaged {
         /// The damaged file.
         path: String,
-        /// What is wrong with it.
+        /// The kind of damage.
         detail: String,
     },
-    /// Anything else the system reports.
+    /// Another error of the operating system.
     #[error("cannot {action} `{path}`: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed, as an imperative verb.
         action: &'static str,
-        /// On which file.
+        /// The file of the action.
         path: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: Arc<io::Error>,
     },
 }
 
-/// The class of a [`TapeError`], for callers that only decide what to do next.
+/// The class of a [`TapeError`]: what the caller can do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TapeErrorKind {
-    /// Ask for something else.
+    /// The item does not exist; request another one.
     NotFound,
-    /// Correct the request.
+    /// The request is invalid; correct it.
     InvalidInput,
-    /// Wait, or go elsewhere.
+    /// The session is in use; wait or use another one.
     Busy,
-    /// Repeat once the cause is gone; nothing was changed.
+    /// A temporary condition; retry when its cause is resolved. Nothing was changed.
     Retry,
-    /// A person has to look at the system.
+    /// A problem of the system that a user must fix.
     Environment,
 }
 
 impl TapeError {
-    /// What to do about it.
+    /// Returns the class of the error.
     pub fn kind(&self) -> TapeErrorKind {
         match self {
             Self::NotFound(_) => TapeErrorKind::NotFound,
@@ -94,22 +94,22 @@ impl TapeError {
         }
     }
 
-    /// `No anchors found in tape.`
+    /// Returns the error `No anchors found in tape.` (H-52).
     pub fn no_anchors() -> Self {
         Self::NotFound("No anchors found in tape.".to_owned())
     }
 
-    /// `Anchor '<name>' was not found.`
+    /// Returns the error `Anchor '<name>' was not found.` (H-52).
     pub fn no_anchor(name: &str) -> Self {
         Self::NotFound(format!("Anchor '{name}' was not found."))
     }
 
-    /// `Invalid ISO date or datetime: '<value>'.`
+    /// Returns the error `Invalid ISO date or datetime: '<value>'.` (H-52).
     pub fn bad_date(value: &str) -> Self {
         Self::InvalidInput(format!("Invalid ISO date or datetime: '{value}'."))
     }
 
-    /// Sorts an error of the system by what can be done about it.
+    /// Converts an I/O error to the matching variant. `action` is an imperative verb, such as `read`.
     pub fn from_io(action: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.display().to_string();
         match source.kind() {

@@ -1,22 +1,24 @@
-//! Tapes as files, in the format and the places of the original.
+//! A store that keeps tapes in files, with the format and file names of the Python version.
 //!
 //! ```text
-//! <tape>.jsonl                 one entry a line
-//! <tape>.jsonl.<stamp>.bak     archives
-//! .bub/locks/<tape>.lock       the write lock and the record of what is being written
-//! .bub/leases/<tape>.lease     the session lease
-//! .bub/index/<tape>.{idx,marks}  derived, may be deleted
-//! .bub/forks/ torn/ tmp/ blobs/
+//! <tape>.jsonl                   the tape, one entry per line
+//! <tape>.jsonl.<stamp>.bak       archives
+//! .bub/locks/<tape>.lock         the write lock and the lock record
+//! .bub/leases/<tape>.lease       the session lease
+//! .bub/index/<tape>.{idx,marks}  the index; may be deleted
+//! .bub/forks/                    fork journals
+//! .bub/torn/                     bytes that repairs removed from tapes
+//! .bub/tmp/                      files that are being written
+//! .bub/blobs/                    media of entries
 //! ```
 //!
-//! An append takes the write lock, notes what it is about to write (offset, length, checksum), writes it and
-//! notes that it is done. Whoever takes the lock next and finds the note unfinished completes the batch or takes it
-//! back. Readers take no lock: they compare the note before and after looking at the file, and stop where a batch
-//! is being written.
+//! An append takes the write lock and writes an intent to the lock record: offset, length and checksum of the batch.
+//! Then it writes the batch and marks the record as idle. If a process finds an unfinished record when it takes the
+//! lock, it completes the batch or undoes it. Readers take no lock. They compare the lock record before and after they
+//! read the file size, and stop before a batch that is being written.
 //!
-//! With [`Durability::Os`] an acknowledged batch survives the death of the process, with
-//! [`Durability::Always`] also a power cut, at one fsync a batch; batches that arrive while an fsync runs share the
-//! next one.
+//! With [`Durability::Os`], an acknowledged batch survives the end of the process. With [`Durability::Always`], it also
+//! survives power loss, at the cost of one fsync per batch. Batches that arrive during an fsync share the next one.
 
 mod batch;
 mod blobs;
@@ -71,20 +73,35 @@ use crate::{
     fs::{Fs, RealFs},
 };
 
-/// What an acknowledged append survives.
+/// The failures that an acknowledged append survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// The death of the process.
+    /// The end of the process, for example by a crash.
     #[default]
     Os,
-    /// The loss of power.
+    /// Power loss. Every batch is synced to disk.
     Always,
 }
 
-/// So many entries are read sooner than the list of all anchors.
+/// Maximum distance in ids between an entry and the last anchor for reading back from that anchor. Beyond it, reading
+/// the list of all anchors is faster.
 const MAX_SCAN_BACK: i64 = 1_000;
 
-/// A directory of tapes. Clones share their open files.
+/// A store that keeps tapes as files in a directory. Clones share their open files.
+///
+/// ```
+/// use bub_tape::{Durability, Entry, EntryRange, FileStore, Tape, TapeName};
+/// # let directory = tempfile::tempdir()?;
+/// # let directory = directory.path();
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let store = FileStore::new(directory, Durability::Os);
+/// let tape = Tape::new(std::sync::Arc::new(store), TapeName::new("demo__tape")?);
+/// tape.append(Entry::message("user", "hello")).await?;
+/// assert_eq!(tape.entries(EntryRange::ALL).await?.len(), 1);
+/// # Ok::<(), bub_tape::TapeError>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct FileStore {
     store_context: Arc<StoreContext>,
@@ -92,12 +109,12 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// The tapes under a directory, which is made by the first append.
+    /// Creates a store for a directory. The first append creates the directory if it does not exist.
     pub fn new(root: impl Into<PathBuf>, durability: Durability) -> Self {
         Self::with_fs(root, durability, Arc::new(RealFs))
     }
 
-    /// The same on another file system.
+    /// Creates a store that uses another file system, for tests.
     pub fn with_fs(root: impl Into<PathBuf>, durability: Durability, fs: Arc<dyn Fs>) -> Self {
         let open_tapes = Arc::new_cyclic(|open_tapes| {
             let fs = Arc::new(FdLimitFs {
@@ -106,7 +123,7 @@ impl FileStore {
             });
             OpenTapes::new(Arc::new(StoreContext {
                 fs,
-                layout: StorePaths::new(root.into()),
+                paths: StorePaths::new(root.into()),
                 durability,
             }))
         });
@@ -116,15 +133,15 @@ impl FileStore {
         }
     }
 
-    /// Deletes the index of a tape and makes it again.
+    /// Deletes the index of a tape and rebuilds it.
     pub async fn reindex(&self, tape: &TapeName) -> Result<TapeSummary> {
-        let slot = self.open_tapes.get(tape);
-        blocking(move || slot.core().rebuild()).await
+        let open_tape = self.open_tapes.get(tape);
+        blocking(move || open_tape.tape_file().rebuild()).await
     }
 
-    /// The file of a tape, whether it exists or not.
+    /// Returns the path of a tape's file, which may not exist.
     pub fn path(&self, tape: &TapeName) -> PathBuf {
-        self.store_context.layout.tape(tape)
+        self.store_context.paths.tape(tape)
     }
 
     fn list_now(
@@ -132,11 +149,11 @@ impl FileStore {
         list_filter: &TapeListFilter,
     ) -> Result<Vec<TapeName>> {
         let directory = match list_filter {
-            TapeListFilter::Forks(_) | TapeListFilter::AllForks => store_context.layout.forks(),
+            TapeListFilter::Forks(_) | TapeListFilter::AllForks => store_context.paths.forks(),
             TapeListFilter::Sessions
             | TapeListFilter::SessionsSince(_)
             | TapeListFilter::Sidecars(_)
-            | TapeListFilter::AllSidecars => store_context.layout.root().to_path_buf(),
+            | TapeListFilter::AllSidecars => store_context.paths.root().to_path_buf(),
         };
         let names = missing_is_none(store_context.fs.read_dir(&directory));
         let names = names
@@ -149,7 +166,7 @@ impl FileStore {
             let modified = |tape: &TapeName| {
                 store_context
                     .fs
-                    .stat(&store_context.layout.tape(tape))
+                    .stat(&store_context.paths.tape(tape))
                     .ok()?
                     .modified
             };
@@ -163,32 +180,32 @@ impl FileStore {
         if entries.is_empty() {
             return Ok(AppendReceipt { ids: Vec::new() });
         }
-        let slot = self.open_tapes.get(tape);
-        let (reply, answer) = oneshot::channel();
-        slot.enqueue(PendingBatch {
+        let open_tape = self.open_tapes.get(tape);
+        let (sender, receipt) = oneshot::channel();
+        open_tape.enqueue(PendingBatch {
             batch: Batch::new(entries),
-            reply,
+            sender,
         });
-        // Into the page cache of a free tape it is quicker than waking another thread.
-        if self.store_context.durability == Durability::Always || !slot.try_drain() {
+        // Writing to the page cache of an unlocked tape is faster than waking another thread.
+        if self.store_context.durability == Durability::Always || !open_tape.try_drain() {
             blocking(move || {
-                slot.drain();
+                open_tape.drain();
                 Ok(())
             })
             .await?;
         }
-        answer.await.unwrap_or_else(|_| Err(interrupted()))
+        receipt.await.unwrap_or_else(|_| Err(shutdown_error()))
     }
 
-    /// An anchor behind that id, not far behind it: reading backwards from there finds the entry soon.
-    async fn anchor_beyond(&self, tape: &TapeName, id: EntryId) -> Result<Option<AnchorMark>> {
+    /// Returns an anchor shortly after an id, as a starting point for reading backwards to the entry with that id.
+    async fn anchor_after(&self, tape: &TapeName, id: EntryId) -> Result<Option<AnchorMark>> {
         let last = self
             .anchors(tape, AnchorQuery::Latest(1))
             .await?
             .pop()
             .filter(|last| last.id > id);
         match last {
-            // What is asked for is usually recent; only for the rest is it worth going through all anchors.
+            // Requested entries are usually recent. Read the list of all anchors only for older ones.
             Some(last) if last.id.get() - id.get() > MAX_SCAN_BACK => {
                 let marks = self.anchors(tape, AnchorQuery::All).await?;
                 Ok(marks.into_iter().find(|mark| mark.id > id))
@@ -198,34 +215,34 @@ impl FileStore {
     }
 
     async fn fetch_now(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
-        let mut wanted: HashSet<EntryId> = ids.iter().copied().collect();
+        let mut missing: HashSet<EntryId> = ids.iter().copied().collect();
         let (Some(lowest), Some(highest)) = (ids.iter().min(), ids.iter().max()) else {
             return Ok(Vec::new());
         };
-        let start = self.anchor_beyond(tape, *highest).await?;
-        let span = start
+        let start = self.anchor_after(tape, *highest).await?;
+        let range = start
             .map_or(EntryRange::ALL, |mark| {
                 EntryRange::ALL.before(mark.position)
             })
             .newest_first();
-        let mut stream = self.read(tape, span);
-        let mut found = Vec::new();
+        let mut stream = self.read(tape, range);
+        let mut entries = Vec::new();
         while let Some(entry) = stream.next().await.transpose()? {
-            if entry.id < *lowest || wanted.is_empty() {
+            if entry.id < *lowest || missing.is_empty() {
                 break;
             }
-            if wanted.remove(&entry.id) {
-                found.push(entry);
+            if missing.remove(&entry.id) {
+                entries.push(entry);
             }
         }
-        found.reverse();
-        Ok(found)
+        entries.reverse();
+        Ok(entries)
     }
 }
 
 impl TapeStore for FileStore {
     fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
-        // Journals of forks are few, and every turn asks for them.
+        // List inline: there are few fork journals, and every turn lists them.
         if matches!(list_filter, TapeListFilter::Forks(_)) {
             return Box::pin(std::future::ready(Self::list_now(
                 &self.store_context,
@@ -246,26 +263,26 @@ impl TapeStore for FileStore {
         Box::pin(self.append_batch(tape, batch))
     }
 
-    fn read<'a>(&'a self, tape: &'a TapeName, span: EntryRange) -> EntryStream<'a> {
+    fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
         read::entries(
             Arc::clone(&self.store_context),
             self.open_tapes.get(tape),
             tape.clone(),
-            span,
+            range,
         )
     }
 
     fn read_filtered<'a>(
         &'a self,
         tape: &'a TapeName,
-        span: EntryRange,
+        range: EntryRange,
         line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
         filtered_read::entries(
             Arc::clone(&self.store_context),
             self.open_tapes.get(tape),
             tape.clone(),
-            (span, line_filter),
+            (range, line_filter),
         )
     }
 
@@ -280,43 +297,45 @@ impl TapeStore for FileStore {
     fn anchors<'a>(
         &'a self,
         tape: &'a TapeName,
-        search: AnchorQuery,
+        query: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
-        let slot = self.open_tapes.get(tape);
+        let open_tape = self.open_tapes.get(tape);
         if let (AnchorQuery::Latest(1), Some(last)) = (
-            &search,
-            slot.try_with_snapshot(|core, _| core.index.summary.last_anchor.clone()),
+            &query,
+            open_tape.try_with_snapshot(|tape_file, _| tape_file.index.summary.last_anchor.clone()),
         ) {
             return Box::pin(std::future::ready(Ok(last.into_iter().collect())));
         }
-        Box::pin(blocking(move || slot.core().anchors(&search)))
+        Box::pin(blocking(move || open_tape.tape_file().anchors(&query)))
     }
 
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
-        let slot = self.open_tapes.get(tape);
-        if let Some(summary) = slot.try_with_snapshot(|core, _| core.index.summary.clone()) {
+        let open_tape = self.open_tapes.get(tape);
+        if let Some(summary) =
+            open_tape.try_with_snapshot(|tape_file, _| tape_file.index.summary.clone())
+        {
             return Box::pin(std::future::ready(Ok(summary)));
         }
-        Box::pin(blocking(move || slot.core().summary()))
+        Box::pin(blocking(move || open_tape.tape_file().summary()))
     }
 
     fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>> {
-        let (slot, stamp) = (self.open_tapes.get(tape), stamp.to_owned());
-        Box::pin(blocking(move || slot.core().archive(&stamp)))
+        let (open_tape, stamp) = (self.open_tapes.get(tape), stamp.to_owned());
+        Box::pin(blocking(move || open_tape.tape_file().archive(&stamp)))
     }
 
     fn reset<'a>(
         &'a self,
         tape: &'a TapeName,
-        reset: ResetRequest,
+        request: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>> {
-        let slot = self.open_tapes.get(tape);
-        Box::pin(blocking(move || slot.core().reset(reset)))
+        let open_tape = self.open_tapes.get(tape);
+        Box::pin(blocking(move || open_tape.tape_file().reset(request)))
     }
 
     fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
-        let slot = self.open_tapes.get(tape);
-        Box::pin(blocking(move || slot.core().discard()))
+        let open_tape = self.open_tapes.get(tape);
+        Box::pin(blocking(move || open_tape.tape_file().discard()))
     }
 
     fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
@@ -326,7 +345,7 @@ impl TapeStore for FileStore {
     }
 
     fn lease_holder<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Option<String>>> {
-        Box::pin(std::future::ready(Ok(lease::held_by(
+        Box::pin(std::future::ready(Ok(lease::lease_holder(
             &self.store_context,
             tape,
         ))))
@@ -337,38 +356,41 @@ impl TapeStore for FileStore {
     }
 }
 
-/// So much file work is done at one time: more threads only cost memory, a disk has no use for them.
+/// Limits concurrent file operations. More threads use memory without improving throughput.
 static IO_PERMITS: LazyLock<Semaphore> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Semaphore::new((4 * cores).clamp(8, 64))
 });
 
-/// Runs file work away from the async threads, or right here when there are none. Work that was begun is done, whether or
-/// not anybody waits for it.
+/// Runs file operations on a blocking thread, or on the current thread outside of a runtime.
+///
+/// Once started, `work` runs to its end, even if the future is dropped.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return work();
     };
-    let with = |hand: Option<SemaphorePermit<'static>>| {
+    let with_permit = |permit: Option<SemaphorePermit<'static>>| {
         move || {
-            let done = work();
-            drop(hand);
-            done
+            let result = work();
+            drop(permit);
+            result
         }
     };
-    let done = if let Ok(hand) = IO_PERMITS.try_acquire() {
-        runtime.spawn_blocking(with(Some(hand))).await
+    let joined = if let Ok(permit) = IO_PERMITS.try_acquire() {
+        runtime.spawn_blocking(with_permit(Some(permit))).await
     } else {
-        let queued =
-            async move { tokio::task::spawn_blocking(with(IO_PERMITS.acquire().await.ok())).await };
+        let queued = async move {
+            let permit = IO_PERMITS.acquire().await.ok();
+            tokio::task::spawn_blocking(with_permit(permit)).await
+        };
         runtime.spawn(queued).await.unwrap_or_else(Err)
     };
-    done.unwrap_or_else(|_| Err(interrupted()))
+    joined.unwrap_or_else(|_| Err(shutdown_error()))
 }
 
-fn interrupted() -> TapeError {
+fn shutdown_error() -> TapeError {
     let source = io::Error::new(io::ErrorKind::Interrupted, "the runtime is shutting down");
     TapeError::Io {
         action: "finish work on",

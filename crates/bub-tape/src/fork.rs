@@ -1,9 +1,9 @@
-//! Forks: work beside a tape that is merged into it as a whole, or thrown away.
+//! Forks: branches of a tape that are merged as one batch or discarded.
 //!
-//! What is written inside a fork goes to a journal — a tape of its own, as durable as any other — and the fork shows
-//! the parent's entries followed by its own. Merging appends the journal to the parent as one batch, whose last entry
-//! carries `meta.fork`; so a merge that was interrupted is neither lost nor done twice. A journal whose owner died is
-//! found by [`recover`] when the tape is opened next.
+//! Entries written in a fork go to a journal, which is a separate tape with the same durability. Inside the fork, the
+//! tape consists of the parent's entries followed by those of the journal. Merging appends the journal to the parent as
+//! one batch. Its last entry has the fork's id in `meta.fork`, so an interrupted merge is neither lost nor repeated. If
+//! a process ends during a fork, [`recover`] finds the journal the next time the tape is opened.
 
 mod recover;
 mod store;
@@ -26,20 +26,20 @@ use crate::{
     Tape, TapeError, TapeName, TapeStore, entry::object,
 };
 
-/// The kind of a journal's first entry. It never reaches a tape.
+/// The kind of a journal's first entry. It is never merged.
 const HEADER_KIND: &str = "fork";
 
-/// What shall become of a fork.
+/// Whether a fork is merged when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MergeBack {
-    /// It becomes part of the parent, also when its work failed.
+    /// Merge the fork into its parent, even if the turn failed.
     Yes,
-    /// It is thrown away, as for `temp/` sessions.
+    /// Discard the fork, as for `temp/` sessions.
     No,
 }
 
 impl MergeBack {
-    /// Temporary sessions (`temp/…`) leave nothing behind, all others are merged.
+    /// Returns `No` for temporary sessions (`temp/…`) and `Yes` for all others.
     pub fn for_session(session_id: &str) -> Self {
         if session_id.starts_with("temp/") {
             Self::No
@@ -49,7 +49,8 @@ impl MergeBack {
     }
 }
 
-/// A fork in progress. Dropped without [`finish`](Self::finish) it stays on disk until somebody recovers it.
+/// A fork in progress. If it is dropped without [`finish`](Self::finish), it stays on disk until [`recover`] finishes
+/// it.
 #[derive(Debug)]
 pub struct Fork {
     tape: Tape,
@@ -61,15 +62,31 @@ pub struct Fork {
     _lease: Lease,
 }
 
-/// What a merge did.
+/// The result of a merge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergeReport {
-    /// How many entries reached the tape and its sidecars.
+    /// Number of entries appended to the tape and its sidecars.
     pub entries: usize,
 }
 
 impl Tape {
-    /// Opens a fork of this tape and its sidecars.
+    /// Creates a fork of this tape and its sidecars.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use bub_tape::{Entry, MemoryStore, MergeBack, Tape, TapeName};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let tape = Tape::new(Arc::new(MemoryStore::new()), TapeName::new("demo__tape")?);
+    /// let fork = tape.fork(MergeBack::Yes).await?;
+    /// fork.tape().append(Entry::message("user", "hello")).await?;
+    /// assert_eq!(tape.info().await?.entries, 0);
+    /// fork.finish().await?;
+    /// assert_eq!(tape.info().await?.entries, 1);
+    /// # Ok::<(), bub_tape::TapeError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn fork(&self, merge_back: MergeBack) -> Result<Fork> {
         let id = new_id();
         let journal = self.name().fork(&id)?;
@@ -86,13 +103,13 @@ impl Tape {
             let journal = name.fork(&id)?;
             sidecars.push((name, journal));
         }
-        let mut managed = vec![ForkJournal::new(self.name().clone(), journal.clone())];
-        managed.extend(
+        let mut journals = vec![ForkJournal::new(self.name().clone(), journal.clone())];
+        journals.extend(
             sidecars
                 .iter()
                 .map(|(name, journal)| ForkJournal::new(name.clone(), journal.clone())),
         );
-        let fork_store = ForkStore::new(Arc::clone(self.store()), managed, merge_back);
+        let fork_store = ForkStore::new(Arc::clone(self.store()), journals, merge_back);
         let tape = self.clone().with_store(Arc::new(fork_store));
         let parent = Arc::clone(self.store());
         Ok(Fork {
@@ -108,17 +125,17 @@ impl Tape {
 }
 
 impl Fork {
-    /// The tape inside the fork.
+    /// Returns the tape inside the fork.
     pub fn tape(&self) -> &Tape {
         &self.tape
     }
 
-    /// The id that marks its merge.
+    /// Returns the id of the fork, which marks its merge on the parent.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Merges or throws away, as was said when it was opened.
+    /// Merges or discards the fork, as specified when it was created.
     pub async fn finish(self) -> Result<MergeReport> {
         match self.merge_back {
             MergeBack::Yes => self.merge().await,
@@ -126,17 +143,19 @@ impl Fork {
         }
     }
 
-    /// Appends everything to the parent: sidecars first, then the tape, each as one batch.
+    /// Appends the journals to the parent, first those of sidecars, then that of the tape, each as one batch.
     pub async fn merge(self) -> Result<MergeReport> {
-        let merge = ForkMerger {
+        let merger = ForkMerger {
             store: &*self.parent,
-            main: self.tape.name(),
+            tape: self.tape.name(),
             id: &self.id,
         };
-        merge.all(&self.journal, &self.sidecars, Vec::new()).await
+        merger
+            .merge_all(&self.journal, &self.sidecars, Vec::new())
+            .await
     }
 
-    /// Throws everything away.
+    /// Discards the journals.
     pub async fn discard(self) -> Result<()> {
         for (_, journal) in &self.sidecars {
             self.parent.discard(journal).await?;
@@ -149,9 +168,9 @@ impl Fork {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ForkHeader {
     merge_back: MergeBack,
-    /// The parent's highest id when the fork was opened.
+    /// The parent's highest id when the fork was created.
     base: EntryId,
-    /// Whether the parent's content is hidden and replaced at the merge.
+    /// Whether the tape was reset in the fork. Then the fork hides the parent's entries, and merging replaces them.
     reset: bool,
 }
 
@@ -182,52 +201,59 @@ impl ForkHeader {
     }
 }
 
-/// Merging journals into the tapes they belong to; every step may be repeated after a crash.
+/// Merges journals into their tapes. Each step can be repeated after a crash.
 struct ForkMerger<'a> {
     store: &'a dyn TapeStore,
-    main: &'a TapeName,
+    tape: &'a TapeName,
     id: &'a str,
 }
 
 impl ForkMerger<'_> {
-    /// The main journal goes last: as long as it is there, recovery knows that something is left to do.
-    async fn all(
+    /// Merges the journals of the sidecars and then that of the tape, with `events` at its end.
+    ///
+    /// The journal of the tape is removed last. As long as it exists, recovery knows that the merge is unfinished.
+    async fn merge_all(
         &self,
         journal: &TapeName,
         sidecars: &[(TapeName, TapeName)],
-        mut notes: Vec<Entry>,
+        mut events: Vec<Entry>,
     ) -> Result<MergeReport> {
         let mut entries = 0;
         for (target, journal) in sidecars {
-            match self.one(target, journal, Vec::new()).await {
+            match self.merge_journal(target, journal, Vec::new()).await {
                 Ok(count) => {
                     entries += count;
                     self.store.discard(journal).await?;
                 }
-                Err(error) => notes.push(sidecar_failure(target, &error)),
+                Err(error) => events.push(sidecar_error_event(target, &error)),
             }
         }
-        let failed = notes
+        let failed_count = events
             .iter()
-            .filter(|note| note.name() == Some("sidecar.merge"))
+            .filter(|event| event.name() == Some("sidecar.merge"))
             .count();
-        entries += self.one(self.main, journal, notes).await?;
-        if failed == 0 {
+        entries += self.merge_journal(self.tape, journal, events).await?;
+        if failed_count == 0 {
             self.store.discard(journal).await?;
         } else {
-            // What could not be merged stays for the next recovery, under a journal that is otherwise done.
-            tracing::warn!(tape = %self.main, fork = self.id, "fork.sidecar_pending");
+            // Keep the journal of the tape, so that the next recovery retries the failed sidecars.
+            tracing::warn!(tape = %self.tape, fork = self.id, "fork.sidecar_pending");
         }
-        tracing::debug!(tape = %self.main, fork = self.id, entries, "fork.merged");
+        tracing::debug!(tape = %self.tape, fork = self.id, entries, "fork.merged");
         Ok(MergeReport { entries })
     }
 
-    /// Merges one journal with some notes behind it, unless that was done before.
-    async fn one(&self, target: &TapeName, journal: &TapeName, notes: Vec<Entry>) -> Result<usize> {
+    /// Merges one journal with `events` at its end, unless it is already merged. Returns the number of entries.
+    async fn merge_journal(
+        &self,
+        target: &TapeName,
+        journal: &TapeName,
+        events: Vec<Entry>,
+    ) -> Result<usize> {
         let Some((header, mut batch)) = read_journal(self.store, journal).await? else {
             return Ok(0);
         };
-        batch.extend(notes);
+        batch.extend(events);
         let Some(last) = batch.last_mut() else {
             return Ok(0);
         };
@@ -242,7 +268,7 @@ impl ForkMerger<'_> {
                     target,
                     ResetRequest {
                         archive: None,
-                        opening: Box::new(move |_| batch),
+                        initial_entries: Box::new(move |_| batch),
                     },
                 )
                 .await?;
@@ -252,7 +278,7 @@ impl ForkMerger<'_> {
         Ok(count)
     }
 
-    /// Looks for the mark of the merge among what was written since the fork was opened.
+    /// Returns whether the target has an entry with this fork's id since the fork was created.
     async fn was_merged(&self, target: &TapeName, header: ForkHeader) -> Result<bool> {
         let mut newest = self.store.read(target, EntryRange::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose()? {
@@ -276,12 +302,12 @@ async fn read_journal(
         return Ok(None);
     };
     entries.remove(0);
-    // Repairs of the journal are nobody's history.
+    // Repairs of the journal do not belong to the history of the tape.
     entries.retain(|entry| entry.name() != Some("tape.repaired"));
     Ok(Some((header, entries)))
 }
 
-fn sidecar_failure(target: &TapeName, error: &TapeError) -> Entry {
+fn sidecar_error_event(target: &TapeName, error: &TapeError) -> Entry {
     tracing::warn!(tape = %target, %error, "sidecar.merge_failed");
     let data = json!({"tape": target.as_str(), "status": "error", "error": error.to_string()});
     Entry::event("sidecar.merge", Some(data)).outside_context()
@@ -296,7 +322,6 @@ fn new_id() -> String {
     )
 }
 
-/// Keeps the search type in one place for the overlay.
 fn latest_named(name: &str) -> AnchorQuery {
     AnchorQuery::LatestNamed(name.to_owned())
 }

@@ -1,7 +1,7 @@
-//! The few file operations the file store is made of.
+//! The file operations that the file store uses.
 //!
-//! They are a trait so that tests can put failing, short and torn writes, a full disk and a sudden death underneath;
-//! [`RealFs`] is what everybody else uses.
+//! They are traits, so that tests can simulate failing, short and torn writes, a full disk, and the sudden end of the
+//! process. Production code uses [`RealFs`].
 
 use std::{
     fmt,
@@ -12,70 +12,70 @@ use std::{
     time::SystemTime,
 };
 
-/// How a file is opened.
+/// The mode for opening a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// For reading; it must exist.
+    /// Open an existing file for reading.
     Read,
-    /// For reading and writing; it is made when it is not there.
+    /// Open a file for reading and writing, or create it.
     Write,
-    /// For writing from the beginning; what was there is gone.
+    /// Open a file for reading and writing and truncate it, or create it.
     Truncate,
 }
 
-/// What is known about a file.
+/// Metadata of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStat {
-    /// Which file it is, whatever its name.
+    /// The inode, which identifies the file independently of its name.
     pub inode: u64,
-    /// How many bytes it has.
+    /// The size in bytes.
     pub size: u64,
-    /// When it was last written, where the system knows.
+    /// The time of the last write, if the system provides it.
     pub modified: Option<SystemTime>,
 }
 
 /// A file system.
 pub trait Fs: Send + Sync + fmt::Debug {
-    /// Makes a directory and its parents.
+    /// Creates a directory and its parents.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
     /// Opens a file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn FsFile>>;
-    /// Looks at a file.
+    /// Returns the metadata of a file.
     fn stat(&self, path: &Path) -> io::Result<FileStat>;
-    /// Renames a file, replacing what has the new name.
+    /// Renames a file and replaces the target if it exists.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Gives a file a second name; `AlreadyExists` when it is taken.
+    /// Creates a hard link. Fails with [`io::ErrorKind::AlreadyExists`] if the target exists.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// The names in a directory, as far as they are text.
+    /// Returns the names in a directory. Skips names that are not UTF-8.
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>>;
-    /// Makes new names in a directory durable.
+    /// Syncs a directory, so that its new names survive power loss.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 }
 
-/// An open file. Reads and writes say where, so that nothing depends on a cursor.
+/// An open file. All reads and writes take an offset, so the file has no cursor.
 pub trait FsFile: Send + Sync + fmt::Debug {
-    /// Reads at most a buffer full; zero at the end.
+    /// Reads into `buffer` and returns the number of bytes read, 0 at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes at most a buffer full; it may write less.
+    /// Writes some or all of `bytes` and returns the number of bytes written.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
-    /// Cuts or extends the file.
+    /// Truncates or extends the file.
     fn set_len(&self, size: u64) -> io::Result<()>;
-    /// Makes the content durable.
+    /// Syncs the content to disk.
     fn sync(&self) -> io::Result<()>;
-    /// Looks at the file.
+    /// Returns the metadata of the file.
     fn stat(&self) -> io::Result<FileStat>;
     /// Waits for the exclusive lock.
     fn lock(&self) -> io::Result<()>;
-    /// Takes the exclusive lock if it is free.
+    /// Takes the exclusive lock if it is free. Returns whether it was taken.
     fn try_lock(&self) -> io::Result<bool>;
-    /// Gives the lock back.
+    /// Releases the lock.
     fn unlock(&self) -> io::Result<()>;
 }
 
 impl dyn FsFile + '_ {
-    /// Reads until the buffer is full or the file ends, and returns how much that was.
+    /// Reads until the buffer is full or the file ends. Returns the number of bytes read.
     pub fn read_full_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = 0;
         while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -89,7 +89,7 @@ impl dyn FsFile + '_ {
         Ok(filled)
     }
 
-    /// A stretch of the file; shorter when the file ends before it.
+    /// Returns `length` bytes at `offset`, or fewer if the file ends before.
     pub fn read_range(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut buffer = vec![0; length];
         let filled = self.read_full_at(&mut buffer, offset)?;
@@ -97,7 +97,7 @@ impl dyn FsFile + '_ {
         Ok(buffer)
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut written = 0;
         while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
@@ -112,20 +112,21 @@ impl dyn FsFile + '_ {
     }
 }
 
-/// The file system of the machine.
+/// The file system of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealFs;
 
-/// A pipe has no end, and a link to nowhere would put a file outside the store.
+/// Fails for files that are neither regular files nor directories. Reading a pipe would never end, and opening a
+/// dangling symlink would create a file outside the store.
 fn reject_special_file(path: &Path) -> io::Result<()> {
-    let Ok(found) = fs::symlink_metadata(path) else {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
         return Ok(());
     };
-    let is_fine = match fs::metadata(path) {
+    let is_allowed = match fs::metadata(path) {
         Ok(target) => target.is_file() || target.is_dir(),
-        Err(_) => !found.is_symlink(),
+        Err(_) => !metadata.is_symlink(),
     };
-    if is_fine {
+    if is_allowed {
         Ok(())
     } else {
         Err(io::Error::new(
@@ -137,7 +138,7 @@ fn reject_special_file(path: &Path) -> io::Result<()> {
 
 impl Fs for RealFs {
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        // Tapes are private: what is new belongs to the owner alone; what is there keeps its mode.
+        // Tapes are private: new directories are accessible only to their owner. Existing ones keep their mode.
         DirBuilder::new().recursive(true).mode(0o700).create(path)
     }
 

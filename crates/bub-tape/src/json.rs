@@ -1,55 +1,63 @@
-//! A forgiving JSON reader for what strict readers refuse.
+//! A lenient JSON parser for text that strict parsers reject.
 //!
-//! Python writes `NaN` and `Infinity`, and model output may contain lone surrogates such as `\ud800`.
-//! Neither can be a JSON value, so the first become `null` and the second U+FFFD: losing one character
-//! beats losing the entry.
+//! Python writes `NaN` and `Infinity`, and model output may contain lone surrogates such as `\ud800`. JSON values
+//! cannot represent either. The parser reads the former as `null` and the latter as U+FFFD, because losing one
+//! character is better than losing the entry.
 
 use serde_json::{Map, Number, Value};
 
-/// The nesting a document may have; deeper ones are refused instead of exhausting the stack.
+/// Maximum nesting depth. Deeper documents are rejected because they could overflow the stack.
 const MAX_DEPTH: usize = 1_000;
 
-/// Parses JSON text, replacing what JSON cannot express. `None` when it is not JSON even then.
+/// Parses JSON leniently: `NaN` and infinities become `null`, lone surrogates become U+FFFD.
+///
+/// Returns `None` if the text is not JSON even so.
+///
+/// ```
+/// let value = bub_tape::parse_lossy(r#"{"score": NaN}"#);
+/// assert_eq!(value, Some(serde_json::json!({"score": null})));
+/// ```
 pub fn parse_lossy(text: &str) -> Option<Value> {
     serde_json::from_str(text)
         .ok()
         .or_else(|| parse_lenient(text))
 }
 
-/// The forgiving path alone.
+/// Parses with the lenient parser only.
 pub(crate) fn parse_lenient(text: &str) -> Option<Value> {
-    let mut parser = Parser { text, at: 0 };
+    let mut parser = Parser { text, offset: 0 };
     let value = parser.value(0)?;
     parser.skip_space();
-    (parser.at == text.len()).then_some(value)
+    (parser.offset == text.len()).then_some(value)
 }
 
 struct Parser<'a> {
     text: &'a str,
-    at: usize,
+    offset: usize,
 }
 
 impl Parser<'_> {
     fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
+        self.text.as_bytes().get(self.offset).copied()
     }
 
     fn skip_space(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.at += 1;
+            self.offset += 1;
         }
     }
 
-    fn eat(&mut self, byte: u8) -> Option<()> {
+    /// Skips whitespace and consumes `byte`, if it comes next.
+    fn consume(&mut self, byte: u8) -> Option<()> {
         self.skip_space();
-        (self.peek()? == byte).then(|| self.at += 1)
+        (self.peek()? == byte).then(|| self.offset += 1)
     }
 
     fn literal(&mut self, word: &str, value: Value) -> Option<Value> {
         self.text
-            .get(self.at..)?
+            .get(self.offset..)?
             .starts_with(word)
-            .then(|| self.at += word.len())?;
+            .then(|| self.offset += word.len())?;
         Some(value)
     }
 
@@ -72,33 +80,33 @@ impl Parser<'_> {
     }
 
     fn object(&mut self, depth: usize) -> Option<Value> {
-        self.eat(b'{')?;
+        self.consume(b'{')?;
         let mut map = Map::new();
-        if self.eat(b'}').is_some() {
+        if self.consume(b'}').is_some() {
             return Some(Value::Object(map));
         }
         loop {
             self.skip_space();
             let key = self.string()?;
-            self.eat(b':')?;
+            self.consume(b':')?;
             map.insert(key, self.value(depth + 1)?);
-            if self.eat(b',').is_none() {
-                self.eat(b'}')?;
+            if self.consume(b',').is_none() {
+                self.consume(b'}')?;
                 return Some(Value::Object(map));
             }
         }
     }
 
     fn array(&mut self, depth: usize) -> Option<Value> {
-        self.eat(b'[')?;
+        self.consume(b'[')?;
         let mut items = Vec::new();
-        if self.eat(b']').is_some() {
+        if self.consume(b']').is_some() {
             return Some(Value::Array(items));
         }
         loop {
             items.push(self.value(depth + 1)?);
-            if self.eat(b',').is_none() {
-                self.eat(b']')?;
+            if self.consume(b',').is_none() {
+                self.consume(b']')?;
                 return Some(Value::Array(items));
             }
         }
@@ -108,34 +116,34 @@ impl Parser<'_> {
         if let Some(value) = self.literal("-Infinity", Value::Null) {
             return Some(value);
         }
-        let rest = self.text.get(self.at..)?;
+        let rest = self.text.get(self.offset..)?;
         let length = rest
             .bytes()
             .take_while(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'))
             .count();
         let digits = rest.get(..length)?;
-        self.at += length;
+        self.offset += length;
         if let Ok(number) = serde_json::from_str::<Number>(digits) {
             return Some(Value::Number(number));
         }
-        // Well-formed but beyond a double, such as 1e999: Python reads infinity.
+        // Well-formed but too large for a double, such as 1e999. Python reads it as infinity.
         is_number(digits).then_some(Value::Null)
     }
 
     fn string(&mut self) -> Option<String> {
-        self.eat(b'"')?;
+        self.consume(b'"')?;
         let mut out = String::new();
         loop {
-            let rest = self.text.get(self.at..)?;
+            let rest = self.text.get(self.offset..)?;
             let plain = rest
                 .bytes()
                 .take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..=0x1f))
                 .count();
             out.push_str(rest.get(..plain)?);
-            self.at += plain;
+            self.offset += plain;
             match self.peek()? {
                 b'"' => {
-                    self.at += 1;
+                    self.offset += 1;
                     return Some(out);
                 }
                 b'\\' => self.escape(&mut out)?,
@@ -145,9 +153,9 @@ impl Parser<'_> {
     }
 
     fn escape(&mut self, out: &mut String) -> Option<()> {
-        self.at += 1;
+        self.offset += 1;
         let letter = self.peek()?;
-        self.at += 1;
+        self.offset += 1;
         let character = match letter {
             b'"' | b'\\' | b'/' => char::from(letter),
             b'b' => '\u{8}',
@@ -167,32 +175,32 @@ impl Parser<'_> {
         if !(0xd800..0xdc00).contains(&high) {
             return Some(char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER));
         }
-        let before = self.at;
-        let paired = self.text.get(self.at..)?.starts_with("\\u");
+        let before = self.offset;
+        let paired = self.text.get(self.offset..)?.starts_with("\\u");
         if paired {
-            self.at += 2;
+            self.offset += 2;
             let low = self.hex4()?;
             if (0xdc00..0xe000).contains(&low) {
                 return char::from_u32(0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00));
             }
-            // Not its partner: it stands for itself and is read again.
-            self.at = before;
+            // Not a low surrogate: parse this escape again on its own.
+            self.offset = before;
         }
         Some(char::REPLACEMENT_CHARACTER)
     }
 
     fn hex4(&mut self) -> Option<u32> {
-        let digits = self.text.get(self.at..self.at + 4)?;
+        let digits = self.text.get(self.offset..self.offset + 4)?;
         digits
             .bytes()
             .all(|byte| byte.is_ascii_hexdigit())
             .then_some(())?;
-        self.at += 4;
+        self.offset += 4;
         u32::from_str_radix(digits, 16).ok()
     }
 }
 
-/// Whether the text has the grammar of a JSON number, whatever its size.
+/// Returns whether the text is a valid JSON number of any magnitude.
 fn is_number(text: &str) -> bool {
     let text = text.strip_prefix('-').unwrap_or(text);
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {

@@ -1,11 +1,10 @@
-//! Append-only tapes: the record of everything that happened in a session.
+//! Append-only tapes. A tape records everything that happens in a session.
 //!
-//! - [`Entry`] is one immutable fact; [`codec`] reads and writes it as one line of JSON.
-//! - [`TapeStore`] is the contract of a store; [`MemoryStore`] and `FileStore` implement it, and
-//!   any other store proves itself with the `conformance` suite.
-//! - [`Tape`] is the handle the runtime works with: append, handoff, reset, record of a chat step,
-//!   sidecars, forks, leases.
-//! - [`Query`] says which entries are wanted, [`TapeContext`] how they become model messages.
+//! - [`Entry`] is one immutable record; [`codec`] reads and writes it as one line of JSON.
+//! - [`TapeStore`] is the interface of a store. [`MemoryStore`] and [`FileStore`] implement it. Test other
+//!   implementations with the `conformance` suite (a feature of this crate).
+//! - [`Tape`] is the handle the runtime uses: append, handoff, reset, step records, sidecars, forks, leases.
+//! - [`Query`] selects entries. [`TapeContext`] selects the entries of a [`View`], the messages for a model call.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -74,5 +73,5 @@ pub use view::{
     ViewOptions, tool_done,
 };
 
-/// What every fallible operation of this crate returns.
+/// A `Result` with [`TapeError`] as the default error.
 pub type Result<T, E = TapeError> = std::result::Result<T, E>;

@@ -1,4 +1,4 @@
-//! Reset and archive of a tape and of the sidecars that follow it.
+//! Resets and archives a tape and its sidecars.
 
 use serde_json::{Map, Value, json};
 
@@ -8,22 +8,21 @@ use crate::{
 };
 
 impl Tape {
-    /// Empties the tape, keeping an archive when asked to, and starts it again with `session/start`. Sidecars follow;
-    /// one whose archive failed keeps its content.
-    ///
-    /// The session is carried over, so that the new tape still says whose it is.
+    /// Clears the tape and its sidecars, optionally keeping archives. The tape then starts with a new `session/start`
+    /// anchor, which keeps the session information. A sidecar whose archive cannot be written is not cleared.
     pub async fn reset(&self, archive: bool) -> Result<ResetReport> {
         let stamp = archive.then(time::archive_stamp);
         let session = self.summary().await?.session;
-        let opening = move |archived: Option<&str>| opening_entries(session.as_ref(), archived);
-        let reset = ResetRequest {
+        let initial_entries =
+            move |archived: Option<&str>| session_start_entries(session.as_ref(), archived);
+        let request = ResetRequest {
             archive: stamp.clone(),
-            opening: Box::new(opening),
+            initial_entries: Box::new(initial_entries),
         };
-        let outcome = self.store().reset(self.name(), reset).await?;
+        let outcome = self.store().reset(self.name(), request).await?;
         for sidecar in self.sidecars() {
             let events = self
-                .reset_one(&sidecar.name, "tape.reset", stamp.as_deref())
+                .reset_sidecar_tape(&sidecar.name, "tape.reset", stamp.as_deref())
                 .await?;
             self.append_all(events).await?;
         }
@@ -32,7 +31,8 @@ impl Tape {
         })
     }
 
-    /// Keeps a copy of a sidecar and records it; `reason` is `manual` in the original's command.
+    /// Archives a sidecar and records this with an event. The archive command of the Python version uses the reason
+    /// `manual`.
     pub async fn archive_sidecar(&self, name: &str, reason: &str) -> Result<String> {
         let tape = self.sidecar(name)?;
         let stamp = time::archive_stamp();
@@ -47,16 +47,24 @@ impl Tape {
         archived
     }
 
-    /// Empties a sidecar, keeping an archive when asked to, and records it; `reason` is `gc` in the original.
+    /// Clears a sidecar, optionally keeping an archive, and records this with an event. The Python version uses the
+    /// reason `gc`.
     pub async fn reset_sidecar(&self, name: &str, reason: &str, archive: bool) -> Result<()> {
         let stamp = archive.then(time::archive_stamp);
         self.sidecar(name)?;
-        let events = self.reset_one(name, reason, stamp.as_deref()).await?;
+        let events = self
+            .reset_sidecar_tape(name, reason, stamp.as_deref())
+            .await?;
         self.append_all(events).await?;
         Ok(())
     }
 
-    async fn reset_one(&self, name: &str, reason: &str, stamp: Option<&str>) -> Result<Vec<Entry>> {
+    async fn reset_sidecar_tape(
+        &self,
+        name: &str,
+        reason: &str,
+        stamp: Option<&str>,
+    ) -> Result<Vec<Entry>> {
         let tape: TapeName = self.name().sidecar(name)?;
         let mut events = Vec::new();
         if let Some(stamp) = stamp {
@@ -83,7 +91,7 @@ impl Tape {
     }
 }
 
-fn opening_entries(session: Option<&SessionInfo>, archived: Option<&str>) -> Vec<Entry> {
+fn session_start_entries(session: Option<&SessionInfo>, archived: Option<&str>) -> Vec<Entry> {
     let mut state = json!({"owner": "human"});
     if let (Some(state), Some(path)) = (state.as_object_mut(), archived) {
         state.insert("archived".to_owned(), path.into());

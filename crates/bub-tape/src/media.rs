@@ -1,14 +1,15 @@
-//! Media out of entries and back: the tape keeps text, blobs keep the rest.
+//! Moves media from entries to blobs and back.
 //!
-//! `payload.content` of a message keeps its text parts, as the original writes them. Every other part is
-//! stored once as a blob — the part's own JSON, whatever its shape, so that it comes back exactly — and
-//! `meta.media` says which blob stood where.
+//! `payload.content` of a message keeps its text parts, in the format of the Python version. Every other part is stored
+//! as a blob that contains the JSON of the part, so that it is restored exactly. `meta.media` lists the blobs and their
+//! indexes.
 
 use serde_json::{Value, json};
 
 use crate::{BlobId, BlobStore, Entry, EntryKind, Result};
 
-/// Moves the media of a message into blobs. Other kinds only lose theirs: an event repeats what a message already holds.
+/// Moves the media of a message to blobs. Removes media from entries of other kinds, because events only repeat the
+/// media of messages.
 pub async fn detach(blobs: &dyn BlobStore, mut entry: Entry) -> Result<Entry> {
     if entry.kind != EntryKind::Message {
         drop_media(&mut entry);
@@ -20,21 +21,21 @@ pub async fn detach(blobs: &dyn BlobStore, mut entry: Entry) -> Result<Entry> {
     if parts.iter().all(is_text) {
         return Ok(entry);
     }
-    let (mut kept, mut media) = (Vec::new(), Vec::new());
+    let (mut texts, mut media) = (Vec::new(), Vec::new());
     for (index, part) in std::mem::take(parts).into_iter().enumerate() {
         if is_text(&part) {
-            kept.push(part);
+            texts.push(part);
             continue;
         }
         let kind = part.get("type").cloned().unwrap_or(Value::Null);
         let blob = blobs.put(part.to_string().into_bytes()).await?;
         media.push(json!({"index": index, "type": kind, "blob": blob.to_string()}));
     }
-    *parts = kept;
+    *parts = texts;
     Ok(entry.with_meta("media", media))
 }
 
-/// Puts the media of a message back where they stood. A blob that is gone is left out.
+/// Restores the media of a message at their indexes. Skips missing blobs.
 pub async fn attach(blobs: &dyn BlobStore, entry: &Entry) -> Result<Entry> {
     let mut entry = entry.clone();
     let Some(Value::Array(media)) = entry.meta.get("media").cloned() else {

@@ -1,4 +1,4 @@
-//! Tapes in memory: for tests, for embedding, and for sessions that leave nothing behind.
+//! A store in memory, for tests, embedding and temporary sessions.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -14,10 +14,10 @@ use crate::{
     TapeError, TapeListFilter, TapeName, TapeStore, TapeSummary,
 };
 
-/// A store that forgets everything when it is dropped. Clones share their tapes.
+/// A store that keeps tapes in memory until its last clone is dropped. Clones share their tapes.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore {
-    shared: Arc<Mutex<MemoryState>>,
+    state: Arc<Mutex<MemoryState>>,
     blobs: Arc<MemoryBlobs>,
 }
 
@@ -49,17 +49,17 @@ impl MemoryTape {
         id
     }
 
-    fn span(&self, span: EntryRange) -> Vec<Arc<Entry>> {
-        let inside =
-            |(index, _): &(usize, &Arc<Entry>)| span.contains(Position::new(*index as u64));
+    fn read(&self, range: EntryRange) -> Vec<Arc<Entry>> {
+        let in_range =
+            |(index, _): &(usize, &Arc<Entry>)| range.contains(Position::new(*index as u64));
         let mut entries: Vec<_> = self
             .entries
             .iter()
             .enumerate()
-            .filter(inside)
+            .filter(in_range)
             .map(|(_, entry)| Arc::clone(entry))
             .collect();
-        if span.order == Order::NewestFirst {
+        if range.order == Order::NewestFirst {
             entries.reverse();
         }
         entries
@@ -67,12 +67,12 @@ impl MemoryTape {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The entries of an archive, by the name [`TapeStore::archive`] returned.
+    /// Returns the entries of an archive. `name` is the name that [`TapeStore::archive`] returned.
     pub fn archived(&self, name: &str) -> Option<Vec<Entry>> {
         Some(
             self.lock()
@@ -85,8 +85,8 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, MemoryState> {
-        // Nothing in here can panic half way, so a poisoned lock still guards whole data.
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        // No operation panics between two changes, so the data is consistent even if the lock is poisoned.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn try_lease(&self, tape: &TapeName) -> Result<Lease> {
@@ -122,7 +122,7 @@ impl MemoryState {
         let entries = self
             .tapes
             .get(tape)
-            .map(|recorded| recorded.entries.clone())
+            .map(|memory_tape| memory_tape.entries.clone())
             .unwrap_or_default();
         let mut name = format!("memory:{tape}.{stamp}");
         let mut number = 1;
@@ -166,12 +166,12 @@ impl TapeStore for MemoryStore {
         })
     }
 
-    fn read<'a>(&'a self, tape: &'a TapeName, span: EntryRange) -> EntryStream<'a> {
+    fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
         let entries = self
             .lock()
             .tapes
             .get(tape)
-            .map(|recorded| recorded.span(span))
+            .map(|memory_tape| memory_tape.read(range))
             .unwrap_or_default();
         Box::pin(stream::iter(
             entries.into_iter().map(|entry| Ok((*entry).clone())),
@@ -183,33 +183,33 @@ impl TapeStore for MemoryStore {
         tape: &'a TapeName,
         ids: &'a [EntryId],
     ) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        let wanted: HashSet<_> = ids.iter().collect();
-        let shared = self.lock();
-        let entries = shared
+        let ids: HashSet<_> = ids.iter().collect();
+        let state = self.lock();
+        let entries = state
             .tapes
             .get(tape)
-            .map(|recorded| recorded.entries.as_slice())
+            .map(|memory_tape| memory_tape.entries.as_slice())
             .unwrap_or_default();
-        let found = entries
+        let entries = entries
             .iter()
-            .filter(|entry| wanted.contains(&entry.id))
+            .filter(|entry| ids.contains(&entry.id))
             .map(|entry| (**entry).clone())
             .collect();
-        Box::pin(ready(Ok(found)))
+        Box::pin(ready(Ok(entries)))
     }
 
     fn anchors<'a>(
         &'a self,
         tape: &'a TapeName,
-        search: AnchorQuery,
+        query: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
-        let shared = self.lock();
-        let marks = shared
+        let state = self.lock();
+        let marks = state
             .tapes
             .get(tape)
-            .map(|recorded| recorded.marks.as_slice())
+            .map(|memory_tape| memory_tape.marks.as_slice())
             .unwrap_or_default();
-        Box::pin(ready(Ok(search.pick(marks))))
+        Box::pin(ready(Ok(query.pick(marks))))
     }
 
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
@@ -217,7 +217,7 @@ impl TapeStore for MemoryStore {
             .lock()
             .tapes
             .get(tape)
-            .map(|recorded| recorded.summary.clone())
+            .map(|memory_tape| memory_tape.summary.clone())
             .unwrap_or_default();
         Box::pin(ready(Ok(summary)))
     }
@@ -229,14 +229,14 @@ impl TapeStore for MemoryStore {
     fn reset<'a>(
         &'a self,
         tape: &'a TapeName,
-        reset: ResetRequest,
+        request: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>> {
         Box::pin(async move {
-            let mut shared = self.lock();
-            let archived = reset.archive.map(|stamp| shared.archive(tape, &stamp));
-            let mut recorded = MemoryTape::default();
-            let ids = recorded.append((reset.opening)(archived.as_deref()));
-            shared.tapes.insert(tape.clone(), recorded);
+            let mut state = self.lock();
+            let archived = request.archive.map(|stamp| state.archive(tape, &stamp));
+            let mut memory_tape = MemoryTape::default();
+            let ids = memory_tape.append((request.initial_entries)(archived.as_deref()));
+            state.tapes.insert(tape.clone(), memory_tape);
             Ok(ResetOutcome { archived, ids })
         })
     }
@@ -274,8 +274,8 @@ impl BlobStore for MemoryBlobs {
     }
 
     fn get<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<Vec<u8>>> {
-        let found = self.lock().get(id).cloned();
-        Box::pin(ready(found.ok_or_else(|| {
+        let bytes = self.lock().get(id).cloned();
+        Box::pin(ready(bytes.ok_or_else(|| {
             TapeError::NotFound(format!("Blob {id} was not found."))
         })))
     }

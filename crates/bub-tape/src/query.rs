@@ -1,4 +1,4 @@
-//! Which entries of a tape are wanted.
+//! Queries, which select entries of a tape.
 
 pub(crate) mod dates;
 mod execute;
@@ -9,70 +9,77 @@ pub(crate) mod text;
 
 use crate::EntryKind;
 
-/// A request for entries, evaluated in the order window, dates, text, kinds, limit.
+/// Selects entries of a tape. Conditions apply in the order window, dates, text, kinds, limit.
+///
+/// ```
+/// use bub_tape::{EntryKind, Order, Query};
+///
+/// let query = Query::new().last_anchor().kinds([EntryKind::Message]).limit(10).newest_first();
+/// assert_eq!(query.order, Order::NewestFirst);
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Query {
-    /// Text that must occur in the entry.
+    /// Text that must occur in the entry, in upper or lower case.
     pub text: Option<String>,
     /// The part of the tape between anchors.
     pub window: AnchorWindow,
-    /// The part of the tape between dates.
+    /// The range of dates.
     pub dates: DateRange,
-    /// Only these kinds; empty means all.
+    /// The kinds of entries; empty means all.
     pub kinds: Vec<EntryKind>,
-    /// At most this many.
+    /// Maximum number of entries.
     pub limit: Option<usize>,
-    /// Which end comes first, and therefore which end a limit keeps.
+    /// The order of the entries. With a limit, it also decides which entries are returned.
     pub order: Order,
 }
 
-/// A part of the tape, exclusive of the anchors that bound it.
+/// A part of the tape between anchors. The anchors are excluded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AnchorWindow {
-    /// The whole tape.
+    /// The complete tape.
     #[default]
     All,
-    /// What follows the latest anchor.
+    /// Entries after the latest anchor.
     AfterLast,
-    /// What follows the latest anchor of that name.
+    /// Entries after the latest anchor with this name.
     After(String),
-    /// What lies between the latest anchor of the first name and the first one of the second name after it.
+    /// Entries between the latest anchor with the first name and the next anchor with the second name.
     Between(String, String),
 }
 
-/// Dates as typed by a person; either end may be open, both are inclusive.
+/// A range of dates as typed by a user. Both ends are optional and inclusive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DateRange {
-    /// From this date on; a bare date means its first microsecond.
+    /// The start. A date without time means its first microsecond in UTC.
     pub start: Option<String>,
-    /// Up to this date; a bare date means its last microsecond.
+    /// The end. A date without time means its last microsecond in UTC.
     pub end: Option<String>,
 }
 
-/// The order of the answer.
+/// The order of entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
-    /// As they were written.
+    /// Tape order.
     #[default]
     OldestFirst,
-    /// The latest first.
+    /// Reverse tape order.
     NewestFirst,
 }
 
 impl Query {
-    /// Everything, oldest first.
+    /// Creates a query for all entries, oldest first.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only entries that contain the text.
+    /// Selects entries that contain the text. An empty text removes the condition.
     pub fn text(mut self, text: impl Into<String>) -> Self {
         self.text = Some(text.into()).filter(|text| !text.is_empty());
         self
     }
 
-    /// Only what follows the latest anchor of that name; an empty name clears the window.
+    /// Selects entries after the latest anchor with this name. An empty name removes the window.
     pub fn after_anchor(mut self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.window = if name.is_empty() {
@@ -83,19 +90,19 @@ impl Query {
         self
     }
 
-    /// Only what follows the latest anchor.
+    /// Selects entries after the latest anchor.
     pub fn last_anchor(mut self) -> Self {
         self.window = AnchorWindow::AfterLast;
         self
     }
 
-    /// Only what lies between two anchors.
+    /// Selects entries between two anchors. See [`AnchorWindow::Between`].
     pub fn between_anchors(mut self, start: impl Into<String>, end: impl Into<String>) -> Self {
         self.window = AnchorWindow::Between(start.into(), end.into());
         self
     }
 
-    /// Only what was written between two dates.
+    /// Selects entries between two dates, both included.
     pub fn between_dates(mut self, start: impl Into<String>, end: impl Into<String>) -> Self {
         self.dates = DateRange {
             start: Some(start.into()),
@@ -104,31 +111,31 @@ impl Query {
         self
     }
 
-    /// Only what was written on or after a date.
+    /// Selects entries from this date on.
     pub fn since(mut self, start: impl Into<String>) -> Self {
         self.dates.start = Some(start.into());
         self
     }
 
-    /// Only what was written on or before a date.
+    /// Selects entries up to this date, included.
     pub fn until(mut self, end: impl Into<String>) -> Self {
         self.dates.end = Some(end.into());
         self
     }
 
-    /// Only these kinds.
+    /// Selects entries of these kinds.
     pub fn kinds(mut self, kinds: impl IntoIterator<Item = EntryKind>) -> Self {
         self.kinds = kinds.into_iter().collect();
         self
     }
 
-    /// At most so many entries.
+    /// Sets the maximum number of entries.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// The latest entries first.
+    /// Returns entries in reverse tape order.
     pub fn newest_first(mut self) -> Self {
         self.order = Order::NewestFirst;
         self

@@ -1,8 +1,8 @@
-//! Finding what was said, in any script, spelled rightly or nearly so.
+//! Full-text search that tolerates typing errors, in any script.
 //!
-//! An entry matches exactly when the text occurs in its payload, whatever the case. It matches nearly when every word
-//! of the text does, each within the tolerance of a typing error. Exact matches come first, and in each group
-//! the latest; entries with the same payload count once.
+//! An entry is an exact match if the text occurs in its payload, in upper or lower case. It is a fuzzy match if each
+//! word of the text occurs in it with at most a few typing errors. Results list exact matches before fuzzy ones, and
+//! newer entries before older ones. Entries with equal payloads are listed once.
 
 mod collector;
 mod fuzzy;
@@ -26,27 +26,36 @@ use crate::{
     },
 };
 
-/// What the output of a search starts with. Entries that contain it are left out: a search that finds itself says nothing.
+/// First line of search output. Entries that contain it are omitted, so that a search does not find earlier search
+/// output.
 pub const SEARCH_MARKER: &str = "[tape.search]";
 
+/// Default maximum number of entries.
 const DEFAULT_SEARCH_LIMIT: usize = 20;
 
 /// A search of one tape.
+///
+/// ```
+/// use bub_tape::{EntryKind, Query, Search};
+///
+/// let search = Search::new("deploy").within(Query::new().kinds([EntryKind::Message])).limit(5);
+/// assert!(search.fuzzy);
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Search {
-    /// What to look for; the space around it does not matter.
+    /// The text to search for. Surrounding whitespace is ignored.
     pub text: String,
-    /// Which entries to look at: window, dates and kinds. Its text, limit and order mean nothing here.
+    /// The entries to search, by window, dates and kinds. The query's text, limit and order are ignored.
     pub within: Query,
-    /// How many entries to find at most.
+    /// Maximum number of entries; 20 by default.
     pub limit: usize,
-    /// Whether what nearly matches is found too.
+    /// Whether to find fuzzy matches too.
     pub fuzzy: bool,
 }
 
 impl Search {
-    /// A search of all messages and tool results.
+    /// Creates a search of all messages and tool results.
     pub fn new(text: impl Into<String>) -> Self {
         let within = Query::new().kinds([EntryKind::Message, EntryKind::ToolResult]);
         Self {
@@ -57,31 +66,31 @@ impl Search {
         }
     }
 
-    /// Looks at other entries.
+    /// Sets the entries to search.
     pub fn within(mut self, query: Query) -> Self {
         self.within = query;
         self
     }
 
-    /// Finds at most so many.
+    /// Sets the maximum number of entries.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Finds only what matches exactly.
-    pub fn exactly(mut self) -> Self {
+    /// Finds only exact matches.
+    pub fn exact_only(mut self) -> Self {
         self.fuzzy = false;
         self
     }
 }
 
-/// What a search found.
+/// The results of a search.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SearchResults {
-    /// Exact matches, latest first, then near ones.
+    /// Exact matches, followed by fuzzy ones, newest first.
     pub hits: Vec<SearchHit>,
-    /// How many matches were left out because they are themselves the output of a search.
+    /// Number of omitted matches that contain search output.
     pub filtered: usize,
 }
 
@@ -92,66 +101,66 @@ pub struct SearchHit {
     pub entry: Entry,
     /// The text around the match, on one line.
     pub snippet: String,
-    /// Whether the text occurs as it was asked for.
+    /// Whether this is an exact match; otherwise it is a fuzzy one.
     pub exact: bool,
 }
 
 impl Tape {
-    /// Searches the tape, what the running turn has written included.
+    /// Searches the tape, including the entries of the running turn.
     pub async fn search(&self, search: &Search) -> Result<SearchResults> {
-        let wanted = FoldedNeedle::new(search.text.trim());
+        let needle = FoldedNeedle::new(search.text.trim());
         let words = if search.fuzzy {
-            FuzzyQuery::new(wanted.folded())
+            FuzzyQuery::new(needle.folded())
         } else {
             None
         };
-        let blurred = words
+        let fuzzy_filter = words
             .as_ref()
-            .map(|words| Arc::new(FuzzyFilter::new(words, wanted.folded())));
+            .map(|words| Arc::new(FuzzyFilter::new(words, needle.folded())));
         let query = Query {
             text: None,
             limit: None,
             ..search.within.clone()
         }
         .newest_first();
-        let line_filter = |outside| line_filter(blurred.as_ref(), &wanted, outside);
+        let line_filter = |meta_filter| line_filter(fuzzy_filter.as_ref(), &needle, meta_filter);
         let mut entries = query.run_for_search(&**self.store(), self.name(), line_filter);
-        let mut gathered = HitCollector::new(search.limit);
-        while !gathered.is_complete()
+        let mut collector = HitCollector::new(search.limit);
+        while !collector.is_complete()
             && let Some(entry) = entries.try_next().await?
         {
-            let near = words.as_ref().filter(|_| gathered.has_room());
-            if let Some(hit) = compare(entry, &wanted, near) {
-                gathered.add(hit);
+            let near = words.as_ref().filter(|_| collector.has_room());
+            if let Some(hit) = compare(entry, &needle, near) {
+                collector.add(hit);
             }
-            if let Some(blurred) = blurred.as_ref().filter(|_| !gathered.has_room()) {
-                blurred.only_exact();
+            if let Some(fuzzy_filter) = fuzzy_filter.as_ref().filter(|_| !collector.has_room()) {
+                fuzzy_filter.exact_only();
             }
         }
         drop(entries);
-        Ok(gathered.into_results())
+        Ok(collector.into_results())
     }
 }
 
 fn line_filter(
-    blurred: Option<&Arc<FuzzyFilter>>,
-    wanted: &FoldedNeedle,
-    outside: LineMetaFilter,
+    fuzzy_filter: Option<&Arc<FuzzyFilter>>,
+    needle: &FoldedNeedle,
+    meta_filter: LineMetaFilter,
 ) -> Arc<dyn LineFilter> {
-    if let Some(blurred) = blurred {
-        return Arc::new(blurred.within(outside));
+    if let Some(fuzzy_filter) = fuzzy_filter {
+        return Arc::new(fuzzy_filter.within(meta_filter));
     }
-    match SubstringFilter::new(wanted.folded(), outside.clone()) {
+    match SubstringFilter::new(needle.folded(), meta_filter.clone()) {
         Some(needle) => Arc::new(needle),
-        None => Arc::new(outside),
+        None => Arc::new(meta_filter),
     }
 }
 
-/// The entry as a hit, when it matches at all.
-fn compare(entry: Entry, wanted: &FoldedNeedle, words: Option<&FuzzyQuery>) -> Option<SearchHit> {
+/// Returns the entry as a hit if it matches.
+fn compare(entry: Entry, needle: &FoldedNeedle, words: Option<&FuzzyQuery>) -> Option<SearchHit> {
     let mut snippet = None;
     visit_texts(&entry, &mut |text| {
-        snippet = snippet::snippet_around(text, wanted);
+        snippet = snippet::snippet_around(text, needle);
         snippet.is_some()
     });
     if let Some(snippet) = snippet {
@@ -161,15 +170,15 @@ fn compare(entry: Entry, wanted: &FoldedNeedle, words: Option<&FuzzyQuery>) -> O
             exact: true,
         });
     }
-    let place = words?.find_in(&entry)?;
+    let position = words?.find_in(&entry)?;
     Some(SearchHit {
         entry,
-        snippet: snippet::snippet(&place.text, place.at),
+        snippet: snippet::snippet(&position.text, position.offset),
         exact: false,
     })
 }
 
-/// Calls `visit` with the texts of a payload until it returns `true`. What every message has says nothing about it.
+/// Calls `visit` with the texts of a payload until it returns `true`. Skips roles and types, which all messages have.
 fn visit_texts(entry: &Entry, visit: &mut dyn FnMut(&str) -> bool) {
     let mut visit =
         |key: Option<&str>, text: &str| !matches!(key, Some("role" | "type")) && visit(text);

@@ -1,18 +1,25 @@
-//! What a plugin says about a sidecar tape it wants beside every session tape.
+//! The description of a sidecar, which plugins provide.
 
-/// A named companion of a session tape, stored as `<tape>__sidecar__<name>`.
+/// A companion of every session tape, stored as `<tape>__sidecar__<name>`.
 ///
-/// It follows its tape: forked, merged, archived and reset together with it.
+/// bub forks, merges, archives and resets it together with its tape.
+///
+/// ```
+/// use bub_tape::Sidecar;
+///
+/// let sidecar = Sidecar::new("notes").with_description("Notes of the agent");
+/// assert_eq!(sidecar.name, "notes");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sidecar {
     /// The name, unique per tape.
     pub name: String,
-    /// One line for people.
+    /// One line that describes the sidecar to users.
     pub description: String,
 }
 
 impl Sidecar {
-    /// A sidecar of that name.
+    /// Creates a sidecar without a description.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -20,9 +27,9 @@ impl Sidecar {
         }
     }
 
-    /// Says what it is for.
+    /// Sets the description.
     #[must_use]
-    pub fn described(mut self, description: impl Into<String>) -> Self {
+    pub fn with_description(mut self, description: impl Into<String>) -> Self {
         self.description = description.into();
         self
     }

@@ -1,4 +1,4 @@
-//! The record of one chat step: what went to a model and what came back.
+//! The record of one step: a model call, its response and the results of its tool calls.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -8,41 +8,41 @@ use crate::{
     tape_name::hex,
 };
 
-/// One call of a model, to be recorded as one batch.
+/// One step, to be recorded as one batch.
 ///
-/// Everything is optional: what a turn has appended already is left out here.
+/// All fields are optional. Omit what the turn has already appended.
 #[derive(Debug, Clone, Default)]
 pub struct StepRecord {
-    /// The run all entries belong to.
+    /// The run that all entries belong to.
     pub run_id: String,
-    /// The system prompt; stored in full only at its first use on the tape.
+    /// The system prompt. It is stored only at its first use on the tape; the `run` event contains its hash.
     pub system: Option<String>,
-    /// An error met while the context was built.
+    /// An error that occurred while the context was built.
     pub context_error: Option<Entry>,
-    /// New messages, in the shape of the model API.
+    /// New messages, in the format of the model API.
     pub messages: Vec<Map<String, Value>>,
     /// The tool calls of the response.
     pub tool_calls: Vec<Value>,
-    /// Their results, by position.
+    /// The results of the tool calls, in the order of the calls.
     pub tool_results: Option<Vec<Value>>,
     /// The error of the step.
     pub error: Option<Entry>,
-    /// The text of the response. Beside tool calls it becomes `payload.content` of their entry.
+    /// The text of the response. If the response has tool calls, it is stored as `payload.content` of their entry.
     pub text: Option<String>,
-    /// Token usage as the provider reported it.
+    /// The token usage, as the provider reported it.
     pub usage: Option<Value>,
-    /// The provider that answered.
+    /// The provider of the response.
     pub provider: Option<String>,
-    /// The model that answered.
+    /// The model of the response.
     pub model: Option<String>,
-    /// What the provider wants back with the calls, such as signatures.
+    /// State that the provider expects back with the calls, such as signatures.
     pub provider_state: Option<Value>,
-    /// The entries the model saw.
+    /// The entries of the view that the model got.
     pub view: Vec<EntryId>,
 }
 
 impl StepRecord {
-    /// A step of that run.
+    /// Creates an empty record for a run.
     pub fn new(run_id: impl Into<String>) -> Self {
         Self {
             run_id: run_id.into(),
@@ -52,7 +52,7 @@ impl StepRecord {
 }
 
 impl Tape {
-    /// Records a chat step as one batch; see [`StepRecord::into_entries`].
+    /// Appends a step as one batch. See [`StepRecord::into_entries`].
     pub async fn record_chat(&self, step: StepRecord) -> Result<AppendReceipt> {
         let summary = self.summary().await?;
         self.append_all(step.into_entries(&summary)).await
@@ -60,12 +60,12 @@ impl Tape {
 }
 
 impl StepRecord {
-    /// The entries of the step on a tape of which that is known, for a batch with more in it: system, context error, messages, tool call, tool
-    /// result, error, assistant message, event `run`.
-    pub fn into_entries(self, tape: &TapeSummary) -> Vec<Entry> {
+    /// Converts the step to entries for a tape with this summary, in this order: system, context error, messages, tool
+    /// call, tool result, error, assistant message, event `run`.
+    pub fn into_entries(self, summary: &TapeSummary) -> Vec<Entry> {
         let hash = self.system.as_deref().map(prompt_hash);
         let system = match (&self.system, &hash) {
-            (Some(text), Some(hash)) if !tape.prompts.contains(hash) => {
+            (Some(text), Some(hash)) if !summary.prompts.contains(hash) => {
                 Some(Entry::system(text).with_meta("sha256", hash.as_str()))
             }
             _ => None,
@@ -97,7 +97,7 @@ fn step_entries(step: StepRecord, system: Option<Entry>, hash: Option<String>) -
         ));
     }
     batch.extend(step.tool_results.map(Entry::tool_result));
-    // The same failure is recorded once.
+    // Record the same error only once.
     batch.extend(step.error.filter(|error| {
         step.context_error
             .as_ref()
@@ -106,7 +106,8 @@ fn step_entries(step: StepRecord, system: Option<Entry>, hash: Option<String>) -
     if !has_calls {
         batch.extend(text.map(|text| Entry::message("assistant", text)));
     }
-    // It was made first, because the rest is moved out of the step; its date is that of its place.
+    // The event was created first, because the other entries move fields out of the step. Its date must not be earlier
+    // than theirs.
     batch.push(run.with_date(now_iso()));
     batch
 }
@@ -149,12 +150,13 @@ fn run_event(step: &StepRecord, hash: Option<String>) -> Entry {
     Entry::event("run", Some(Value::Object(data)))
 }
 
-/// The SHA-256 of a system prompt, in hexadecimal.
+/// Returns the SHA-256 of a system prompt in hexadecimal.
 fn prompt_hash(text: &str) -> String {
     hex(&Sha256::digest(text.as_bytes()))
 }
 
-/// Ids as `[[first, last], …]`: a view is a few stretches, and naming every entry would outgrow what it explains.
+/// Converts ids to ranges, `[[first, last], …]`. A view consists of few ranges, and a list of all ids would be too
+/// long.
 fn id_ranges(ids: &[EntryId]) -> Value {
     let mut ranges: Vec<(EntryId, EntryId)> = Vec::new();
     for id in ids {

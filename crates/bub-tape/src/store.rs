@@ -1,8 +1,7 @@
-//! The contract of a store.
+//! The interface of a tape store.
 //!
-//! Everything above a store — queries, views, forks, recovery — is written once on these few
-//! operations. They ask nothing that a table with the columns (tape, position, id, kind, name, line) and a
-//! transaction could not answer, so a database store needs no change here.
+//! Queries, views, forks and fork recovery use only the operations in [`TapeStore`]. A database can implement them with
+//! transactions and one table with the columns (tape, position, id, kind, name, line).
 
 mod helpers;
 
@@ -15,20 +14,19 @@ use std::{
 };
 
 use futures_core::Stream;
+pub use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     BlobStore, Entry, EntryId, LineFilter, Order, Result, TapeError, TapeName, TapeSummary,
 };
 
-/// A future that can be sent between threads, boxed because stores are trait objects.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Entries as they are read; it holds only a bounded part of the tape in memory.
+/// A stream of entries that holds only a bounded part of the tape in memory.
 pub type EntryStream<'a> = Pin<Box<dyn Stream<Item = Result<Entry>> + Send + 'a>>;
 
-/// Where an entry stands on its tape. Only its order means something outside the store that issued it, and only until
-/// that tape is reset.
+/// The position of an entry on its tape, as the store that issued it defines it.
+///
+/// Positions ascend in tape order. They are valid until the tape is reset.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -36,37 +34,45 @@ pub type EntryStream<'a> = Pin<Box<dyn Stream<Item = Result<Entry>> + Send + 'a>
 pub struct Position(u64);
 
 impl Position {
-    /// Wraps a store's own number.
+    /// Creates a position from a number that only the store interprets.
     pub const fn new(position: u64) -> Self {
         Self(position)
     }
 
-    /// The store's own number.
+    /// Returns the number the store created the position from.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// A stretch of a tape, in the order it shall be read.
+/// A range of entries and the order to read them in.
+///
+/// ```
+/// use bub_tape::{EntryRange, Position};
+///
+/// let range = EntryRange::after(Position::new(10)).newest_first();
+/// assert!(!range.contains(Position::new(10)));
+/// assert!(range.contains(Position::new(11)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryRange {
-    /// Where it begins.
+    /// The start of the range.
     pub start: Bound<Position>,
-    /// Where it ends.
+    /// The end of the range.
     pub end: Bound<Position>,
-    /// From which side it is read.
+    /// The order in which entries are read.
     pub order: Order,
 }
 
 impl EntryRange {
-    /// The whole tape, oldest first.
+    /// The complete tape, oldest entry first.
     pub const ALL: Self = Self {
         start: Bound::Unbounded,
         end: Bound::Unbounded,
         order: Order::OldestFirst,
     };
 
-    /// What follows a position, without the entry that stands there.
+    /// Returns the range after a position; the entry at the position is excluded.
     pub const fn after(position: Position) -> Self {
         Self {
             start: Bound::Excluded(position),
@@ -74,7 +80,7 @@ impl EntryRange {
         }
     }
 
-    /// A position and what follows it.
+    /// Returns the range from a position; the entry at the position is included.
     pub const fn from(position: Position) -> Self {
         Self {
             start: Bound::Included(position),
@@ -82,7 +88,7 @@ impl EntryRange {
         }
     }
 
-    /// The same stretch up to a position, without the entry that stands there.
+    /// Ends the range before a position; the entry at the position is excluded.
     #[must_use]
     pub const fn before(self, position: Position) -> Self {
         Self {
@@ -91,7 +97,7 @@ impl EntryRange {
         }
     }
 
-    /// The same stretch, latest first.
+    /// Reads the range from its newest entry to its oldest.
     #[must_use]
     pub const fn newest_first(self) -> Self {
         Self {
@@ -100,45 +106,45 @@ impl EntryRange {
         }
     }
 
-    /// Whether a position lies in it.
+    /// Returns whether the range contains a position.
     pub fn contains(&self, position: Position) -> bool {
         use std::ops::RangeBounds as _;
         (self.start, self.end).contains(&position)
     }
 }
 
-/// An anchor without its state: enough to find the entry.
+/// An anchor without its state: what is needed to find the entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnchorMark {
     /// The id of the anchor entry.
     pub id: EntryId,
-    /// Its name.
+    /// The name of the anchor.
     pub name: String,
-    /// Where it stands.
+    /// The position of the anchor entry.
     pub position: Position,
 }
 
-/// Which anchors are wanted. The answer is always in tape order.
+/// Selects anchors. Results are always in tape order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnchorQuery {
-    /// All of them.
+    /// All anchors.
     All,
-    /// The latest ones, at most so many.
+    /// The given number of anchors at the end of the tape, or fewer if the tape has fewer.
     Latest(usize),
-    /// The latest one of that name.
+    /// The latest anchor with this name.
     LatestNamed(String),
-    /// The first one of that name behind a position.
+    /// The first anchor with this name after a position.
     FirstNamedAfter(String, Position),
 }
 
-/// Which tapes to list. The answer is sorted by name.
+/// Selects tapes to list. Results are sorted by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TapeListFilter {
     /// Session tapes: names with exactly one `__`.
     Sessions,
-    /// Those of them that may have changed since then: a store that cannot tell lists all.
+    /// Session tapes changed since this time. A store that does not know the time of changes lists all session tapes.
     SessionsSince(SystemTime),
     /// The sidecars of a tape.
     Sidecars(TapeName),
@@ -150,37 +156,37 @@ pub enum TapeListFilter {
     AllForks,
 }
 
-/// What an append did.
+/// The result of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppendReceipt {
-    /// The ids given to the batch, in its order.
+    /// The ids assigned to the batch, in its order.
     pub ids: Vec<EntryId>,
 }
 
 impl AppendReceipt {
-    /// The id of the batch's last entry.
+    /// Returns the id of the last entry of the batch.
     pub fn last(&self) -> Option<EntryId> {
         self.ids.last().copied()
     }
 }
 
-/// Makes the entries a tape starts with after a reset, given where the old content was archived.
+/// Creates the first entries of a tape after a reset. The argument is the name of the archive, if one was written.
 pub type InitialEntriesFn = Box<dyn FnOnce(Option<&str>) -> Vec<Entry> + Send>;
 
-/// How a tape shall be reset.
+/// Parameters of a reset.
 pub struct ResetRequest {
-    /// The stamp of the archive to keep, or nothing to keep none.
+    /// The timestamp for the name of the archive, or `None` to discard the old entries.
     pub archive: Option<String>,
-    /// The new content.
-    pub opening: InitialEntriesFn,
+    /// Creates the new content of the tape.
+    pub initial_entries: InitialEntriesFn,
 }
 
 impl ResetRequest {
-    /// Leaves an empty tape.
+    /// Creates a request that leaves the tape empty.
     pub fn empty(archive: Option<String>) -> Self {
         Self {
             archive,
-            opening: Box::new(|_| Vec::new()),
+            initial_entries: Box::new(|_| Vec::new()),
         }
     }
 }
@@ -193,34 +199,35 @@ impl fmt::Debug for ResetRequest {
     }
 }
 
-/// What a reset did.
+/// The result of a reset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResetOutcome {
-    /// Where the old content is kept.
+    /// The name of the archive with the old entries, if one was written.
     pub archived: Option<String>,
-    /// The ids of the new content.
+    /// The ids of the new entries.
     pub ids: Vec<EntryId>,
 }
 
-/// How long to wait for a lease.
+/// How long to wait for a lease that another task or process holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseWait {
-    /// Not at all: `Busy` when it is held.
+    /// Do not wait; fail with [`TapeError::Busy`].
     No,
-    /// At most so long, then `Busy`.
+    /// Wait up to this duration, then fail with [`TapeError::Busy`].
     For(Duration),
-    /// Until it is free.
+    /// Wait until the lease is free.
     Forever,
 }
 
-/// The right to run turns on a tape; given back when dropped, and by the system when the process dies.
+/// The exclusive right to run turns of a session. It is released on drop, or by the operating system when the process
+/// ends.
 pub struct Lease {
     tape: TapeName,
     _guard: Box<dyn Send + Sync>,
 }
 
 impl Lease {
-    /// Called by stores; `guard` releases the lease when dropped.
+    /// Creates a lease. Stores call this; `guard` must release the lease when it is dropped.
     pub fn new(tape: TapeName, guard: impl Send + Sync + 'static) -> Self {
         Self {
             tape,
@@ -228,7 +235,7 @@ impl Lease {
         }
     }
 
-    /// The tape it is for.
+    /// Returns the leased tape.
     pub fn tape(&self) -> &TapeName {
         &self.tape
     }
@@ -242,18 +249,17 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Where tapes live.
+/// A store of tapes.
 ///
-/// Implementations must keep these promises, which the conformance suite checks:
-/// - A batch is on the tape whole or not at all, and once `append` returned `Ok` it is never lost.
-/// - Ids ascend from 1 (after entries that are there already, from the highest one) with any number of
-///   writers in any number of processes; the ids of incoming entries are ignored.
-/// - A tape that was never written reads as empty; reading creates nothing.
-/// - A read sees the tape as it was at some moment after the call, without part of a batch.
-/// - Damage that cannot be read is skipped by readers and never reported as an empty tape; errors of the system
-///   are errors.
+/// Implementations must give these guarantees. The conformance suite checks them:
+/// - A batch is appended completely or not at all. Once `append` has returned `Ok`, the batch is never lost.
+/// - Ids ascend with any number of writers in any number of processes. They start after the highest existing id, at 1
+///   on an empty tape. The ids of incoming entries are ignored.
+/// - A tape that was never written reads as empty. Reading creates nothing.
+/// - A read sees the tape as it was at some moment after the call, never a part of a batch.
+/// - Readers skip unreadable entries. They never report a damaged tape as empty. I/O errors are returned as errors.
 pub trait TapeStore: Send + Sync + fmt::Debug {
-    /// The names of tapes.
+    /// Returns the names of the selected tapes.
     fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>>;
 
     /// Appends a batch atomically and assigns its ids. An empty batch does nothing.
@@ -263,23 +269,25 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
         batch: Vec<Entry>,
     ) -> BoxFuture<'a, Result<AppendReceipt>>;
 
-    /// Reads a stretch of a tape.
-    fn read<'a>(&'a self, tape: &'a TapeName, span: EntryRange) -> EntryStream<'a>;
+    /// Reads a range of a tape.
+    fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a>;
 
-    /// Reads a stretch of a tape like [`read`](Self::read), except that what the sieve rules out may be missing. Stores
-    /// that hold lines override it, because searching a long tape is a matter of not decoding it.
+    /// Reads a range of a tape, except that entries the filter rejects may be missing.
+    ///
+    /// The default implementation ignores the filter. Stores that hold lines override it: searching a long tape is fast
+    /// only if most lines are not decoded.
     fn read_filtered<'a>(
         &'a self,
         tape: &'a TapeName,
-        span: EntryRange,
+        range: EntryRange,
         line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
         drop(line_filter);
-        self.read(tape, span)
+        self.read(tape, range)
     }
 
-    /// The entries with these ids, in tape order; what is not there is left out. Where an id occurs twice the latest
-    /// entry is meant.
+    /// Returns the entries with these ids in tape order. Unknown ids are skipped. If an id occurs twice, the later
+    /// entry is returned.
     fn fetch<'a>(
         &'a self,
         tape: &'a TapeName,
@@ -290,29 +298,29 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
     fn anchors<'a>(
         &'a self,
         tape: &'a TapeName,
-        search: AnchorQuery,
+        query: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>>;
 
-    /// What the derived index knows about the tape.
+    /// Returns the summary from the tape's index.
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>>;
 
-    /// Keeps a copy of the tape as it is now, under a unique name made from the stamp, and says where.
+    /// Copies the current content of the tape to an archive. Returns its unique name, which contains `stamp`.
     fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>>;
 
-    /// Replaces the content of a tape, archiving the old one first when asked to; all of it or nothing.
+    /// Replaces the content of a tape and archives the old content if requested, atomically.
     fn reset<'a>(
         &'a self,
         tape: &'a TapeName,
-        reset: ResetRequest,
+        request: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>>;
 
-    /// Removes a tape with everything derived from it. Meant for fork journals; it is no error when it is not there.
+    /// Removes a tape and all data derived from it; does nothing if the tape does not exist. For fork journals.
     fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>>;
 
-    /// Takes the session lease of a tape.
+    /// Acquires the session lease of a tape.
     fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>>;
 
-    /// Who has the session lease of a tape, if anybody.
+    /// Returns the holder of a tape's session lease, or `None` if it is free.
     fn lease_holder<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Option<String>>> {
         Box::pin(async move {
             match self.lease(tape, LeaseWait::No).await {
@@ -323,6 +331,6 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
         })
     }
 
-    /// The blobs beside the tapes.
+    /// Returns the store for blobs that entries refer to.
     fn blobs(&self) -> Arc<dyn BlobStore>;
 }

@@ -1,39 +1,40 @@
-//! What can be known about a tape without reading it: the content of the derived index.
+//! Summaries of tapes. The index stores them, so that they need not be read from the tape.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{AnchorMark, Entry, EntryId, EntryKind, Position, SESSION_START, handoff_entries};
 
-/// Enough distinct system prompts to recognise a session's own; an older one is merely stored again.
+/// Maximum number of system prompt hashes that are remembered. A prompt that was forgotten is stored again.
 const MAX_PROMPTS: usize = 32;
+/// Maximum length of a title. The rest of the line is dropped.
 const MAX_TITLE_CHARS: usize = 80;
-/// No tape gets this long, and every reader of JSON keeps such a number exact.
+/// Largest id that counts for [`TapeSummary::max_id`]. All JSON parsers represent it exactly, and no tape is this long.
 const MAX_ENTRY_ID: i64 = 1 << 53;
 
-/// Figures and facts about a tape, folded from its entries one by one.
+/// Statistics and current settings of a tape, computed from its entries in order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TapeSummary {
-    /// How many entries there are.
+    /// Number of entries.
     pub entries: u64,
-    /// How many of them are anchors.
+    /// Number of anchors.
     pub anchors: u64,
     /// The highest id.
     pub max_id: EntryId,
     /// The latest anchor.
     pub last_anchor: Option<AnchorMark>,
-    /// How many entries follow the latest anchor (all of them when there is none).
+    /// Number of entries after the latest anchor, or of all entries if the tape has no anchor.
     pub entries_since_last_anchor: u64,
-    /// The usage of the newest `run` event that has one.
+    /// The usage from the newest `run` event that reports usage.
     pub usage: Option<RecordedUsage>,
-    /// The model chosen for the session by its newest `model_switch`.
+    /// The session's model, from its newest `model_switch` event.
     pub model: Option<String>,
-    /// The effort chosen for the session by its newest `reasoning_effort_switch`.
+    /// The session's reasoning effort, from its newest `reasoning_effort_switch` event.
     pub reasoning_effort: Option<String>,
-    /// The session that took this one's place in its chat, by its newest `session_switch`.
+    /// The session that replaced this one in its chat, from its newest `session_switch` event.
     #[serde(default)]
     pub switched_to: Option<String>,
-    /// Whose tape it is.
+    /// The session the tape belongs to.
     pub session: Option<SessionInfo>,
     /// The first line of the first user message.
     pub title: Option<String>,
@@ -45,19 +46,19 @@ pub struct TapeSummary {
     pub prompts: Vec<String>,
 }
 
-/// Token usage of a model call.
+/// Token usage of a model call, as recorded in a `run` event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedUsage {
-    /// All tokens.
+    /// Total number of tokens.
     pub total_tokens: i64,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: Option<i64>,
-    /// Prompt tokens that came from a cache.
+    /// Number of prompt tokens that the provider read from its cache.
     pub cached_tokens: Option<i64>,
 }
 
 impl RecordedUsage {
-    /// The share of the prompt that came from a cache.
+    /// Returns the fraction of prompt tokens read from the cache, from 0 to 1, if it is known.
     #[expect(
         clippy::cast_precision_loss,
         reason = "token counts are far below 2^52"
@@ -82,12 +83,13 @@ impl RecordedUsage {
     }
 }
 
-/// Whose tape it is: recorded in the bootstrap anchor's meta, or in an event `session.info` on older tapes.
+/// The session a tape belongs to. It is recorded in the meta of the `session/start` anchor, or in a `session.info`
+/// event on older tapes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionInfo {
     /// The session id.
     pub session_id: String,
-    /// The resolved workspace.
+    /// The resolved path of the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
     /// The channel the session came from.
@@ -96,7 +98,7 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// A session of that id.
+    /// Creates the information for a session id, without workspace and channel.
     pub fn new(session_id: impl Into<String>) -> Self {
         Self {
             session_id: session_id.into(),
@@ -104,28 +106,30 @@ impl SessionInfo {
         }
     }
 
-    /// What a tape of which that is known lacks before its first turn; see [`Tape::ensure_bootstrap`](crate::Tape).
-    pub fn bootstrap_entries(&self, tape: &TapeSummary) -> Vec<Entry> {
-        if tape.anchors == 0 {
+    /// Returns the entries that a tape with this summary needs before its first turn.
+    ///
+    /// See [`Tape::ensure_bootstrap`](crate::Tape::ensure_bootstrap).
+    pub fn bootstrap_entries(&self, summary: &TapeSummary) -> Vec<Entry> {
+        if summary.anchors == 0 {
             return handoff_entries(
                 SESSION_START,
                 Some(json!({"owner": "human"})),
                 self.to_map(),
             );
         }
-        if tape.session.is_none() {
+        if summary.session.is_none() {
             vec![self.event()]
         } else {
             Vec::new()
         }
     }
 
-    /// The event that tells an older tape whose it is.
+    /// Creates the `session.info` event for an older tape.
     pub fn event(&self) -> Entry {
         Entry::event("session.info", Some(Value::Object(self.to_map()))).outside_context()
     }
 
-    /// The keys as they stand in the bootstrap anchor's meta.
+    /// Returns the keys and values for the meta of the `session/start` anchor.
     pub fn to_map(&self) -> Map<String, Value> {
         let pairs = [
             ("session_id", Some(&self.session_id)),
@@ -149,7 +153,7 @@ impl SessionInfo {
 }
 
 impl TapeSummary {
-    /// Adds the next entry of the tape and returns its mark when it is an anchor.
+    /// Updates the summary with the next entry of the tape. Returns a mark if the entry is an anchor.
     pub fn observe(&mut self, entry: &Entry, position: Position) -> Option<AnchorMark> {
         self.count(entry.id, &entry.date);
         match &entry.kind {
@@ -171,8 +175,8 @@ impl TapeSummary {
         None
     }
 
-    /// Whether entries of that kind and name can change anything but counts and dates.
-    pub(crate) fn wants(&self, kind: &str, event: Option<&str>) -> bool {
+    /// Returns whether an entry with this kind and event name can change more than counts, ids and dates.
+    pub(crate) fn needs_entry(&self, kind: &str, event: Option<&str>) -> bool {
         match kind {
             "anchor" | "system" => true,
             "message" => self.title.is_none(),
@@ -192,11 +196,11 @@ impl TapeSummary {
         }
     }
 
-    /// Adds an entry of which only id and date matter.
+    /// Updates the counts, the highest id and the dates with the next entry of the tape.
     pub(crate) fn count(&mut self, id: EntryId, date: &str) {
         self.entries += 1;
         self.entries_since_last_anchor += 1;
-        // One absurd id, written by somebody else, must not leave us without numbers.
+        // Another program may have written an absurdly large id. It must not use up the available numbers.
         if id.get() <= MAX_ENTRY_ID {
             self.max_id = self.max_id.max(id);
         }
@@ -251,7 +255,7 @@ impl TapeSummary {
     }
 }
 
-/// The first line a person wrote, without the context header that channels put before it.
+/// Returns the first line of a user message, without the context header that channels add.
 fn title(message: &Map<String, Value>) -> Option<String> {
     if message.get("role").and_then(Value::as_str) != Some("user") {
         return None;

@@ -1,4 +1,4 @@
-//! The handle of one tape: a store, a name, and what is done with them.
+//! The handle of one tape.
 
 use std::sync::Arc;
 
@@ -9,7 +9,21 @@ use crate::{
     SessionInfo, Sidecar, TapeContext, TapeError, TapeName, TapeStore, TapeSummary, media,
 };
 
-/// One tape in one store. Cloning it is cheap; clones are the same tape.
+/// A handle to one tape in a store. Clones are cheap and refer to the same tape.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bub_tape::{Entry, EntryRange, MemoryStore, Tape, TapeName};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let tape = Tape::new(Arc::new(MemoryStore::new()), TapeName::new("demo__tape")?);
+/// tape.append(Entry::message("user", "hello")).await?;
+/// tape.handoff("summary", None).await?;
+/// assert_eq!(tape.entries(EntryRange::ALL).await?.len(), 3);
+/// # Ok::<(), bub_tape::TapeError>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Tape {
     store: Arc<dyn TapeStore>,
@@ -18,20 +32,20 @@ pub struct Tape {
     context: TapeContext,
 }
 
-/// What `tape.info` reports.
+/// The statistics that the tool `tape.info` reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TapeInfo {
-    /// How many entries there are.
+    /// Number of entries.
     pub entries: u64,
-    /// How many of them are anchors.
+    /// Number of anchors.
     pub anchors: u64,
     /// The name of the latest anchor.
     pub last_anchor: Option<String>,
-    /// How many entries follow it.
+    /// Number of entries after the latest anchor.
     pub entries_since_last_anchor: u64,
-    /// `total_tokens` of the newest `run` event that has usage.
+    /// `total_tokens` of the newest `run` event that reports usage.
     pub last_token_usage: Option<i64>,
-    /// The share of its prompt that came from a cache.
+    /// The fraction of that event's prompt tokens that were read from the cache, from 0 to 1.
     pub cache_hit_rate: Option<f64>,
 }
 
@@ -48,15 +62,15 @@ impl From<TapeSummary> for TapeInfo {
     }
 }
 
-/// What a reset of a tape and its sidecars did.
+/// The result of resetting a tape and its sidecars.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResetReport {
-    /// Where the old content is kept.
+    /// The name of the archive with the old entries, if one was written.
     pub archived: Option<String>,
 }
 
 impl Tape {
-    /// A tape without sidecars, with the default context.
+    /// Creates a handle without sidecars and with the default context.
     pub fn new(store: Arc<dyn TapeStore>, name: TapeName) -> Self {
         Self {
             store,
@@ -66,48 +80,52 @@ impl Tape {
         }
     }
 
-    /// The same tape with these sidecars.
+    /// Sets the sidecars.
     #[must_use]
     pub fn with_sidecars(mut self, sidecars: impl IntoIterator<Item = Sidecar>) -> Self {
         self.sidecars = sidecars.into_iter().collect();
         self
     }
 
-    /// The same tape with another context.
+    /// Sets the context.
     #[must_use]
     pub fn with_context(mut self, context: TapeContext) -> Self {
         self.context = context;
         self
     }
 
-    /// The same tape seen through another store, such as a fork.
+    /// Sets the store, for example to a fork.
     #[must_use]
     pub fn with_store(mut self, store: Arc<dyn TapeStore>) -> Self {
         self.store = store;
         self
     }
 
-    /// Its name.
+    /// Returns the name of the tape.
     pub fn name(&self) -> &TapeName {
         &self.name
     }
 
-    /// The store it lives in.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<dyn TapeStore> {
         &self.store
     }
 
-    /// How its view is made.
+    /// Returns the context, which selects the entries of a view.
     pub fn context(&self) -> &TapeContext {
         &self.context
     }
 
-    /// Its sidecars.
+    /// Returns the sidecars.
     pub fn sidecars(&self) -> &[Sidecar] {
         &self.sidecars
     }
 
-    /// The tape of a mounted sidecar.
+    /// Returns a handle to the tape of a sidecar.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`TapeError::NotFound`] if this tape has no sidecar with this name.
     pub fn sidecar(&self, name: &str) -> Result<Self> {
         if !self.sidecars.iter().any(|sidecar| sidecar.name == name) {
             return Err(TapeError::NotFound(format!(
@@ -119,12 +137,13 @@ impl Tape {
 
     /// Appends one entry and returns its id.
     pub async fn append(&self, entry: Entry) -> Result<EntryId> {
-        let appended = self.append_all(vec![entry]).await?;
-        Ok(appended.last().unwrap_or_default())
+        let receipt = self.append_all(vec![entry]).await?;
+        Ok(receipt.last().unwrap_or_default())
     }
 
-    /// Appends a batch, whole or not at all. Media become blobs first, so that an entry never refers to what is not
-    /// there.
+    /// Appends a batch atomically.
+    ///
+    /// Media are stored as blobs first, so that an entry never refers to a missing blob.
     pub async fn append_all(&self, batch: Vec<Entry>) -> Result<AppendReceipt> {
         let blobs = self.store.blobs();
         let mut stored = Vec::with_capacity(batch.len());
@@ -139,16 +158,16 @@ impl Tape {
         self.append(Entry::event(name, Some(data))).await
     }
 
-    /// Writes an anchor and its `handoff` event and returns the anchor's id. Views start there from now on.
+    /// Appends an anchor and its `handoff` event. Later views start at the anchor. Returns the anchor's id.
     pub async fn handoff(&self, name: &str, state: Option<Value>) -> Result<EntryId> {
-        let appended = self
+        let receipt = self
             .append_all(handoff_entries(name, state, Map::new()))
             .await?;
-        Ok(appended.ids.first().copied().unwrap_or_default())
+        Ok(receipt.ids.first().copied().unwrap_or_default())
     }
 
-    /// Before the first turn: writes `session/start` when there is no anchor, and records whose tape it is when that is
-    /// not known yet.
+    /// Prepares the tape for its first turn. Appends the `session/start` anchor if the tape has no anchor, and records
+    /// the session if it is not recorded yet.
     pub async fn ensure_bootstrap(&self, session: &SessionInfo) -> Result<()> {
         match session.bootstrap_entries(&self.summary().await?) {
             batch if batch.is_empty() => Ok(()),
@@ -156,50 +175,50 @@ impl Tape {
         }
     }
 
-    /// What the index knows about the tape.
+    /// Returns the summary from the tape's index.
     pub async fn summary(&self) -> Result<TapeSummary> {
         self.store.summary(&self.name).await
     }
 
-    /// The figures of `tape.info`.
+    /// Returns the statistics that the tool `tape.info` reports.
     pub async fn info(&self) -> Result<TapeInfo> {
         Ok(self.summary().await?.into())
     }
 
-    /// Anchors without their state, in tape order.
-    pub async fn marks(&self, search: AnchorQuery) -> Result<Vec<AnchorMark>> {
-        self.store.anchors(&self.name, search).await
+    /// Returns the selected anchors without their state, in tape order.
+    pub async fn marks(&self, query: AnchorQuery) -> Result<Vec<AnchorMark>> {
+        self.store.anchors(&self.name, query).await
     }
 
-    /// The latest anchors as entries, in tape order, at most so many.
+    /// Returns the entries of the latest anchors in tape order, at most `limit`.
     pub async fn anchors(&self, limit: usize) -> Result<Vec<Entry>> {
         let marks = self.marks(AnchorQuery::Latest(limit)).await?;
         let mut anchors = Vec::with_capacity(marks.len());
         for mark in marks {
-            anchors.extend(self.first_of(EntryRange::from(mark.position)).await?);
+            anchors.extend(self.first_entry(EntryRange::from(mark.position)).await?);
         }
         Ok(anchors)
     }
 
-    /// The first entry of a stretch.
-    pub async fn first_of(&self, span: EntryRange) -> Result<Option<Entry>> {
+    /// Returns the first entry of a range.
+    pub async fn first_entry(&self, range: EntryRange) -> Result<Option<Entry>> {
         use futures_util::StreamExt as _;
-        self.store.read(&self.name, span).next().await.transpose()
+        self.store.read(&self.name, range).next().await.transpose()
     }
 
-    /// The entries of a stretch, collected. For what may be long, read from the store instead.
-    pub async fn entries(&self, span: EntryRange) -> Result<Vec<Entry>> {
+    /// Returns all entries of a range. If the range may be long, use [`TapeStore::read`] instead.
+    pub async fn entries(&self, range: EntryRange) -> Result<Vec<Entry>> {
         use futures_util::TryStreamExt as _;
-        self.store.read(&self.name, span).try_collect().await
+        self.store.read(&self.name, range).try_collect().await
     }
 
-    /// Takes the session lease.
+    /// Acquires the session lease.
     pub async fn lease(&self, wait: LeaseWait) -> Result<Lease> {
         self.store.lease(&self.name, wait).await
     }
 }
 
-/// The two entries of a handoff, for a batch with more in it; `meta` goes to the anchor.
+/// Creates the two entries of a handoff, the anchor and its event. `meta` is the anchor's metadata.
 pub fn handoff_entries(name: &str, state: Option<Value>, meta: Map<String, Value>) -> Vec<Entry> {
     let event_state = state.clone().unwrap_or_else(|| json!({}));
     let mut anchor = Entry::anchor(name, state);

@@ -1,4 +1,4 @@
-//! Names of tapes and of the files they live in.
+//! Names of tapes, which are also the names of their files.
 
 use std::fmt;
 
@@ -6,19 +6,24 @@ use md5::{Digest, Md5};
 
 use crate::{Result, TapeError};
 
-/// The anchor every session starts with.
+/// Name of the anchor at the start of every session.
 pub const SESSION_START: &str = "session/start";
 
 const SIDECAR_INFIX: &str = "__sidecar__";
 const FORK_INFIX: &str = "__fork__";
 const MAX_NAME_BYTES: usize = 200;
 
-/// A checked tape name: it can be a file name and cannot leave its directory.
+/// A valid tape name. It is safe to use as a file name because it cannot leave its directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TapeName(String);
 
 impl TapeName {
-    /// Checks a name.
+    /// Validates a name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the name is empty, is longer than 200 bytes, starts with a dot, or contains a path separator, a colon
+    /// or a control character.
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         match validation_error(&name) {
@@ -29,9 +34,9 @@ impl TapeName {
         }
     }
 
-    /// The tape of a session: `md5(workspace)[:16] + "__" + md5(session_id)[:16]`.
+    /// Returns the name of a session's tape: `md5(workspace)[:16] + "__" + md5(session_id)[:16]`.
     ///
-    /// `workspace` is the resolved path as text; the same session id in another workspace is another tape.
+    /// `workspace` is the resolved path. A session id names different tapes in different workspaces.
     pub fn for_session(workspace: &str, session_id: &str) -> Self {
         Self(format!(
             "{}__{}",
@@ -40,27 +45,28 @@ impl TapeName {
         ))
     }
 
-    /// The tape of a sidecar: `<tape>__sidecar__<name>`.
+    /// Returns the name of a sidecar of this tape: `<tape>__sidecar__<name>`.
     pub fn sidecar(&self, name: &str) -> Result<Self> {
         Self::new(format!("{}{SIDECAR_INFIX}{name}", self.0))
     }
 
-    /// The journal of a fork: `<tape>__fork__<id>`.
+    /// Returns the name of a fork journal of this tape: `<tape>__fork__<id>`.
     pub fn fork(&self, id: &str) -> Result<Self> {
         Self::new(format!("{}{FORK_INFIX}{id}", self.0))
     }
 
-    /// The name as text.
+    /// Returns the name as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Session tapes have exactly one `__`; sidecars and fork journals are not listed to people.
+    /// Returns whether this is a session tape: its name has exactly one `__`. Lists show only session tapes to users,
+    /// not sidecars or fork journals.
     pub fn is_session(&self) -> bool {
         self.0.matches("__").count() == 1
     }
 
-    /// The tape and sidecar name, when this is a sidecar.
+    /// Returns the tape and the sidecar name if this is a sidecar.
     pub fn as_sidecar(&self) -> Option<(&str, &str)> {
         if self.is_fork() {
             None
@@ -69,12 +75,12 @@ impl TapeName {
         }
     }
 
-    /// The tape and fork id, when this is a fork's journal.
+    /// Returns the tape and the fork id if this is a fork journal.
     pub fn as_fork(&self) -> Option<(&str, &str)> {
         self.0.rsplit_once(FORK_INFIX)
     }
 
-    /// Whether this is a fork's journal.
+    /// Returns whether this is a fork journal.
     pub fn is_fork(&self) -> bool {
         self.as_fork().is_some()
     }
@@ -110,7 +116,7 @@ fn short_md5(text: &str) -> String {
     hex
 }
 
-/// Lowercase hexadecimal.
+/// Formats bytes in lowercase hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes

@@ -1,49 +1,49 @@
-//! Dates as the original writes and reads them.
+//! Dates in the formats of the Python version.
 
 use jiff::{Timestamp, civil, tz::TimeZone};
 
-/// The current moment as the original writes it: UTC, microseconds, `+00:00`.
+/// Returns the current time in the format of the Python version: UTC with microseconds and `+00:00`.
 pub fn now_iso() -> String {
     iso(Timestamp::now())
 }
 
-/// A run id: `run-` and the UTC moment with microseconds.
+/// Returns a new run id: `run-` and the current UTC time with microseconds.
 pub fn run_id() -> String {
     Timestamp::now()
         .strftime("run-%Y%m%dT%H%M%S%6fZ")
         .to_string()
 }
 
-/// The stamp in the name of an archive.
+/// Returns the current UTC time in the format used in archive names, such as `20261116T093000Z`.
 pub fn archive_stamp() -> String {
     Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
-/// A moment in the tape's date format.
-pub(crate) fn iso(moment: Timestamp) -> String {
-    let whole = moment.subsec_nanosecond() / 1_000 == 0;
-    let format = if whole {
+/// Formats a time as it is written on tapes.
+pub(crate) fn iso(timestamp: Timestamp) -> String {
+    let has_no_micros = timestamp.subsec_nanosecond() / 1_000 == 0;
+    let format = if has_no_micros {
         "%Y-%m-%dT%H:%M:%S+00:00"
     } else {
         "%Y-%m-%dT%H:%M:%S.%6f+00:00"
     };
-    moment.strftime(format).to_string()
+    timestamp.strftime(format).to_string()
 }
 
-/// The date of a legacy entry that carries only a float `timestamp`.
+/// Returns the date of a legacy entry that has only a `timestamp`, in seconds since the Unix epoch.
 pub(crate) fn from_unix(seconds: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "a float outside i64 saturates and is then refused by jiff"
+        reason = "a float outside i64 saturates and is then rejected by jiff"
     )]
     let micros = (seconds * 1e6).round() as i64;
     iso(Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-/// Reads a date with offset, with `Z`, or naive (then UTC).
+/// Parses a date with an offset or `Z`. A date without either is in UTC.
 pub(crate) fn parse(date: &str) -> Option<Timestamp> {
-    if let Ok(moment) = date.parse::<Timestamp>() {
-        return Some(moment);
+    if let Ok(timestamp) = date.parse::<Timestamp>() {
+        return Some(timestamp);
     }
     let naive: civil::DateTime = date.parse().ok()?;
     naive

@@ -1,9 +1,9 @@
-//! What a model is shown of a tape.
+//! Views: the messages built from a tape for one model call.
 //!
-//! A view opens with the anchor it starts from, goes on with what that anchor carries over, and ends with
-//! everything behind it. It is made anew for every call, from those entries alone: its cost does not depend on
-//! how long the tape is. Whatever happened to the tape, the messages are ones a provider accepts: every tool call has
-//! exactly one result right behind it, and no result stands alone.
+//! A view starts with its anchor, followed by the entries that the anchor carries over and all entries after the
+//! anchor. bub builds it for each model call from these entries only, so its cost does not depend on the length of the
+//! tape. Providers accept the messages whatever the tape contains: every tool call is followed by exactly one result,
+//! and every result has a call.
 
 mod builder;
 mod calls;
@@ -23,45 +23,47 @@ use crate::{
     TapeError,
 };
 
-/// The event that records the result of one call while others of the same response still run; see [`tool_done`].
+/// Name of the event that records the result of one tool call while other calls of the response are running. See
+/// [`tool_done`].
 pub const TOOL_DONE_EVENT: &str = "tool.done";
 
-/// The line put before a view that would open with an assistant message, for those who refuse that.
+/// User message at the start of a view that would start with an assistant message, for providers that reject this.
 pub const OPENING_LINE: &str = "Continue from the state below.";
 
-/// The key in the `meta` of a user message that names the entry in whose place it is shown: a question that a hook
-/// replaced after it was recorded.
+/// Key in the `meta` of a user message with the id of the entry that it replaces in views. A hook can replace a prompt
+/// after it was recorded.
 pub const REPLACES_KEY: &str = "replaces";
 
-/// The key in the `meta` of a user message that names its earlier entry, which views do not show any more: the turn of
-/// the message was interrupted and resumed after another turn.
+/// Key in the `meta` of a user message with the id of its earlier entry, which views no longer show. bub moves a message
+/// when its turn was interrupted and resumes after another turn.
 pub const MOVED_KEY: &str = "moved";
 
-/// A message in the shape of the chat API.
+/// A message in the format of the chat completions API.
 pub type ChatMessage = Map<String, Value>;
 
-/// The messages for a model and where they come from.
+/// The messages for one model call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct View {
-    /// What the model is shown.
+    /// The messages.
     pub messages: Vec<ChatMessage>,
-    /// The entries that are in it, in its order. With a selector of one's own: the entries it was given.
+    /// The entries the messages come from, in order. With a custom selector: the entries passed to it.
     pub entries: Vec<EntryId>,
-    /// The anchor it starts from.
+    /// The anchor that the view starts with.
     pub origin: Option<EntryId>,
 }
 
-/// What a view depends on beside the tape.
+/// Options for building a view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewOptions {
-    /// The model that will see it: what a provider wants back (`meta.provider_state`) is passed on, as `provider_state` of the
-    /// message, only to the model it came from.
+    /// The model that gets the view. Provider state of an entry (`meta.provider_state`) is included only if it comes
+    /// from this model, as the key `provider_state` of the message.
     pub model: Option<String>,
-    /// The first entry of the running turn: media are shown from there on. Without it none are.
+    /// The first entry of the running turn. The view includes media only from this entry on, and none if it is `None`.
     pub turn_start: Option<EntryId>,
-    /// Puts [`OPENING_LINE`] before a view that would open with an assistant message.
+    /// Whether to insert [`OPENING_LINE`] if the view would start with an assistant message.
     pub open_with_user: bool,
-    /// How many bytes of carried entries are shown at most. The turn's first user message is shown in any case.
+    /// Maximum total size of carried entries in bytes. The first carried user message is always included. The default
+    /// is 256 KiB.
     pub carry_limit: usize,
 }
 
@@ -77,26 +79,26 @@ impl Default for ViewOptions {
 }
 
 impl ViewOptions {
-    /// No media, no provider state.
+    /// Creates options for a view without media and provider state.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For that model.
+    /// Includes the provider state that comes from this model.
     #[must_use]
     pub fn for_model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
         self
     }
 
-    /// In the turn that began with that entry.
+    /// Includes the media of the turn that starts with this entry.
     #[must_use]
     pub fn for_turn_from(mut self, first: EntryId) -> Self {
         self.turn_start = Some(first);
         self
     }
 
-    /// Never opening with an assistant message.
+    /// Inserts [`OPENING_LINE`] if the view would start with an assistant message.
     #[must_use]
     pub fn open_with_user_message(mut self) -> Self {
         self.open_with_user = true;
@@ -104,22 +106,26 @@ impl ViewOptions {
     }
 }
 
-/// The event of a finished call, `{call_id, result}`, outside the context: a view uses it when the entry with all results is
-/// missing.
+/// Creates the event of a finished tool call, with the data `{call_id, result}`. Views use it only if the entry with
+/// all results is missing.
 pub fn tool_done(call_id: &str, result: impl Into<Value>) -> Entry {
     let data = crate::entry::object([("call_id", call_id.into()), ("result", result.into())]);
     Entry::event(TOOL_DONE_EVENT, Some(data.into())).outside_context()
 }
 
 impl Tape {
-    /// What a model is shown of the tape, by the tape's own context.
+    /// Builds a view with the tape's context.
     pub async fn view(&self, options: &ViewOptions) -> Result<View> {
         self.view_with_context(self.context(), options).await
     }
 
-    /// What a model is shown of the tape, by another context.
+    /// Builds a view with another context.
     ///
-    /// A tape without anchors is shown whole; a named anchor that is not there is an error.
+    /// If the tape has no anchors, the view contains all of it.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`TapeError::NotFound`] if the context names an anchor that does not exist.
     pub async fn view_with_context(
         &self,
         context: &TapeContext,
@@ -130,9 +136,9 @@ impl Tape {
         match &context.select {
             None => entries.into_iter().for_each(|entry| builder.entry(entry)),
             Some(select) => {
-                let shown: Vec<Entry> = entries.into_iter().filter(Entry::in_context).collect();
-                builder.mark_used(shown.iter().map(|entry| entry.id));
-                for message in select(&shown) {
+                let selected: Vec<Entry> = entries.into_iter().filter(Entry::in_context).collect();
+                builder.mark_used(selected.iter().map(|entry| entry.id));
+                for message in select(&selected) {
                     builder.message(message, None);
                 }
             }
@@ -148,32 +154,32 @@ impl Tape {
         })
     }
 
-    /// The anchor, what it carries, and what follows it.
+    /// Returns the anchor's id, and the anchor, the entries it carries and the entries after it.
     async fn selected_entries(
         &self,
         context: &TapeContext,
         options: &ViewOptions,
     ) -> Result<(Option<EntryId>, Vec<Entry>)> {
-        let search = match &context.anchor {
+        let query = match &context.anchor {
             AnchorSelector::Last => Some(AnchorQuery::Latest(1)),
             AnchorSelector::Named(name) => Some(AnchorQuery::LatestNamed(name.clone())),
             AnchorSelector::Whole => None,
         };
-        let mark = match search {
-            Some(search) => self.marks(search).await?.pop(),
+        let mark = match query {
+            Some(query) => self.marks(query).await?.pop(),
             None => None,
         };
         if let (AnchorSelector::Named(name), None) = (&context.anchor, &mark) {
             return Err(TapeError::no_anchor(name));
         }
-        let span = mark
+        let range = mark
             .as_ref()
             .map_or(EntryRange::ALL, |mark| EntryRange::from(mark.position));
         let mut stream = match context.select {
-            Some(_) => self.store().read(self.name(), span),
+            Some(_) => self.store().read(self.name(), range),
             None => self
                 .store()
-                .read_filtered(self.name(), span, Arc::new(ViewLineFilter)),
+                .read_filtered(self.name(), range, Arc::new(ViewLineFilter)),
         };
         let blobs = self.store().blobs();
         let mut entries = Vec::new();
@@ -186,12 +192,12 @@ impl Tape {
             };
             for entry in [entry].into_iter().chain(carried) {
                 let entry = media::for_turn(&*blobs, entry, options.turn_start).await?;
-                if let Some(at) = earlier_message(&entries, &entry, MOVED_KEY) {
-                    entries.remove(at);
+                if let Some(index) = earlier_message(&entries, &entry, MOVED_KEY) {
+                    entries.remove(index);
                 }
                 let replaced = earlier_message(&entries, &entry, REPLACES_KEY);
-                match replaced.and_then(|at| entries.get_mut(at)) {
-                    Some(place) => *place = entry,
+                match replaced.and_then(|index| entries.get_mut(index)) {
+                    Some(slot) => *slot = entry,
                     None => entries.push(entry),
                 }
             }
@@ -200,37 +206,37 @@ impl Tape {
     }
 }
 
-/// The index of the message of the same run that the `meta` of this one names.
+/// Returns the index of the message whose id is under `key` in the entry's `meta`. It must belong to the same run.
 fn earlier_message(entries: &[Entry], entry: &Entry, key: &str) -> Option<usize> {
     let id = EntryId::new(entry.meta.get(key)?.as_i64()?);
-    let is_meant = |other: &Entry| {
+    let is_earlier = |other: &Entry| {
         other.id == id
             && other.kind == EntryKind::Message
             && other.meta.get("run_id") == entry.meta.get("run_id")
     };
     entries
         .iter()
-        .rposition(is_meant)
+        .rposition(is_earlier)
         .filter(|_| entry.kind == EntryKind::Message)
 }
 
 fn open_with_user(messages: &mut Vec<ChatMessage>) {
-    let is = |message: &ChatMessage, roles: &[&str]| {
+    let has_role = |message: &ChatMessage, roles: &[&str]| {
         message
             .get("role")
             .and_then(Value::as_str)
             .is_some_and(|role| roles.contains(&role))
     };
-    let opening = messages
+    let first = messages
         .iter()
-        .position(|message| !is(message, &["system", "developer"]));
-    if let Some(at) = opening.filter(|at| {
+        .position(|message| !has_role(message, &["system", "developer"]));
+    if let Some(index) = first.filter(|index| {
         messages
-            .get(*at)
-            .is_some_and(|message| !is(message, &["user"]))
+            .get(*index)
+            .is_some_and(|message| !has_role(message, &["user"]))
     }) {
         messages.insert(
-            at,
+            index,
             crate::entry::object([("role", "user".into()), ("content", OPENING_LINE.into())]),
         );
     }

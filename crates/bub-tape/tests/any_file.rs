@@ -1,4 +1,4 @@
-//! Whatever bytes stand in a tape file: nothing panics, every way of reading agrees, and appending goes on.
+//! Tape files with arbitrary bytes: no operation panics, all ways of reading agree, and appending still works.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -16,7 +16,7 @@ fn name() -> TapeName {
     TapeName::for_session("/srv/demo", "cli:local")
 }
 
-/// A piece of a tape: good lines, foreign lines, rubbish, and any of them torn.
+/// Generates a part of a tape: valid lines, lines of other writers, garbage, and torn lines.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     let line = (0..30_i64, "[a-z你\"\\\\]{0,20}").prop_map(|(id, text)| {
         let mut entry = if id % 5 == 0 {
@@ -40,8 +40,8 @@ fn piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![6 => line, 2 => foreign, 1 => rubbish, 1 => torn]
 }
 
-async fn entries(store: &FileStore, span: EntryRange) -> Vec<Entry> {
-    store.read(&name(), span).try_collect().await.unwrap()
+async fn entries(store: &FileStore, range: EntryRange) -> Vec<Entry> {
+    store.read(&name(), range).try_collect().await.unwrap()
 }
 
 async fn check(bytes: &[u8]) {
@@ -100,7 +100,7 @@ async fn check(bytes: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    // C.2, W-3, L2: the fuzz target of the file store, in its stable form.
+    // C.2, W-3, L2: the same check as the fuzz target of the file store.
     #[test]
     fn any_file_is_a_tape(pieces in prop::collection::vec(piece(), 0..12)) {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(check(&pieces.concat()));

@@ -1,4 +1,4 @@
-//! Finding damage, repairing it, and telling what nobody needs any more.
+//! Finding and repairing damage, and finding unused files.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -25,7 +25,7 @@ fn name() -> TapeName {
     TapeName::for_session("/srv/demo", "cli:local")
 }
 
-fn scene() -> (TempDir, FileStore) {
+fn fixture() -> (TempDir, FileStore) {
     let root = tempfile::tempdir().unwrap();
     let store = FileStore::new(root.path(), Durability::Os);
     (root, store)
@@ -43,16 +43,16 @@ fn message(id: i64) -> String {
 }
 
 async fn damage_of(content: impl AsRef<[u8]>) -> Vec<Damage> {
-    let (_root, store) = scene();
+    let (_root, store) = fixture();
     fs::write(store.path(&name()), content).unwrap();
     let before = fs::read(store.path(&name())).unwrap();
-    let found = store.verify(&name()).await.unwrap().damage;
+    let report = store.verify(&name()).await.unwrap().damage;
     assert_eq!(
         fs::read(store.path(&name())).unwrap(),
         before,
         "checking changed the tape"
     );
-    found
+    report
 }
 
 async fn ids(store: &FileStore) -> Vec<i64> {
@@ -84,7 +84,7 @@ async fn a_whole_tape_has_no_damage() {
 
 #[tokio::test]
 async fn a_tape_that_is_not_there_is_whole_and_stays_away() {
-    let (root, store) = scene();
+    let (root, store) = fixture();
     assert_eq!(store.verify(&name()).await.unwrap().damage, []);
     assert_eq!(
         store.repair(&name()).await.unwrap(),
@@ -130,7 +130,7 @@ async fn every_damage_is_found_and_placed() {
             }
         ]
     );
-    // Calls that were cut off are part of the story.
+    // Interrupted calls are not damage.
     let calls = [
         line(1, Entry::tool_call(vec![])),
         line(2, Entry::tool_call(vec![])),
@@ -156,7 +156,7 @@ async fn every_damage_is_found_and_placed() {
 
 #[tokio::test]
 async fn a_repair_keeps_what_it_removes_and_says_so() {
-    let (root, store) = scene();
+    let (root, store) = fixture();
     let bad = "what?\n";
     fs::write(
         store.path(&name()),
@@ -188,7 +188,7 @@ async fn a_repair_keeps_what_it_removes_and_says_so() {
     assert!(text.starts_with(&(message(1) + &message(2))), "{text}");
     assert_eq!(text.matches("tape.repaired").count(), 2);
     assert_eq!(ids(&store).await, [1, 2, 3, 4]);
-    // Another process goes on as if nothing had happened.
+    // Another process can continue with the repaired tape.
     let other = FileStore::new(root.path(), Durability::Os);
     other
         .append(&name(), vec![Entry::message("user", "next")])
@@ -199,7 +199,7 @@ async fn a_repair_keeps_what_it_removes_and_says_so() {
 
 #[tokio::test]
 async fn what_only_rewriting_history_could_change_is_accepted_once() {
-    let (_root, store) = scene();
+    let (_root, store) = fixture();
     let tape = [message(1), message(1), line(2, Entry::tool_result(vec![]))].concat();
     fs::write(store.path(&name()), &tape).unwrap();
     assert_eq!(store.verify(&name()).await.unwrap().damage.len(), 2);
@@ -233,7 +233,7 @@ async fn what_only_rewriting_history_could_change_is_accepted_once() {
 
 #[tokio::test]
 async fn a_running_turn_is_neither_damaged_nor_repaired() {
-    let (_root, store) = scene();
+    let (_root, store) = fixture();
     let lease = store.lease(&name(), LeaseWait::No).await.unwrap();
     store
         .append(&name(), vec![Entry::tool_call(vec![])])
@@ -252,7 +252,7 @@ async fn a_running_turn_is_neither_damaged_nor_repaired() {
 
 #[tokio::test]
 async fn a_wrong_index_is_found_and_made_again() {
-    let (root, store) = scene();
+    let (root, store) = fixture();
     let batch = (0..20).map(|_| Entry::anchor("a", None)).collect();
     store.append(&name(), batch).await.unwrap();
     store.reindex(&name()).await.unwrap();
@@ -274,7 +274,7 @@ async fn a_wrong_index_is_found_and_made_again() {
 
 #[tokio::test]
 async fn old_archives_and_unreferenced_blobs_are_left_over() {
-    let (root, store) = scene();
+    let (root, store) = fixture();
     let picture = |bytes: &str| json!([{"type": "image_url", "image_url": {"url": bytes}}]);
     let tape = Tape::new(std::sync::Arc::new(store.clone()), name());
     tape.append(Entry::message("user", picture("used")))
@@ -306,8 +306,8 @@ async fn old_archives_and_unreferenced_blobs_are_left_over() {
     ] {
         fs::write(root.path().join(other), "x").unwrap();
     }
-    let left = store.leftovers(30 * DAY).await.unwrap();
-    let kinds: Vec<_> = left.iter().map(|leftover| leftover.kind).collect();
+    let left = store.unused_files(30 * DAY).await.unwrap();
+    let kinds: Vec<_> = left.iter().map(|file| file.kind).collect();
     assert_eq!(
         kinds,
         [
@@ -319,22 +319,22 @@ async fn old_archives_and_unreferenced_blobs_are_left_over() {
     );
     assert_eq!(left[2].path, blob_path(&root, unused.as_hex()));
     assert_eq!(
-        store.leftovers(Duration::ZERO).await.unwrap().len(),
+        store.unused_files(Duration::ZERO).await.unwrap().len(),
         3,
         "young blobs may be about to be used"
     );
 
-    // The blob comes into use before it is removed.
+    // The blob is used again before it is removed.
     store.blobs().put(b"unused".to_vec()).await.unwrap();
-    assert!(!store.remove_leftover(&left[2]).await.unwrap());
-    assert!(store.remove_leftover(&left[0]).await.unwrap());
+    assert!(!store.remove_unused_file(&left[2]).await.unwrap());
+    assert!(store.remove_unused_file(&left[0]).await.unwrap());
     assert_eq!(store.blobs().get(&unused).await.unwrap(), b"unused");
-    assert_eq!(store.leftovers(30 * DAY).await.unwrap().len(), 1);
+    assert_eq!(store.unused_files(30 * DAY).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn blobs_of_archives_that_stay_are_kept() {
-    let (root, store) = scene();
+    let (root, store) = fixture();
     let tape = Tape::new(std::sync::Arc::new(store.clone()), name());
     tape.append(Entry::message(
         "user",
@@ -346,7 +346,7 @@ async fn blobs_of_archives_that_stay_are_kept() {
     for id in store.blobs().list().await.unwrap() {
         age(&blob_path(&root, id.as_hex()), 40);
     }
-    assert_eq!(store.leftovers(30 * DAY).await.unwrap(), []);
+    assert_eq!(store.unused_files(30 * DAY).await.unwrap(), []);
 }
 
 fn blob_path(root: &TempDir, hex: &str) -> std::path::PathBuf {

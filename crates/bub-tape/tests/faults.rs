@@ -1,4 +1,4 @@
-//! What the store does when the file system fails under it, at every single step.
+//! Failures of the file system at every step of an operation.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -24,7 +24,7 @@ fn numbered(number: usize) -> Entry {
     Entry::message("user", format!("{number} 你好"))
 }
 
-/// The user messages on the tape, checked to have ascending ids.
+/// Returns the user messages on the tape and checks that their ids ascend.
 async fn messages(root: &Path) -> Vec<String> {
     let store = FileStore::new(root, Durability::Os);
     let entries: Vec<Entry> = store
@@ -42,7 +42,7 @@ async fn messages(root: &Path) -> Vec<String> {
     texts.map(str::to_owned).collect()
 }
 
-/// Runs a scenario once for each step it has, with a crash there, and lets `check` look at what is left.
+/// Runs a scenario with a crash at each of its steps, and calls `check` after each crash.
 async fn crash_everywhere<T>(
     prepare: impl AsyncFn(&Path),
     scenario: impl AsyncFn(Arc<dyn TapeStore>) -> T,
@@ -77,7 +77,7 @@ async fn prepare_three(root: &Path) {
     }
 }
 
-// L1, W-2, W-3: a batch is there whole or not at all, and what was acknowledged is always there.
+// L1, W-2, W-3: a batch is written completely or not at all, and acknowledged batches are never lost.
 #[tokio::test]
 async fn a_crash_at_any_step_of_an_append_loses_nothing_acknowledged() {
     let scenario = async |store: Arc<dyn TapeStore>| {
@@ -117,9 +117,8 @@ async fn a_crash_at_any_step_of_an_append_loses_nothing_acknowledged() {
     .await;
 }
 
-/// Appends until the power goes at a step, and leaves so much of what was not synced; what was acknowledged, and whether
-/// it went.
-async fn append_until_cut(
+/// Appends until a power loss at the given step. Returns the acknowledged messages and whether the power loss happened.
+async fn append_until_power_loss(
     root: &Path,
     texts: &[&str],
     step: u64,
@@ -145,52 +144,54 @@ async fn append_until_cut(
     (acknowledged, faults.crashed())
 }
 
-// L1: with `always`, the power may go at any step, and again in the recovery, and leave anything of what was not synced,
-// also the length without the content: what was acknowledged is there, and nothing is damaged.
+// L1: with `always`, power loss at any step, and again during recovery, loses no acknowledged batch and damages
+// nothing. Any part of the unsynced data may be left, including the length of a file without its content.
 #[tokio::test]
 async fn a_loss_of_power_at_any_step_loses_nothing_acknowledged() {
-    // Longer than what a disk writes at once; then shorter, so that less stands where more was meant to.
+    // First a batch longer than a disk sector, then a shorter one at the same offset.
     let long = ["a", "b"].map(|letter| letter.repeat(700));
     for first in PowerLossEffect::ALL {
         let (mut step, mut again) = (1, 1);
         loop {
             let then = PowerLossEffect::ALL
                 [usize::try_from(step + again).unwrap() % PowerLossEffect::ALL.len()];
-            let place =
+            let case =
                 format!("{first:?} at step {step}, {then:?} at step {again} of the recovery");
             let root = tempfile::tempdir().unwrap();
             let texts = long.each_ref().map(String::as_str);
-            let (mut expected, was_cut) = append_until_cut(root.path(), &texts, step, first).await;
-            let found = messages(root.path()).await;
+            let (mut expected, was_cut) =
+                append_until_power_loss(root.path(), &texts, step, first).await;
+            let read_back = messages(root.path()).await;
             assert!(
-                found.starts_with(&expected),
-                "{place}: {expected:?} became {found:?}"
+                read_back.starts_with(&expected),
+                "{case}: {expected:?} became {read_back:?}"
             );
-            // Only the beginning of a batch may have come through, and only where nothing says that it was one.
+            // A prefix of a batch may remain only if no record shows that it was a batch.
             assert!(
-                found.len().is_multiple_of(2) || first == PowerLossEffect::Half,
-                "{place}: half a batch"
+                read_back.len().is_multiple_of(2) || first == PowerLossEffect::Half,
+                "{case}: half a batch"
             );
-            expected = found;
+            expected = read_back;
             let (more, was_cut_again) =
-                append_until_cut(root.path(), &["c", "d"], again, then).await;
+                append_until_power_loss(root.path(), &["c", "d"], again, then).await;
             expected.extend(more);
             let faults = Faults::new();
             faults.remember_durable(root.path()).unwrap();
             let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
             store.append(&name(), vec![numbered(9)]).await.unwrap();
-            let found = messages(root.path()).await;
+            let read_back = messages(root.path()).await;
             let is_kept = expected.iter().all(|text| {
-                let count = |texts: &[String]| texts.iter().filter(|found| *found == text).count();
-                count(&found) >= count(&expected)
+                let count =
+                    |texts: &[String]| texts.iter().filter(|read_back| *read_back == text).count();
+                count(&read_back) >= count(&expected)
             });
             assert!(
-                is_kept && found.last().unwrap() == "9 你好",
-                "{place}: {expected:?} became {found:?}"
+                is_kept && read_back.last().unwrap() == "9 你好",
+                "{case}: {expected:?} became {read_back:?}"
             );
-            assert_eq!(store.verify(&name()).await.unwrap().damage, [], "{place}");
+            assert_eq!(store.verify(&name()).await.unwrap().damage, [], "{case}");
             match (was_cut, was_cut_again) {
-                // In the recovery some steps, others each time.
+                // Try only some steps of the recovery, different ones each time.
                 (_, true) => again += 3,
                 (true, false) => (step, again) = (step + 1, 1 + step % 3),
                 (false, false) => break,
@@ -200,7 +201,7 @@ async fn a_loss_of_power_at_any_step_loses_nothing_acknowledged() {
     }
 }
 
-// W-12, H-60: reset writes the new tape before the old one loses its name.
+// W-12, H-60: a reset writes the new tape before it replaces the old one.
 #[tokio::test]
 async fn a_crash_at_any_step_of_a_reset_leaves_the_old_tape_or_the_new_one() {
     let scenario = async |store: Arc<dyn TapeStore>| {
@@ -305,7 +306,7 @@ async fn a_crash_at_any_step_of_a_fork_and_its_merge_is_recovered_once() {
     .await;
 }
 
-// L2: the index may be written half, or not at all.
+// L2: an incomplete or missing index does not matter.
 #[tokio::test]
 async fn a_crash_at_any_step_of_an_index_write_changes_no_answer() {
     let prepare = async |root: &Path| {
@@ -317,7 +318,7 @@ async fn a_crash_at_any_step_of_an_index_write_changes_no_answer() {
         store.reindex(&name()).await.unwrap();
     };
     let scenario = async |store: Arc<dyn TapeStore>| {
-        // Long enough that the index is saved.
+        // The tape is long enough for the index to be saved.
         let batch: Vec<_> = (0..400)
             .flat_map(|number| {
                 [
@@ -355,7 +356,7 @@ async fn a_crash_at_any_step_of_an_index_write_changes_no_answer() {
     .await;
 }
 
-// L1: a disk that is full gives a clear error and no damage, and works again when there is room.
+// L1: a full disk causes a clear error and no damage, and appends work again when there is space.
 #[tokio::test]
 async fn a_full_disk_is_an_error_and_nothing_else() {
     for free in (0..4_000).step_by(131) {
@@ -393,7 +394,7 @@ async fn a_full_disk_is_an_error_and_nothing_else() {
     }
 }
 
-// L1: any single failing operation is an error or does not matter; the next append works.
+// L1: a single failing operation is reported as an error or has no effect, and the next append works.
 #[tokio::test]
 async fn a_failure_at_any_step_leaves_a_working_tape() {
     for step in 1..80 {
@@ -431,7 +432,7 @@ async fn short_writes_are_continued() {
     assert_eq!(messages(root.path()).await.len(), 40);
 }
 
-// L1: with `always` there is one fsync a batch and no more.
+// L1: with `always`, there is exactly one fsync per batch.
 #[tokio::test]
 async fn durability_always_costs_one_fsync_per_batch() {
     let root = tempfile::tempdir().unwrap();
@@ -450,7 +451,7 @@ async fn durability_always_costs_one_fsync_per_batch() {
     assert_eq!(faults.syncs(), 0);
 }
 
-// L1: batches that wait while an fsync runs share the next one.
+// L1: batches that are queued during an fsync share the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_batches_share_an_fsync() {
     let root = tempfile::tempdir().unwrap();
@@ -482,7 +483,7 @@ async fn after_a_failed_fsync_nothing_is_acknowledged_until_the_tape_is_rewritte
     let faults = Faults::new();
     let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
     store.append(&name(), vec![numbered(0)]).await.unwrap();
-    // One for the batch, one for the first attempt to rewrite.
+    // One failure for the batch, one for the first attempt to rewrite it.
     faults.fail_syncs(2);
     for number in [1, 2] {
         let error = store
@@ -494,12 +495,12 @@ async fn after_a_failed_fsync_nothing_is_acknowledged_until_the_tape_is_rewritte
     }
     let before = faults.syncs();
     let ids = store.append(&name(), vec![numbered(3)]).await.unwrap().ids;
-    // The rewrite, the tape and its record, and the batch.
+    // One fsync each for the rewrite, the tape, its lock record and the batch.
     assert_eq!((ids, faults.syncs() - before), (vec![EntryId::new(2)], 4));
     assert_eq!(messages(root.path()).await, ["0 你好", "3 你好"]);
 }
 
-// The same in another process: the suspicion is noted in the lock file.
+// L1: the lock file records the failed fsync for other processes.
 #[tokio::test]
 async fn a_failed_fsync_is_remembered_by_the_next_process() {
     let root = tempfile::tempdir().unwrap();
@@ -520,7 +521,7 @@ async fn a_failed_fsync_is_remembered_by_the_next_process() {
     assert_eq!(messages(root.path()).await, ["0 你好", "2 你好"]);
 }
 
-// H-60: a sidecar whose archive failed keeps its content, and the tape says so.
+// H-60: a sidecar whose archive failed keeps its content, and an event on the tape reports it.
 #[tokio::test]
 async fn a_sidecar_that_cannot_be_archived_is_not_reset() {
     let root = tempfile::tempdir().unwrap();

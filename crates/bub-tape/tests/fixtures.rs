@@ -1,7 +1,7 @@
-//! Tapes written by the original: same entries, same figures, same messages.
+//! Tapes written by the Python version give the same entries, statistics and messages.
 //!
-//! `BUB_FIXTURES` names the directory that holds `tapes/` and, in it, `answers.json`: what the original itself says
-//! about each of them. Without it there is nothing to compare with, and the tests say so.
+//! `BUB_FIXTURES` is the directory that contains `tapes/` and `tapes/answers.json`, the results of the Python version
+//! for each tape. Without it, the tests print that they are skipped.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,7 +24,7 @@ use bub_tape::{
     TapeStore, ViewOptions, codec,
 };
 use serde_json::{Value, json};
-use view_support::{complaint, decode};
+use view_support::{decode, rejection_reason};
 
 fn fixtures() -> Option<(PathBuf, Value)> {
     let Some(root) = std::env::var_os("BUB_FIXTURES") else {
@@ -36,7 +36,7 @@ fn fixtures() -> Option<(PathBuf, Value)> {
     Some((tapes, serde_json::from_slice(&answers).unwrap()))
 }
 
-/// A copy, because opening a tape may write beside it.
+/// Creates a store with copies of the tapes, because opening a tape can write files next to it.
 fn file_store(tapes: &Path) -> (tempfile::TempDir, FileStore) {
     let root = tempfile::tempdir().unwrap();
     for file in fs::read_dir(tapes).unwrap().map(Result::unwrap) {
@@ -74,7 +74,7 @@ async fn memory_store(tapes: &Path) -> MemoryStore {
     store
 }
 
-/// What ours says about a tape, in the shape of the original's answers.
+/// Returns our results for a tape, in the format of `answers.json`.
 async fn answer(tape: &Tape) -> Value {
     let info = tape.info().await.unwrap();
     let anchors = tape.anchors(usize::MAX).await.unwrap();
@@ -83,7 +83,7 @@ async fn answer(tape: &Tape) -> Value {
         .map(|anchor| Value::Object(anchor.payload))
         .collect();
     let view = tape.view(&ViewOptions::new()).await.unwrap();
-    assert_eq!(complaint(&view.messages), None);
+    assert_eq!(rejection_reason(&view.messages), None);
     assert!(
         view.messages[0]["content"]
             .as_str()
@@ -102,9 +102,9 @@ async fn answer(tape: &Tape) -> Value {
     })
 }
 
-/// Issue 3, S-62: the original's answers are ours, once the anchor's own message is taken away.
+/// S-62: the results are those of the Python version, except for the message of the anchor.
 #[tokio::test]
-async fn the_original_and_this_one_say_the_same() {
+async fn the_python_version_gives_the_same_results() {
     let Some((tapes, answers)) = fixtures() else {
         return;
     };
@@ -121,7 +121,7 @@ async fn the_original_and_this_one_say_the_same() {
     }
 }
 
-/// C.1: every line comes back byte for byte, from the codec and from the store.
+/// C.1: every line is written back byte for byte, by the codec and by the store.
 #[tokio::test]
 async fn lines_come_back_byte_for_byte() {
     let Some((tapes, _)) = fixtures() else { return };
@@ -155,22 +155,22 @@ async fn lines_come_back_byte_for_byte() {
     }
 }
 
-/// W-20: what the original could not find in its own tapes.
+/// W-20: the search finds entries that the Python version does not find.
 #[tokio::test]
-async fn search_finds_what_the_original_missed() {
+async fn search_finds_what_the_python_version_missed() {
     let Some((tapes, answers)) = fixtures() else {
         return;
     };
     let (_root, store) = file_store(&tapes);
     let name = TapeName::new(answers["sessions"]["plain"]["tape"].as_str().unwrap()).unwrap();
     let tape = Tape::new(Arc::new(store), name);
-    let found = tape.search(&Search::new("你好世界")).await.unwrap();
-    assert_eq!(found.hits.len(), 2);
+    let results = tape.search(&Search::new("你好世界")).await.unwrap();
+    assert_eq!(results.hits.len(), 2);
     assert!(
-        found
+        results
             .hits
             .iter()
             .all(|hit| hit.exact && hit.snippet.contains("你好世界"))
     );
-    assert!(found.hits[0].entry.id > found.hits[1].entry.id);
+    assert!(results.hits[0].entry.id > results.hits[1].entry.id);
 }

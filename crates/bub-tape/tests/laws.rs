@@ -1,4 +1,4 @@
-//! Whatever is done to a tape, every store gives the same answers.
+//! All stores give the same results after any sequence of operations.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -15,9 +15,9 @@ use bub_tape::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Something that is done to a tape.
+/// An operation on a tape.
 #[derive(Debug, Clone)]
-enum Act {
+enum Operation {
     Message(String),
     Calls(u8),
     Results(u8),
@@ -30,29 +30,29 @@ enum Act {
     Reindex,
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
-        4 => "[a-z你 ]{0,12}".prop_map(Act::Message),
-        2 => (0..3_u8).prop_map(Act::Calls),
-        2 => (0..3_u8).prop_map(Act::Results),
-        1 => Just(Act::Hidden),
-        2 => (0..3_u8).prop_map(Act::Handoff),
-        1 => any::<bool>().prop_map(Act::Fork),
-        1 => Just(Act::Finish),
-        1 => Just(Act::Reset),
-        1 => Just(Act::Reopen),
-        1 => Just(Act::Reindex),
+        4 => "[a-z你 ]{0,12}".prop_map(Operation::Message),
+        2 => (0..3_u8).prop_map(Operation::Calls),
+        2 => (0..3_u8).prop_map(Operation::Results),
+        1 => Just(Operation::Hidden),
+        2 => (0..3_u8).prop_map(Operation::Handoff),
+        1 => any::<bool>().prop_map(Operation::Fork),
+        1 => Just(Operation::Finish),
+        1 => Just(Operation::Reset),
+        1 => Just(Operation::Reopen),
+        1 => Just(Operation::Reindex),
     ]
 }
 
-/// One tape under test, perhaps forked.
-struct Player {
+/// A tape under test and its fork, if one is open.
+struct TapeFixture {
     tape: Tape,
     fork: Option<Fork>,
     files: Option<FileStore>,
 }
 
-impl Player {
+impl TapeFixture {
     fn new(files: Option<FileStore>) -> Self {
         let name = TapeName::for_session("/srv/demo", "cli:local");
         let tape = match &files {
@@ -70,25 +70,27 @@ impl Player {
         self.fork.as_ref().map_or(&self.tape, Fork::tape)
     }
 
-    async fn perform(&mut self, act: &Act, root: &std::path::Path) {
+    async fn apply(&mut self, operation: &Operation, root: &std::path::Path) {
         let date = "2026-01-02T03:04:05.000006+00:00";
-        let put = async |entry: Entry| {
+        let append = async |entry: Entry| {
             self.current().append(entry.with_date(date)).await.unwrap();
         };
-        match act {
-            Act::Message(text) => put(Entry::message("user", text.as_str())).await,
-            Act::Calls(count) => put(Entry::tool_call((0..*count).map(call).collect())).await,
-            Act::Results(count) => {
-                put(Entry::tool_result((0..*count).map(Value::from).collect())).await;
+        match operation {
+            Operation::Message(text) => append(Entry::message("user", text.as_str())).await,
+            Operation::Calls(count) => {
+                append(Entry::tool_call((0..*count).map(call).collect())).await
             }
-            Act::Hidden => put(Entry::message("user", "hidden").outside_context()).await,
-            Act::Handoff(name) => {
+            Operation::Results(count) => {
+                append(Entry::tool_result((0..*count).map(Value::from).collect())).await;
+            }
+            Operation::Hidden => append(Entry::message("user", "hidden").outside_context()).await,
+            Operation::Handoff(name) => {
                 self.current()
                     .handoff(&format!("p{name}"), Some(json!({"n": name})))
                     .await
                     .unwrap();
             }
-            Act::Fork(merge) if self.fork.is_none() => {
+            Operation::Fork(merge) if self.fork.is_none() => {
                 let merge_back = if *merge {
                     MergeBack::Yes
                 } else {
@@ -96,28 +98,28 @@ impl Player {
                 };
                 self.fork = Some(self.tape.fork(merge_back).await.unwrap());
             }
-            Act::Finish => {
+            Operation::Finish => {
                 if let Some(fork) = self.fork.take() {
                     fork.finish().await.unwrap();
                 }
             }
-            Act::Reset => drop(self.current().reset(false).await.unwrap()),
-            Act::Reopen if self.fork.is_none() && self.files.is_some() => {
+            Operation::Reset => drop(self.current().reset(false).await.unwrap()),
+            Operation::Reopen if self.fork.is_none() && self.files.is_some() => {
                 let store = FileStore::new(root, Durability::Os);
                 self.tape = self.tape.clone().with_store(Arc::new(store.clone()));
                 self.files = Some(store);
             }
-            Act::Reindex => {
+            Operation::Reindex => {
                 if let Some(store) = &self.files {
                     store.reindex(self.tape.name()).await.unwrap();
                 }
             }
-            Act::Fork(_) | Act::Reopen => {}
+            Operation::Fork(_) | Operation::Reopen => {}
         }
     }
 
-    /// Everything that can be asked, without what differs by nature (positions, dates of forks, names of archives).
-    async fn answers(&self) -> (Vec<Value>, Value, Vec<String>, Value) {
+    /// Returns all results that must be equal in all stores. Positions, dates of forks and names of archives differ.
+    async fn results(&self) -> (Vec<Value>, Value, Vec<String>, Value) {
         let tape = self.current();
         let entries = tape.entries(EntryRange::ALL).await.unwrap();
         let mut newest = tape.entries(EntryRange::ALL.newest_first()).await.unwrap();
@@ -129,7 +131,7 @@ impl Player {
                 .all(|pair| pair[0].id.next() == pair[1].id),
             "ids are not consecutive"
         );
-        let plain = entries
+        let rows = entries
             .iter()
             .map(|entry| json!([entry.id, entry.kind.as_str(), entry.payload]))
             .collect();
@@ -145,7 +147,7 @@ impl Player {
         assert_eq!(marks.last(), summary.last_anchor.as_ref());
         for mark in &marks {
             assert_eq!(
-                tape.first_of(EntryRange::from(mark.position))
+                tape.first_entry(EntryRange::from(mark.position))
                     .await
                     .unwrap()
                     .unwrap()
@@ -159,7 +161,7 @@ impl Player {
             .into_iter()
             .map(|mark| format!("{} {}", mark.id, mark.name))
             .collect();
-        (plain, figures, names, json!([view.messages, view.entries]))
+        (rows, figures, names, json!([view.messages, view.entries]))
     }
 }
 
@@ -167,7 +169,7 @@ fn call(number: u8) -> Value {
     json!({"id": format!("c{number}"), "type": "function", "function": {"name": "f", "arguments": "{}"}})
 }
 
-/// L3: known roles, and every call answered once, right behind it.
+/// Checks L3: all roles are known, and every call is followed by exactly one result.
 fn check_view(messages: &[serde_json::Map<String, Value>]) {
     let mut open: Vec<String> = Vec::new();
     for message in messages {
@@ -195,19 +197,19 @@ fn check_view(messages: &[serde_json::Map<String, Value>]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    // S-56, L2, L3: any sequence of acts gives a valid view, the same in every store.
+    // S-56, L2, L3: any sequence of operations gives a valid view, which is equal in all stores.
     #[test]
-    fn every_store_tells_the_same_story(acts in prop::collection::vec(act(), 1..25)) {
+    fn every_store_tells_the_same_story(operations in prop::collection::vec(operation(), 1..25)) {
         let root = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut memory = Player::new(None);
-            let mut file = Player::new(Some(FileStore::new(root.path(), Durability::Os)));
-            for act in &acts {
-                memory.perform(act, root.path()).await;
-                file.perform(act, root.path()).await;
-                let (one, other) = (memory.answers().await, file.answers().await);
-                prop_assert_eq!(one, other, "after {:?}", act);
+            let mut memory = TapeFixture::new(None);
+            let mut file = TapeFixture::new(Some(FileStore::new(root.path(), Durability::Os)));
+            for operation in &operations {
+                memory.apply(operation, root.path()).await;
+                file.apply(operation, root.path()).await;
+                let (one, other) = (memory.results().await, file.results().await);
+                prop_assert_eq!(one, other, "after {:?}", operation);
             }
             Ok(())
         })?;

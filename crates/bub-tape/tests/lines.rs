@@ -1,4 +1,4 @@
-//! Entries as lines: what is written, and what of foreign lines is understood.
+//! Encoding entries as lines, and decoding lines of other writers.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -16,7 +16,7 @@ fn decode(line: &str) -> Option<Entry> {
 
 // C.1: key order, separators, non-ASCII as is.
 #[test]
-fn a_line_is_written_byte_for_byte_as_the_original_writes_it() {
+fn a_line_is_written_byte_for_byte_as_in_python() {
     let mut entry = Entry::anchor(
         "session/start",
         Some(json!({"owner": "human", "note": "你好 🐙\n\"x\"\\ \u{1}"})),
@@ -30,16 +30,16 @@ fn a_line_is_written_byte_for_byte_as_the_original_writes_it() {
     );
 }
 
-// C.1: a line of the original comes back as the same bytes.
+// C.1: decoding and encoding a line of the Python version gives the same bytes.
 #[test]
-fn a_line_of_the_original_survives_a_round_trip() {
+fn a_line_of_the_python_version_survives_a_round_trip() {
     let line = r#"{"id": 7, "kind": "tool_call", "payload": {"calls": [{"id": "call_a", "function": {"arguments": "{\"cmd\": \"echo hi\"}", "name": "bash"}, "type": "function"}]}, "meta": {"run_id": "run-20261115T180955712123Z"}, "date": "2026-11-15T18:09:55.707194+00:00"}"#;
     assert_eq!(codec::encode(&decode(line).unwrap()), format!("{line}\n"));
 }
 
-// H-50: the shapes of the payloads.
+// H-50: the format of the payloads.
 #[test]
-fn constructors_make_the_payloads_of_the_original() {
+fn constructors_make_the_payloads_of_the_python_version() {
     let payload = |entry: Entry| (entry.kind.to_string(), Value::Object(entry.payload));
     assert_eq!(
         payload(Entry::anchor("a", None)),
@@ -80,7 +80,7 @@ fn constructors_make_the_payloads_of_the_original() {
     );
 }
 
-// C.2, H-58: what is no entry is skipped.
+// C.2, H-58: lines that are not entries are skipped.
 #[test]
 fn lines_that_are_no_entries_are_skipped() {
     for line in [
@@ -104,7 +104,7 @@ fn lines_that_are_no_entries_are_skipped() {
     );
 }
 
-// C.2: NaN and Infinity of Python, lone surrogates of models.
+// C.2: Python writes NaN and Infinity, and model output contains lone surrogates.
 #[test]
 fn literals_that_json_does_not_know_are_tolerated() {
     let line = r#"{"id": 3, "kind": "event", "payload": {"a": NaN, "b": [Infinity, -Infinity, 1e999, -2.5e3], "c": "\ud800x\ud83d\udc19\udc00"}, "meta": {}, "date": "d"}"#;
@@ -114,7 +114,7 @@ fn literals_that_json_does_not_know_are_tolerated() {
     assert_eq!(entry.payload["c"], json!("\u{fffd}x🐙\u{fffd}"));
 }
 
-// W-4: what a model says is kept as far as it can be.
+// W-4: as much of the model output as possible is preserved.
 #[test]
 fn a_lone_surrogate_in_model_output_costs_one_character() {
     assert_eq!(
@@ -124,7 +124,7 @@ fn a_lone_surrogate_in_model_output_costs_one_character() {
     assert_eq!(parse_lossy("{\"text\": "), None);
 }
 
-// C.2, H-58: older entries carry a float timestamp instead of a date.
+// C.2, H-58: legacy entries have a float timestamp instead of a date.
 #[test]
 fn a_legacy_timestamp_becomes_a_date() {
     let date = |line: &str| decode(line).unwrap().date;
@@ -140,7 +140,7 @@ fn a_legacy_timestamp_becomes_a_date() {
     );
 }
 
-// C.2: unknown kinds and keys are kept, a meta that is no map becomes an empty one.
+// C.2: unknown kinds and keys are preserved, and a meta that is not an object becomes an empty one.
 #[test]
 fn unknown_kinds_and_keys_are_preserved() {
     let line =
@@ -156,9 +156,9 @@ fn unknown_kinds_and_keys_are_preserved() {
     );
 }
 
-// C.2: the three forms of a date.
+// C.2: the three formats of a date.
 #[test]
-fn dates_are_understood_in_every_form_the_original_writes() {
+fn dates_are_understood_in_every_form_the_python_version_writes() {
     let moment = |date: &str| {
         Entry::event("x", None)
             .with_date(date)
@@ -192,9 +192,9 @@ fn a_run_id_is_the_moment_in_microseconds() {
     assert_eq!(digits.len(), "20261115T180955712123".len(), "{id}");
 }
 
-// S-59, C.3: the check values of the original.
+// S-59, C.3: names that the Python version generates.
 #[test]
-fn tapes_are_named_as_in_the_original() {
+fn tapes_are_named_as_in_the_python_version() {
     let tape = TapeName::for_session("/srv/demo", "cli:local");
     assert_eq!(tape.as_str(), "53047a1277384003__0b871d5e50e7c192");
     assert_ne!(tape, TapeName::for_session("/srv/other", "cli:local"));
@@ -236,7 +236,7 @@ fn a_tape_name_cannot_leave_its_directory() {
     assert!(TapeName::new("你好__x").is_ok());
 }
 
-// Nested beyond reason: refused or read, never a crash.
+// Deeply nested text is rejected or read, but never overflows the stack.
 #[test]
 fn deep_nesting_does_not_exhaust_the_stack() {
     for depth in [100, 127, 128, 500, 990, 100_000] {
@@ -278,7 +278,7 @@ proptest! {
         prop_assert_eq!(codec::decode(line.as_bytes()), Some(entry));
     }
 
-    // The fuzz target of the line reader, in its stable form.
+    // The same check as the fuzz target of the line decoder.
     #[test]
     fn no_bytes_break_the_line_reader(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = codec::decode(&bytes);
@@ -293,10 +293,10 @@ proptest! {
         let _ = codec::decode(&line[..at]);
     }
 
-    // The forgiving reader agrees with the strict one wherever that has an opinion.
+    // The lenient parser agrees with the strict one on all text that the strict one accepts.
     #[test]
     fn both_json_readers_agree(value in any_json()) {
-        // The literal makes the strict reader give up.
+        // The literal makes the strict parser fail.
         prop_assert_eq!(parse_lossy(&format!("[NaN, {value}]")), Some(json!([null, value])));
     }
 }

@@ -1,6 +1,6 @@
-//! Many processes on one tape, and processes that are killed.
+//! Several processes on one tape, and processes that are killed.
 //!
-//! The child processes are this very test binary, told by an environment variable what to do. `BUB_CRASH_ROUNDS` sets the
+//! The child processes run this test binary. An environment variable sets their role. `BUB_CRASH_ROUNDS` sets the
 //! number of kills (500 by default; 5,000 for the long run).
 #![allow(
     clippy::unwrap_used,
@@ -32,9 +32,9 @@ const ROLE: &str = "BUB_TAPE_CHILD";
 const ROOT: &str = "BUB_TAPE_ROOT";
 const FIRST: &str = "BUB_TAPE_FIRST";
 const ALWAYS: &str = "BUB_TAPE_ALWAYS";
-/// A batch of ours: big enough that a kill can fall into it.
+/// Number of entries per batch. A batch must be large enough that a kill can interrupt it.
 const BATCH: usize = 3;
-/// After so many rounds a new tape is begun, so that looking at all of it stays quick.
+/// Number of rounds before a new tape is started, so that reading the complete tape stays fast.
 const ROUNDS_PER_TAPE: u64 = 50;
 
 fn name() -> TapeName {
@@ -61,7 +61,7 @@ fn acknowledge(number: usize) {
 
 fn spawn(role: &str, root: &Path, first: usize) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    // Every fourth round or so writes with fsync.
+    // About every fourth round writes with fsync.
     if first % 4 == 3 {
         command.env(ALWAYS, "1");
     }
@@ -76,7 +76,7 @@ fn spawn(role: &str, root: &Path, first: usize) -> Child {
         .unwrap()
 }
 
-/// Does nothing unless it was started by one of the tests below.
+/// The child process. Does nothing unless one of the other tests started it.
 #[test]
 fn child() {
     let Ok(role) = env::var(ROLE) else { return };
@@ -162,10 +162,10 @@ async fn hold_lease(tape: &Tape) {
     std::future::pending::<()>().await;
 }
 
-/// Numbers from a seed, so that a failing round can be named.
-struct Chance(u64);
+/// A generator of pseudorandom numbers from a seed, so that a failing round can be repeated.
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self
             .0
@@ -182,8 +182,8 @@ fn rounds() -> u64 {
         .unwrap_or(500)
 }
 
-/// Starts a child, kills it at a random moment after its first acknowledgement, and returns the last number acknowledged.
-fn run_and_kill(role: &str, root: &Path, first: usize, chance: &mut Chance) -> Option<usize> {
+/// Starts a child and kills it at a random moment after its first acknowledgment. Returns the last acknowledged number.
+fn run_and_kill(role: &str, root: &Path, first: usize, random: &mut Random) -> Option<usize> {
     let mut child = spawn(role, root, first);
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -192,8 +192,8 @@ fn run_and_kill(role: &str, root: &Path, first: usize, chance: &mut Chance) -> O
             line.clear();
         }
     }
-    // Not a pause for something to happen: the moment of the kill is what is being varied.
-    let moment = Instant::now() + Duration::from_micros(chance.below(2_500));
+    // This sleep does not wait for an event: it varies the moment of the kill.
+    let moment = Instant::now() + Duration::from_micros(random.below(2_500));
     while Instant::now() < moment {
         thread::yield_now();
     }
@@ -201,7 +201,7 @@ fn run_and_kill(role: &str, root: &Path, first: usize, chance: &mut Chance) -> O
     child.wait().unwrap();
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
-    // The last line may have been cut off by the kill.
+    // The kill may have truncated the last line.
     let whole = rest.rsplit_once('\n').map_or("", |(whole, _)| whole);
     line.lines()
         .chain(whole.lines())
@@ -209,8 +209,8 @@ fn run_and_kill(role: &str, root: &Path, first: usize, chance: &mut Chance) -> O
         .next_back()
 }
 
-async fn read(store: &FileStore, span: EntryRange) -> Vec<Entry> {
-    let entries: Vec<Entry> = store.read(&name(), span).try_collect().await.unwrap();
+async fn read(store: &FileStore, range: EntryRange) -> Vec<Entry> {
+    let entries: Vec<Entry> = store.read(&name(), range).try_collect().await.unwrap();
     assert!(
         entries.windows(2).all(|pair| pair[0].id < pair[1].id),
         "ids do not ascend"
@@ -227,17 +227,17 @@ fn numbers(entries: &[Entry]) -> Vec<usize> {
         .collect()
 }
 
-// L1, W-1, W-3, W-16: nothing acknowledged is lost when a writer is killed.
+// L1, W-1, W-3, W-16: a killed writer loses no acknowledged entry.
 #[test]
 fn a_killed_writer_loses_nothing_it_acknowledged() {
     let mut root = tempfile::tempdir().unwrap();
-    let mut chance = Chance(1);
+    let mut random = Random(1);
     let mut first = 0;
     for round in 0..rounds() {
         if round % ROUNDS_PER_TAPE == 0 {
             (root, first) = (tempfile::tempdir().unwrap(), 0);
         }
-        let acknowledged = run_and_kill("append", root.path(), first, &mut chance);
+        let acknowledged = run_and_kill("append", root.path(), first, &mut random);
         let store = FileStore::new(root.path(), Durability::Os);
         let tail = block_on(end_of_tape(&store)).unwrap_or(first);
         if let Some(acknowledged) = acknowledged {
@@ -249,12 +249,12 @@ fn a_killed_writer_loses_nothing_it_acknowledged() {
         assert_eq!(tail % BATCH, 0, "round {round}: half a batch");
         first = tail;
         if (round + 1) % ROUNDS_PER_TAPE == 0 || round + 1 == rounds() {
-            block_on(check_whole(&store, first));
+            block_on(check_complete(&store, first));
         }
     }
 }
 
-/// One more than the last number on the tape.
+/// Returns the number after the last one on the tape.
 async fn end_of_tape(store: &FileStore) -> Option<usize> {
     let tape = name();
     let mut newest = store.read(&tape, EntryRange::ALL.newest_first());
@@ -266,7 +266,7 @@ async fn end_of_tape(store: &FileStore) -> Option<usize> {
     None
 }
 
-async fn check_whole(store: &FileStore, count: usize) {
+async fn check_complete(store: &FileStore, count: usize) {
     let entries = read(store, EntryRange::ALL).await;
     assert!(
         numbers(&entries).into_iter().eq(0..count),
@@ -285,17 +285,17 @@ async fn check_whole(store: &FileStore, count: usize) {
     );
 }
 
-// S-64, W-2: a fork whose process is killed before, in or after its merge is merged exactly once.
+// S-64, W-2: a fork whose process is killed before, during or after its merge is merged exactly once.
 #[test]
 fn a_fork_killed_anywhere_is_merged_once() {
     let mut root = tempfile::tempdir().unwrap();
-    let mut chance = Chance(2);
+    let mut random = Random(2);
     let mut first = 0;
     for round in 0..rounds().div_ceil(5) {
         if round % ROUNDS_PER_TAPE == 0 {
             (root, first) = (tempfile::tempdir().unwrap(), 0);
         }
-        let acknowledged = run_and_kill("fork", root.path(), first, &mut chance);
+        let acknowledged = run_and_kill("fork", root.path(), first, &mut random);
         let store = FileStore::new(root.path(), Durability::Os);
         block_on(async {
             recover_all(&store).await.unwrap();
@@ -336,14 +336,14 @@ fn a_fork_killed_anywhere_is_merged_once() {
     }
 }
 
-// W-12, W-19, H-60: a reset that is killed leaves the old tape or the new one, and every archive whole.
+// W-12, W-19, H-60: a killed reset leaves the old or the new tape, and complete archives.
 #[test]
 fn a_killed_reset_loses_neither_tape_nor_archive() {
     let root = tempfile::tempdir().unwrap();
-    let mut chance = Chance(3);
+    let mut random = Random(3);
     let mut first = 0;
     for round in 0..rounds().div_ceil(5) {
-        let acknowledged = run_and_kill("reset", root.path(), first, &mut chance);
+        let acknowledged = run_and_kill("reset", root.path(), first, &mut random);
         let store = FileStore::new(root.path(), Durability::Os);
         let mut found = BTreeSet::new();
         block_on(async {
@@ -377,7 +377,7 @@ fn a_killed_reset_loses_neither_tape_nor_archive() {
             "round {round}: {last}"
         );
         first = found.last().map_or(first, |last| last + 1);
-        // Archives of earlier rounds were looked at; fewer of them make the next rounds quick.
+        // The archives of earlier rounds were already checked. Remove them to make the next rounds faster.
         for path in std::fs::read_dir(root.path())
             .unwrap()
             .map(|entry| entry.unwrap().path())
@@ -389,17 +389,17 @@ fn a_killed_reset_loses_neither_tape_nor_archive() {
     }
 }
 
-// L2, L5: an index whose writing was killed is believed only as far as it is true.
+// L2, L5: an index that was incompletely written is used only as far as it is correct.
 #[test]
 fn a_killed_index_write_changes_no_answer() {
     let mut root = tempfile::tempdir().unwrap();
-    let mut chance = Chance(4);
+    let mut random = Random(4);
     let mut first = 0;
     for round in 0..rounds().div_ceil(5) {
         if round % ROUNDS_PER_TAPE == 0 {
             (root, first) = (tempfile::tempdir().unwrap(), 0);
         }
-        let acknowledged = run_and_kill("index", root.path(), first, &mut chance);
+        let acknowledged = run_and_kill("index", root.path(), first, &mut random);
         let store = FileStore::new(root.path(), Durability::Os);
         block_on(async {
             let entries = read(&store, EntryRange::ALL).await;
@@ -428,7 +428,7 @@ fn a_killed_index_write_changes_no_answer() {
     }
 }
 
-// W-16, S-56: eight processes, one tape, no id twice and none left out.
+// W-16, S-56: with eight processes on one tape, no id occurs twice and none is missing.
 #[test]
 fn eight_processes_append_two_thousand_entries_each() {
     let root = tempfile::tempdir().unwrap();
@@ -455,7 +455,7 @@ fn eight_processes_append_two_thousand_entries_each() {
     );
 }
 
-// L4: the system gives the lease of a dead process back.
+// L4: the operating system releases the lease of a killed process.
 #[test]
 fn a_lease_is_free_again_when_its_holder_is_killed() {
     let root = tempfile::tempdir().unwrap();

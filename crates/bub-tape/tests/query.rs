@@ -1,4 +1,4 @@
-//! What a query selects, the same in every store.
+//! Queries give the same results in all stores.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod view_support;
@@ -10,13 +10,13 @@ use bub_tape::{
 };
 use futures_util::StreamExt as _;
 use serde_json::json;
-use view_support::{Spy, ids, name, places};
+use view_support::{CountingStore, ids, name, store_fixtures};
 
 fn dated(entry: Entry, date: &str) -> Entry {
     entry.with_date(date)
 }
 
-/// Ids 1…10: two phases named alike, one named otherwise.
+/// Returns entries with the ids 1 to 10: two anchors with the same name and one with another name.
 fn story() -> Vec<Entry> {
     vec![
         dated(
@@ -57,24 +57,27 @@ fn story() -> Vec<Entry> {
 }
 
 async fn check(query: Query, expected: Result<Vec<i64>, &str>) {
-    for place in places() {
-        place.tape.store().append(&name(), story()).await.unwrap();
-        let forked = place.tape.fork(MergeBack::No).await.unwrap();
-        for (label, tape) in [(place.label, &place.tape), ("fork of it", forked.tape())] {
-            let found = tape.query_all(query.clone()).await;
-            let found = found.as_deref().map(ids).map_err(ToString::to_string);
+    for fixture in store_fixtures() {
+        fixture.tape.store().append(&name(), story()).await.unwrap();
+        let forked = fixture.tape.fork(MergeBack::No).await.unwrap();
+        for (label, tape) in [
+            (fixture.label, &fixture.tape),
+            ("fork of it", forked.tape()),
+        ] {
+            let selected = tape.query_all(query.clone()).await;
+            let selected = selected.as_deref().map(ids).map_err(ToString::to_string);
             assert_eq!(
-                found,
+                selected,
                 expected.clone().map_err(str::to_owned),
                 "{query:?} in {} {label}",
-                place.label
+                fixture.label
             );
         }
         forked.finish().await.unwrap();
     }
 }
 
-/// H-52: the latest anchor of that name; the first end behind it; neither anchor is part of the window.
+/// H-52: a window starts at the latest anchor with the name and ends at the next end anchor. Both anchors are excluded.
 #[tokio::test]
 async fn windows_lie_between_anchors() {
     let cases = [
@@ -99,7 +102,7 @@ async fn windows_lie_between_anchors() {
             Query::new().between_anchors("nowhere", "phase"),
             Err("Anchor 'nowhere' was not found."),
         ),
-        // The end is looked for behind the latest start only.
+        // The end anchor must be after the latest start anchor.
         (
             Query::new().between_anchors("phase", "middle"),
             Err("Anchor 'middle' was not found."),
@@ -110,12 +113,12 @@ async fn windows_lie_between_anchors() {
     }
 }
 
-/// H-52: a tape without anchors has no window; a tape that was never written is empty.
+/// H-52: a window on a tape without anchors is an error. A tape that was never written is empty.
 #[tokio::test]
 async fn a_window_needs_an_anchor() {
-    for place in places() {
-        assert_eq!(place.tape.query_all(Query::new()).await.unwrap(), vec![]);
-        let error = place
+    for fixture in store_fixtures() {
+        assert_eq!(fixture.tape.query_all(Query::new()).await.unwrap(), vec![]);
+        let error = fixture
             .tape
             .query_all(Query::new().last_anchor())
             .await
@@ -125,7 +128,8 @@ async fn a_window_needs_an_anchor() {
     }
 }
 
-/// H-52, W-20: a bare date is a whole day, a naive time is UTC, both ends are inclusive and either may be open.
+/// H-52, W-20: a date without time covers the day, a time without offset is UTC, and both ends are inclusive and
+/// optional.
 #[tokio::test]
 async fn dates_are_inclusive_and_may_be_open() {
     let cases = [
@@ -181,7 +185,8 @@ async fn dates_are_inclusive_and_may_be_open() {
     }
 }
 
-/// H-52: window, then dates, text and kinds, then the limit; W-20: every script, quotes, any case.
+/// H-52: the window applies first, then dates, text and kinds, then the limit. W-20: text in any script, with quotes,
+/// in any case.
 #[tokio::test]
 async fn text_kinds_and_limit_narrow_the_window() {
     let all = Query::new;
@@ -229,12 +234,12 @@ async fn text_kinds_and_limit_narrow_the_window() {
     }
 }
 
-/// W-20: what a fork has written is filtered like the rest.
+/// W-20: entries of a fork are filtered like others.
 #[tokio::test]
 async fn a_query_sees_what_the_fork_wrote_and_filters_it() {
-    for place in places() {
-        place.tape.store().append(&name(), story()).await.unwrap();
-        let fork = place.tape.fork(MergeBack::Yes).await.unwrap();
+    for fixture in store_fixtures() {
+        fixture.tape.store().append(&name(), story()).await.unwrap();
+        let fork = fixture.tape.fork(MergeBack::Yes).await.unwrap();
         fork.tape()
             .append(Entry::message("user", "hello from the fork"))
             .await
@@ -248,7 +253,7 @@ async fn a_query_sees_what_the_fork_wrote_and_filters_it() {
             ids(&fork.tape().query_all(query.clone()).await.unwrap()),
             [2, 11],
             "{}",
-            place.label
+            fixture.label
         );
         assert_eq!(
             ids(&fork
@@ -279,7 +284,7 @@ async fn errors_of_the_store_are_passed_on() {
         Query::new().after_anchor("a"),
     ];
     for query in queries {
-        let spy = Arc::new(Spy::new());
+        let spy = Arc::new(CountingStore::new());
         spy.append(&name(), story()).await.unwrap();
         let tape = Tape::new(Arc::clone(&spy) as Arc<_>, name());
         let fork = tape.fork(MergeBack::No).await.unwrap();
@@ -293,10 +298,10 @@ async fn errors_of_the_store_are_passed_on() {
     }
 }
 
-/// The cost is that of the window: nothing before the anchor is read, and a limit stops the reading.
+/// A query reads nothing before the anchor and stops reading at the limit.
 #[tokio::test]
 async fn only_the_window_is_read() {
-    let spy = Arc::new(Spy::new());
+    let spy = Arc::new(CountingStore::new());
     let mut entries = vec![Entry::message("user", "x"); 5_000];
     entries.push(Entry::anchor("here", None));
     entries.extend(vec![Entry::message("user", "y"); 20]);
@@ -326,7 +331,7 @@ async fn only_the_window_is_read() {
     );
 }
 
-/// Files whose text is written with `\u` escapes, or without spaces, or by hand, are searched like others.
+/// Files with `\u` escapes, without spaces or edited by hand give the same results.
 #[tokio::test]
 async fn the_spelling_of_json_does_not_matter() {
     let lines = [

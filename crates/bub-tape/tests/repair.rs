@@ -1,4 +1,4 @@
-//! Tapes that others wrote, tore, replaced or left half finished.
+//! Tapes that other writers wrote, tore, replaced or left incomplete.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -32,7 +32,7 @@ fn name() -> TapeName {
     TapeName::for_session("/srv/demo", "cli:local")
 }
 
-/// A line as the Python original writes it.
+/// Returns a line in the format of the Python version.
 fn python_line(id: i64, text: &str) -> String {
     format!(
         "{{\"id\": {id}, \"kind\": \"message\", \"payload\": {{\"role\": \"user\", \"content\": \"{text}\"}}, \"meta\": {{}}, \
@@ -89,7 +89,7 @@ impl RepairFixture {
     }
 }
 
-// W-3 (a), W-16: a half-written line is not glued to the next entry; it is kept aside and reported.
+// W-3 (a), W-16: an incomplete line is not joined with the next entry. It is kept in a separate file and reported.
 #[tokio::test]
 async fn a_torn_line_is_cut_off_kept_and_reported() {
     let fixture = fixture();
@@ -120,7 +120,7 @@ async fn a_torn_line_is_cut_off_kept_and_reported() {
     );
 }
 
-// W-3 (b): torn inside a character, the session goes on.
+// W-3 (b): a session continues after a line was torn inside a character.
 #[tokio::test]
 async fn a_line_torn_inside_a_character_bricks_nothing() {
     let fixture = fixture();
@@ -136,7 +136,7 @@ async fn a_line_torn_inside_a_character_bricks_nothing() {
     assert_eq!(fixture.texts().await, ["one", "two"]);
 }
 
-// C.2: a missing final newline is no damage.
+// C.2: a missing final newline is not damage.
 #[tokio::test]
 async fn an_entry_without_final_newline_is_read_and_completed() {
     let fixture = fixture();
@@ -154,7 +154,7 @@ async fn an_entry_without_final_newline_is_read_and_completed() {
     );
 }
 
-// C.2, W-16: duplicate and jumping ids of unlocked writers are read as they are, and continued from the highest.
+// C.2, W-16: duplicate and skipped ids of writers without locks are read unchanged. New ids follow the highest one.
 #[tokio::test]
 async fn duplicate_and_jumping_ids_are_continued_from_the_highest() {
     let fixture = fixture();
@@ -179,9 +179,9 @@ async fn duplicate_and_jumping_ids_are_continued_from_the_highest() {
     assert_eq!(fetched.len(), 1);
 }
 
-// C.2: bad lines in the middle are skipped by every way of reading.
+// C.2: all ways of reading skip invalid lines.
 #[tokio::test]
-async fn bad_lines_are_skipped_and_counted_by_nobody() {
+async fn bad_lines_are_skipped_and_not_counted() {
     let fixture = fixture();
     let bad: &[u8] = b"garbage\n\n{\"id\": 2}\n\xff\xfe\n{\"id\": 3, \"kind\": \"x\", \"payload\": {}, \"meta\": {\"a\": \"\xe4\"}, \"date\": \"d\"}\n";
     fixture.write(
@@ -202,7 +202,7 @@ async fn bad_lines_are_skipped_and_counted_by_nobody() {
     assert_eq!(backwards.len(), 2);
 }
 
-// L6: the original may write between two of our appends.
+// L6: the Python version may write between two of our appends.
 #[tokio::test]
 async fn entries_of_another_writer_are_noticed() {
     let fixture = fixture();
@@ -213,7 +213,7 @@ async fn entries_of_another_writer_are_noticed() {
     assert_eq!(fixture.texts().await, ["ours", "theirs", "ours again"]);
 }
 
-// W-12: a tape that was reset and has grown again is not mixed with what was there before.
+// W-12: a tape that was reset and has grown again is not confused with its old content.
 #[tokio::test]
 async fn a_tape_replaced_by_another_process_is_noticed() {
     let fixture = fixture();
@@ -226,7 +226,7 @@ async fn a_tape_replaced_by_another_process_is_noticed() {
     }
     assert_eq!(fixture.count().await, 50);
     fixture.store.reindex(&name()).await.unwrap();
-    // As the original does it: delete, then write again, beyond the old length.
+    // The Python version deletes the tape and writes it again. Here it becomes longer than before.
     fs::remove_file(fixture.store.path(&name())).unwrap();
     assert_eq!(fixture.count().await, 0);
     let lines: String = (1..=100)
@@ -246,13 +246,13 @@ async fn a_tape_replaced_by_another_process_is_noticed() {
             .is_empty()
     );
     assert_eq!(fixture.append("next").await, [EntryId::new(101)]);
-    // The same length in the same file: only the content tells.
+    // The length and the inode are unchanged; only the content differs.
     fixture.write(lines.replace("new", "NEW"));
     assert_eq!(fixture.append("other").await.len(), 1);
     assert!(fixture.texts().await[0].starts_with("NEW"));
 }
 
-// W-12: other handles of our own see a reset at once.
+// W-12: other handles in this process see a reset immediately.
 #[tokio::test]
 async fn a_reset_is_seen_by_other_handles() {
     let fixture = fixture();
@@ -274,7 +274,7 @@ async fn a_reset_is_seen_by_other_handles() {
     assert_eq!((other.count().await, fixture.count().await), (3, 3));
 }
 
-// L2: everything derived may be deleted at any time.
+// L2: derived files may be deleted at any time.
 #[tokio::test]
 async fn deleting_everything_derived_changes_no_answer() {
     let fixture = fixture();
@@ -301,7 +301,7 @@ async fn deleting_everything_derived_changes_no_answer() {
     fs::remove_dir_all(fixture.root.path().join(".bub")).unwrap();
     let fresh = FileStore::new(fixture.root.path(), Durability::Os);
     assert_eq!(ask(&fresh).await, before);
-    // An index of lies is not believed.
+    // An index with wrong content is ignored.
     fs::create_dir_all(fixture.root.path().join(".bub/index")).unwrap();
     fs::write(
         fixture
@@ -317,7 +317,7 @@ async fn deleting_everything_derived_changes_no_answer() {
     );
 }
 
-// L5: the index on disk is continued by whoever writes, and never far behind.
+// L5: all writers extend the index on disk, so that it covers almost the complete tape.
 #[tokio::test]
 async fn the_index_follows_many_writers() {
     let fixture = fixture();
@@ -350,7 +350,7 @@ async fn the_index_follows_many_writers() {
     }
 }
 
-// "never a file outside the store", reading creates nothing.
+// Reading creates no files.
 #[tokio::test]
 async fn reading_creates_no_files() {
     let root = tempfile::tempdir().unwrap();
@@ -371,7 +371,7 @@ async fn reading_creates_no_files() {
     assert!(none.is_empty() && !root.path().join("tapes").exists());
 }
 
-// W-15: an error is an error, never an empty tape.
+// W-15: a tape that cannot be read is an error, not an empty tape.
 #[tokio::test]
 async fn a_directory_that_cannot_be_read_is_not_an_empty_tape() {
     let root = tempfile::tempdir().unwrap();
@@ -404,7 +404,7 @@ async fn a_directory_without_permission_is_a_typed_error() {
     assert_eq!(error.kind(), TapeErrorKind::Environment);
 }
 
-// C.3, W-19: archives of one second do not overwrite each other, and keep the bytes of the tape.
+// C.3, W-19: archives with the same timestamp do not overwrite each other, and contain the bytes of the tape.
 #[tokio::test]
 async fn archives_keep_the_bytes_and_have_their_own_names() {
     let fixture = fixture();
@@ -424,7 +424,7 @@ async fn archives_keep_the_bytes_and_have_their_own_names() {
         .strip_suffix(".bak")
         .unwrap();
     assert_eq!((stamp.len(), &stamp[8..9], &stamp[15..]), (16, "T", "Z"));
-    // H-60: the new tape says where the old one is.
+    // H-60: the new tape contains the path of the archive.
     let opening = tape.entries(EntryRange::ALL).await.unwrap();
     assert_eq!(
         opening[0].payload["state"],
@@ -436,7 +436,7 @@ async fn archives_keep_the_bytes_and_have_their_own_names() {
     );
 }
 
-// Blobs: content that does not match its address is never handed out.
+// A blob whose content does not match its hash is never returned.
 #[tokio::test]
 async fn a_damaged_blob_is_refused() {
     let fixture = fixture();
@@ -468,7 +468,7 @@ async fn a_damaged_blob_is_refused() {
     assert_eq!(fixture.store.blobs().get(&id).await.unwrap(), b"picture");
 }
 
-// A byte order mark before the first line, put there by an editor, hides nothing.
+// A byte order mark, which an editor may write before the first line, is ignored.
 #[test]
 fn a_byte_order_mark_is_no_damage() {
     let line = r#"{"id": 1, "kind": "message", "payload": {"role": "user", "content": "hi"}, "meta": {}, "date": "2026-01-01T00:00:00Z"}"#;

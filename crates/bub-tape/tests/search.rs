@@ -1,4 +1,4 @@
-//! What a search finds, the same in every store.
+//! Searches give the same results in all stores.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -12,7 +12,7 @@ use bub_tape::{
     Entry, EntryKind, MergeBack, Query, SEARCH_MARKER, Search, SearchResults, TapeErrorKind,
 };
 use serde_json::json;
-use view_support::{call, name, places};
+use view_support::{call, name, store_fixtures};
 
 fn story() -> Vec<Entry> {
     let user = |text: &str| Entry::message("user", text);
@@ -63,27 +63,28 @@ fn story() -> Vec<Entry> {
     ]
 }
 
-fn ids(found: &SearchResults) -> Vec<i64> {
-    found.hits.iter().map(|hit| hit.entry.id.get()).collect()
+fn ids(results: &SearchResults) -> Vec<i64> {
+    results.hits.iter().map(|hit| hit.entry.id.get()).collect()
 }
 
 async fn check(search: Search, expected: &[i64]) {
-    for place in places() {
-        place.tape.store().append(&name(), story()).await.unwrap();
-        let fork = place.tape.fork(MergeBack::No).await.unwrap();
-        for (label, tape) in [("", &place.tape), ("fork of ", fork.tape())] {
-            let found = tape.search(&search).await.unwrap();
+    for fixture in store_fixtures() {
+        fixture.tape.store().append(&name(), story()).await.unwrap();
+        let fork = fixture.tape.fork(MergeBack::No).await.unwrap();
+        for (label, tape) in [("", &fixture.tape), ("fork of ", fork.tape())] {
+            let results = tape.search(&search).await.unwrap();
             assert_eq!(
-                ids(&found),
+                ids(&results),
                 expected,
                 "{search:?} in {label}{}",
-                place.label
+                fixture.label
             );
         }
     }
 }
 
-/// W-20, H-53: every script, quotes, any case; exact matches latest first, then near ones; the same payload once.
+/// W-20, H-53: text in any script, with quotes, in any case. Exact matches come first, newest first, then fuzzy ones.
+/// Equal payloads are listed once.
 #[tokio::test]
 async fn words_are_found_in_every_script() {
     let cases: [(&str, &[i64]); 21] = [
@@ -101,14 +102,14 @@ async fn words_are_found_in_every_script() {
         ("привет", &[12]),
         ("превет", &[12]),
         ("σίσυφος", &[12]),
-        // Every word, in any order, each with its own error.
+        // All words, in any order, each with a typing error.
         ("deploymnt dockr", &[11]),
         ("deployment in docker", &[11]),
         ("deployment of cats", &[]),
         ("xylophone", &[]),
-        // What every message has is not text.
+        // Roles and types are not searched.
         ("user", &[]),
-        // Too short for errors.
+        // Too short for typing errors.
         ("zq", &[]),
         ("no", &[]),
     ];
@@ -117,15 +118,15 @@ async fn words_are_found_in_every_script() {
     }
 }
 
-/// H-53: without near matches only what was asked for is found.
+/// H-53: without fuzzy matches, only exact ones are found.
 #[tokio::test]
-async fn near_matches_can_be_left_out() {
-    check(Search::new("zebrafish").exactly(), &[9, 6]).await;
-    check(Search::new("zebrafsh").exactly(), &[5]).await;
-    check(Search::new("zebrafishes").exactly(), &[]).await;
+async fn fuzzy_matches_can_be_omitted() {
+    check(Search::new("zebrafish").exact_only(), &[9, 6]).await;
+    check(Search::new("zebrafsh").exact_only(), &[5]).await;
+    check(Search::new("zebrafishes").exact_only(), &[]).await;
 }
 
-/// H-116: kinds, dates with one open end, and a limit narrow the search.
+/// H-116: kinds, dates with one end, and a limit narrow the search.
 #[tokio::test]
 async fn kinds_dates_and_limit_narrow_the_search() {
     let within = |query: Query| Search::new("zebrafish").within(query);
@@ -151,35 +152,39 @@ async fn kinds_dates_and_limit_narrow_the_search() {
         &[7],
     )
     .await;
-    for place in places() {
+    for fixture in store_fixtures() {
         let search = Search::new("x").within(Query::new().since("soon"));
-        let error = place.tape.search(&search).await.unwrap_err();
+        let error = fixture.tape.search(&search).await.unwrap_err();
         assert_eq!(error.kind(), TapeErrorKind::InvalidInput);
         assert_eq!(error.to_string(), "Invalid ISO date or datetime: 'soon'.");
     }
 }
 
-/// H-116: the output of an earlier search is counted, not shown.
+/// H-116: the output of an earlier search is counted but not listed.
 #[tokio::test]
 async fn a_search_does_not_find_itself() {
-    for place in places() {
-        place.tape.store().append(&name(), story()).await.unwrap();
-        let found = place.tape.search(&Search::new("zebrafish")).await.unwrap();
+    for fixture in store_fixtures() {
+        fixture.tape.store().append(&name(), story()).await.unwrap();
+        let results = fixture
+            .tape
+            .search(&Search::new("zebrafish"))
+            .await
+            .unwrap();
         assert_eq!(
-            (found.hits.len(), found.filtered),
+            (results.hits.len(), results.filtered),
             (3, 1),
             "{}",
-            place.label
+            fixture.label
         );
     }
 }
 
-/// W-20: the running turn is searched like the rest, also inside a fork.
+/// W-20: entries of the running turn are searched too, also inside a fork.
 #[tokio::test]
 async fn the_running_turn_is_searched_and_filtered() {
-    for place in places() {
-        place.tape.store().append(&name(), story()).await.unwrap();
-        let fork = place.tape.fork(MergeBack::Yes).await.unwrap();
+    for fixture in store_fixtures() {
+        fixture.tape.store().append(&name(), story()).await.unwrap();
+        let fork = fixture.tape.fork(MergeBack::Yes).await.unwrap();
         fork.tape()
             .append(Entry::message("user", "one more zebrafish"))
             .await
@@ -192,37 +197,41 @@ async fn the_running_turn_is_searched_and_filtered() {
             .append(Entry::tool_call(vec![call("zebrafish", "bash")]))
             .await
             .unwrap();
-        let found = fork
+        let results = fork
             .tape()
-            .search(&Search::new("zebrafish").exactly())
+            .search(&Search::new("zebrafish").exact_only())
             .await
             .unwrap();
-        assert_eq!(ids(&found), [13, 9, 6], "{}", place.label);
+        assert_eq!(ids(&results), [13, 9, 6], "{}", fixture.label);
     }
 }
 
-/// A snippet shows the match in its surroundings, on one line.
+/// A snippet shows the text around the match on one line.
 #[tokio::test]
 async fn snippets_show_the_surroundings() {
-    for place in places() {
+    for fixture in store_fixtures() {
         let long = format!(
             "{}\n\tthe   ZEBRAFISH\n{}",
             "ä ".repeat(200),
             "ö ".repeat(200)
         );
-        place
+        fixture
             .tape
             .append(Entry::message("user", long))
             .await
             .unwrap();
-        place
+        fixture
             .tape
             .append(Entry::message("user", "short zebrafsh"))
             .await
             .unwrap();
-        let found = place.tape.search(&Search::new("zebrafish")).await.unwrap();
-        let [exact, near] = &found.hits[..] else {
-            panic!("{found:?}")
+        let results = fixture
+            .tape
+            .search(&Search::new("zebrafish"))
+            .await
+            .unwrap();
+        let [exact, near] = &results.hits[..] else {
+            panic!("{results:?}")
         };
         assert!(exact.exact && !near.exact);
         assert!(
@@ -240,7 +249,7 @@ async fn snippets_show_the_surroundings() {
     }
 }
 
-/// Lines longer than a block, and hits on the borders of blocks, are found.
+/// Matches in lines longer than a block and at the borders of blocks are found.
 #[tokio::test]
 async fn long_tapes_and_long_lines_are_searched() {
     let mut entries = Vec::new();
@@ -261,38 +270,46 @@ async fn long_tapes_and_long_lines_are_searched() {
             expected.insert(0, number);
         }
     }
-    for place in places() {
-        place
+    for fixture in store_fixtures() {
+        fixture
             .tape
             .store()
             .append(&name(), entries.clone())
             .await
             .unwrap();
-        let found = place.tape.search(&Search::new("zebrafish")).await.unwrap();
-        assert_eq!(ids(&found), expected, "{}", place.label);
-        let oldest = place
+        let results = fixture
+            .tape
+            .search(&Search::new("zebrafish"))
+            .await
+            .unwrap();
+        assert_eq!(ids(&results), expected, "{}", fixture.label);
+        let oldest = fixture
             .tape
             .query_all(Query::new().text("ZebraFish"))
             .await
             .unwrap();
-        assert_eq!(oldest.len(), expected.len(), "{}", place.label);
+        assert_eq!(oldest.len(), expected.len(), "{}", fixture.label);
     }
 }
 
-/// Text without an end of words is searched in time that grows with its length only.
+/// The time to search text without word boundaries grows linearly with its length.
 #[tokio::test]
 async fn monotonous_text_is_no_trap() {
     let text = format!("{}aaab", "a".repeat(60_000));
-    for place in places() {
-        place
+    for fixture in store_fixtures() {
+        fixture
             .tape
             .append(Entry::message("user", text.clone()))
             .await
             .unwrap();
-        let found = place.tape.search(&Search::new("aaaaaaabc")).await.unwrap();
-        assert_eq!(ids(&found), [1], "{}", place.label);
+        let results = fixture
+            .tape
+            .search(&Search::new("aaaaaaabc"))
+            .await
+            .unwrap();
+        assert_eq!(ids(&results), [1], "{}", fixture.label);
         assert_eq!(
-            ids(&place.tape.search(&Search::new("aaxbbc")).await.unwrap()),
+            ids(&fixture.tape.search(&Search::new("aaxbbc")).await.unwrap()),
             [0; 0]
         );
     }

@@ -1,4 +1,4 @@
-//! Every store keeps the promises of the contract.
+//! All stores pass the conformance suite.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -30,7 +30,7 @@ async fn the_file_store_conforms_with_either_durability() {
     }
 }
 
-// L5: what happened lately is found without opening every tape.
+// L5: recently changed tapes are found without opening all tapes.
 #[tokio::test]
 async fn tapes_that_have_not_changed_since_are_not_listed() {
     let root = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ async fn tapes_that_have_not_changed_since_are_not_listed() {
     );
 }
 
-// L1: few do the work of many, and what was begun is done, also when nobody waits for it any more.
+// L1: few threads do all file operations, and a started operation finishes even if its future is dropped.
 #[tokio::test(flavor = "multi_thread")]
 async fn appends_of_a_crowd_are_made_though_those_who_asked_have_gone() {
     let root = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ async fn appends_of_a_crowd_are_made_though_those_who_asked_have_gone() {
                     .append(&tape, vec![Entry::message("user", "hi")])
                     .await
             });
-            // Begun, and then nobody waits for it.
+            // Poll the future once, then drop it.
             let is_over = futures_util::FutureExt::now_or_never(append.as_mut()).is_some();
             (!is_over).then_some(append)
         })
@@ -101,7 +101,7 @@ async fn appends_of_a_crowd_are_made_though_those_who_asked_have_gone() {
     }
 }
 
-// W-16: a reader beside a writer that never rests sees whole batches, and each of them.
+// W-16: a reader next to a busy writer sees only complete batches, and all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_never_sees_part_of_a_batch() {
     let root = tempfile::tempdir().unwrap();
@@ -123,12 +123,12 @@ async fn a_reader_never_sees_part_of_a_batch() {
     });
     let mut seen = 0;
     while seen < 1_050 {
-        let span = if seen % 2 == 0 {
+        let range = if seen % 2 == 0 {
             EntryRange::ALL
         } else {
             EntryRange::ALL.newest_first()
         };
-        let entries: Vec<Entry> = reader.read(&tape, span).try_collect().await.unwrap();
+        let entries: Vec<Entry> = reader.read(&tape, range).try_collect().await.unwrap();
         assert_eq!(entries.len() % 7, 0, "part of a batch");
         assert!(entries.len() >= seen, "entries were seen and are gone");
         seen = entries.len();
@@ -137,7 +137,7 @@ async fn a_reader_never_sees_part_of_a_batch() {
     writing.await.unwrap();
 }
 
-// L1: somebody who deletes our directory takes the lock files with it; writers still keep each other out.
+// L1: if a user deletes the directory with the lock files, writers still exclude each other.
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_files_may_be_deleted_between_appends() {
     let root = tempfile::tempdir().unwrap();

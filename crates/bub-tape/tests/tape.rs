@@ -1,4 +1,4 @@
-//! What is done with a tape: handoff, info, records of chat steps, reset, sidecars, forks.
+//! Operations of a tape: handoff, info, step records, reset, sidecars, forks.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -75,7 +75,7 @@ async fn a_handoff_is_an_anchor_and_an_event() {
     .await;
 }
 
-// S-61, W-71: the bootstrap anchor says whose tape it is.
+// S-61, W-71: the bootstrap anchor contains the session information.
 #[tokio::test]
 async fn the_bootstrap_anchor_is_written_once() {
     on_every_store(async |tape| {
@@ -94,7 +94,7 @@ async fn the_bootstrap_anchor_is_written_once() {
     .await;
 }
 
-// Design §5: on older tapes an event says it, outside the context.
+// On older tapes, an event outside the context contains the session information.
 #[tokio::test]
 async fn an_older_tape_learns_whose_it_is() {
     on_every_store(async |tape| {
@@ -131,7 +131,7 @@ async fn info_reports_the_newest_usage_that_is_whole() {
     .await;
 }
 
-// H-72: the session's model and effort are known without scanning events.
+// H-72: the session's model and reasoning effort are in the summary.
 #[tokio::test]
 async fn the_session_model_and_effort_are_the_newest() {
     on_every_store(async |tape| {
@@ -159,7 +159,7 @@ async fn the_session_model_and_effort_are_the_newest() {
     .await;
 }
 
-// W-71: the registry shows what a person wrote first.
+// W-71: the title of a session is the first line that the user wrote.
 #[tokio::test]
 async fn the_title_is_the_first_line_of_the_first_user_message() {
     on_every_store(async |tape| {
@@ -194,7 +194,7 @@ fn full_step() -> StepRecord {
     }
 }
 
-// H-62, W-7: order, run id, text beside tool calls; design §5: call ids, provider state, ids of the view.
+// H-62, W-7: order of entries, run id, text of a response with tool calls, call ids, provider state, ids of the view.
 #[tokio::test]
 async fn a_chat_step_is_recorded_as_one_batch_in_order() {
     on_every_store(async |tape| {
@@ -222,7 +222,7 @@ async fn a_chat_step_is_recorded_as_one_batch_in_order() {
     .await;
 }
 
-// H-62: errors, the same one only once; the assistant's text without calls is a message.
+// H-62: the same error is recorded once. The text of a response without tool calls is a message.
 #[tokio::test]
 async fn a_failed_step_records_its_error_once() {
     on_every_store(async |tape| {
@@ -245,7 +245,7 @@ async fn a_failed_step_records_its_error_once() {
     .await;
 }
 
-// W-67: a system prompt is stored once per text and tape; later runs name its hash.
+// W-67: a system prompt is stored once per tape. Later `run` events contain its hash.
 #[tokio::test]
 async fn a_system_prompt_is_stored_once() {
     on_every_store(async |tape| {
@@ -274,7 +274,7 @@ async fn a_system_prompt_is_stored_once() {
     .await;
 }
 
-// H-56, W-9: media are blobs, stored once, and come back exactly where they stood.
+// H-56, W-9: media are stored once, as blobs, and restored at their index.
 #[tokio::test]
 async fn media_leave_the_entry_and_come_back() {
     on_every_store(async |tape| {
@@ -305,7 +305,7 @@ async fn media_leave_the_entry_and_come_back() {
             media::attach(&*blobs, &entries[0]).await.unwrap().payload["content"],
             parts
         );
-        // A blob that is gone leaves the text.
+        // If the blob is missing, the text remains.
         blobs.remove(&blobs.list().await.unwrap()[0]).await.unwrap();
         assert_eq!(
             media::attach(&*blobs, &entries[0]).await.unwrap().payload,
@@ -315,7 +315,7 @@ async fn media_leave_the_entry_and_come_back() {
     .await;
 }
 
-// H-60, H-61: sidecars follow a reset, and every step is on the tape.
+// H-60, H-61: sidecars are reset with their tape, and events record each step.
 #[tokio::test]
 async fn a_reset_empties_tape_and_sidecars_and_says_so() {
     on_every_store(async |tape| {
@@ -400,7 +400,7 @@ async fn sidecars_are_archived_and_reset_by_name() {
     .await;
 }
 
-// S-64, H-54: inside the fork both are seen, outside nothing until the merge.
+// S-64, H-54: entries of a fork are visible inside the fork, and outside only after the merge.
 #[tokio::test]
 async fn a_fork_shows_its_parent_and_is_merged_whole() {
     on_every_store(async |tape| {
@@ -506,7 +506,7 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
     .await;
 }
 
-// S-64, H-133: merge_back = false and temporary sessions leave nothing.
+// S-64, H-133: forks with merge_back = false and temporary sessions leave no entries.
 #[tokio::test]
 async fn a_fork_that_is_not_merged_leaves_nothing() {
     assert_eq!(MergeBack::for_session("temp/0a1b"), MergeBack::No);
@@ -544,7 +544,7 @@ async fn a_fork_that_is_not_merged_leaves_nothing() {
     .await;
 }
 
-// Design §5: an abandoned fork is recovered or discarded at the next open, and the tape says so.
+// An unfinished fork is merged or discarded when the tape is opened next, and an event records this.
 #[tokio::test]
 async fn abandoned_forks_end_as_they_were_meant_to() {
     on_every_store(async |tape| {
@@ -580,7 +580,7 @@ async fn abandoned_forks_end_as_they_were_meant_to() {
     .await;
 }
 
-// H-54, H-55: a reset inside a fork hides the parent and replaces it at the merge.
+// H-54, H-55: a reset inside a fork hides the parent's entries and replaces them at the merge.
 #[tokio::test]
 async fn a_reset_inside_a_fork_takes_effect_at_the_merge() {
     on_every_store(async |tape| {

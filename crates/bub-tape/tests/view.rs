@@ -1,4 +1,4 @@
-//! What a model is shown of a tape.
+//! Building views from tapes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,7 +15,7 @@ use bub_tape::{
     TapeContext, TapeError, TapeErrorKind, TapeStore as _, View, ViewOptions, tool_done,
 };
 use serde_json::{Map, Value, json};
-use view_support::{Spy, call, complaint, name, places, tape_of};
+use view_support::{CountingStore, call, name, rejection_reason, store_fixtures, tape_of};
 
 async fn view(entries: Vec<Entry>) -> View {
     let view = tape_of(entries)
@@ -23,7 +23,7 @@ async fn view(entries: Vec<Entry>) -> View {
         .view(&ViewOptions::new())
         .await
         .unwrap();
-    assert_eq!(complaint(&view.messages), None);
+    assert_eq!(rejection_reason(&view.messages), None);
     view
 }
 
@@ -52,7 +52,7 @@ fn called(ids: &[&str]) -> Entry {
     Entry::tool_call(ids.iter().map(|id| call(id, "bash")).collect())
 }
 
-/// S-57, S-66, W-5: the view starts at the latest anchor, and its state is the first thing the model reads.
+/// S-57, S-66, W-5: the view starts at the latest anchor, and the first message contains its state.
 #[tokio::test]
 async fn the_latest_anchor_opens_the_view() {
     let entries = vec![
@@ -84,7 +84,7 @@ async fn an_anchor_without_state_says_null() {
     );
 }
 
-/// S-62: messages as they are; calls and results by position; whatever else is there says nothing.
+/// S-62: messages are unchanged, results are paired with calls by position, and other entries are ignored.
 #[tokio::test]
 async fn entries_become_messages() {
     let mut with_text = called(&["a", "b"]);
@@ -119,16 +119,16 @@ async fn entries_become_messages() {
     assert_eq!(used(&view), [2, 3, 4, 8]);
 }
 
-/// H-57: what is marked `context: false` reaches neither the mapping nor a selector.
+/// H-57: neither the default mapping nor a selector gets entries marked with `context: false`.
 #[tokio::test]
-async fn entries_outside_the_context_are_left_out() {
+async fn entries_outside_the_context_are_omitted() {
     let entries = vec![
         Entry::anchor("a", None),
         user("seen"),
         user("unseen").outside_context(),
     ];
     let tape = tape_of(entries.clone()).await;
-    let context = TapeContext::new().selected(|entries| {
+    let context = TapeContext::new().with_selector(|entries| {
         assert!(entries.iter().all(Entry::in_context));
         entries
             .iter()
@@ -145,10 +145,10 @@ async fn entries_outside_the_context_are_left_out() {
     assert_eq!(used(&view(entries).await), [1, 2]);
 }
 
-/// S-63, L3: a selector replaces the mapping, but cannot make the view invalid.
+/// S-63, L3: a selector replaces the default mapping but cannot make the view invalid.
 #[tokio::test]
 async fn what_a_selector_returns_is_repaired_too() {
-    let context = TapeContext::new().selected(|_| {
+    let context = TapeContext::new().with_selector(|_| {
         let as_map = |value: Value| value.as_object().unwrap().clone();
         vec![
             as_map(json!({"role": "tool", "content": "lost", "tool_call_id": "x"})),
@@ -169,7 +169,7 @@ async fn what_a_selector_returns_is_repaired_too() {
     );
 }
 
-/// L3: the entries of a repaired view are those whose content is in it.
+/// L3: the entries of a view include the events whose results it shows.
 #[tokio::test]
 async fn results_known_from_events_are_named() {
     let view = view(vec![
@@ -182,7 +182,7 @@ async fn results_known_from_events_are_named() {
     assert_eq!(used(&view), [1, 2, 4]);
 }
 
-/// Seed 003: other anchors can be chosen; then the anchors in between are shown as well.
+/// A view can start at another anchor. It then includes the later anchors.
 #[tokio::test]
 async fn the_origin_can_be_chosen() {
     let entries = vec![
@@ -192,8 +192,8 @@ async fn the_origin_can_be_chosen() {
         Entry::anchor("b", None),
         user("2"),
     ];
-    for place in places() {
-        place
+    for fixture in store_fixtures() {
+        fixture
             .tape
             .store()
             .append(&name(), entries.clone())
@@ -204,16 +204,16 @@ async fn the_origin_can_be_chosen() {
             (AnchorSelector::Named("a".to_owned()), vec![2, 3, 4, 5]),
             (AnchorSelector::Whole, vec![1, 2, 3, 4, 5]),
         ] {
-            let context = TapeContext::new().anchored(anchor.clone());
-            let view = place
+            let context = TapeContext::new().with_anchor(anchor.clone());
+            let view = fixture
                 .tape
                 .view_with_context(&context, &ViewOptions::new())
                 .await
                 .unwrap();
-            assert_eq!(used(&view), expected, "{anchor:?} in {}", place.label);
+            assert_eq!(used(&view), expected, "{anchor:?} in {}", fixture.label);
         }
-        let missing = TapeContext::new().anchored(AnchorSelector::Named("c".to_owned()));
-        let error = place
+        let missing = TapeContext::new().with_anchor(AnchorSelector::Named("c".to_owned()));
+        let error = fixture
             .tape
             .view_with_context(&missing, &ViewOptions::new())
             .await
@@ -225,17 +225,17 @@ async fn the_origin_can_be_chosen() {
     }
 }
 
-/// W-15: only a tape without anchors is shown whole; a store that cannot be read is an error.
+/// W-15: only a tape without anchors is shown completely. A store that cannot be read is an error.
 #[tokio::test]
 async fn a_view_never_takes_an_error_for_an_empty_tape() {
-    for place in places() {
+    for fixture in store_fixtures() {
         assert_eq!(
-            place.tape.view(&ViewOptions::new()).await.unwrap(),
+            fixture.tape.view(&ViewOptions::new()).await.unwrap(),
             View::default()
         );
     }
     assert_eq!(used(&view(vec![user("before any anchor")]).await), [1]);
-    let spy = Arc::new(Spy::new());
+    let spy = Arc::new(CountingStore::new());
     spy.append(&name(), vec![user("x")]).await.unwrap();
     spy.fail_with(TapeError::Denied {
         path: "tapes".to_owned(),
@@ -247,10 +247,10 @@ async fn a_view_never_takes_an_error_for_an_empty_tape() {
     );
 }
 
-/// L5: nothing before the anchor is read.
+/// L5: building a view reads nothing before the anchor.
 #[tokio::test]
 async fn the_cost_of_a_view_is_that_of_its_entries() {
-    let spy = Arc::new(Spy::new());
+    let spy = Arc::new(CountingStore::new());
     let mut entries = vec![user("x"); 3_000];
     entries.push(Entry::anchor("here", None));
     entries.extend(vec![user("y"); 10]);
@@ -263,7 +263,7 @@ async fn the_cost_of_a_view_is_that_of_its_entries() {
     assert_eq!(spy.count(), 11);
 }
 
-/// Design §5: an anchor names entries it carries; the view shows them behind it, paired as ever.
+/// An anchor can carry earlier entries. The view shows them after the anchor, with calls and results paired.
 #[tokio::test]
 async fn carried_entries_follow_the_anchor() {
     let state = |ids: Value| json!({"reason": "context_length_exceeded", "carry": ids});
@@ -276,7 +276,7 @@ async fn carried_entries_follow_the_anchor() {
         called(&["b"]),
     ])
     .await;
-    // Ids that are not there, or not before the anchor, are no harm.
+    // Unknown ids and ids after the anchor are ignored.
     tape.handoff(
         "auto_handoff/context_overflow",
         Some(state(json!([3, 4, 5, 6, 99, 7]))),
@@ -298,7 +298,7 @@ async fn carried_entries_follow_the_anchor() {
     ]);
     assert_eq!(messages(&view), expected);
     assert_eq!(used(&view), [7, 3, 4, 5, 6, 9]);
-    // With little room the task stays, and of the rest the latest.
+    // With a small limit, the first user message and the latest entries remain.
     let short = tape
         .view(&ViewOptions {
             carry_limit: 160,
@@ -307,8 +307,8 @@ async fn carried_entries_follow_the_anchor() {
         .await
         .unwrap();
     assert_eq!(used(&short), [7, 3, 6, 9]);
-    assert_eq!(complaint(&short.messages), None);
-    // A state that happens to have such a key is left alone.
+    assert_eq!(rejection_reason(&short.messages), None);
+    // A state with an unrelated value under this key is unchanged.
     tape.handoff("mine", Some(json!({"carry": "the bag"})))
         .await
         .unwrap();
@@ -319,13 +319,13 @@ async fn carried_entries_follow_the_anchor() {
     );
 }
 
-/// L3, W-9: media are shown for the whole turn they came in, and named afterwards.
+/// L3, W-9: media are shown during their turn. Later views mention that they are omitted.
 #[tokio::test]
 async fn media_stay_visible_during_the_turn() {
     let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
     let text = json!({"type": "text", "text": "what is this?"});
-    for place in places() {
-        let tape = &place.tape;
+    for fixture in store_fixtures() {
+        let tape = &fixture.tape;
         tape.append(Entry::message("user", vec![picture.clone()]))
             .await
             .unwrap();
@@ -343,20 +343,20 @@ async fn media_stay_visible_during_the_turn() {
         assert_eq!(
             during[0]["content"], "[not shown again: image_url]",
             "{}",
-            place.label
+            fixture.label
         );
         assert_eq!(
             during[1]["content"],
             json!([text, picture]),
             "{}",
-            place.label
+            fixture.label
         );
         let after = messages(&tape.view(&ViewOptions::new()).await.unwrap());
-        assert_eq!(after[1]["content"], json!([text]), "{}", place.label);
+        assert_eq!(after[1]["content"], json!([text]), "{}", fixture.label);
     }
 }
 
-/// Design §5: what a provider wants back goes to the model it came from and to no other.
+/// Provider state is sent only to the model that it comes from.
 #[tokio::test]
 async fn provider_state_is_for_its_own_model() {
     let tape = tape_of(Vec::new()).await;
@@ -384,7 +384,7 @@ async fn provider_state_is_for_its_own_model() {
     }
 }
 
-/// Design §5: some wires refuse to open with an assistant message.
+/// Some wire formats reject a conversation that starts with an assistant message.
 #[tokio::test]
 async fn a_fixed_line_can_open_the_view() {
     let options = ViewOptions::new().open_with_user_message();

@@ -1,4 +1,4 @@
-//! Laws of views and queries, tried with whatever tapes can hold.
+//! Properties of views and queries, tested with random tapes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,9 +15,9 @@ use bub_tape::{
 use proptest::{prelude::*, sample::select};
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
-use view_support::{complaint, name, places};
+use view_support::{name, rejection_reason, store_fixtures};
 
-/// Something done to a tape.
+/// An operation on a tape.
 #[derive(Debug, Clone)]
 enum Step {
     Append(Vec<Entry>),
@@ -140,7 +140,7 @@ fn entry() -> impl Strategy<Value = Entry> {
         })
 }
 
-/// Kinds with payloads that are not theirs, and kinds nobody knows.
+/// Returns kinds that do not fit their payload, and unknown kinds.
 fn select_kind(value: &Value) -> EntryKind {
     match value {
         Value::Null => EntryKind::ToolCall,
@@ -163,15 +163,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A tape and the fork that is open on it.
-struct Player {
+/// A tape and its open fork.
+struct TapeFixture {
     label: &'static str,
     tape: Tape,
     fork: Option<Fork>,
-    _place: view_support::Place,
+    _place: view_support::StoreFixture,
 }
 
-impl Player {
+impl TapeFixture {
     fn current(&self) -> &Tape {
         self.fork.as_ref().map_or(&self.tape, Fork::tape)
     }
@@ -198,7 +198,7 @@ impl Player {
         }
     }
 
-    /// Everything a view may say, in one value: the same for every store.
+    /// Returns all views as one value, which must be equal in all stores.
     async fn shows(&self) -> Vec<(Vec<ChatMessage>, Vec<i64>)> {
         let mut shown = Vec::new();
         let anchors = [
@@ -215,11 +215,11 @@ impl Player {
             };
             let view = self
                 .current()
-                .view_with_context(&TapeContext::new().anchored(anchor.clone()), &options)
+                .view_with_context(&TapeContext::new().with_anchor(anchor.clone()), &options)
                 .await;
             let Ok(view) = view else { continue };
             assert_eq!(
-                complaint(&view.messages),
+                rejection_reason(&view.messages),
                 None,
                 "{anchor:?} in {}",
                 self.label
@@ -232,7 +232,7 @@ impl Player {
                 first.is_none_or(|message| message["role"] == "user"),
                 "{first:?}"
             );
-            // The path of an archive is the store's own.
+            // The path of an archive depends on the store.
             let messages = view
                 .messages
                 .into_iter()
@@ -249,15 +249,15 @@ impl Player {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 3))]
 
-    /// L3, S-64: any sequence of appends, handoffs, forks, merges and resets gives a view that a provider accepts, and the
-    /// same one in every store.
+    /// L3, S-64: any sequence of appends, handoffs, forks, merges and resets gives a view that providers accept, and
+    /// that is equal in all stores.
     #[test]
     fn a_view_is_always_valid_and_the_same_in_every_store(steps in prop::collection::vec(step(), 1..12)) {
         let runtime = Runtime::new().unwrap();
         runtime.block_on(async {
-            let mut players: Vec<Player> = places()
+            let mut players: Vec<TapeFixture> = store_fixtures()
                 .into_iter()
-                .map(|place| Player { label: place.label, tape: place.tape.clone(), fork: None, _place: place })
+                .map(|fixture| TapeFixture { label: fixture.label, tape: fixture.tape.clone(), fork: None, _place: fixture })
                 .collect();
             for step in steps {
                 let mut views = Vec::new();
@@ -328,7 +328,7 @@ fn query() -> impl Strategy<Value = Query> {
 }
 
 proptest! {
-    /// L2: what a query or a search answers does not depend on the store, nor on lines being ruled out before they are decoded.
+    /// L2: the results of queries and searches depend neither on the store nor on line filters.
     #[test]
     fn queries_and_searches_do_not_depend_on_the_store(
         entries in prop::collection::vec(entry(), 0..30),
@@ -339,12 +339,12 @@ proptest! {
         let runtime = Runtime::new().unwrap();
         runtime.block_on(async {
             let (mut answers, mut finds) = (Vec::new(), Vec::new());
-            for place in places() {
-                place.tape.store().append(&name(), entries.clone()).await.unwrap();
-                let found = place.tape.query_all(query.clone()).await;
-                answers.push(found.map_err(|error| error.to_string()));
+            for fixture in store_fixtures() {
+                fixture.tape.store().append(&name(), entries.clone()).await.unwrap();
+                let selected = fixture.tape.query_all(query.clone()).await;
+                answers.push(selected.map_err(|error| error.to_string()));
                 let search = Search { text: text.clone(), within: query.clone(), limit: 5, fuzzy };
-                finds.push(place.tape.search(&search).await.map_err(|error| error.to_string()));
+                finds.push(fixture.tape.search(&search).await.map_err(|error| error.to_string()));
             }
             assert_eq!(answers[0], answers[1], "memory and file");
             assert_eq!(answers[0], answers[2], "memory and lines");
@@ -353,25 +353,25 @@ proptest! {
         });
     }
 
-    /// A query is a filter of the whole tape: window and limit aside, the same entries in the same order.
+    /// Except for window and limit, a query gives the same result as filtering all entries of the tape.
     #[test]
     fn a_query_filters_the_tape(entries in prop::collection::vec(entry(), 0..30), query in query()) {
         let runtime = Runtime::new().unwrap();
         runtime.block_on(async {
             let tape = view_support::tape_of(entries).await;
             let query = Query { window: bub_tape::AnchorWindow::All, limit: None, ..query };
-            let Ok(found) = tape.query_all(query.clone()).await else { return };
+            let Ok(selected) = tape.query_all(query.clone()).await else { return };
             let all = tape.entries(EntryRange { order: query.order, ..EntryRange::ALL }).await.unwrap();
             let mut rest = all.iter();
-            assert!(found.iter().all(|entry| rest.any(|other| other == entry)), "same order, nothing else");
-            for entry in all.iter().filter(|entry| !found.contains(entry)) {
+            assert!(selected.iter().all(|entry| rest.any(|other| other == entry)), "same order, nothing else");
+            for entry in all.iter().filter(|entry| !selected.contains(entry)) {
                 let single = view_support::tape_of(vec![entry.clone()]).await;
-                assert_eq!(single.query_all(query.clone()).await.unwrap(), vec![], "left out for a reason");
+                assert_eq!(single.query_all(query.clone()).await.unwrap(), vec![], "omitted for a reason");
             }
         });
     }
 
-    /// The line reader takes any bytes: what it reads, it writes and reads again unchanged.
+    /// The decoder accepts any bytes. Encoding and decoding an entry again does not change it.
     #[test]
     fn the_line_reader_survives_any_bytes(
         noise in prop::collection::vec(any::<u8>(), 0..200),
@@ -394,7 +394,7 @@ proptest! {
     }
 }
 
-/// Blocks are put together again in order, from either end.
+/// Entries of several blocks are returned in order, in both directions.
 #[test]
 fn blocks_come_back_in_order() {
     let root = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! Calls and results stay together, whatever happened to the tape.
+//! Tool calls and results stay paired on any tape.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod view_support;
 
 use bub_tape::{Entry, INTERRUPTED_RESULT, ViewOptions, tool_done};
 use serde_json::{Map, Value, json};
-use view_support::{call, complaint, tape_of};
+use view_support::{call, rejection_reason, tape_of};
 
 fn user(text: &str) -> Entry {
     Entry::message("user", text)
@@ -33,7 +33,7 @@ async fn check_all(cases: Vec<Case>) {
             .view(&ViewOptions::new())
             .await
             .unwrap();
-        assert_eq!(complaint(&view.messages), None, "{what}");
+        assert_eq!(rejection_reason(&view.messages), None, "{what}");
         assert_eq!(
             serde_json::to_value(&view.messages).unwrap(),
             expected,
@@ -46,7 +46,7 @@ fn result(texts: &[&str]) -> Entry {
     Entry::tool_result(texts.iter().map(|text| Value::from(*text)).collect())
 }
 
-/// L3, W-2: whatever is missing or too much, every call has one result right behind it.
+/// L3, W-2: every call is followed by exactly one result, even if results are missing or surplus.
 #[tokio::test]
 async fn calls_and_results_stay_paired() {
     let in_run = |entry: Entry, run: &str| entry.with_meta("run_id", run);
@@ -119,7 +119,7 @@ async fn calls_and_results_stay_paired() {
             json!([calls(&["a"]), tool("a", "one"), {"role": "user", "content": "stop!"}]),
         ),
         (
-            "two turns at once, told apart by their runs",
+            "two concurrent turns, distinguished by their runs",
             vec![
                 in_run(called(&["a"]), "r1"),
                 in_run(called(&["b"]), "r2"),
@@ -145,7 +145,7 @@ async fn calls_and_results_stay_paired() {
     check_all(cases).await;
 }
 
-/// L3, S-62: what is no call is not shown, and calls without an id of their own get one.
+/// L3, S-62: invalid calls are not shown, and calls without an id get one.
 #[tokio::test]
 async fn malformed_calls_do_no_harm() {
     let no_call = json!({"id": "x", "type": "function"});
@@ -167,7 +167,7 @@ async fn malformed_calls_do_no_harm() {
             json!([calls(&["b"]), tool("b", "second")]),
         ),
         (
-            "calls without an id of their own",
+            "calls without an id",
             vec![called(&["", ""]), result(&["one", "two"])],
             json!([
                 calls(&["call_0", "call_1"]),
@@ -194,7 +194,7 @@ async fn malformed_calls_do_no_harm() {
             json!([calls(&["a"]), tool("a", "one")]),
         ),
         (
-            "roles nobody knows",
+            "unknown roles",
             vec![
                 Entry::message("wizard", "x"),
                 Entry::raw_message(Map::new()),

@@ -190,7 +190,7 @@ fn a_sync_hook_asks_below_without_waiting() {
         ) -> Result<Option<TapeContext>> {
             Ok(next
                 .call_sync()?
-                .map(|context| context.anchored(AnchorSelector::Whole)))
+                .map(|context| context.with_anchor(AnchorSelector::Whole)))
         }
     }
     let log = Log::capture();

@@ -82,7 +82,7 @@ fn of_channels_with_one_name_the_latest_plugins_wins() {
 fn the_tape_context_is_the_first_one_offered() {
     let anchored = |name: &'static str| {
         Fake::new().on::<BuildTapeContext>(move |_| {
-            some(TapeContext::new().anchored(AnchorSelector::Named(name.into())))
+            some(TapeContext::new().with_anchor(AnchorSelector::Named(name.into())))
         })
     };
     let context = framework([anchored("low"), anchored("high")])
@@ -97,7 +97,8 @@ fn the_tape_context_is_the_first_one_offered() {
 #[test]
 fn of_sidecars_with_one_name_the_latest_plugins_wins() {
     let offering = |name: &'static str, from: &'static str| {
-        Fake::new().on::<ProvideTapeSidecar>(move |_| some(Sidecar::new(name).described(from)))
+        Fake::new()
+            .on::<ProvideTapeSidecar>(move |_| some(Sidecar::new(name).with_description(from)))
     };
     let plugins = [
         offering("spill", "builtin"),

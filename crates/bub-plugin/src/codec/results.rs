@@ -182,7 +182,7 @@ impl ResultCodec for TapeContext {
                 ));
             }
         };
-        Ok(Self::new().anchored(anchor))
+        Ok(Self::new().with_anchor(anchor))
     }
 
     fn schema() -> Value {

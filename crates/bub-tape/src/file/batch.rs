@@ -1,15 +1,15 @@
-//! A batch on its way to the tape.
+//! Batches that are about to be written to a tape.
 
 use tokio::sync::oneshot;
 
 use crate::{AppendReceipt, Entry, EntryId, Result, codec};
 
-/// Entries with their lines prepared; only the ids are missing.
+/// Entries with their encoded lines, except for the ids.
 #[derive(Debug)]
 pub(crate) struct Batch {
     entries: Vec<Entry>,
     bodies: Vec<u8>,
-    /// Where each body ends.
+    /// The end of each entry's body in `bodies`.
     ends: Vec<usize>,
 }
 
@@ -28,7 +28,7 @@ impl Batch {
         }
     }
 
-    /// Gives the entries their ids and appends their lines.
+    /// Assigns ids to the entries and appends their lines to `lines`.
     pub(crate) fn write(&mut self, lines: &mut CommitBuffer) -> Vec<EntryId> {
         let mut start = 0;
         let mut ids = Vec::with_capacity(self.entries.len());
@@ -52,11 +52,11 @@ impl Batch {
     }
 }
 
-/// The bytes of a commit, growing batch by batch.
+/// The bytes of one commit, which can contain several batches.
 #[derive(Debug)]
 pub(crate) struct CommitBuffer {
     pub(crate) bytes: Vec<u8>,
-    /// Where each line starts in `bytes`.
+    /// The start of each line in `bytes`.
     pub(crate) starts: Vec<usize>,
     pub(crate) max_id: EntryId,
 }
@@ -71,9 +71,9 @@ impl CommitBuffer {
     }
 }
 
-/// A batch and whoever waits for it.
+/// A queued batch and the sender for its result.
 #[derive(Debug)]
 pub(crate) struct PendingBatch {
     pub(crate) batch: Batch,
-    pub(crate) reply: oneshot::Sender<Result<AppendReceipt>>,
+    pub(crate) sender: oneshot::Sender<Result<AppendReceipt>>,
 }

@@ -1,4 +1,4 @@
-//! Blobs as files named by their hash, in `.bub/blobs/<first two digits>/`.
+//! Stores blobs as files named after their hash, in `.bub/blobs/<first two digits>/`.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     fs::{FileStat, OpenMode},
 };
 
-/// The blobs of a file store.
+/// The blob store of a [`FileStore`](super::FileStore).
 #[derive(Debug, Clone)]
 pub(crate) struct FileBlobs(pub(crate) Arc<StoreContext>);
 
@@ -20,7 +20,7 @@ impl FileBlobs {
     pub(crate) fn path(&self, id: &BlobId) -> PathBuf {
         let hex = id.as_hex();
         self.0
-            .layout
+            .paths
             .blobs()
             .join(hex.get(..2).unwrap_or_default())
             .join(hex)
@@ -29,15 +29,15 @@ impl FileBlobs {
     fn put_now(&self, bytes: &[u8]) -> Result<BlobId> {
         let id = BlobId::from_bytes(bytes);
         let path = self.path(&id);
-        // One that is shorter was left by a power cut and is written again. So is an old one: it may be about to be
-        // removed because nobody refers to it yet, and being young protects it.
+        // Write the blob again if it has another size: power loss can truncate it. Also write it again if it is old.
+        // No entry refers to it yet, so a concurrent prune could remove it; pruning skips new files.
         let stat = missing_is_none(self.0.fs.stat(&path))
             .map_err(|error| self.0.error("look at", &path, error))?;
         if stat.is_none_or(|stat| stat.size != bytes.len() as u64 || is_old(stat)) {
             self.0
                 .replace(&path, bytes, self.0.durability == Durability::Always)?;
             if self.0.durability == Durability::Always {
-                self.0.sync_dir_of(&path)?;
+                self.0.sync_parent(&path)?;
             }
         }
         Ok(id)
@@ -45,13 +45,14 @@ impl FileBlobs {
 
     pub(crate) fn get_now(&self, id: &BlobId) -> Result<Vec<u8>> {
         let path = self.path(id);
-        let failed = |error| self.0.error("read", &path, error);
-        let Some(file) = missing_is_none(self.0.fs.open(&path, OpenMode::Read)).map_err(failed)?
+        let read_error = |error| self.0.error("read", &path, error);
+        let Some(file) =
+            missing_is_none(self.0.fs.open(&path, OpenMode::Read)).map_err(read_error)?
         else {
             return Err(TapeError::NotFound(format!("Blob {id} was not found.")));
         };
-        let size = usize::try_from(file.stat().map_err(failed)?.size).unwrap_or(usize::MAX);
-        let bytes = file.read_range(0, size).map_err(failed)?;
+        let size = usize::try_from(file.stat().map_err(read_error)?.size).unwrap_or(usize::MAX);
+        let bytes = file.read_range(0, size).map_err(read_error)?;
         if BlobId::from_bytes(&bytes) == *id {
             return Ok(bytes);
         }
@@ -63,7 +64,7 @@ impl FileBlobs {
     }
 
     pub(crate) fn list_now(&self) -> Result<Vec<BlobId>> {
-        let root = self.0.layout.blobs();
+        let root = self.0.paths.blobs();
         let names = |path: &std::path::Path| {
             let names = missing_is_none(self.0.fs.read_dir(path))
                 .map_err(|error| self.0.error("list", path, error))?;

@@ -1,4 +1,4 @@
-//! Writing batches: intent, bytes, done.
+//! Writes batches to a tape in three steps: intent record, bytes, idle record.
 
 use super::{
     batch::{Batch, CommitBuffer, PendingBatch},
@@ -7,38 +7,38 @@ use super::{
 };
 use crate::{AppendReceipt, Durability, EntryId, Result};
 
-// A batch whose bytes match its intent would be proof enough that it is done, and the note behind it costs a tenth of an
-// append. But then every tape at rest would have an intent open, and one that the original deletes and makes anew under
-// the same inode would look like a torn batch.
+// The idle record after a batch costs a tenth of an append. Bytes that match the intent would also prove that the batch
+// is complete. But then every idle tape would have an open intent. If the Python version deleted such a tape and
+// created it again with the same inode, it would look like an interrupted batch.
 
 impl TapeFile {
-    /// Commits everything that waits as one write, and answers everybody.
-    pub(crate) fn commit(&mut self, held: &TapeLock, waiting: Vec<PendingBatch>) {
-        if waiting.is_empty() {
+    /// Commits all pending batches in one write and sends each caller its result.
+    pub(crate) fn commit(&mut self, lock: &TapeLock, pending: Vec<PendingBatch>) {
+        if pending.is_empty() {
             return;
         }
-        let (mut batches, replies): (Vec<_>, Vec<_>) = waiting
+        let (mut batches, senders): (Vec<_>, Vec<_>) = pending
             .into_iter()
-            .map(|pending| (pending.batch, pending.reply))
+            .map(|pending| (pending.batch, pending.sender))
             .unzip();
-        let outcome = self.write(held, &mut batches);
-        // Somebody who no longer waits has dropped the receiver; the batch stands all the same.
+        let outcome = self.write(lock, &mut batches);
+        // Ignore send errors: a caller may have dropped its receiver. Its batch is still committed.
         match outcome {
             Ok(ids) => {
-                for (reply, ids) in replies.into_iter().zip(ids) {
-                    drop(reply.send(Ok(AppendReceipt { ids })));
+                for (sender, ids) in senders.into_iter().zip(ids) {
+                    drop(sender.send(Ok(AppendReceipt { ids })));
                 }
             }
             Err(error) => {
-                for reply in replies {
-                    drop(reply.send(Err(error.clone())));
+                for sender in senders {
+                    drop(sender.send(Err(error.clone())));
                 }
             }
         }
     }
 
-    fn write(&mut self, held: &TapeLock, batches: &mut [Batch]) -> Result<Vec<Vec<EntryId>>> {
-        let mut writable = self.make_writable(held)?;
+    fn write(&mut self, lock: &TapeLock, batches: &mut [Batch]) -> Result<Vec<Vec<EntryId>>> {
+        let mut writable = self.make_writable(lock)?;
         let mut lines = CommitBuffer::after(EntryId::new(writable.record.max_id));
         let mut reports = Batch::new(std::mem::take(&mut writable.reports));
         reports.write(&mut lines);
@@ -47,19 +47,19 @@ impl TapeFile {
             .map(|batch| batch.write(&mut lines))
             .collect();
         let offset = writable.record.end;
-        let record = self.write_lines(held, &writable, &lines)?;
+        let record = self.write_lines(lock, &writable, &lines)?;
         let entries = reports
             .entries()
             .iter()
             .chain(batches.iter().flat_map(Batch::entries));
         let positions = lines.starts.iter().map(|start| offset + *start as u64);
-        self.note_batch(&writable.open, (offset, record.end), entries.zip(positions));
+        self.index_batch(&writable.open, (offset, record.end), entries.zip(positions));
         Ok(ids)
     }
 
     fn write_lines(
         &mut self,
-        held: &TapeLock,
+        lock: &TapeLock,
         writable: &WritableTape,
         lines: &CommitBuffer,
     ) -> Result<LockRecord> {
@@ -70,31 +70,32 @@ impl TapeFile {
             next_max_id: lines.max_id.get(),
             ..writable.record
         };
-        let intent = self.write_record(held, intent)?;
+        let intent = self.write_record(lock, intent)?;
         let written = writable.open.file.write_all_at(&lines.bytes, intent.end);
         if let Err(error) = written {
-            self.undo_batch(held, writable, intent);
+            self.undo_batch(lock, writable, intent);
             return Err(self.error("append to", error));
         }
-        let mut done = intent.done();
+        let mut committed = intent.committed();
         if self.store_context.durability == Durability::Always {
             if let Err(error) = writable.open.file.sync() {
-                self.suspect = true;
-                self.undo_batch(held, writable, intent);
-                return Err(self.not_durable(error));
+                self.has_failed_sync = true;
+                self.undo_batch(lock, writable, intent);
+                return Err(self.sync_error(error));
             }
-            done.synced = done.end;
+            committed.synced = committed.end;
         }
-        self.write_record(held, done)
-            .inspect_err(|_| self.undo_batch(held, writable, intent))
+        self.write_record(lock, committed)
+            .inspect_err(|_| self.undo_batch(lock, writable, intent))
     }
 
-    /// Undoes a batch that nobody will be told about. If even that fails, the intent stays and the next holder does it.
-    fn undo_batch(&self, held: &TapeLock, writable: &WritableTape, intent: LockRecord) {
+    /// Removes an unacknowledged batch. If this fails, the intent stays and the next process that takes the lock undoes
+    /// the batch.
+    fn undo_batch(&self, lock: &TapeLock, writable: &WritableTape, intent: LockRecord) {
         if writable.open.file.set_len(intent.end).is_err() {
             return;
         }
-        // With `always`, also that the intent is given up has to reach the disk before anything else is acknowledged.
+        // With `Always`, the withdrawal of the intent must be on disk before the next batch is acknowledged.
         let phase = if self.store_context.durability == Durability::Always {
             LockPhase::Suspect
         } else {
@@ -105,7 +106,7 @@ impl TapeFile {
             phase,
             ..writable.record
         };
-        if let Err(error) = self.write_record(held, before) {
+        if let Err(error) = self.write_record(lock, before) {
             tracing::debug!(tape = %self.tape, %error, "tape.intent_update_failed");
         }
     }

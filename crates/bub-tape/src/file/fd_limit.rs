@@ -1,4 +1,4 @@
-//! Files for a process that may not have many open: tapes that nobody works on are closed before that is an error.
+//! A file system that closes idle tapes and retries when the process reaches its file descriptor limit.
 
 use std::{
     io,
@@ -9,9 +9,10 @@ use std::{
 use super::open_tapes::OpenTapes;
 use crate::fs::{FileStat, Fs, FsFile, OpenMode};
 
-/// "Too many open files", on every system bub runs on.
+/// The error code for "too many open files" on all systems bub supports.
 const EMFILE: i32 = 24;
 
+/// Wraps another file system.
 #[derive(Debug)]
 pub(super) struct FdLimitFs {
     pub(super) fs: Arc<dyn Fs>,
@@ -19,7 +20,7 @@ pub(super) struct FdLimitFs {
 }
 
 impl FdLimitFs {
-    fn opening<T>(&self, open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn retry_on_limit<T>(&self, open: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match open() {
             Err(error) if error.raw_os_error() == Some(EMFILE) => {
                 if let Some(open_tapes) = self.open_tapes.upgrade() {
@@ -38,7 +39,7 @@ impl Fs for FdLimitFs {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn FsFile>> {
-        self.opening(|| self.fs.open(path, mode))
+        self.retry_on_limit(|| self.fs.open(path, mode))
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
@@ -58,10 +59,10 @@ impl Fs for FdLimitFs {
     }
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.opening(|| self.fs.read_dir(path))
+        self.retry_on_limit(|| self.fs.read_dir(path))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.opening(|| self.fs.sync_dir(path))
+        self.retry_on_limit(|| self.fs.sync_dir(path))
     }
 }

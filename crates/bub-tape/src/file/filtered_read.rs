@@ -1,7 +1,7 @@
-//! Streams of the entries that a sieve keeps.
+//! Streams of the entries that pass a line filter.
 //!
-//! The stretch is cut into blocks; each block answers for the lines that begin in it, so blocks need nothing of one
-//! another and two are sifted at a time.
+//! A read is split into blocks. A block consists of the lines that start in it, so blocks are independent of each other
+//! and two are filtered in parallel.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -13,15 +13,16 @@ use crate::{
     fs::FsFile,
 };
 
-/// Whoever wants the latest few entries shall not pay for a large block.
+/// Size of the first block. It is small because many callers need only a few entries.
 const INITIAL_BLOCK_BYTES: u64 = 64 * 1024;
+/// Maximum size of a block. Blocks grow by a factor of four up to this size.
 const MAX_BLOCK_BYTES: u64 = 512 * 1024;
-/// What is read on at a time when a line goes beyond its block.
+/// Number of bytes to read at a time when a line extends beyond its block.
 const READ_AHEAD_BYTES: usize = 16 * 1024;
-/// Blocks sifted at a time: more than two would hold more memory than they save time.
+/// Number of blocks that are filtered in parallel. More blocks use more memory for little gain in speed.
 const MAX_PARALLEL_BLOCKS: usize = 2;
 
-/// A stretch of one file, as it was when the stream was first polled.
+/// A read of one file, as it was when the stream was first polled.
 struct FilteredRead {
     store_context: Arc<StoreContext>,
     tape: TapeName,
@@ -29,47 +30,48 @@ struct FilteredRead {
     extent: Range<u64>,
     order: Order,
     line_filter: Arc<dyn LineFilter>,
-    /// Sifted where the caller stands: what is in the page cache is there sooner than another thread.
+    /// Whether to read on the caller's thread. Reading little from the page cache is faster than waking a thread.
     is_short: bool,
 }
 
-/// The entries of a stretch whose lines the sieve keeps.
+/// Returns the entries of a range whose lines pass the filter.
 pub(super) fn entries<'a>(
     store_context: Arc<StoreContext>,
-    slot: Arc<OpenTape>,
+    open_tape: Arc<OpenTape>,
     tape: TapeName,
-    (span, line_filter): (EntryRange, Arc<dyn LineFilter>),
+    (range, line_filter): (EntryRange, Arc<dyn LineFilter>),
 ) -> EntryStream<'a> {
     let opened = async move {
-        match slot.try_with_snapshot(|_, snapshot| snapshot) {
-            Some(snapshot) if read::is_short(&snapshot, span) => {
-                FilteredRead::from_snapshot(store_context, tape, snapshot, (span, line_filter)).map(
-                    |short| {
+        match open_tape.try_with_snapshot(|_, snapshot| snapshot) {
+            Some(snapshot) if read::is_short(&snapshot, range) => {
+                FilteredRead::from_snapshot(store_context, tape, snapshot, (range, line_filter))
+                    .map(|short| {
                         Some(FilteredRead {
                             is_short: true,
                             ..short
                         })
-                    },
-                )
+                    })
             }
-            _ => blocking(move || FilteredRead::open(store_context, tape, span, line_filter)).await,
+            _ => {
+                blocking(move || FilteredRead::open(store_context, tape, range, line_filter)).await
+            }
         }
     };
-    let blocks = stream::once(opened).map_ok(|stretch| {
-        stream::iter(stretch.map(Arc::new).into_iter().flat_map(|stretch| {
-            let blocks = blocks(stretch.extent.clone(), stretch.order);
-            blocks.map(move |block| Ok::<_, TapeError>((Arc::clone(&stretch), block)))
+    let blocks = stream::once(opened).map_ok(|reader| {
+        stream::iter(reader.map(Arc::new).into_iter().flat_map(|reader| {
+            let blocks = blocks(reader.extent.clone(), reader.order);
+            blocks.map(move |block| Ok::<_, TapeError>((Arc::clone(&reader), block)))
         }))
     });
-    let sifted = blocks.try_flatten().map(|block| async {
-        let (stretch, block) = block?;
-        if stretch.is_short {
-            return stretch.sift(&block);
+    let filtered = blocks.try_flatten().map(|block| async {
+        let (reader, block) = block?;
+        if reader.is_short {
+            return reader.filter_block(&block);
         }
-        blocking(move || stretch.sift(&block)).await
+        blocking(move || reader.filter_block(&block)).await
     });
     Box::pin(
-        sifted
+        filtered
             .buffered(MAX_PARALLEL_BLOCKS)
             .map_ok(|entries| stream::iter(entries).map(Ok))
             .try_flatten(),
@@ -80,43 +82,44 @@ impl FilteredRead {
     fn open(
         store_context: Arc<StoreContext>,
         tape: TapeName,
-        span: EntryRange,
+        range: EntryRange,
         line_filter: Arc<dyn LineFilter>,
     ) -> Result<Option<Self>> {
         let Some(snapshot) = Snapshot::capture(&store_context, &tape)? else {
             return Ok(None);
         };
-        Self::from_snapshot(store_context, tape, snapshot, (span, line_filter)).map(Some)
+        Self::from_snapshot(store_context, tape, snapshot, (range, line_filter)).map(Some)
     }
 
     fn from_snapshot(
         store_context: Arc<StoreContext>,
         tape: TapeName,
         snapshot: Snapshot,
-        (span, line_filter): (EntryRange, Arc<dyn LineFilter>),
+        (range, line_filter): (EntryRange, Arc<dyn LineFilter>),
     ) -> Result<Self> {
-        let extent = read::extent(&store_context, &tape, &snapshot, span)?;
+        let extent = read::extent(&store_context, &tape, &snapshot, range)?;
         Ok(Self {
             store_context,
             tape,
             snapshot,
             extent,
-            order: span.order,
+            order: range.order,
             line_filter,
             is_short: false,
         })
     }
 
-    fn sift(&self, block: &Range<u64>) -> Result<Vec<Entry>> {
-        let failed = |error| {
+    fn filter_block(&self, block: &Range<u64>) -> Result<Vec<Entry>> {
+        let read_error = |error| {
             self.store_context
-                .error("read", &self.store_context.layout.tape(&self.tape), error)
+                .error("read", &self.store_context.paths.tape(&self.tape), error)
         };
-        let (bytes, begin) = lines_of(&*self.snapshot.file, &self.extent, block).map_err(failed)?;
-        let lines = bytes.get(begin..).unwrap_or_default();
-        let mut kept = Vec::new();
-        self.line_filter.filter(lines, &mut kept);
-        let entries = kept
+        let (bytes, start) =
+            read_lines(&*self.snapshot.file, &self.extent, block).map_err(read_error)?;
+        let lines = bytes.get(start..).unwrap_or_default();
+        let mut accepted = Vec::new();
+        self.line_filter.filter(lines, &mut accepted);
+        let entries = accepted
             .into_iter()
             .filter_map(|line| codec::decode(lines.get(line)?));
         Ok(match self.order {
@@ -130,50 +133,50 @@ impl FilteredRead {
     }
 }
 
-/// The stretch in blocks of growing size, in the order they are wanted.
+/// Splits a byte range into blocks of growing size, in reading order.
 fn blocks(extent: Range<u64>, order: Order) -> impl Iterator<Item = Range<u64>> {
-    let (mut left, mut size) = (extent, INITIAL_BLOCK_BYTES);
+    let (mut rest, mut size) = (extent, INITIAL_BLOCK_BYTES);
     std::iter::from_fn(move || {
-        let length = size.min(left.end - left.start);
+        let length = size.min(rest.end - rest.start);
         size = (size * 4).min(MAX_BLOCK_BYTES);
         let block = match order {
-            Order::OldestFirst => left.start..left.start + length,
-            Order::NewestFirst => left.end - length..left.end,
+            Order::OldestFirst => rest.start..rest.start + length,
+            Order::NewestFirst => rest.end - length..rest.end,
         };
         match order {
-            Order::OldestFirst => left.start = block.end,
-            Order::NewestFirst => left.end = block.start,
+            Order::OldestFirst => rest.start = block.end,
+            Order::NewestFirst => rest.end = block.start,
         }
         (length > 0).then_some(block)
     })
 }
 
-/// The bytes of the lines that begin in a block, behind as many others as the number says.
-fn lines_of(
+/// Reads the lines that start in a block. Returns the bytes read and the index of the first such line in them.
+fn read_lines(
     file: &dyn FsFile,
     extent: &Range<u64>,
     block: &Range<u64>,
 ) -> io::Result<(Vec<u8>, usize)> {
-    // The byte before tells whether a line begins with the block.
+    // The byte before the block shows whether a line starts exactly at the block.
     let from = block.start.saturating_sub(1).max(extent.start);
     let mut bytes = file.read_range(from, length(from, block.end))?;
-    let begin = if from < block.start {
+    let start = if from < block.start {
         memchr::memchr(b'\n', &bytes).map_or(bytes.len(), |newline| newline + 1)
     } else {
         0
     };
-    let mut at = block.end;
-    // Not for a line that began before: the block it began in reads it.
-    while begin < bytes.len() && at < extent.end && bytes.last() != Some(&b'\n') {
-        let more = file.read_range(at, length(at, extent.end).min(READ_AHEAD_BYTES))?;
-        let used = memchr::memchr(b'\n', &more).map_or(more.len(), |newline| newline + 1);
-        if used == 0 {
+    let mut offset = block.end;
+    // Complete the last line, unless it started before this block: then an earlier block reads it.
+    while start < bytes.len() && offset < extent.end && bytes.last() != Some(&b'\n') {
+        let more = file.read_range(offset, length(offset, extent.end).min(READ_AHEAD_BYTES))?;
+        let line_rest = memchr::memchr(b'\n', &more).map_or(more.len(), |newline| newline + 1);
+        if line_rest == 0 {
             break;
         }
-        bytes.extend(more.into_iter().take(used));
-        at += used as u64;
+        bytes.extend(more.into_iter().take(line_rest));
+        offset += line_rest as u64;
     }
-    Ok((bytes, begin))
+    Ok((bytes, start))
 }
 
 fn length(start: u64, end: u64) -> usize {

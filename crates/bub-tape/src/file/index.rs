@@ -1,8 +1,8 @@
-//! The derived index of one tape: its summary and the places of its anchors.
+//! The index of one tape: its summary and the positions of its anchors.
 //!
-//! Two files, both of which may vanish at any time. `<tape>.idx` is small and replaced whole; it says up to which byte
-//! of the tape it speaks and what the bytes at both ends of that part look like, so a replaced tape is
-//! noticed. `<tape>.marks` is a log of anchors, valid up to the length named in the `.idx` file.
+//! The index consists of two files that may be deleted at any time. `<tape>.idx` is small and replaced as a whole. It
+//! contains the length of the tape prefix that it covers and checksums of both ends of that prefix, to detect a
+//! replaced tape. `<tape>.marks` is a list of anchors that is valid up to the length stored in `<tape>.idx`.
 
 use std::{hash::BuildHasher, io};
 
@@ -15,80 +15,88 @@ use crate::{
 };
 
 const INDEX_VERSION: u32 = 1;
+/// Number of bytes at the start of the tape that the fingerprint covers.
 const HEAD_BYTES: u64 = 256;
+/// Number of bytes at the end of the covered prefix that the fingerprint covers.
 const TAIL_BYTES: u64 = 64;
 
-/// The index as it stands in memory.
+/// The index in memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
     pub(crate) summary: TapeSummary,
-    /// The tape is summed up to here.
+    /// Length in bytes of the tape prefix that the index covers.
     pub(crate) covered: u64,
-    /// How far the files on disk reach that this index continues.
+    /// Length in bytes of the tape prefix that the files on disk cover; 0 if there are none.
     pub(crate) saved: u64,
-    /// Marks that are not on disk yet.
+    /// Anchors that are not in the marks file yet.
     pending: Vec<AnchorMark>,
-    stored: MarksFile,
-    /// Unknown after an append of our own, which cannot have replaced the tape.
-    print: Option<FileFingerprint>,
+    marks_file: MarksFile,
+    /// Fingerprint of the covered prefix. `None` after an append by this process, which cannot have replaced the tape.
+    fingerprint: Option<FileFingerprint>,
 }
 
-/// The marks file that this index continues.
+/// Identity and valid length of the marks file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct MarksFile {
+    /// Random number in the first line of the file.
     build: u64,
+    /// Valid length in bytes.
     length: u64,
 }
 
+/// Checksums of both ends of the covered prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct FileFingerprint {
     head: u32,
     tail: u32,
 }
 
+/// The content of `<tape>.idx`.
 #[derive(Serialize, Deserialize)]
 struct IndexFile {
     version: u32,
     covered: u64,
-    print: FileFingerprint,
+    #[serde(rename = "print")]
+    fingerprint: FileFingerprint,
     marks: MarksFile,
     summary: TapeSummary,
 }
 
 impl Index {
-    /// The index on disk, when it speaks of this tape.
+    /// Loads the index from disk. Returns `None` if it is missing, invalid or belongs to another tape file.
     pub(crate) fn load(
         store_context: &StoreContext,
         tape: &TapeName,
         file: &dyn FsFile,
         end: u64,
     ) -> Option<Self> {
-        let opened = store_context
+        let index_file = store_context
             .fs
-            .open(&store_context.layout.index(tape), OpenMode::Read)
+            .open(&store_context.paths.index(tape), OpenMode::Read)
             .ok()?;
-        let size = usize::try_from(opened.stat().ok()?.size).ok()?;
-        let disk: IndexFile = serde_json::from_slice(&opened.read_range(0, size).ok()?).ok()?;
+        let size = usize::try_from(index_file.stat().ok()?.size).ok()?;
+        let stored_index: IndexFile =
+            serde_json::from_slice(&index_file.read_range(0, size).ok()?).ok()?;
         let index = Self {
-            summary: disk.summary,
-            covered: disk.covered,
-            saved: disk.covered,
+            summary: stored_index.summary,
+            covered: stored_index.covered,
+            saved: stored_index.covered,
             pending: Vec::new(),
-            stored: disk.marks,
-            print: Some(disk.print),
+            marks_file: stored_index.marks,
+            fingerprint: Some(stored_index.fingerprint),
         };
-        (disk.version == INDEX_VERSION && index.matches(file, end)).then_some(index)
+        (stored_index.version == INDEX_VERSION && index.matches(file, end)).then_some(index)
     }
 
-    /// Whether it speaks of the beginning of this file.
+    /// Returns whether the index covers a prefix of this file.
     pub(crate) fn matches(&self, file: &dyn FsFile, end: u64) -> bool {
         self.covered <= end
-            && self.print.is_none_or(|print| {
-                fingerprint(file, self.covered).is_ok_and(|found| found == print)
+            && self.fingerprint.is_none_or(|expected| {
+                fingerprint(file, self.covered).is_ok_and(|actual| actual == expected)
             })
     }
 
-    /// Sums up what follows the covered part.
+    /// Extends the index to the end of the snapshot.
     pub(crate) fn catch_up(&mut self, snapshot: &Snapshot) -> io::Result<()> {
         if self.covered >= snapshot.end {
             return Ok(());
@@ -99,11 +107,11 @@ impl Index {
             pending.extend(scan::observe(summary, line, position));
         })? {}
         self.covered = snapshot.end;
-        self.print = Some(fingerprint(&*snapshot.file, self.covered)?);
+        self.fingerprint = Some(fingerprint(&*snapshot.file, self.covered)?);
         Ok(())
     }
 
-    /// Adds a batch that was just written behind the covered part; `false` when it stands elsewhere.
+    /// Adds a batch that was just written. Returns `false` and does nothing if it does not follow the covered prefix.
     pub(crate) fn extend<'a>(
         &mut self,
         offset: u64,
@@ -118,11 +126,11 @@ impl Index {
                 .extend(self.summary.observe(entry, crate::Position::new(position)));
         }
         self.covered = end;
-        self.print = None;
+        self.fingerprint = None;
         true
     }
 
-    /// All anchors; `None` when the marks on disk are not the ones this index continues.
+    /// Returns all anchors, or `None` if the marks file on disk belongs to another index.
     pub(crate) fn marks(
         &self,
         store_context: &StoreContext,
@@ -144,9 +152,9 @@ impl Index {
     ) -> Option<Vec<AnchorMark>> {
         let file = store_context
             .fs
-            .open(&store_context.layout.marks(tape), OpenMode::Read)
+            .open(&store_context.paths.marks(tape), OpenMode::Read)
             .ok()?;
-        let length = usize::try_from(self.stored.length).ok()?;
+        let length = usize::try_from(self.marks_file.length).ok()?;
         let bytes = file
             .read_range(0, length)
             .ok()
@@ -155,43 +163,47 @@ impl Index {
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty());
         let build: u64 = serde_json::from_slice(lines.next()?).ok()?;
-        (build == self.stored.build).then_some(())?;
+        (build == self.marks_file.build).then_some(())?;
         lines
             .map(|line| serde_json::from_slice(line).ok())
             .collect()
     }
 
-    /// Writes both files. Only for holders of the tape's lock.
+    /// Writes both files. The caller must hold the tape's lock.
     ///
-    /// Somebody else may have saved in the meantime; continuing their files would need their marks, so theirs is taken
-    /// over and brought up to date first.
+    /// Another process may have saved its index since this one was loaded. This index has no marks for those files, so
+    /// it loads them and extends them first.
     pub(crate) fn save(
         &mut self,
         store_context: &StoreContext,
         tape: &TapeName,
         snapshot: &Snapshot,
     ) -> Result<()> {
-        let failed = |error| store_context.error("index", &store_context.layout.tape(tape), error);
+        let index_error =
+            |error| store_context.error("index", &store_context.paths.tape(tape), error);
         match Self::load(store_context, tape, &*snapshot.file, snapshot.end) {
-            Some(disk) if disk.stored.build != self.stored.build || disk.saved != self.saved => {
-                *self = disk;
+            Some(stored_index)
+                if stored_index.marks_file.build != self.marks_file.build
+                    || stored_index.saved != self.saved =>
+            {
+                *self = stored_index;
             }
             None if self.saved > 0 => *self = Self::default(),
             Some(_) | None => {}
         }
-        self.catch_up(snapshot).map_err(failed)?;
+        self.catch_up(snapshot).map_err(index_error)?;
         if self.saved == self.covered {
             return Ok(());
         }
-        let print = match self.print {
-            Some(print) => print,
-            None => fingerprint(&*snapshot.file, self.covered).map_err(failed)?,
+        let fingerprint = match self.fingerprint {
+            Some(fingerprint) => fingerprint,
+            None => fingerprint(&*snapshot.file, self.covered).map_err(index_error)?,
         };
-        self.print = Some(print);
-        let before = (self.stored, self.pending.clone());
-        let saved = self.save_files(store_context, tape, print);
+        self.fingerprint = Some(fingerprint);
+        let before = (self.marks_file, self.pending.clone());
+        let saved = self.save_files(store_context, tape, fingerprint);
         if saved.is_err() {
-            (self.stored, self.pending) = before;
+            (self.marks_file, self.pending) = before;
         }
         saved
     }
@@ -200,18 +212,18 @@ impl Index {
         &mut self,
         store_context: &StoreContext,
         tape: &TapeName,
-        print: FileFingerprint,
+        fingerprint: FileFingerprint,
     ) -> Result<()> {
         self.save_marks(store_context, tape)?;
-        let disk = IndexFile {
+        let stored_index = IndexFile {
             version: INDEX_VERSION,
             covered: self.covered,
-            print,
-            marks: self.stored,
+            fingerprint,
+            marks: self.marks_file,
             summary: self.summary.clone(),
         };
-        let path = store_context.layout.index(tape);
-        let bytes = serde_json::to_vec(&disk)
+        let path = store_context.paths.index(tape);
+        let bytes = serde_json::to_vec(&stored_index)
             .map_err(|error| store_context.error("write", &path, error.into()))?;
         store_context.replace(&path, &bytes, false)?;
         self.saved = self.covered;
@@ -219,56 +231,56 @@ impl Index {
     }
 
     fn save_marks(&mut self, store_context: &StoreContext, tape: &TapeName) -> Result<()> {
-        let path = store_context.layout.marks(tape);
+        let path = store_context.paths.marks(tape);
         let mut bytes = Vec::new();
-        let fresh = self.saved == 0;
-        if fresh {
-            self.stored = MarksFile {
+        let is_new = self.saved == 0;
+        if is_new {
+            self.marks_file = MarksFile {
                 build: new_build(),
                 length: 0,
             };
-            bytes.extend_from_slice(format!("{}\n", self.stored.build).as_bytes());
+            bytes.extend_from_slice(format!("{}\n", self.marks_file.build).as_bytes());
         }
         for mark in &self.pending {
-            // A mark is three plain fields; it always has a JSON form.
+            // Serializing a mark cannot fail: it has three plain fields.
             bytes.extend_from_slice(&serde_json::to_vec(mark).unwrap_or_default());
             bytes.push(b'\n');
         }
-        if fresh {
+        if is_new {
             store_context.replace(&path, &bytes, false)?;
         } else if !bytes.is_empty() {
             let file = store_context.open_write(&path, OpenMode::Write)?;
-            file.write_all_at(&bytes, self.stored.length)
+            file.write_all_at(&bytes, self.marks_file.length)
                 .map_err(|error| store_context.error("write", &path, error))?;
         }
-        self.stored.length += bytes.len() as u64;
+        self.marks_file.length += bytes.len() as u64;
         self.pending.clear();
         Ok(())
     }
 }
 
-/// Removes both files.
+/// Removes both files of the index.
 pub(crate) fn remove(store_context: &StoreContext, tape: &TapeName) -> Result<()> {
-    store_context.remove(&store_context.layout.index(tape))?;
-    store_context.remove(&store_context.layout.marks(tape))
+    store_context.remove(&store_context.paths.index(tape))?;
+    store_context.remove(&store_context.paths.marks(tape))
 }
 
 fn fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<FileFingerprint> {
     let mut buffer = [0; 256];
-    let mut part = |offset: u64, length: u64| {
-        let wanted = usize::try_from(length).unwrap_or(0);
-        let part = buffer.get_mut(..wanted).unwrap_or_default();
+    let mut checksum = |offset: u64, length: u64| {
+        let length = usize::try_from(length).unwrap_or(0);
+        let part = buffer.get_mut(..length).unwrap_or_default();
         let filled = file.read_full_at(part, offset)?;
         Ok::<_, io::Error>(crc32fast::hash(part.get(..filled).unwrap_or_default()))
     };
     let tail = covered.min(TAIL_BYTES);
     Ok(FileFingerprint {
-        head: part(0, covered.min(HEAD_BYTES))?,
-        tail: part(covered - tail, tail)?,
+        head: checksum(0, covered.min(HEAD_BYTES))?,
+        tail: checksum(covered - tail, tail)?,
     })
 }
 
-/// A number nobody else will choose for another marks file of the same tape.
+/// Returns a random number that distinguishes marks files of the same tape.
 fn new_build() -> u64 {
     std::hash::RandomState::new().hash_one(std::process::id())
 }

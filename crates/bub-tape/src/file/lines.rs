@@ -1,17 +1,18 @@
-//! Lines of a stretch of a file, from either end, with bounded memory.
+//! Reads the lines of a byte range of a file, in either direction and with bounded memory.
 
 use std::io;
 
 use crate::fs::FsFile;
 
-/// The first read is small because many callers want one entry; later ones grow.
+/// Size of the first read. It is small because many callers need only one entry.
 const INITIAL_CHUNK_BYTES: usize = 16 * 1024;
+/// Maximum size of a read. Reads grow by a factor of four up to this size.
 const MAX_CHUNK_BYTES: usize = 512 * 1024;
 
-/// The lines of `start..end`, in file order.
+/// Reads the lines of a range in file order.
 #[derive(Debug)]
 pub(crate) struct ForwardLines {
-    at: u64,
+    offset: u64,
     end: u64,
     chunk: usize,
     carry: Vec<u8>,
@@ -20,14 +21,14 @@ pub(crate) struct ForwardLines {
 impl ForwardLines {
     pub(crate) fn new(start: u64, end: u64) -> Self {
         Self {
-            at: start,
+            offset: start,
             end,
             chunk: INITIAL_CHUNK_BYTES,
             carry: Vec::new(),
         }
     }
 
-    /// For scanning everything: no small reads first.
+    /// Creates a reader that starts with large reads, for scanning the complete range.
     pub(crate) fn large(start: u64, end: u64) -> Self {
         Self {
             chunk: MAX_CHUNK_BYTES,
@@ -35,58 +36,59 @@ impl ForwardLines {
         }
     }
 
-    /// Reads on and calls `each` with the position and bytes of every line completed by that; `false` at the end. The
-    /// last line needs no newline.
+    /// Reads the next chunk and calls `on_line` with the offset and bytes of each line that the chunk completes.
+    ///
+    /// Returns `false` at the end of the range. The last line may lack its newline.
     pub(crate) fn advance(
         &mut self,
         file: &dyn FsFile,
-        mut each: impl FnMut(u64, &[u8]),
+        mut on_line: impl FnMut(u64, &[u8]),
     ) -> io::Result<bool> {
-        let wanted = usize::try_from(self.end.saturating_sub(self.at))
+        let length = usize::try_from(self.end.saturating_sub(self.offset))
             .unwrap_or(usize::MAX)
             .min(self.chunk);
         self.chunk = (self.chunk * 4).min(MAX_CHUNK_BYTES);
-        let mut line_start = self.at - self.carry.len() as u64;
-        let old = self.carry.len();
-        self.carry.resize(old + wanted, 0);
-        let filled = match self.carry.get_mut(old..) {
-            Some(fresh) => file.read_full_at(fresh, self.at)?,
+        let mut line_start = self.offset - self.carry.len() as u64;
+        let carried = self.carry.len();
+        self.carry.resize(carried + length, 0);
+        let filled = match self.carry.get_mut(carried..) {
+            Some(new_bytes) => file.read_full_at(new_bytes, self.offset)?,
             None => 0,
         };
-        self.carry.truncate(old + filled);
-        self.at += filled as u64;
-        let finished = filled < wanted || self.at >= self.end;
+        self.carry.truncate(carried + filled);
+        self.offset += filled as u64;
+        let is_finished = filled < length || self.offset >= self.end;
         let mut rest = self.carry.as_slice();
-        // What was carried over is known to hold no newline.
-        let mut searched = old;
+        // The carried bytes contain no newline.
+        let mut searched = carried;
         while let Some(length) = rest
             .get(searched..)
-            .and_then(|fresh| memchr::memchr(b'\n', fresh))
+            .and_then(|new_bytes| memchr::memchr(b'\n', new_bytes))
         {
             let Some((line, after)) = rest.split_at_checked(searched + length + 1) else {
                 break;
             };
-            each(line_start, line);
+            on_line(line_start, line);
             line_start += line.len() as u64;
             rest = after;
             searched = 0;
         }
-        if finished && !rest.is_empty() {
-            each(line_start, rest);
+        if is_finished && !rest.is_empty() {
+            on_line(line_start, rest);
             rest = &[];
         }
         let kept = rest.len();
         let drop = self.carry.len() - kept;
         self.carry.drain(..drop);
-        Ok(!finished)
+        Ok(!is_finished)
     }
 }
 
-/// The lines of `start..end`, latest first.
+/// Reads the lines of a range from its last line to its first.
 #[derive(Debug)]
 pub(crate) struct BackwardLines {
     start: u64,
-    at: u64,
+    offset: u64,
     chunk: usize,
     carry: Vec<u8>,
 }
@@ -95,32 +97,34 @@ impl BackwardLines {
     pub(crate) fn new(start: u64, end: u64) -> Self {
         Self {
             start,
-            at: end,
+            offset: end,
             chunk: INITIAL_CHUNK_BYTES,
             carry: Vec::new(),
         }
     }
 
-    /// Like [`ForwardLines::advance`], towards the beginning.
+    /// Reads the previous chunk and calls `on_line` as [`ForwardLines::advance`] does, last line first.
+    ///
+    /// Returns `false` at the start of the range.
     pub(crate) fn advance(
         &mut self,
         file: &dyn FsFile,
-        mut each: impl FnMut(u64, &[u8]),
+        mut on_line: impl FnMut(u64, &[u8]),
     ) -> io::Result<bool> {
-        let wanted = usize::try_from(self.at.saturating_sub(self.start))
+        let length = usize::try_from(self.offset.saturating_sub(self.start))
             .unwrap_or(usize::MAX)
             .min(self.chunk);
         self.chunk = (self.chunk * 4).min(MAX_CHUNK_BYTES);
-        self.at -= wanted as u64;
-        let mut block = file.read_range(self.at, wanted)?;
-        if block.len() < wanted {
+        self.offset -= length as u64;
+        let mut block = file.read_range(self.offset, length)?;
+        if block.len() < length {
             return Ok(false);
         }
         block.append(&mut self.carry);
-        let finished = self.at <= self.start;
+        let is_finished = self.offset <= self.start;
         let mut rest = block.as_slice();
         loop {
-            // The newline that ends the last line does not begin another one.
+            // A newline at the end terminates the last line; it does not start another one.
             let body = rest.strip_suffix(b"\n").unwrap_or(rest);
             let Some(newline) = memchr::memrchr(b'\n', body) else {
                 break;
@@ -128,35 +132,38 @@ impl BackwardLines {
             let Some((before, line)) = rest.split_at_checked(newline + 1) else {
                 break;
             };
-            each(self.at + before.len() as u64, line);
+            on_line(self.offset + before.len() as u64, line);
             rest = before;
         }
-        if finished {
+        if is_finished {
             if !rest.is_empty() {
-                each(self.at, rest);
+                on_line(self.offset, rest);
             }
         } else {
             self.carry = rest.to_vec();
         }
-        Ok(!finished)
+        Ok(!is_finished)
     }
 }
 
-/// Where the line that contains the byte before `end` begins.
+/// Returns the start of the line that contains the byte before `end`.
 pub(crate) fn start_of_last_line(file: &dyn FsFile, end: u64) -> io::Result<u64> {
-    let mut at = end;
-    while at > 0 {
-        let length = at.min(INITIAL_CHUNK_BYTES as u64);
-        at -= length;
-        let block = file.read_range(at, usize::try_from(length).unwrap_or(INITIAL_CHUNK_BYTES))?;
-        // The byte right before `end` may be the newline of that very line.
-        let searched = if at + length == end {
+    let mut offset = end;
+    while offset > 0 {
+        let length = offset.min(INITIAL_CHUNK_BYTES as u64);
+        offset -= length;
+        let block = file.read_range(
+            offset,
+            usize::try_from(length).unwrap_or(INITIAL_CHUNK_BYTES),
+        )?;
+        // The byte before `end` may be the newline of this line.
+        let searched = if offset + length == end {
             block.split_last().map_or(&[][..], |(_, head)| head)
         } else {
             &block
         };
         if let Some(newline) = memchr::memrchr(b'\n', searched) {
-            return Ok(at + newline as u64 + 1);
+            return Ok(offset + newline as u64 + 1);
         }
     }
     Ok(0)

@@ -1,7 +1,7 @@
-//! The record in a tape's lock file: how far the tape is written, and what is being done to it.
+//! The record in a tape's lock file: the committed length of the tape and the operation in progress.
 //!
-//! It is small enough to be written at once and carries its own checksum. One that cannot be read means no
-//! more than that nothing is known: the tape itself is then looked at.
+//! The record is small enough to be written at once and contains its own checksum. If it is missing or invalid, the
+//! state is determined from the tape.
 
 use std::io;
 
@@ -11,36 +11,38 @@ const MAGIC: u64 = u64::from_le_bytes(*b"bubtape1");
 const RECORD_FIELDS: usize = 11;
 const RECORD_BYTES: usize = RECORD_FIELDS * 8;
 
-/// What the last holder of the lock was doing.
+/// The operation of the last lock holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockPhase {
-    /// Nothing: the tape ends at `end`.
+    /// No operation; the tape ends at `end`.
     Idle,
     /// Writing `length` bytes with checksum `crc` at `end`.
     Batch,
-    /// Replacing the file by another one.
+    /// Replacing the file with another one.
     Replace,
-    /// Nothing, but bytes from `synced` on may not have reached the disk although they are in the file.
+    /// No operation, but an fsync failed. Bytes after `synced` are in the file but may not be on disk.
     Suspect,
 }
 
 /// The content of a lock file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockRecord {
-    /// Counts the writes of the record, so that a reader notices any change.
+    /// Number of writes of the record, so that readers detect any change.
     pub(crate) sequence: u64,
     pub(crate) phase: LockPhase,
-    /// The file it speaks of.
+    /// The inode of the tape file.
     pub(crate) inode: u64,
-    /// The end of the committed part.
+    /// End of the committed part in bytes.
     pub(crate) end: u64,
-    /// The end of the part that is known to be on the disk.
+    /// End of the part that is known to be on disk, in bytes.
     pub(crate) synced: u64,
+    /// Length of the batch in bytes.
     pub(crate) length: u64,
+    /// Checksum of the batch.
     pub(crate) crc: u32,
-    /// The highest id of the committed part.
+    /// Highest id of the committed part.
     pub(crate) max_id: i64,
-    /// The highest id once the batch is complete.
+    /// Highest id after the batch.
     pub(crate) next_max_id: i64,
 }
 
@@ -59,8 +61,8 @@ impl LockRecord {
         }
     }
 
-    /// What the intent of a batch becomes once its bytes are written.
-    pub(crate) fn done(self) -> Self {
+    /// Returns the record after the batch of this intent is written.
+    pub(crate) fn committed(self) -> Self {
         let end = self.end + self.length;
         Self {
             sequence: self.sequence,
@@ -69,7 +71,7 @@ impl LockRecord {
         }
     }
 
-    /// Reads the record; `None` when there is none that makes sense.
+    /// Reads the record. Returns `None` if it is missing or invalid.
     pub(crate) fn read(file: &dyn FsFile) -> io::Result<Option<Self>> {
         let mut bytes = [0; RECORD_BYTES];
         let filled = file.read_full_at(&mut bytes, 0)?;
@@ -138,8 +140,8 @@ impl LockRecord {
             3 => LockPhase::Suspect,
             _ => return None,
         };
-        let sound = magic == MAGIC && checksum == u64::from(crc32fast::hash(body));
-        sound.then_some(Self {
+        let is_valid = magic == MAGIC && checksum == u64::from(crc32fast::hash(body));
+        is_valid.then_some(Self {
             sequence,
             phase,
             inode,

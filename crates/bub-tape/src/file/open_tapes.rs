@@ -1,4 +1,4 @@
-//! The tapes this process has open, a bounded number of them.
+//! A cache of open tapes.
 
 use std::{
     collections::HashMap,
@@ -8,10 +8,10 @@ use std::{
 use super::{batch::PendingBatch, context::StoreContext, snapshot::Snapshot, tape_file::TapeFile};
 use crate::{Result, TapeName};
 
-/// Each open tape costs two file handles and a summary. Those with a turn stay open beyond this number.
+/// Maximum number of open tapes. Each uses two file descriptors and holds a summary. Tapes in use stay open beyond it.
 const MAX_OPEN_TAPES: usize = 64;
 
-/// All open tapes.
+/// The open tapes of a store.
 #[derive(Debug)]
 pub(crate) struct OpenTapes {
     pub(super) store_context: Arc<StoreContext>,
@@ -24,32 +24,34 @@ struct OpenTapeLru {
     clock: u64,
 }
 
-/// One open tape: what waits to be written, and its state.
+/// An open tape and the batches queued for it.
 ///
-/// Batches are queued before the core is asked for, so whoever gets the core writes everything that came together while
-/// the last write ran: that is the group commit.
+/// Appending queues a batch before it locks the tape file. The next thread that gets the lock commits all batches that
+/// were queued during the previous write. This is the group commit.
 #[derive(Debug)]
 pub(crate) struct OpenTape {
     queue: Mutex<Vec<PendingBatch>>,
-    core: Mutex<TapeFile>,
+    tape_file: Mutex<TapeFile>,
 }
 
-/// Keeps a tape open.
+/// Guard that keeps a tape open.
 #[derive(Debug)]
 pub(crate) struct OpenTapeGuard {
     open_tapes: Arc<OpenTapes>,
     tape: TapeName,
-    /// Held for its count only.
-    _slot: Arc<OpenTape>,
+    /// Held only for its reference count.
+    _open_tape: Arc<OpenTape>,
 }
 
 impl Drop for OpenTapeGuard {
     fn drop(&mut self) {
         let mut open = lock(&self.open_tapes.open);
-        // The map and this pin.
-        let is_last = |slot: &Arc<OpenTape>| Arc::strong_count(slot) == 2;
+        // One reference is in the map, one in this guard.
+        let is_last = |open_tape: &Arc<OpenTape>| Arc::strong_count(open_tape) == 2;
         let closed = match open.open_tapes.get(&self.tape) {
-            Some((_, slot)) if is_last(slot) && open.open_tapes.len() > MAX_OPEN_TAPES => {
+            Some((_, open_tape))
+                if is_last(open_tape) && open.open_tapes.len() > MAX_OPEN_TAPES =>
+            {
                 open.open_tapes.remove(&self.tape)
             }
             _ => None,
@@ -60,15 +62,15 @@ impl Drop for OpenTapeGuard {
 }
 
 impl OpenTapes {
-    /// Keeps a tape open for as long as the pin is held.
+    /// Opens a tape and keeps it open until the guard is dropped.
     pub(crate) fn pin(self: &Arc<Self>, tape: &TapeName) -> OpenTapeGuard {
-        let slot = self.get(tape);
-        // Somebody else at work on it will have opened them.
-        if let Ok(mut core) = slot.core.try_lock() {
-            core.open_files();
+        let open_tape = self.get(tape);
+        // If another thread is using the tape, that thread opens the files.
+        if let Ok(mut tape_file) = open_tape.tape_file.try_lock() {
+            tape_file.open_files();
         }
         OpenTapeGuard {
-            _slot: slot,
+            _open_tape: open_tape,
             open_tapes: Arc::clone(self),
             tape: tape.clone(),
         }
@@ -81,12 +83,12 @@ impl OpenTapes {
         }
     }
 
-    /// Closes the tapes that nobody works on.
+    /// Closes the tapes that are not in use.
     pub(super) fn close_idle(&self) {
         let mut open = lock(&self.open);
         let idle = open
             .open_tapes
-            .extract_if(|_, (_, slot)| Arc::strong_count(slot) == 1);
+            .extract_if(|_, (_, open_tape)| Arc::strong_count(open_tape) == 1);
         let closed: Vec<_> = idle.collect();
         drop(open);
         drop(closed);
@@ -96,22 +98,22 @@ impl OpenTapes {
         let mut open = lock(&self.open);
         open.clock += 1;
         let now = open.clock;
-        if let Some((used, slot)) = open.open_tapes.get_mut(tape) {
-            *used = now;
-            return Arc::clone(slot);
+        if let Some((last_used, open_tape)) = open.open_tapes.get_mut(tape) {
+            *last_used = now;
+            return Arc::clone(open_tape);
         }
         let evicted = open.evict();
-        let core = TapeFile::new(Arc::clone(&self.store_context), tape.clone());
-        let slot = Arc::new(OpenTape {
+        let tape_file = TapeFile::new(Arc::clone(&self.store_context), tape.clone());
+        let open_tape = Arc::new(OpenTape {
             queue: Mutex::default(),
-            core: Mutex::new(core),
+            tape_file: Mutex::new(tape_file),
         });
         open.open_tapes
-            .insert(tape.clone(), (now, Arc::clone(&slot)));
+            .insert(tape.clone(), (now, Arc::clone(&open_tape)));
         drop(open);
-        // Closing a tape saves its index, which nobody else has to wait for.
+        // Closing a tape saves its index. Do this after the lock on the map is released.
         drop(evicted);
-        slot
+        open_tape
     }
 }
 
@@ -123,37 +125,40 @@ impl OpenTapeLru {
         let idle = self
             .open_tapes
             .iter()
-            .filter(|(_, (_, slot))| Arc::strong_count(slot) == 1);
+            .filter(|(_, (_, open_tape))| Arc::strong_count(open_tape) == 1);
         let oldest = idle
-            .min_by_key(|(_, (used, _))| *used)
+            .min_by_key(|(_, (last_used, _))| *last_used)
             .map(|(tape, _)| tape.clone())?;
-        self.open_tapes.remove(&oldest).map(|(_, slot)| slot)
+        self.open_tapes
+            .remove(&oldest)
+            .map(|(_, open_tape)| open_tape)
     }
 }
 
 impl OpenTape {
-    pub(crate) fn core(&self) -> MutexGuard<'_, TapeFile> {
-        lock(&self.core)
+    pub(crate) fn tape_file(&self) -> MutexGuard<'_, TapeFile> {
+        lock(&self.tape_file)
     }
 
-    /// What the tape's state says without waiting for anything; `None` when it has to be asked with patience.
+    /// Calls `read` if the cached state of the tape is current. Returns `None` if it is not, or if the tape is locked
+    /// by another thread. Never waits.
     pub(crate) fn try_with_snapshot<T>(
         &self,
-        look: impl FnOnce(&mut TapeFile, Snapshot) -> T,
+        read: impl FnOnce(&mut TapeFile, Snapshot) -> T,
     ) -> Option<T> {
-        let mut core = self.core.try_lock().ok()?;
-        let snapshot = core.cached_snapshot()?;
-        Some(look(&mut core, snapshot))
+        let mut tape_file = self.tape_file.try_lock().ok()?;
+        let snapshot = tape_file.cached_snapshot()?;
+        Some(read(&mut tape_file, snapshot))
     }
 
-    /// The readable part of the tape now, without waiting for a writer; `None` when there is no tape.
+    /// Returns the readable part of the tape without waiting for a writer, or `None` if the tape does not exist.
     pub(crate) fn snapshot(
         &self,
         store_context: &StoreContext,
         tape: &TapeName,
     ) -> Result<Option<Snapshot>> {
-        match self.core.try_lock() {
-            Ok(core) => core.snapshot(),
+        match self.tape_file.try_lock() {
+            Ok(tape_file) => tape_file.snapshot(),
             Err(_) => Snapshot::capture(store_context, tape),
         }
     }
@@ -162,40 +167,41 @@ impl OpenTape {
         lock(&self.queue).push(pending);
     }
 
-    /// Writes what waits, if that needs no waiting; `false` when it has to be done with patience.
+    /// Commits the queued batches if no other thread or process holds a lock and all files are open. Otherwise returns
+    /// `false`; then call [`drain`](Self::drain).
     pub(crate) fn try_drain(&self) -> bool {
-        let Ok(mut core) = self.core.try_lock() else {
+        let Ok(mut tape_file) = self.tape_file.try_lock() else {
             return false;
         };
-        if !core.is_warm() {
+        if !tape_file.is_warm() {
             return false;
         }
-        let Ok(Some(held)) = core.try_lock() else {
+        let Ok(Some(lock)) = tape_file.try_lock() else {
             return false;
         };
-        core.commit(&held, self.waiting());
+        tape_file.commit(&lock, self.take_queued());
         true
     }
 
-    /// Writes what waits.
+    /// Waits for the locks and commits the queued batches.
     pub(crate) fn drain(&self) {
-        let mut core = self.core();
-        match core.lock() {
-            Ok(held) => core.commit(&held, self.waiting()),
+        let mut tape_file = self.tape_file();
+        match tape_file.lock() {
+            Ok(lock) => tape_file.commit(&lock, self.take_queued()),
             Err(error) => {
-                for pending in self.waiting() {
-                    drop(pending.reply.send(Err(error.clone())));
+                for pending in self.take_queued() {
+                    drop(pending.sender.send(Err(error.clone())));
                 }
             }
         }
     }
 
-    fn waiting(&self) -> Vec<PendingBatch> {
+    fn take_queued(&self) -> Vec<PendingBatch> {
         std::mem::take(&mut *lock(&self.queue))
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code in here panics between two states, so a poisoned lock still guards whole data.
+    // No operation panics between two changes, so the data is consistent even if the lock is poisoned.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
-//! Where everything lies under the tape directory.
+//! The paths of the files in the tape directory.
 //!
-//! Tapes and archives stand where the original puts them; everything of ours is under `.bub/`.
+//! Tapes and archives have the same paths as in the Python version. All other files are under `.bub/`.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ impl StorePaths {
         &self.root
     }
 
-    /// Tapes in the directory of the original, journals of forks out of its sight.
+    /// Returns the path of a tape. Fork journals are under `.bub/`, so that the Python version does not list them.
     pub(crate) fn tape(&self, tape: &TapeName) -> PathBuf {
         let file = format!("{tape}.jsonl");
         if tape.is_fork() {
@@ -32,11 +32,11 @@ impl StorePaths {
     }
 
     pub(crate) fn forks(&self) -> PathBuf {
-        self.own("forks")
+        self.private_dir("forks")
     }
 
     pub(crate) fn locks(&self) -> PathBuf {
-        self.own("locks")
+        self.private_dir("locks")
     }
 
     pub(crate) fn lock(&self, tape: &TapeName) -> PathBuf {
@@ -44,7 +44,7 @@ impl StorePaths {
     }
 
     pub(crate) fn leases(&self) -> PathBuf {
-        self.own("leases")
+        self.private_dir("leases")
     }
 
     pub(crate) fn lease(&self, tape: &TapeName) -> PathBuf {
@@ -52,7 +52,7 @@ impl StorePaths {
     }
 
     pub(crate) fn indexes(&self) -> PathBuf {
-        self.own("index")
+        self.private_dir("index")
     }
 
     pub(crate) fn index(&self, tape: &TapeName) -> PathBuf {
@@ -64,18 +64,19 @@ impl StorePaths {
     }
 
     pub(crate) fn torn(&self) -> PathBuf {
-        self.own("torn")
+        self.private_dir("torn")
     }
 
     pub(crate) fn temporary(&self) -> PathBuf {
-        self.own("tmp")
+        self.private_dir("tmp")
     }
 
     pub(crate) fn blobs(&self) -> PathBuf {
-        self.own("blobs")
+        self.private_dir("blobs")
     }
 
-    /// `<tape>.jsonl.<stamp>.bak`, with a number behind the stamp when that name is taken.
+    /// Returns the path of an archive: `<tape>.jsonl.<stamp>.bak`, or `<tape>.jsonl.<stamp>-<number>.bak` if `number`
+    /// is not 0.
     pub(crate) fn archive(&self, tape: &TapeName, stamp: &str, number: u32) -> PathBuf {
         let number = if number == 0 {
             String::new()
@@ -85,7 +86,8 @@ impl StorePaths {
         self.root.join(format!("{tape}.jsonl.{stamp}{number}.bak"))
     }
 
-    pub(crate) fn own(&self, name: &str) -> PathBuf {
+    /// Returns a directory under `.bub/`, which the Python version does not use.
+    pub(crate) fn private_dir(&self, name: &str) -> PathBuf {
         self.root.join(".bub").join(name)
     }
 }

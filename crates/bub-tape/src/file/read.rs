@@ -21,7 +21,7 @@ enum Direction {
     Backward(BackwardLines),
 }
 
-/// A read in progress. Between two steps nothing runs and one chunk of lines is in memory.
+/// A read in progress. Between two chunks no thread is in use, and at most one chunk of lines is in memory.
 struct EntryReader {
     store_context: Arc<StoreContext>,
     tape: TapeName,
@@ -35,28 +35,33 @@ enum EntryReaderState {
     Finished,
 }
 
-/// The entries of a stretch, as of the moment the stream is first polled.
+/// Returns the entries of a range, as of the first poll of the stream.
 pub(crate) fn entries<'a>(
     store_context: Arc<StoreContext>,
-    slot: Arc<OpenTape>,
+    open_tape: Arc<OpenTape>,
     tape: TapeName,
-    span: EntryRange,
+    range: EntryRange,
 ) -> EntryStream<'a> {
     let chunks = stream::try_unfold(
-        EntryReaderState::Start(store_context, slot, tape, span),
+        EntryReaderState::Start(store_context, open_tape, tape, range),
         |state| async move {
             match state {
                 EntryReaderState::Finished => Ok(None),
-                EntryReaderState::Start(store_context, slot, tape, span) => {
-                    match slot.try_with_snapshot(|_, snapshot| snapshot) {
-                        // What is in the page cache is there sooner than another thread.
-                        Some(snapshot) if is_short(&snapshot, span) => {
-                            EntryReader::from_snapshot(store_context, tape, snapshot, span)?
+                EntryReaderState::Start(store_context, open_tape, tape, range) => {
+                    match open_tape.try_with_snapshot(|_, snapshot| snapshot) {
+                        // Reading little from the page cache is faster than waking a thread.
+                        Some(snapshot) if is_short(&snapshot, range) => {
+                            EntryReader::from_snapshot(store_context, tape, snapshot, range)?
                                 .chunk()
                                 .map(Some)
                         }
                         _ => blocking(move || {
-                            step(EntryReaderState::Start(store_context, slot, tape, span))
+                            step(EntryReaderState::Start(
+                                store_context,
+                                open_tape,
+                                tape,
+                                range,
+                            ))
                         })
                         .await
                         .map(Some),
@@ -77,8 +82,8 @@ pub(crate) fn entries<'a>(
 
 fn step(state: EntryReaderState) -> Result<(Vec<Entry>, EntryReaderState)> {
     match state {
-        EntryReaderState::Start(store_context, slot, tape, span) => {
-            match EntryReader::open(store_context, &slot, tape, span)? {
+        EntryReaderState::Start(store_context, open_tape, tape, range) => {
+            match EntryReader::open(store_context, &open_tape, tape, range)? {
                 Some(reader) => reader.chunk(),
                 None => Ok((Vec::new(), EntryReaderState::Finished)),
             }
@@ -91,24 +96,24 @@ fn step(state: EntryReaderState) -> Result<(Vec<Entry>, EntryReaderState)> {
 impl EntryReader {
     fn open(
         store_context: Arc<StoreContext>,
-        slot: &OpenTape,
+        open_tape: &OpenTape,
         tape: TapeName,
-        span: EntryRange,
+        range: EntryRange,
     ) -> Result<Option<Self>> {
-        let Some(snapshot) = slot.snapshot(&store_context, &tape)? else {
+        let Some(snapshot) = open_tape.snapshot(&store_context, &tape)? else {
             return Ok(None);
         };
-        Self::from_snapshot(store_context, tape, snapshot, span).map(Some)
+        Self::from_snapshot(store_context, tape, snapshot, range).map(Some)
     }
 
     fn from_snapshot(
         store_context: Arc<StoreContext>,
         tape: TapeName,
         snapshot: Snapshot,
-        span: EntryRange,
+        range: EntryRange,
     ) -> Result<Self> {
-        let Range { start, end } = extent(&store_context, &tape, &snapshot, span)?;
-        let direction = match span.order {
+        let Range { start, end } = extent(&store_context, &tape, &snapshot, range)?;
+        let direction = match range.order {
             Order::OldestFirst => Direction::Forward(ForwardLines::new(start, end)),
             Order::NewestFirst => Direction::Backward(BackwardLines::new(start, end)),
         };
@@ -122,17 +127,17 @@ impl EntryReader {
 
     fn chunk(mut self) -> Result<(Vec<Entry>, EntryReaderState)> {
         let mut entries = Vec::new();
-        let each = |_, line: &[u8]| entries.extend(codec::decode(line));
+        let on_line = |_, line: &[u8]| entries.extend(codec::decode(line));
         let file = &*self.snapshot.file;
-        let more = match &mut self.direction {
-            Direction::Forward(lines) => lines.advance(file, each),
-            Direction::Backward(lines) => lines.advance(file, each),
+        let has_more = match &mut self.direction {
+            Direction::Forward(lines) => lines.advance(file, on_line),
+            Direction::Backward(lines) => lines.advance(file, on_line),
         };
-        let path = self.store_context.layout.tape(&self.tape);
-        let more = more.map_err(|error| self.store_context.error("read", &path, error))?;
+        let path = self.store_context.paths.tape(&self.tape);
+        let has_more = has_more.map_err(|error| self.store_context.error("read", &path, error))?;
         Ok((
             entries,
-            if more {
+            if has_more {
                 EntryReaderState::Running(self)
             } else {
                 EntryReaderState::Finished
@@ -141,36 +146,36 @@ impl EntryReader {
     }
 }
 
-/// What is read at once, where the caller stands.
+/// Maximum length of a range that is read on the caller's thread.
 const INLINE_READ_BYTES: u64 = 64 * 1024;
 
-/// Whether a stretch is short, as far as can be told without reading.
-pub(super) fn is_short(snapshot: &Snapshot, span: EntryRange) -> bool {
-    let start = match span.start {
+/// Returns whether a range is at most [`INLINE_READ_BYTES`] long, judging by its positions.
+pub(super) fn is_short(snapshot: &Snapshot, range: EntryRange) -> bool {
+    let start = match range.start {
         Bound::Unbounded => 0,
         Bound::Included(position) | Bound::Excluded(position) => position.get(),
     };
-    let end = match span.end {
+    let end = match range.end {
         Bound::Unbounded => snapshot.end,
         Bound::Included(position) | Bound::Excluded(position) => position.get(),
     };
     end.saturating_sub(start) <= INLINE_READ_BYTES
 }
 
-/// The bytes of a stretch.
+/// Returns the byte range of an entry range.
 pub(super) fn extent(
     store_context: &StoreContext,
     tape: &TapeName,
     snapshot: &Snapshot,
-    span: EntryRange,
+    range: EntryRange,
 ) -> Result<Range<u64>> {
     let line_end = |position: u64| line_end(store_context, tape, snapshot, position);
-    let start = match span.start {
+    let start = match range.start {
         Bound::Unbounded => 0,
         Bound::Included(position) => position.get(),
         Bound::Excluded(position) => line_end(position.get())?,
     };
-    let end = match span.end {
+    let end = match range.end {
         Bound::Unbounded => snapshot.end,
         Bound::Included(position) => line_end(position.get())?,
         Bound::Excluded(position) => position.get().min(snapshot.end),
@@ -178,7 +183,7 @@ pub(super) fn extent(
     Ok(start.min(end)..end)
 }
 
-/// Where the line at a position ends.
+/// Returns the end of the line at a position.
 fn line_end(
     store_context: &StoreContext,
     tape: &TapeName,
@@ -186,16 +191,15 @@ fn line_end(
     position: u64,
 ) -> Result<u64> {
     let mut lines = ForwardLines::new(position.min(snapshot.end), snapshot.end);
-    let mut found = None;
+    let mut end = None;
     loop {
-        let more = lines.advance(&*snapshot.file, |start, line| {
-            found.get_or_insert(start + line.len() as u64);
+        let has_more = lines.advance(&*snapshot.file, |start, line| {
+            end.get_or_insert(start + line.len() as u64);
         });
-        let more = more.map_err(|error| {
-            store_context.error("read", &store_context.layout.tape(tape), error)
-        })?;
-        if !more || found.is_some() {
-            return Ok(found.unwrap_or(snapshot.end));
+        let has_more = has_more
+            .map_err(|error| store_context.error("read", &store_context.paths.tape(tape), error))?;
+        if !has_more || end.is_some() {
+            return Ok(end.unwrap_or(snapshot.end));
         }
     }
 }

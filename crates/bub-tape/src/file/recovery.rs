@@ -1,8 +1,8 @@
-//! Putting a tape in order before anything is written to it.
+//! Recovers a tape before it is written to.
 //!
-//! Only a holder of the lock does this. An unfinished batch that is whole is completed, one that is not is taken back;
-//! a torn tail left by a writer without locks is cut off. What is cut off is kept aside and reported on the
-//! tape.
+//! The caller must hold the tape's lock. Recovery marks an unfinished batch as committed if all its bytes are there,
+//! and removes it otherwise. It also removes a torn tail left by a program that does not lock. Removed bytes are saved
+//! to a separate file, and an event on the tape reports the removal.
 
 use std::path::PathBuf;
 
@@ -22,18 +22,18 @@ use crate::{
 };
 
 const COPY_BYTES: usize = 256 * 1024;
-/// What the system writes at once: rewriting less than this could leave the rest of it unwritten.
+/// Size of the pages that the operating system writes to disk. A rewrite must cover complete pages.
 const PAGE_BYTES: u64 = 4096;
 
 impl TapeFile {
-    /// Makes the tape ready to be appended to.
-    pub(crate) fn make_writable(&mut self, held: &TapeLock) -> Result<WritableTape> {
-        let record = LockRecord::read(&*held.0)
+    /// Recovers the tape if necessary and prepares it for an append.
+    pub(crate) fn make_writable(&mut self, lock: &TapeLock) -> Result<WritableTape> {
+        let record = LockRecord::read(&*lock.0)
             .map_err(|error| self.error("read the lock record of", error))?;
         let (open, size) = self.open_tape()?;
-        let ours = record.filter(|record| record.inode == open.inode);
+        let matching = record.filter(|record| record.inode == open.inode);
         let sequence = record.map_or(0, |record| record.sequence);
-        if let Some(record) = ours.and_then(|record| self.idle_record(record, size)) {
+        if let Some(record) = matching.and_then(|record| self.idle_record(record, size)) {
             return Ok(WritableTape {
                 open,
                 record,
@@ -41,33 +41,34 @@ impl TapeFile {
             });
         }
         let mut reports = Vec::new();
-        let mut settled = match ours {
+        let mut recovered = match matching {
             Some(record) => self.resume(&open, record, size, &mut reports)?,
             None => self.adopt_unlocked_writes(&open, size, &mut reports)?,
         };
-        settled.sequence = sequence;
-        settled.synced = ours.map_or(0, |record| record.synced.min(settled.end));
-        if self.suspect || ours.is_some_and(|record| record.phase == LockPhase::Suspect) {
-            self.rewrite(&open, settled.synced, settled.end)?;
-            settled.synced = settled.end;
-            self.suspect = false;
+        recovered.sequence = sequence;
+        recovered.synced = matching.map_or(0, |record| record.synced.min(recovered.end));
+        if self.has_failed_sync || matching.is_some_and(|record| record.phase == LockPhase::Suspect)
+        {
+            self.rewrite(&open, recovered.synced, recovered.end)?;
+            recovered.synced = recovered.end;
+            self.has_failed_sync = false;
         }
-        let was_open = ours.is_some_and(|record| record.phase != LockPhase::Idle);
-        if self.store_context.durability == Durability::Os || !was_open {
+        let was_unfinished = matching.is_some_and(|record| record.phase != LockPhase::Idle);
+        if self.store_context.durability == Durability::Os || !was_unfinished {
             return Ok(WritableTape {
                 open,
-                record: self.write_record(held, settled)?,
+                record: self.write_record(lock, recovered)?,
                 reports,
             });
         }
-        // A loss of power must not bring the intent back: what is acknowledged from now on would pass for its remains. The
-        // tape goes first, because the record vouches for it.
+        // The old intent must not come back after power loss: recovery would take batches acknowledged from now on for
+        // the rest of its batch. Sync the tape first, because the record claims that its bytes are on disk.
         if let Err(error) = open.file.sync() {
-            self.suspect = true;
-            return Err(self.not_durable(error));
+            self.has_failed_sync = true;
+            return Err(self.sync_error(error));
         }
-        let record = self.write_record(held, settled)?;
-        let synced = held.0.sync();
+        let record = self.write_record(lock, recovered)?;
+        let synced = lock.0.sync();
         synced.map_err(|error| self.error("sync the lock record of", error))?;
         Ok(WritableTape {
             open,
@@ -76,9 +77,9 @@ impl TapeFile {
         })
     }
 
-    /// The tape file of the moment: it may have been replaced since it was opened.
+    /// Returns the current tape file and its size. Opens the file again if it was replaced.
     pub(crate) fn open_tape(&mut self) -> Result<(OpenFile, u64)> {
-        let path = self.store_context.layout.tape(&self.tape);
+        let path = self.store_context.paths.tape(&self.tape);
         let stat = missing_is_none(self.store_context.fs.stat(&path))
             .map_err(|error| self.error("look at", error))?;
         if let (Some(open), Some(stat)) = (&self.open, stat)
@@ -88,7 +89,7 @@ impl TapeFile {
         }
         let file = self.store_context.open_write(&path, OpenMode::Write)?;
         if stat.is_none() && self.store_context.durability == Durability::Always {
-            self.store_context.sync_dir_of(&path)?;
+            self.store_context.sync_parent(&path)?;
         }
         let stat = file.stat().map_err(|error| self.error("look at", error))?;
         let open = OpenFile {
@@ -126,37 +127,37 @@ impl TapeFile {
         size: u64,
         reports: &mut Vec<Entry>,
     ) -> Result<LockRecord> {
-        let whole = record.end + record.length;
-        if size >= whole && self.crc_of(open, record.end, record.length)? == record.crc {
-            if size > whole {
+        let batch_end = record.end + record.length;
+        if size >= batch_end && self.crc_of(open, record.end, record.length)? == record.crc {
+            if size > batch_end {
                 return self.adopt_unlocked_writes(open, size, reports);
             }
-            return Ok(LockRecord::idle(open.inode, whole, record.next_max_id));
+            return Ok(LockRecord::idle(open.inode, batch_end, record.next_max_id));
         }
-        // Longer than the batch would have been, or shorter than before it: others wrote here as well.
-        if size > whole || size < record.end {
+        // The file is longer than with the batch, or shorter than before it: a program that does not lock changed it.
+        if size > batch_end || size < record.end {
             return self.adopt_unlocked_writes(open, size, reports);
         }
         if size > record.end {
-            reports.push(self.cut(open, record.end, size, "unfinished batch")?);
+            reports.push(self.truncate_tail(open, record.end, size, "unfinished batch")?);
         }
         Ok(LockRecord::idle(open.inode, record.end, record.max_id))
     }
 
-    /// Takes over a tape about which nothing is known, or to which somebody wrote without locks.
+    /// Determines the state of a tape that has no lock record, or that another program changed without locking.
     fn adopt_unlocked_writes(
         &mut self,
         open: &OpenFile,
         size: u64,
         reports: &mut Vec<Entry>,
     ) -> Result<LockRecord> {
-        let end = self.close_tail(open, size, reports)?;
+        let end = self.terminate_last_line(open, size, reports)?;
         let snapshot = Snapshot {
             file: std::sync::Arc::clone(&open.file),
             inode: open.inode,
             end,
         };
-        self.index_to(&snapshot)?;
+        self.update_index(&snapshot)?;
         Ok(LockRecord::idle(
             open.inode,
             end,
@@ -164,51 +165,58 @@ impl TapeFile {
         ))
     }
 
-    /// Ends the last line: an entry gets the newline it lacks, anything else is cut off.
-    fn close_tail(&self, open: &OpenFile, size: u64, reports: &mut Vec<Entry>) -> Result<u64> {
-        let failed = |error| self.error("read", error);
+    /// Terminates the last line: adds the newline if the line is a complete entry, and removes the line otherwise.
+    /// Returns the new size.
+    fn terminate_last_line(
+        &self,
+        open: &OpenFile,
+        size: u64,
+        reports: &mut Vec<Entry>,
+    ) -> Result<u64> {
+        let read_error = |error| self.error("read", error);
         let Some(last) = size.checked_sub(1) else {
             return Ok(0);
         };
-        if open.file.read_range(last, 1).map_err(failed)? == b"\n" {
+        if open.file.read_range(last, 1).map_err(read_error)? == b"\n" {
             return Ok(size);
         }
-        let start = lines::start_of_last_line(&*open.file, size).map_err(failed)?;
+        let start = lines::start_of_last_line(&*open.file, size).map_err(read_error)?;
         let tail = open
             .file
             .read_range(start, usize::try_from(size - start).unwrap_or(usize::MAX))
-            .map_err(failed)?;
+            .map_err(read_error)?;
         if codec::decode(&tail).is_some() {
             open.file
                 .write_all_at(b"\n", size)
                 .map_err(|error| self.error("write", error))?;
             return Ok(size + 1);
         }
-        reports.push(self.cut(open, start, size, "torn line")?);
+        reports.push(self.truncate_tail(open, start, size, "torn line")?);
         Ok(start)
     }
 
-    /// Keeps a stretch aside, cuts it off and says so.
-    fn cut(&self, open: &OpenFile, start: u64, end: u64, what: &str) -> Result<Entry> {
-        let kept = self.save_removed_bytes(&*open.file, start, end)?;
+    /// Saves the bytes from `start` to a separate file and truncates the tape there. Returns the event that reports it.
+    fn truncate_tail(&self, open: &OpenFile, start: u64, end: u64, reason: &str) -> Result<Entry> {
+        let kept_path = self.save_removed_bytes(&*open.file, start, end)?;
         open.file
             .set_len(start)
             .map_err(|error| self.error("cut", error))?;
-        let kept = kept.display().to_string();
+        let kept_path = kept_path.display().to_string();
         let bytes = end - start;
-        tracing::warn!(tape = %self.tape, reason = what, offset = start, bytes, %kept, "tape.repaired");
-        let data = json!({"what": what, "offset": start, "bytes": end - start, "kept": kept});
+        tracing::warn!(tape = %self.tape, reason, offset = start, bytes, kept = %kept_path, "tape.repaired");
+        let data =
+            json!({"what": reason, "offset": start, "bytes": end - start, "kept": kept_path});
         Ok(Entry::event("tape.repaired", Some(data)).outside_context())
     }
 
     fn save_removed_bytes(&self, file: &dyn FsFile, start: u64, end: u64) -> Result<PathBuf> {
         let name = format!("{}.{start}.{}.torn", self.tape, time::run_id());
-        let path = self.store_context.layout.torn().join(name);
+        let path = self.store_context.paths.torn().join(name);
         let copy = self.store_context.open_write(&path, OpenMode::Truncate)?;
         copy_range(file, &*copy, start, end)
             .and_then(|()| copy.sync())
             .map_err(|error| {
-                // Half a copy helps nobody, and what it was made from is still there.
+                // Remove the incomplete copy; the bytes are still on the tape.
                 let _ = self.store_context.remove(&path);
                 self.store_context.error("write", &path, error)
             })?;
@@ -219,20 +227,22 @@ impl TapeFile {
         crc_of_range(&*open.file, start, length).map_err(|error| self.error("read", error))
     }
 
-    /// After a failed fsync the system may believe that pages are clean which never reached the disk. Writing them
-    /// again makes it try again.
+    /// Writes the bytes from `synced` to `end` again and syncs them.
+    ///
+    /// After a failed fsync, the operating system may consider pages clean that are not on disk. Writing them again
+    /// makes them dirty.
     fn rewrite(&self, open: &OpenFile, synced: u64, end: u64) -> Result<()> {
         let start = synced / PAGE_BYTES * PAGE_BYTES;
         let before = self.crc_of(open, start, end - start)?;
         let written =
             copy_range(&*open.file, &*open.file, start, end).and_then(|()| open.file.sync());
-        written.map_err(|error| self.not_durable(error))?;
+        written.map_err(|error| self.sync_error(error))?;
         if self.crc_of(open, start, end - start)? == before {
             return Ok(());
         }
         let path = self
             .store_context
-            .layout
+            .paths
             .tape(&self.tape)
             .display()
             .to_string();
@@ -242,10 +252,10 @@ impl TapeFile {
         })
     }
 
-    pub(crate) fn not_durable(&self, source: std::io::Error) -> TapeError {
+    pub(crate) fn sync_error(&self, source: std::io::Error) -> TapeError {
         let path = self
             .store_context
-            .layout
+            .paths
             .tape(&self.tape)
             .display()
             .to_string();
@@ -255,9 +265,9 @@ impl TapeFile {
         }
     }
 
-    /// A reset that did not get as far as replacing the tape leaves the tape's second name.
+    /// Removes the archive name of a tape whose reset was interrupted before the tape was replaced.
     fn drop_unfinished_archive(&self, inode: u64) -> Result<()> {
-        let root = self.store_context.layout.root();
+        let root = self.store_context.paths.root();
         let names = self
             .store_context
             .fs
@@ -283,44 +293,44 @@ impl TapeFile {
     }
 }
 
-/// Copies a stretch to the same place of another file's beginning, or of the same file onto itself.
+/// Copies a byte range to the start of another file, or onto itself if both are the same file.
 pub(crate) fn copy_range(
     from: &dyn FsFile,
     to: &dyn FsFile,
     start: u64,
     end: u64,
 ) -> std::io::Result<()> {
-    let same = std::ptr::addr_eq(from, to);
-    let mut at = start;
-    while at < end {
-        let wanted = usize::try_from(end - at)
+    let is_same_file = std::ptr::addr_eq(from, to);
+    let mut offset = start;
+    while offset < end {
+        let length = usize::try_from(end - offset)
             .unwrap_or(usize::MAX)
             .min(COPY_BYTES);
-        let block = from.read_range(at, wanted)?;
+        let block = from.read_range(offset, length)?;
         if block.is_empty() {
             break;
         }
-        to.write_all_at(&block, if same { at } else { at - start })?;
-        at += block.len() as u64;
+        to.write_all_at(&block, if is_same_file { offset } else { offset - start })?;
+        offset += block.len() as u64;
     }
     Ok(())
 }
 
-/// The checksum of a stretch, as far as the file reaches.
+/// Returns the checksum of a byte range. Bytes after the end of the file are ignored.
 pub(crate) fn crc_of_range(file: &dyn FsFile, start: u64, length: u64) -> std::io::Result<u32> {
     let mut hasher = crc32fast::Hasher::new();
     let end = start + length;
-    let mut at = start;
-    while at < end {
-        let wanted = usize::try_from(end - at)
+    let mut offset = start;
+    while offset < end {
+        let length = usize::try_from(end - offset)
             .unwrap_or(usize::MAX)
             .min(COPY_BYTES);
-        let block = file.read_range(at, wanted)?;
+        let block = file.read_range(offset, length)?;
         if block.is_empty() {
             break;
         }
         hasher.update(&block);
-        at += block.len() as u64;
+        offset += block.len() as u64;
     }
     Ok(hasher.finalize())
 }

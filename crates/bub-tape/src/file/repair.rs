@@ -1,4 +1,4 @@
-//! Putting a damaged tape in order, on request: what is taken out is kept, and the tape says so.
+//! Repairs a damaged tape on request. Removed bytes are kept in a separate file, and events on the tape report them.
 
 use std::path::{Path, PathBuf};
 
@@ -17,67 +17,71 @@ use crate::{
     time,
 };
 
-/// What a repair did, and where it put what it took out.
+/// The result of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RepairReport {
-    /// One line for each thing that was done.
+    /// One line of text per repair.
     pub done: Vec<String>,
-    /// Where things that were taken out are kept.
+    /// Files with the removed bytes.
     pub kept: Vec<PathBuf>,
 }
 
-/// A tape whose lines were told apart.
+/// The result of separating entries from invalid lines.
 struct PartitionedLines {
-    /// The size of what is good.
+    /// Size of the file with the valid lines, in bytes.
     size: u64,
-    /// How many lines are not.
+    /// Number of invalid lines.
     removed: u64,
 }
 
 impl FileStore {
-    /// Puts a tape in order: cuts off a torn tail, takes out lines that are no entries, makes a wrong index again. What
-    /// only rewriting history could change is accepted by an event on the tape. `Busy` while a turn is running.
+    /// Repairs a tape: removes a torn tail and invalid lines, and rebuilds a wrong index. Accepts damage that only
+    /// rewriting history could repair, and records this with an event on the tape.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`TapeError::Busy`](crate::TapeError::Busy) while a turn of the session is running.
     pub async fn repair(&self, tape: &TapeName) -> Result<RepairReport> {
         let verify_report = self.verify(tape).await?;
         if verify_report.damage.is_empty() {
             return Ok(RepairReport::default());
         }
-        // A sidecar is written in turns of its tape.
+        // A sidecar is written in turns of its tape, so the tape's lease protects it.
         let owner = tape
             .as_sidecar()
             .map_or(Ok(tape.clone()), |(owner, _)| TapeName::new(owner))?;
         let lease = self.lease(&owner, LeaseWait::No).await?;
         let accept = verify_report.damage.iter().any(Damage::is_acceptable);
-        let slot = self.open_tapes.get(tape);
-        let (mut repaired, events) =
-            super::blocking(move || slot.core().repair_locked(accept)).await?;
+        let open_tape = self.open_tapes.get(tape);
+        let (mut report, events) =
+            super::blocking(move || open_tape.tape_file().repair_locked(accept)).await?;
         self.append(tape, events).await?;
         if verify_report.damage.contains(&Damage::StaleIndex) {
             self.reindex(tape).await?;
-            repaired.done.push("made the index again".to_owned());
+            report.done.push("made the index again".to_owned());
         }
         drop(lease);
-        Ok(repaired)
+        Ok(report)
     }
 }
 
 impl TapeFile {
-    /// Cuts off a torn tail and takes out lines that are no entries. What was done becomes an event on the tape, with
-    /// `accept` also that the rest is accepted as it is.
+    /// Removes a torn tail and invalid lines. Returns the events to append to the tape. With `accept`, one of them
+    /// accepts the remaining damage.
     fn repair_locked(&mut self, accept: bool) -> Result<(RepairReport, Vec<Entry>)> {
-        let held = self.lock()?;
-        let mut writable = self.make_writable(&held)?;
-        let mut repaired = RepairReport::default();
+        let lock = self.lock()?;
+        let mut writable = self.make_writable(&lock)?;
+        let mut report = RepairReport::default();
         let mut events = std::mem::take(&mut writable.reports);
         for event in &events {
-            repaired.done.push("cut off the torn tail".to_owned());
+            report.done.push("cut off the torn tail".to_owned());
             let kept = event
                 .data()
                 .and_then(|data| data.get("kept"))
                 .and_then(Value::as_str);
-            repaired.kept.extend(kept.map(PathBuf::from));
+            report.kept.extend(kept.map(PathBuf::from));
         }
-        if let Some((removed, kept)) = self.remove_invalid_lines(&held, &writable)? {
+        if let Some((removed, kept)) = self.remove_invalid_lines(&lock, &writable)? {
             let kept_text = kept.display().to_string();
             let data =
                 json!({"what": "lines that were no entries", "lines": removed, "kept": kept_text});
@@ -87,109 +91,114 @@ impl TapeFile {
             } else {
                 "lines that were no entries"
             };
-            repaired.done.push(format!("took out {removed} {noun}"));
-            repaired.kept.push(kept);
+            report.done.push(format!("took out {removed} {noun}"));
+            report.kept.push(kept);
         }
         if accept {
             let data = json!({"what": "order of ids, unpaired tool calls"});
             events.push(Entry::event(verify::ACCEPTED_EVENT, Some(data)).outside_context());
-            repaired
+            report
                 .done
                 .push("accepted what only rewriting history could change".to_owned());
         }
-        drop(held);
-        Ok((repaired, events))
+        drop(lock);
+        Ok((report, events))
     }
 
-    /// Copies the good lines to a new file and the others aside, then lets the new file take the tape's place.
+    /// Copies the valid lines to a new file and the invalid ones to another, then replaces the tape with the new file.
+    /// Returns the number of invalid lines and the path of their file, or `None` if all lines are valid.
     fn remove_invalid_lines(
         &mut self,
-        held: &TapeLock,
+        lock: &TapeLock,
         writable: &WritableTape,
     ) -> Result<Option<(u64, PathBuf)>> {
-        let path = self.store_context.layout.tape(&self.tape);
-        let temporary = self.store_context.scratch(&path);
-        let kept = self.store_context.layout.torn().join(format!(
+        let path = self.store_context.paths.tape(&self.tape);
+        let temp_path = self.store_context.temp_path(&path);
+        let kept = self.store_context.paths.torn().join(format!(
             "{}.lines.{}.torn",
             self.tape,
             time::run_id()
         ));
-        let sorted = self.partition_lines(writable, &temporary, &kept);
-        let sorted = match sorted {
-            Ok(sorted) if sorted.removed > 0 => sorted,
+        let partitioned = self.partition_lines(writable, &temp_path, &kept);
+        let partitioned = match partitioned {
+            Ok(partitioned) if partitioned.removed > 0 => partitioned,
             other => {
-                let _ = self.store_context.remove(&temporary);
+                let _ = self.store_context.remove(&temp_path);
                 let _ = self.store_context.remove(&kept);
                 return other.map(|_| None);
             }
         };
-        self.store_context.sync_dir_of(&kept)?;
+        self.store_context.sync_parent(&kept)?;
         let intent = self.write_record(
-            held,
+            lock,
             LockRecord {
                 phase: LockPhase::Replace,
                 ..writable.record
             },
         )?;
-        self.store_context.move_to(&temporary, &path)?;
-        self.store_context.sync_dir_of(&path)?;
-        self.forget();
+        self.store_context.move_to(&temp_path, &path)?;
+        self.store_context.sync_parent(&path)?;
+        self.invalidate();
         let stat = self
             .store_context
             .fs
             .stat(&path)
             .map_err(|error| self.error("look at", error))?;
-        let idle = LockRecord::idle(stat.inode, sorted.size, writable.record.max_id);
+        let idle = LockRecord::idle(stat.inode, partitioned.size, writable.record.max_id);
         self.write_record(
-            held,
+            lock,
             LockRecord {
                 sequence: intent.sequence,
-                synced: sorted.size,
+                synced: partitioned.size,
                 ..idle
             },
         )?;
-        // A stale index is recognised as such; removing it is tidiness.
+        // Ignore errors: a stale index is detected when it is loaded.
         let _ = super::index::remove(&self.store_context, &self.tape);
-        Ok(Some((sorted.removed, kept)))
+        Ok(Some((partitioned.removed, kept)))
     }
 
     fn partition_lines(
         &self,
         writable: &WritableTape,
-        good: &Path,
-        bad: &Path,
+        valid_path: &Path,
+        invalid_path: &Path,
     ) -> Result<PartitionedLines> {
-        let good_file = self.store_context.open_write(good, OpenMode::Truncate)?;
-        let bad_file = self.store_context.open_write(bad, OpenMode::Truncate)?;
-        let (mut good_end, mut bad_end, mut removed) = (0, 0, 0);
+        let valid_file = self
+            .store_context
+            .open_write(valid_path, OpenMode::Truncate)?;
+        let invalid_file = self
+            .store_context
+            .open_write(invalid_path, OpenMode::Truncate)?;
+        let (mut valid_end, mut invalid_end, mut removed) = (0, 0, 0);
         let mut outcome = Ok(());
         let mut lines = ForwardLines::large(0, writable.record.end);
         let source = &*writable.open.file;
         while lines
             .advance(source, |_, line| {
-                let is_good = line.trim_ascii().is_empty() || codec::decode(line).is_some();
-                let put = |file: &dyn FsFile, end: &mut u64| {
+                let is_valid = line.trim_ascii().is_empty() || codec::decode(line).is_some();
+                let write_line = |file: &dyn FsFile, end: &mut u64| {
                     let written = file.write_all_at(line, *end);
                     *end += line.len() as u64;
                     written
                 };
                 if outcome.is_ok() {
-                    outcome = if is_good {
-                        put(&*good_file, &mut good_end)
+                    outcome = if is_valid {
+                        write_line(&*valid_file, &mut valid_end)
                     } else {
-                        put(&*bad_file, &mut bad_end)
+                        write_line(&*invalid_file, &mut invalid_end)
                     };
-                    removed += u64::from(!is_good);
+                    removed += u64::from(!is_valid);
                 }
             })
             .map_err(|error| self.error("read", error))?
         {}
         let finished = outcome
-            .and_then(|()| bad_file.sync())
-            .and_then(|()| good_file.sync());
-        finished.map_err(|error| self.store_context.error("write", good, error))?;
+            .and_then(|()| invalid_file.sync())
+            .and_then(|()| valid_file.sync());
+        finished.map_err(|error| self.store_context.error("write", valid_path, error))?;
         Ok(PartitionedLines {
-            size: good_end,
+            size: valid_end,
             removed,
         })
     }

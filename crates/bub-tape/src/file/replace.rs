@@ -1,4 +1,4 @@
-//! Archive, reset and removal of a tape: the new is written before the old loses its name.
+//! Archives, resets and removes tapes. New content is complete before it replaces the old content.
 
 use std::path::{Path, PathBuf};
 
@@ -13,46 +13,46 @@ use super::{
 };
 use crate::{EntryId, ResetOutcome, ResetRequest, Result, fs::OpenMode};
 
-/// Nobody archives one tape this often within a second.
+/// Maximum number of archives of one tape with the same timestamp. Beyond it, archiving fails.
 const MAX_ARCHIVES_PER_SECOND: u32 = 10_000;
 
 impl TapeFile {
-    /// Copies the tape as it is to a new archive.
+    /// Copies the tape to a new archive and returns the archive's path.
     pub(crate) fn archive(&mut self, stamp: &str) -> Result<String> {
-        let held = self.lock()?;
+        let lock = self.lock()?;
         let snapshot = Snapshot::capture(&self.store_context, &self.tape)?;
         let path = self.copy_to_archive(snapshot.as_ref(), stamp)?;
-        drop(held);
+        drop(lock);
         Ok(path.display().to_string())
     }
 
     /// Replaces the tape's content.
     ///
-    /// The order is what makes it safe to die at any point: the new content is complete under another name, then the
-    /// old content has its archive name, then one rename makes the change.
-    pub(crate) fn reset(&mut self, reset: ResetRequest) -> Result<ResetOutcome> {
-        let held = self.lock()?;
-        let writable = self.make_writable(&held)?;
-        let path = self.store_context.layout.tape(&self.tape);
+    /// The process can end at any point without losing data. First the old content gets its archive name. Then the new
+    /// content is written to a temporary file. Finally, one rename replaces the tape.
+    pub(crate) fn reset(&mut self, request: ResetRequest) -> Result<ResetOutcome> {
+        let lock = self.lock()?;
+        let writable = self.make_writable(&lock)?;
+        let path = self.store_context.paths.tape(&self.tape);
         let intent = self.write_record(
-            &held,
+            &lock,
             LockRecord {
                 phase: LockPhase::Replace,
                 ..writable.record
             },
         )?;
-        let replaced = self.replace_content(reset, &writable.open, intent.end);
-        let (outcome, size) = match replaced {
-            Ok(done) => done,
+        let result = self.replace_content(request, &writable.open, intent.end);
+        let (outcome, size) = match result {
+            Ok(replaced) => replaced,
             Err(error) => {
-                // The tape itself was not touched; the next holder clears what is left.
-                let _ = self.resume_idle(&held, &writable.open, intent);
+                // The tape is unchanged. If this write fails too, the next lock holder removes what is left.
+                let _ = self.resume_idle(&lock, &writable.open, intent);
                 return Err(error);
             }
         };
-        // Durable in every mode: a reset is rare, and an empty file after a power cut would lose the tape.
-        self.store_context.sync_dir_of(&path)?;
-        self.forget();
+        // Sync in every durability mode: resets are rare, and an empty file after power loss would lose the tape.
+        self.store_context.sync_parent(&path)?;
+        self.invalidate();
         let stat = self
             .store_context
             .fs
@@ -64,25 +64,25 @@ impl TapeFile {
             ..LockRecord::idle(stat.inode, size, max_id)
         };
         self.write_record(
-            &held,
+            &lock,
             LockRecord {
                 sequence: intent.sequence,
                 ..record
             },
         )?;
-        // A stale index is recognised as such; removing it is tidiness.
+        // Ignore errors: a stale index is detected when it is loaded.
         let _ = index::remove(&self.store_context, &self.tape);
         Ok(outcome)
     }
 
     fn replace_content(
         &self,
-        reset: ResetRequest,
+        request: ResetRequest,
         old: &OpenFile,
         end: u64,
     ) -> Result<(ResetOutcome, u64)> {
-        let path = self.store_context.layout.tape(&self.tape);
-        let archived = match &reset.archive {
+        let path = self.store_context.paths.tape(&self.tape);
+        let archived = match &request.archive {
             Some(stamp) => Some(
                 self.link_archive(&path, old, end, stamp)?
                     .display()
@@ -91,26 +91,26 @@ impl TapeFile {
             None => None,
         };
         let mut lines = CommitBuffer::after(EntryId::default());
-        let ids = Batch::new((reset.opening)(archived.as_deref())).write(&mut lines);
-        let replaced = self.store_context.replace(&path, &lines.bytes, true);
-        if replaced.is_err()
+        let ids = Batch::new((request.initial_entries)(archived.as_deref())).write(&mut lines);
+        let result = self.store_context.replace(&path, &lines.bytes, true);
+        if result.is_err()
             && let Some(archived) = &archived
         {
             let _ = self.store_context.remove(Path::new(archived));
         }
-        replaced?;
+        result?;
         Ok((ResetOutcome { archived, ids }, lines.bytes.len() as u64))
     }
 
     fn resume_idle(
         &self,
-        held: &super::tape_file::TapeLock,
+        lock: &super::tape_file::TapeLock,
         open: &OpenFile,
         intent: LockRecord,
     ) -> Result<LockRecord> {
         let idle = LockRecord::idle(open.inode, intent.end, intent.max_id);
         self.write_record(
-            held,
+            lock,
             LockRecord {
                 sequence: intent.sequence,
                 synced: intent.synced,
@@ -119,11 +119,10 @@ impl TapeFile {
         )
     }
 
-    /// Gives the old content its archive name beside the present one. Where the file system knows no second names,
-    /// a copy does.
+    /// Gives the tape file a second name as an archive. Copies the file if the file system does not support hard links.
     fn link_archive(&self, path: &Path, old: &OpenFile, end: u64, stamp: &str) -> Result<PathBuf> {
         for number in 0..MAX_ARCHIVES_PER_SECOND {
-            let archive = self.store_context.layout.archive(&self.tape, stamp, number);
+            let archive = self.store_context.paths.archive(&self.tape, stamp, number);
             match self.store_context.fs.link(path, &archive) {
                 Ok(()) => return Ok(archive),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -144,31 +143,31 @@ impl TapeFile {
     }
 
     fn copy_to_archive(&self, snapshot: Option<&Snapshot>, stamp: &str) -> Result<PathBuf> {
-        let archive = self.free_archive(stamp)?;
-        let temporary = self.store_context.scratch(&archive);
+        let archive = self.unused_archive_path(stamp)?;
+        let temp_path = self.store_context.temp_path(&archive);
         let file = self
             .store_context
-            .open_write(&temporary, OpenMode::Truncate)?;
+            .open_write(&temp_path, OpenMode::Truncate)?;
         let copied = match snapshot {
             Some(snapshot) => copy_range(&*snapshot.file, &*file, 0, snapshot.end),
             None => Ok(()),
         };
         let finished = copied
             .and_then(|()| file.sync())
-            .map_err(|error| self.store_context.error("write", &temporary, error))
-            .and_then(|()| self.store_context.move_to(&temporary, &archive));
+            .map_err(|error| self.store_context.error("write", &temp_path, error))
+            .and_then(|()| self.store_context.move_to(&temp_path, &archive));
         if finished.is_err() {
-            let _ = self.store_context.remove(&temporary);
+            let _ = self.store_context.remove(&temp_path);
         }
         finished?;
-        self.store_context.sync_dir_of(&archive)?;
+        self.store_context.sync_parent(&archive)?;
         Ok(archive)
     }
 
-    /// The first archive name that is free; the tape's lock keeps it free.
-    fn free_archive(&self, stamp: &str) -> Result<PathBuf> {
+    /// Returns the first unused archive path. It stays unused while the caller holds the tape's lock.
+    fn unused_archive_path(&self, stamp: &str) -> Result<PathBuf> {
         for number in 0..MAX_ARCHIVES_PER_SECOND {
-            let archive = self.store_context.layout.archive(&self.tape, stamp, number);
+            let archive = self.store_context.paths.archive(&self.tape, stamp, number);
             let stat = missing_is_none(self.store_context.fs.stat(&archive));
             if stat
                 .map_err(|error| self.store_context.error("look at", &archive, error))?
@@ -180,26 +179,26 @@ impl TapeFile {
         Err(self.error("archive", std::io::ErrorKind::AlreadyExists.into()))
     }
 
-    /// Removes the tape and what was derived from it. The lock file goes last, and only because a journal's name is
-    /// never used again.
+    /// Removes the tape and its index. Of a fork journal, also removes the lock and lease files, last: the name of a
+    /// journal is never used again.
     pub(crate) fn discard(&mut self) -> Result<()> {
-        let path = self.store_context.layout.tape(&self.tape);
-        let present = missing_is_none(self.store_context.fs.stat(&path))
+        let path = self.store_context.paths.tape(&self.tape);
+        let stat = missing_is_none(self.store_context.fs.stat(&path))
             .map_err(|error| self.error("look at", error))?;
-        if present.is_none() {
+        if stat.is_none() {
             return Ok(());
         }
-        let held = self.lock()?;
-        self.forget();
+        let lock = self.lock()?;
+        self.invalidate();
         index::remove(&self.store_context, &self.tape)?;
         self.store_context.remove(&path)?;
         if self.tape.is_fork() {
             self.store_context
-                .remove(&self.store_context.layout.lock(&self.tape))?;
+                .remove(&self.store_context.paths.lock(&self.tape))?;
             self.store_context
-                .remove(&self.store_context.layout.lease(&self.tape))?;
+                .remove(&self.store_context.paths.lease(&self.tape))?;
         }
-        drop(held);
+        drop(lock);
         self.close();
         Ok(())
     }

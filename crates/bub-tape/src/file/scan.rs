@@ -1,4 +1,4 @@
-//! Folding lines into a summary without building entries that nobody will look at.
+//! Adds lines to a summary, decoding only the entries that the summary needs.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 
 use crate::{AnchorMark, EntryId, Position, TapeSummary, codec};
 
-/// The outside of a line. What it accepts, the full decoder accepts too; what it refuses is given to that one.
+/// The top-level fields of a line. Every line that parses as this is also accepted by the full decoder. Other lines are
+/// passed to the full decoder.
 #[derive(Deserialize)]
 struct LineHead<'a> {
     id: i64,
@@ -25,11 +26,11 @@ struct NamedPayload<'a> {
     name: Cow<'a, str>,
 }
 
-/// Adds one line to a summary; returns the mark when it is an anchor. Lines that are no entries count for nothing.
+/// Adds one line to a summary. Returns a mark if it is an anchor. Ignores lines that are not entries.
 pub(crate) fn observe(summary: &mut TapeSummary, line: &[u8], position: u64) -> Option<AnchorMark> {
     if let Some(head) = head(line) {
         let name = event_name(&head);
-        if !summary.wants(&head.kind, name.as_deref()) {
+        if !summary.needs_entry(&head.kind, name.as_deref()) {
             summary.count(EntryId::new(head.id), &head.date);
             return None;
         }
@@ -38,7 +39,7 @@ pub(crate) fn observe(summary: &mut TapeSummary, line: &[u8], position: u64) -> 
 }
 
 fn head(line: &[u8]) -> Option<LineHead<'_>> {
-    // Checked as a whole: the parser does not look into strings that it skips.
+    // Validate the complete line as UTF-8, because the parser does not validate strings that it skips.
     let head: LineHead<'_> = serde_json::from_str(std::str::from_utf8(line).ok()?).ok()?;
     head.payload.get().starts_with('{').then_some(head)
 }
@@ -47,7 +48,7 @@ fn event_name<'a>(head: &LineHead<'a>) -> Option<Cow<'a, str>> {
     if head.kind != "event" {
         return None;
     }
-    // Every writer puts the name first; taking it from there spares a second pass over the payload.
+    // All writers put the name first. Reading it from there avoids a second pass over the payload.
     let rest = head.payload.get().strip_prefix("{\"name\": \"")?;
     let name = rest
         .split_once('"')

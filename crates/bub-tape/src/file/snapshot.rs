@@ -1,4 +1,4 @@
-//! What a reader may see of a tape at one moment, without taking any lock.
+//! The part of a tape that a reader may see at one moment, determined without a lock.
 
 use std::{io, sync::Arc};
 
@@ -13,7 +13,8 @@ use crate::{
     fs::{FsFile, OpenMode},
 };
 
-/// A writer that never rests can keep a reader from seeing the same record twice; then the older end is taken.
+/// Maximum number of attempts to read the same lock record twice. A busy writer can prevent it. Then the reader uses
+/// the end in the last record.
 const MAX_SNAPSHOT_ATTEMPTS: usize = 8;
 
 /// The readable part of a tape.
@@ -21,43 +22,43 @@ const MAX_SNAPSHOT_ATTEMPTS: usize = 8;
 pub(crate) struct Snapshot {
     pub(crate) file: Arc<dyn FsFile>,
     pub(crate) inode: u64,
-    /// The end of the readable part: no part of a batch, no torn line.
+    /// End of the readable part in bytes. It excludes incomplete batches and torn lines.
     pub(crate) end: u64,
 }
 
 impl Snapshot {
-    /// Looks at the tape now; `None` when there is none.
+    /// Captures the current state of the tape. Returns `None` if the tape does not exist.
     pub(crate) fn capture(store_context: &StoreContext, tape: &TapeName) -> Result<Option<Self>> {
-        let path = store_context.layout.tape(tape);
-        let lock_path = store_context.layout.lock(tape);
-        let failed = |error| store_context.error("read", &path, error);
+        let path = store_context.paths.tape(tape);
+        let lock_path = store_context.paths.lock(tape);
+        let read_error = |error| store_context.error("read", &path, error);
         let mut lock = None;
         let mut record = || {
-            // The first writer of all may make the file between two looks.
+            // The first writer may create the lock file between two reads.
             if lock.is_none() {
                 lock = missing_is_none(store_context.fs.open(&lock_path, OpenMode::Read))?;
             }
             lock.as_deref().map_or(Ok(None), LockRecord::read)
         };
-        let mut before = record().map_err(failed)?;
+        let mut before = record().map_err(read_error)?;
         for attempt in 0..MAX_SNAPSHOT_ATTEMPTS {
-            let Some(file) =
-                missing_is_none(store_context.fs.open(&path, OpenMode::Read)).map_err(failed)?
+            let Some(file) = missing_is_none(store_context.fs.open(&path, OpenMode::Read))
+                .map_err(read_error)?
             else {
                 return Ok(None);
             };
-            let stat = file.stat().map_err(failed)?;
-            let after = record().map_err(failed)?;
-            let settled = before == after;
-            if settled || attempt + 1 == MAX_SNAPSHOT_ATTEMPTS {
+            let stat = file.stat().map_err(read_error)?;
+            let after = record().map_err(read_error)?;
+            let is_stable = before == after;
+            if is_stable || attempt + 1 == MAX_SNAPSHOT_ATTEMPTS {
                 let end = committed_end(
                     &*file,
                     stat.size,
                     after.filter(|record| record.inode == stat.inode),
-                    settled,
+                    is_stable,
                 );
                 return Ok(Some(Self {
-                    end: end.map_err(failed)?,
+                    end: end.map_err(read_error)?,
                     inode: stat.inode,
                     file: file.into(),
                 }));
@@ -72,31 +73,34 @@ fn committed_end(
     file: &dyn FsFile,
     size: u64,
     record: Option<LockRecord>,
-    settled: bool,
+    is_stable: bool,
 ) -> io::Result<u64> {
     match record {
-        // The size is older than the record and may lie inside a batch; what the record calls committed is there by now.
-        Some(record) if !settled => Ok(file.stat()?.size.min(record.end)),
+        // The size is older than the record and may be inside a batch. The part that the record calls committed is in
+        // the file by now.
+        Some(record) if !is_stable => Ok(file.stat()?.size.min(record.end)),
         Some(record) if record.phase == LockPhase::Batch => visible_end(file, size, record),
         Some(record) if record.end == size => Ok(size),
-        // Written by somebody who takes no locks.
-        _ => end_of_whole_lines(file, size),
+        // Written by a program that does not lock.
+        _ => end_of_complete_lines(file, size),
     }
 }
 
-/// A batch that is whole will be completed by the next holder, so it is shown already: after a power cut it may have been
-/// acknowledged although the note of that is lost.
+/// Returns the end of the readable part while a batch is in progress.
+///
+/// A complete batch is readable, because the next lock holder will commit it. After power loss, such a batch may even
+/// have been acknowledged although the idle record is lost.
 fn visible_end(file: &dyn FsFile, size: u64, record: LockRecord) -> io::Result<u64> {
-    let whole = record.end + record.length;
-    if size >= whole && recovery::crc_of_range(file, record.end, record.length)? == record.crc {
-        return end_of_whole_lines(file, size);
+    let batch_end = record.end + record.length;
+    if size >= batch_end && recovery::crc_of_range(file, record.end, record.length)? == record.crc {
+        return end_of_complete_lines(file, size);
     }
     Ok(size.min(record.end))
 }
 
-/// The end of the last line that is whole. A line without newline counts when it is an entry: no proper beginning of a
-/// line is one, so it is not being written.
-pub(crate) fn end_of_whole_lines(file: &dyn FsFile, size: u64) -> io::Result<u64> {
+/// Returns the end of the last complete line. A line without a newline is complete if it is an entry. No proper prefix
+/// of a line is an entry, so it is not being written.
+pub(crate) fn end_of_complete_lines(file: &dyn FsFile, size: u64) -> io::Result<u64> {
     let Some(last) = size.checked_sub(1) else {
         return Ok(0);
     };

@@ -1,7 +1,7 @@
 //! The state of one tape in this process: its open files and its index.
 //!
-//! Everything here is synchronous and runs with the core's mutex held; what changes the tape also holds
-//! the lock file, which is what other processes look at.
+//! All methods are synchronous. Their caller holds the mutex of the [`TapeFile`]. Methods that change the tape also
+//! hold the lock file, which excludes other processes.
 
 use std::sync::Arc;
 
@@ -16,29 +16,30 @@ use crate::{
     fs::{FsFile, OpenMode},
 };
 
-/// The index on disk may lag this much behind; reading that again takes a fraction of a millisecond. Saving more often
-/// would cost more, because file systems flush a file that replaces another one.
+/// Number of bytes a tape grows before the index is saved again. Scanning as many bytes takes a fraction of a
+/// millisecond. Saving more often would cost more, because file systems flush a file that replaces another one.
 const CHECKPOINT_BYTES: u64 = 256 * 1024;
 
-/// A tape that grew by less than this is summed up again sooner than an index is written.
+/// Minimum number of new bytes for saving the index when a tape is closed. Scanning fewer bytes is faster than saving.
 const MIN_INDEX_BYTES: u64 = 16 * 1024;
 
-/// How often a lock file may vanish while it is being locked before that is called an error.
+/// Maximum number of attempts to lock a lock file that other programs remove meanwhile. Then locking fails.
 const MAX_LOCK_RETRIES: usize = 100;
 
-/// One tape.
+/// The files and the index of one tape.
 #[derive(Debug)]
 pub(crate) struct TapeFile {
     pub(crate) store_context: Arc<StoreContext>,
     pub(crate) tape: TapeName,
-    lock: Option<OpenFile>,
+    lock_file: Option<OpenFile>,
     pub(crate) open: Option<OpenFile>,
     pub(crate) index: Index,
-    /// The file the index in memory speaks of.
+    /// The inode of the file that the index in memory covers.
     index_inode: u64,
+    /// Size of the tape at which the next attempt to save the index is due.
     checkpoint_at: u64,
-    /// Whether a failed fsync could not even be noted in the lock file.
-    pub(crate) suspect: bool,
+    /// Whether an fsync failed and the tape was not rewritten since. The lock record may not show this.
+    pub(crate) has_failed_sync: bool,
 }
 
 /// A file open for writing.
@@ -48,23 +49,23 @@ pub(crate) struct OpenFile {
     pub(crate) inode: u64,
 }
 
-/// The tape's lock; given back when dropped.
+/// Guard that holds a tape's lock.
 #[derive(Debug)]
 pub(crate) struct TapeLock(pub(crate) Arc<dyn FsFile>);
 
 impl Drop for TapeLock {
     fn drop(&mut self) {
-        // Closing the file would release it as well; there is nothing better to do about a failure.
+        // Ignore errors: closing the file releases the lock too.
         let _ = self.0.unlock();
     }
 }
 
-/// A tape that is in order: nothing unfinished, no torn tail.
+/// A tape without an unfinished operation or a torn tail.
 #[derive(Debug)]
 pub(crate) struct WritableTape {
     pub(crate) open: OpenFile,
     pub(crate) record: LockRecord,
-    /// What had to be repaired, as events for the tape.
+    /// Events that report what was repaired, to be appended to the tape.
     pub(crate) reports: Vec<Entry>,
 }
 
@@ -73,110 +74,111 @@ impl TapeFile {
         Self {
             store_context,
             tape,
-            lock: None,
+            lock_file: None,
             open: None,
             index: Index::default(),
             index_inode: 0,
             checkpoint_at: 0,
-            suspect: false,
+            has_failed_sync: false,
         }
     }
 
-    /// Whether an append would find everything open: then it is a matter of microseconds.
+    /// Returns whether all files are open, so that an append takes only microseconds.
     pub(crate) fn is_warm(&self) -> bool {
-        self.lock.is_some() && self.open.is_some() && self.index.covered > 0
+        self.lock_file.is_some() && self.open.is_some() && self.index.covered > 0
     }
 
     /// Waits for the lock.
     pub(crate) fn lock(&mut self) -> Result<TapeLock> {
         for _ in 0..MAX_LOCK_RETRIES {
-            let lock = self.lock_file()?;
-            lock.file
+            let lock_file = self.open_lock_file()?;
+            lock_file
+                .file
                 .lock()
                 .map_err(|error| self.error("lock", error))?;
-            if let Some(held) = self.verify_lock_file(lock)? {
-                return Ok(held);
+            if let Some(lock) = self.verify_lock_file(lock_file)? {
+                return Ok(lock);
             }
         }
-        let lost = std::io::Error::other("its lock file is being removed again and again");
-        Err(self.error("lock", lost))
+        let reason = std::io::Error::other("its lock file is being removed again and again");
+        Err(self.error("lock", reason))
     }
 
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&mut self) -> Result<Option<TapeLock>> {
-        let lock = self.lock_file()?;
-        let taken = lock
+        let lock_file = self.open_lock_file()?;
+        let is_locked = lock_file
             .file
             .try_lock()
             .map_err(|error| self.error("lock", error))?;
-        if taken {
-            self.verify_lock_file(lock)
+        if is_locked {
+            self.verify_lock_file(lock_file)
         } else {
             Ok(None)
         }
     }
 
-    /// Gives up a lock file that somebody has removed: others would lock a new one.
-    fn verify_lock_file(&mut self, lock: OpenFile) -> Result<Option<TapeLock>> {
-        let held = TapeLock(lock.file);
+    /// Returns the lock, unless its file was removed: then other processes lock a new file.
+    fn verify_lock_file(&mut self, lock_file: OpenFile) -> Result<Option<TapeLock>> {
+        let lock = TapeLock(lock_file.file);
         if self
             .store_context
-            .has_name(lock.inode, &self.store_context.layout.lock(&self.tape))?
+            .has_name(lock_file.inode, &self.store_context.paths.lock(&self.tape))?
         {
-            return Ok(Some(held));
+            return Ok(Some(lock));
         }
-        self.lock = None;
+        self.lock_file = None;
         Ok(None)
     }
 
-    fn lock_file(&mut self) -> Result<OpenFile> {
-        if let Some(lock) = &self.lock {
-            return Ok(lock.clone());
+    fn open_lock_file(&mut self) -> Result<OpenFile> {
+        if let Some(lock_file) = &self.lock_file {
+            return Ok(lock_file.clone());
         }
         let file = self
             .store_context
-            .open_write(&self.store_context.layout.lock(&self.tape), OpenMode::Write)?;
+            .open_write(&self.store_context.paths.lock(&self.tape), OpenMode::Write)?;
         let stat = file.stat().map_err(|error| self.error("lock", error))?;
-        let lock = OpenFile {
+        let lock_file = OpenFile {
             file: file.into(),
             inode: stat.inode,
         };
-        self.lock = Some(lock.clone());
-        Ok(lock)
+        self.lock_file = Some(lock_file.clone());
+        Ok(lock_file)
     }
 
     pub(crate) fn error(&self, action: &'static str, error: std::io::Error) -> crate::TapeError {
         self.store_context
-            .error(action, &self.store_context.layout.tape(&self.tape), error)
+            .error(action, &self.store_context.paths.tape(&self.tape), error)
     }
 
-    /// The readable part of a tape of which this process knows everything: two looks at the disk, and nothing to wait
-    /// for. `None` when there is more to find out.
+    /// Returns the readable part of the tape if the index in memory covers all of it. Makes two system calls and never
+    /// waits.
     pub(crate) fn cached_snapshot(&self) -> Option<Snapshot> {
         let snapshot = self.open_snapshot()?;
         let is_known = self.index_inode == snapshot.inode && self.index.covered == snapshot.end;
         is_known.then_some(snapshot)
     }
 
-    /// The readable part of a tape whose files are open, and on which nothing is under way.
+    /// Returns the readable part of the tape if its files are open and no operation is in progress.
     fn open_snapshot(&self) -> Option<Snapshot> {
-        let (lock, open) = (self.lock.as_ref()?, self.open.as_ref()?);
-        let record = LockRecord::read(&*lock.file).ok()??;
-        let named = self
+        let (lock_file, open) = (self.lock_file.as_ref()?, self.open.as_ref()?);
+        let record = LockRecord::read(&*lock_file.file).ok()??;
+        let stat = self
             .store_context
             .fs
-            .stat(&self.store_context.layout.tape(&self.tape))
+            .stat(&self.store_context.paths.tape(&self.tape))
             .ok()?;
-        let at_rest = self.idle_record(record, named.size)?;
-        let is_same = named.inode == open.inode && at_rest.inode == open.inode;
+        let idle = self.idle_record(record, stat.size)?;
+        let is_same = stat.inode == open.inode && idle.inode == open.inode;
         is_same.then(|| Snapshot {
             file: Arc::clone(&open.file),
             inode: open.inode,
-            end: at_rest.end,
+            end: idle.end,
         })
     }
 
-    /// The readable part of the tape now; `None` when there is no tape.
+    /// Returns the readable part of the tape, or `None` if the tape does not exist.
     pub(crate) fn snapshot(&self) -> Result<Option<Snapshot>> {
         match self.open_snapshot() {
             Some(snapshot) => Ok(Some(snapshot)),
@@ -184,31 +186,30 @@ impl TapeFile {
         }
     }
 
-    /// Opens the files of a tape that exists, for somebody who is about to write to it. What fails is told when it
-    /// matters.
+    /// Opens the files of an existing tape before its first use. Ignores errors; a later read or write reports them.
     pub(crate) fn open_files(&mut self) {
         if self
             .store_context
             .fs
-            .stat(&self.store_context.layout.tape(&self.tape))
+            .stat(&self.store_context.paths.tape(&self.tape))
             .is_ok()
         {
-            let _ = self.lock_file().and_then(|_| self.open_tape());
+            let _ = self.open_lock_file().and_then(|_| self.open_tape());
         }
     }
 
-    /// The summary as of now.
+    /// Returns the current summary.
     pub(crate) fn summary(&mut self) -> Result<TapeSummary> {
         self.refresh()?;
         Ok(self.index.summary.clone())
     }
 
-    /// Anchors as of now.
-    pub(crate) fn anchors(&mut self, search: &AnchorQuery) -> Result<Vec<AnchorMark>> {
+    /// Returns the selected anchors.
+    pub(crate) fn anchors(&mut self, query: &AnchorQuery) -> Result<Vec<AnchorMark>> {
         let snapshot = self.refresh()?;
         let last = self.index.summary.last_anchor.as_ref();
-        // The common questions are answered by the summary alone.
-        match (search, last) {
+        // The summary suffices for the common queries.
+        match (query, last) {
             (_, None) => return Ok(Vec::new()),
             (AnchorQuery::Latest(1), Some(last)) => return Ok(vec![last.clone()]),
             (AnchorQuery::LatestNamed(name), Some(last)) if last.name == *name => {
@@ -217,9 +218,9 @@ impl TapeFile {
             _ => {}
         }
         if let Some(marks) = self.index.marks(&self.store_context, &self.tape) {
-            return Ok(search.pick(&marks));
+            return Ok(query.pick(&marks));
         }
-        // The marks on disk belong to another index: sum the tape up again, in memory.
+        // The marks on disk belong to another index. Scan the complete tape in memory.
         let mut index = Index::default();
         if let Some(snapshot) = &snapshot {
             index
@@ -231,16 +232,16 @@ impl TapeFile {
             .index
             .marks(&self.store_context, &self.tape)
             .unwrap_or_default();
-        Ok(search.pick(&marks))
+        Ok(query.pick(&marks))
     }
 
-    /// Brings the index in memory up to date.
+    /// Updates the index in memory and returns the snapshot it covers.
     fn refresh(&mut self) -> Result<Option<Snapshot>> {
         let Some(snapshot) = self.snapshot()? else {
             self.index = Index::default();
             return Ok(None);
         };
-        self.index_to(&snapshot)?;
+        self.update_index(&snapshot)?;
         if self.index.covered >= self.index.saved + CHECKPOINT_BYTES
             && self.index.covered >= self.checkpoint_at
         {
@@ -249,18 +250,19 @@ impl TapeFile {
         Ok(Some(snapshot))
     }
 
-    /// Makes the index speak of this snapshot.
-    pub(crate) fn index_to(&mut self, snapshot: &Snapshot) -> Result<()> {
+    /// Updates the index in memory to cover this snapshot.
+    pub(crate) fn update_index(&mut self, snapshot: &Snapshot) -> Result<()> {
         let file = &*snapshot.file;
-        let usable = self.index_inode == snapshot.inode && self.index.matches(file, snapshot.end);
+        let is_usable =
+            self.index_inode == snapshot.inode && self.index.matches(file, snapshot.end);
         let behind = snapshot.end.saturating_sub(self.index.covered);
-        if !usable || behind > CHECKPOINT_BYTES {
+        if !is_usable || behind > CHECKPOINT_BYTES {
             let stored = Index::load(&self.store_context, &self.tape, file, snapshot.end);
             match stored {
-                Some(stored) if !usable || stored.covered > self.index.covered => {
+                Some(stored) if !is_usable || stored.covered > self.index.covered => {
                     self.index = stored;
                 }
-                None if !usable => self.index = Index::default(),
+                None if !is_usable => self.index = Index::default(),
                 _ => {}
             }
         }
@@ -270,8 +272,8 @@ impl TapeFile {
             .map_err(|error| self.error("read", error))
     }
 
-    /// Adds a committed batch to the index and saves it when enough has come together.
-    pub(crate) fn note_batch<'a>(
+    /// Adds a committed batch to the index, and saves the index every [`CHECKPOINT_BYTES`].
+    pub(crate) fn index_batch<'a>(
         &mut self,
         open: &OpenFile,
         (offset, end): (u64, u64),
@@ -289,7 +291,8 @@ impl TapeFile {
         }
     }
 
-    /// Saves the index; the tape's lock must be held. A failure costs the next reader time and nothing else.
+    /// Saves the index. The caller must hold the tape's lock. Errors are only logged, because the next reader can
+    /// rebuild the index.
     pub(crate) fn checkpoint(&mut self, open: &OpenFile, end: u64) {
         let snapshot = Snapshot {
             file: Arc::clone(&open.file),
@@ -298,7 +301,7 @@ impl TapeFile {
         };
         self.checkpoint_at = end + CHECKPOINT_BYTES;
         let saved = self
-            .index_to(&snapshot)
+            .update_index(&snapshot)
             .and_then(|()| self.index.save(&self.store_context, &self.tape, &snapshot));
         if let Err(error) = saved {
             tracing::debug!(tape = %self.tape, %error, "index.save_failed");
@@ -306,10 +309,10 @@ impl TapeFile {
     }
 
     fn checkpoint_if_free(&mut self) {
-        let Ok(Some(held)) = self.try_lock() else {
+        let Ok(Some(lock)) = self.try_lock() else {
             return;
         };
-        // Under the lock the tape may have become longer, but never part of a batch.
+        // The tape may have grown before the lock was taken, but now it contains no incomplete batch.
         if let Ok(Some(snapshot)) = Snapshot::capture(&self.store_context, &self.tape) {
             self.checkpoint(
                 &OpenFile {
@@ -319,39 +322,39 @@ impl TapeFile {
                 snapshot.end,
             );
         }
-        drop(held);
+        drop(lock);
     }
 
-    /// Forgets the tape's files after they were replaced or removed.
-    pub(crate) fn forget(&mut self) {
+    /// Drops the open tape file and the index after the file was replaced or removed.
+    pub(crate) fn invalidate(&mut self) {
         self.open = None;
         self.index = Index::default();
         self.index_inode = 0;
         self.checkpoint_at = 0;
     }
 
-    /// Closes all files, the lock file too.
+    /// Closes all files, including the lock file.
     pub(crate) fn close(&mut self) {
-        self.forget();
-        self.lock = None;
+        self.invalidate();
+        self.lock_file = None;
     }
 
-    /// Sums the whole tape up again and saves that.
+    /// Rebuilds the index from the complete tape and saves it.
     pub(crate) fn rebuild(&mut self) -> Result<TapeSummary> {
-        let held = self.lock()?;
+        let lock = self.lock()?;
         index::remove(&self.store_context, &self.tape)?;
-        self.forget();
+        self.invalidate();
         let Some(snapshot) = Snapshot::capture(&self.store_context, &self.tape)? else {
             return Ok(TapeSummary::default());
         };
-        self.index_to(&snapshot)?;
+        self.update_index(&snapshot)?;
         self.index
             .save(&self.store_context, &self.tape, &snapshot)?;
-        drop(held);
+        drop(lock);
         Ok(self.index.summary.clone())
     }
 
-    /// Writes the record, counting.
+    /// Writes the lock record with the next sequence number and returns it.
     pub(crate) fn write_record(&self, lock: &TapeLock, record: LockRecord) -> Result<LockRecord> {
         let record = LockRecord {
             sequence: record.sequence.wrapping_add(1),
@@ -363,10 +366,11 @@ impl TapeFile {
         Ok(record)
     }
 
-    /// The record of a tape on which nothing is under way; `None` when that has to be found out.
+    /// Returns the record if it describes an idle tape of this size. Otherwise the tape may need recovery.
     pub(crate) fn idle_record(&self, record: LockRecord, size: u64) -> Option<LockRecord> {
-        let at_rest = record.phase == LockPhase::Idle && record.end == size && !self.suspect;
-        at_rest.then_some(record)
+        let is_idle =
+            record.phase == LockPhase::Idle && record.end == size && !self.has_failed_sync;
+        is_idle.then_some(record)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a store keeps and no tape needs: archives, and blobs that nobody refers to any more.
+//! Finds and removes files that no tape needs: archives and unreferenced blobs.
 
 use std::{
     collections::HashSet,
@@ -12,80 +12,81 @@ use super::{
     blobs::FileBlobs,
     context::{StoreContext, missing_is_none},
     lines::ForwardLines,
-    verify::referred_blobs,
+    verify::referenced_blobs,
 };
 use crate::{BlobId, FileStore, Result, TapeName, codec, fs::OpenMode};
 
-/// A turn stores a blob before the entry that refers to it: one this young is always kept.
+/// Minimum age of an unreferenced blob for removal. A turn stores a blob before the entry that refers to it.
 pub(crate) const BLOB_GRACE: Duration = Duration::from_hours(1);
 
 /// A file that no tape needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnusedFile {
-    /// What it is.
+    /// The kind of file.
     pub kind: UnusedFileKind,
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// How much room it takes.
+    /// The size of the file in bytes.
     pub bytes: u64,
-    /// Since when it has been there.
+    /// The time of the archiving, or of the last write of a blob.
     pub since: SystemTime,
 }
 
-/// What a [`UnusedFile`] is.
+/// The kind of an [`UnusedFile`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnusedFileKind {
-    /// The content of a tape before a reset.
+    /// A copy of a tape's earlier content, for example from before a reset.
     Archive,
-    /// Media of entries that are gone.
+    /// A blob that no entry refers to.
     Blob,
 }
 
 impl FileStore {
-    /// Archives that are older than an age, and blobs of that age that neither a tape nor a younger archive refers to.
-    pub async fn leftovers(&self, older_than: Duration) -> Result<Vec<UnusedFile>> {
+    /// Returns archives and blobs that are older than `older_than`. Blobs that a tape or a newer archive refers to are
+    /// not included.
+    pub async fn unused_files(&self, older_than: Duration) -> Result<Vec<UnusedFile>> {
         let store_context = self.store_context.clone();
         super::blocking(move || {
-            let limit = SystemTime::now()
+            let cutoff = SystemTime::now()
                 .checked_sub(older_than)
                 .unwrap_or(SystemTime::UNIX_EPOCH);
-            let (archives, young) = archives(&store_context, limit)?;
-            let mut found = archives;
-            found.extend(blobs(&store_context, limit, &young)?);
-            Ok(found)
+            let (archives, recent) = archives(&store_context, cutoff)?;
+            let mut unused_files = archives;
+            unused_files.extend(blobs(&store_context, cutoff, &recent)?);
+            Ok(unused_files)
         })
         .await
     }
 
-    /// Removes one, unless it has come into use again; says whether it did.
-    pub async fn remove_leftover(&self, leftover: &UnusedFile) -> Result<bool> {
-        let (store_context, leftover) = (self.store_context.clone(), leftover.clone());
+    /// Removes an unused file, unless it was used again since it was listed. Returns whether the file was removed.
+    pub async fn remove_unused_file(&self, unused_file: &UnusedFile) -> Result<bool> {
+        let (store_context, unused_file) = (self.store_context.clone(), unused_file.clone());
         super::blocking(move || {
-            let stat = missing_is_none(store_context.fs.stat(&leftover.path))
-                .map_err(|error| store_context.error("look at", &leftover.path, error))?;
-            // Storing the bytes of an old blob again makes it young.
-            let used = leftover.kind == UnusedFileKind::Blob
+            let stat = missing_is_none(store_context.fs.stat(&unused_file.path))
+                .map_err(|error| store_context.error("look at", &unused_file.path, error))?;
+            // Storing an old blob again updates its modification time.
+            let is_used = unused_file.kind == UnusedFileKind::Blob
                 && stat
                     .and_then(|stat| stat.modified)
-                    .is_none_or(|modified| modified > leftover.since);
-            if !used {
-                store_context.remove(&leftover.path)?;
+                    .is_none_or(|modified| modified > unused_file.since);
+            if !is_used {
+                store_context.remove(&unused_file.path)?;
             }
-            Ok(!used)
+            Ok(!is_used)
         })
         .await
     }
 }
 
-/// The archives before a moment, and the paths of the later ones.
+/// Returns the archives up to the cutoff, and the paths of the newer ones.
 fn archives(
     store_context: &StoreContext,
-    limit: SystemTime,
+    cutoff: SystemTime,
 ) -> Result<(Vec<UnusedFile>, Vec<PathBuf>)> {
-    let root = store_context.layout.root();
+    let root = store_context.paths.root();
     let names = missing_is_none(store_context.fs.read_dir(root))
         .map_err(|error| store_context.error("list", root, error))?;
-    let (mut old, mut young) = (Vec::new(), Vec::new());
+    let (mut old, mut recent) = (Vec::new(), Vec::new());
     for (name, stamp) in names
         .iter()
         .flatten()
@@ -96,8 +97,8 @@ fn archives(
         let Some(stat) = missing_is_none(store_context.fs.stat(&path)).map_err(failed)? else {
             continue;
         };
-        // The time of the file is that of its last entry; it was archived when its name says.
-        if stamp <= limit {
+        // The modification time is that of the last entry. The time of the archiving is in the file name.
+        if stamp <= cutoff {
             old.push(UnusedFile {
                 kind: UnusedFileKind::Archive,
                 path,
@@ -105,30 +106,30 @@ fn archives(
                 since: stamp,
             });
         } else {
-            young.push(path);
+            recent.push(path);
         }
     }
-    old.sort_by_key(|leftover| leftover.since);
-    Ok((old, young))
+    old.sort_by_key(|unused_file| unused_file.since);
+    Ok((old, recent))
 }
 
-/// When an archive was made, by its name `<tape>.jsonl.<stamp>[-<number>].bak`; `None` for other files.
+/// Returns the time in an archive's name, `<tape>.jsonl.<stamp>[-<number>].bak`, or `None` for other files.
 fn archive_stamp(name: &str) -> Option<SystemTime> {
     let (tape, rest) = name.strip_suffix(".bak")?.rsplit_once(".jsonl.")?;
     TapeName::new(tape).ok()?;
     let stamp = rest.split_once('-').map_or(rest, |(stamp, _)| stamp);
     let date = civil::DateTime::strptime("%Y%m%dT%H%M%SZ", stamp).ok()?;
-    let moment: Timestamp = TimeZone::UTC.to_timestamp(date).ok()?;
-    Some(moment.into())
+    let timestamp: Timestamp = TimeZone::UTC.to_timestamp(date).ok()?;
+    Some(timestamp.into())
 }
 
 fn blobs(
     store_context: &std::sync::Arc<StoreContext>,
-    limit: SystemTime,
+    cutoff: SystemTime,
     archives: &[PathBuf],
 ) -> Result<Vec<UnusedFile>> {
     let store = FileBlobs(store_context.clone());
-    let limit = limit.min(
+    let cutoff = cutoff.min(
         SystemTime::now()
             .checked_sub(BLOB_GRACE)
             .unwrap_or(SystemTime::UNIX_EPOCH),
@@ -140,7 +141,7 @@ fn blobs(
         let Some(stat) = missing_is_none(store_context.fs.stat(&path)).map_err(failed)? else {
             continue;
         };
-        if let Some(since) = stat.modified.filter(|modified| *modified <= limit) {
+        if let Some(since) = stat.modified.filter(|modified| *modified <= cutoff) {
             old.push((
                 id,
                 UnusedFile {
@@ -152,23 +153,26 @@ fn blobs(
             ));
         }
     }
-    // Reading every tape is only worth it when there is something to find.
+    // Read all tapes only if there are candidates.
     if !old.is_empty() {
-        let mut used = HashSet::new();
+        let mut referenced = HashSet::new();
         for path in tape_files(store_context)?.iter().chain(archives) {
-            collect_blobs(store_context, path, &mut used)?;
+            collect_blobs(store_context, path, &mut referenced)?;
         }
-        old.retain(|(id, _)| !used.contains(id));
+        old.retain(|(id, _)| !referenced.contains(id));
     }
-    Ok(old.into_iter().map(|(_, leftover)| leftover).collect())
+    Ok(old
+        .into_iter()
+        .map(|(_, unused_file)| unused_file)
+        .collect())
 }
 
-/// All tapes, their sidecars, and the journals of forks.
+/// Returns the files of all tapes, sidecars and fork journals.
 fn tape_files(store_context: &StoreContext) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for directory in [
-        store_context.layout.root().to_path_buf(),
-        store_context.layout.forks(),
+        store_context.paths.root().to_path_buf(),
+        store_context.paths.forks(),
     ] {
         let names = missing_is_none(store_context.fs.read_dir(&directory))
             .map_err(|error| store_context.error("list", &directory, error))?;
@@ -184,7 +188,7 @@ fn tape_files(store_context: &StoreContext) -> Result<Vec<PathBuf>> {
 fn collect_blobs(
     store_context: &StoreContext,
     path: &std::path::Path,
-    used: &mut HashSet<BlobId>,
+    referenced: &mut HashSet<BlobId>,
 ) -> Result<()> {
     let failed = |error| store_context.error("read", path, error);
     let Some(file) =
@@ -195,16 +199,17 @@ fn collect_blobs(
     let mut lines = ForwardLines::large(0, file.stat().map_err(failed)?.size);
     while lines
         .advance(&*file, |_, line| {
-            // Few lines refer to a blob, and all that do contain this.
+            // Few lines refer to a blob. All of them contain this prefix.
             if memchr::memmem::find(line, b"sha256:").is_none() {
                 return;
             }
             match codec::decode(line) {
                 Some(entry) => {
-                    used.extend(referred_blobs(&entry).filter_map(|id| BlobId::parse(id).ok()));
+                    referenced
+                        .extend(referenced_blobs(&entry).filter_map(|id| BlobId::parse(id).ok()));
                 }
-                // Who cannot be understood is believed to need everything it names.
-                None => used.extend(named_blobs(line)),
+                // Keep every blob that an invalid line mentions.
+                None => referenced.extend(named_blobs(line)),
             }
         })
         .map_err(failed)?

@@ -1,4 +1,4 @@
-//! Reading a whole tape to find what is wrong with it.
+//! Reads a complete tape and reports damage.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,56 +19,57 @@ use super::{
 };
 use crate::{BlobId, Entry, EntryId, EntryKind, Result, TapeError, TapeName, codec};
 
-/// The event by which a person accepts ids and calls that cannot be put in order without rewriting history.
+/// Event that records that a user accepted ids out of order and unpaired tool results. Only rewriting history could
+/// repair them.
 pub(crate) const ACCEPTED_EVENT: &str = "tape.accepted";
 
-/// What is wrong with a tape, and where.
+/// One defect of a tape and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {
-    /// The tape ends with bytes that are no whole entry.
+    /// The tape ends with bytes that are not a complete entry.
     TornTail {
-        /// Where they begin.
+        /// Offset of the first of these bytes.
         offset: u64,
-        /// How many they are.
+        /// Number of these bytes.
         bytes: u64,
     },
-    /// A line is no entry; readers skip it.
+    /// A line is not an entry. Readers skip it.
     BadLine {
-        /// Its number, from 1.
+        /// Line number, starting at 1.
         line: u64,
-        /// Where it begins.
+        /// Offset of the line in bytes.
         offset: u64,
     },
-    /// An id is not higher than the one before it.
+    /// An id is not higher than the previous one.
     IdOrder {
-        /// The number of its line, from 1.
+        /// Line number, starting at 1.
         line: u64,
         /// The id.
         id: EntryId,
-        /// The id before it.
+        /// The previous id.
         previous: EntryId,
     },
-    /// Tool results have no calls.
+    /// Tool results without tool calls.
     Unpaired {
-        /// The entry of the results.
+        /// The entry with the results.
         id: EntryId,
     },
-    /// An entry refers to a blob that is not there, or is not what it was.
+    /// An entry refers to a missing or damaged blob.
     BadBlob {
         /// The entry.
         id: EntryId,
-        /// The blob.
+        /// The blob id, as written in the entry.
         blob: String,
-        /// Whether there is nothing at all.
+        /// Whether the blob is missing; otherwise it is damaged.
         missing: bool,
     },
-    /// The index speaks of another tape, or is wrong about this one.
+    /// The index is invalid or does not match the tape.
     StaleIndex,
 }
 
 impl Damage {
-    /// Whether it can be accepted: every reader copes with it, and only rewriting history would remove it.
+    /// Returns whether the defect can be accepted: all readers handle it, and only rewriting history could repair it.
     pub fn is_acceptable(&self) -> bool {
         matches!(self, Self::IdOrder { .. } | Self::Unpaired { .. })
     }
@@ -83,7 +84,9 @@ impl fmt::Display for Damage {
                     "torn tail: the last {bytes} bytes, from byte {offset} on, are no whole entry"
                 )
             }
-            Self::BadLine { line, offset } => write!(f, "line {line} (byte {offset}) is no entry"),
+            Self::BadLine { line, offset } => {
+                write!(f, "line {line} (byte {offset}) is no entry")
+            }
             Self::IdOrder { line, id, previous } if id == previous => {
                 write!(f, "line {line}: id {id} is there twice")
             }
@@ -108,58 +111,59 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What reading a whole tape came to.
+/// The result of checking a tape.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// How many entries it has.
+    /// Number of entries.
     pub entries: u64,
-    /// What is wrong, in tape order.
+    /// The defects, in tape order.
     pub damage: Vec<Damage>,
-    /// Tool calls whose turn was cut off before their results were there. Views show them as interrupted: that is what
-    /// happened, and no damage.
+    /// Tool calls whose turn was interrupted before it recorded their results. This is not damage; views show such
+    /// calls as interrupted.
     pub interrupted: Vec<EntryId>,
 }
 
 impl FileStore {
-    /// Reads a whole tape and says what is wrong with it. Nothing is changed.
+    /// Reads a complete tape and reports damage. Changes nothing.
     pub async fn verify(&self, tape: &TapeName) -> Result<VerifyReport> {
-        let (slot, store_context, tape) = (
+        let (open_tape, store_context, tape) = (
             self.open_tapes.get(tape),
             Arc::clone(&self.store_context),
             tape.clone(),
         );
-        super::blocking(move || verify(&store_context, &tape, &mut slot.core())).await
+        super::blocking(move || verify(&store_context, &tape, &mut open_tape.tape_file())).await
     }
 }
 
 fn verify(
     store_context: &Arc<StoreContext>,
     tape: &TapeName,
-    core: &mut TapeFile,
+    tape_file: &mut TapeFile,
 ) -> Result<VerifyReport> {
     let Some(snapshot) = Snapshot::capture(store_context, tape)? else {
         return Ok(VerifyReport::default());
     };
-    // The last calls of a turn that is under way may well be open.
-    let running = super::lease::held_by(store_context, tape).is_some();
-    let mut verify_report = read_all(store_context, tape, &snapshot)?.finish(running);
-    verify_report.damage.extend(torn_tail(core)?);
+    // The last calls of a running turn may not have results yet.
+    let is_running = super::lease::lease_holder(store_context, tape).is_some();
+    let mut verify_report = read_all(store_context, tape, &snapshot)?.finish(is_running);
+    verify_report.damage.extend(torn_tail(tape_file)?);
     if is_index_stale(store_context, tape, &snapshot)? {
         verify_report.damage.push(Damage::StaleIndex);
     }
     Ok(verify_report)
 }
 
-/// What stands behind the last whole entry. Only the lock tells it from what somebody is just writing.
-fn torn_tail(core: &mut TapeFile) -> Result<Option<Damage>> {
-    let look = |core: &TapeFile| {
-        let Some(snapshot) = Snapshot::capture(&core.store_context, &core.tape)? else {
+/// Returns the bytes after the last complete entry. Takes the lock to distinguish them from a batch that is being
+/// written.
+fn torn_tail(tape_file: &mut TapeFile) -> Result<Option<Damage>> {
+    let find_tail = |tape_file: &TapeFile| {
+        let Some(snapshot) = Snapshot::capture(&tape_file.store_context, &tape_file.tape)? else {
             return Ok(None);
         };
         let size = snapshot
             .file
             .stat()
-            .map_err(|error| core.error("read", error))?
+            .map_err(|error| tape_file.error("read", error))?
             .size;
         let bytes = size.saturating_sub(snapshot.end);
         Ok((bytes > 0).then_some(Damage::TornTail {
@@ -167,17 +171,17 @@ fn torn_tail(core: &mut TapeFile) -> Result<Option<Damage>> {
             bytes,
         }))
     };
-    let first = look(core)?;
+    let first = find_tail(tape_file)?;
     if first.is_none() {
         return Ok(None);
     }
-    match core.lock() {
-        Ok(held) => {
-            let second = look(core);
-            drop(held);
+    match tape_file.lock() {
+        Ok(lock) => {
+            let second = find_tail(tape_file);
+            drop(lock);
             second
         }
-        // Where nothing can be locked, nobody of ours is writing.
+        // If the tape cannot be locked, no process of bub is writing to it.
         Err(_) => Ok(first),
     }
 }
@@ -187,8 +191,8 @@ fn read_all(
     tape: &TapeName,
     snapshot: &Snapshot,
 ) -> Result<Checker> {
-    let path = store_context.layout.tape(tape);
-    let failed = |error| store_context.error("read", &path, error);
+    let path = store_context.paths.tape(tape);
+    let read_error = |error| store_context.error("read", &path, error);
     let mut checker = Checker::new(store_context, tape);
     let mut lines = ForwardLines::large(0, snapshot.end);
     let mut outcome = Ok(());
@@ -198,19 +202,19 @@ fn read_all(
                 outcome = checker.line(position, line);
             }
         })
-        .map_err(failed)?
+        .map_err(read_error)?
     {}
     outcome.map(|()| checker)
 }
 
 struct Checker {
     blobs: FileBlobs,
-    /// Sidecars keep results for others; they have no calls.
-    pairs: bool,
-    number: u64,
+    /// Whether to check that results have calls. Sidecars contain results of calls on other tapes.
+    checks_pairs: bool,
+    line_number: u64,
     previous: Option<EntryId>,
-    /// The open calls of each run.
-    open: HashMap<String, EntryId>,
+    /// Entries with tool calls that have no results yet, by run id.
+    open_calls: HashMap<String, EntryId>,
     good_blobs: HashSet<BlobId>,
     verify_report: VerifyReport,
 }
@@ -219,22 +223,22 @@ impl Checker {
     fn new(store_context: &Arc<StoreContext>, tape: &TapeName) -> Self {
         Self {
             blobs: FileBlobs(Arc::clone(store_context)),
-            pairs: tape.as_sidecar().is_none(),
-            number: 0,
+            checks_pairs: tape.as_sidecar().is_none(),
+            line_number: 0,
             previous: None,
-            open: HashMap::new(),
+            open_calls: HashMap::new(),
             good_blobs: HashSet::new(),
             verify_report: VerifyReport::default(),
         }
     }
 
     fn line(&mut self, offset: u64, line: &[u8]) -> Result<()> {
-        self.number += 1;
+        self.line_number += 1;
         let Some(entry) = codec::decode(line) else {
-            // An empty line is nobody's loss.
+            // Empty lines are harmless.
             if !line.trim_ascii().is_empty() {
                 self.add_damage(Damage::BadLine {
-                    line: self.number,
+                    line: self.line_number,
                     offset,
                 });
             }
@@ -247,23 +251,23 @@ impl Checker {
             .filter(|previous| entry.id <= *previous)
         {
             self.add_damage(Damage::IdOrder {
-                line: self.number,
+                line: self.line_number,
                 id: entry.id,
                 previous,
             });
         }
-        if self.pairs {
-            self.pair(&entry);
+        if self.checks_pairs {
+            self.check_pair(&entry);
         }
         if entry.kind == EntryKind::Event && entry.name() == Some(ACCEPTED_EVENT) {
             self.verify_report
                 .damage
                 .retain(|damage| !damage.is_acceptable());
         }
-        self.media(&entry)
+        self.check_blobs(&entry)
     }
 
-    fn pair(&mut self, entry: &Entry) {
+    fn check_pair(&mut self, entry: &Entry) {
         let run = entry
             .meta
             .get("run_id")
@@ -274,17 +278,17 @@ impl Checker {
             EntryKind::ToolCall => {
                 self.verify_report
                     .interrupted
-                    .extend(self.open.insert(run, entry.id));
+                    .extend(self.open_calls.insert(run, entry.id));
             }
-            EntryKind::ToolResult if self.open.remove(&run).is_none() => {
+            EntryKind::ToolResult if self.open_calls.remove(&run).is_none() => {
                 self.add_damage(Damage::Unpaired { id: entry.id });
             }
             _ => {}
         }
     }
 
-    fn media(&mut self, entry: &Entry) -> Result<()> {
-        for text in referred_blobs(entry) {
+    fn check_blobs(&mut self, entry: &Entry) -> Result<()> {
+        for text in referenced_blobs(entry) {
             let id = match BlobId::parse(text) {
                 Ok(blob) if self.good_blobs.contains(&blob) => continue,
                 Ok(blob) => blob,
@@ -323,50 +327,50 @@ impl Checker {
         self.verify_report.damage.push(damage);
     }
 
-    fn finish(mut self, running: bool) -> VerifyReport {
-        if !running {
-            let mut open: Vec<_> = self.open.values().copied().collect();
-            open.sort();
-            self.verify_report.interrupted.extend(open);
+    fn finish(mut self, is_running: bool) -> VerifyReport {
+        if !is_running {
+            let mut open_calls: Vec<_> = self.open_calls.values().copied().collect();
+            open_calls.sort();
+            self.verify_report.interrupted.extend(open_calls);
         }
         self.verify_report
     }
 }
 
-/// The blobs an entry refers to, as they are written in it.
-pub(crate) fn referred_blobs(entry: &Entry) -> impl Iterator<Item = &str> {
-    let media = entry.meta.get("media").and_then(Value::as_array);
-    media
+/// Returns the blob ids in an entry, as they are written.
+pub(crate) fn referenced_blobs(entry: &Entry) -> impl Iterator<Item = &str> {
+    let check_blobs = entry.meta.get("media").and_then(Value::as_array);
+    check_blobs
         .into_iter()
         .flatten()
         .filter_map(|item| item.get("blob").and_then(Value::as_str))
 }
 
-/// An index that lags behind is as it should be; one that says something else than the tape is not.
+/// Returns whether the index contradicts the tape. An index that covers only a prefix of the tape is not stale.
 fn is_index_stale(
     store_context: &StoreContext,
     tape: &TapeName,
     snapshot: &Snapshot,
 ) -> Result<bool> {
-    let path = store_context.layout.index(tape);
-    let present = missing_is_none(store_context.fs.stat(&path))
+    let path = store_context.paths.index(tape);
+    let stat = missing_is_none(store_context.fs.stat(&path))
         .map_err(|error| store_context.error("look at", &path, error))?;
-    if present.is_none() {
+    if stat.is_none() {
         return Ok(false);
     }
     let Some(stored) = Index::load(store_context, tape, &*snapshot.file, snapshot.end) else {
         return Ok(true);
     };
-    let mut fresh = Index::default();
+    let mut rebuilt = Index::default();
     let part = Snapshot {
         end: stored.covered,
         ..snapshot.clone()
     };
-    fresh
+    rebuilt
         .catch_up(&part)
-        .map_err(|error| store_context.error("read", &store_context.layout.tape(tape), error))?;
+        .map_err(|error| store_context.error("read", &store_context.paths.tape(tape), error))?;
     let marks = stored.marks(store_context, tape);
     Ok(marks.is_none()
-        || stored.summary != fresh.summary
-        || marks != fresh.marks(store_context, tape))
+        || stored.summary != rebuilt.summary
+        || marks != rebuilt.marks(store_context, tape))
 }

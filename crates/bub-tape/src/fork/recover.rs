@@ -1,4 +1,4 @@
-//! Forks whose owner died.
+//! Finishes forks whose process ended.
 
 use std::collections::BTreeSet;
 
@@ -7,21 +7,22 @@ use serde_json::json;
 use super::{ForkMerger, MergeBack, read_journal};
 use crate::{Entry, LeaseWait, Result, TapeError, TapeListFilter, TapeName, TapeStore};
 
-/// What became of a fork that nobody finished.
+/// The result of recovering one unfinished fork.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForkRecovery {
-    /// The tape it belonged to.
+    /// The tape of the fork.
     pub tape: TapeName,
-    /// Its id.
+    /// The id of the fork.
     pub fork: String,
-    /// How many entries it held.
+    /// Number of entries in the fork.
     pub entries: usize,
-    /// Whether they were merged; otherwise they were thrown away.
+    /// Whether the entries were merged; otherwise they were discarded.
     pub merged: bool,
 }
 
-/// Finishes the abandoned forks of a tape as they were meant to end, and says so on the tape: with an event
-/// `fork.recovered` or `fork.discarded`. Forks that are still in use are left alone.
+/// Merges or discards the unfinished forks of a tape, as specified when they were created. Forks in use are skipped.
+///
+/// The tape gets an event `fork.recovered` or `fork.discarded` per fork.
 pub async fn recover(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<ForkRecovery>> {
     let journals = store.list(TapeListFilter::Forks(tape.clone())).await?;
     let ids: BTreeSet<_> = journals
@@ -29,20 +30,20 @@ pub async fn recover(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<ForkR
         .filter_map(|name| name.as_fork())
         .map(|(_, id)| id.to_owned())
         .collect();
-    let mut recovered = Vec::new();
+    let mut recoveries = Vec::new();
     for id in ids {
         let lease = match store.lease(&tape.fork(&id)?, LeaseWait::No).await {
             Ok(lease) => lease,
             Err(TapeError::Busy { .. }) => continue,
             Err(error) => return Err(error),
         };
-        recovered.extend(recover_one(store, tape, &id, &journals).await?);
+        recoveries.extend(recover_one(store, tape, &id, &journals).await?);
         drop(lease);
     }
-    Ok(recovered)
+    Ok(recoveries)
 }
 
-/// [`recover`] for every tape of a store.
+/// Recovers the unfinished forks of all tapes in a store. See [`recover`].
 pub async fn recover_all(store: &dyn TapeStore) -> Result<Vec<ForkRecovery>> {
     let journals = store.list(TapeListFilter::AllForks).await?;
     let owners: BTreeSet<_> = journals
@@ -50,11 +51,11 @@ pub async fn recover_all(store: &dyn TapeStore) -> Result<Vec<ForkRecovery>> {
         .filter_map(|name| name.as_fork())
         .map(|(owner, _)| main_tape(owner))
         .collect();
-    let mut recovered = Vec::new();
+    let mut recoveries = Vec::new();
     for owner in owners {
-        recovered.extend(recover(store, &TapeName::new(owner)?).await?);
+        recoveries.extend(recover(store, &TapeName::new(owner)?).await?);
     }
-    Ok(recovered)
+    Ok(recoveries)
 }
 
 fn main_tape(owner: &str) -> &str {
@@ -77,23 +78,19 @@ async fn recover_one(
         }
     }
     let Some((header, entries)) = read_journal(store, &main).await? else {
-        // It died before its journal said anything: nothing was acknowledged in it.
+        // The process ended before the header was written, so no entry was acknowledged.
         discard(store, &main, &sidecars).await?;
         return Ok(None);
     };
     let merged = header.merge_back == MergeBack::Yes;
     let count = entries.len();
     if merged {
-        let note = recovery_event("fork.recovered", id, count);
-        ForkMerger {
-            store,
-            main: tape,
-            id,
-        }
-        .all(&main, &sidecars, vec![note])
-        .await?;
+        let event = recovery_event("fork.recovered", id, count);
+        ForkMerger { store, tape, id }
+            .merge_all(&main, &sidecars, vec![event])
+            .await?;
     } else {
-        // A temporary session leaves no tape behind, so there is nothing to note it on.
+        // A temporary session has no tape for the event.
         if store.summary(tape).await?.entries > 0 {
             store
                 .append(tape, vec![recovery_event("fork.discarded", id, count)])

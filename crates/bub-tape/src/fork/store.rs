@@ -1,4 +1,4 @@
-//! The store inside a fork: the parent's entries, then the fork's own.
+//! The store inside a fork, which shows the parent's entries followed by those of the journal.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -11,10 +11,10 @@ use crate::{
     TapeError, TapeListFilter, TapeName, TapeStore, TapeSummary,
 };
 
-/// Positions of the fork stand behind all positions of the parent.
+/// Bit that is set in positions of journal entries. It puts them after all positions of the parent.
 const FORK_POSITION_BIT: u64 = 1 << 63;
 
-/// A tape and the journal that takes its place for writing.
+/// A tape and the journal that receives its new entries.
 #[derive(Debug, Clone)]
 pub(super) struct ForkJournal {
     target: TapeName,
@@ -27,32 +27,32 @@ impl ForkJournal {
     }
 }
 
-/// The store of a fork. Tapes that are not part of it go straight to the parent.
+/// The store of a fork. Operations on tapes that are not part of the fork go to the parent store.
 #[derive(Debug)]
 pub(super) struct ForkStore {
     parent: Arc<dyn TapeStore>,
-    managed: Vec<ForkJournal>,
+    journals: Vec<ForkJournal>,
     merge_back: MergeBack,
 }
 
 impl ForkStore {
     pub(super) fn new(
         parent: Arc<dyn TapeStore>,
-        managed: Vec<ForkJournal>,
+        journals: Vec<ForkJournal>,
         merge_back: MergeBack,
     ) -> Self {
         Self {
             parent,
-            managed,
+            journals,
             merge_back,
         }
     }
 
     fn journal(&self, tape: &TapeName) -> Option<&TapeName> {
-        self.managed
+        self.journals
             .iter()
-            .find(|managed| managed.target == *tape)
-            .map(|managed| &managed.journal)
+            .find(|journals| journals.target == *tape)
+            .map(|journals| &journals.journal)
     }
 
     async fn header(&self, journal: &TapeName) -> Result<Option<ForkHeader>> {
@@ -65,16 +65,16 @@ impl ForkStore {
         Ok(first.as_ref().and_then(ForkHeader::read))
     }
 
-    async fn append_own(
+    async fn append_to_journal(
         &self,
         tape: &TapeName,
         journal: &TapeName,
         mut batch: Vec<Entry>,
     ) -> Result<AppendReceipt> {
         let base = if let Some(header) = self.header(journal).await? {
-            header.shown_base()
+            header.visible_base()
         } else {
-            // The first word of a sidecar inside the fork.
+            // The first entry of a sidecar in this fork.
             let base = self.parent.summary(tape).await?.max_id;
             batch.insert(
                 0,
@@ -87,52 +87,52 @@ impl ForkStore {
             );
             base
         };
-        let appended = self.parent.append(journal, batch).await?;
-        let own = appended.ids.into_iter().filter(|id| *id > EntryId::new(1));
+        let receipt = self.parent.append(journal, batch).await?;
+        let own = receipt.ids.into_iter().filter(|id| *id > EntryId::new(1));
         Ok(AppendReceipt {
-            ids: own.map(|id| shown_id(base, id)).collect(),
+            ids: own.map(|id| visible_id(base, id)).collect(),
         })
     }
 
-    async fn read_own<'a>(
+    async fn read_both<'a>(
         &'a self,
         tape: &'a TapeName,
         journal: &'a TapeName,
-        span: EntryRange,
+        range: EntryRange,
         line_filter: Option<Arc<dyn LineFilter>>,
     ) -> Result<EntryStream<'a>> {
-        let read = |tape: &'a TapeName, span| match &line_filter {
+        let read = |tape: &'a TapeName, range| match &line_filter {
             Some(line_filter) => self
                 .parent
-                .read_filtered(tape, span, Arc::clone(line_filter)),
-            None => self.parent.read(tape, span),
+                .read_filtered(tape, range, Arc::clone(line_filter)),
+            None => self.parent.read(tape, range),
         };
         let Some(header) = self.header(journal).await? else {
-            return Ok(read(tape, span));
+            return Ok(read(tape, range));
         };
-        let base = header.shown_base();
-        let own = match own_span(span) {
-            Some(span) => read(journal, span),
+        let base = header.visible_base();
+        let own = match journal_range(range) {
+            Some(range) => read(journal, range),
             None => empty(),
         };
         let own = own.try_filter_map(move |entry| {
-            let shown = (ForkHeader::read(&entry).is_none()).then(|| Entry {
-                id: shown_id(base, entry.id),
+            let visible = (ForkHeader::read(&entry).is_none()).then(|| Entry {
+                id: visible_id(base, entry.id),
                 ..entry
             });
-            std::future::ready(Ok(shown))
+            std::future::ready(Ok(visible))
         });
-        let parent = match parent_span(span).filter(|_| !header.reset) {
-            Some(span) => read(tape, span),
+        let parent = match parent_range(range).filter(|_| !header.reset) {
+            Some(range) => read(tape, range),
             None => empty(),
         };
-        Ok(match span.order {
+        Ok(match range.order {
             Order::OldestFirst => Box::pin(parent.chain(own)),
             Order::NewestFirst => Box::pin(own.chain(parent)),
         })
     }
 
-    async fn fetch_own(
+    async fn fetch_both(
         &self,
         tape: &TapeName,
         journal: &TapeName,
@@ -141,58 +141,58 @@ impl ForkStore {
         let Some(header) = self.header(journal).await? else {
             return self.parent.fetch(tape, ids).await;
         };
-        let base = header.shown_base();
+        let base = header.visible_base();
         let (own, parents): (Vec<EntryId>, Vec<EntryId>) = ids.iter().partition(|id| **id > base);
         let own: Vec<_> = own
             .into_iter()
             .map(|id| EntryId::new(id.get() - base.get() + 1))
             .collect();
-        let mut found = if header.reset {
+        let mut entries = if header.reset {
             Vec::new()
         } else {
             self.parent.fetch(tape, &parents).await?
         };
         for entry in self.parent.fetch(journal, &own).await? {
-            found.push(Entry {
-                id: shown_id(base, entry.id),
+            entries.push(Entry {
+                id: visible_id(base, entry.id),
                 ..entry
             });
         }
-        Ok(found)
+        Ok(entries)
     }
 
-    async fn anchors_own(
+    async fn anchors_of_both(
         &self,
         tape: &TapeName,
         journal: &TapeName,
-        search: AnchorQuery,
+        query: AnchorQuery,
     ) -> Result<Vec<AnchorMark>> {
         let Some(header) = self.header(journal).await? else {
-            return self.parent.anchors(tape, search).await;
+            return self.parent.anchors(tape, query).await;
         };
         let shift = |mark: AnchorMark| AnchorMark {
-            id: shown_id(header.shown_base(), mark.id),
+            id: visible_id(header.visible_base(), mark.id),
             position: Position::new(mark.position.get() | FORK_POSITION_BIT),
             ..mark
         };
-        let own = |search: AnchorQuery| async move {
-            let marks = self.parent.anchors(journal, search).await?;
+        let own = |query: AnchorQuery| async move {
+            let marks = self.parent.anchors(journal, query).await?;
             Ok::<_, TapeError>(marks.into_iter().map(shift).collect::<Vec<_>>())
         };
-        let parents = |search: AnchorQuery| async move {
+        let parents = |query: AnchorQuery| async move {
             if header.reset {
                 Ok(Vec::new())
             } else {
-                self.parent.anchors(tape, search).await
+                self.parent.anchors(tape, query).await
             }
         };
-        match search {
+        match query {
             AnchorQuery::LatestNamed(name) => {
-                let mine = own(latest_named(&name)).await?;
-                if mine.is_empty() {
+                let own_marks = own(latest_named(&name)).await?;
+                if own_marks.is_empty() {
                     parents(latest_named(&name)).await
                 } else {
-                    Ok(mine)
+                    Ok(own_marks)
                 }
             }
             AnchorQuery::FirstNamedAfter(name, after) => {
@@ -202,13 +202,13 @@ impl ForkStore {
                         return Ok(first);
                     }
                 }
-                // The header stands at the very beginning, so nothing is missed by searching behind it.
-                let behind = if after.get() & FORK_POSITION_BIT == 0 {
+                // The first entry of the journal is its header, so searching after it misses no anchor.
+                let after = if after.get() & FORK_POSITION_BIT == 0 {
                     Position::default()
                 } else {
-                    strip(after)
+                    journal_position(after)
                 };
-                own(AnchorQuery::FirstNamedAfter(name, behind)).await
+                own(AnchorQuery::FirstNamedAfter(name, after)).await
             }
             AnchorQuery::All => Ok([
                 parents(AnchorQuery::All).await?,
@@ -216,19 +216,19 @@ impl ForkStore {
             ]
             .concat()),
             AnchorQuery::Latest(count) => {
-                let mine = own(AnchorQuery::Latest(count)).await?;
-                let rest = count.saturating_sub(mine.len());
+                let own_marks = own(AnchorQuery::Latest(count)).await?;
+                let rest = count.saturating_sub(own_marks.len());
                 let older = if rest == 0 {
                     Vec::new()
                 } else {
                     parents(AnchorQuery::Latest(rest)).await?
                 };
-                Ok([older, mine].concat())
+                Ok([older, own_marks].concat())
             }
         }
     }
 
-    async fn summary_own(&self, tape: &TapeName, journal: &TapeName) -> Result<TapeSummary> {
+    async fn summarize_both(&self, tape: &TapeName, journal: &TapeName) -> Result<TapeSummary> {
         let Some(header) = self.header(journal).await? else {
             return self.parent.summary(tape).await;
         };
@@ -238,11 +238,11 @@ impl ForkStore {
             self.parent.summary(tape).await?
         };
         let marks = self.parent.anchors(journal, AnchorQuery::All).await?;
-        let mut places = marks
+        let mut positions = marks
             .into_iter()
             .map(|mark| mark.position.get() | FORK_POSITION_BIT);
         let mut own = self
-            .read_own(
+            .read_both(
                 tape,
                 journal,
                 EntryRange::from(Position::new(FORK_POSITION_BIT)),
@@ -250,19 +250,20 @@ impl ForkStore {
             )
             .await?;
         while let Some(entry) = own.next().await.transpose()? {
-            let place = if entry.kind == crate::EntryKind::Anchor {
-                places.next().unwrap_or(FORK_POSITION_BIT)
+            let position = if entry.kind == crate::EntryKind::Anchor {
+                positions.next().unwrap_or(FORK_POSITION_BIT)
             } else {
                 FORK_POSITION_BIT
             };
-            summary.observe(&entry, Position::new(place));
+            summary.observe(&entry, Position::new(position));
         }
         Ok(summary)
     }
 
-    /// Hides the parent's content until the merge. An archive is made now, of the parent and of what the fork has so
-    /// far, because neither will be part of the merged tape.
-    async fn reset_own(
+    /// Resets the tape inside the fork and hides the parent's entries until the merge.
+    ///
+    /// The parent and the journal are archived now, because the merged tape contains neither.
+    async fn reset_journal(
         &self,
         tape: &TapeName,
         journal: &TapeName,
@@ -286,10 +287,10 @@ impl ForkStore {
             reset: true,
         }
         .entry();
-        let (opening, path) = (reset.opening, archived.clone());
-        let opening = Box::new(move |_: Option<&str>| {
+        let (initial_entries, path) = (reset.initial_entries, archived.clone());
+        let initial_entries = Box::new(move |_: Option<&str>| {
             let mut entries = vec![header];
-            entries.extend(opening(path.as_deref()));
+            entries.extend(initial_entries(path.as_deref()));
             entries
         });
         let mut outcome = self
@@ -298,7 +299,7 @@ impl ForkStore {
                 journal,
                 ResetRequest {
                     archive: None,
-                    opening,
+                    initial_entries,
                 },
             )
             .await?;
@@ -306,15 +307,15 @@ impl ForkStore {
         let ids = outcome
             .ids
             .into_iter()
-            .map(|id| shown_id(EntryId::default(), id))
+            .map(|id| visible_id(EntryId::default(), id))
             .collect();
         Ok(ResetOutcome { archived, ids })
     }
 }
 
 impl ForkHeader {
-    /// The id before the fork's first one.
-    fn shown_base(&self) -> EntryId {
+    /// Returns the id before the first entry of the fork.
+    fn visible_base(&self) -> EntryId {
         if self.reset {
             EntryId::default()
         } else {
@@ -334,31 +335,33 @@ impl TapeStore for ForkStore {
         batch: Vec<Entry>,
     ) -> BoxFuture<'a, Result<AppendReceipt>> {
         match self.journal(tape) {
-            Some(journal) if !batch.is_empty() => Box::pin(self.append_own(tape, journal, batch)),
+            Some(journal) if !batch.is_empty() => {
+                Box::pin(self.append_to_journal(tape, journal, batch))
+            }
             _ => self.parent.append(tape, batch),
         }
     }
 
-    fn read<'a>(&'a self, tape: &'a TapeName, span: EntryRange) -> EntryStream<'a> {
+    fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
         match self.journal(tape) {
             Some(journal) => {
-                Box::pin(stream::once(self.read_own(tape, journal, span, None)).try_flatten())
+                Box::pin(stream::once(self.read_both(tape, journal, range, None)).try_flatten())
             }
-            None => self.parent.read(tape, span),
+            None => self.parent.read(tape, range),
         }
     }
 
     fn read_filtered<'a>(
         &'a self,
         tape: &'a TapeName,
-        span: EntryRange,
+        range: EntryRange,
         line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
         match self.journal(tape) {
             Some(journal) => Box::pin(
-                stream::once(self.read_own(tape, journal, span, Some(line_filter))).try_flatten(),
+                stream::once(self.read_both(tape, journal, range, Some(line_filter))).try_flatten(),
             ),
-            None => self.parent.read_filtered(tape, span, line_filter),
+            None => self.parent.read_filtered(tape, range, line_filter),
         }
     }
 
@@ -368,7 +371,7 @@ impl TapeStore for ForkStore {
         ids: &'a [EntryId],
     ) -> BoxFuture<'a, Result<Vec<Entry>>> {
         match self.journal(tape) {
-            Some(journal) => Box::pin(self.fetch_own(tape, journal, ids)),
+            Some(journal) => Box::pin(self.fetch_both(tape, journal, ids)),
             None => self.parent.fetch(tape, ids),
         }
     }
@@ -376,17 +379,17 @@ impl TapeStore for ForkStore {
     fn anchors<'a>(
         &'a self,
         tape: &'a TapeName,
-        search: AnchorQuery,
+        query: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
         match self.journal(tape) {
-            Some(journal) => Box::pin(self.anchors_own(tape, journal, search)),
-            None => self.parent.anchors(tape, search),
+            Some(journal) => Box::pin(self.anchors_of_both(tape, journal, query)),
+            None => self.parent.anchors(tape, query),
         }
     }
 
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
         match self.journal(tape) {
-            Some(journal) => Box::pin(self.summary_own(tape, journal)),
+            Some(journal) => Box::pin(self.summarize_both(tape, journal)),
             None => self.parent.summary(tape),
         }
     }
@@ -401,7 +404,7 @@ impl TapeStore for ForkStore {
         reset: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>> {
         match self.journal(tape) {
-            Some(journal) => Box::pin(self.reset_own(tape, journal, reset)),
+            Some(journal) => Box::pin(self.reset_journal(tape, journal, reset)),
             None => self.parent.reset(tape, reset),
         }
     }
@@ -409,10 +412,10 @@ impl TapeStore for ForkStore {
     fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
         match self.journal(tape) {
             Some(_) => {
-                let refused = TapeError::InvalidInput(format!(
+                let error = TapeError::InvalidInput(format!(
                     "Tape '{tape}' is part of a fork; finish the fork instead."
                 ));
-                Box::pin(std::future::ready(Err(refused)))
+                Box::pin(std::future::ready(Err(error)))
             }
             None => self.parent.discard(tape),
         }
@@ -427,49 +430,50 @@ impl TapeStore for ForkStore {
     }
 }
 
-/// A journal's first entry is its header, so its second one has the id behind the base.
-fn shown_id(base: EntryId, id: EntryId) -> EntryId {
+/// Converts the id of a journal entry to the id inside the fork. The first entry of a journal is its header, so its
+/// second entry has the id after `base`.
+fn visible_id(base: EntryId, id: EntryId) -> EntryId {
     EntryId::new(base.get() + id.get() - 1)
 }
 
-fn strip(position: Position) -> Position {
+fn journal_position(position: Position) -> Position {
     Position::new(position.get() & !FORK_POSITION_BIT)
 }
 
-/// The part of a span that lies in the journal.
-fn own_span(span: EntryRange) -> Option<EntryRange> {
-    let is_own = |position: &Position| position.get() & FORK_POSITION_BIT != 0;
-    let start = match span.start {
-        Bound::Included(position) | Bound::Excluded(position) if !is_own(&position) => {
+/// Returns the part of a range that is in the journal.
+fn journal_range(range: EntryRange) -> Option<EntryRange> {
+    let is_in_journal = |position: &Position| position.get() & FORK_POSITION_BIT != 0;
+    let start = match range.start {
+        Bound::Included(position) | Bound::Excluded(position) if !is_in_journal(&position) => {
             Bound::Unbounded
         }
-        bound => bound.map(strip),
+        bound => bound.map(journal_position),
     };
-    match span.end {
-        Bound::Included(position) | Bound::Excluded(position) if !is_own(&position) => None,
+    match range.end {
+        Bound::Included(position) | Bound::Excluded(position) if !is_in_journal(&position) => None,
         bound => Some(EntryRange {
             start,
-            end: bound.map(strip),
-            order: span.order,
+            end: bound.map(journal_position),
+            order: range.order,
         }),
     }
 }
 
-/// The part of a span that lies in the parent.
-fn parent_span(span: EntryRange) -> Option<EntryRange> {
-    let is_own = |position: &Position| position.get() & FORK_POSITION_BIT != 0;
-    let end = match span.end {
-        Bound::Included(position) | Bound::Excluded(position) if is_own(&position) => {
+/// Returns the part of a range that is in the parent.
+fn parent_range(range: EntryRange) -> Option<EntryRange> {
+    let is_in_journal = |position: &Position| position.get() & FORK_POSITION_BIT != 0;
+    let end = match range.end {
+        Bound::Included(position) | Bound::Excluded(position) if is_in_journal(&position) => {
             Bound::Unbounded
         }
         bound => bound,
     };
-    match span.start {
-        Bound::Included(position) | Bound::Excluded(position) if is_own(&position) => None,
+    match range.start {
+        Bound::Included(position) | Bound::Excluded(position) if is_in_journal(&position) => None,
         start => Some(EntryRange {
             start,
             end,
-            order: span.order,
+            order: range.order,
         }),
     }
 }

@@ -1,11 +1,11 @@
-//! Dates as people type them.
+//! Parses dates typed by users.
 
 use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
 
 use super::DateRange;
 use crate::{Result, TapeError, time};
 
-/// The moments of a [`DateRange`], both inclusive.
+/// A parsed [`DateRange`]. Both ends are inclusive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct TimestampRange {
     start: Option<Timestamp>,
@@ -13,10 +13,10 @@ pub(crate) struct TimestampRange {
 }
 
 impl TimestampRange {
-    /// Reads both ends; a wrong one is an error, and so is a range that runs backwards.
-    pub(crate) fn read(range: &DateRange) -> Result<Self> {
-        let start = range.start.as_deref().map(first_moment).transpose()?;
-        let end = range.end.as_deref().map(last_moment).transpose()?;
+    /// Parses both ends. Fails if a date is invalid or the start is after the end.
+    pub(crate) fn parse(range: &DateRange) -> Result<Self> {
+        let start = range.start.as_deref().map(range_start).transpose()?;
+        let end = range.end.as_deref().map(range_end).transpose()?;
         if let (Some(from), Some(to)) = (start, end)
             && from > to
         {
@@ -26,32 +26,32 @@ impl TimestampRange {
         Ok(Self { start, end })
     }
 
-    /// Whether it leaves everything in.
-    pub(crate) fn is_open(&self) -> bool {
+    /// Returns whether the range is unbounded.
+    pub(crate) fn is_unbounded(&self) -> bool {
         self.start.is_none() && self.end.is_none()
     }
 
-    /// Whether the date of an entry lies in it. A date nobody can read lies in an open range only.
-    pub(crate) fn contain(&self, date: &str) -> bool {
-        self.is_open()
-            || time::parse(date).is_some_and(|moment| {
-                self.start.is_none_or(|start| start <= moment)
-                    && self.end.is_none_or(|end| moment <= end)
+    /// Returns whether the range contains the date of an entry. Only the unbounded range contains invalid dates.
+    pub(crate) fn contains(&self, date: &str) -> bool {
+        self.is_unbounded()
+            || time::parse(date).is_some_and(|timestamp| {
+                self.start.is_none_or(|start| start <= timestamp)
+                    && self.end.is_none_or(|end| timestamp <= end)
             })
     }
 }
 
-fn first_moment(text: &str) -> Result<Timestamp> {
+fn range_start(text: &str) -> Result<Timestamp> {
     match bare_date(text) {
         Some(date) => midnight(date).ok_or_else(|| TapeError::bad_date(text)),
         None => time::parse(text.trim()).ok_or_else(|| TapeError::bad_date(text)),
     }
 }
 
-/// The last microsecond of a bare date: what the original means by its end.
-fn last_moment(text: &str) -> Result<Timestamp> {
+/// Parses the end of a range. A date without time means its last microsecond, as in the Python version.
+fn range_end(text: &str) -> Result<Timestamp> {
     let Some(date) = bare_date(text) else {
-        return first_moment(text);
+        return range_start(text);
     };
     let last = midnight(date).and_then(|start| {
         start
@@ -61,7 +61,7 @@ fn last_moment(text: &str) -> Result<Timestamp> {
     last.ok_or_else(|| TapeError::bad_date(text))
 }
 
-/// A date without a time. The parser would also take the date out of a longer text, hence the length.
+/// Parses a date without time. The length check is needed because the parser also accepts a date in a longer text.
 fn bare_date(text: &str) -> Option<civil::Date> {
     let text = text.trim();
     (text.len() <= 10).then(|| text.parse().ok()).flatten()

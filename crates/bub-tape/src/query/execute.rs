@@ -1,4 +1,4 @@
-//! The one way in which queries are answered, whatever the store.
+//! Executes queries on any store.
 
 use std::{future::ready, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     TapeError, TapeName, TapeStore,
 };
 
-/// A query that was understood.
+/// The parsed conditions of a query.
 #[derive(Debug)]
 struct ParsedQuery {
     text: Option<FoldedNeedle>,
@@ -22,125 +22,132 @@ struct ParsedQuery {
 }
 
 impl ParsedQuery {
-    fn read(query: &Query) -> Result<Self> {
+    fn parse(query: &Query) -> Result<Self> {
         Ok(Self {
             text: query.text.as_deref().map(FoldedNeedle::new),
-            dates: TimestampRange::read(&query.dates)?,
+            dates: TimestampRange::parse(&query.dates)?,
             kinds: query.kinds.clone(),
         })
     }
 
     fn matches(&self, entry: &Entry) -> bool {
         (self.kinds.is_empty() || self.kinds.contains(&entry.kind))
-            && self.dates.contain(&entry.date)
+            && self.dates.contains(&entry.date)
             && self
                 .text
                 .as_ref()
                 .is_none_or(|text| text.is_in_entry(entry))
     }
 
-    /// What can be told from the ends of raw lines.
-    fn outside(&self) -> LineMetaFilter {
+    /// Returns a filter for the conditions on kind and date.
+    fn meta_filter(&self) -> LineMetaFilter {
         LineMetaFilter::new(&self.kinds, self.dates)
     }
 
-    /// What can be told from raw lines.
+    /// Returns a filter for raw lines, or `None` if it would accept all lines.
     fn line_filter(&self) -> Option<Arc<dyn LineFilter>> {
-        let outside = self.outside();
+        let meta_filter = self.meta_filter();
         if let Some(text) = self.text.as_ref().filter(|text| !text.is_datelike())
-            && let Some(needle) = SubstringFilter::new(text.folded(), outside.clone())
+            && let Some(filter) = SubstringFilter::new(text.folded(), meta_filter.clone())
         {
-            return Some(Arc::new(needle));
+            return Some(Arc::new(filter));
         }
-        (!outside.is_open()).then(|| Arc::new(outside) as Arc<dyn LineFilter>)
+        (!meta_filter.accepts_all()).then(|| Arc::new(meta_filter) as Arc<dyn LineFilter>)
     }
 }
 
 impl Query {
-    /// Answers the query from a store. The cost is that of its window, and memory is bounded whatever the answer's length.
+    /// Executes the query. It reads only the window of the query, and memory use is bounded.
     ///
-    /// What is wrong with the query — an unknown anchor, an unreadable date — is the stream's first and only item; errors
-    /// of the store are passed on, never taken for an empty tape.
+    /// If the query is invalid, because of an unknown anchor or an invalid date, the error is the only item of the
+    /// stream. Errors of the store are passed on.
     pub fn run<'a>(self, store: &'a dyn TapeStore, tape: &'a TapeName) -> EntryStream<'a> {
-        self.run_through(store, tape, ParsedQuery::line_filter)
+        self.run_with_filter(store, tape, ParsedQuery::line_filter)
     }
 
-    /// Answers the query for a caller that compares the text itself and knows which lines are worth it.
+    /// Executes the query with the caller's line filter. The caller compares the text itself.
     pub(crate) fn run_for_search<'a>(
         self,
         store: &'a dyn TapeStore,
         tape: &'a TapeName,
         line_filter: impl FnOnce(LineMetaFilter) -> Arc<dyn LineFilter> + Send + 'a,
     ) -> EntryStream<'a> {
-        self.run_through(store, tape, move |filter| {
-            Some(line_filter(filter.outside()))
+        self.run_with_filter(store, tape, move |filter| {
+            Some(line_filter(filter.meta_filter()))
         })
     }
 
-    fn run_through<'a>(
+    fn run_with_filter<'a>(
         self,
         store: &'a dyn TapeStore,
         tape: &'a TapeName,
         line_filter: impl FnOnce(&ParsedQuery) -> Option<Arc<dyn LineFilter>> + Send + 'a,
     ) -> EntryStream<'a> {
-        let found = async move {
-            let filter = ParsedQuery::read(&self)?;
-            let span = self.span(store, tape).await?;
+        let entries = async move {
+            let filter = ParsedQuery::parse(&self)?;
+            let range = self.range(store, tape).await?;
             let entries = match line_filter(&filter) {
-                Some(line_filter) => store.read_filtered(tape, span, line_filter),
-                None => store.read(tape, span),
+                Some(line_filter) => store.read_filtered(tape, range, line_filter),
+                None => store.read(tape, range),
             };
             let matching = entries.try_filter(move |entry| ready(filter.matches(entry)));
             Ok::<_, TapeError>(matching.take(self.limit.unwrap_or(usize::MAX)))
         };
-        Box::pin(stream::once(found).try_flatten())
+        Box::pin(stream::once(entries).try_flatten())
     }
 
-    /// The stretch of the tape its window means, found through the store's anchors.
-    pub(crate) async fn span(&self, store: &dyn TapeStore, tape: &TapeName) -> Result<EntryRange> {
-        let latest = |name: &str| one(store, tape, AnchorQuery::LatestNamed(name.to_owned()));
-        let missing = |name: &str| TapeError::no_anchor(name);
-        let span = match &self.window {
+    /// Returns the range of the query's window. Finds it with the store's anchor index.
+    pub(crate) async fn range(&self, store: &dyn TapeStore, tape: &TapeName) -> Result<EntryRange> {
+        let latest =
+            |name: &str| find_anchor(store, tape, AnchorQuery::LatestNamed(name.to_owned()));
+        let missing_error = |name: &str| TapeError::no_anchor(name);
+        let range = match &self.window {
             AnchorWindow::All => EntryRange::ALL,
             AnchorWindow::AfterLast => {
-                let last = one(store, tape, AnchorQuery::Latest(1)).await?;
+                let last = find_anchor(store, tape, AnchorQuery::Latest(1)).await?;
                 EntryRange::after(last.ok_or_else(TapeError::no_anchors)?.position)
             }
-            AnchorWindow::After(name) => {
-                EntryRange::after(latest(name).await?.ok_or_else(|| missing(name))?.position)
-            }
-            AnchorWindow::Between(start, end) => {
-                let from = latest(start).await?.ok_or_else(|| missing(start))?.position;
-                let search = AnchorQuery::FirstNamedAfter(end.clone(), from);
-                let to = one(store, tape, search)
+            AnchorWindow::After(name) => EntryRange::after(
+                latest(name)
                     .await?
-                    .ok_or_else(|| missing(end))?;
+                    .ok_or_else(|| missing_error(name))?
+                    .position,
+            ),
+            AnchorWindow::Between(start, end) => {
+                let from = latest(start)
+                    .await?
+                    .ok_or_else(|| missing_error(start))?
+                    .position;
+                let query = AnchorQuery::FirstNamedAfter(end.clone(), from);
+                let to = find_anchor(store, tape, query)
+                    .await?
+                    .ok_or_else(|| missing_error(end))?;
                 EntryRange::after(from).before(to.position)
             }
         };
         Ok(if self.order == Order::NewestFirst {
-            span.newest_first()
+            range.newest_first()
         } else {
-            span
+            range
         })
     }
 }
 
-async fn one(
+async fn find_anchor(
     store: &dyn TapeStore,
     tape: &TapeName,
-    search: AnchorQuery,
+    query: AnchorQuery,
 ) -> Result<Option<AnchorMark>> {
-    Ok(store.anchors(tape, search).await?.pop())
+    Ok(store.anchors(tape, query).await?.pop())
 }
 
 impl Tape {
-    /// The entries a query asks for, one by one.
+    /// Returns a stream of the entries that a query selects.
     pub fn query(&self, query: Query) -> EntryStream<'_> {
         query.run(&**self.store(), self.name())
     }
 
-    /// The entries a query asks for, collected; give a limit when there may be many.
+    /// Returns all entries that a query selects. Set a limit if there may be many.
     pub async fn query_all(&self, query: Query) -> Result<Vec<Entry>> {
         self.query(query).try_collect().await
     }

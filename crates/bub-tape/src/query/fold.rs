@@ -1,20 +1,20 @@
-//! Letters without their case, one character for one character.
+//! Case folding that maps each character to exactly one character.
 //!
-//! Keeping the count of characters means that a place in folded text is the same place in the original. That leaves
-//! out the few letters that fold to two (`ß` stays itself, it does not become `ss`).
+//! Folding does not change the number of characters, so a character index is valid in the folded and in the unfolded
+//! text. Therefore the few letters that fold to two characters are not folded (`ß` does not become `ss`).
 
 use std::{collections::HashMap, sync::LazyLock};
 
-/// Where letters with case end; planes behind hold none.
+/// Last character that can have a case. No character after it has one.
 const MAX_CASED_CHAR: char = '\u{1ffff}';
 
-/// The caseless form of a character. ASCII letters are the form of ASCII letters only, so that a search for ASCII text
-/// can look at bytes.
+/// Returns the folded form of a character. Only ASCII letters fold to ASCII letters, so that a search for ASCII text
+/// can compare bytes.
 pub(crate) fn fold(character: char) -> char {
     if character.is_ascii() {
         return character.to_ascii_lowercase();
     }
-    // Upper case first: it joins what lower case keeps apart, such as the two forms of sigma.
+    // Convert to upper case first: it merges characters with distinct lower case forms, such as the two forms of sigma.
     let folded = lower(upper(character));
     match (folded.is_ascii(), lower(character)) {
         (false, _) => folded,
@@ -23,7 +23,7 @@ pub(crate) fn fold(character: char) -> char {
     }
 }
 
-/// The caseless form of a text.
+/// Returns the folded form of a text.
 pub(crate) fn fold_text(text: &str) -> String {
     if text.is_ascii() {
         text.to_ascii_lowercase()
@@ -32,7 +32,7 @@ pub(crate) fn fold_text(text: &str) -> String {
     }
 }
 
-/// Every character whose caseless form is the given one, itself included.
+/// Returns all characters with this folded form, including itself.
 pub(crate) fn spellings(folded: char) -> Vec<char> {
     if folded.is_ascii() {
         let mut both = vec![folded, folded.to_ascii_uppercase()];
@@ -46,8 +46,8 @@ pub(crate) fn spellings(folded: char) -> Vec<char> {
     spellings
 }
 
-/// The standard library has no table from a letter to its other forms. Making one takes two milliseconds and is left until
-/// somebody looks for a letter that has such forms and is not ASCII.
+/// Other characters with the same folded form, by folded form. The standard library has no such table. Building it
+/// takes two milliseconds, so it is built at the first search for a non-ASCII letter with a case.
 static CASE_VARIANTS: LazyLock<HashMap<char, Vec<char>>> = LazyLock::new(|| {
     let mut spellings: HashMap<char, Vec<char>> = HashMap::new();
     for character in '\u{80}'..=MAX_CASED_CHAR {

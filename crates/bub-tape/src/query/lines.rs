@@ -1,7 +1,6 @@
-//! Looking at a line without decoding it.
+//! Reads parts of a line without decoding it.
 //!
-//! Every function here answers for lines as they are usually written and gives up on others; who asks then keeps the
-//! line.
+//! The functions handle lines in the usual format and return `None` for others. Filters then accept the line.
 
 use std::ops::Range;
 
@@ -10,10 +9,10 @@ use memchr::{memchr, memmem, memrchr};
 use super::dates::TimestampRange;
 use crate::EntryKind;
 
-/// A date and what stands around it are shorter than this.
+/// Number of bytes at the end of a line to search for the date. The date with its key is shorter.
 const DATE_TAIL_BYTES: usize = 64;
 
-/// What can be told about a line from its beginning and its end.
+/// Filters lines by kind and date, which are at the start and at the end of a line.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LineMetaFilter {
     kinds: Vec<EntryKind>,
@@ -28,33 +27,34 @@ impl LineMetaFilter {
         }
     }
 
-    /// Whether it tells lines apart at all.
-    pub(crate) fn is_open(&self) -> bool {
-        self.kinds.is_empty() && self.dates.is_open()
+    /// Returns whether the filter accepts all lines.
+    pub(crate) fn accepts_all(&self) -> bool {
+        self.kinds.is_empty() && self.dates.is_unbounded()
     }
 
-    /// Whether the line may be wanted.
+    /// Returns whether the line may match.
     pub(crate) fn allows(&self, line: &[u8]) -> bool {
-        let wanted_kind = self.kinds.is_empty()
+        let is_kind_allowed = self.kinds.is_empty()
             || kind(line).is_none_or(|kind| {
                 self.kinds
                     .iter()
-                    .any(|wanted| wanted.as_str().as_bytes() == kind)
+                    .any(|allowed| allowed.as_str().as_bytes() == kind)
             });
-        wanted_kind
-            && (self.dates.is_open() || date(line).is_none_or(|date| self.dates.contain(date)))
+        is_kind_allowed
+            && (self.dates.is_unbounded()
+                || date(line).is_none_or(|date| self.dates.contains(date)))
     }
 }
 
-/// The line around a place, with its newline.
-pub(crate) fn line_at(lines: &[u8], place: usize) -> Range<usize> {
-    let (before, after) = lines.split_at_checked(place).unwrap_or((lines, &[]));
+/// Returns the range of the line at an offset, with its newline.
+pub(crate) fn line_at(lines: &[u8], offset: usize) -> Range<usize> {
+    let (before, after) = lines.split_at_checked(offset).unwrap_or((lines, &[]));
     let start = memrchr(b'\n', before).map_or(0, |newline| newline + 1);
-    let end = memchr(b'\n', after).map_or(lines.len(), |newline| place + newline + 1);
+    let end = memchr(b'\n', after).map_or(lines.len(), |newline| offset + newline + 1);
     start..end
 }
 
-/// The ranges of all lines.
+/// Returns the ranges of all lines, with their newlines.
 pub(crate) fn all(lines: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     std::iter::from_fn(move || {
@@ -66,7 +66,7 @@ pub(crate) fn all(lines: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// The `kind` of a line whose first two keys are `id` and `kind`.
+/// Returns the `kind` of a line whose first two keys are `id` and `kind`.
 pub(crate) fn kind(line: &[u8]) -> Option<&[u8]> {
     let rest = line.strip_prefix(b"{\"id\": ")?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -75,8 +75,8 @@ pub(crate) fn kind(line: &[u8]) -> Option<&[u8]> {
     memchr(b'\\', kind).is_none().then_some(kind)
 }
 
-/// The `date` of a line whose last key it is. The quotes in the pattern cannot be inside a text, where they would be
-/// escaped, and a single brace at the end closes the line's own object.
+/// Returns the `date` of a line whose last key is `date`. The pattern cannot occur in a string, where its quotes would
+/// be escaped. It cannot belong to a nested object either, because only one brace follows.
 fn date(line: &[u8]) -> Option<&str> {
     let line = line
         .strip_suffix(b"\n")
@@ -90,22 +90,31 @@ fn date(line: &[u8]) -> Option<&str> {
         .filter(|date| !date.contains(['\\', '"']))
 }
 
-/// Collects the lines in which a character of interest is written as `\uXXXX`: the text of such a line is not its bytes.
+/// Calls `on_line` with each line that contains a relevant character as `\uXXXX`. Such a line cannot be searched as
+/// bytes.
 ///
-/// Control characters are always written so and say nothing. `wide` asks for all others, else ASCII alone matters.
-pub(crate) fn with_escapes(lines: &[u8], wide: bool, mut each: impl FnMut(Range<usize>)) {
-    let mut at = 0;
-    while let Some(found) = lines.get(at..).and_then(|rest| memmem::find(rest, b"\\u")) {
-        let place = at + found;
-        at = place + 2;
+/// With `non_ascii`, all characters but control characters are relevant, and only those in ASCII otherwise. Control
+/// characters are always escaped, so they do not matter.
+pub(crate) fn for_each_escaped_line(
+    lines: &[u8],
+    non_ascii: bool,
+    mut on_line: impl FnMut(Range<usize>),
+) {
+    let mut next = 0;
+    while let Some(found) = lines
+        .get(next..)
+        .and_then(|rest| memmem::find(rest, b"\\u"))
+    {
+        let offset = next + found;
+        next = offset + 2;
         let code = lines
-            .get(at..at + 4)
+            .get(next..next + 4)
             .and_then(|digits| std::str::from_utf8(digits).ok());
         let code = code.and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        if code.is_some_and(|code| (0x20..0x80).contains(&code) || wide && code >= 0x80) {
-            let line = line_at(lines, place);
-            at = line.end;
-            each(line);
+        if code.is_some_and(|code| (0x20..0x80).contains(&code) || non_ascii && code >= 0x80) {
+            let line = line_at(lines, offset);
+            next = line.end;
+            on_line(line);
         }
     }
 }

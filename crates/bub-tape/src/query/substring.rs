@@ -1,4 +1,4 @@
-//! Finding a text in raw lines, quickly and with too much rather than too little.
+//! Searches raw lines for a text. May find lines that do not contain it, but never misses one that does.
 
 use std::ops::Range;
 
@@ -10,22 +10,22 @@ use super::{
 };
 use crate::LineFilter;
 
-/// More spellings than this make the finder slower than a shorter piece does.
+/// Maximum number of spellings to search for. More would be slower than searching for a shorter piece.
 const MAX_PATTERNS: usize = 64;
-/// From rare to common in prose and code; what is not named is rarer.
+/// Bytes from rare to frequent in prose and code. Other bytes are rarer.
 const BYTES_BY_FREQUENCY: &[u8] = b"zqjxkvbywgpfmucdlhrsnioate ";
 
-/// Finds any of a few short pieces of text, whatever their case.
+/// Finds any of several short pieces of text, ignoring case.
 #[derive(Debug)]
 pub(crate) enum Finder {
-    /// With vector instructions.
+    /// A search with vector instructions.
     Packed(Box<packed::Searcher>),
-    /// On machines without them.
+    /// A search for processors without vector instructions.
     Automaton(AhoCorasick),
 }
 
 impl Finder {
-    /// A finder of folded pieces. `None` when there is nothing to find or it has too many spellings.
+    /// Creates a finder for folded pieces. Returns `None` if there are no pieces or too many spellings.
     pub(crate) fn new<'a>(pieces: impl IntoIterator<Item = &'a [char]>) -> Option<Self> {
         let mut patterns = Vec::new();
         for piece in pieces {
@@ -46,9 +46,9 @@ impl Finder {
             .map(Self::Automaton)
     }
 
-    /// The first piece behind a place.
+    /// Returns the first match at or after an offset.
     pub(crate) fn find(&self, text: &[u8], from: usize) -> Option<Range<usize>> {
-        let found = match self {
+        let match_range = match self {
             Self::Packed(packed) => packed.find_in(
                 text,
                 aho_corasick::Span {
@@ -60,7 +60,7 @@ impl Finder {
                 automaton.find(aho_corasick::Input::new(text).range(from..))?
             }
         };
-        Some(found.start()..found.end())
+        Some(match_range.start()..match_range.end())
     }
 }
 
@@ -80,8 +80,8 @@ fn all_spellings(piece: &[char]) -> Option<Vec<String>> {
     Some(texts)
 }
 
-/// How common a character is, roughly.
-pub(crate) fn commonness(character: char) -> usize {
+/// Returns the approximate frequency of a character. Frequent characters have higher ranks.
+pub(crate) fn frequency_rank(character: char) -> usize {
     let letter = u8::try_from(character)
         .ok()
         .and_then(|byte| BYTES_BY_FREQUENCY.iter().position(|known| *known == byte));
@@ -93,116 +93,117 @@ pub(crate) fn commonness(character: char) -> usize {
     }
 }
 
-/// Keeps the lines in which a folded text may occur.
+/// Accepts lines that may contain a folded text.
 #[derive(Debug)]
 pub(crate) struct SubstringFilter {
     finder: Finder,
-    /// When the piece stands in a stretch of plain ASCII: that stretch, and where in it the piece stands.
-    stretch: Option<(Vec<u8>, usize)>,
-    wide: bool,
-    outside: LineMetaFilter,
+    /// The ASCII text around the piece that `finder` searches for, and the offset of the piece in it. `None` if the
+    /// text is not ASCII.
+    literal: Option<(Vec<u8>, usize)>,
+    /// Whether the piece contains non-ASCII characters, which can be written as escapes.
+    has_non_ascii: bool,
+    meta_filter: LineMetaFilter,
 }
 
 impl SubstringFilter {
-    /// `None` when the text has no piece that is surely written as it is.
-    pub(crate) fn new(folded: &str, outside: LineMetaFilter) -> Option<Self> {
-        let stretches: Vec<Vec<char>> = folded
+    /// Creates a filter. Returns `None` if the text has no piece that is always written in the same way.
+    pub(crate) fn new(folded: &str, meta_filter: LineMetaFilter) -> Option<Self> {
+        let literals: Vec<Vec<char>> = folded
             .split(is_escapable)
             .map(|part| part.chars().collect())
             .collect();
-        let pieces = stretches
+        let pieces = literals
             .iter()
-            .flat_map(|stretch| windows(stretch).map(move |piece| (stretch, piece)));
+            .flat_map(|literal| windows(literal).map(move |piece| (literal, piece)));
         let rarest = pieces.min_by_key(|(_, (_, piece))| cost(piece));
-        let (stretch, (at, piece)) = rarest?;
+        let (literal, (offset, piece)) = rarest?;
         let finder = Finder::new([piece])?;
-        let wide = !piece.iter().all(char::is_ascii);
-        let ascii: Option<Vec<u8>> = stretch
+        let has_non_ascii = !piece.iter().all(char::is_ascii);
+        let ascii: Option<Vec<u8>> = literal
             .iter()
             .map(|character| u8::try_from(*character).ok())
             .collect();
-        let stretch = ascii
+        let literal = ascii
             .filter(|bytes| bytes.is_ascii())
-            .map(|bytes| (bytes, at));
+            .map(|bytes| (bytes, offset));
         Some(Self {
             finder,
-            stretch,
-            wide,
-            outside,
+            literal,
+            has_non_ascii,
+            meta_filter,
         })
     }
 
-    /// Whether the stretch around a found piece is the wanted one.
-    fn confirms(&self, lines: &[u8], place: usize) -> bool {
-        let Some((stretch, at)) = &self.stretch else {
+    /// Returns whether the text around a found piece matches.
+    fn is_match(&self, lines: &[u8], start: usize) -> bool {
+        let Some((literal, offset)) = &self.literal else {
             return true;
         };
-        let start = place.checked_sub(*at);
-        let found = start.and_then(|start| lines.get(start..start + stretch.len()));
-        found.is_some_and(|found| found.eq_ignore_ascii_case(stretch))
+        let start = start.checked_sub(*offset);
+        let candidate = start.and_then(|start| lines.get(start..start + literal.len()));
+        candidate.is_some_and(|candidate| candidate.eq_ignore_ascii_case(literal))
     }
 }
 
 impl LineFilter for SubstringFilter {
     fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
         let first = keep.len();
-        let mut at = 0;
-        while let Some(found) = self.finder.find(lines, at) {
-            at = found.start + 1;
-            if self.confirms(lines, found.start) {
-                let line = lines::line_at(lines, found.start);
-                at = line.end;
-                keep.extend(Some(line).filter(|line| allows(&self.outside, lines, line)));
+        let mut offset = 0;
+        while let Some(match_range) = self.finder.find(lines, offset) {
+            offset = match_range.start + 1;
+            if self.is_match(lines, match_range.start) {
+                let line = lines::line_at(lines, match_range.start);
+                offset = line.end;
+                keep.extend(Some(line).filter(|line| allows(&self.meta_filter, lines, line)));
             }
         }
-        let found = keep.len();
-        lines::with_escapes(lines, self.wide, |line| {
-            keep.extend(Some(line).filter(|line| allows(&self.outside, lines, line)));
+        let found_count = keep.len();
+        lines::for_each_escaped_line(lines, self.has_non_ascii, |line| {
+            keep.extend(Some(line).filter(|line| allows(&self.meta_filter, lines, line)));
         });
-        if keep.len() > found {
+        if keep.len() > found_count {
             sort_and_dedup(keep, first);
         }
     }
 }
 
-/// Keeps lines by what stands outside their payload.
 impl LineFilter for LineMetaFilter {
     fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
         keep.extend(lines::all(lines).filter(|line| allows(self, lines, line)));
     }
 }
 
-/// Whether a line may be wanted.
-pub(crate) fn allows(outside: &LineMetaFilter, lines: &[u8], line: &Range<usize>) -> bool {
+/// Returns whether the filter accepts a line.
+pub(crate) fn allows(meta_filter: &LineMetaFilter, lines: &[u8], line: &Range<usize>) -> bool {
     lines
         .get(line.clone())
-        .is_some_and(|line| outside.allows(line))
+        .is_some_and(|line| meta_filter.allows(line))
 }
 
-/// Puts what was collected twice and in two passes in order.
+/// Sorts the ranges from index `first` on and removes duplicates. They were collected in two passes.
 pub(crate) fn sort_and_dedup(keep: &mut Vec<Range<usize>>, first: usize) {
-    let mut fresh = keep.split_off(first);
-    fresh.sort_unstable_by_key(|line| line.start);
-    fresh.dedup();
-    keep.append(&mut fresh);
+    let mut added = keep.split_off(first);
+    added.sort_unstable_by_key(|line| line.start);
+    added.dedup();
+    keep.append(&mut added);
 }
 
-/// Characters that JSON writes in more than one way.
+/// Returns whether JSON can write a character in more than one way.
 fn is_escapable(character: char) -> bool {
     matches!(character, '"' | '\\' | '/' | '\u{7f}') || character.is_control()
 }
 
-/// The pieces of a stretch that are long enough to be rare and short enough to have few spellings.
-fn windows(stretch: &[char]) -> impl Iterator<Item = (usize, &[char])> {
-    let whole = stretch.len();
-    (0..whole).filter_map(move |start| {
+/// Returns the pieces of a text that are long enough to be rare and short enough to have few spellings, with their
+/// offsets.
+fn windows(literal: &[char]) -> impl Iterator<Item = (usize, &[char])> {
+    (0..literal.len()).filter_map(move |start| {
         let mut bytes = 0;
-        let rest = stretch.get(start..)?;
+        let rest = literal.get(start..)?;
         let enough = rest.iter().position(|character| {
             bytes += character.len_utf8();
             bytes >= 3 && (bytes >= 4 || character.is_ascii())
         });
-        // A short end is of use only when there is nothing longer.
+        // Use a shorter piece only if the complete text is short.
         let length = enough
             .map(|last| last + 1)
             .or((start == 0).then_some(rest.len()))?;
@@ -213,7 +214,7 @@ fn windows(stretch: &[char]) -> impl Iterator<Item = (usize, &[char])> {
 fn cost(piece: &[char]) -> usize {
     let mean = piece
         .iter()
-        .map(|character| commonness(*character))
+        .map(|character| frequency_rank(*character))
         .sum::<usize>();
     mean * 3 / piece.len().max(1)
         + if piece.len() < 3 && piece.iter().all(char::is_ascii) {

@@ -1,11 +1,11 @@
-//! Whether a text occurs in an entry.
+//! Searches the texts of an entry.
 
 use serde_json::Value;
 
 use super::fold::fold_text;
 use crate::{Entry, json};
 
-/// A text to look for, without its case.
+/// A case-folded text to search for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoldedNeedle(String);
 
@@ -14,25 +14,25 @@ impl FoldedNeedle {
         Self(fold_text(text))
     }
 
-    /// The caseless form.
+    /// Returns the folded text.
     pub(crate) fn folded(&self) -> &str {
         &self.0
     }
 
-    /// Whether it occurs in a text.
+    /// Returns whether the needle occurs in a text.
     pub(crate) fn is_in(&self, text: &str) -> bool {
         memchr::memmem::find(fold_text(text).as_bytes(), self.0.as_bytes()).is_some()
     }
 
-    /// Whether it could be part of a date. The date of an old line is not written in it, so such a text cannot be
-    /// looked for in raw lines.
+    /// Returns whether the needle could be part of a date. Legacy lines do not contain their date in this form, so such
+    /// a needle cannot be searched for in raw lines.
     pub(crate) fn is_datelike(&self) -> bool {
         self.0
             .chars()
             .all(|character| matches!(character, '0'..='9' | '-' | ':' | '.' | '+' | 't' | 'z'))
     }
 
-    /// Whether it occurs anywhere in the entry: kind, date, and every key and text of payload and meta.
+    /// Returns whether the needle occurs in the entry: in its kind, its date, or a key or text of its payload or meta.
     pub(crate) fn is_in_entry(&self, entry: &Entry) -> bool {
         let mut visit = |_: Option<&str>, text: &str| self.is_in(text);
         self.is_in(entry.kind.as_str())
@@ -45,9 +45,11 @@ impl FoldedNeedle {
     }
 }
 
-/// Calls `visit` with every text of a value and the key it stands under, until it returns `true`. Whole numbers count as
-/// texts, and so does what is inside the JSON text of a call's `arguments`: quotes and line ends are not escaped there for
-/// who looks for them.
+/// Calls `visit` with each text in a value and its key, until `visit` returns `true`. With `keys`, also visits the
+/// keys.
+///
+/// Integers count as texts. The `arguments` of a tool call are JSON text; the texts in it are visited too, so that
+/// quotes and newlines can be found unescaped.
 pub(crate) fn each_text(
     key: Option<&str>,
     value: &Value,
@@ -69,6 +71,6 @@ pub(crate) fn each_text(
 }
 
 fn arguments(key: Option<&str>, text: &str) -> Option<Value> {
-    let looks_like_one = key == Some("arguments") && text.starts_with('{') && text.contains('\\');
-    looks_like_one.then(|| json::parse_lossy(text)).flatten()
+    let has_escapes = key == Some("arguments") && text.starts_with('{') && text.contains('\\');
+    has_escapes.then(|| json::parse_lossy(text)).flatten()
 }

@@ -1,16 +1,16 @@
-//! Collecting matches until there are enough.
+//! Collects search hits up to the limit.
 
 use std::collections::HashSet;
 
 use super::{SEARCH_MARKER, SearchHit, SearchResults};
 use crate::{Entry, codec};
 
-/// The matches so far, which arrive latest first.
+/// The hits so far. They arrive newest first.
 #[derive(Debug, Default)]
 pub(super) struct HitCollector {
     limit: usize,
     exact: Vec<SearchHit>,
-    near: Vec<SearchHit>,
+    fuzzy: Vec<SearchHit>,
     payloads: HashSet<String>,
     filtered: usize,
 }
@@ -23,14 +23,14 @@ impl HitCollector {
         }
     }
 
-    /// Whether no further match could be part of the answer.
+    /// Returns whether the results cannot change any more.
     pub(super) fn is_complete(&self) -> bool {
         self.exact.len() >= self.limit
     }
 
-    /// Whether a near match could still be part of the answer.
+    /// Returns whether a fuzzy match could still be part of the results.
     pub(super) fn has_room(&self) -> bool {
-        self.exact.len() + self.near.len() < self.limit
+        self.exact.len() + self.fuzzy.len() < self.limit
     }
 
     pub(super) fn add(&mut self, hit: SearchHit) {
@@ -43,7 +43,7 @@ impl HitCollector {
             let hits = if hit.exact {
                 &mut self.exact
             } else {
-                &mut self.near
+                &mut self.fuzzy
             };
             hits.push(hit);
         }
@@ -53,7 +53,7 @@ impl HitCollector {
         let hits = self
             .exact
             .into_iter()
-            .chain(self.near)
+            .chain(self.fuzzy)
             .take(self.limit)
             .collect();
         SearchResults {

@@ -1,8 +1,8 @@
-//! Words that nearly match, found without comparing every word.
+//! Finds words with typing errors without comparing every word.
 //!
-//! A word with a typing error still has a part that is right. The parts of the longest word are looked for first,
-//! and only the words around them are compared. The same code looks at raw lines and at decoded text, so what is found
-//! does not depend on the store.
+//! A part of a word with a typing error is still correct. The search finds parts of the longest word first and compares
+//! only the words around them. The same code searches raw lines and decoded text, so the results do not depend on the
+//! store.
 
 use std::{
     ops::Range,
@@ -21,7 +21,7 @@ use crate::{
     query::{
         fold::{fold, fold_text},
         lines::{self, LineMetaFilter},
-        substring::{Finder, SubstringFilter, allows, commonness, sort_and_dedup},
+        substring::{Finder, SubstringFilter, allows, frequency_rank, sort_and_dedup},
         text::FoldedNeedle,
     },
 };
@@ -29,22 +29,24 @@ use crate::{
 /// The words of a search text.
 #[derive(Debug)]
 pub(super) struct FuzzyQuery {
-    /// The one that is looked for in raw lines, because it is the longest.
-    driver: Arc<FuzzyWord>,
+    /// The longest word, which is searched for in raw lines.
+    longest: Arc<FuzzyWord>,
     others: Vec<FuzzyWord>,
-    /// Words too short for errors.
+    /// Words that are too short for typing errors.
     short: Vec<FoldedNeedle>,
 }
 
-/// Where a near match is: the text and the byte in its folded form.
+/// The position of a fuzzy match.
 #[derive(Debug)]
 pub(super) struct MatchPosition {
+    /// The text that contains the match.
     pub(super) text: String,
-    pub(super) at: usize,
+    /// Byte offset in the folded text.
+    pub(super) offset: usize,
 }
 
 impl FuzzyQuery {
-    /// `None` when no word is long enough for errors.
+    /// Creates a query. Returns `None` if no word is long enough for typing errors.
     pub(super) fn new(folded: &str) -> Option<Self> {
         let tokens = folded
             .split(|character| !is_word(character))
@@ -60,48 +62,48 @@ impl FuzzyQuery {
             .enumerate()
             .max_by_key(|(_, word)| word.pattern.length())
             .map(|(index, _)| index)?;
-        let driver = Arc::new(words.swap_remove(longest));
+        let longest = Arc::new(words.swap_remove(longest));
         Some(Self {
-            driver,
+            longest,
             others: words,
             short: short.into_iter().map(FoldedNeedle::new).collect(),
         })
     }
 
-    /// Whether every word is somewhere in the entry, and where the longest one is.
+    /// Returns the position of the longest word if the entry contains all words.
     pub(super) fn find_in(&self, entry: &Entry) -> Option<MatchPosition> {
-        let mut place = None;
+        let mut position = None;
         visit_texts(entry, &mut |text| {
-            place = self
-                .driver
+            position = self
+                .longest
                 .find(fold_text(text).as_bytes())
-                .map(|at| MatchPosition {
+                .map(|offset| MatchPosition {
                     text: text.to_owned(),
-                    at,
+                    offset,
                 });
-            place.is_some()
+            position.is_some()
         });
-        let everywhere = |matches: &dyn Fn(&str) -> bool| {
-            let mut found = false;
+        let occurs = |matches: &dyn Fn(&str) -> bool| {
+            let mut is_found = false;
             visit_texts(entry, &mut |text| {
-                found = matches(text);
-                found
+                is_found = matches(text);
+                is_found
             });
-            found
+            is_found
         };
-        place.filter(|_| {
+        position.filter(|_| {
             self.others
                 .iter()
-                .all(|word| everywhere(&|text| word.find(fold_text(text).as_bytes()).is_some()))
+                .all(|word| occurs(&|text| word.find(fold_text(text).as_bytes()).is_some()))
                 && self
                     .short
                     .iter()
-                    .all(|wanted| everywhere(&|text| wanted.is_in(text)))
+                    .all(|needle| occurs(&|text| needle.is_in(text)))
         })
     }
 }
 
-/// A word and the parts of it that survive errors.
+/// A word and those of its parts that typing errors leave intact.
 #[derive(Debug)]
 struct FuzzyWord {
     pattern: Pattern,
@@ -113,11 +115,11 @@ impl FuzzyWord {
         let word: Vec<char> = folded.chars().take(MAX_CHARS).collect();
         let parts = parts(&word);
         let parts = Finder::new(parts.iter().map(Vec::as_slice))
-            // Letters with many forms: the two rarest characters alone.
+            // The letters have too many spellings: search for the rarest pair of characters.
             .or_else(|| {
                 Finder::new(
                     word.windows(2)
-                        .min_by_key(|pair| pair.iter().map(|c| commonness(*c)).sum::<usize>()),
+                        .min_by_key(|pair| pair.iter().map(|c| frequency_rank(*c)).sum::<usize>()),
                 )
             })?;
         Some(Self {
@@ -126,28 +128,28 @@ impl FuzzyWord {
         })
     }
 
-    /// Where in a text or a raw line something like the word is.
+    /// Returns the offset of a similar word in a text or raw line.
     fn find(&self, text: &[u8]) -> Option<usize> {
-        let mut at = 0;
-        while let Some(part) = self.parts.find(text, at) {
-            let (run, whole) = self.run_around(text, &part);
+        let mut offset = 0;
+        while let Some(part) = self.parts.find(text, offset) {
+            let (run, is_complete) = self.run_around(text, &part);
             if self.is_in(text, &run) {
                 return Some(run.start);
             }
-            // All words of a whole run were compared. Of a longer one everything was but what its end cuts off.
-            let compared = if whole {
+            // All words of a complete run were compared. In a truncated run, the last word may be incomplete.
+            let compared = if is_complete {
                 run.end
             } else {
                 run.end.saturating_sub(6 * self.pattern.length())
             };
-            at = compared.max(part.start + 1);
+            offset = compared.max(part.start + 1);
         }
         None
     }
 
-    /// The run of word characters around a part, as far as it can matter, and whether that is all of it.
+    /// Returns the word characters around a part, up to a maximum length, and whether they are the complete run.
     fn run_around(&self, text: &[u8], part: &Range<usize>) -> (Range<usize>, bool) {
-        let reach = 4 * (2 * self.pattern.length() + 8);
+        let max_bytes = 4 * (2 * self.pattern.length() + 8);
         let (before, after) = (
             text.get(..part.start).unwrap_or_default(),
             text.get(part.end..).unwrap_or_default(),
@@ -155,31 +157,31 @@ impl FuzzyWord {
         let left = before
             .iter()
             .rev()
-            .take(reach)
+            .take(max_bytes)
             .take_while(|byte| is_word_byte(**byte))
             .count();
         let right = after
             .iter()
-            .take(reach)
+            .take(max_bytes)
             .take_while(|byte| is_word_byte(**byte))
             .count();
         (
             part.start - left..part.end + right,
-            left < reach && right < reach,
+            left < max_bytes && right < max_bytes,
         )
     }
 
-    /// Whether one of the words of a run is like this one.
+    /// Returns whether a run contains a similar word.
     fn is_in(&self, text: &[u8], run: &Range<usize>) -> bool {
         let bytes = text.get(run.clone()).unwrap_or_default();
         if bytes.len() * 3 < self.pattern.length() * 2 {
             return false;
         }
-        // In a raw line the letter behind a backslash is not part of the word; in `\u001b` five characters are not.
+        // In a raw line, the letter after a backslash is not part of the word. In `\u001b`, five characters are not.
         let escaped = run.start.checked_sub(1).and_then(|before| text.get(before)) == Some(&b'\\');
         let skip = if bytes.first() == Some(&b'u') { 5 } else { 1 };
-        let behind = bytes.get(skip..).filter(|_| escaped).unwrap_or_default();
-        self.resembles_any(bytes) || self.resembles_any(behind)
+        let unescaped = bytes.get(skip..).filter(|_| escaped).unwrap_or_default();
+        self.resembles_any(bytes) || self.resembles_any(unescaped)
     }
 
     fn resembles_any(&self, run: &[u8]) -> bool {
@@ -194,8 +196,8 @@ impl FuzzyWord {
     }
 }
 
-/// Parts of which at least one is untouched by an error; by two errors in longer words. In words of six letters an exchange
-/// of the middle ones touches both parts, so what it makes is a part too.
+/// Returns parts of a word, of which one typing error, or two in longer words, leaves at least one intact. In words of
+/// six letters, swapping the two middle letters changes both parts, so the swapped middle is a part too.
 fn parts(word: &[char]) -> Vec<Vec<char>> {
     let length = word.len();
     let size = if length < 6 {
@@ -226,48 +228,49 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// Bytes that may belong to a word; of other scripts all may.
+/// Returns whether a byte may belong to a word. All bytes of non-ASCII characters may.
 fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
 }
 
-/// Keeps the lines that have something like the longest word, until only exact matches are still wanted.
+/// Accepts lines that contain a word similar to the longest one. After [`exact_only`](Self::exact_only), accepts only
+/// lines that may be exact matches.
 #[derive(Debug)]
 pub(super) struct FuzzyFilter {
-    driver: Arc<FuzzyWord>,
+    longest: Arc<FuzzyWord>,
     folded: String,
     exact: Option<SubstringFilter>,
-    outside: LineMetaFilter,
-    only_exact: Arc<AtomicBool>,
+    meta_filter: LineMetaFilter,
+    exact_only: Arc<AtomicBool>,
 }
 
 impl FuzzyFilter {
     pub(super) fn new(words: &FuzzyQuery, folded: &str) -> Self {
-        let driver = Arc::clone(&words.driver);
-        let (outside, only_exact) = (LineMetaFilter::default(), Arc::default());
+        let longest = Arc::clone(&words.longest);
+        let (meta_filter, exact_only) = (LineMetaFilter::default(), Arc::default());
         Self {
-            driver,
+            longest,
             folded: folded.to_owned(),
             exact: None,
-            outside,
-            only_exact,
+            meta_filter,
+            exact_only,
         }
     }
 
-    /// The sieve for these lines.
-    pub(super) fn within(&self, outside: LineMetaFilter) -> Self {
+    /// Returns the filter combined with conditions on kind and date.
+    pub(super) fn within(&self, meta_filter: LineMetaFilter) -> Self {
         Self {
-            driver: Arc::clone(&self.driver),
+            longest: Arc::clone(&self.longest),
             folded: self.folded.clone(),
-            exact: SubstringFilter::new(&self.folded, outside.clone()),
-            outside,
-            only_exact: Arc::clone(&self.only_exact),
+            exact: SubstringFilter::new(&self.folded, meta_filter.clone()),
+            meta_filter,
+            exact_only: Arc::clone(&self.exact_only),
         }
     }
 
-    /// From now on near matches are of no use.
-    pub(super) fn only_exact(&self) {
-        self.only_exact.store(true, Ordering::Relaxed);
+    /// Stops accepting fuzzy matches.
+    pub(super) fn exact_only(&self) {
+        self.exact_only.store(true, Ordering::Relaxed);
     }
 }
 
@@ -276,22 +279,22 @@ impl LineFilter for FuzzyFilter {
         if let Some(exact) = self
             .exact
             .as_ref()
-            .filter(|_| self.only_exact.load(Ordering::Relaxed))
+            .filter(|_| self.exact_only.load(Ordering::Relaxed))
         {
             return exact.filter(lines, keep);
         }
         let first = keep.len();
-        // What matches exactly has the longest word too.
+        // Exact matches contain the longest word too.
         let near = |line: &Range<usize>| {
             let line = lines.get(line.clone()).unwrap_or_default();
-            self.outside.allows(line) && self.driver.find(line).is_some()
+            self.meta_filter.allows(line) && self.longest.find(line).is_some()
         };
         keep.extend(lines::all(lines).filter(near));
-        let found = keep.len();
-        lines::with_escapes(lines, true, |line| {
-            keep.extend(Some(line).filter(|line| allows(&self.outside, lines, line)));
+        let found_count = keep.len();
+        lines::for_each_escaped_line(lines, true, |line| {
+            keep.extend(Some(line).filter(|line| allows(&self.meta_filter, lines, line)));
         });
-        if keep.len() > found {
+        if keep.len() > found_count {
             sort_and_dedup(keep, first);
         }
     }

@@ -1,29 +1,32 @@
-//! The text around a match, on one line.
+//! Extracts the text around a match as one line.
 
 use crate::query::{fold::fold_text, text::FoldedNeedle};
 
+/// Maximum number of characters before the match.
 const SNIPPET_LEAD_CHARS: usize = 60;
+/// Maximum length of a snippet in characters, without ellipses.
 const SNIPPET_CHARS: usize = 200;
 
-/// The text around what is wanted; `None` when it is not there.
-pub(super) fn snippet_around(text: &str, wanted: &FoldedNeedle) -> Option<String> {
+/// Returns the text around the first match of a needle, or `None` if it does not occur.
+pub(super) fn snippet_around(text: &str, needle: &FoldedNeedle) -> Option<String> {
     let folded = fold_text(text);
-    let at = memchr::memmem::find(folded.as_bytes(), wanted.folded().as_bytes())?;
-    Some(cut(text, &folded, at))
+    let offset = memchr::memmem::find(folded.as_bytes(), needle.folded().as_bytes())?;
+    Some(extract(text, &folded, offset))
 }
 
-/// The text around a byte of its folded form.
-pub(super) fn snippet(text: &str, at: usize) -> String {
-    cut(text, &fold_text(text), at)
+/// Returns the text around a byte offset in its folded form.
+pub(super) fn snippet(text: &str, offset: usize) -> String {
+    extract(text, &fold_text(text), offset)
 }
 
-/// Folding keeps the count of characters, so that a place in folded text is found again in the text itself.
-fn cut(text: &str, folded: &str, at: usize) -> String {
-    let place = folded
+/// Returns the text around a byte offset of `folded`. Folding keeps the number of characters, so the character index is
+/// the same in `text`.
+fn extract(text: &str, folded: &str, offset: usize) -> String {
+    let char_index = folded
         .char_indices()
-        .take_while(|(index, _)| *index < at)
+        .take_while(|(index, _)| *index < offset)
         .count();
-    let start = place.saturating_sub(SNIPPET_LEAD_CHARS);
+    let start = char_index.saturating_sub(SNIPPET_LEAD_CHARS);
     let mut rest = text.chars().skip(start);
     let part: String = rest.by_ref().take(SNIPPET_CHARS).collect();
     let words: Vec<&str> = part.split_whitespace().collect();

@@ -1,15 +1,17 @@
-//! How alike two words are.
+//! Compares words for similarity.
 //!
-//! The measure is the one of the original's matcher for a single word: twice the longest common subsequence, over the
-//! length of both; 80 of 100 is a match. In a word that is much longer the best part of it counts, and must reach 89.
-//! Unlike there, a word that is much shorter never matches: it would find "on" for "configuration".
+//! The measure for a single word is that of the Python version: twice the length of the longest common subsequence,
+//! divided by the sum of both lengths. A match needs 80 percent. If the other word is much longer, its best matching
+//! part counts and needs 89 percent. Unlike in the Python version, a much shorter word never matches: "on" would match
+//! "configuration".
 
-/// Longer words are compared by their beginning; the comparison keeps one bit a character.
+/// Maximum number of characters that are compared, because the comparison uses one bit per character of a `u64`. The
+/// rest of a longer word is ignored.
 pub(super) const MAX_CHARS: usize = 64;
-/// Shorter words are no typing errors of anything.
+/// Minimum length of a word with typing errors. Shorter words match only exactly.
 pub(super) const MIN_CHARS: usize = 3;
 
-/// A word to compare others with.
+/// A word to compare other words with.
 #[derive(Debug)]
 pub(super) struct Pattern {
     length: usize,
@@ -41,13 +43,15 @@ impl Pattern {
         }
     }
 
-    /// How many characters it has.
+    /// Returns the number of characters.
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// Whether a word is so much like it that it may have been meant. `letter` says which caseless letter a unit of the word
-    /// is: units are bytes where the word is ASCII, which is most of the time and saves a conversion.
+    /// Returns whether a word is similar enough to be this word with typing errors.
+    ///
+    /// `word` consists of bytes or characters, which `letter` converts to folded characters. Most words are ASCII, and
+    /// comparing their bytes avoids a conversion.
     pub(super) fn resembles<T: Copy>(&self, word: &[T], letter: impl Fn(T) -> char) -> bool {
         let (own, other) = (self.length, word.len());
         if other < MIN_CHARS || other * 3 < own * 2 {
@@ -56,20 +60,20 @@ impl Pattern {
         if other * 2 < own * 3 {
             return self.common(word, &letter) * 5 >= (own + other) * 2;
         }
-        // Eight ninths of a short word are all of it, and telling whether two words are equal is quick.
+        // Eight ninths of a short word, rounded up, are all its letters. Comparing for equality is faster.
         if own < 9 {
-            let same = |part: &[T]| {
+            let is_equal = |part: &[T]| {
                 part.iter()
                     .zip(&self.word)
                     .all(|(unit, own)| letter(*unit) == *own)
             };
-            return word.windows(own).any(same);
+            return word.windows(own).any(is_equal);
         }
         word.windows(own)
             .any(|part| self.common(part, &letter) * 9 >= own * 8)
     }
 
-    /// The length of the longest common subsequence, all rows of its table at once in the bits of one number.
+    /// Returns the length of the longest common subsequence. Computes a column of the table at once, one bit per row.
     fn common<T: Copy>(&self, word: &[T], letter: impl Fn(T) -> char) -> usize {
         let rows = word.iter().fold(u64::MAX, |rows, unit| {
             let matching = rows & self.mask(letter(*unit));
@@ -105,7 +109,7 @@ mod tests {
 
     #[test]
     fn words_match_within_a_typing_error() {
-        for (asked, met, expected) in [
+        for (pattern, word, expected) in [
             ("zebrafish", "zebrafish", true),
             ("zebrafish", "zebrafsh", true),
             ("zebrafish", "zebarfish", true),
@@ -122,9 +126,9 @@ mod tests {
             ("你好世界", "你好新世界", true),
         ] {
             assert_eq!(
-                Pattern::new(&chars(asked)).resembles(&chars(met), |letter| letter),
+                Pattern::new(&chars(pattern)).resembles(&chars(word), |letter| letter),
                 expected,
-                "{asked} {met}"
+                "{pattern} {word}"
             );
         }
     }

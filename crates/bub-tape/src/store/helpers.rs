@@ -1,11 +1,11 @@
-//! How the small request types of the contract are answered, the same way in every store.
+//! Methods of the request types that all stores share.
 
 use std::time::{Duration, Instant};
 
 use crate::{AnchorMark, AnchorQuery, LeaseWait, Result, TapeError, TapeListFilter, TapeName};
 
 impl TapeListFilter {
-    /// Whether a tape of that name belongs to the listing.
+    /// Returns whether the list includes a tape with this name.
     pub fn includes(&self, name: &TapeName) -> bool {
         match self {
             Self::Sessions | Self::SessionsSince(_) => name.is_session(),
@@ -25,7 +25,7 @@ impl TapeListFilter {
 }
 
 impl AnchorQuery {
-    /// The answer, from all marks in tape order.
+    /// Selects from all anchors of a tape, which must be in tape order.
     pub fn pick(&self, marks: &[AnchorMark]) -> Vec<AnchorMark> {
         match self {
             Self::All => marks.to_vec(),
@@ -53,25 +53,25 @@ impl LeaseWait {
     const INITIAL_BACKOFF: Duration = Duration::from_millis(1);
     const MAX_BACKOFF: Duration = Duration::from_millis(25);
 
-    /// Tries until it succeeds, fails otherwise than `Busy`, or the time is up.
+    /// Repeats `attempt` with backoff until it returns anything but [`TapeError::Busy`], or the wait is over.
     ///
-    /// Asking again and again instead of blocking in the system: the wait can be cancelled by dropping it, and no thread
-    /// keeps a runtime from shutting down.
+    /// It polls instead of blocking in the operating system. Dropping the future cancels the wait, and no blocked
+    /// thread keeps the runtime from shutting down.
     pub async fn poll<T>(self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
         let started = Instant::now();
-        let mut pause = Self::INITIAL_BACKOFF;
+        let mut backoff = Self::INITIAL_BACKOFF;
         loop {
             let outcome = attempt();
-            let waited_enough = match self {
+            let is_expired = match self {
                 Self::No => true,
-                Self::For(limit) => started.elapsed() >= limit,
+                Self::For(timeout) => started.elapsed() >= timeout,
                 Self::Forever => false,
             };
-            if waited_enough || !matches!(outcome, Err(TapeError::Busy { .. })) {
+            if is_expired || !matches!(outcome, Err(TapeError::Busy { .. })) {
                 return outcome;
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Self::MAX_BACKOFF);
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(Self::MAX_BACKOFF);
         }
     }
 }

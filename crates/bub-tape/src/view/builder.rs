@@ -1,4 +1,4 @@
-//! The default mapping from entries to messages.
+//! Builds messages from entries, with the default mapping.
 
 use std::collections::VecDeque;
 
@@ -7,18 +7,20 @@ use serde_json::Value;
 use super::{ChatMessage, TOOL_DONE_EVENT, calls::PendingCalls, carry};
 use crate::{Entry, EntryId, EntryKind, codec, entry::object};
 
-/// Runs that overlap are few; calls that were left open by more than this are not going to be answered.
+/// Maximum number of responses whose calls wait for results. Only few runs overlap, so older calls get no result.
 const MAX_OPEN_CALLS: usize = 16;
+/// The roles that providers accept.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
-/// Takes entries one by one and keeps calls and results together.
+/// Converts entries to messages one by one and pairs tool calls with their results.
 #[derive(Debug)]
 pub(super) struct ViewBuilder<'a> {
     model: Option<&'a str>,
     items: Vec<ViewItem>,
-    /// Where the calls stand that wait for results, oldest first.
-    open: VecDeque<usize>,
-    given: Vec<EntryId>,
+    /// Indexes in `items` of calls that wait for results, oldest first.
+    open_calls: VecDeque<usize>,
+    /// Entries set by [`mark_used`](Self::mark_used).
+    explicit_entries: Vec<EntryId>,
 }
 
 #[derive(Debug)]
@@ -32,14 +34,14 @@ impl<'a> ViewBuilder<'a> {
         Self {
             model,
             items: Vec::new(),
-            open: VecDeque::new(),
-            given: Vec::new(),
+            open_calls: VecDeque::new(),
+            explicit_entries: Vec::new(),
         }
     }
 
-    /// Counts entries as used, whatever becomes of them.
+    /// Reports these entries as the view's entries, instead of those the messages come from.
     pub(super) fn mark_used(&mut self, entries: impl Iterator<Item = EntryId>) {
-        self.given.extend(entries);
+        self.explicit_entries.extend(entries);
     }
 
     /// Adds an entry.
@@ -64,7 +66,7 @@ impl<'a> ViewBuilder<'a> {
         }
     }
 
-    /// Adds a message as it is, unless no provider could take it.
+    /// Adds a message. Ignores messages that providers reject: those with an unknown role, and results without a call.
     pub(super) fn message(&mut self, mut message: ChatMessage, entry: Option<&Entry>) {
         let Some(role) = message
             .get("role")
@@ -89,7 +91,7 @@ impl<'a> ViewBuilder<'a> {
         }
     }
 
-    /// The messages, and the entries they come from.
+    /// Returns the messages and the entries they come from.
     pub(super) fn finish(self) -> (Vec<ChatMessage>, Vec<EntryId>) {
         let (mut messages, mut used) = (Vec::with_capacity(self.items.len()), Vec::new());
         for item in self.items {
@@ -105,10 +107,10 @@ impl<'a> ViewBuilder<'a> {
         }
         (
             messages,
-            if self.given.is_empty() {
+            if self.explicit_entries.is_empty() {
                 used
             } else {
-                self.given
+                self.explicit_entries
             },
         )
     }
@@ -133,10 +135,10 @@ impl<'a> ViewBuilder<'a> {
 
     fn calls(&mut self, calls: PendingCalls, message: ChatMessage, entry: Option<&Entry>) {
         self.close(entry);
-        self.open.push_back(self.items.len());
+        self.open_calls.push_back(self.items.len());
         self.items.push(ViewItem::Calls(message, calls));
-        if self.open.len() > MAX_OPEN_CALLS {
-            self.open.pop_front();
+        if self.open_calls.len() > MAX_OPEN_CALLS {
+            self.open_calls.pop_front();
         }
     }
 
@@ -147,11 +149,11 @@ impl<'a> ViewBuilder<'a> {
         };
         let named = entry.meta.get("call_ids").and_then(Value::as_array);
         self.try_attach(|calls| {
-            let meant = named.map_or_else(|| calls.same_run(entry), |ids| calls.has_any(ids));
-            if meant {
-                calls.answer(std::mem::take(&mut results), entry.id);
+            let matches = named.map_or_else(|| calls.is_same_run(entry), |ids| calls.has_any(ids));
+            if matches {
+                calls.set_results(std::mem::take(&mut results), entry.id);
             }
-            meant
+            matches
         });
     }
 
@@ -160,11 +162,11 @@ impl<'a> ViewBuilder<'a> {
             return;
         };
         self.try_attach(|calls| {
-            let taken = calls.answer_one(id, message);
+            let accepted = calls.set_result(id, message);
             calls
                 .entries
-                .extend(entry.filter(|_| taken).map(|entry| entry.id));
-            taken
+                .extend(entry.filter(|_| accepted).map(|entry| entry.id));
+            accepted
         });
     }
 
@@ -176,36 +178,43 @@ impl<'a> ViewBuilder<'a> {
         let Some(result) = data.get("result") else {
             return;
         };
-        self.try_attach(|calls| calls.same_run(entry) && calls.finished(id, result, entry.id));
+        self.try_attach(|calls| {
+            calls.is_same_run(entry) && calls.set_early_result(id, result, entry.id)
+        });
     }
 
-    /// A run's next response means that the calls of its last one are over.
+    /// Closes the open calls of the entry's run, because it has a new response. Without an entry, closes all open
+    /// calls.
     fn close(&mut self, entry: Option<&Entry>) {
         self.try_attach(|calls| {
-            calls.open = entry.is_some_and(|entry| !calls.same_run(entry));
+            calls.is_open = entry.is_some_and(|entry| !calls.is_same_run(entry));
             false
         });
     }
 
-    /// Shows the calls that wait for results to `take`, latest first, until it takes one.
-    fn try_attach(&mut self, mut take: impl FnMut(&mut PendingCalls) -> bool) {
-        for index in self.open.iter().rev() {
-            if calls_at(&mut self.items, *index).is_some_and(&mut take) {
+    /// Calls `attach` with the calls that wait for results, latest first, until it returns `true`.
+    fn try_attach(&mut self, mut attach: impl FnMut(&mut PendingCalls) -> bool) {
+        for index in self.open_calls.iter().rev() {
+            if calls_at(&mut self.items, *index).is_some_and(&mut attach) {
                 break;
             }
         }
         let items = &mut self.items;
-        self.open
-            .retain(|index| calls_at(items, *index).is_some_and(|calls| calls.open));
+        self.open_calls
+            .retain(|index| calls_at(items, *index).is_some_and(|calls| calls.is_open));
     }
 
-    /// Signatures and the like mean something to the model they came from and are refused by others.
+    /// Adds the provider state of the entry to the message, if it comes from the model of this view. Other models
+    /// reject state such as signatures.
     fn with_provider_state(&self, mut message: ChatMessage, entry: &Entry) -> ChatMessage {
         let state = entry.meta.get("provider_state");
-        let own = |state: &&Value| {
+        let is_own_state = |state: &&Value| {
             self.model.is_some() && state.get("model").and_then(Value::as_str) == self.model
         };
-        if let Some(state) = state.filter(own).and_then(|state| state.get("state")) {
+        if let Some(state) = state
+            .filter(is_own_state)
+            .and_then(|state| state.get("state"))
+        {
             message.insert("provider_state".to_owned(), state.clone());
         }
         message
@@ -220,7 +229,7 @@ fn calls_at(items: &mut [ViewItem], index: usize) -> Option<&mut PendingCalls> {
 }
 
 fn anchor_message(anchor: &Entry) -> ChatMessage {
-    let state = codec::to_python_json(&carry::shown_state(anchor));
+    let state = codec::to_python_json(&carry::visible_state(anchor));
     let text = format!(
         "[Anchor created: {}]: {state}",
         anchor.name().unwrap_or_default()

@@ -1,47 +1,49 @@
-//! The tool calls of one model response and their results.
+//! Pairs the tool calls of one model response with their results.
 
 use serde_json::{Map, Value};
 
 use super::ChatMessage;
 use crate::{Entry, EntryId, codec, entry::object};
 
-/// What stands in for a result that is not on the tape.
+/// The result that a view shows for a tool call without a result on the tape.
 pub const INTERRUPTED_RESULT: &str = "[interrupted, may have taken effect]";
 
-/// One assistant message with calls, waiting for its results.
+/// The tool calls of one assistant message and the results found so far.
 #[derive(Debug)]
 pub(super) struct PendingCalls {
     slots: Vec<CallSlot>,
     run_id: Option<Value>,
-    /// Entries whose content is in it.
+    /// Entries that the message and its results come from.
     pub(super) entries: Vec<EntryId>,
-    pub(super) open: bool,
+    /// Whether results may still follow.
+    pub(super) is_open: bool,
 }
 
 #[derive(Debug)]
 struct CallSlot {
-    /// `None` when what stands on the tape names no tool: it is not shown, but its result keeps its place.
+    /// The call, or `None` if the tape names no tool. Such a call is not shown, but its result keeps its position.
     call: Option<Map<String, Value>>,
     id: String,
     name: Option<Value>,
     result: Option<Value>,
-    finished: Option<(Value, EntryId)>,
+    /// The result from a [`TOOL_DONE_EVENT`](super::TOOL_DONE_EVENT), and the id of that event.
+    early_result: Option<(Value, EntryId)>,
 }
 
 impl PendingCalls {
-    /// `None` when none of them is a call.
+    /// Creates the pending calls of a message. Returns `None` if `calls` contains no valid call.
     pub(super) fn new(calls: Value, entry: Option<&Entry>) -> Option<Self> {
         let Value::Array(calls) = calls else {
             return None;
         };
         let mut slots: Vec<CallSlot> = Vec::with_capacity(calls.len());
         for (index, call) in calls.into_iter().enumerate() {
-            let taken = |id: &str| slots.iter().any(|slot| slot.id == id);
-            let own = call.get("id").and_then(Value::as_str).unwrap_or_default();
-            let id = if own.is_empty() || taken(own) {
-                free_id(index, &taken)
+            let is_taken = |id: &str| slots.iter().any(|slot| slot.id == id);
+            let call_id = call.get("id").and_then(Value::as_str).unwrap_or_default();
+            let id = if call_id.is_empty() || is_taken(call_id) {
+                unused_id(index, &is_taken)
             } else {
-                own.to_owned()
+                call_id.to_owned()
             };
             slots.push(CallSlot::new(call, id));
         }
@@ -52,56 +54,57 @@ impl PendingCalls {
             slots,
             run_id,
             entries,
-            open: true,
+            is_open: true,
         })
     }
 
-    /// Whether an entry can belong to the same response: runs that overlap are told apart by their id.
-    pub(super) fn same_run(&self, entry: &Entry) -> bool {
+    /// Returns whether an entry can belong to the run of these calls. Overlapping runs have different run ids.
+    pub(super) fn is_same_run(&self, entry: &Entry) -> bool {
         match (&self.run_id, entry.meta.get("run_id")) {
-            (Some(own), Some(other)) => own == other,
+            (Some(run_id), Some(other)) => run_id == other,
             _ => true,
         }
     }
 
-    /// Whether a list of call ids speaks of these calls.
+    /// Returns whether a list of call ids contains any of these calls.
     pub(super) fn has_any(&self, ids: &[Value]) -> bool {
         ids.iter()
             .filter_map(Value::as_str)
             .any(|id| self.slots.iter().any(|slot| slot.id == id))
     }
 
-    /// Takes the results, by position; what is missing or too much is no harm.
-    pub(super) fn answer(&mut self, results: Vec<Value>, entry: EntryId) {
+    /// Sets the results by position. Ignores missing and surplus results.
+    pub(super) fn set_results(&mut self, results: Vec<Value>, entry: EntryId) {
         for (slot, result) in self.slots.iter_mut().zip(results) {
             slot.result = Some(result);
         }
         self.entries.push(entry);
-        self.open = false;
+        self.is_open = false;
     }
 
-    /// Takes one result by the id of its call; `false` when there is no such call without result.
-    pub(super) fn answer_one(&mut self, id: &str, message: &ChatMessage) -> bool {
-        let waiting = self
+    /// Sets one result by the id of its call. Returns `false` if there is no such call or it already has a result.
+    pub(super) fn set_result(&mut self, id: &str, message: &ChatMessage) -> bool {
+        let pending = self
             .slots
             .iter_mut()
             .find(|slot| slot.id == id && slot.result.is_none());
-        let Some(slot) = waiting else { return false };
+        let Some(slot) = pending else { return false };
         slot.result = Some(message.get("content").cloned().unwrap_or(Value::Null));
-        self.open = self.slots.iter().any(|slot| slot.result.is_none());
+        self.is_open = self.slots.iter().any(|slot| slot.result.is_none());
         true
     }
 
-    /// Remembers the result of a call that finished while others still ran.
-    pub(super) fn finished(&mut self, id: &str, result: &Value, event: EntryId) -> bool {
+    /// Sets the result of a call that finished while other calls of the response were running. Returns `false` if the
+    /// id is unknown.
+    pub(super) fn set_early_result(&mut self, id: &str, result: &Value, event: EntryId) -> bool {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) else {
             return false;
         };
-        slot.finished = Some((result.clone(), event));
+        slot.early_result = Some((result.clone(), event));
         true
     }
 
-    /// The assistant message with its calls, and one tool message for each of them.
+    /// Appends the assistant message with its calls, followed by one tool message per call.
     pub(super) fn into_messages(
         self,
         message: ChatMessage,
@@ -109,14 +112,14 @@ impl PendingCalls {
         entries: &mut Vec<EntryId>,
     ) {
         entries.extend(self.entries);
-        let (mut calls, at) = (Vec::with_capacity(self.slots.len()), messages.len());
+        let (mut calls, index) = (Vec::with_capacity(self.slots.len()), messages.len());
         messages.push(message);
         for mut slot in self.slots {
             let Some(call) = slot.call.take() else {
                 continue;
             };
             calls.push(Value::Object(call));
-            let content = match (slot.result, slot.finished) {
+            let content = match (slot.result, slot.early_result) {
                 (Some(result), _) => content(result),
                 (None, Some((result, event))) => {
                     entries.push(event);
@@ -133,7 +136,7 @@ impl PendingCalls {
             message.extend(slot.name.map(|name| ("name".to_owned(), name)));
             messages.push(message);
         }
-        if let Some(message) = messages.get_mut(at) {
+        if let Some(message) = messages.get_mut(index) {
             message.insert("tool_calls".to_owned(), calls.into());
         }
     }
@@ -158,21 +161,21 @@ impl CallSlot {
             id,
             name,
             result: None,
-            finished: None,
+            early_result: None,
         }
     }
 }
 
-/// A name for a call that has none of its own, the same whenever the view is made.
-fn free_id(index: usize, taken: &dyn Fn(&str) -> bool) -> String {
+/// Returns an unused id for a call without its own. The id is the same in every view of the tape.
+fn unused_id(index: usize, is_taken: &dyn Fn(&str) -> bool) -> String {
     let mut id = format!("call_{index}");
-    while taken(&id) {
+    while is_taken(&id) {
         id.push('_');
     }
     id
 }
 
-/// Results that are no text are shown as JSON.
+/// Converts a result to message content. Results that are not strings are shown as JSON.
 fn content(result: Value) -> Value {
     match result {
         Value::String(_) => result,

@@ -1,4 +1,4 @@
-//! Which lines the default mapping can say anything about.
+//! The line filter for views with the default mapping.
 
 use std::ops::Range;
 
@@ -7,17 +7,17 @@ use memchr::memmem;
 use super::TOOL_DONE_EVENT;
 use crate::{LineFilter, query::lines};
 
-/// Rules out events and prompts, which are half of a tape and never shown.
+/// Rejects events and system prompts. They are half of a tape and not part of a view.
 #[derive(Debug)]
 pub(super) struct ViewLineFilter;
 
 impl LineFilter for ViewLineFilter {
     fn filter(&self, text: &[u8], keep: &mut Vec<Range<usize>>) {
-        let tells = |line: &Range<usize>| {
+        let is_relevant = |line: &Range<usize>| {
             let line = text.get(line.clone()).unwrap_or_default();
             match lines::kind(line) {
                 Some(b"anchor" | b"message" | b"tool_call" | b"tool_result") | None => true,
-                // A name may be written with escapes.
+                // The name may contain escapes.
                 Some(b"event") => {
                     memmem::find(line, TOOL_DONE_EVENT.as_bytes()).is_some()
                         || memmem::find(line, b"\\u").is_some()
@@ -25,6 +25,6 @@ impl LineFilter for ViewLineFilter {
                 Some(_) => false,
             }
         };
-        keep.extend(lines::all(text).filter(tells));
+        keep.extend(lines::all(text).filter(is_relevant));
     }
 }

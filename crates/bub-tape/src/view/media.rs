@@ -1,10 +1,10 @@
-//! Media in a view: shown during the turn they came in, named afterwards.
+//! Media in a view. They are included during their own turn and omitted in later turns.
 
 use serde_json::Value;
 
 use crate::{BlobStore, Entry, EntryId, EntryKind, Result, media};
 
-/// The entry as it is shown: with its media when it belongs to the running turn, else without.
+/// Returns the entry with its media if it belongs to the running turn, and without them otherwise.
 pub(super) async fn for_turn(
     blobs: &dyn BlobStore,
     entry: Entry,
@@ -17,7 +17,7 @@ pub(super) async fn for_turn(
         Some(first) if entry.id >= first => media::attach(blobs, &entry).await?,
         _ => entry,
     };
-    // Providers refuse a message without content.
+    // Providers reject messages without content.
     if entry
         .payload
         .get("content")

@@ -1,4 +1,4 @@
-//! Stores under observation, and tapes to look at.
+//! Stores and tapes for tests of views, queries and searches.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::sync::{
@@ -15,67 +15,67 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The tape of all tests.
+/// Returns the name of the tape that the tests use.
 pub(crate) fn name() -> TapeName {
     TapeName::for_session("/srv/demo", "cli:local")
 }
 
-/// A tape in a store, which lives as long as this.
-pub(crate) struct Place {
+/// A tape and the temporary directory of its store.
+pub(crate) struct StoreFixture {
     pub(crate) label: &'static str,
     pub(crate) tape: Tape,
     _root: Option<TempDir>,
 }
 
-/// The same empty tape in every kind of store.
-pub(crate) fn places() -> Vec<Place> {
+/// Returns an empty tape in each kind of store.
+pub(crate) fn store_fixtures() -> Vec<StoreFixture> {
     let root = tempfile::tempdir().unwrap();
     let file = FileStore::new(root.path(), Durability::Os);
-    let place = |label, store: Arc<dyn TapeStore>, root| Place {
+    let fixture = |label, store: Arc<dyn TapeStore>, root| StoreFixture {
         label,
         tape: Tape::new(store, name()),
         _root: root,
     };
     vec![
-        place("memory", Arc::new(MemoryStore::new()), None),
-        place("file", Arc::new(file), Some(root)),
-        place("lines", Arc::new(Spy::new()), None),
+        fixture("memory", Arc::new(MemoryStore::new()), None),
+        fixture("file", Arc::new(file), Some(root)),
+        fixture("lines", Arc::new(CountingStore::new()), None),
     ]
 }
 
-/// A tape in memory with these entries.
+/// Returns a tape in memory with these entries.
 pub(crate) async fn tape_of(entries: Vec<Entry>) -> Tape {
     let tape = Tape::new(Arc::new(MemoryStore::new()), name());
     tape.store().append(&name(), entries).await.unwrap();
     tape
 }
 
-/// The ids of entries, as numbers.
+/// Returns the ids of entries as numbers.
 pub(crate) fn ids(entries: &[Entry]) -> Vec<i64> {
     entries.iter().map(|entry| entry.id.get()).collect()
 }
 
-/// A call of a tool.
+/// Returns a tool call.
 pub(crate) fn call(id: &str, tool: &str) -> Value {
     json!({"id": id, "type": "function", "function": {"name": tool, "arguments": "{}"}})
 }
 
-/// Reads a tape's text through the codec.
+/// Decodes the text of a tape.
 pub(crate) fn decode(text: &[u8]) -> Vec<Entry> {
     text.split_inclusive(|byte| *byte == b'\n')
         .filter_map(codec::decode)
         .collect()
 }
 
-/// A memory store that counts what is read, fails when told to, and sifts lines as a file does.
+/// A memory store that counts reads, can fail on demand, and filters lines like a file store.
 #[derive(Debug, Default)]
-pub(crate) struct Spy {
+pub(crate) struct CountingStore {
     inner: MemoryStore,
     pub(crate) read: Arc<AtomicUsize>,
     pub(crate) failure: Mutex<Option<TapeError>>,
 }
 
-impl Spy {
+impl CountingStore {
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -93,7 +93,7 @@ impl Spy {
     }
 }
 
-impl TapeStore for Spy {
+impl TapeStore for CountingStore {
     fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
         self.inner.list(list_filter)
     }
@@ -106,11 +106,11 @@ impl TapeStore for Spy {
         self.inner.append(tape, batch)
     }
 
-    fn read<'a>(&'a self, tape: &'a TapeName, span: EntryRange) -> EntryStream<'a> {
+    fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
         if let Err(error) = self.check() {
             return Box::pin(stream::iter([Err(error)]));
         }
-        let counted = self.inner.read(tape, span).inspect(|_| {
+        let counted = self.inner.read(tape, range).inspect(|_| {
             self.read.fetch_add(1, Ordering::Relaxed);
         });
         Box::pin(counted)
@@ -119,17 +119,17 @@ impl TapeStore for Spy {
     fn read_filtered<'a>(
         &'a self,
         tape: &'a TapeName,
-        span: EntryRange,
+        range: EntryRange,
         line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
-        let lines = self.read(tape, span).try_filter_map(move |entry| {
+        let lines = self.read(tape, range).try_filter_map(move |entry| {
             let line = codec::encode(&entry);
             let mut kept = Vec::new();
             line_filter.filter(line.as_bytes(), &mut kept);
             assert!(
                 kept.is_empty()
                     || (kept.len() == 1 && kept.iter().all(|kept| *kept == (0..line.len()))),
-                "a sieve keeps whole lines"
+                "a line filter selects complete lines"
             );
             let kept = (!kept.is_empty()).then(|| codec::decode(line.as_bytes()).unwrap());
             std::future::ready(Ok(kept))
@@ -148,12 +148,12 @@ impl TapeStore for Spy {
     fn anchors<'a>(
         &'a self,
         tape: &'a TapeName,
-        search: AnchorQuery,
+        query: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
         if let Err(error) = self.check() {
             return Box::pin(std::future::ready(Err(error)));
         }
-        self.inner.anchors(tape, search)
+        self.inner.anchors(tape, query)
     }
 
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
@@ -185,10 +185,10 @@ impl TapeStore for Spy {
     }
 }
 
-/// Says what a provider would refuse about these messages; nothing when they are fine.
-pub(crate) fn complaint(messages: &[bub_tape::ChatMessage]) -> Option<String> {
+/// Returns the reason why a provider would reject these messages, or `None` if it accepts them.
+pub(crate) fn rejection_reason(messages: &[bub_tape::ChatMessage]) -> Option<String> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
-    let mut waiting: Vec<String> = Vec::new();
+    let mut pending: Vec<String> = Vec::new();
     for (index, message) in messages.iter().enumerate() {
         let role = text(message.get("role"));
         if !["system", "developer", "user", "assistant", "tool"].contains(&role.as_str()) {
@@ -196,32 +196,32 @@ pub(crate) fn complaint(messages: &[bub_tape::ChatMessage]) -> Option<String> {
         }
         if role == "tool" {
             let id = text(message.get("tool_call_id"));
-            let Some(at) = waiting.iter().position(|waiting| *waiting == id) else {
+            let Some(call_index) = pending.iter().position(|pending| *pending == id) else {
                 return Some(format!(
                     "message {index} answers {id:?}, which was not called right before"
                 ));
             };
-            waiting.remove(at);
+            pending.remove(call_index);
             if !message.get("content").is_some_and(Value::is_string) {
                 return Some(format!("message {index} has no text"));
             }
             continue;
         }
-        if !waiting.is_empty() {
+        if !pending.is_empty() {
             return Some(format!(
-                "message {index} comes before the results of {waiting:?}"
+                "message {index} comes before the results of {pending:?}"
             ));
         }
         let Some(calls) = message.get("tool_calls") else {
             continue;
         };
         let calls = calls.as_array().cloned().unwrap_or_default();
-        waiting = calls.iter().map(|call| text(call.get("id"))).collect();
-        let distinct: std::collections::HashSet<_> = waiting.iter().collect();
-        if waiting.is_empty() || distinct.len() < waiting.len() || waiting.contains(&String::new())
+        pending = calls.iter().map(|call| text(call.get("id"))).collect();
+        let distinct: std::collections::HashSet<_> = pending.iter().collect();
+        if pending.is_empty() || distinct.len() < pending.len() || pending.contains(&String::new())
         {
-            return Some(format!("message {index} has the calls {waiting:?}"));
+            return Some(format!("message {index} has the calls {pending:?}"));
         }
     }
-    (!waiting.is_empty()).then(|| format!("the calls {waiting:?} have no results"))
+    (!pending.is_empty()).then(|| format!("the calls {pending:?} have no results"))
 }

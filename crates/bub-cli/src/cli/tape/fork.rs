@@ -156,7 +156,7 @@ async fn copy_sidecars(from: &Tape, target: &Tape, last: &Entry) -> Result<()> {
         }
         let reset = ResetRequest {
             archive: None,
-            opening: Box::new(move |_| own),
+            initial_entries: Box::new(move |_| own),
         };
         target
             .store()

@@ -54,7 +54,7 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
         .get_one::<Duration>("older-than")
         .copied()
         .unwrap_or_default();
-    let leftovers = files.store.leftovers(older_than).await?;
+    let leftovers = files.store.unused_files(older_than).await?;
     let mut out = ResultWriter::plain(&files.tapes.settings);
     out.write(&describe(files, &leftovers))?;
     out.finish()?;
@@ -73,7 +73,7 @@ async fn remove(files: &HomeTapes, leftovers: &[UnusedFile]) -> Result<ExitCode>
     let (mut removed, mut bytes, mut kept) = (0, 0, Vec::new());
     for leftover in leftovers {
         progress.next(&leftover.path.display().to_string());
-        match files.store.remove_leftover(leftover).await {
+        match files.store.remove_unused_file(leftover).await {
             Ok(true) => {
                 removed += 1;
                 bytes += leftover.bytes;
