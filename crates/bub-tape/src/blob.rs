@@ -27,7 +27,7 @@ impl BlobId {
             Ok(Self(hex.to_owned()))
         } else {
             Err(TapeError::InvalidInput(format!(
-                "Invalid blob id {text:?}."
+                "invalid blob id {text:?}: expected `sha256:` and 64 hexadecimal digits"
             )))
         }
     }

@@ -23,21 +23,21 @@ pub enum TapeError {
         holder: String,
     },
     /// The disk is full. Nothing was changed.
-    #[error("no space left to write `{path}`; nothing was changed, make room and try again")]
+    #[error(
+        "cannot write `{path}`: no space left; nothing was changed, free some space and try again"
+    )]
     NoSpace {
         /// The file that could not grow.
         path: String,
     },
     /// The operating system denied access.
-    #[error("no permission for `{path}`; check its owner and mode")]
+    #[error("cannot access `{path}`: permission denied; check its owner and mode")]
     Denied {
         /// The inaccessible file or directory.
         path: String,
     },
     /// An fsync failed, so the data may not be on disk. The entries are not acknowledged.
-    #[error(
-        "`{path}` could not be made durable ({source}); the entries are not recorded, try again"
-    )]
+    #[error("cannot sync `{path}`: {source}; the entries are not recorded, try again")]
     NotDurable {
         /// The file whose fsync failed.
         path: String,

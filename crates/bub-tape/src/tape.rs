@@ -128,9 +128,7 @@ impl Tape {
     /// Fails with [`TapeError::NotFound`] if this tape has no sidecar with this name.
     pub fn sidecar(&self, name: &str) -> Result<Self> {
         if !self.sidecars.iter().any(|sidecar| sidecar.name == name) {
-            return Err(TapeError::NotFound(format!(
-                "Sidecar '{name}' was not found."
-            )));
+            return Err(TapeError::NotFound(format!("unknown sidecar `{name}`")));
         }
         Ok(Self::new(Arc::clone(&self.store), self.name.sidecar(name)?))
     }

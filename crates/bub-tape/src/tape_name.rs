@@ -29,7 +29,7 @@ impl TapeName {
         match validation_error(&name) {
             None => Ok(Self(name)),
             Some(reason) => Err(TapeError::InvalidInput(format!(
-                "Invalid tape name {name:?}: {reason}."
+                "invalid tape name {name:?}: {reason}"
             ))),
         }
     }

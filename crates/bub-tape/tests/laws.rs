@@ -78,7 +78,7 @@ impl TapeFixture {
         match operation {
             Operation::Message(text) => append(Entry::message("user", text.as_str())).await,
             Operation::Calls(count) => {
-                append(Entry::tool_call((0..*count).map(call).collect())).await
+                append(Entry::tool_call((0..*count).map(call).collect())).await;
             }
             Operation::Results(count) => {
                 append(Entry::tool_result((0..*count).map(Value::from).collect())).await;

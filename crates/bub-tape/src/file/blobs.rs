@@ -32,7 +32,7 @@ impl FileBlobs {
         // Write the blob again if it has another size: power loss can truncate it. Also write it again if it is old.
         // No entry refers to it yet, so a concurrent prune could remove it; pruning skips new files.
         let stat = missing_is_none(self.0.fs.stat(&path))
-            .map_err(|error| self.0.error("look at", &path, error))?;
+            .map_err(|error| self.0.error("inspect", &path, error))?;
         if stat.is_none_or(|stat| stat.size != bytes.len() as u64 || is_old(stat)) {
             self.0
                 .replace(&path, bytes, self.0.durability == Durability::Always)?;
@@ -49,7 +49,7 @@ impl FileBlobs {
         let Some(file) =
             missing_is_none(self.0.fs.open(&path, OpenMode::Read)).map_err(read_error)?
         else {
-            return Err(TapeError::NotFound(format!("Blob {id} was not found.")));
+            return Err(TapeError::NotFound(format!("blob not found: {id}")));
         };
         let size = usize::try_from(file.stat().map_err(read_error)?.size).unwrap_or(usize::MAX);
         let bytes = file.read_range(0, size).map_err(read_error)?;

@@ -43,7 +43,7 @@ impl StoreContext {
     /// processes, which lock the new file.
     pub(crate) fn has_name(&self, inode: u64, path: &Path) -> Result<bool> {
         let stat = missing_is_none(self.fs.stat(path))
-            .map_err(|error| self.error("look at", path, error))?;
+            .map_err(|error| self.error("inspect", path, error))?;
         Ok(stat.is_some_and(|stat| stat.inode == inode))
     }
 

@@ -81,7 +81,7 @@ impl TapeFile {
     pub(crate) fn open_tape(&mut self) -> Result<(OpenFile, u64)> {
         let path = self.store_context.paths.tape(&self.tape);
         let stat = missing_is_none(self.store_context.fs.stat(&path))
-            .map_err(|error| self.error("look at", error))?;
+            .map_err(|error| self.error("inspect", error))?;
         if let (Some(open), Some(stat)) = (&self.open, stat)
             && open.inode == stat.inode
         {
@@ -91,7 +91,7 @@ impl TapeFile {
         if stat.is_none() && self.store_context.durability == Durability::Always {
             self.store_context.sync_parent(&path)?;
         }
-        let stat = file.stat().map_err(|error| self.error("look at", error))?;
+        let stat = file.stat().map_err(|error| self.error("inspect", error))?;
         let open = OpenFile {
             file: file.into(),
             inode: stat.inode,
@@ -200,7 +200,7 @@ impl TapeFile {
         let kept_path = self.save_removed_bytes(&*open.file, start, end)?;
         open.file
             .set_len(start)
-            .map_err(|error| self.error("cut", error))?;
+            .map_err(|error| self.error("truncate", error))?;
         let kept_path = kept_path.display().to_string();
         let bytes = end - start;
         tracing::warn!(tape = %self.tape, reason, offset = start, bytes, kept = %kept_path, "tape.repaired");

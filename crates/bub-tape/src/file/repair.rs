@@ -58,7 +58,7 @@ impl FileStore {
         self.append(tape, events).await?;
         if verify_report.damage.contains(&Damage::StaleIndex) {
             self.reindex(tape).await?;
-            report.done.push("made the index again".to_owned());
+            report.done.push("rebuilt the index".to_owned());
         }
         drop(lease);
         Ok(report)
@@ -74,7 +74,7 @@ impl TapeFile {
         let mut report = RepairReport::default();
         let mut events = std::mem::take(&mut writable.reports);
         for event in &events {
-            report.done.push("cut off the torn tail".to_owned());
+            report.done.push("removed the torn tail".to_owned());
             let kept = event
                 .data()
                 .and_then(|data| data.get("kept"))
@@ -83,15 +83,14 @@ impl TapeFile {
         }
         if let Some((removed, kept)) = self.remove_invalid_lines(&lock, &writable)? {
             let kept_text = kept.display().to_string();
-            let data =
-                json!({"what": "lines that were no entries", "lines": removed, "kept": kept_text});
+            let data = json!({"what": "invalid lines", "lines": removed, "kept": kept_text});
             events.push(Entry::event("tape.repaired", Some(data)).outside_context());
             let noun = if removed == 1 {
-                "line that was no entry"
+                "invalid line"
             } else {
-                "lines that were no entries"
+                "invalid lines"
             };
-            report.done.push(format!("took out {removed} {noun}"));
+            report.done.push(format!("removed {removed} {noun}"));
             report.kept.push(kept);
         }
         if accept {
@@ -99,7 +98,7 @@ impl TapeFile {
             events.push(Entry::event(verify::ACCEPTED_EVENT, Some(data)).outside_context());
             report
                 .done
-                .push("accepted what only rewriting history could change".to_owned());
+                .push("accepted ids out of order and unpaired tool results".to_owned());
         }
         drop(lock);
         Ok((report, events))
@@ -143,7 +142,7 @@ impl TapeFile {
             .store_context
             .fs
             .stat(&path)
-            .map_err(|error| self.error("look at", error))?;
+            .map_err(|error| self.error("inspect", error))?;
         let idle = LockRecord::idle(stat.inode, partitioned.size, writable.record.max_id);
         self.write_record(
             lock,

@@ -57,7 +57,7 @@ impl TapeFile {
             .store_context
             .fs
             .stat(&path)
-            .map_err(|error| self.error("look at", error))?;
+            .map_err(|error| self.error("inspect", error))?;
         let max_id = outcome.ids.last().copied().unwrap_or_default().get();
         let record = LockRecord {
             synced: size,
@@ -170,7 +170,7 @@ impl TapeFile {
             let archive = self.store_context.paths.archive(&self.tape, stamp, number);
             let stat = missing_is_none(self.store_context.fs.stat(&archive));
             if stat
-                .map_err(|error| self.store_context.error("look at", &archive, error))?
+                .map_err(|error| self.store_context.error("inspect", &archive, error))?
                 .is_none()
             {
                 return Ok(archive);
@@ -184,7 +184,7 @@ impl TapeFile {
     pub(crate) fn discard(&mut self) -> Result<()> {
         let path = self.store_context.paths.tape(&self.tape);
         let stat = missing_is_none(self.store_context.fs.stat(&path))
-            .map_err(|error| self.error("look at", error))?;
+            .map_err(|error| self.error("inspect", error))?;
         if stat.is_none() {
             return Ok(());
         }

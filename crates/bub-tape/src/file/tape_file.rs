@@ -100,7 +100,7 @@ impl TapeFile {
                 return Ok(lock);
             }
         }
-        let reason = std::io::Error::other("its lock file is being removed again and again");
+        let reason = std::io::Error::other("another program keeps removing its lock file");
         Err(self.error("lock", reason))
     }
 

@@ -63,7 +63,7 @@ impl FileStore {
         let (store_context, unused_file) = (self.store_context.clone(), unused_file.clone());
         super::blocking(move || {
             let stat = missing_is_none(store_context.fs.stat(&unused_file.path))
-                .map_err(|error| store_context.error("look at", &unused_file.path, error))?;
+                .map_err(|error| store_context.error("inspect", &unused_file.path, error))?;
             // Storing an old blob again updates its modification time.
             let is_used = unused_file.kind == UnusedFileKind::Blob
                 && stat
@@ -93,7 +93,7 @@ fn archives(
         .filter_map(|name| Some((name, archive_stamp(name)?)))
     {
         let path = root.join(name);
-        let failed = |error| store_context.error("look at", &path, error);
+        let failed = |error| store_context.error("inspect", &path, error);
         let Some(stat) = missing_is_none(store_context.fs.stat(&path)).map_err(failed)? else {
             continue;
         };
@@ -137,7 +137,7 @@ fn blobs(
     let mut old = Vec::new();
     for id in store.list_now()? {
         let path = store.path(&id);
-        let failed = |error| store_context.error("look at", &path, error);
+        let failed = |error| store_context.error("inspect", &path, error);
         let Some(stat) = missing_is_none(store_context.fs.stat(&path)).map_err(failed)? else {
             continue;
         };

@@ -81,14 +81,14 @@ impl fmt::Display for Damage {
             Self::TornTail { offset, bytes } => {
                 write!(
                     f,
-                    "torn tail: the last {bytes} bytes, from byte {offset} on, are no whole entry"
+                    "torn tail: the last {bytes} bytes, from byte {offset}, are not a complete entry"
                 )
             }
             Self::BadLine { line, offset } => {
-                write!(f, "line {line} (byte {offset}) is no entry")
+                write!(f, "line {line} (byte {offset}) is not an entry")
             }
             Self::IdOrder { line, id, previous } if id == previous => {
-                write!(f, "line {line}: id {id} is there twice")
+                write!(f, "line {line}: duplicate id {id}")
             }
             Self::IdOrder { line, id, previous } => {
                 write!(f, "line {line}: id {id} follows id {previous}")
@@ -354,7 +354,7 @@ fn is_index_stale(
 ) -> Result<bool> {
     let path = store_context.paths.index(tape);
     let stat = missing_is_none(store_context.fs.stat(&path))
-        .map_err(|error| store_context.error("look at", &path, error))?;
+        .map_err(|error| store_context.error("inspect", &path, error))?;
     if stat.is_none() {
         return Ok(false);
     }

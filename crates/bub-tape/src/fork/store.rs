@@ -413,7 +413,7 @@ impl TapeStore for ForkStore {
         match self.journal(tape) {
             Some(_) => {
                 let error = TapeError::InvalidInput(format!(
-                    "Tape '{tape}' is part of a fork; finish the fork instead."
+                    "cannot discard tape `{tape}`: it is part of a fork; finish the fork instead"
                 ));
                 Box::pin(std::future::ready(Err(error)))
             }

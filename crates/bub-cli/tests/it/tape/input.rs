@@ -215,7 +215,7 @@ fn a_directory_without_permission_is_named() {
             let run = tape(&sandbox, args);
             assert_eq!(run.code, Some(1), "{args:?} {run:?}");
             assert!(
-                run.stderr.starts_with("error: no permission for `"),
+                run.stderr.starts_with("error: cannot access `"),
                 "{args:?} {run:?}"
             );
         }

@@ -94,7 +94,7 @@ fn check_reports_ids_calls_blobs_and_a_wrong_index() {
     let expected = [
         "a__b: damaged (2 entries)".to_owned(),
         format!("  entry 1: blob sha256:{blob} is missing"),
-        "  line 2: id 1 is there twice".to_owned(),
+        "  line 2: duplicate id 1".to_owned(),
         "  entry 1: tool results without calls".to_owned(),
         "  the index does not match the tape".to_owned(),
     ];
