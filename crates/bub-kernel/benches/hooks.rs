@@ -1,9 +1,9 @@
-//! What calling hooks costs, in time and allocations.
+//! The cost of hook calls in time and allocations.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a benchmark that fails is meant to stop"
+    reason = "a failing benchmark should panic"
 )]
 
 use std::{future::Future, sync::Arc};
@@ -24,66 +24,66 @@ use tokio_util::sync::CancellationToken;
 static ALLOC: AllocProfiler = AllocProfiler::system();
 
 fn main() {
-    // A caught panic is measured, not printed.
+    // Do not print panics that the benchmarks catch.
     std::panic::set_hook(Box::new(|_| {}));
     divan::main();
 }
 
-struct Sync;
+struct SyncPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Sync {
+impl SyncPlugin {
     fn dispatch_outbound(&self, message: &Envelope) -> bool {
         black_box(message).fields().len() == 1
     }
 }
 
-struct Ready;
+struct AsyncPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Ready {
+impl AsyncPlugin {
     async fn dispatch_outbound(&self, message: &Envelope) -> bool {
         black_box(message).fields().len() == 1
     }
 }
 
-struct Named;
+struct NamedPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Named {
+impl NamedPlugin {
     fn resolve_session(&self) -> Option<String> {
         Some(String::new())
     }
 }
 
-struct Silent;
+struct SilentPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Silent {
+impl SilentPlugin {
     fn resolve_session(&self) -> Option<String> {
         None
     }
 }
 
-struct Echo;
+struct EchoPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Echo {
+impl EchoPlugin {
     async fn run_model(&self, prompt: &Prompt) -> Option<String> {
         Some(prompt.text())
     }
 }
 
-struct Panicking;
+struct PanickingPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Panicking {
+impl PanickingPlugin {
     fn resolve_session(&self) -> String {
         panic!("bad day")
     }
 }
 
-/// Five plugins.
+/// Returns a framework with five plugins.
 macro_rules! five {
     ($plugin:expr) => {
         Framework::builder()
@@ -96,8 +96,8 @@ macro_rules! five {
     };
 }
 
-/// Runs a future that never has to wait, without the cost of a runtime.
-fn ready<T>(work: impl Future<Output = T>) -> T {
+/// Runs a future that is ready at once, without a runtime.
+fn run_ready<T>(work: impl Future<Output = T>) -> T {
     work.now_or_never().unwrap()
 }
 
@@ -108,18 +108,18 @@ fn broadcast(bencher: Bencher<'_, '_>, framework: &Framework) {
             message: black_box(&message),
             turn: None,
         };
-        ready(framework.hooks().call_many::<DispatchOutbound>(args)).unwrap()
+        run_ready(framework.hooks().call_many::<DispatchOutbound>(args)).unwrap()
     });
 }
 
 #[divan::bench]
 fn broadcast_5_sync(bencher: Bencher<'_, '_>) {
-    broadcast(bencher, &five!(Sync));
+    broadcast(bencher, &five!(SyncPlugin));
 }
 
 #[divan::bench]
 fn broadcast_5_ready_async(bencher: Bencher<'_, '_>) {
-    broadcast(bencher, &five!(Ready));
+    broadcast(bencher, &five!(AsyncPlugin));
 }
 
 fn first(bencher: Bencher<'_, '_>, framework: &Framework) {
@@ -129,29 +129,29 @@ fn first(bencher: Bencher<'_, '_>, framework: &Framework) {
             message: black_box(&inbound.message),
             inbound: &inbound,
         };
-        ready(framework.hooks().call_first::<ResolveSession>(args)).is_ok()
+        run_ready(framework.hooks().call_first::<ResolveSession>(args)).is_ok()
     });
 }
 
 #[divan::bench]
 fn call_first_of_5(bencher: Bencher<'_, '_>) {
-    first(bencher, &five!(Named));
+    first(bencher, &five!(NamedPlugin));
 }
 
 #[divan::bench]
 fn call_first_past_5_without_opinion(bencher: Bencher<'_, '_>) {
-    first(bencher, &five!(Silent));
+    first(bencher, &five!(SilentPlugin));
 }
 
-/// Plugins that have no opinion, beside the one that answers.
+/// Numbers of plugins without a result, next to the plugin that answers.
 const PLUGINS: [usize; 5] = [0, 1, 5, 10, 20];
 
 fn with_silent(count: usize) -> Framework {
     let mut builder = Framework::builder()
         .workspace("/project")
-        .plugin("echo", Echo);
+        .plugin("echo", EchoPlugin);
     for number in 0..count {
-        builder = builder.plugin(number.to_string(), Silent);
+        builder = builder.plugin(number.to_string(), SilentPlugin);
     }
     builder.build()
 }
@@ -170,23 +170,25 @@ fn bare_turn_with_silent_plugins(bencher: Bencher<'_, '_>, plugins: usize) {
                 .with("channel", "cli")
                 .with("chat_id", "room")
         })
-        .bench_local_values(|message| ready(framework.process_inbound(message)).unwrap());
+        .bench_local_values(|message| run_ready(framework.process_inbound(message)).unwrap());
 }
 
 #[divan::bench]
 fn caught_panic(bencher: Bencher<'_, '_>) {
     first(
         bencher,
-        &Framework::builder().plugin("panicking", Panicking).build(),
+        &Framework::builder()
+            .plugin("panicking", PanickingPlugin)
+            .build(),
     );
 }
 
-/// One echo plugin and no builtin; the message is made outside the measurement.
+/// Measures a turn with one echo plugin and no builtin. The message is created outside of the measurement.
 #[divan::bench]
 fn bare_turn(bencher: Bencher<'_, '_>) {
     let framework = Framework::builder()
         .workspace("/project")
-        .plugin("echo", Echo)
+        .plugin("echo", EchoPlugin)
         .build();
     bencher
         .counter(ItemsCount::new(1_usize))
@@ -195,16 +197,16 @@ fn bare_turn(bencher: Bencher<'_, '_>) {
                 .with("channel", "cli")
                 .with("chat_id", "room")
         })
-        .bench_local_values(|message| ready(framework.process_inbound(message)).unwrap());
+        .bench_local_values(|message| run_ready(framework.process_inbound(message)).unwrap());
 }
 
-/// The same with the message, inside a runtime, one turn after the other.
+/// Measures turns in a runtime, one after the other, including the creation of their messages.
 #[divan::bench]
 fn bare_turn_with_its_message_in_a_runtime(bencher: Bencher<'_, '_>) {
     const TURNS: usize = 1_000;
     let framework = Framework::builder()
         .workspace("/project")
-        .plugin("echo", Echo)
+        .plugin("echo", EchoPlugin)
         .build();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -221,9 +223,9 @@ fn bare_turn_with_its_message_in_a_runtime(bencher: Bencher<'_, '_>) {
     });
 }
 
-struct Cli;
+struct CliChannel;
 
-impl Channel for Cli {
+impl Channel for CliChannel {
     fn name(&self) -> &'static str {
         "cli"
     }
@@ -241,9 +243,9 @@ impl Channel for Cli {
     }
 }
 
-struct ToCli(Arc<Cli>);
+struct CliRouter(Arc<CliChannel>);
 
-impl ChannelRouter for ToCli {
+impl ChannelRouter for CliRouter {
     fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
         Some(Arc::clone(&self.0) as Arc<dyn Channel>)
     }
@@ -253,11 +255,11 @@ impl ChannelRouter for ToCli {
     }
 }
 
-/// A thousand events through the default wrapping, each shown to `on_event`.
+/// Measures a thousand events that the default `wrap_stream` passes to `on_event`.
 #[divan::bench]
 fn stream_event_through_wrap_stream(bencher: Bencher<'_, '_>) {
     const EVENTS: usize = 1_000;
-    let router = ToCli(Arc::new(Cli));
+    let router = CliRouter(Arc::new(CliChannel));
     let message = Envelope::text("hi")
         .with("channel", "cli")
         .with("chat_id", "room")
@@ -272,7 +274,7 @@ fn stream_event_through_wrap_stream(bencher: Bencher<'_, '_>) {
             router.wrap_stream(&turn, ModelStream::from_events(events))
         })
         .bench_local_values(|mut stream| {
-            ready(async {
+            run_ready(async {
                 while let Some(event) = stream.next().await {
                     drop(black_box(event));
                 }

@@ -1,7 +1,7 @@
-//! How many allocations hooks and turns cost. Time varies with the machine, this does not.
+//! The number of allocations of hooks and turns. Unlike time, it does not depend on the machine.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails is meant to stop")]
-#![allow(clippy::print_stdout, reason = "the figures are worth seeing")]
+#![allow(clippy::unwrap_used, reason = "a failing test should panic")]
+#![allow(clippy::print_stdout, reason = "the test prints its measurements")]
 
 use std::{future::Future, sync::Arc};
 
@@ -13,78 +13,78 @@ use bub_kernel::{
 use futures_util::{FutureExt, StreamExt};
 use tokio_util::sync::CancellationToken;
 
-struct Sync;
+struct SyncPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Sync {
+impl SyncPlugin {
     fn dispatch_outbound(&self, message: &Envelope) -> bool {
         message.fields().len() == 1
     }
 }
 
-struct Ready;
+struct AsyncPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Ready {
+impl AsyncPlugin {
     async fn dispatch_outbound(&self, message: &Envelope) -> bool {
         message.fields().len() == 1
     }
 }
 
-struct Echo;
+struct EchoPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Echo {
+impl EchoPlugin {
     async fn run_model(&self, prompt: &Prompt) -> Option<String> {
         Some(prompt.text())
     }
 }
 
-fn ready<T>(work: impl Future<Output = T>) -> T {
+fn run_ready<T>(work: impl Future<Output = T>) -> T {
     work.now_or_never().unwrap()
 }
 
-/// The allocations of some work, the second time it is done.
-fn allocations(what: &str, mut work: impl FnMut()) -> u64 {
+/// Returns the number of allocations of the second run of `work`.
+fn allocations(label: &str, mut work: impl FnMut()) -> u64 {
     work();
     let count = allocation_counter::measure(work).count_total;
-    println!("{what}: {count} allocations");
+    println!("{label}: {count} allocations");
     count
 }
 
-fn broadcast<P: Plugin>(what: &str, plugin: fn() -> P) -> u64 {
+fn broadcast<P: Plugin>(label: &str, plugin: fn() -> P) -> u64 {
     let framework = (0..5)
         .fold(Framework::builder(), |builder, number| {
             builder.plugin(format!("plugin {number}"), plugin())
         })
         .build();
     let message = Envelope::text("hi");
-    allocations(what, || {
+    allocations(label, || {
         let args = args::DispatchOutbound {
             message: &message,
             turn: None,
         };
-        let delivered = ready(framework.hooks().call_many::<DispatchOutbound>(args)).unwrap();
+        let delivered = run_ready(framework.hooks().call_many::<DispatchOutbound>(args)).unwrap();
         assert_eq!(delivered, [Some(true); 5]);
     })
 }
 
 #[test]
 fn a_broadcast_through_five_sync_implementations_allocates_once() {
-    assert!(broadcast("broadcast, 5 sync", || Sync) <= 1);
+    assert!(broadcast("broadcast, 5 sync", || SyncPlugin) <= 1);
 }
 
 #[test]
 fn a_broadcast_through_five_ready_async_ones_allocates_six_times() {
-    assert!(broadcast("broadcast, 5 ready async", || Ready) <= 6);
+    assert!(broadcast("broadcast, 5 ready async", || AsyncPlugin) <= 6);
 }
 
-/// The turn, its id, its cancellation and its record, which is made only when something reads it.
+/// Covers the turn, its id, its cancellation token and its record, which is created only when it is read.
 #[test]
 fn a_bare_turn_stays_small() {
     let framework = Framework::builder()
         .workspace("/project")
-        .plugin("echo", Echo)
+        .plugin("echo", EchoPlugin)
         .build();
     let message = || {
         Envelope::text("hi")
@@ -93,7 +93,7 @@ fn a_bare_turn_stays_small() {
     };
     let of_message = allocations("its message", || drop(message()));
     let with_message = allocations("a bare turn with its message", || {
-        let result = ready(framework.process_inbound(message())).unwrap();
+        let result = run_ready(framework.process_inbound(message())).unwrap();
         assert_eq!(result.model_output, "hi");
     });
     assert!(
@@ -103,9 +103,9 @@ fn a_bare_turn_stays_small() {
     );
 }
 
-struct Cli;
+struct CliChannel;
 
-impl Channel for Cli {
+impl Channel for CliChannel {
     fn name(&self) -> &'static str {
         "cli"
     }
@@ -123,9 +123,9 @@ impl Channel for Cli {
     }
 }
 
-struct ToCli(Arc<Cli>);
+struct CliRouter(Arc<CliChannel>);
 
-impl ChannelRouter for ToCli {
+impl ChannelRouter for CliRouter {
     fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
         Some(Arc::clone(&self.0) as Arc<dyn Channel>)
     }
@@ -135,17 +135,17 @@ impl ChannelRouter for ToCli {
     }
 }
 
-/// Only the channel's own future: the message is not copied for every event.
+/// The one allocation is the channel's own future. The message is not copied for each event.
 #[test]
 fn an_event_on_its_way_to_a_channel_allocates_once() {
-    let router = ToCli(Arc::new(Cli));
+    let router = CliRouter(Arc::new(CliChannel));
     let message = Envelope::text("hi").with("channel", "cli");
     let turn = Turn::detached(&Framework::builder().build(), message, State::new());
     let streaming = |events: usize| {
         allocations(&format!("{events} events through wrap_stream"), || {
             let events = std::iter::repeat_n((), events).map(|()| StreamEvent::Text(String::new()));
             let mut stream = router.wrap_stream(&turn, ModelStream::from_events(events));
-            while ready(stream.next()).is_some() {}
+            while run_ready(stream.next()).is_some() {}
         })
     };
     assert_eq!(streaming(101) - streaming(1), 100);

@@ -1,4 +1,4 @@
-//! Admission of arriving messages, and the inbox that steers a running turn.
+//! Admission of inbound messages, and the steering inbox.
 
 use std::{
     collections::HashMap,
@@ -11,41 +11,41 @@ use bub_kernel::{
     hooks::point::{AdmitMessage, ProvideSteeringInbox},
 };
 
-use crate::support::{Fake, Log, fail, framework, hi, none};
+use crate::support::{FakePlugin, LogCapture, fail, framework, hi, none};
 
-/// Holds so many messages for each session.
-pub(crate) struct Inbox {
+/// An inbox with a limit per session.
+pub(crate) struct FakeInbox {
     limit: usize,
-    waiting: Mutex<HashMap<SessionId, Vec<Inbound>>>,
+    queues: Mutex<HashMap<SessionId, Vec<Inbound>>>,
 }
 
-impl Inbox {
+impl FakeInbox {
     pub(crate) fn shared(limit: usize) -> Arc<dyn SteeringInbox> {
         Arc::new(Self {
             limit,
-            waiting: Mutex::default(),
+            queues: Mutex::default(),
         })
     }
 }
 
-impl SteeringInbox for Inbox {
+impl SteeringInbox for FakeInbox {
     fn enqueue<'a>(
         &'a self,
         session_id: &'a SessionId,
         message: Inbound,
     ) -> BoxFuture<'a, Result<bool>> {
-        let mut waiting = self.waiting.lock().unwrap();
-        let queue = waiting.entry(session_id.clone()).or_default();
-        let room = queue.len() < self.limit;
-        if room {
+        let mut queues = self.queues.lock().unwrap();
+        let queue = queues.entry(session_id.clone()).or_default();
+        let has_space = queue.len() < self.limit;
+        if has_space {
             queue.push(message);
         }
-        Box::pin(std::future::ready(Ok(room)))
+        Box::pin(std::future::ready(Ok(has_space)))
     }
 
     fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>> {
         let drained = self
-            .waiting
+            .queues
             .lock()
             .unwrap()
             .remove(session_id)
@@ -54,7 +54,7 @@ impl SteeringInbox for Inbox {
     }
 
     fn count(&self, session_id: &SessionId) -> usize {
-        self.waiting
+        self.queues
             .lock()
             .unwrap()
             .get(session_id)
@@ -76,18 +76,18 @@ fn snapshot() -> TurnSnapshot {
 #[tokio::test]
 async fn the_first_opinion_admits_and_it_sees_how_busy_the_session_is() {
     let plugins = [
-        Fake::new().on::<AdmitMessage>(|_| panic!("not asked")),
-        Fake::new().on_async::<AdmitMessage>(|call| {
+        FakePlugin::new().on::<AdmitMessage>(|_| panic!("not asked")),
+        FakePlugin::new().on_async::<AdmitMessage>(|call| {
             let turn = call.args.turn;
-            let cause = format!(
+            let reason = format!(
                 "{} {} {}",
                 turn.running_count, turn.pending_count, turn.steering_count
             );
             Ok(Some(
-                Admission::new(AdmissionDecision::Steer).with_reason(cause),
+                Admission::new(AdmissionDecision::Steer).with_reason(reason),
             ))
         }),
-        Fake::new().on::<AdmitMessage>(|_| none()),
+        FakePlugin::new().on::<AdmitMessage>(|_| none()),
     ];
     let admitted = framework(plugins)
         .admit_message(&"s".into(), &hi().into(), &snapshot())
@@ -111,13 +111,13 @@ async fn without_an_opinion_the_runtime_decides() {
     );
 }
 
-// H-30: an admission that fails decides nothing, so that the message is processed. The original raised.
+// H-30: a failing `admit_message` makes no decision, so the message is processed. The Python version raised the error.
 #[tokio::test]
 async fn an_admission_that_fails_does_not_keep_the_message_out() {
-    let log = Log::capture();
+    let log = LogCapture::start();
     let plugins = [
-        Fake::new().on::<AdmitMessage>(|_| Ok(Some(Admission::new(AdmissionDecision::Drop)))),
-        Fake::new().on::<AdmitMessage>(|_| fail("boom")),
+        FakePlugin::new().on::<AdmitMessage>(|_| Ok(Some(Admission::new(AdmissionDecision::Drop)))),
+        FakePlugin::new().on::<AdmitMessage>(|_| fail("boom")),
     ];
     let admitted = framework(plugins)
         .admit_message(&"s".into(), &hi().into(), &snapshot())
@@ -148,8 +148,8 @@ fn decisions_have_names() {
 // H-47
 #[tokio::test]
 async fn steering_needs_a_running_scope_and_room() {
-    let plugin =
-        Fake::new().on::<ProvideSteeringInbox>(|_| Ok(Some(Provided::new(Inbox::shared(1)))));
+    let plugin = FakePlugin::new()
+        .on::<ProvideSteeringInbox>(|_| Ok(Some(Provided::new(FakeInbox::shared(1)))));
     let framework = framework([plugin]);
     assert!(
         !framework

@@ -8,17 +8,17 @@ use bub_kernel::{
     },
 };
 
-use crate::support::{Fake, Log, Trace, detached, fail, framework, hi, none, some};
+use crate::support::{FakePlugin, LogCapture, Trace, detached, fail, framework, hi, none, some};
 
-fn naming(answer: fn() -> HookReturn<String>) -> Fake {
-    Fake::new().on::<ResolveSession>(move |_| answer())
+fn session_plugin(answer: fn() -> HookReturn<String>) -> FakePlugin {
+    FakePlugin::new().on::<ResolveSession>(move |_| answer())
 }
 
-fn naming_async(answer: fn() -> HookReturn<String>) -> Fake {
-    Fake::new().on_async::<ResolveSession>(move |_| answer())
+fn async_session_plugin(answer: fn() -> HookReturn<String>) -> FakePlugin {
+    FakePlugin::new().on_async::<ResolveSession>(move |_| answer())
 }
 
-fn resolving(inbound: &Inbound) -> args::ResolveSession<'_> {
+fn session_args(inbound: &Inbound) -> args::ResolveSession<'_> {
     args::ResolveSession {
         message: &inbound.message,
         inbound,
@@ -29,13 +29,13 @@ fn resolving(inbound: &Inbound) -> args::ResolveSession<'_> {
 #[tokio::test]
 async fn call_first_returns_the_first_value_and_calls_no_further() {
     let set = framework([
-        naming(|| panic!("not called")),
-        naming_async(|| some("second")),
-        naming(none),
+        session_plugin(|| panic!("not called")),
+        async_session_plugin(|| some("second")),
+        session_plugin(none),
     ]);
     let first = set
         .hooks()
-        .call_first::<ResolveSession>(resolving(&hi().into()))
+        .call_first::<ResolveSession>(session_args(&hi().into()))
         .await
         .unwrap();
     assert_eq!(first.as_deref(), Some("second"));
@@ -45,13 +45,13 @@ async fn call_first_returns_the_first_value_and_calls_no_further() {
 #[tokio::test]
 async fn call_many_returns_every_value_also_none() {
     let set = framework([
-        naming(|| some("low")),
-        naming_async(none),
-        naming(|| some("high")),
+        session_plugin(|| some("low")),
+        async_session_plugin(none),
+        session_plugin(|| some("high")),
     ]);
     let many = set
         .hooks()
-        .call_many::<ResolveSession>(resolving(&hi().into()))
+        .call_many::<ResolveSession>(session_args(&hi().into()))
         .await
         .unwrap();
     assert_eq!(
@@ -63,21 +63,21 @@ async fn call_many_returns_every_value_also_none() {
 // S-43, S-46
 #[test]
 fn the_sync_variants_skip_async_implementations_with_a_warning() {
-    let log = Log::capture();
+    let log = LogCapture::start();
     let set = framework([
-        naming(|| some("low")),
-        naming_async(|| panic!("not called")),
-        naming(none),
+        session_plugin(|| some("low")),
+        async_session_plugin(|| panic!("not called")),
+        session_plugin(none),
     ]);
     let message = hi().into();
     let first = set
         .hooks()
-        .call_first_sync::<ResolveSession>(resolving(&message))
+        .call_first_sync::<ResolveSession>(session_args(&message))
         .unwrap();
     assert_eq!(first.as_deref(), Some("low"));
     let many = set
         .hooks()
-        .call_many_sync::<ResolveSession>(resolving(&message))
+        .call_many_sync::<ResolveSession>(session_args(&message))
         .unwrap();
     assert_eq!(many, [None, Some("low".to_owned())]);
     let line = "WARN hook.async_not_supported hook=resolve_session adapter=p1";
@@ -90,7 +90,7 @@ async fn async_calls_wait_for_async_implementations_in_order() {
     let trace = Trace::default();
     let plugin = |name: &'static str| {
         let trace = trace.clone();
-        Fake::new().on_async::<DispatchOutbound>(move |_| {
+        FakePlugin::new().on_async::<DispatchOutbound>(move |_| {
             trace.note(name);
             some(true)
         })
@@ -111,23 +111,26 @@ async fn async_calls_wait_for_async_implementations_in_order() {
 // S-45
 #[tokio::test]
 async fn errors_are_not_swallowed_in_any_of_the_four() {
-    let set = framework([naming(|| panic!("not called")), naming(|| fail("boom"))]);
+    let set = framework([
+        session_plugin(|| panic!("not called")),
+        session_plugin(|| fail("boom")),
+    ]);
     let message = hi().into();
     let hooks = set.hooks();
     let errors = [
         hooks
-            .call_first::<ResolveSession>(resolving(&message))
+            .call_first::<ResolveSession>(session_args(&message))
             .await
             .unwrap_err(),
         hooks
-            .call_many::<ResolveSession>(resolving(&message))
+            .call_many::<ResolveSession>(session_args(&message))
             .await
             .unwrap_err(),
         hooks
-            .call_first_sync::<ResolveSession>(resolving(&message))
+            .call_first_sync::<ResolveSession>(session_args(&message))
             .unwrap_err(),
         hooks
-            .call_many_sync::<ResolveSession>(resolving(&message))
+            .call_many_sync::<ResolveSession>(session_args(&message))
             .unwrap_err(),
     ];
     for error in errors {
@@ -172,10 +175,10 @@ async fn calling_a_hook_nobody_implements_yields_nothing() {
 // S-47
 #[test]
 fn a_sync_only_hook_skips_async_implementations_and_joins_the_rest() {
-    let log = Log::capture();
+    let log = LogCapture::start();
     let plugins = [
-        Fake::new().on::<SystemPrompt>(|_| some("base")),
-        Fake::new().on_async::<SystemPrompt>(|_| panic!("not called")),
+        FakePlugin::new().on::<SystemPrompt>(|_| some("base")),
+        FakePlugin::new().on_async::<SystemPrompt>(|_| panic!("not called")),
     ];
     let framework = framework(plugins);
     let joined = framework
@@ -192,9 +195,9 @@ fn a_sync_only_hook_skips_async_implementations_and_joins_the_rest() {
 #[test]
 fn the_report_is_in_registration_order() {
     let plugins = [
-        naming(none).on::<SystemPrompt>(|_| none()),
-        Fake::new(),
-        naming_async(none).on::<ResolveSession>(|_| none()),
+        session_plugin(none).on::<SystemPrompt>(|_| none()),
+        FakePlugin::new(),
+        async_session_plugin(none).on::<ResolveSession>(|_| none()),
     ];
     let report = framework(plugins).hooks().report();
     let rows: Vec<_> = report

@@ -7,29 +7,29 @@ use bub_kernel::{
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Fake, Trace, framework, hi, none, observer, some};
+use crate::support::{FakePlugin, Trace, framework, hi, none, observer, some};
 
-struct Endless(CancellationToken);
+struct EndlessPlugin(CancellationToken);
 
 #[hooks(crate = bub_kernel)]
-impl Endless {
+impl EndlessPlugin {
     fn run_model_stream(&self) -> ModelStream {
         let cancel = self.0.clone();
-        let words = futures_util::stream::repeat_with(move || {
+        let deltas = futures_util::stream::repeat_with(move || {
             cancel.cancel();
             Ok(StreamEvent::Text("word ".into()))
         });
-        ModelStream::new(words.take(2).chain(futures_util::stream::pending()))
+        ModelStream::new(deltas.take(2).chain(futures_util::stream::pending()))
     }
 }
 
-fn cancelled_by(token: &CancellationToken) -> Inbound {
+fn inbound_with_token(token: &CancellationToken) -> Inbound {
     Inbound::from(hi()).with_cancel(token.clone())
 }
 
-fn saving(trace: &Trace) -> Fake {
+fn save_plugin(trace: &Trace) -> FakePlugin {
     let trace = trace.clone();
-    Fake::new().on::<SaveState>(move |call| {
+    FakePlugin::new().on::<SaveState>(move |call| {
         trace.note(format!(
             "save {:?} {}",
             call.args.model_output,
@@ -43,11 +43,11 @@ fn saving(trace: &Trace) -> Fake {
 async fn a_cancelled_model_stage_ends_the_turn_and_is_saved() {
     let (trace, token) = (Trace::default(), CancellationToken::new());
     let framework = bub_kernel::Framework::builder()
-        .plugin("saving", saving(&trace))
-        .plugin("endless", Endless(token.clone()))
+        .plugin("saving", save_plugin(&trace))
+        .plugin("endless", EndlessPlugin(token.clone()))
         .build();
     let error = framework
-        .process_inbound(cancelled_by(&token))
+        .process_inbound(inbound_with_token(&token))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
@@ -61,11 +61,14 @@ async fn a_cancelled_model_stage_ends_the_turn_and_is_saved() {
 async fn a_turn_cancelled_before_it_starts_calls_no_model() {
     let (trace, token) = (Trace::default(), CancellationToken::new());
     token.cancel();
-    let model = Fake::new()
+    let model = FakePlugin::new()
         .on::<RunModel>(|_| panic!("not called"))
         .on::<BuildPrompt>(|_| none());
-    let set = framework([observer(&trace), saving(&trace), model]);
-    let error = set.process_inbound(cancelled_by(&token)).await.unwrap_err();
+    let set = framework([observer(&trace), save_plugin(&trace), model]);
+    let error = set
+        .process_inbound(inbound_with_token(&token))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
     assert_eq!(
         trace.lines(),
@@ -75,21 +78,21 @@ async fn a_turn_cancelled_before_it_starts_calls_no_model() {
 
 #[tokio::test]
 async fn a_token_that_never_fires_changes_nothing() {
-    let set = framework([Fake::new().on_async::<RunModel>(|_| some("done"))]);
+    let set = framework([FakePlugin::new().on_async::<RunModel>(|_| some("done"))]);
     let result = set
-        .process_inbound(cancelled_by(&CancellationToken::new()))
+        .process_inbound(inbound_with_token(&CancellationToken::new()))
         .await
         .unwrap();
     assert_eq!(result.model_output, "done");
 }
 
-// L8: a stream that is always ready does not keep the turn from being cancelled.
+// L8: a stream that is always ready does not prevent cancellation.
 #[tokio::test]
 async fn a_stream_that_never_pauses_can_be_cancelled() {
-    struct Busy(CancellationToken);
+    struct BusyStreamPlugin(CancellationToken);
 
     #[hooks(crate = bub_kernel)]
-    impl Busy {
+    impl BusyStreamPlugin {
         fn run_model_stream(&self) -> ModelStream {
             let token = self.0.clone();
             let mut count = 0;
@@ -105,22 +108,22 @@ async fn a_stream_that_never_pauses_can_be_cancelled() {
 
     let token = CancellationToken::new();
     let framework = bub_kernel::Framework::builder()
-        .plugin("busy", Busy(token.clone()))
+        .plugin("busy", BusyStreamPlugin(token.clone()))
         .build();
     let error = framework
-        .process_inbound(cancelled_by(&token))
+        .process_inbound(inbound_with_token(&token))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
 
-// A turn can be cancelled in the stages before the model as well.
+// A turn can also be cancelled before the model stage.
 #[tokio::test]
 async fn a_hook_before_the_model_stage_can_be_cancelled() {
-    struct Stuck(CancellationToken);
+    struct HangingPlugin(CancellationToken);
 
     #[hooks(crate = bub_kernel)]
-    impl Stuck {
+    impl HangingPlugin {
         async fn build_prompt(&self) -> Option<bub_kernel::Prompt> {
             self.0.cancel();
             std::future::pending().await
@@ -129,10 +132,10 @@ async fn a_hook_before_the_model_stage_can_be_cancelled() {
 
     let token = CancellationToken::new();
     let framework = bub_kernel::Framework::builder()
-        .plugin("stuck", Stuck(token.clone()))
+        .plugin("stuck", HangingPlugin(token.clone()))
         .build();
     let error = framework
-        .process_inbound(cancelled_by(&token))
+        .process_inbound(inbound_with_token(&token))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);

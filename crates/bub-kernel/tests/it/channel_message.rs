@@ -1,4 +1,4 @@
-//! The envelope that channels build.
+//! The envelopes that channels build.
 
 use bub_kernel::{ChannelMessage, Envelope, MediaItem, MediaKind, MessageKind};
 use serde_json::json;
@@ -51,7 +51,7 @@ fn an_empty_output_channel_is_the_channel() {
     assert_eq!(message.output_channel().unwrap(), "cli");
 }
 
-// H-41, W-58: channel and chat are overwritten in the context, in their place; it is the message's own map.
+// H-41, W-58: channel and chat are overwritten in the message's context and keep their positions.
 #[test]
 fn the_context_always_names_channel_and_chat() {
     let message: Envelope = ChannelMessage::new("s", "cli", "x")

@@ -1,4 +1,4 @@
-//! What a plugin author is told when a hook is written wrongly.
+//! The compiler errors for invalid hooks and tools.
 
 #[test]
 fn compile_errors_teach() {

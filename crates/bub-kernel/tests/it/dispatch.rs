@@ -1,4 +1,4 @@
-//! Delivering what was rendered.
+//! Dispatching rendered messages.
 
 use std::sync::Arc;
 
@@ -7,30 +7,32 @@ use bub_kernel::{
     hooks::point::{DispatchOutbound, RenderOutbound},
 };
 
-use crate::support::{Fake, FakeRouter, Manner, Trace, fail, failing_turn, framework, none, turn};
+use crate::support::{
+    EventResult, FakePlugin, FakeRouter, Trace, fail, failing_turn, framework, none, turn,
+};
 
-fn dispatching(name: &'static str, trace: &Trace, delivered: Option<bool>) -> Fake {
+fn dispatch_plugin(name: &'static str, trace: &Trace, delivered: Option<bool>) -> FakePlugin {
     let trace = trace.clone();
-    Fake::new().on::<DispatchOutbound>(move |call| {
+    FakePlugin::new().on::<DispatchOutbound>(move |call| {
         trace.note(format!("{name} {}", call.args.message.content()));
         Ok(delivered)
     })
 }
 
-fn two_replies() -> Fake {
-    Fake::new()
+fn two_replies() -> FakePlugin {
+    FakePlugin::new()
         .on::<RenderOutbound>(|_| Ok(Some(vec![Envelope::text("one"), Envelope::text("two")])))
 }
 
-// S-22: once for each message, in order, to all; what they return is not used.
+// S-22: each message is passed to all plugins, in order. Their results are not used.
 #[tokio::test]
 async fn every_message_goes_to_every_implementation_in_order() {
     for delivered in [None, Some(true), Some(false)] {
         let trace = Trace::default();
         let plugins = [
-            dispatching("low", &trace, Some(true)),
+            dispatch_plugin("low", &trace, Some(true)),
             two_replies(),
-            dispatching("high", &trace, delivered),
+            dispatch_plugin("high", &trace, delivered),
         ];
         turn(&framework(plugins)).await.unwrap();
         assert_eq!(
@@ -45,9 +47,9 @@ async fn every_message_goes_to_every_implementation_in_order() {
 async fn a_delivery_that_fails_fails_the_turn_there() {
     let trace = Trace::default();
     let plugins = [
-        dispatching("low", &trace, None),
+        dispatch_plugin("low", &trace, None),
         two_replies(),
-        Fake::new().on::<DispatchOutbound>(|call| {
+        FakePlugin::new().on::<DispatchOutbound>(|call| {
             if call.args.message.content() == "two" {
                 fail("line is dead")
             } else {
@@ -64,7 +66,7 @@ async fn a_delivery_that_fails_fails_the_turn_there() {
 #[tokio::test]
 async fn a_router_sends_to_the_output_channel_and_says_whether_there_was_one() {
     let trace = Trace::default();
-    let router: Arc<dyn ChannelRouter> = FakeRouter::to(&trace, Manner::Calm);
+    let router: Arc<dyn ChannelRouter> = FakeRouter::to(&trace, EventResult::Succeeds);
     let to = |channel: &'static str| Envelope::text("x").with("channel", channel);
     assert!(router.dispatch(to("cli").into()).await.unwrap());
     assert!(!router.dispatch(to("mail").into()).await.unwrap());

@@ -1,4 +1,4 @@
-//! The weakly typed message and its accessors.
+//! The envelope and its accessors.
 
 use bub_kernel::{Envelope, Fields, Inbound, MediaItem, MediaKind, MessageKind, Role, Sender};
 use serde_json::json;
@@ -86,7 +86,7 @@ fn a_message_can_be_without_output() {
     assert!(message.has_output());
     let quiet = message.without_output();
     assert!(!quiet.has_output());
-    // What copies the field to a reply must not lead it back to the channel.
+    // A plugin that copies the field to a reply must not send the reply to the channel.
     assert_eq!(quiet.output_channel().unwrap(), "null");
 }
 
@@ -179,7 +179,7 @@ fn media_given_as_plain_fields_are_found() {
     );
 }
 
-// A plugin that edits the `media` field must not be overruled by what the channel attached.
+// A plugin's change of the `media` field replaces the media that the channel attached.
 #[test]
 fn media_set_as_a_field_replaces_what_was_attached() {
     let mut envelope = Envelope::text("x");
@@ -218,7 +218,7 @@ fn no_field_makes_a_sender() {
             .sender(),
         Sender::terminal()
     );
-    // Nor does a sender survive as data.
+    // The sender is not serialized either.
     let inbound = Inbound::from(Envelope::text("x")).with_sender(Sender::terminal());
     let text = serde_json::to_string(&inbound.message).unwrap();
     assert_eq!(text, r#"{"content":"x"}"#);

@@ -1,4 +1,4 @@
-//! The error type: kinds, text and map forms.
+//! The error type: kinds, text and map form.
 
 use std::time::Duration;
 
@@ -91,18 +91,18 @@ fn any_error_type_becomes_one_with_a_question_mark() {
 #[test]
 fn an_error_that_cannot_be_put_into_words_is_still_one() {
     #[derive(Debug)]
-    struct Mute;
+    struct PanickingError;
 
-    impl std::fmt::Display for Mute {
+    impl std::fmt::Display for PanickingError {
         fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            panic!("no words")
+            panic!("no text")
         }
     }
 
-    impl std::error::Error for Mute {}
+    impl std::error::Error for PanickingError {}
 
     assert_eq!(
-        Error::from(Mute).to_string(),
+        Error::from(PanickingError).to_string(),
         "an error that cannot be put into words"
     );
 }

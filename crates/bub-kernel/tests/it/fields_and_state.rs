@@ -1,4 +1,4 @@
-//! Fields, and the state shared within a turn.
+//! Fields, and the state of a turn.
 
 use bub_kernel::{Fields, State, StatePatch};
 use serde_json::json;
@@ -66,7 +66,7 @@ fn what_belongs_to_the_runtime_does_not_leave_the_process() {
     );
 }
 
-// Merging many names costs what their number does: each is looked up in an index.
+// The cost of merging many names is linear, because an index is used.
 #[test]
 fn many_fields_merge_like_few() {
     let numbered = |range: std::ops::Range<u32>, value: &str| -> Fields {

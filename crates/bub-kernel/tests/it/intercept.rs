@@ -1,4 +1,4 @@
-//! The chains around model and tool calls when all goes well.
+//! The chains around model and tool calls without failures.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use bub_kernel::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::support::{Fake, Trace, any_turn, framework, none};
+use crate::support::{FakePlugin, Trace, any_turn, framework, none};
 
 pub(crate) fn request(model: &str) -> LlmRequest {
     LlmRequest {
@@ -53,7 +53,7 @@ pub(crate) fn actions(notes: &[HookDecision]) -> Vec<String> {
 #[tokio::test]
 async fn requests_are_rewritten_in_turn_latest_first() {
     let appending = |suffix: &'static str| {
-        Fake::new().on_async::<BeforeLlmCall>(move |call| {
+        FakePlugin::new().on_async::<BeforeLlmCall>(move |call| {
             let mut request = call.args.request.clone();
             request.model.push_str(suffix);
             request.max_tokens = Some(5);
@@ -62,29 +62,32 @@ async fn requests_are_rewritten_in_turn_latest_first() {
     };
     let set = framework([
         appending("+low"),
-        Fake::new().on::<BeforeLlmCall>(|_| none()),
+        FakePlugin::new().on::<BeforeLlmCall>(|_| none()),
         appending("+high"),
     ]);
-    let gate = set.hooks().before_llm_call(request("m"), &any_turn()).await;
-    assert_eq!(gate.request.model, "m+high+low");
-    assert_eq!(gate.request.max_tokens, Some(5));
-    assert_eq!(gate.finish, None);
-    assert_eq!(actions(&gate.notes), ["p2 rewrote", "p0 rewrote"]);
+    let outcome_of_chain = set.hooks().before_llm_call(request("m"), &any_turn()).await;
+    assert_eq!(outcome_of_chain.request.model, "m+high+low");
+    assert_eq!(outcome_of_chain.request.max_tokens, Some(5));
+    assert_eq!(outcome_of_chain.finish, None);
+    assert_eq!(
+        actions(&outcome_of_chain.notes),
+        ["p2 rewrote", "p0 rewrote"]
+    );
 }
 
 // H-33
 #[tokio::test]
 async fn finishing_stops_the_chain() {
     let plugins = [
-        Fake::new().on::<BeforeLlmCall>(|_| panic!("not called")),
-        Fake::new().on::<BeforeLlmCall>(|_| Ok(Some(LlmDecision::Finish("cached".into())))),
+        FakePlugin::new().on::<BeforeLlmCall>(|_| panic!("not called")),
+        FakePlugin::new().on::<BeforeLlmCall>(|_| Ok(Some(LlmDecision::Finish("cached".into())))),
     ];
-    let gate = framework(plugins)
+    let outcome_of_chain = framework(plugins)
         .hooks()
         .before_llm_call(request("m"), &any_turn())
         .await;
-    assert_eq!(gate.finish.as_deref(), Some("cached"));
-    assert_eq!(actions(&gate.notes), ["p1 finished"]);
+    assert_eq!(outcome_of_chain.finish.as_deref(), Some("cached"));
+    assert_eq!(actions(&outcome_of_chain.notes), ["p1 finished"]);
 }
 
 // H-34
@@ -92,7 +95,7 @@ async fn finishing_stops_the_chain() {
 async fn everyone_sees_a_finished_model_call_with_its_error() {
     let trace = Trace::default();
     let watching = |trace: Trace| {
-        Fake::new().on::<AfterLlmCall>(move |call| {
+        FakePlugin::new().on::<AfterLlmCall>(move |call| {
             trace.note(format!(
                 "{} {}",
                 call.args.request.model,
@@ -123,21 +126,21 @@ async fn new_arguments_are_visible_to_later_hooks() {
     let trace = Trace::default();
     let seen = trace.clone();
     let plugins = [
-        Fake::new().on::<BeforeToolCall>(move |call| {
+        FakePlugin::new().on::<BeforeToolCall>(move |call| {
             seen.note(call.args.call.arguments["path"].to_string());
             Ok(Some(ToolDecision::Proceed(None)))
         }),
-        Fake::new()
+        FakePlugin::new()
             .on_async::<BeforeToolCall>(|_| Ok(Some(ToolDecision::Proceed(Some(arguments("b")))))),
     ];
-    let gate = framework(plugins)
+    let outcome_of_chain = framework(plugins)
         .hooks()
         .before_tool_call(tool_call("a"), &any_turn())
         .await;
-    assert_eq!(gate.decision, ToolDecision::Proceed(None));
-    assert_eq!(gate.call, tool_call("b"));
+    assert_eq!(outcome_of_chain.decision, ToolDecision::Proceed(None));
+    assert_eq!(outcome_of_chain.call, tool_call("b"));
     assert_eq!(trace.lines(), ["\"b\""]);
-    assert_eq!(actions(&gate.notes), ["p1 rewrote"]);
+    assert_eq!(actions(&outcome_of_chain.notes), ["p1 rewrote"]);
 }
 
 // H-35
@@ -151,15 +154,15 @@ async fn replacing_or_denying_stops_the_chain() {
     for (decision, note) in cases {
         let answer = decision.clone();
         let plugins = [
-            Fake::new().on::<BeforeToolCall>(|_| panic!("not called")),
-            Fake::new().on::<BeforeToolCall>(move |_| Ok(Some(answer.clone()))),
+            FakePlugin::new().on::<BeforeToolCall>(|_| panic!("not called")),
+            FakePlugin::new().on::<BeforeToolCall>(move |_| Ok(Some(answer.clone()))),
         ];
-        let gate = framework(plugins)
+        let outcome_of_chain = framework(plugins)
             .hooks()
             .before_tool_call(tool_call("a"), &any_turn())
             .await;
-        assert_eq!(gate.decision, decision);
-        assert_eq!(actions(&gate.notes), [note]);
+        assert_eq!(outcome_of_chain.decision, decision);
+        assert_eq!(actions(&outcome_of_chain.notes), [note]);
     }
 }
 
@@ -179,14 +182,14 @@ fn a_denial_is_a_tool_error_with_the_reason_or_a_default() {
 #[tokio::test]
 async fn a_replaced_result_is_what_later_hooks_and_the_caller_see() {
     let appending = |suffix: &'static str| {
-        Fake::new().on::<AfterToolCall>(move |call| {
+        FakePlugin::new().on::<AfterToolCall>(move |call| {
             let text = call.args.result.result.as_ref().unwrap().as_str().unwrap();
             Ok(Some(json!(format!("{text}{suffix}"))))
         })
     };
     let set = framework([
         appending(" low"),
-        Fake::new().on::<AfterToolCall>(|_| none()),
+        FakePlugin::new().on::<AfterToolCall>(|_| none()),
         appending(" high"),
     ]);
     let (after, notes) = set
@@ -202,7 +205,7 @@ async fn a_replaced_result_is_what_later_hooks_and_the_caller_see() {
 async fn the_error_of_a_tool_is_seen_and_cannot_be_replaced() {
     let trace = Trace::default();
     let seen = trace.clone();
-    let plugin = Fake::new().on::<AfterToolCall>(move |call| {
+    let plugin = FakePlugin::new().on::<AfterToolCall>(move |call| {
         seen.note(call.args.result.result.as_ref().unwrap_err().to_string());
         Ok(Some(json!("all is well")))
     });
@@ -222,16 +225,26 @@ async fn the_error_of_a_tool_is_seen_and_cannot_be_replaced() {
 #[tokio::test]
 async fn without_hooks_a_call_is_what_it_was() {
     let set = framework([]);
-    let gate = set
+    let outcome_of_chain = set
         .hooks()
         .before_tool_call(tool_call("a"), &any_turn())
         .await;
     assert_eq!(
-        (gate.call, gate.decision, gate.notes),
+        (
+            outcome_of_chain.call,
+            outcome_of_chain.decision,
+            outcome_of_chain.notes
+        ),
         (tool_call("a"), ToolDecision::Proceed(None), vec![])
     );
-    let gate = set.hooks().before_llm_call(request("m"), &any_turn()).await;
-    assert_eq!((gate.request.model.as_str(), gate.finish), ("m", None));
+    let outcome_of_chain = set.hooks().before_llm_call(request("m"), &any_turn()).await;
+    assert_eq!(
+        (
+            outcome_of_chain.request.model.as_str(),
+            outcome_of_chain.finish
+        ),
+        ("m", None)
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The chains around model and tool calls when a hook fails, panics, hangs or lies.
+//! The chains around model and tool calls if a hook fails, panics, hangs or returns an invalid value.
 
 use bub_kernel::{
     BoxFuture, LlmDecision, LlmResult, ToolDecision, hooks,
@@ -11,11 +11,11 @@ use serde_json::json;
 
 use crate::{
     intercept::{actions, outcome, request, tool_call},
-    support::{Fake, Log, Trace, any_turn, fail, framework, none},
+    support::{FakePlugin, LogCapture, Trace, any_turn, fail, framework, none},
 };
 
-/// The ways to misbehave, each with its log line and its words.
-const MISBEHAVIOURS: [(&str, &str, &str); 4] = [
+/// The failures under test, each with its log line and its error message.
+const FAILURES: [(&str, &str, &str); 4] = [
     (
         "fails",
         "hook.agent_hook_failed hook={hook} adapter=p1 error=broke",
@@ -38,12 +38,12 @@ const MISBEHAVIOURS: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// A plugin that implements `P` in a bad way.
-fn misbehaving<P: HookPoint>(how: &'static str) -> Fake {
-    if how == "hangs" {
-        return Fake::new().adding(|hooks| hooks.add_async::<P>(Hanging));
+/// Returns a plugin whose implementation of `P` fails.
+fn failing_plugin<P: HookPoint>(failure: &'static str) -> FakePlugin {
+    if failure == "hangs" {
+        return FakePlugin::new().register_with(|hooks| hooks.add_async::<P>(HangingHook));
     }
-    Fake::new().on_async::<P>(move |_| match how {
+    FakePlugin::new().on_async::<P>(move |_| match failure {
         "fails" => fail("broke"),
         "panics" => panic!("fell"),
         _ => Err(InvalidReturn {
@@ -54,154 +54,154 @@ fn misbehaving<P: HookPoint>(how: &'static str) -> Fake {
     })
 }
 
-struct Hanging;
+struct HangingHook;
 
-impl<P: HookPoint> AsyncHook<P> for Hanging {
+impl<P: HookPoint> AsyncHook<P> for HangingHook {
     fn call<'a>(&'a self, _call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
         Box::pin(std::future::pending())
     }
 }
 
-fn logged(line: &str, hook: &str) -> String {
+fn expected_line(line: &str, hook: &str) -> String {
     format!("WARN {}", line.replace("{hook}", hook))
 }
 
 // H-32, H-33
 #[tokio::test(start_paused = true)]
 async fn before_llm_call_that_misbehaves_is_logged_and_skipped() {
-    for (how, line, words) in MISBEHAVIOURS {
-        let log = Log::capture();
+    for (failure, line, message) in FAILURES {
+        let log = LogCapture::start();
         let finishing =
-            Fake::new().on::<BeforeLlmCall>(|_| Ok(Some(LlmDecision::Finish("done".into()))));
-        let set = framework([finishing, misbehaving::<BeforeLlmCall>(how)]);
-        let gate = set.hooks().before_llm_call(request("m"), &any_turn()).await;
-        assert_eq!(gate.finish.as_deref(), Some("done"), "{how}");
-        assert_eq!(actions(&gate.notes), ["p1 failed", "p0 finished"]);
-        assert_eq!(gate.notes[0].detail.as_deref(), Some(words));
-        assert_eq!(log.lines(), [logged(line, "before_llm_call")]);
+            FakePlugin::new().on::<BeforeLlmCall>(|_| Ok(Some(LlmDecision::Finish("done".into()))));
+        let set = framework([finishing, failing_plugin::<BeforeLlmCall>(failure)]);
+        let outcome = set.hooks().before_llm_call(request("m"), &any_turn()).await;
+        assert_eq!(outcome.finish.as_deref(), Some("done"), "{failure}");
+        assert_eq!(actions(&outcome.notes), ["p1 failed", "p0 finished"]);
+        assert_eq!(outcome.notes[0].detail.as_deref(), Some(message));
+        assert_eq!(log.lines(), [expected_line(line, "before_llm_call")]);
     }
 }
 
 // H-32, H-34
 #[tokio::test(start_paused = true)]
 async fn after_llm_call_that_misbehaves_is_logged_and_skipped() {
-    for (how, line, _) in MISBEHAVIOURS {
-        let (log, trace) = (Log::capture(), Trace::default());
+    for (failure, line, _) in FAILURES {
+        let (log, trace) = (LogCapture::start(), Trace::default());
         let seen = trace.clone();
-        let watching = Fake::new().on::<AfterLlmCall>(move |_| {
+        let observing = FakePlugin::new().on::<AfterLlmCall>(move |_| {
             seen.note("seen");
             none()
         });
-        let set = framework([watching, misbehaving::<AfterLlmCall>(how)]);
+        let set = framework([observing, failing_plugin::<AfterLlmCall>(failure)]);
         let notes = set
             .hooks()
             .after_llm_call(&request("m"), &LlmResult::default(), &any_turn())
             .await;
         assert_eq!(actions(&notes), ["p1 failed"]);
         assert_eq!(trace.lines(), ["seen"]);
-        assert_eq!(log.lines(), [logged(line, "after_llm_call")]);
+        assert_eq!(log.lines(), [expected_line(line, "after_llm_call")]);
     }
 }
 
 // H-32, H-36
 #[tokio::test(start_paused = true)]
 async fn after_tool_call_that_misbehaves_is_logged_and_skipped() {
-    for (how, line, _) in MISBEHAVIOURS {
-        let log = Log::capture();
-        let replacing = Fake::new().on::<AfterToolCall>(|_| Ok(Some(json!("new"))));
-        let set = framework([replacing, misbehaving::<AfterToolCall>(how)]);
+    for (failure, line, _) in FAILURES {
+        let log = LogCapture::start();
+        let replacing = FakePlugin::new().on::<AfterToolCall>(|_| Ok(Some(json!("new"))));
+        let set = framework([replacing, failing_plugin::<AfterToolCall>(failure)]);
         let (after, notes) = set
             .hooks()
             .after_tool_call(&tool_call("a"), outcome(Ok(json!("raw"))), &any_turn())
             .await;
         assert_eq!(after.result.unwrap(), json!("new"));
         assert_eq!(actions(&notes), ["p1 failed", "p0 rewrote"]);
-        assert_eq!(log.lines(), [logged(line, "after_tool_call")]);
+        assert_eq!(log.lines(), [expected_line(line, "after_tool_call")]);
     }
 }
 
-// H-35: here a hook that cannot decide denies the call; in the original it never vetoed.
+// H-35: a failing hook denies the call. In the Python version, it did not.
 #[tokio::test(start_paused = true)]
 async fn before_tool_call_that_misbehaves_denies_the_call() {
-    for (how, line, words) in MISBEHAVIOURS {
-        let log = Log::capture();
-        let below = Fake::new().on::<BeforeToolCall>(|_| panic!("not called"));
-        let set = framework([below, misbehaving::<BeforeToolCall>(how)]);
-        let gate = set
+    for (failure, line, message) in FAILURES {
+        let log = LogCapture::start();
+        let below = FakePlugin::new().on::<BeforeToolCall>(|_| panic!("not called"));
+        let set = framework([below, failing_plugin::<BeforeToolCall>(failure)]);
+        let outcome = set
             .hooks()
             .before_tool_call(tool_call("a"), &any_turn())
             .await;
-        let reason = format!("`p1` could not decide about this call: {words}");
+        let reason = format!("`p1` could not decide about this call: {message}");
         assert_eq!(
-            gate.decision,
+            outcome.decision,
             ToolDecision::Deny(Some(reason.clone())),
-            "{how}"
+            "{failure}"
         );
-        assert_eq!(actions(&gate.notes), ["p1 failed", "p1 denied"]);
-        assert_eq!(gate.notes[1].detail, Some(reason));
-        assert_eq!(log.lines(), [logged(line, "before_tool_call")]);
+        assert_eq!(actions(&outcome.notes), ["p1 failed", "p1 denied"]);
+        assert_eq!(outcome.notes[1].detail, Some(reason));
+        assert_eq!(log.lines(), [expected_line(line, "before_tool_call")]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_observe_only_before_tool_call_cannot_veto_by_failing() {
-    for (how, line, _) in MISBEHAVIOURS {
-        let log = Log::capture();
-        let observing =
-            misbehaving::<BeforeToolCall>(how).adding(bub_kernel::hooks::HookSet::observe_only);
-        let below = Fake::new().on::<BeforeToolCall>(|_| Ok(Some(ToolDecision::Deny(None))));
-        let gate = framework([below, observing])
+    for (failure, line, _) in FAILURES {
+        let log = LogCapture::start();
+        let observing = failing_plugin::<BeforeToolCall>(failure)
+            .register_with(bub_kernel::hooks::HookSet::observe_only);
+        let below = FakePlugin::new().on::<BeforeToolCall>(|_| Ok(Some(ToolDecision::Deny(None))));
+        let outcome = framework([below, observing])
             .hooks()
             .before_tool_call(tool_call("a"), &any_turn())
             .await;
         assert_eq!(
-            gate.decision,
+            outcome.decision,
             ToolDecision::Deny(None),
             "the policy below still decides"
         );
-        assert_eq!(actions(&gate.notes), ["p1 failed", "p0 denied"]);
-        assert_eq!(log.lines(), [logged(line, "before_tool_call")]);
+        assert_eq!(actions(&outcome.notes), ["p1 failed", "p0 denied"]);
+        assert_eq!(log.lines(), [expected_line(line, "before_tool_call")]);
     }
 }
 
 #[tokio::test]
 async fn the_observe_only_attribute_marks_that_method_alone() {
-    struct Watching;
+    struct ObservingPlugin;
     #[hooks(crate = bub_kernel)]
-    impl Watching {
+    impl ObservingPlugin {
         #[observe_only]
         fn before_tool_call(&self) -> Result<Option<ToolDecision>, bub_kernel::BoxError> {
             Err("broke".into())
         }
     }
-    struct Deciding;
+    struct DecidingPlugin;
     #[hooks(crate = bub_kernel)]
-    impl Deciding {
+    impl DecidingPlugin {
         fn before_tool_call(&self) -> Result<Option<ToolDecision>, bub_kernel::BoxError> {
             Err("broke".into())
         }
     }
     let turn = any_turn();
-    let watching = bub_kernel::Framework::builder()
-        .plugin("watching", Watching)
+    let observing = bub_kernel::Framework::builder()
+        .plugin("watching", ObservingPlugin)
         .build();
-    let gate = watching
+    let outcome = observing
         .hooks()
         .before_tool_call(tool_call("a"), &turn)
         .await;
-    assert_eq!(gate.decision, ToolDecision::Proceed(None));
+    assert_eq!(outcome.decision, ToolDecision::Proceed(None));
     let both = bub_kernel::Framework::builder()
-        .plugin("watching", Watching)
-        .plugin("deciding", Deciding)
+        .plugin("watching", ObservingPlugin)
+        .plugin("deciding", DecidingPlugin)
         .build();
-    let gate = both.hooks().before_tool_call(tool_call("a"), &turn).await;
-    assert!(matches!(gate.decision, ToolDecision::Deny(_)));
+    let outcome = both.hooks().before_tool_call(tool_call("a"), &turn).await;
+    assert!(matches!(outcome.decision, ToolDecision::Deny(_)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_may_take_its_time_up_to_the_limit() {
-    struct Slow;
-    impl AsyncHook<BeforeToolCall> for Slow {
+    struct SlowHook;
+    impl AsyncHook<BeforeToolCall> for SlowHook {
         fn call<'a>(
             &'a self,
             _call: HookCall<'a, BeforeToolCall>,
@@ -212,13 +212,14 @@ async fn a_hook_may_take_its_time_up_to_the_limit() {
             })
         }
     }
-    let plugin = Fake::new().adding(|hooks| hooks.add_async::<BeforeToolCall>(Slow));
-    let gate = framework([plugin])
+    let plugin =
+        FakePlugin::new().register_with(|hooks| hooks.add_async::<BeforeToolCall>(SlowHook));
+    let outcome = framework([plugin])
         .hooks()
         .before_tool_call(tool_call("a"), &any_turn())
         .await;
     assert_eq!(
-        gate.decision,
+        outcome.decision,
         ToolDecision::Deny(Some("asked a person".into()))
     );
 }

@@ -1,4 +1,4 @@
-//! Laws that hold for any registrations and any data.
+//! Properties that hold for any registrations and any data.
 
 use std::collections::BTreeMap;
 
@@ -12,43 +12,43 @@ use bub_kernel::{
 use proptest::{collection::vec, option, prelude::*};
 use serde_json::{Map, Value, json};
 
-use crate::support::{Fake, detached, framework, hi};
+use crate::support::{FakePlugin, detached, framework, hi};
 
-/// What one plugin does in the hooks under test.
+/// The behavior of one plugin in the hooks under test.
 #[derive(Clone, Debug)]
-struct Script {
-    session: Words,
+struct FakePluginSpec {
+    session: FakeResult,
     state: Option<BTreeMap<String, u8>>,
-    system: Words,
+    system: FakeResult,
     asynchronous: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Words {
+enum FakeResult {
     NotImplemented,
-    Answer(Option<String>),
+    Returns(Option<String>),
 }
 
-impl Words {
-    fn answer(&self) -> Option<&Option<String>> {
+impl FakeResult {
+    fn result(&self) -> Option<&Option<String>> {
         match self {
             Self::NotImplemented => None,
-            Self::Answer(answer) => Some(answer),
+            Self::Returns(result) => Some(result),
         }
     }
 }
 
-fn words(pattern: &'static str) -> impl Strategy<Value = Words> {
+fn fake_result(pattern: &'static str) -> impl Strategy<Value = FakeResult> {
     option::of(option::of(pattern))
-        .prop_map(|words| words.map_or(Words::NotImplemented, Words::Answer))
+        .prop_map(|fake_result| fake_result.map_or(FakeResult::NotImplemented, FakeResult::Returns))
 }
 
-fn script() -> impl Strategy<Value = Script> {
-    let session = words("[a-c]{1,2}");
+fn plugin_spec() -> impl Strategy<Value = FakePluginSpec> {
+    let session = fake_result("[a-c]{1,2}");
     let state = option::of(prop::collection::btree_map("[k-n]", any::<u8>(), 0..4));
-    let system = words("[x-z]{0,2}");
+    let system = fake_result("[x-z]{0,2}");
     (session, state, system, any::<bool>()).prop_map(|(session, state, system, asynchronous)| {
-        Script {
+        FakePluginSpec {
             session,
             state,
             system,
@@ -57,11 +57,11 @@ fn script() -> impl Strategy<Value = Script> {
     })
 }
 
-impl Script {
-    fn plugin(&self) -> Fake {
-        let mut fake = Fake::new();
-        if let Some(answer) = self.session.answer().cloned() {
-            let hook = move |_: bub_kernel::hooks::HookCall<'_, ResolveSession>| Ok(answer.clone());
+impl FakePluginSpec {
+    fn plugin(&self) -> FakePlugin {
+        let mut fake = FakePlugin::new();
+        if let Some(result) = self.session.result().cloned() {
+            let hook = move |_: bub_kernel::hooks::HookCall<'_, ResolveSession>| Ok(result.clone());
             fake = if self.asynchronous {
                 fake.on_async(hook)
             } else {
@@ -83,8 +83,8 @@ impl Script {
                 fake.on(patch)
             };
         }
-        if let Some(answer) = self.system.answer().cloned() {
-            let hook = move |_: bub_kernel::hooks::HookCall<'_, SystemPrompt>| Ok(answer.clone());
+        if let Some(result) = self.system.result().cloned() {
+            let hook = move |_: bub_kernel::hooks::HookCall<'_, SystemPrompt>| Ok(result.clone());
             fake = if self.asynchronous {
                 fake.on_async(hook)
             } else {
@@ -128,11 +128,11 @@ proptest! {
 
     // S-42, S-43
     #[test]
-    fn first_and_many_follow_registration_backwards(scripts in vec(script(), 0..6)) {
-        let set = framework(scripts.iter().map(Script::plugin));
+    fn first_and_many_follow_registration_backwards(scripts in vec(plugin_spec(), 0..6)) {
+        let set = framework(scripts.iter().map(FakePluginSpec::plugin));
         let inbound = Inbound::from(hi());
         let args = args::ResolveSession { message: &inbound.message, inbound: &inbound };
-        let many: Vec<_> = scripts.iter().rev().filter_map(|script| script.session.answer().cloned()).collect();
+        let many: Vec<_> = scripts.iter().rev().filter_map(|plugin_spec| plugin_spec.session.result().cloned()).collect();
         let first = many.iter().flatten().next().cloned();
         prop_assert_eq!(block_on(set.hooks().call_many::<ResolveSession>(args)).unwrap(), many);
         prop_assert_eq!(block_on(set.hooks().call_first::<ResolveSession>(args)).unwrap(), first);
@@ -140,12 +140,12 @@ proptest! {
 
     // S-46
     #[test]
-    fn the_sync_variants_are_the_same_without_the_async_plugins(scripts in vec(script(), 0..6)) {
-        let set = framework(scripts.iter().map(Script::plugin));
+    fn the_sync_variants_are_the_same_without_the_async_plugins(scripts in vec(plugin_spec(), 0..6)) {
+        let set = framework(scripts.iter().map(FakePluginSpec::plugin));
         let inbound = Inbound::from(hi());
         let args = args::ResolveSession { message: &inbound.message, inbound: &inbound };
-        let ready = scripts.iter().rev().filter(|script| !script.asynchronous);
-        let many: Vec<_> = ready.filter_map(|script| script.session.answer().cloned()).collect();
+        let ready = scripts.iter().rev().filter(|plugin_spec| !plugin_spec.asynchronous);
+        let many: Vec<_> = ready.filter_map(|plugin_spec| plugin_spec.session.result().cloned()).collect();
         let first = many.iter().flatten().next().cloned();
         prop_assert_eq!(set.hooks().call_many_sync::<ResolveSession>(args).unwrap(), many);
         prop_assert_eq!(set.hooks().call_first_sync::<ResolveSession>(args).unwrap(), first);
@@ -153,12 +153,12 @@ proptest! {
 
     // S-6
     #[test]
-    fn state_is_all_contributions_with_the_latest_on_top(scripts in vec(script(), 0..6)) {
-        let set = framework(scripts.iter().map(Script::plugin));
+    fn state_is_all_contributions_with_the_latest_on_top(scripts in vec(plugin_spec(), 0..6)) {
+        let set = framework(scripts.iter().map(FakePluginSpec::plugin));
         let turn = detached(&set);
         block_on(set.load_state(&turn)).unwrap();
         let mut expected = BTreeMap::new();
-        for fields in scripts.iter().filter_map(|script| script.state.clone()) {
+        for fields in scripts.iter().filter_map(|plugin_spec| plugin_spec.state.clone()) {
             expected.extend(fields);
         }
         prop_assert_eq!(serde_json::to_value(turn.state().public_fields()).unwrap(), json!(expected));
@@ -166,10 +166,10 @@ proptest! {
 
     // S-51
     #[test]
-    fn the_system_prompt_is_the_fragments_in_registration_order(scripts in vec(script(), 0..6)) {
-        let set = framework(scripts.iter().map(Script::plugin));
-        let spoken = scripts.iter().filter(|script| !script.asynchronous);
-        let spoken = spoken.filter_map(|script| script.system.answer().cloned().flatten()).filter(|text| !text.is_empty());
+    fn the_system_prompt_is_the_fragments_in_registration_order(scripts in vec(plugin_spec(), 0..6)) {
+        let set = framework(scripts.iter().map(FakePluginSpec::plugin));
+        let spoken = scripts.iter().filter(|plugin_spec| !plugin_spec.asynchronous);
+        let spoken = spoken.filter_map(|plugin_spec| plugin_spec.system.result().cloned().flatten()).filter(|text| !text.is_empty());
         let expected = spoken.collect::<Vec<_>>().join("\n\n");
         prop_assert_eq!(set.system_prompt(&Prompt::from("x"), &detached(&set)).unwrap(), expected);
     }
@@ -202,7 +202,7 @@ proptest! {
         prop_assert_eq!(twice.to_value(), value);
     }
 
-    // W-55: whatever an error event holds, it can be read, and stays what it is from then on.
+    // W-55: any error event can be converted, and further conversions do not change it.
     #[test]
     fn error_events_can_always_be_read(data in json_value()) {
         let event = StreamEvent::from_value(&json!({"kind": "error", "data": data}));

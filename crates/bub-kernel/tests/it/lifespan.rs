@@ -1,4 +1,4 @@
-//! The scope of one message: entered once, left once, on every path.
+//! The lifespan of a message is entered once and exited once, on every path.
 
 use bub_kernel::{
     BoxFuture, ChannelMessage, Error, Inbound, Lifespan, LifespanScope, Result, Turn, hooks,
@@ -8,12 +8,12 @@ use bub_kernel::{
     },
 };
 
-use crate::support::{Fake, Log, Trace, fail, none, some};
+use crate::support::{FakePlugin, LogCapture, Trace, fail, none, some};
 
-/// Notes when it is entered and left; a name that ends in `?` fails there.
-struct Scope(Trace, &'static str);
+/// A scope that records when it is entered and exited. It fails where its name ends in `?`.
+struct FakeScope(Trace, &'static str);
 
-impl LifespanScope for Scope {
+impl LifespanScope for FakeScope {
     fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.0.note("enter");
@@ -38,17 +38,17 @@ impl LifespanScope for Scope {
     }
 }
 
-impl Drop for Scope {
+impl Drop for FakeScope {
     fn drop(&mut self) {
         self.0.note("dropped");
     }
 }
 
 /// Enters the lifespan in `load_state`, as the builtin plugin does.
-struct Entering;
+struct EnterPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Entering {
+impl EnterPlugin {
     async fn load_state(&self, turn: &Turn) -> Result<Option<bub_kernel::StatePatch>> {
         if let Some(lifespan) = &turn.inbound().lifespan {
             lifespan.enter().await?;
@@ -58,51 +58,55 @@ impl Entering {
 }
 
 fn message(trace: &Trace, scope: &'static str) -> Inbound {
-    let lifespan = Lifespan::new(Scope(trace.clone(), scope));
+    let lifespan = Lifespan::new(FakeScope(trace.clone(), scope));
     Inbound::new(ChannelMessage::new("s", "cli", "hi")).with_lifespan(lifespan)
 }
 
-async fn run(trace: &Trace, scope: &'static str, plugin: Fake) -> Result<()> {
+async fn run(trace: &Trace, scope: &'static str, plugin: FakePlugin) -> Result<()> {
     let framework = bub_kernel::Framework::builder()
-        .plugin("entering", Entering)
+        .plugin("entering", EnterPlugin)
         .plugin("other", plugin)
         .build();
     let message = message(trace, scope);
     framework.process_inbound(message).await.map(|_| ())
 }
 
-async fn traced(plugin: Fake) -> Vec<String> {
+async fn run_traced(plugin: FakePlugin) -> Vec<String> {
     let trace = Trace::default();
     let _ = run(&trace, "", plugin).await;
     trace.lines()
 }
 
-fn failing<P: HookPoint>() -> Fake {
-    Fake::new().on::<P>(|_| fail("boom"))
+fn failing_plugin<P: HookPoint>() -> FakePlugin {
+    FakePlugin::new().on::<P>(|_| fail("boom"))
 }
 
-// S-19, S-29: closed on every path. The original left it open when the turn failed before the model stage.
+// S-19, S-29: the lifespan is closed on every path. In the Python version, it stayed open if the turn failed before the
+// model stage.
 #[tokio::test]
 async fn what_was_entered_is_left_with_the_error_of_the_turn() {
     let closed = ["enter", "exit None", "dropped"];
     let failed = ["enter", r#"exit Some("boom")"#, "dropped"];
-    assert_eq!(traced(Fake::new()).await, closed);
-    assert_eq!(traced(failing::<BuildPrompt>()).await, failed);
-    assert_eq!(traced(failing::<RunModel>()).await, failed);
-    assert_eq!(traced(failing::<SaveState>()).await, failed);
-    assert_eq!(traced(failing::<RenderOutbound>()).await, failed);
-    assert_eq!(traced(failing::<DispatchOutbound>()).await, failed);
-    let panicking = Fake::new().on_async::<RunModel>(|_| panic!("fell"));
+    assert_eq!(run_traced(FakePlugin::new()).await, closed);
+    assert_eq!(run_traced(failing_plugin::<BuildPrompt>()).await, failed);
+    assert_eq!(run_traced(failing_plugin::<RunModel>()).await, failed);
+    assert_eq!(run_traced(failing_plugin::<SaveState>()).await, failed);
+    assert_eq!(run_traced(failing_plugin::<RenderOutbound>()).await, failed);
+    assert_eq!(
+        run_traced(failing_plugin::<DispatchOutbound>()).await,
+        failed
+    );
+    let panicking = FakePlugin::new().on_async::<RunModel>(|_| panic!("fell"));
     let fell = r#"exit Some("[unknown] plugin code panicked: fell")"#;
-    assert_eq!(traced(panicking).await, ["enter", fell, "dropped"]);
+    assert_eq!(run_traced(panicking).await, ["enter", fell, "dropped"]);
 }
 
 // S-19, S-32
 #[tokio::test]
 async fn a_plugin_may_leave_it_in_save_state_and_it_is_left_once() {
-    struct Leaving;
+    struct ExitPlugin;
     #[hooks(crate = bub_kernel)]
-    impl Leaving {
+    impl ExitPlugin {
         async fn save_state(&self, turn: &Turn, error: Option<&Error>) -> Result<()> {
             let Some(lifespan) = &turn.inbound().lifespan else {
                 return Ok(());
@@ -112,8 +116,8 @@ async fn a_plugin_may_leave_it_in_save_state_and_it_is_left_once() {
     }
     let trace = Trace::default();
     let framework = bub_kernel::Framework::builder()
-        .plugin("entering", Entering)
-        .plugin("leaving", Leaving)
+        .plugin("entering", EnterPlugin)
+        .plugin("leaving", ExitPlugin)
         .build();
     let message = message(&trace, "");
     framework.process_inbound(message).await.unwrap();
@@ -134,7 +138,7 @@ async fn a_lifespan_nobody_entered_is_not_left() {
 #[tokio::test]
 async fn one_that_cannot_be_entered_fails_the_turn_and_is_not_left() {
     let trace = Trace::default();
-    let error = run(&trace, "enter?", Fake::new()).await.unwrap_err();
+    let error = run(&trace, "enter?", FakePlugin::new()).await.unwrap_err();
     assert_eq!(error.message(), "closed today");
     assert_eq!(trace.lines(), ["enter", "dropped"]);
 }
@@ -145,17 +149,21 @@ async fn one_that_cannot_be_left_is_logged_and_changes_nothing_else() {
         ("exit?", "[unknown] door is stuck"),
         ("exit!", "[unknown] plugin code panicked: door fell"),
     ] {
-        let (trace, log) = (Trace::default(), Log::capture());
-        run(&trace, scope, Fake::new().on::<RunModel>(|_| some("fine")))
-            .await
-            .unwrap();
+        let (trace, log) = (Trace::default(), LogCapture::start());
+        run(
+            &trace,
+            scope,
+            FakePlugin::new().on::<RunModel>(|_| some("fine")),
+        )
+        .await
+        .unwrap();
         assert_eq!(
             log.lines(),
             [format!("ERROR lifespan.exit_failed error={reason}")]
         );
 
         let seen = trace.clone();
-        let observing = failing::<RunModel>().on::<OnError>(move |_| {
+        let observing = failing_plugin::<RunModel>().on::<OnError>(move |_| {
             seen.note("on_error");
             none()
         });
@@ -175,7 +183,7 @@ async fn one_that_cannot_be_left_is_logged_and_changes_nothing_else() {
 #[tokio::test]
 async fn entering_and_leaving_twice_does_nothing_more() {
     let trace = Trace::default();
-    let lifespan = Lifespan::new(Scope(trace.clone(), ""));
+    let lifespan = Lifespan::new(FakeScope(trace.clone(), ""));
     lifespan.exit(None).await.unwrap();
     lifespan.enter().await.unwrap();
     lifespan.enter().await.unwrap();
@@ -185,12 +193,12 @@ async fn entering_and_leaving_twice_does_nothing_more() {
     assert_eq!(trace.lines(), ["enter", "exit None", "dropped"]);
 }
 
-// When the caller drops the turn, nothing can be awaited any more; the scope's own `Drop` still runs.
+// If the caller drops the turn, `exit` cannot be awaited, but the scope's `Drop` runs.
 #[tokio::test]
 async fn a_dropped_turn_drops_the_scope() {
-    struct Stuck;
+    struct HangingPlugin;
     #[hooks(crate = bub_kernel)]
-    impl Stuck {
+    impl HangingPlugin {
         async fn run_model(&self) -> String {
             std::future::pending().await
         }
@@ -198,8 +206,8 @@ async fn a_dropped_turn_drops_the_scope() {
     let trace = Trace::default();
     let message = message(&trace, "");
     let framework = bub_kernel::Framework::builder()
-        .plugin("entering", Entering)
-        .plugin("stuck", Stuck)
+        .plugin("entering", EnterPlugin)
+        .plugin("stuck", HangingPlugin)
         .build();
     {
         let mut turn = Box::pin(framework.process_inbound(message));

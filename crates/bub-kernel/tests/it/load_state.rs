@@ -1,12 +1,12 @@
-//! How the state of a turn comes together.
+//! Loading the state of a turn.
 
 use bub_kernel::{StatePatch, hooks::point::LoadState};
 use serde_json::json;
 
-use crate::support::{Fake, detached, framework, none, turn};
+use crate::support::{FakePlugin, detached, framework, none, turn};
 
-fn contributing(patch: serde_json::Value) -> Fake {
-    Fake::new().on::<LoadState>(move |_| Ok(Some(StatePatch::from(patch.clone()))))
+fn state_plugin(patch: serde_json::Value) -> FakePlugin {
+    FakePlugin::new().on::<LoadState>(move |_| Ok(Some(StatePatch::from(patch.clone()))))
 }
 
 // S-5
@@ -27,10 +27,10 @@ async fn state_starts_with_the_absolute_workspace() {
 #[tokio::test]
 async fn all_contribute_and_the_latest_registered_wins() {
     let plugins = [
-        contributing(json!({"owner": "builtin", "low": 1})),
-        contributing(json!({"owner": "middle", "mid": 2})),
-        Fake::new().on::<LoadState>(|_| none()),
-        contributing(json!({"owner": "late", "nested": {"a": 1}})),
+        state_plugin(json!({"owner": "builtin", "low": 1})),
+        state_plugin(json!({"owner": "middle", "mid": 2})),
+        FakePlugin::new().on::<LoadState>(|_| none()),
+        state_plugin(json!({"owner": "late", "nested": {"a": 1}})),
     ];
     let state = turn(&framework(plugins)).await.unwrap().state;
     let fields = serde_json::to_value(state.public_fields()).unwrap();
@@ -40,12 +40,12 @@ async fn all_contribute_and_the_latest_registered_wins() {
     );
 }
 
-// S-6: maps are merged name by name, not within values.
+// S-6: patches are merged by name. Nested values are replaced.
 #[tokio::test]
 async fn a_name_is_replaced_as_a_whole() {
     let plugins = [
-        contributing(json!({"map": {"a": 1}})),
-        contributing(json!({"map": {"b": 2}})),
+        state_plugin(json!({"map": {"a": 1}})),
+        state_plugin(json!({"map": {"b": 2}})),
     ];
     let state = turn(&framework(plugins)).await.unwrap().state;
     assert_eq!(state.get("map"), Some(json!({"b": 2})));
@@ -55,7 +55,7 @@ async fn a_name_is_replaced_as_a_whole() {
 #[tokio::test]
 async fn a_contribution_that_is_no_map_is_ignored() {
     for odd in [json!(null), json!("text"), json!([1, 2]), json!(3)] {
-        let plugins = [contributing(json!({"kept": true})), contributing(odd)];
+        let plugins = [state_plugin(json!({"kept": true})), state_plugin(odd)];
         let state = turn(&framework(plugins)).await.unwrap().state;
         assert_eq!(
             serde_json::to_value(state.public_fields()).unwrap(),
@@ -67,7 +67,7 @@ async fn a_contribution_that_is_no_map_is_ignored() {
 // S-6
 #[tokio::test]
 async fn plugins_may_replace_what_the_runtime_seeds() {
-    let state = turn(&framework([contributing(
+    let state = turn(&framework([state_plugin(
         json!({"_runtime_workspace": "/other"}),
     )]))
     .await

@@ -1,4 +1,4 @@
-//! What `#[hooks]` accepts.
+//! The methods that `#[hooks]` accepts.
 
 use std::fmt::Display;
 
@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 
 use crate::support::{failing_turn, turn};
 
-fn only(plugin: impl bub_kernel::Plugin) -> Framework {
+fn framework_with(plugin: impl bub_kernel::Plugin) -> Framework {
     Framework::builder().plugin("only", plugin).build()
 }
 
-struct Everything;
+struct ManyHooksPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Everything {
-    // A hook without arguments, with a plain value.
+impl ManyHooksPlugin {
+    // No arguments, plain return value.
     fn resolve_session(&self) -> String {
         "plain".to_owned()
     }
 
-    // All arguments in another order, asynchronous, in a `Result` of an `Option`.
+    // All arguments in another order, asynchronous, `Result` of an `Option`.
     async fn build_prompt(
         &self,
         state: &State,
@@ -37,23 +37,23 @@ impl Everything {
         ))))
     }
 
-    // A value of a handier type.
+    // A more convenient return type.
     fn load_state(&self) -> Value {
         json!({"loaded": true})
     }
 
-    // Nothing at all.
+    // No return value.
     fn save_state(&self, state: &State) {
         state.set("saved", true);
     }
 
-    /// Documented, and with an attribute of its own.
-    #[allow(clippy::unused_async, reason = "asynchronous on purpose")]
+    /// A method with a doc comment and an attribute.
+    #[allow(clippy::unused_async, reason = "tests an asynchronous method")]
     async fn run_model(&self, prompt: &Prompt) -> Option<String> {
         Some(prompt.text())
     }
 
-    // A single envelope in place of a list.
+    // One envelope instead of a list.
     fn render_outbound(&self, model_output: &str) -> Envelope {
         Envelope::text(format!("<{model_output}>"))
     }
@@ -67,7 +67,7 @@ impl Everything {
 // S-48
 #[tokio::test]
 async fn methods_take_what_they_name_and_return_what_is_handy() {
-    let framework = only(Everything);
+    let framework = framework_with(ManyHooksPlugin);
     let result = turn(&framework).await.unwrap();
     assert_eq!(result.session_id, "plain");
     assert_eq!(result.model_output, "plain hi true");
@@ -92,18 +92,18 @@ async fn methods_take_what_they_name_and_return_what_is_handy() {
     assert_eq!(hooks, expected);
 }
 
-/// One plugin for each return type, in the macro of a plugin author.
+/// Generates one plugin per return type, like a plugin author's own macro.
 macro_rules! returning {
     ($hook:ident: $($ty:ty = $value:expr;)*) => {
         vec![$({
-            struct Returning;
+            struct ReturnPlugin;
             #[hooks(crate = bub_kernel)]
-            impl Returning {
+            impl ReturnPlugin {
                 fn $hook(&self) -> $ty {
                     $value
                 }
             }
-            only(Returning)
+            framework_with(ReturnPlugin)
         }),*]
     };
 }
@@ -180,7 +180,7 @@ async fn every_shape_of_nothing_and_of_failure_is_accepted() {
     }
 }
 
-// Names from the macro's caller and names from the macro itself must meet.
+// Identifiers of the macro's caller and of the macro itself must resolve.
 macro_rules! asking {
     ($plugin:ident, $hook:ident, $argument:ident: $ty:ty) => {
         struct $plugin;
@@ -196,7 +196,10 @@ macro_rules! asking {
 #[tokio::test]
 async fn a_plugin_may_be_written_by_a_macro() {
     asking!(Asking, resolve_session, message: &Envelope);
-    assert_eq!(turn(&only(Asking)).await.unwrap().session_id, "hi");
+    assert_eq!(
+        turn(&framework_with(Asking)).await.unwrap().session_id,
+        "hi"
+    );
 }
 
 struct Generic<T>(T);
@@ -217,7 +220,7 @@ where
 
 #[tokio::test]
 async fn a_plugin_may_be_generic() {
-    let result = turn(&only(Generic(7))).await.unwrap();
+    let result = turn(&framework_with(Generic(7))).await.unwrap();
     assert_eq!(
         (result.session_id.as_str(), result.model_output.as_str()),
         ("7", "hi 7")
@@ -229,7 +232,7 @@ fn a_block_without_methods_is_a_plugin_without_hooks() {
     struct Empty;
     #[hooks(crate = bub_kernel)]
     impl Empty {}
-    let framework = only(Empty);
+    let framework = framework_with(Empty);
     assert!(framework.hooks().report().is_empty());
     assert!(!framework.hooks().is_implemented::<ResolveSession>());
 }

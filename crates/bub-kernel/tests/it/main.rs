@@ -1,14 +1,14 @@
-//! The behaviour of the kernel, one module for each part of the specification.
+//! The behavior of the kernel, with one module per part of the specification.
 //!
-//! A number such as `S-6` in a comment names the behaviour of the original that a test shows. Where
-//! this runtime deliberately differs, the comment says so.
+//! A tag such as `S-6` in a comment refers to a behavior in `docs/spec`. If bub differs from the Python version, the
+//! comment says so.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a test that fails is meant to stop"
+    reason = "a failing test should panic"
 )]
 
 mod admission_and_steering;

@@ -7,17 +7,17 @@ use bub_kernel::{
 };
 use serde_json::json;
 
-struct Bytes(Result<Option<&'static [u8]>>);
+struct FakeFetcher(Result<Option<&'static [u8]>>);
 
-impl MediaFetcher for Bytes {
+impl MediaFetcher for FakeFetcher {
     fn fetch(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
         let bytes = self.0.clone().map(|bytes| bytes.map(<[u8]>::to_vec));
         Box::pin(std::future::ready(bytes))
     }
 }
 
-fn fetched(bytes: Result<Option<&'static [u8]>>) -> MediaItem {
-    MediaItem::fetched(MediaKind::Audio, "audio/ogg", Arc::new(Bytes(bytes)))
+fn fetched_item(bytes: Result<Option<&'static [u8]>>) -> MediaItem {
+    MediaItem::fetched(MediaKind::Audio, "audio/ogg", Arc::new(FakeFetcher(bytes)))
 }
 
 // H-43
@@ -28,19 +28,21 @@ async fn the_url_is_the_given_one_or_made_of_the_bytes_or_none() {
         at.resolve_url().await.unwrap().as_deref(),
         Some("https://example.com/a.png")
     );
-    let made = fetched(Ok(Some(b"hi!"))).resolve_url().await.unwrap();
+    let made = fetched_item(Ok(Some(b"hi!"))).resolve_url().await.unwrap();
     assert_eq!(made.as_deref(), Some("data:audio/ogg;base64,aGkh"));
-    assert_eq!(fetched(Ok(None)).resolve_url().await.unwrap(), None);
-    let failed = fetched(Err(Error::not_found("gone"))).resolve_url().await;
+    assert_eq!(fetched_item(Ok(None)).resolve_url().await.unwrap(), None);
+    let failed = fetched_item(Err(Error::not_found("gone")))
+        .resolve_url()
+        .await;
     assert_eq!(failed.unwrap_err().message(), "gone");
 }
 
-// H-43: a URL that is there is not fetched again.
+// H-43: an item with a URL is not fetched.
 #[tokio::test]
 async fn a_given_url_wins_over_the_fetcher() {
     let both = MediaItem {
         url: Some("u".into()),
-        ..fetched(Err(Error::unknown("not called")))
+        ..fetched_item(Err(Error::unknown("not called")))
     };
     assert_eq!(both.resolve_url().await.unwrap().as_deref(), Some("u"));
 }
@@ -50,7 +52,7 @@ async fn a_given_url_wins_over_the_fetcher() {
 fn an_item_goes_through_json_without_its_fetcher() {
     let value = json!({"type": "video", "mime_type": "video/mp4", "filename": "a.mp4", "url": "u"});
     assert_eq!(MediaItem::from_value(&value).unwrap().to_value(), value);
-    let item = fetched(Ok(None));
+    let item = fetched_item(Ok(None));
     assert_eq!(
         item.to_value(),
         json!({"type": "audio", "mime_type": "audio/ogg"})

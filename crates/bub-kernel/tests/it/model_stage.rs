@@ -1,4 +1,4 @@
-//! Who answers, and what happens when nobody does.
+//! The plugin that answers a prompt, and the fallback if no plugin answers.
 
 use bub_kernel::{
     Inbound, ModelStream, Prompt, StreamEvent,
@@ -7,10 +7,11 @@ use bub_kernel::{
 use serde_json::json;
 
 use crate::support::{
-    Fake, FakeRouter, Manner, Trace, fail, failing_turn, framework, hi, none, observer, some, turn,
+    EventResult, FakePlugin, FakeRouter, Trace, fail, failing_turn, framework, hi, none, observer,
+    some, turn,
 };
 
-fn stream_of(deltas: &'static [&'static str]) -> ModelStream {
+fn text_stream(deltas: &'static [&'static str]) -> ModelStream {
     ModelStream::from_events(
         deltas
             .iter()
@@ -18,7 +19,7 @@ fn stream_of(deltas: &'static [&'static str]) -> ModelStream {
     )
 }
 
-async fn answer(plugins: Vec<Fake>) -> String {
+async fn answer(plugins: Vec<FakePlugin>) -> String {
     turn(&framework(plugins)).await.unwrap().model_output
 }
 
@@ -26,7 +27,10 @@ async fn answer(plugins: Vec<Fake>) -> String {
 #[tokio::test]
 async fn run_model_answers_with_text() {
     assert_eq!(
-        answer(vec![Fake::new().on_async::<RunModel>(|_| some("text"))]).await,
+        answer(vec![
+            FakePlugin::new().on_async::<RunModel>(|_| some("text"))
+        ])
+        .await,
         "text"
     );
 }
@@ -49,8 +53,8 @@ async fn a_stream_is_drained_and_only_its_text_counts() {
             },
         ]
     };
-    let plugin =
-        Fake::new().on::<RunModelStream>(move |_| Ok(Some(ModelStream::from_events(events()))));
+    let plugin = FakePlugin::new()
+        .on::<RunModelStream>(move |_| Ok(Some(ModelStream::from_events(events()))));
     assert_eq!(answer(vec![plugin]).await, "one two");
 }
 
@@ -58,8 +62,8 @@ async fn a_stream_is_drained_and_only_its_text_counts() {
 #[tokio::test]
 async fn a_text_answer_streams_as_exactly_one_text_event() {
     let trace = Trace::default();
-    let framework = framework([Fake::new().on::<RunModel>(|_| some("all of it"))]);
-    framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
+    let framework = framework([FakePlugin::new().on::<RunModel>(|_| some("all of it"))]);
+    framework.bind_router(Some(FakeRouter::to(&trace, EventResult::Succeeds)));
     framework
         .process_inbound(Inbound::from(hi()).streaming())
         .await
@@ -70,50 +74,52 @@ async fn a_text_answer_streams_as_exactly_one_text_event() {
     );
 }
 
-// S-9, S-42: of both hooks together the latest registered plugin is asked first.
+// S-9, S-42: the plugin registered last is called first, for both hooks together.
 #[tokio::test]
 async fn the_latest_plugin_answers_whichever_hook_it_implements() {
-    let stream = || Fake::new().on::<RunModelStream>(|_| Ok(Some(stream_of(&["st", "ream"]))));
-    let text = || Fake::new().on::<RunModel>(|_| some("text"));
+    let stream =
+        || FakePlugin::new().on::<RunModelStream>(|_| Ok(Some(text_stream(&["st", "ream"]))));
+    let text = || FakePlugin::new().on::<RunModel>(|_| some("text"));
     assert_eq!(answer(vec![stream(), text()]).await, "text");
     assert_eq!(answer(vec![text(), stream()]).await, "stream");
 }
 
-// S-9: a plugin should have one of them; of one that has both, the stream is asked first.
+// S-9: if a plugin implements both hooks, the stream is called first.
 #[tokio::test]
 async fn in_one_plugin_the_stream_comes_first() {
     let both = |answers: bool| {
-        Fake::new()
+        FakePlugin::new()
             .on::<RunModel>(|_| some("text"))
-            .on::<RunModelStream>(move |_| Ok(answers.then(|| stream_of(&["stream"]))))
+            .on::<RunModelStream>(move |_| Ok(answers.then(|| text_stream(&["stream"]))))
     };
     assert_eq!(answer(vec![both(true)]).await, "stream");
     assert_eq!(answer(vec![both(false)]).await, "text");
 }
 
-// S-12, S-13: a hook without an opinion falls through to the next plugin. The original failed the turn, or
-// committed to the first plugin that had either method.
+// S-12, S-13: if a hook returns `None`, the next plugin is called. The Python version failed the turn, or used the
+// first plugin that had either method.
 #[tokio::test]
 async fn no_opinion_lets_the_walk_go_on() {
-    let below = || Fake::new().on_async::<RunModelStream>(|_| Ok(Some(stream_of(&["below"]))));
+    let below =
+        || FakePlugin::new().on_async::<RunModelStream>(|_| Ok(Some(text_stream(&["below"]))));
     assert_eq!(
-        answer(vec![below(), Fake::new().on::<RunModel>(|_| none())]).await,
+        answer(vec![below(), FakePlugin::new().on::<RunModel>(|_| none())]).await,
         "below"
     );
     assert_eq!(
         answer(vec![
             below(),
-            Fake::new().on_async::<RunModelStream>(|_| none())
+            FakePlugin::new().on_async::<RunModelStream>(|_| none())
         ])
         .await,
         "below"
     );
-    let texts = Fake::new().on::<RunModel>(|_| some("lowest"));
+    let texts = FakePlugin::new().on::<RunModel>(|_| some("lowest"));
     let plugins = vec![
         texts,
-        Fake::new().on::<RunModelStream>(|_| none()),
-        Fake::new().on::<RunModel>(|_| none()),
-        Fake::new().on::<RunModelStream>(|_| none()),
+        FakePlugin::new().on::<RunModelStream>(|_| none()),
+        FakePlugin::new().on::<RunModel>(|_| none()),
+        FakePlugin::new().on::<RunModelStream>(|_| none()),
     ];
     assert_eq!(answer(plugins).await, "lowest");
 }
@@ -124,7 +130,7 @@ async fn when_nobody_answers_a_text_prompt_is_the_output_and_on_error_is_told() 
     for message in [Inbound::from(hi()), Inbound::from(hi()).streaming()] {
         let trace = Trace::default();
         let saved = trace.clone();
-        let silent = Fake::new()
+        let silent = FakePlugin::new()
             .on::<BuildPrompt>(|_| some("the prompt"))
             .on::<RunModel>(|_| none())
             .on::<RunModelStream>(|_| none())
@@ -156,17 +162,20 @@ async fn when_nobody_answers_a_text_prompt_is_the_output_and_on_error_is_told() 
 #[tokio::test]
 async fn when_nobody_answers_a_multimodal_prompt_the_content_is_the_output() {
     let parts = Prompt::Parts(vec![json!({"type": "text", "text": "described"})]);
-    let plugin = Fake::new().on::<BuildPrompt>(move |_| some(parts.clone()));
+    let plugin = FakePlugin::new().on::<BuildPrompt>(move |_| some(parts.clone()));
     assert_eq!(answer(vec![plugin]).await, "hi");
 }
 
-// S-13: an empty answer is an answer.
+// S-13: an empty answer is a valid answer.
 #[tokio::test]
 async fn an_empty_answer_stays_empty() {
     let trace = Trace::default();
-    let plugins = [observer(&trace), Fake::new().on::<RunModel>(|_| some(""))];
+    let plugins = [
+        observer(&trace),
+        FakePlugin::new().on::<RunModel>(|_| some("")),
+    ];
     assert_eq!(turn(&framework(plugins)).await.unwrap().model_output, "");
-    let empty = Fake::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::from_events([]))));
+    let empty = FakePlugin::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::from_events([]))));
     assert_eq!(
         turn(&framework([observer(&trace), empty]))
             .await
@@ -181,8 +190,8 @@ async fn an_empty_answer_stays_empty() {
 #[tokio::test]
 async fn a_model_that_fails_is_not_replaced_by_the_one_below() {
     let plugins = [
-        Fake::new().on::<RunModel>(|_| some("below")),
-        Fake::new().on::<RunModel>(|_| fail("quota used up")),
+        FakePlugin::new().on::<RunModel>(|_| some("below")),
+        FakePlugin::new().on::<RunModel>(|_| fail("quota used up")),
     ];
     assert_eq!(
         failing_turn(&framework(plugins)).await.to_string(),
@@ -194,7 +203,7 @@ async fn a_model_that_fails_is_not_replaced_by_the_one_below() {
 #[tokio::test]
 async fn the_stream_hook_is_used_with_and_without_streaming_output() {
     for message in [Inbound::from(hi()), Inbound::from(hi()).streaming()] {
-        let plugin = Fake::new().on::<RunModelStream>(|_| Ok(Some(stream_of(&["a", "b"]))));
+        let plugin = FakePlugin::new().on::<RunModelStream>(|_| Ok(Some(text_stream(&["a", "b"]))));
         let result = framework([plugin]).process_inbound(message).await.unwrap();
         assert_eq!(result.model_output, "ab");
     }

@@ -1,4 +1,4 @@
-//! Calling the chain below.
+//! Calling the next plugin.
 
 use bub_kernel::{
     Envelope, Error, ModelStream, Prompt, Result, StreamEvent, hooks,
@@ -9,12 +9,12 @@ use bub_kernel::{
 };
 use bub_tape::{AnchorSelector, TapeContext};
 
-use crate::support::{Fake, Log, fail, failing_turn, framework, hi, none, some, turn};
+use crate::support::{FakePlugin, LogCapture, fail, failing_turn, framework, hi, none, some, turn};
 
-struct Polite;
+struct PolitePlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Polite {
+impl PolitePlugin {
     async fn build_prompt(&self, next: Next<'_, BuildPrompt>) -> Result<Option<Prompt>> {
         Ok(next
             .call()
@@ -23,16 +23,16 @@ impl Polite {
     }
 }
 
-struct Loud;
+struct UppercasePlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Loud {
+impl UppercasePlugin {
     async fn run_model_stream(
         &self,
         next: Next<'_, RunModelStream>,
     ) -> Result<Option<ModelStream>> {
-        let below = next.call().await?;
-        Ok(below.map(|stream| {
+        let next = next.call().await?;
+        Ok(next.map(|stream| {
             stream.map_events(|event| match event {
                 StreamEvent::Text(delta) => StreamEvent::Text(delta.to_uppercase()),
                 other => other,
@@ -41,21 +41,21 @@ impl Loud {
     }
 }
 
-fn with_polite(below: Fake, above: Fake) -> bub_kernel::Framework {
+fn with_polite(next: FakePlugin, first: FakePlugin) -> bub_kernel::Framework {
     bub_kernel::Framework::builder()
-        .plugin("below", below)
-        .plugin("polite", Polite)
-        .plugin("above", above)
+        .plugin("below", next)
+        .plugin("polite", PolitePlugin)
+        .plugin("above", first)
         .build()
 }
 
 #[tokio::test]
 async fn a_plugin_wraps_what_the_plugins_below_it_answer() {
-    let below =
-        Fake::new().on_async::<BuildPrompt>(|call| some(call.args.message.content().into_owned()));
-    let above = Fake::new().on::<BuildPrompt>(|_| none());
+    let next = FakePlugin::new()
+        .on_async::<BuildPrompt>(|call| some(call.args.message.content().into_owned()));
+    let first = FakePlugin::new().on::<BuildPrompt>(|_| none());
     assert_eq!(
-        turn(&with_polite(below, above)).await.unwrap().prompt,
+        turn(&with_polite(next, first)).await.unwrap().prompt,
         Prompt::from("please: hi")
     );
 }
@@ -63,7 +63,7 @@ async fn a_plugin_wraps_what_the_plugins_below_it_answer() {
 #[tokio::test]
 async fn the_chain_below_may_have_no_opinion() {
     assert_eq!(
-        turn(&with_polite(Fake::new(), Fake::new()))
+        turn(&with_polite(FakePlugin::new(), FakePlugin::new()))
             .await
             .unwrap()
             .prompt,
@@ -73,16 +73,16 @@ async fn the_chain_below_may_have_no_opinion() {
 
 #[tokio::test]
 async fn an_error_from_below_names_the_plugin_that_failed() {
-    let below = Fake::new().on::<BuildPrompt>(|_| fail("boom"));
-    let error = failing_turn(&with_polite(below, Fake::new())).await;
+    let next = FakePlugin::new().on::<BuildPrompt>(|_| fail("boom"));
+    let error = failing_turn(&with_polite(next, FakePlugin::new())).await;
     assert_eq!(&*error.origin().unwrap().plugin, "below");
 }
 
 #[tokio::test]
 async fn a_wrapper_can_recover_from_what_failed_below() {
-    struct Fallback;
+    struct FallbackPlugin;
     #[hooks(crate = bub_kernel)]
-    impl Fallback {
+    impl FallbackPlugin {
         async fn run_model(&self, next: Next<'_, RunModel>) -> Result<Option<String>> {
             next.call()
                 .await
@@ -90,8 +90,11 @@ async fn a_wrapper_can_recover_from_what_failed_below() {
         }
     }
     let framework = bub_kernel::Framework::builder()
-        .plugin("below", Fake::new().on::<RunModel>(|_| panic!("bad day")))
-        .plugin("fallback", Fallback)
+        .plugin(
+            "below",
+            FakePlugin::new().on::<RunModel>(|_| panic!("bad day")),
+        )
+        .plugin("fallback", FallbackPlugin)
         .build();
     let output = turn(&framework).await.unwrap().model_output;
     assert_eq!(output, "sorry: [unknown] plugin code panicked: bad day");
@@ -99,9 +102,9 @@ async fn a_wrapper_can_recover_from_what_failed_below() {
 
 #[tokio::test]
 async fn the_chain_below_can_be_asked_twice_and_with_other_arguments() {
-    struct Twice;
+    struct TwicePlugin;
     #[hooks(crate = bub_kernel)]
-    impl Twice {
+    impl TwicePlugin {
         async fn run_model(
             &self,
             prompt: &Prompt,
@@ -122,9 +125,10 @@ async fn the_chain_below_can_be_asked_twice_and_with_other_arguments() {
     let framework = bub_kernel::Framework::builder()
         .plugin(
             "below",
-            Fake::new().on_async::<RunModel>(|call| some(format!("<{}>", call.args.prompt.text()))),
+            FakePlugin::new()
+                .on_async::<RunModel>(|call| some(format!("<{}>", call.args.prompt.text()))),
         )
-        .plugin("twice", Twice)
+        .plugin("twice", TwicePlugin)
         .build();
     assert_eq!(
         turn(&framework).await.unwrap().model_output,
@@ -132,17 +136,17 @@ async fn the_chain_below_can_be_asked_twice_and_with_other_arguments() {
     );
 }
 
-// The chain below the model stage is the model stage: both hooks of the plugins below count.
+// In the model stage, `next` calls both model hooks of the next plugins.
 #[tokio::test]
 async fn a_stream_wrapper_wraps_text_and_stream_models_alike() {
     let models = [
-        Fake::new().on::<RunModel>(|_| some("text")),
-        Fake::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::text("text")))),
+        FakePlugin::new().on::<RunModel>(|_| some("text")),
+        FakePlugin::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::text("text")))),
     ];
     for model in models {
         let framework = bub_kernel::Framework::builder()
             .plugin("model", model)
-            .plugin("loud", Loud)
+            .plugin("loud", UppercasePlugin)
             .build();
         assert_eq!(turn(&framework).await.unwrap().model_output, "TEXT");
     }
@@ -150,20 +154,20 @@ async fn a_stream_wrapper_wraps_text_and_stream_models_alike() {
 
 #[tokio::test]
 async fn a_text_wrapper_drains_the_stream_below() {
-    struct Quote;
+    struct QuotePlugin;
     #[hooks(crate = bub_kernel)]
-    impl Quote {
+    impl QuotePlugin {
         async fn run_model(&self, next: Next<'_, RunModel>) -> Result<Option<String>> {
             Ok(next.call().await?.map(|text| format!("«{text}»")))
         }
     }
-    let model = Fake::new().on::<RunModelStream>(|_| {
+    let model = FakePlugin::new().on::<RunModelStream>(|_| {
         let events = ["a", "b"].map(|delta| StreamEvent::Text(delta.to_owned()));
         Ok(Some(ModelStream::from_events(events)))
     });
     let framework = bub_kernel::Framework::builder()
         .plugin("model", model)
-        .plugin("quote", Quote)
+        .plugin("quote", QuotePlugin)
         .build();
     assert_eq!(turn(&framework).await.unwrap().model_output, "«ab»");
 }
@@ -171,9 +175,9 @@ async fn a_text_wrapper_drains_the_stream_below() {
 #[tokio::test]
 async fn wrappers_nest() {
     let framework = bub_kernel::Framework::builder()
-        .plugin("model", Fake::new().on::<BuildPrompt>(|_| some("x")))
-        .plugin("inner", Polite)
-        .plugin("outer", Polite)
+        .plugin("model", FakePlugin::new().on::<BuildPrompt>(|_| some("x")))
+        .plugin("inner", PolitePlugin)
+        .plugin("outer", PolitePlugin)
         .build();
     let result = framework.process_inbound(hi()).await.unwrap();
     assert_eq!(result.prompt, Prompt::from("please: please: x"));
@@ -193,15 +197,15 @@ fn a_sync_hook_asks_below_without_waiting() {
                 .map(|context| context.with_anchor(AnchorSelector::Whole)))
         }
     }
-    let log = Log::capture();
+    let log = LogCapture::start();
     let framework = bub_kernel::Framework::builder()
         .plugin(
             "plain",
-            Fake::new().on::<BuildTapeContext>(|_| some(TapeContext::new())),
+            FakePlugin::new().on::<BuildTapeContext>(|_| some(TapeContext::new())),
         )
         .plugin(
             "slow",
-            Fake::new().on_async::<BuildTapeContext>(|_| panic!("not called")),
+            FakePlugin::new().on_async::<BuildTapeContext>(|_| panic!("not called")),
         )
         .plugin("whole", Whole)
         .build();
@@ -217,9 +221,9 @@ fn a_sync_hook_asks_below_without_waiting() {
 
 #[tokio::test]
 async fn a_message_rewritten_for_the_chain_below_stays_there() {
-    let below =
-        Fake::new().on::<BuildPrompt>(|call| some(call.args.message.content().into_owned()));
-    let wrapper = Fake::new().on::<BuildPrompt>(|call| {
+    let next =
+        FakePlugin::new().on::<BuildPrompt>(|call| some(call.args.message.content().into_owned()));
+    let wrapper = FakePlugin::new().on::<BuildPrompt>(|call| {
         let shadow = Envelope::text("shadow");
         let args = args::BuildPrompt {
             message: &shadow,
@@ -228,7 +232,7 @@ async fn a_message_rewritten_for_the_chain_below_stays_there() {
         call.next().with(args).call_sync().map_err(Into::into)
     });
     assert_eq!(
-        turn(&framework([below, wrapper])).await.unwrap().prompt,
+        turn(&framework([next, wrapper])).await.unwrap().prompt,
         Prompt::from("shadow")
     );
 }

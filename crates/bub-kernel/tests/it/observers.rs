@@ -1,4 +1,4 @@
-//! `on_error` can watch and cannot harm.
+//! `on_error` observes errors and cannot affect the turn.
 
 use bub_kernel::{
     Error,
@@ -8,17 +8,19 @@ use bub_kernel::{
     },
 };
 
-use crate::support::{Fake, Log, Trace, fail, failing_turn, framework, hi, none, observer};
+use crate::support::{
+    FakePlugin, LogCapture, Trace, fail, failing_turn, framework, hi, none, observer,
+};
 
 // S-25
 #[tokio::test]
 async fn a_failing_observer_is_logged_and_neither_stops_others_nor_hides_the_error() {
-    let (trace, log) = (Trace::default(), Log::capture());
+    let (trace, log) = (Trace::default(), LogCapture::start());
     let plugins = [
         observer(&trace),
-        Fake::new().on::<OnError>(|_| fail("observer broke")),
-        Fake::new().on_async::<OnError>(|_| panic!("observer fell")),
-        Fake::new().on::<RunModel>(|_| fail("original")),
+        FakePlugin::new().on::<OnError>(|_| fail("observer broke")),
+        FakePlugin::new().on_async::<OnError>(|_| panic!("observer fell")),
+        FakePlugin::new().on::<RunModel>(|_| fail("original")),
     ];
     let error = failing_turn(&framework(plugins)).await;
     assert_eq!(error.to_string(), "original");
@@ -36,11 +38,11 @@ async fn a_failing_observer_is_logged_and_neither_stops_others_nor_hides_the_err
 // S-25
 #[test]
 fn the_sync_notifier_skips_async_observers_with_a_warning() {
-    let (trace, log) = (Trace::default(), Log::capture());
+    let (trace, log) = (Trace::default(), LogCapture::start());
     let plugins = [
         observer(&trace),
-        Fake::new().on_async::<OnError>(|_| panic!("not called")),
-        Fake::new().on::<OnError>(|_| fail("observer broke")),
+        FakePlugin::new().on_async::<OnError>(|_| panic!("not called")),
+        FakePlugin::new().on::<OnError>(|_| fail("observer broke")),
     ];
     let framework = framework(plugins);
     framework.hooks().notify_error_sync(args::OnError {
@@ -64,7 +66,7 @@ fn the_sync_notifier_skips_async_observers_with_a_warning() {
 async fn an_observer_may_be_told_without_a_message() {
     let trace = Trace::default();
     let seen = trace.clone();
-    let plugin = Fake::new().on::<OnError>(move |call| {
+    let plugin = FakePlugin::new().on::<OnError>(move |call| {
         seen.note(format!(
             "{} {}",
             call.args.stage,

@@ -1,4 +1,4 @@
-//! Plugin code that panics: the host stays up, and the panic is the error of that hook.
+//! Panics in plugin code: the program continues, and the panic becomes the error of the hook.
 
 use std::{
     pin::Pin,
@@ -16,12 +16,12 @@ use bub_kernel::{
 };
 use futures_core::Stream;
 
-use crate::support::{Fake, Log, Trace, failing_turn, framework, hi, none, turn};
+use crate::support::{FakePlugin, LogCapture, Trace, failing_turn, framework, hi, none, turn};
 
-/// Notes that the turn was saved, and with which error.
-fn saving(trace: &Trace) -> Fake {
+/// Returns a plugin that records the error passed to `save_state`.
+fn save_plugin(trace: &Trace) -> FakePlugin {
     let trace = trace.clone();
-    Fake::new().on::<SaveState>(move |call| {
+    FakePlugin::new().on::<SaveState>(move |call| {
         trace.note(call.args.error.map(ToString::to_string).unwrap_or_default());
         none()
     })
@@ -30,7 +30,7 @@ fn saving(trace: &Trace) -> Fake {
 #[tokio::test]
 async fn a_panic_in_a_sync_hook_is_its_error() {
     let error = failing_turn(&framework([
-        Fake::new().on::<LoadState>(|_| panic!("number {}", 7))
+        FakePlugin::new().on::<LoadState>(|_| panic!("number {}", 7))
     ]))
     .await;
     assert_eq!(
@@ -44,8 +44,8 @@ async fn a_panic_in_a_sync_hook_is_its_error() {
 #[tokio::test]
 async fn a_panic_after_an_await_is_the_error_of_the_hook() {
     let trace = Trace::default();
-    let panicking = Fake::new().on_async::<RunModel>(|_| panic!("in the middle"));
-    let error = failing_turn(&framework([saving(&trace), panicking])).await;
+    let panicking = FakePlugin::new().on_async::<RunModel>(|_| panic!("in the middle"));
+    let error = failing_turn(&framework([save_plugin(&trace), panicking])).await;
     assert_eq!(
         error.to_string(),
         "[unknown] plugin code panicked: in the middle"
@@ -55,13 +55,14 @@ async fn a_panic_after_an_await_is_the_error_of_the_hook() {
 
 #[tokio::test]
 async fn a_panic_before_the_future_exists_is_the_error_of_the_hook() {
-    struct Eager;
-    impl AsyncHook<RunModel> for Eager {
+    struct PanickingHook;
+    impl AsyncHook<RunModel> for PanickingHook {
         fn call<'a>(&'a self, _call: HookCall<'a, RunModel>) -> BoxFuture<'a, HookReturn<String>> {
             panic!("no future")
         }
     }
-    let plugin = Fake::new().adding(|hooks| hooks.add_async::<RunModel>(Eager));
+    let plugin =
+        FakePlugin::new().register_with(|hooks| hooks.add_async::<RunModel>(PanickingHook));
     assert_eq!(
         failing_turn(&framework([plugin])).await.message(),
         "plugin code panicked: no future"
@@ -70,17 +71,17 @@ async fn a_panic_before_the_future_exists_is_the_error_of_the_hook() {
 
 #[tokio::test]
 async fn a_panic_without_text_is_an_error_too() {
-    let plugin = Fake::new().on::<LoadState>(|_| std::panic::panic_any(7_u8));
+    let plugin = FakePlugin::new().on::<LoadState>(|_| std::panic::panic_any(7_u8));
     assert_eq!(
         failing_turn(&framework([plugin])).await.message(),
         "plugin code panicked: no message"
     );
 }
 
-/// Says one word, then panics; it must not be polled after that.
-struct Fragile(u8);
+/// A stream that yields one event and then panics. It must not be polled after that.
+struct PanickingStream(u8);
 
-impl Stream for Fragile {
+impl Stream for PanickingStream {
     type Item = Result<StreamEvent>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -96,8 +97,9 @@ impl Stream for Fragile {
 #[tokio::test]
 async fn a_panic_inside_a_stream_fails_the_turn_and_it_is_saved() {
     let trace = Trace::default();
-    let streaming = Fake::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::new(Fragile(0)))));
-    let error = failing_turn(&framework([saving(&trace), streaming])).await;
+    let streaming =
+        FakePlugin::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::new(PanickingStream(0)))));
+    let error = failing_turn(&framework([save_plugin(&trace), streaming])).await;
     assert_eq!(
         error.to_string(),
         "[unknown] plugin code panicked: stream tore"
@@ -108,7 +110,7 @@ async fn a_panic_inside_a_stream_fails_the_turn_and_it_is_saved() {
 #[tokio::test]
 async fn a_stream_that_panicked_is_over() {
     use futures_util::StreamExt;
-    let mut stream = ModelStream::new(Fragile(0));
+    let mut stream = ModelStream::new(PanickingStream(0));
     assert!(stream.next().await.unwrap().is_ok());
     assert!(stream.next().await.unwrap().is_err());
     assert!(stream.next().await.is_none());
@@ -120,8 +122,8 @@ async fn a_stream_that_panicked_is_over() {
 
 #[tokio::test]
 async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
-    struct Clumsy;
-    impl ChannelRouter for Clumsy {
+    struct PanickingRouter;
+    impl ChannelRouter for PanickingRouter {
         fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
             panic!("lost the list")
         }
@@ -135,8 +137,8 @@ async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
         }
     }
     let trace = Trace::default();
-    let framework = framework([saving(&trace).on::<RunModel>(|_| Ok(Some("x".into())))]);
-    framework.bind_router(Some(Arc::new(Clumsy)));
+    let framework = framework([save_plugin(&trace).on::<RunModel>(|_| Ok(Some("x".into())))]);
+    framework.bind_router(Some(Arc::new(PanickingRouter)));
     let error = framework
         .process_inbound(Inbound::from(hi()).streaming())
         .await
@@ -147,26 +149,26 @@ async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
 
 #[tokio::test]
 async fn a_panic_while_a_plugin_is_made_or_registered_leaves_it_out() {
-    struct Unregistrable;
-    impl Plugin for Unregistrable {
+    struct HalfRegisteredPlugin;
+    impl Plugin for HalfRegisteredPlugin {
         fn register(self: Arc<Self>, hooks: &mut HookSet) {
-            hooks.add_async::<RunModel>(Wrong);
+            hooks.add_async::<RunModel>(UnusedHook);
             panic!("half way")
         }
     }
-    struct Wrong;
-    impl AsyncHook<RunModel> for Wrong {
+    struct UnusedHook;
+    impl AsyncHook<RunModel> for UnusedHook {
         fn call<'a>(&'a self, _call: HookCall<'a, RunModel>) -> BoxFuture<'a, HookReturn<String>> {
             Box::pin(async { Ok(Some("from a plugin that is not there".into())) })
         }
     }
-    let log = Log::capture();
+    let log = LogCapture::start();
     let framework = Framework::builder()
-        .plugin_with("made", |_| -> Result<Fake, BoxError> {
+        .plugin_with("made", |_| -> Result<FakePlugin, BoxError> {
             panic!("no such file")
         })
-        .plugin("registered", Unregistrable)
-        .plugin("good", Fake::new())
+        .plugin("registered", HalfRegisteredPlugin)
+        .plugin("good", FakePlugin::new())
         .build();
     let states: Vec<_> = framework
         .plugins()
@@ -193,12 +195,12 @@ async fn a_panic_while_a_plugin_is_made_or_registered_leaves_it_out() {
     assert_eq!(turn(&framework).await.unwrap().model_output, "hi");
 }
 
-// A hook that panics while it holds the state's lock must not poison the state for the others.
+// A hook that panics while it holds the state's lock must not poison the state for other hooks.
 #[tokio::test]
 async fn a_panic_inside_the_state_leaves_it_usable() {
-    struct Rude;
+    struct PanickingPlugin;
     #[hooks(crate = bub_kernel)]
-    impl Rude {
+    impl PanickingPlugin {
         fn build_prompt(&self, state: &bub_kernel::State) -> Option<String> {
             let looked = std::panic::AssertUnwindSafe(|| {
                 state.with("_runtime_workspace", |_| -> bool { panic!("rude") })
@@ -208,7 +210,7 @@ async fn a_panic_inside_the_state_leaves_it_usable() {
             None
         }
     }
-    let framework = Framework::builder().plugin("rude", Rude).build();
+    let framework = Framework::builder().plugin("rude", PanickingPlugin).build();
     assert_eq!(
         turn(&framework)
             .await
@@ -222,7 +224,7 @@ async fn a_panic_inside_the_state_leaves_it_usable() {
 
 #[tokio::test]
 async fn many_panics_in_a_row_do_no_harm() {
-    let framework = framework([Fake::new().on_async::<RunModel>(|call| {
+    let framework = framework([FakePlugin::new().on_async::<RunModel>(|call| {
         match call.args.session_id.len() % 2 {
             0 => panic!("even"),
             _ => Ok(Some("odd".into())),

@@ -1,4 +1,4 @@
-//! Registration: order, status, context.
+//! Plugin registration: order, state and context.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,14 +11,17 @@ use bub_kernel::{
 };
 use bub_settings::{Environment, Loader};
 
-use crate::support::{Fake, Log, framework, hi, resolved, some, turn};
+use crate::support::{FakePlugin, LogCapture, framework, hi, resolved, some, turn};
 
 // S-41, S-42
 #[tokio::test]
 async fn the_plugin_registered_last_beats_the_builtin_one() {
     let framework = Framework::builder()
-        .plugin("builtin", Fake::new().on::<RunModel>(|_| some("builtin")))
-        .plugin("user", Fake::new().on::<RunModel>(|_| some("user")))
+        .plugin(
+            "builtin",
+            FakePlugin::new().on::<RunModel>(|_| some("builtin")),
+        )
+        .plugin("user", FakePlugin::new().on::<RunModel>(|_| some("user")))
         .build();
     assert_eq!(turn(&framework).await.unwrap().model_output, "user");
     let names: Vec<_> = framework
@@ -32,12 +35,19 @@ async fn the_plugin_registered_last_beats_the_builtin_one() {
 // H-31
 #[tokio::test]
 async fn a_plugin_that_cannot_be_made_is_reported_and_skipped() {
-    let log = Log::capture();
+    let log = LogCapture::start();
     let framework = Framework::builder()
-        .plugin("builtin", Fake::new().on::<RunModel>(|_| some("builtin")))
-        .plugin_with("broken", |_| Err::<Fake, _>(Error::config("no token")))
-        .plugin_with("foreign", |_| Err::<Fake, BoxError>("bad file".into()))
-        .plugin("last", Fake::new())
+        .plugin(
+            "builtin",
+            FakePlugin::new().on::<RunModel>(|_| some("builtin")),
+        )
+        .plugin_with("broken", |_| {
+            Err::<FakePlugin, _>(Error::config("no token"))
+        })
+        .plugin_with("foreign", |_| {
+            Err::<FakePlugin, BoxError>("bad file".into())
+        })
+        .plugin("last", FakePlugin::new())
         .build();
     let status = |name: &str, state| PluginStatus {
         name: name.into(),
@@ -62,18 +72,22 @@ async fn a_plugin_that_cannot_be_made_is_reported_and_skipped() {
     assert_eq!(turn(&framework).await.unwrap().model_output, "builtin");
 }
 
-// H-31: a plugin is made with the framework at hand.
+// H-31: a plugin is created with access to the framework.
 #[tokio::test]
 async fn a_plugin_is_made_with_workspace_settings_and_a_way_back() {
-    struct Curious {
+    struct ContextPlugin {
         framework: FrameworkRef,
-        found: String,
+        description: String,
     }
     #[hooks(crate = bub_kernel)]
-    impl Curious {
+    impl ContextPlugin {
         fn run_model(&self) -> String {
             let framework = self.framework.get().expect("turns run after the build");
-            format!("{} with {} plugins", self.found, framework.plugins().len())
+            format!(
+                "{} with {} plugins",
+                self.description,
+                framework.plugins().len()
+            )
         }
     }
     let environment = Environment::from_pairs([("BUB_HOME", "/bub")]);
@@ -84,10 +98,10 @@ async fn a_plugin_is_made_with_workspace_settings_and_a_way_back() {
         .plugin_with("curious", |context| {
             assert!(context.framework.get().is_none(), "not built yet");
             let home = context.settings.home().display();
-            let found = format!("{} {home}", context.workspace.display());
-            Ok::<_, BoxError>(Curious {
+            let description = format!("{} {home}", context.workspace.display());
+            Ok::<_, BoxError>(ContextPlugin {
                 framework: context.framework.clone(),
-                found,
+                description,
             })
         })
         .build();
@@ -105,7 +119,7 @@ fn a_plugin_does_not_keep_its_framework_alive() {
     let framework = Framework::builder()
         .plugin_with("keeper", move |context| {
             *keep.lock().unwrap() = Some(context.framework.clone());
-            Ok::<_, BoxError>(Fake::new())
+            Ok::<_, BoxError>(FakePlugin::new())
         })
         .build();
     let reference = kept.lock().unwrap().take().unwrap();
@@ -116,14 +130,14 @@ fn a_plugin_does_not_keep_its_framework_alive() {
 
 #[tokio::test]
 async fn clones_are_the_same_framework() {
-    let first = framework([Fake::new().on::<ResolveSession>(|_| some("same"))]);
+    let first = framework([FakePlugin::new().on::<ResolveSession>(|_| some("same"))]);
     let second = first.clone();
     drop(first);
     assert_eq!(resolved(&second, hi()).await.unwrap(), "same");
 }
 
-// S-40: the framework holds the plugins, their hooks and the router, and runs turns; the agent and the channels
-// are plugins above it.
+// S-40: the framework holds the plugins, their hooks and the router, and runs turns. The agent and the channels are
+// plugins.
 #[tokio::test]
 async fn the_framework_is_complete_without_any_plugin() {
     let framework = framework([]);
@@ -133,21 +147,27 @@ async fn the_framework_is_complete_without_any_plugin() {
     assert_eq!(turn(&framework).await.unwrap().model_output, "hi");
 }
 
-// H-31: names are how people tell plugins apart, so a second one of a name is refused.
+// H-31: users identify plugins by name, so a second plugin with the same name is rejected.
 #[test]
 fn a_second_plugin_of_a_name_is_left_out() {
     let framework = Framework::builder()
-        .plugin("twin", Fake::new().on::<ResolveSession>(|_| some("first")))
-        .plugin("twin", Fake::new().on::<ResolveSession>(|_| some("second")))
+        .plugin(
+            "twin",
+            FakePlugin::new().on::<ResolveSession>(|_| some("first")),
+        )
+        .plugin(
+            "twin",
+            FakePlugin::new().on::<ResolveSession>(|_| some("second")),
+        )
         .build();
     let inbound = Inbound::from(hi());
-    let found = framework
+    let session = framework
         .hooks()
         .call_first_sync::<ResolveSession>(args::ResolveSession {
             message: &inbound.message,
             inbound: &inbound,
         });
-    assert_eq!(found.unwrap().as_deref(), Some("first"));
+    assert_eq!(session.unwrap().as_deref(), Some("first"));
     let refused =
         PluginState::Failed("[config] a plugin of this name is registered already".into());
     assert_eq!(framework.plugins()[1].state, refused);

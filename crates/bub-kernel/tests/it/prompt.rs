@@ -1,4 +1,4 @@
-//! What the model is asked.
+//! The prompt of the model stage.
 
 use bub_kernel::{
     Envelope, Prompt,
@@ -6,9 +6,9 @@ use bub_kernel::{
 };
 use serde_json::json;
 
-use crate::support::{Fake, framework, hi, none, some, turn};
+use crate::support::{FakePlugin, framework, hi, none, some, turn};
 
-async fn prompt_of(plugins: Vec<Fake>) -> Prompt {
+async fn build_prompt(plugins: Vec<FakePlugin>) -> Prompt {
     turn(&framework(plugins)).await.unwrap().prompt
 }
 
@@ -16,11 +16,11 @@ async fn prompt_of(plugins: Vec<Fake>) -> Prompt {
 #[tokio::test]
 async fn the_first_opinion_is_the_prompt() {
     let plugins = vec![
-        Fake::new().on::<BuildPrompt>(|_| panic!("not asked")),
-        Fake::new().on::<BuildPrompt>(|_| some("chosen")),
-        Fake::new().on::<BuildPrompt>(|_| none()),
+        FakePlugin::new().on::<BuildPrompt>(|_| panic!("not asked")),
+        FakePlugin::new().on::<BuildPrompt>(|_| some("chosen")),
+        FakePlugin::new().on::<BuildPrompt>(|_| none()),
     ];
-    assert_eq!(prompt_of(plugins).await, Prompt::from("chosen"));
+    assert_eq!(build_prompt(plugins).await, Prompt::from("chosen"));
 }
 
 // S-7
@@ -31,16 +31,16 @@ async fn a_prompt_may_be_content_parts() {
         json!({"type": "image_url", "image_url": {}}),
     ];
     let expected = Prompt::Parts(parts.clone());
-    let plugin = Fake::new().on_async::<BuildPrompt>(move |_| some(parts.clone()));
-    assert_eq!(prompt_of(vec![plugin]).await, expected);
+    let plugin = FakePlugin::new().on_async::<BuildPrompt>(move |_| some(parts.clone()));
+    assert_eq!(build_prompt(vec![plugin]).await, expected);
 }
 
 // S-8
 #[tokio::test]
 async fn without_an_opinion_the_prompt_is_the_content() {
-    assert_eq!(prompt_of(vec![]).await, Prompt::from("hi"));
+    assert_eq!(build_prompt(vec![]).await, Prompt::from("hi"));
     assert_eq!(
-        prompt_of(vec![Fake::new().on::<BuildPrompt>(|_| none())]).await,
+        build_prompt(vec![FakePlugin::new().on::<BuildPrompt>(|_| none())]).await,
         Prompt::from("hi")
     );
 }
@@ -50,10 +50,10 @@ async fn without_an_opinion_the_prompt_is_the_content() {
 async fn an_empty_prompt_becomes_the_content_and_asks_nobody_else() {
     for empty in [Prompt::from(""), Prompt::Parts(vec![])] {
         let plugins = vec![
-            Fake::new().on::<BuildPrompt>(|_| panic!("not asked")),
-            Fake::new().on::<BuildPrompt>(move |_| some(empty.clone())),
+            FakePlugin::new().on::<BuildPrompt>(|_| panic!("not asked")),
+            FakePlugin::new().on::<BuildPrompt>(move |_| some(empty.clone())),
         ];
-        assert_eq!(prompt_of(plugins).await, Prompt::from("hi"));
+        assert_eq!(build_prompt(plugins).await, Prompt::from("hi"));
     }
 }
 
@@ -73,7 +73,7 @@ async fn content_that_is_not_text_is_made_text() {
 
 #[tokio::test]
 async fn the_prompt_reaches_the_model() {
-    let plugin = Fake::new()
+    let plugin = FakePlugin::new()
         .on::<BuildPrompt>(|call| some(format!("{}!", call.args.message.content())))
         .on::<RunModel>(|call| some(call.args.prompt.text().to_uppercase()));
     let result = framework([plugin]).process_inbound(hi()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What plugins provide outside the stages of a turn.
+//! The hooks outside of the turn pipeline.
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -12,7 +12,7 @@ use bub_kernel::{
 use bub_tape::{AnchorSelector, Sidecar, TapeContext};
 use serde_json::{Value, json};
 
-use crate::support::{Fake, FakeChannel, Log, detached, fail, framework, none, some};
+use crate::support::{FakeChannel, FakePlugin, LogCapture, detached, fail, framework, none, some};
 
 fn handler() -> MessageHandler {
     Arc::new(|_| Box::pin(std::future::ready(Ok(()))))
@@ -21,11 +21,11 @@ fn handler() -> MessageHandler {
 // S-51
 #[test]
 fn the_system_prompt_joins_fragments_low_priority_first() {
-    let saying = |text: &'static str| Fake::new().on::<SystemPrompt>(move |_| some(text));
+    let saying = |text: &'static str| FakePlugin::new().on::<SystemPrompt>(move |_| some(text));
     let plugins = [
         saying("base"),
         saying(""),
-        Fake::new().on::<SystemPrompt>(|_| none()),
+        FakePlugin::new().on::<SystemPrompt>(|_| none()),
         saying("last word"),
     ];
     let system_prompt = |framework: &Framework| {
@@ -40,7 +40,7 @@ fn the_system_prompt_joins_fragments_low_priority_first() {
 // S-51
 #[test]
 fn the_system_prompt_depends_on_prompt_and_state() {
-    let plugin = Fake::new().on::<SystemPrompt>(|call| {
+    let plugin = FakePlugin::new().on::<SystemPrompt>(|call| {
         some(format!(
             "{} for {}",
             call.args.state.get_str("mood").unwrap(),
@@ -65,9 +65,9 @@ fn of_channels_with_one_name_the_latest_plugins_wins() {
     let other: Arc<dyn Channel> = Arc::new(FakeChannel::named("mail"));
     let (first, kept) = (builtin.clone(), Arc::clone(&better));
     let plugins = [
-        Fake::new().on::<ProvideChannels>(move |_| Ok(Some(first.to_vec()))),
-        Fake::new().on::<ProvideChannels>(|_| none()),
-        Fake::new().on::<ProvideChannels>(move |_| {
+        FakePlugin::new().on::<ProvideChannels>(move |_| Ok(Some(first.to_vec()))),
+        FakePlugin::new().on::<ProvideChannels>(|_| none()),
+        FakePlugin::new().on::<ProvideChannels>(move |_| {
             Ok(Some(vec![Arc::clone(&better), Arc::clone(&other)]))
         }),
     ];
@@ -81,7 +81,7 @@ fn of_channels_with_one_name_the_latest_plugins_wins() {
 #[test]
 fn the_tape_context_is_the_first_one_offered() {
     let anchored = |name: &'static str| {
-        Fake::new().on::<BuildTapeContext>(move |_| {
+        FakePlugin::new().on::<BuildTapeContext>(move |_| {
             some(TapeContext::new().with_anchor(AnchorSelector::Named(name.into())))
         })
     };
@@ -97,31 +97,31 @@ fn the_tape_context_is_the_first_one_offered() {
 #[test]
 fn of_sidecars_with_one_name_the_latest_plugins_wins() {
     let offering = |name: &'static str, from: &'static str| {
-        Fake::new()
+        FakePlugin::new()
             .on::<ProvideTapeSidecar>(move |_| some(Sidecar::new(name).with_description(from)))
     };
     let plugins = [
         offering("spill", "builtin"),
         offering("notes", "builtin"),
-        Fake::new().on::<ProvideTapeSidecar>(|_| none()),
+        FakePlugin::new().on::<ProvideTapeSidecar>(|_| none()),
         offering("spill", "user"),
     ];
     let sidecars = framework(plugins).tape_sidecars().unwrap();
-    let found: Vec<_> = sidecars
+    let pairs: Vec<_> = sidecars
         .iter()
         .map(|sidecar| (sidecar.name.as_str(), sidecar.description.as_str()))
         .collect();
-    assert_eq!(found, [("spill", "user"), ("notes", "builtin")]);
+    assert_eq!(pairs, [("spill", "user"), ("notes", "builtin")]);
 }
 
 // H-30
 #[tokio::test]
 async fn the_next_prompt_is_the_first_one_offered() {
     let plugins = [
-        Fake::new().on::<ContinuePrompt>(|_| some("builtin")),
-        Fake::new()
+        FakePlugin::new().on::<ContinuePrompt>(|_| some("builtin")),
+        FakePlugin::new()
             .on_async::<ContinuePrompt>(|call| some(format!("{} on", call.args.prompt.text()))),
-        Fake::new().on::<ContinuePrompt>(|_| none()),
+        FakePlugin::new().on::<ContinuePrompt>(|_| none()),
     ];
     let framework = framework(plugins);
     let next = framework
@@ -135,7 +135,7 @@ async fn the_next_prompt_is_the_first_one_offered() {
 #[tokio::test]
 async fn model_choices_are_collected_and_the_first_known_current_one_counts() {
     let offering = |ids: &'static [&'static str], current: Option<&'static str>| {
-        Fake::new().on_async::<ProvideModelOptions>(move |call| {
+        FakePlugin::new().on_async::<ProvideModelOptions>(move |call| {
             assert_eq!(
                 (call.args.session_id.as_str(), call.args.workspace.to_str()),
                 ("s", Some("/project"))
@@ -156,7 +156,7 @@ async fn model_choices_are_collected_and_the_first_known_current_one_counts() {
     let plugins = [
         offering(&["a:low"], Some("a:low")),
         offering(&["b:mid"], Some("b:mid")),
-        Fake::new().on::<ProvideModelOptions>(|_| none()),
+        FakePlugin::new().on::<ProvideModelOptions>(|_| none()),
         offering(&["c:high"], Some("")),
     ];
     let options = framework(plugins).model_options(&"s".into()).await.unwrap();
@@ -169,17 +169,17 @@ async fn model_choices_are_collected_and_the_first_known_current_one_counts() {
     assert_eq!(options.current.as_deref(), Some("b:mid"));
 }
 
-fn onboarding(fragment: Value) -> Fake {
-    Fake::new().on::<OnboardConfig>(move |_| Ok(Some(fragment.clone())))
+fn onboard_plugin(fragment: Value) -> FakePlugin {
+    FakePlugin::new().on::<OnboardConfig>(move |_| Ok(Some(fragment.clone())))
 }
 
-// S-52: registration order, maps within maps are merged, later wins.
+// S-52: plugins run in registration order, nested maps are merged, and later values win.
 #[test]
 fn onboarding_merges_in_registration_order() {
     let plugins = [
-        onboarding(json!({"model": "a", "telegram": {"token": "t", "proxy": "p"}})),
-        Fake::new().on::<OnboardConfig>(|_| none()),
-        onboarding(json!({"model": "b", "telegram": {"token": "u", "list": [1]}})),
+        onboard_plugin(json!({"model": "a", "telegram": {"token": "t", "proxy": "p"}})),
+        FakePlugin::new().on::<OnboardConfig>(|_| none()),
+        onboard_plugin(json!({"model": "b", "telegram": {"token": "u", "list": [1]}})),
     ];
     let merged = framework(plugins)
         .collect_onboard_config(json!({"kept": 1, "telegram": "old"}))
@@ -194,7 +194,7 @@ fn onboarding_merges_in_registration_order() {
 #[test]
 fn each_sees_the_configuration_so_far() {
     let counting = || {
-        Fake::new().on::<OnboardConfig>(|call| {
+        FakePlugin::new().on::<OnboardConfig>(|call| {
             let count = call.args.current_config["count"].as_u64().unwrap_or(0);
             Ok(Some(json!({"count": count + 1})))
         })
@@ -209,7 +209,7 @@ fn each_sees_the_configuration_so_far() {
 #[test]
 fn onboarding_that_returns_no_map_is_an_error() {
     for odd in [json!([1]), json!("x"), json!(null)] {
-        let error = framework([onboarding(odd.clone())])
+        let error = framework([onboard_plugin(odd.clone())])
             .collect_onboard_config(json!({}))
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -220,8 +220,8 @@ fn onboarding_that_returns_no_map_is_an_error() {
 // S-46, S-52
 #[test]
 fn onboarding_cannot_wait_and_does_not_swallow_errors() {
-    let log = Log::capture();
-    let slow = Fake::new().on_async::<OnboardConfig>(|_| panic!("not called"));
+    let log = LogCapture::start();
+    let slow = FakePlugin::new().on_async::<OnboardConfig>(|_| panic!("not called"));
     assert_eq!(
         framework([slow])
             .collect_onboard_config(json!({"a": 1}))
@@ -232,7 +232,7 @@ fn onboarding_cannot_wait_and_does_not_swallow_errors() {
         log.lines(),
         ["WARN hook.async_not_supported hook=onboard_config adapter=p0"]
     );
-    let failing = Fake::new().on::<OnboardConfig>(|_| fail("interrupted"));
+    let failing = FakePlugin::new().on::<OnboardConfig>(|_| fail("interrupted"));
     assert_eq!(
         framework([failing])
             .collect_onboard_config(json!({}))
@@ -245,8 +245,8 @@ fn onboarding_cannot_wait_and_does_not_swallow_errors() {
 // S-51
 #[test]
 fn commands_are_collected_and_a_plugin_can_replace_a_builtin_one() {
-    let adding = |name: &'static str, about: &'static str| {
-        Fake::new().on::<RegisterCliCommands>(move |call| {
+    let register_with = |name: &'static str, about: &'static str| {
+        FakePlugin::new().on::<RegisterCliCommands>(move |call| {
             let command = CliCommand::new(name, about);
             call.args
                 .app
@@ -255,9 +255,9 @@ fn commands_are_collected_and_a_plugin_can_replace_a_builtin_one() {
         })
     };
     let set = framework([
-        adding("run", "builtin"),
-        adding("chat", "builtin"),
-        adding("run", "user"),
+        register_with("run", "builtin"),
+        register_with("chat", "builtin"),
+        register_with("run", "user"),
     ]);
     let commands: Vec<_> = set
         .cli_commands()
@@ -267,17 +267,17 @@ fn commands_are_collected_and_a_plugin_can_replace_a_builtin_one() {
     assert_eq!(commands, ["run user", "chat builtin"]);
 }
 
-// L8: a plugin that cannot name its commands loses them, and nobody else does.
+// L8: a plugin that fails to register its commands does not affect other plugins.
 #[test]
 fn a_plugin_that_fails_to_register_commands_costs_only_its_own() {
-    let good = Fake::new().on::<RegisterCliCommands>(|call| {
+    let good = FakePlugin::new().on::<RegisterCliCommands>(|call| {
         call.args
             .app
             .add(CliCommand::new("run", "").run(|_| async { Ok(ExitCode::SUCCESS) }));
         none()
     });
-    let failing = Fake::new().on::<RegisterCliCommands>(|_| crate::support::fail("no"));
-    let panicking = Fake::new().on::<RegisterCliCommands>(|_| panic!("no"));
+    let failing = FakePlugin::new().on::<RegisterCliCommands>(|_| crate::support::fail("no"));
+    let panicking = FakePlugin::new().on::<RegisterCliCommands>(|_| panic!("no"));
     assert_eq!(
         framework([good, failing, panicking]).cli_commands().len(),
         1

@@ -1,4 +1,4 @@
-//! From output to messages.
+//! Rendering the output as messages.
 
 use bub_kernel::{
     Envelope,
@@ -6,17 +6,17 @@ use bub_kernel::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Fake, fail, failing_turn, framework, hi, none, some, turn};
+use crate::support::{FakePlugin, fail, failing_turn, framework, hi, none, some, turn};
 
-fn rendering(contents: &'static [&'static str]) -> Fake {
-    Fake::new().on::<RenderOutbound>(move |_| {
+fn render_plugin(contents: &'static [&'static str]) -> FakePlugin {
+    FakePlugin::new().on::<RenderOutbound>(move |_| {
         Ok(Some(
             contents.iter().map(|text| Envelope::text(*text)).collect(),
         ))
     })
 }
 
-async fn rendered(plugins: Vec<Fake>, inbound: Envelope) -> Vec<Value> {
+async fn render(plugins: Vec<FakePlugin>, inbound: Envelope) -> Vec<Value> {
     let result = framework(plugins).process_inbound(inbound).await.unwrap();
     result
         .outbounds
@@ -29,12 +29,12 @@ async fn rendered(plugins: Vec<Fake>, inbound: Envelope) -> Vec<Value> {
 #[tokio::test]
 async fn batches_are_flattened_in_the_order_of_the_hooks() {
     let plugins = vec![
-        rendering(&["low 1", "low 2"]),
-        rendering(&[]),
-        Fake::new().on_async::<RenderOutbound>(|_| none()),
-        rendering(&["high"]),
+        render_plugin(&["low 1", "low 2"]),
+        render_plugin(&[]),
+        FakePlugin::new().on_async::<RenderOutbound>(|_| none()),
+        render_plugin(&["high"]),
     ];
-    let contents: Vec<_> = rendered(plugins, hi())
+    let contents: Vec<_> = render(plugins, hi())
         .await
         .iter()
         .map(|outbound| outbound["content"].clone())
@@ -42,7 +42,7 @@ async fn batches_are_flattened_in_the_order_of_the_hooks() {
     assert_eq!(contents, ["high", "low 1", "low 2"]);
 }
 
-// S-20: what plugins of other processes return is read the same way.
+// S-20: the results of external plugins are converted by the same rules.
 #[test]
 fn a_batch_is_nothing_one_message_or_a_list() {
     let contents = |value| {
@@ -62,7 +62,7 @@ fn a_batch_is_nothing_one_message_or_a_list() {
 // S-21
 #[tokio::test]
 async fn when_nothing_was_rendered_one_plain_reply_stands_in() {
-    let model = || Fake::new().on::<RunModel>(|_| some("out"));
+    let model = || FakePlugin::new().on::<RunModel>(|_| some("out"));
     let cases = [
         (
             hi(),
@@ -81,9 +81,9 @@ async fn when_nothing_was_rendered_one_plain_reply_stands_in() {
     ];
     for (inbound, expected) in cases {
         let expected = [expected];
-        assert_eq!(rendered(vec![model()], inbound.clone()).await, expected);
+        assert_eq!(render(vec![model()], inbound.clone()).await, expected);
         assert_eq!(
-            rendered(vec![model(), rendering(&[])], inbound).await,
+            render(vec![model(), render_plugin(&[])], inbound).await,
             expected
         );
     }
@@ -93,8 +93,8 @@ async fn when_nothing_was_rendered_one_plain_reply_stands_in() {
 #[tokio::test]
 async fn a_renderer_that_fails_fails_the_turn() {
     let plugins = [
-        rendering(&["fine"]),
-        Fake::new().on::<RenderOutbound>(|_| fail("bad template")),
+        render_plugin(&["fine"]),
+        FakePlugin::new().on::<RenderOutbound>(|_| fail("bad template")),
     ];
     let error = failing_turn(&framework(plugins)).await;
     assert_eq!(error.to_string(), "bad template");

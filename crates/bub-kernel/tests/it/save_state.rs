@@ -1,4 +1,4 @@
-//! Saving: always after the model stage, never before it.
+//! `save_state` runs after the model stage and never before it.
 
 use bub_kernel::{
     BoxError,
@@ -7,13 +7,14 @@ use bub_kernel::{
 use bub_tape::EntryKind;
 
 use crate::support::{
-    Fake, FullStore, Log, Trace, fail, failing_turn, framework, none, observer, some, storing, turn,
+    FakePlugin, FullStore, LogCapture, Trace, fail, failing_turn, framework, none, observer, some,
+    store_plugin, turn,
 };
 
-/// Notes what it is asked to save.
-fn saving(trace: &Trace) -> Fake {
+/// Returns a plugin that records the arguments of `save_state`.
+fn save_plugin(trace: &Trace) -> FakePlugin {
     let trace = trace.clone();
-    Fake::new().on::<SaveState>(move |call| {
+    FakePlugin::new().on::<SaveState>(move |call| {
         let error = call.args.error.map(ToString::to_string);
         trace.note(format!("save {:?} {error:?}", call.args.model_output));
         none()
@@ -24,20 +25,22 @@ fn saving(trace: &Trace) -> Fake {
 #[tokio::test]
 async fn a_good_turn_is_saved_with_its_output() {
     let trace = Trace::default();
-    turn(&framework([saving(&trace).on::<RunModel>(|_| some("out"))]))
-        .await
-        .unwrap();
+    turn(&framework([
+        save_plugin(&trace).on::<RunModel>(|_| some("out"))
+    ]))
+    .await
+    .unwrap();
     assert_eq!(trace.lines(), [r#"save "out" None"#]);
 }
 
-// S-17, S-19: with empty output, and with the error that the original passed as exception info.
+// S-17, S-19: the output is empty, and the error is passed. The Python version passed it as exception info.
 #[tokio::test]
 async fn a_failed_model_stage_is_saved_with_empty_output_and_the_error() {
     let trace = Trace::default();
     let plugins = [
-        saving(&trace),
-        saving(&trace),
-        Fake::new().on::<RunModel>(|_| fail("no model")),
+        save_plugin(&trace),
+        save_plugin(&trace),
+        FakePlugin::new().on::<RunModel>(|_| fail("no model")),
     ];
     assert_eq!(
         failing_turn(&framework(plugins)).await.to_string(),
@@ -51,14 +54,14 @@ async fn a_failed_model_stage_is_saved_with_empty_output_and_the_error() {
 #[tokio::test]
 async fn nothing_is_saved_when_the_turn_failed_before_the_model_stage() {
     let failing = [
-        Fake::new().on::<ResolveSession>(|_| fail("early")),
-        Fake::new().on::<LoadState>(|_| fail("early")),
-        Fake::new().on::<BuildPrompt>(|_| fail("early")),
+        FakePlugin::new().on::<ResolveSession>(|_| fail("early")),
+        FakePlugin::new().on::<LoadState>(|_| fail("early")),
+        FakePlugin::new().on::<BuildPrompt>(|_| fail("early")),
     ];
     for plugin in failing {
         let trace = Trace::default();
         assert_eq!(
-            failing_turn(&framework([saving(&trace), plugin]))
+            failing_turn(&framework([save_plugin(&trace), plugin]))
                 .await
                 .to_string(),
             "early"
@@ -67,14 +70,14 @@ async fn nothing_is_saved_when_the_turn_failed_before_the_model_stage() {
     }
 }
 
-// S-17: one failing implementation does not stop the others. The original stopped there.
+// S-17: one failing implementation does not stop the others. In the Python version, it did.
 #[tokio::test]
 async fn one_that_cannot_save_does_not_stop_the_others() {
-    let (trace, log) = (Trace::default(), Log::capture());
+    let (trace, log) = (Trace::default(), LogCapture::start());
     let plugins = [
-        saving(&trace),
-        Fake::new().on::<SaveState>(|_| fail("second")),
-        Fake::new().on_async::<SaveState>(|_| panic!("first")),
+        save_plugin(&trace),
+        FakePlugin::new().on::<SaveState>(|_| fail("second")),
+        FakePlugin::new().on_async::<SaveState>(|_| panic!("first")),
         observer(&trace).on::<RunModel>(|_| some("out")),
     ];
     let error = failing_turn(&framework(plugins)).await;
@@ -95,12 +98,12 @@ async fn one_that_cannot_save_does_not_stop_the_others() {
     );
 }
 
-// S-17: a failing save does not hide why the turn failed. In the original it replaced that error.
+// S-17: a failing `save_state` does not hide the error of the turn. In the Python version, it replaced that error.
 #[tokio::test]
 async fn a_failing_save_does_not_hide_the_error_of_the_model() {
     let plugins = [
-        Fake::new().on::<SaveState>(|_| fail("disk is full")),
-        Fake::new().on::<RunModel>(|_| fail("no model")),
+        FakePlugin::new().on::<SaveState>(|_| fail("disk is full")),
+        FakePlugin::new().on::<RunModel>(|_| fail("no model")),
     ];
     assert_eq!(
         failing_turn(&framework(plugins)).await.to_string(),
@@ -108,10 +111,10 @@ async fn a_failing_save_does_not_hide_the_error_of_the_model() {
     );
 }
 
-// S-17: nothing is rendered that could not be saved.
+// S-17: if `save_state` fails, nothing is rendered.
 #[tokio::test]
 async fn a_failing_save_ends_the_turn_before_rendering() {
-    let plugin = Fake::new()
+    let plugin = FakePlugin::new()
         .on::<SaveState>(|_| fail("disk is full"))
         .on::<RenderOutbound>(|_| -> Result<_, BoxError> { panic!("not reached") });
     let error = failing_turn(&framework([plugin])).await;
@@ -119,12 +122,12 @@ async fn a_failing_save_ends_the_turn_before_rendering() {
     assert_eq!(error.origin().unwrap().hook, "save_state");
 }
 
-// S-17: the state that is saved is the one the model stage left.
+// S-17: `save_state` sees the changes that the model stage made to the state.
 #[tokio::test]
 async fn saving_sees_what_the_model_stage_put_into_the_state() {
     let trace = Trace::default();
     let saved = trace.clone();
-    let plugin = Fake::new()
+    let plugin = FakePlugin::new()
         .on_async::<RunModel>(|call| {
             call.args.state.set("usage", 7);
             some("out")
@@ -137,13 +140,13 @@ async fn saving_sees_what_the_model_stage_put_into_the_state() {
     assert_eq!(trace.lines(), ["7"]);
 }
 
-// What there was of an answer is not lost with it.
+// A partial answer is not lost.
 #[tokio::test]
 async fn save_state_is_given_what_there_is_of_a_broken_answer() {
-    struct Breaking(Trace);
+    struct FailingStreamPlugin(Trace);
 
     #[bub_kernel::hooks(crate = bub_kernel)]
-    impl Breaking {
+    impl FailingStreamPlugin {
         fn run_model_stream(&self) -> bub_kernel::ModelStream {
             let events = [
                 Ok(bub_kernel::StreamEvent::Text("half an ".into())),
@@ -159,7 +162,7 @@ async fn save_state_is_given_what_there_is_of_a_broken_answer() {
 
     let trace = Trace::default();
     let framework = bub_kernel::Framework::builder()
-        .plugin("breaking", Breaking(trace.clone()))
+        .plugin("breaking", FailingStreamPlugin(trace.clone()))
         .build();
     crate::support::failing_turn(&framework).await;
     assert_eq!(trace.lines(), ["\"\" \"half an \""]);
@@ -168,9 +171,9 @@ async fn save_state_is_given_what_there_is_of_a_broken_answer() {
 // L1: the prompt is recorded before the model stage, whichever plugin runs it. If that fails, the model is not called.
 #[tokio::test]
 async fn no_model_is_called_with_a_prompt_that_cannot_be_recorded() {
-    let model = Fake::new().on::<RunModel>(|_| panic!("called"));
+    let model = FakePlugin::new().on::<RunModel>(|_| panic!("called"));
     let store = FullStore::without_space_for(EntryKind::Message);
-    let framework = framework([storing(store), model]);
+    let framework = framework([store_plugin(store), model]);
     let running = framework.running().await.unwrap();
     let error = failing_turn(&framework).await;
     assert!(error.message().starts_with("no space left"), "{error}");

@@ -9,14 +9,14 @@ use bub_kernel::{
 use bub_tape::{MemoryStore, TapeStore};
 
 use crate::{
-    admission_and_steering::Inbox,
-    support::{Fake, Log, Trace, detached, fail, framework, hi, none},
+    admission_and_steering::FakeInbox,
+    support::{FakePlugin, LogCapture, Trace, detached, fail, framework, hi, none},
 };
 
-/// Notes its closing, and ends in a certain way.
-struct Guard(&'static str, Trace);
+/// A guard that records when it is closed. Its name determines whether it fails or panics.
+struct FakeGuard(&'static str, Trace);
 
-impl ScopeGuard for Guard {
+impl ScopeGuard for FakeGuard {
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
@@ -30,25 +30,25 @@ impl ScopeGuard for Guard {
     }
 }
 
-fn storing(guard: &'static str, trace: &Trace) -> Fake {
+fn store_plugin(guard: &'static str, trace: &Trace) -> FakePlugin {
     let trace = trace.clone();
-    Fake::new().on::<ProvideTapeStore>(move |_| {
+    FakePlugin::new().on::<ProvideTapeStore>(move |_| {
         trace.note("open store");
         let store: Arc<dyn TapeStore> = Arc::new(MemoryStore::new());
         Ok(Some(Provided::with_guard(
             store,
-            Guard(guard, trace.clone()),
+            FakeGuard(guard, trace.clone()),
         )))
     })
 }
 
-fn steering(guard: &'static str, trace: &Trace) -> Fake {
+fn inbox_plugin(guard: &'static str, trace: &Trace) -> FakePlugin {
     let trace = trace.clone();
-    Fake::new().on::<ProvideSteeringInbox>(move |_| {
+    FakePlugin::new().on::<ProvideSteeringInbox>(move |_| {
         trace.note("open inbox");
         Ok(Some(Provided::with_guard(
-            Inbox::shared(1),
-            Guard(guard, trace.clone()),
+            FakeInbox::shared(1),
+            FakeGuard(guard, trace.clone()),
         )))
     })
 }
@@ -64,7 +64,7 @@ fn is_open(framework: &Framework) -> (bool, bool) {
 #[tokio::test]
 async fn the_store_is_resolved_once_for_a_scope_and_gone_after_it() {
     let trace = Trace::default();
-    let framework = framework([storing("store", &trace), steering("inbox", &trace)]);
+    let framework = framework([store_plugin("store", &trace), inbox_plugin("inbox", &trace)]);
     assert_eq!(is_open(&framework), (false, false));
     let running = framework.running().await.unwrap();
     let store = framework.tape_store().unwrap();
@@ -83,9 +83,9 @@ async fn the_store_is_resolved_once_for_a_scope_and_gone_after_it() {
 async fn the_store_of_the_latest_plugin_with_one_is_used() {
     let trace = Trace::default();
     let plugins = [
-        Fake::new().on::<ProvideTapeStore>(|_| panic!("not asked")),
-        storing("store", &trace),
-        Fake::new().on::<ProvideTapeStore>(|_| none()),
+        FakePlugin::new().on::<ProvideTapeStore>(|_| panic!("not asked")),
+        store_plugin("store", &trace),
+        FakePlugin::new().on::<ProvideTapeStore>(|_| none()),
     ];
     framework(plugins)
         .running()
@@ -97,10 +97,10 @@ async fn the_store_of_the_latest_plugin_with_one_is_used() {
     assert_eq!(trace.lines(), ["open store", "close store"]);
 }
 
-// S-5: inside the scope every turn finds the inbox. Ours asks for it through the turn, not through the state.
+// S-5: inside the scope, every turn can use the inbox. It is part of the turn and not of the state.
 #[tokio::test]
 async fn a_turn_takes_its_steering_messages_from_the_inbox_of_the_scope() {
-    let framework = framework([steering("inbox", &Trace::default())]);
+    let framework = framework([inbox_plugin("inbox", &Trace::default())]);
     let outside = detached(&framework);
     let running = framework.running().await.unwrap();
     let inside = detached(&framework);
@@ -131,8 +131,8 @@ async fn without_providers_the_scope_is_empty() {
 #[tokio::test]
 async fn what_was_opened_is_closed_when_the_rest_cannot_be_opened() {
     let trace = Trace::default();
-    let failing = Fake::new().on::<ProvideSteeringInbox>(|_| fail("no inbox"));
-    let framework = framework([storing("store", &trace), failing]);
+    let failing = FakePlugin::new().on::<ProvideSteeringInbox>(|_| fail("no inbox"));
+    let framework = framework([store_plugin("store", &trace), failing]);
     let error = framework.running().await.unwrap_err();
     assert_eq!(error.to_string(), "no inbox");
     assert_eq!(trace.lines(), ["open store", "close store"]);
@@ -141,12 +141,12 @@ async fn what_was_opened_is_closed_when_the_rest_cannot_be_opened() {
 
 #[tokio::test]
 async fn a_guard_that_fails_or_panics_does_not_keep_the_others_open() {
-    for (how, message) in [
+    for (guard, message) in [
         ("failing", "would not close"),
         ("panicking", "plugin code panicked: fell"),
     ] {
         let trace = Trace::default();
-        let framework = framework([storing("store", &trace), steering(how, &trace)]);
+        let framework = framework([store_plugin("store", &trace), inbox_plugin(guard, &trace)]);
         let error = framework
             .running()
             .await
@@ -157,15 +157,18 @@ async fn a_guard_that_fails_or_panics_does_not_keep_the_others_open() {
         assert_eq!(error.message(), message);
         assert_eq!(
             trace.lines()[2..],
-            [format!("close {how}"), "close store".to_owned()]
+            [format!("close {guard}"), "close store".to_owned()]
         );
     }
 }
 
 #[tokio::test]
 async fn the_first_failure_of_closing_is_returned_and_the_others_logged() {
-    let (trace, log) = (Trace::default(), Log::capture());
-    let framework = framework([storing("failing", &trace), steering("panicking", &trace)]);
+    let (trace, log) = (Trace::default(), LogCapture::start());
+    let framework = framework([
+        store_plugin("failing", &trace),
+        inbox_plugin("panicking", &trace),
+    ]);
     let error = framework
         .running()
         .await
@@ -183,7 +186,7 @@ async fn the_first_failure_of_closing_is_returned_and_the_others_logged() {
 #[tokio::test]
 async fn run_scoped_closes_whatever_the_work_came_to() {
     let trace = Trace::default();
-    let set = framework([storing("store", &trace)]);
+    let set = framework([store_plugin("store", &trace)]);
     assert!(
         set.run_scoped(async { Ok(set.tape_store().is_some()) })
             .await
@@ -198,7 +201,7 @@ async fn run_scoped_closes_whatever_the_work_came_to() {
         ["open store", "close store", "open store", "close store"]
     );
 
-    let set = framework([storing("failing", &trace)]);
+    let set = framework([store_plugin("failing", &trace)]);
     let failed: Result<()> = set
         .run_scoped(async { Err(Error::unknown("work failed")) })
         .await;
@@ -218,8 +221,8 @@ async fn run_scoped_closes_whatever_the_work_came_to() {
 
 #[tokio::test]
 async fn a_scope_that_is_dropped_is_out_of_use_and_says_what_was_left_open() {
-    let (trace, log) = (Trace::default(), Log::capture());
-    let framework = framework([storing("store", &trace)]);
+    let (trace, log) = (Trace::default(), LogCapture::start());
+    let framework = framework([store_plugin("store", &trace)]);
     drop(framework.running().await.unwrap());
     assert_eq!(is_open(&framework), (false, false));
     assert_eq!(trace.lines(), ["open store"]);
@@ -229,7 +232,7 @@ async fn a_scope_that_is_dropped_is_out_of_use_and_says_what_was_left_open() {
 #[tokio::test]
 async fn an_inner_scope_gives_way_to_the_outer_one_again() {
     let trace = Trace::default();
-    let framework = framework([storing("store", &trace)]);
+    let framework = framework([store_plugin("store", &trace)]);
     let outer = framework.running().await.unwrap();
     let of_outer = framework.tape_store().unwrap();
     let inner = framework.running().await.unwrap();
@@ -242,7 +245,7 @@ async fn an_inner_scope_gives_way_to_the_outer_one_again() {
 
 #[tokio::test]
 async fn closing_the_outer_scope_first_leaves_the_inner_one_in_use() {
-    let framework = framework([storing("store", &Trace::default())]);
+    let framework = framework([store_plugin("store", &Trace::default())]);
     let outer = framework.running().await.unwrap();
     let inner = framework.running().await.unwrap();
     let of_inner = framework.tape_store().unwrap();

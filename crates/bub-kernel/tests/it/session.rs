@@ -1,4 +1,4 @@
-//! Which session a message belongs to.
+//! Resolving the session of a message.
 
 use bub_kernel::{
     Envelope,
@@ -6,9 +6,9 @@ use bub_kernel::{
 };
 use serde_json::json;
 
-use crate::support::{self, Fake, Trace, framework, hi, none, some};
+use crate::support::{self, FakePlugin, Trace, framework, hi, none, some};
 
-async fn resolved(plugins: Vec<Fake>, message: Envelope) -> String {
+async fn resolved(plugins: Vec<FakePlugin>, message: Envelope) -> String {
     support::resolved(&framework(plugins), message)
         .await
         .unwrap()
@@ -18,14 +18,14 @@ async fn resolved(plugins: Vec<Fake>, message: Envelope) -> String {
 #[tokio::test]
 async fn the_latest_registered_opinion_wins() {
     let plugins = vec![
-        Fake::new().on::<ResolveSession>(|_| some("early")),
-        Fake::new().on_async::<ResolveSession>(|_| some("late")),
-        Fake::new().on::<ResolveSession>(|_| none()),
+        FakePlugin::new().on::<ResolveSession>(|_| some("early")),
+        FakePlugin::new().on_async::<ResolveSession>(|_| some("late")),
+        FakePlugin::new().on::<ResolveSession>(|_| none()),
     ];
     assert_eq!(resolved(plugins, hi()).await, "late");
 }
 
-// S-3: without an opinion the envelope's own id counts, then `channel:chat_id`, each part defaulting to `default`.
+// S-3: by default, the session is the envelope's own id, or `channel:chat_id`. A missing part becomes `default`.
 #[tokio::test]
 async fn without_an_opinion_the_envelope_decides() {
     let cases = [
@@ -41,7 +41,7 @@ async fn without_an_opinion_the_envelope_decides() {
         (json!({}), "default:default"),
     ];
     for (message, expected) in cases {
-        let silent = vec![Fake::new().on::<ResolveSession>(|_| none())];
+        let silent = vec![FakePlugin::new().on::<ResolveSession>(|_| none())];
         assert_eq!(
             resolved(silent, Envelope::normalize(message.clone())).await,
             expected,
@@ -54,19 +54,19 @@ async fn without_an_opinion_the_envelope_decides() {
 #[tokio::test]
 async fn an_empty_result_counts_as_none_and_stops_the_search() {
     let plugins = vec![
-        Fake::new().on::<ResolveSession>(|_| some("early")),
-        Fake::new().on::<ResolveSession>(|_| some("")),
+        FakePlugin::new().on::<ResolveSession>(|_| some("early")),
+        FakePlugin::new().on::<ResolveSession>(|_| some("")),
     ];
     assert_eq!(resolved(plugins, hi()).await, "cli:room");
 }
 
-// S-4: written back always, as the seed says. The original wrote it only when the key was absent.
+// S-4: the session id is always written to the envelope. The Python version wrote it only if the key was missing.
 #[tokio::test]
 async fn the_resolved_id_is_written_back_to_the_envelope() {
     for own in [json!(null), json!(" "), json!("other")] {
         let trace = Trace::default();
         let seen = trace.clone();
-        let plugin = Fake::new()
+        let plugin = FakePlugin::new()
             .on::<ResolveSession>(|_| some("resolved"))
             .on::<LoadState>(move |call| {
                 seen.note(call.args.message.session_id().unwrap().into_owned());

@@ -1,4 +1,4 @@
-//! Streams: their errors, and how channels see them grow.
+//! Model streams: errors, and how channels receive events.
 
 use std::sync::Arc;
 
@@ -9,14 +9,17 @@ use bub_kernel::{
 use futures_util::StreamExt;
 use serde_json::json;
 
-use crate::support::{Fake, FakeRouter, Log, Manner, Trace, framework, hi, observer};
+use crate::support::{
+    EventResult, FakePlugin, FakeRouter, LogCapture, Trace, framework, hi, observer,
+};
 
 fn text(delta: &str) -> StreamEvent {
     StreamEvent::Text(delta.to_owned())
 }
 
-fn answering(events: Vec<StreamEvent>) -> Fake {
-    Fake::new().on::<RunModelStream>(move |_| Ok(Some(ModelStream::from_events(events.clone()))))
+fn stream_plugin(events: Vec<StreamEvent>) -> FakePlugin {
+    FakePlugin::new()
+        .on::<RunModelStream>(move |_| Ok(Some(ModelStream::from_events(events.clone()))))
 }
 
 // S-14
@@ -29,7 +32,7 @@ async fn error_events_are_reported_and_the_stream_goes_on() {
         text("b"),
         StreamEvent::Error(Error::unknown("again")),
     ];
-    let framework = framework([observer(&trace), answering(events)]);
+    let framework = framework([observer(&trace), stream_plugin(events)]);
     let result = framework.process_inbound(hi()).await.unwrap();
     assert_eq!(result.model_output, "ab");
     assert_eq!(
@@ -63,37 +66,37 @@ async fn odd_error_events_do_not_end_the_turn() {
     for (data, expected) in cases {
         let trace = Trace::default();
         let event = StreamEvent::from_value(&json!({"kind": "error", "data": data}));
-        let framework = framework([observer(&trace), answering(vec![event, text("fine")])]);
+        let framework = framework([observer(&trace), stream_plugin(vec![event, text("fine")])]);
         let result = framework.process_inbound(hi()).await.unwrap();
         assert_eq!(result.model_output, "fine");
         assert_eq!(trace.lines(), [format!("on_error run_model: {expected}")]);
     }
 }
 
-// S-14: an error that the stream itself ends with fails the turn.
+// S-14: an error that ends the stream fails the turn.
 #[tokio::test]
 async fn a_stream_that_ends_with_an_error_fails_the_turn() {
-    let plugin = Fake::new().on::<RunModelStream>(|_| {
+    let plugin = FakePlugin::new().on::<RunModelStream>(|_| {
         let items = [
             Ok(text("partial")),
-            Err(Error::new(ErrorKind::Provider, "cut off")),
+            Err(Error::new(ErrorKind::Provider, "truncated")),
         ];
         Ok(Some(ModelStream::new(futures_util::stream::iter(items))))
     });
     let error = framework([plugin]).process_inbound(hi()).await.unwrap_err();
-    assert_eq!(error.to_string(), "[provider] cut off");
+    assert_eq!(error.to_string(), "[provider] truncated");
 }
 
-// S-15, S-54: the channel sees each event in order, with the inbound message, before the turn ends.
+// S-15, S-54: the channel receives each event in order, with the inbound message, before the turn ends.
 #[tokio::test]
 async fn a_streaming_turn_shows_every_event_to_the_channel() {
     let trace = Trace::default();
-    let framework = framework([answering(vec![
+    let framework = framework([stream_plugin(vec![
         text("a"),
         StreamEvent::Usage(json!({"n": 1})),
         text("b"),
     ])]);
-    framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
+    framework.bind_router(Some(FakeRouter::to(&trace, EventResult::Succeeds)));
     let result = framework
         .process_inbound(Inbound::from(hi()).streaming())
         .await
@@ -113,8 +116,8 @@ async fn a_streaming_turn_shows_every_event_to_the_channel() {
 #[tokio::test]
 async fn channels_see_nothing_when_output_is_not_streamed() {
     let trace = Trace::default();
-    let framework = framework([answering(vec![text("a")])]);
-    framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
+    let framework = framework([stream_plugin(vec![text("a")])]);
+    framework.bind_router(Some(FakeRouter::to(&trace, EventResult::Succeeds)));
     framework.process_inbound(hi()).await.unwrap();
     assert!(trace.lines().is_empty());
 }
@@ -123,8 +126,8 @@ async fn channels_see_nothing_when_output_is_not_streamed() {
 #[tokio::test]
 async fn a_message_of_an_unknown_channel_streams_to_nobody() {
     let trace = Trace::default();
-    let framework = framework([answering(vec![text("a")])]);
-    framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
+    let framework = framework([stream_plugin(vec![text("a")])]);
+    framework.bind_router(Some(FakeRouter::to(&trace, EventResult::Succeeds)));
     for message in [
         Envelope::text("hi"),
         Envelope::text("hi").with("channel", "mail"),
@@ -142,8 +145,8 @@ async fn a_message_of_an_unknown_channel_streams_to_nobody() {
 #[tokio::test]
 async fn events_go_to_the_output_channel() {
     let trace = Trace::default();
-    let framework = framework([answering(vec![text("a")])]);
-    framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
+    let framework = framework([stream_plugin(vec![text("a")])]);
+    framework.bind_router(Some(FakeRouter::to(&trace, EventResult::Succeeds)));
     let message = Envelope::text("hi")
         .with("channel", "mail")
         .with("output_channel", "cli");
@@ -154,19 +157,19 @@ async fn events_go_to_the_output_channel() {
     assert_eq!(trace.lines().len(), 1);
 }
 
-// S-54: `on_event` is optional, and a channel that fails in it does not hurt the turn.
+// S-54: `on_event` is optional, and a failure in it does not affect the turn.
 #[tokio::test]
 async fn a_channel_that_fails_on_an_event_is_logged_and_the_turn_goes_on() {
-    for (manner, reason) in [
-        (Manner::Failing, "[unknown] screen is gone"),
+    for (event_result, reason) in [
+        (EventResult::Fails, "[unknown] screen is gone"),
         (
-            Manner::Panicking,
+            EventResult::Panics,
             "[unknown] plugin code panicked: screen fell down",
         ),
     ] {
-        let (trace, log) = (Trace::default(), Log::capture());
-        let framework = framework([answering(vec![text("a"), text("b")])]);
-        framework.bind_router(Some(FakeRouter::to(&trace, manner)));
+        let (trace, log) = (Trace::default(), LogCapture::start());
+        let framework = framework([stream_plugin(vec![text("a"), text("b")])]);
+        framework.bind_router(Some(FakeRouter::to(&trace, event_result)));
         let result = framework
             .process_inbound(Inbound::from(hi()).streaming())
             .await
@@ -177,9 +180,9 @@ async fn a_channel_that_fails_on_an_event_is_logged_and_the_turn_goes_on() {
     }
 }
 
-struct Shouting;
+struct UppercaseRouter;
 
-impl ChannelRouter for Shouting {
+impl ChannelRouter for UppercaseRouter {
     fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
         None
     }
@@ -199,11 +202,11 @@ impl ChannelRouter for Shouting {
     }
 }
 
-// S-15: the other form: the router wraps the stream, and the turn sees the wrapped one.
+// S-15: a router can wrap the stream instead, and the turn reads the wrapped stream.
 #[tokio::test]
 async fn a_router_may_wrap_the_stream() {
-    let framework = framework([answering(vec![text("a"), text("b")])]);
-    framework.bind_router(Some(Arc::new(Shouting)));
+    let framework = framework([stream_plugin(vec![text("a"), text("b")])]);
+    framework.bind_router(Some(Arc::new(UppercaseRouter)));
     let streamed = framework
         .process_inbound(Inbound::from(hi()).streaming())
         .await

@@ -1,4 +1,4 @@
-//! Scripted plugins, a trace of what was called, and the log as text.
+//! Fake plugins, channels and stores, a trace of calls, and captured logs.
 
 mod channel;
 mod log;
@@ -12,17 +12,17 @@ use bub_kernel::{
     hooks::{AsyncHook, HookCall, HookPoint, HookReturn, HookSet, SyncHook, point::OnError},
 };
 
-pub(crate) use channel::{FakeChannel, FakeRouter, Manner};
-pub(crate) use log::Log;
-pub(crate) use store::{FullStore, entries, storing};
+pub(crate) use channel::{EventResult, FakeChannel, FakeRouter};
+pub(crate) use log::LogCapture;
+pub(crate) use store::{FullStore, entries, store_plugin};
 
-/// What was called, in order.
+/// A record of calls, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace(Arc<Mutex<Vec<String>>>);
 
 impl Trace {
-    pub(crate) fn note(&self, what: impl Into<String>) {
-        self.0.lock().unwrap().push(what.into());
+    pub(crate) fn note(&self, line: impl Into<String>) {
+        self.0.lock().unwrap().push(line.into());
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
@@ -30,43 +30,46 @@ impl Trace {
     }
 }
 
-/// A plugin made of closures, so that a test reads as a list of answers.
+/// A plugin whose hooks are closures.
 #[derive(Default)]
-pub(crate) struct Fake(Vec<Registration>);
+pub(crate) struct FakePlugin(Vec<Registration>);
 
 type Registration = Box<dyn Fn(&mut HookSet) + Send + Sync>;
 
-impl Fake {
+impl FakePlugin {
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// A synchronous implementation.
+    /// Adds a synchronous implementation.
     pub(crate) fn on<P: HookPoint>(
         self,
         answer: impl Fn(HookCall<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
     ) -> Self {
         let answer = Arc::new(answer);
-        self.adding(move |hooks| hooks.add_sync::<P>(Scripted(Arc::clone(&answer))))
+        self.register_with(move |hooks| hooks.add_sync::<P>(FakeHook(Arc::clone(&answer))))
     }
 
-    /// The same, asynchronous: it answers at its second poll.
+    /// Adds an asynchronous implementation, which is ready at its second poll.
     pub(crate) fn on_async<P: HookPoint>(
         self,
         answer: impl Fn(HookCall<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
     ) -> Self {
         let answer = Arc::new(answer);
-        self.adding(move |hooks| hooks.add_async::<P>(Scripted(Arc::clone(&answer))))
+        self.register_with(move |hooks| hooks.add_async::<P>(FakeHook(Arc::clone(&answer))))
     }
 
-    /// Whatever registration code wants to do.
-    pub(crate) fn adding(mut self, add: impl Fn(&mut HookSet) + Send + Sync + 'static) -> Self {
+    /// Adds arbitrary registration code.
+    pub(crate) fn register_with(
+        mut self,
+        add: impl Fn(&mut HookSet) + Send + Sync + 'static,
+    ) -> Self {
         self.0.push(Box::new(add));
         self
     }
 }
 
-impl Plugin for Fake {
+impl Plugin for FakePlugin {
     fn register(self: Arc<Self>, hooks: &mut HookSet) {
         for add in &self.0 {
             add(hooks);
@@ -74,9 +77,9 @@ impl Plugin for Fake {
     }
 }
 
-struct Scripted<F>(Arc<F>);
+struct FakeHook<F>(Arc<F>);
 
-impl<P, F> SyncHook<P> for Scripted<F>
+impl<P, F> SyncHook<P> for FakeHook<F>
 where
     P: HookPoint,
     F: Fn(HookCall<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
@@ -86,7 +89,7 @@ where
     }
 }
 
-impl<P, F> AsyncHook<P> for Scripted<F>
+impl<P, F> AsyncHook<P> for FakeHook<F>
 where
     P: HookPoint,
     F: Fn(HookCall<'_, P>) -> HookReturn<P::Output> + Send + Sync + 'static,
@@ -99,29 +102,29 @@ where
     }
 }
 
-/// A hook's answer.
-#[expect(clippy::unnecessary_wraps, reason = "an answer like the others")]
+/// Returns a hook result with a value.
+#[expect(clippy::unnecessary_wraps, reason = "hooks return this type")]
 pub(crate) fn some<T>(value: impl Into<T>) -> HookReturn<T> {
     Ok(Some(value.into()))
 }
 
-/// A hook without an opinion.
-#[expect(clippy::unnecessary_wraps, reason = "an answer like the others")]
+/// Returns a hook result without a value.
+#[expect(clippy::unnecessary_wraps, reason = "hooks return this type")]
 pub(crate) fn none<T>() -> HookReturn<T> {
     Ok(None)
 }
 
-/// A hook that fails.
+/// Returns a hook result with an error.
 pub(crate) fn fail<T>(message: &str) -> HookReturn<T> {
     Err(BoxError::from(message))
 }
 
-/// Plugins named `p0`, `p1`, … in registration order.
-pub(crate) fn framework(plugins: impl IntoIterator<Item = Fake>) -> Framework {
+/// Returns a framework with plugins named `p0`, `p1`, … in registration order.
+pub(crate) fn framework(plugins: impl IntoIterator<Item = FakePlugin>) -> Framework {
     builder(plugins).build()
 }
 
-pub(crate) fn builder(plugins: impl IntoIterator<Item = Fake>) -> FrameworkBuilder {
+pub(crate) fn builder(plugins: impl IntoIterator<Item = FakePlugin>) -> FrameworkBuilder {
     let numbered = plugins.into_iter().enumerate();
     numbered.fold(
         Framework::builder().workspace("/project"),
@@ -129,33 +132,33 @@ pub(crate) fn builder(plugins: impl IntoIterator<Item = Fake>) -> FrameworkBuild
     )
 }
 
-/// A plugin that notes what `on_error` is told.
-pub(crate) fn observer(trace: &Trace) -> Fake {
+/// Returns a plugin that records the arguments of `on_error`.
+pub(crate) fn observer(trace: &Trace) -> FakePlugin {
     let trace = trace.clone();
-    Fake::new().on::<OnError>(move |call| {
+    FakePlugin::new().on::<OnError>(move |call| {
         trace.note(format!("on_error {}: {}", call.args.stage, call.args.error));
         none()
     })
 }
 
-/// A turn outside of the pipeline, for code that is called with one.
+/// Returns a turn outside of the pipeline.
 pub(crate) fn detached(framework: &Framework) -> Turn {
     Turn::detached(framework, hi(), State::new())
 }
 
-/// A turn for hooks that are called without a framework of their own.
+/// Returns a turn of an empty framework.
 pub(crate) fn any_turn() -> Turn {
     detached(&framework([]))
 }
 
-/// The session that the framework names for a message.
+/// Returns the session that the framework resolves for a message.
 pub(crate) async fn resolved(framework: &Framework, message: Envelope) -> Result<String> {
     let mut inbound = Inbound::from(message);
     framework.resolve_session(&mut inbound).await?;
     Ok(inbound.session_id().unwrap().into())
 }
 
-/// Runs a turn of a message that says `hi`.
+/// Runs a turn for the message `hi`.
 pub(crate) async fn turn(framework: &Framework) -> Result<TurnResult> {
     framework.process_inbound(hi()).await
 }

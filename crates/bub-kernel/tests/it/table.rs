@@ -1,4 +1,4 @@
-//! The hook table against the specification.
+//! Compares the hook table with the specification.
 
 use bub_kernel::hooks::{HOOKS, HookSpec};
 
@@ -25,8 +25,8 @@ fn the_table_is_the_one_of_the_specification() {
             "build_prompt first-result (message, session_id, state)",
             "run_model first-result (prompt, session_id, state)",
             "run_model_stream first-result (prompt, session_id, state)",
-            // Ours also has the prompt, for whoever records a turn, and the error, which the original
-            // read from the interpreter.
+            // The prompt is an addition, for plugins that record turns. So is the error, which the Python version read
+            // from the interpreter.
             "save_state broadcast (session_id, state, message, prompt, model_output, partial_output, error)",
             "render_outbound broadcast (message, session_id, state, model_output)",
             "dispatch_outbound broadcast (message)",
@@ -46,7 +46,7 @@ fn the_table_is_the_one_of_the_specification() {
             "provide_tape_sidecar broadcast sync ()",
             "admit_message first-result (session_id, message, turn)",
             "provide_steering_inbox first-result sync ()",
-            // Ours alone.
+            // Not in the Python version.
             "request_approval first-result (request, state)",
         ]
     );
@@ -65,7 +65,7 @@ fn every_hook_says_what_it_is_for() {
     }
 }
 
-// What `bub hooks` and the reference show.
+// `bub hooks` and the hook reference show these.
 #[test]
 fn arguments_and_results_are_written_as_an_author_writes_them() {
     let args = HOOKS

@@ -1,4 +1,4 @@
-//! Many turns at once on one framework.
+//! Many concurrent turns on one framework.
 
 use std::{
     sync::{
@@ -18,21 +18,21 @@ use tokio::task::{JoinSet, yield_now};
 
 const TURNS: usize = 10_000;
 
-/// Carries the session through the state, beside the turn, so that any mix-up shows.
-struct Marking;
+/// Copies the session id into the state, so that the test detects a mix-up of turns.
+struct SessionStatePlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Marking {
+impl SessionStatePlugin {
     async fn load_state(&self, session_id: &str) -> StatePatch {
         yield_now().await;
         StatePatch::new().with("mark", session_id)
     }
 }
 
-struct Prompting;
+struct PromptPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Prompting {
+impl PromptPlugin {
     fn build_prompt(&self, state: &State, message: &Envelope) -> String {
         let mark = state.get_str("mark").unwrap_or_default();
         state.set("count", 1);
@@ -40,10 +40,10 @@ impl Prompting {
     }
 }
 
-struct Answering;
+struct AnswerPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Answering {
+impl AnswerPlugin {
     async fn run_model(&self, prompt: &Prompt, state: &State) -> String {
         yield_now().await;
         let count = state
@@ -56,10 +56,10 @@ impl Answering {
     }
 }
 
-struct Wrapping;
+struct WrapPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Wrapping {
+impl WrapPlugin {
     async fn run_model_stream(
         &self,
         turn: &Turn,
@@ -76,16 +76,16 @@ impl Wrapping {
 }
 
 #[derive(Default)]
-struct Counting {
+struct TurnCounts {
     saved: AtomicUsize,
     failed: AtomicUsize,
 }
 
-struct Watching(Arc<Counting>);
+struct CountingPlugin(Arc<TurnCounts>);
 
 #[hooks(crate = bub_kernel)]
-impl Watching {
-    // Every seventh session has a plugin that panics half way.
+impl CountingPlugin {
+    // In every seventh session, the plugin panics.
     async fn save_state(&self, session_id: &str) {
         yield_now().await;
         self.0.saved.fetch_add(1, Ordering::Relaxed);
@@ -99,13 +99,13 @@ impl Watching {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn ten_thousand_turns_at_once_neither_block_nor_mix() {
-    let counting = Arc::new(Counting::default());
+    let counting = Arc::new(TurnCounts::default());
     let framework = Framework::builder()
-        .plugin("marking", Marking)
-        .plugin("prompting", Prompting)
-        .plugin("answering", Answering)
-        .plugin("wrapping", Wrapping)
-        .plugin("watching", Watching(Arc::clone(&counting)))
+        .plugin("marking", SessionStatePlugin)
+        .plugin("prompting", PromptPlugin)
+        .plugin("answering", AnswerPlugin)
+        .plugin("wrapping", WrapPlugin)
+        .plugin("watching", CountingPlugin(Arc::clone(&counting)))
         .build();
     let mut turns = JoinSet::new();
     for number in 0..TURNS {

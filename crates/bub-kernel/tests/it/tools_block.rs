@@ -1,4 +1,4 @@
-//! What `#[tools]` makes of an `impl` block.
+//! The tools that `#[tools]` generates from an `impl` block.
 
 use std::{
     fmt::Display,
@@ -173,7 +173,7 @@ fn a_plugin_registers_the_tools_that_share_its_client() {
     let framework = Framework::builder()
         .plugin_with("github", |context| {
             context.add_tools(Github::connect("github.com").tools());
-            Ok::<_, BoxError>(crate::support::Fake::new())
+            Ok::<_, BoxError>(crate::support::FakePlugin::new())
         })
         .plugin_with("broken", |context| {
             context.add_tools(Arc::new(Generic(1)).tools());

@@ -1,4 +1,4 @@
-//! What `#[tool]` makes of a function, how arguments are read, and which tools a framework has.
+//! The tools that `#[tool]` generates, the conversion of arguments, and the tools of a framework.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use bub_kernel::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::support::Fake;
+use crate::support::FakePlugin;
 
 /// Reads a text file.
 /// Whole, or some lines of it.
@@ -33,7 +33,7 @@ async fn fs_read(
     ))
 }
 
-/// Works where it may block, and has no `Result`.
+/// A synchronous tool without a `Result`.
 #[tool(crate = bub_kernel, command_only)]
 fn where_am_i(context: ToolContext, #[default("nowhere")] place: String) -> Map<String, Value> {
     assert!(tokio::runtime::Handle::try_current().is_ok());
@@ -44,7 +44,7 @@ fn where_am_i(context: ToolContext, #[default("nowhere")] place: String) -> Map<
         .unwrap()
 }
 
-/// Fails with somebody else's error.
+/// Fails with an error of another type.
 #[tool(crate = bub_kernel)]
 async fn fails(how: String) -> Result<(), BoxError> {
     match how.as_str() {
@@ -54,7 +54,7 @@ async fn fails(how: String) -> Result<(), BoxError> {
     }
 }
 
-/// Takes nothing.
+/// Takes no arguments.
 #[tool(crate = bub_kernel)]
 async fn nothing() {}
 
@@ -296,7 +296,7 @@ async fn results_and_errors_keep_their_shape() {
     );
 }
 
-/// Panics where it may block.
+/// Panics on a blocking thread.
 #[tool(crate = bub_kernel)]
 fn breaks() -> String {
     panic!("boom")
@@ -309,13 +309,13 @@ async fn a_synchronous_tool_that_panics_is_an_error() {
     assert_eq!(error.kind(), ErrorKind::Tool);
 }
 
-/// Another one of that name.
+/// Another tool with the same name.
 #[tool(crate = bub_kernel, name = "fs.read")]
 async fn other_read() -> String {
     "other".to_owned()
 }
 
-/// Reads the same to the model.
+/// A tool whose name looks the same to the model.
 #[tool(crate = bub_kernel, name = "fs_read")]
 async fn third_read() -> String {
     "third".to_owned()
@@ -335,7 +335,7 @@ fn tools_are_in_the_order_of_registration_and_later_ones_replace_in_place() {
         Framework::builder().plugin_with("builtin", |context| {
             context.add_tool(fs_read());
             context.add_tool(nothing());
-            Ok::<_, BoxError>(Fake::new())
+            Ok::<_, BoxError>(FakePlugin::new())
         })
     };
     let names = |framework: &Framework| -> Vec<_> {
@@ -353,13 +353,13 @@ fn tools_are_in_the_order_of_registration_and_later_ones_replace_in_place() {
         .plugin_with("later", |context| {
             context.add_tool(other_read());
             context.add_tool(fails());
-            Ok::<_, BoxError>(Fake::new())
+            Ok::<_, BoxError>(FakePlugin::new())
         })
         .build();
     assert_eq!(names(&replaced), ["fs.read", "nothing", "fails"]);
     assert_eq!(
         descriptions(replaced.tools())[0],
-        "Another one of that name."
+        "Another tool with the same name."
     );
     let third = builder().tool(third_read()).build();
     assert_eq!(names(&third), ["fs_read", "nothing"]);
@@ -371,24 +371,24 @@ fn a_plugin_that_cannot_be_made_leaves_no_tools() {
     let framework = Framework::builder()
         .plugin_with("broken", |context| {
             context.add_tool(fails());
-            Err::<Fake, _>(Error::config("no token"))
+            Err::<FakePlugin, _>(Error::config("no token"))
         })
-        .plugin_with("panicking", |context| -> Result<Fake> {
+        .plugin_with("panicking", |context| -> Result<FakePlugin> {
             context.add_tool(fails());
             panic!("no")
         })
         .plugin_with("fine", |context| {
             context.add_tool(nothing());
-            Ok::<_, BoxError>(Fake::new())
+            Ok::<_, BoxError>(FakePlugin::new())
         })
         .build();
-    assert_eq!(descriptions(framework.tools()), ["Takes nothing."]);
+    assert_eq!(descriptions(framework.tools()), ["Takes no arguments."]);
 }
 
-// L7: policy decides about the arguments as the call reads them, whatever their spelling.
+// L7: the policy is evaluated for the converted arguments, which do not depend on their spelling.
 #[test]
 fn arguments_have_one_spelling_before_the_call() {
-    /// Takes everything.
+    /// Takes arguments of all types.
     #[tool(crate = bub_kernel)]
     async fn all(
         flag: bool,
@@ -418,18 +418,18 @@ fn arguments_have_one_spelling_before_the_call() {
             json!({"list": "[1, \"no\"]", "map": "{\"a\": 1}"}),
             json!({"list": [true, false], "map": {"a": 1}}),
         ),
-        // As if it were not there, where it need not be.
+        // Null is treated as missing for optional arguments.
         (
             json!({"flag": null, "whole": null, "text": null, "any": null}),
             json!({"flag": null}),
         ),
-        // What is wrong, or not known, is for the call to say.
+        // Invalid and unknown arguments are left for the call to report.
         (
             json!({"flag": "maybe", "other": "yes"}),
             json!({"flag": "maybe", "other": "yes"}),
         ),
     ] {
-        let shown = given.to_string();
+        let case = given.to_string();
         assert_eq!(
             Value::Object(
                 all()
@@ -437,7 +437,7 @@ fn arguments_have_one_spelling_before_the_call() {
                     .unwrap()
             ),
             read,
-            "{shown}"
+            "{case}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What a failure of a stage does.
+//! The effects of a failing stage.
 
 use bub_kernel::{
     BoxError, BoxFuture, Envelope, Error, ErrorKind, Framework, FrameworkRef, Result, hooks,
@@ -12,27 +12,27 @@ use bub_kernel::{
 };
 
 use crate::support::{
-    Fake, Log, Trace, fail, failing_turn, framework, hi, none, observer, some, turn,
+    FakePlugin, LogCapture, Trace, fail, failing_turn, framework, hi, none, observer, some, turn,
 };
 
-fn failing<P: HookPoint>() -> (&'static str, Fake) {
-    (P::SPEC.name, Fake::new().on::<P>(|_| fail("boom")))
+fn failing_plugin<P: HookPoint>() -> (&'static str, FakePlugin) {
+    (P::SPEC.name, FakePlugin::new().on::<P>(|_| fail("boom")))
 }
 
 // S-23
 #[tokio::test]
 async fn a_failing_stage_is_logged_told_to_on_error_as_turn_and_returned() {
     let stages = [
-        failing::<ResolveSession>(),
-        failing::<LoadState>(),
-        failing::<BuildPrompt>(),
-        failing::<RunModel>(),
-        failing::<RunModelStream>(),
-        failing::<RenderOutbound>(),
-        failing::<DispatchOutbound>(),
+        failing_plugin::<ResolveSession>(),
+        failing_plugin::<LoadState>(),
+        failing_plugin::<BuildPrompt>(),
+        failing_plugin::<RunModel>(),
+        failing_plugin::<RunModelStream>(),
+        failing_plugin::<RenderOutbound>(),
+        failing_plugin::<DispatchOutbound>(),
     ];
     for (stage, plugin) in stages {
-        let (trace, log) = (Trace::default(), Log::capture_with_spans());
+        let (trace, log) = (Trace::default(), LogCapture::start_with_spans());
         let answering = observer(&trace).on::<RunModel>(|_| some("out"));
         let error = failing_turn(&framework([answering, plugin])).await;
         assert_eq!(error.to_string(), "boom", "{stage}");
@@ -56,19 +56,19 @@ async fn a_failing_stage_is_logged_told_to_on_error_as_turn_and_returned() {
     }
 }
 
-// S-23: the error comes back as the plugin made it.
+// S-23: the plugin's error is returned unchanged.
 #[tokio::test]
 async fn the_original_error_is_returned() {
     #[derive(Debug, thiserror::Error)]
     #[error("quota of {0}")]
     struct Quota(u32);
-    let plugin = Fake::new().on_async::<RunModel>(|_| Err(BoxError::from(Quota(5))));
+    let plugin = FakePlugin::new().on_async::<RunModel>(|_| Err(BoxError::from(Quota(5))));
     let error = failing_turn(&framework([plugin])).await;
     assert_eq!(error.downcast_ref::<Quota>().unwrap().0, 5);
     assert_eq!(error.to_string(), "quota of 5");
 
     let own = || Error::new(ErrorKind::Config, "no key").with_detail("env", "KEY");
-    let plugin = Fake::new().on::<RunModel>(move |_| Err(own().into()));
+    let plugin = FakePlugin::new().on::<RunModel>(move |_| Err(own().into()));
     let error = failing_turn(&framework([plugin])).await;
     assert_eq!(
         (error.kind(), error.message()),
@@ -82,7 +82,7 @@ async fn the_original_error_is_returned() {
 async fn on_error_is_given_the_inbound_message_with_its_session() {
     let trace = Trace::default();
     let seen = trace.clone();
-    let watcher = Fake::new().on::<OnError>(move |call| {
+    let watcher = FakePlugin::new().on::<OnError>(move |call| {
         let message = call.args.message.unwrap();
         seen.note(format!(
             "{} {}",
@@ -93,7 +93,7 @@ async fn on_error_is_given_the_inbound_message_with_its_session() {
     });
     failing_turn(&framework([
         watcher,
-        Fake::new().on::<LoadState>(|_| fail("boom")),
+        FakePlugin::new().on::<LoadState>(|_| fail("boom")),
     ]))
     .await;
     assert_eq!(trace.lines(), ["cli:room hi"]);
@@ -103,15 +103,15 @@ async fn on_error_is_given_the_inbound_message_with_its_session() {
 #[tokio::test]
 async fn the_first_failure_of_a_broadcast_stops_it() {
     let plugins = [
-        Fake::new().on::<LoadState>(|_| panic!("not called")),
-        Fake::new().on::<LoadState>(|_| fail("boom")),
+        FakePlugin::new().on::<LoadState>(|_| panic!("not called")),
+        FakePlugin::new().on::<LoadState>(|_| fail("boom")),
     ];
     assert_eq!(failing_turn(&framework(plugins)).await.to_string(), "boom");
 }
 
 #[tokio::test]
 async fn a_failed_turn_leaves_the_framework_usable() {
-    let plugin = Fake::new().on::<RunModel>(|call| {
+    let plugin = FakePlugin::new().on::<RunModel>(|call| {
         if call.args.prompt.text() == "hi" {
             panic!("bad day")
         } else {
@@ -126,12 +126,12 @@ async fn a_failed_turn_leaves_the_framework_usable() {
     assert_eq!(good.unwrap().model_output, "fine");
 }
 
-// S-24: how an observer makes a failure visible where the message came from. The builtin plugin does this.
+// S-24: an observer can report a failure to the chat of the message. The builtin plugin does this.
 #[tokio::test]
 async fn an_observer_can_send_the_failure_through_dispatch_outbound() {
-    struct Telling(FrameworkRef);
+    struct ErrorReplyPlugin(FrameworkRef);
     #[hooks(crate = bub_kernel)]
-    impl Telling {
+    impl ErrorReplyPlugin {
         async fn on_error(
             &self,
             stage: &str,
@@ -141,14 +141,14 @@ async fn an_observer_can_send_the_failure_through_dispatch_outbound() {
             let (Some(framework), Some(message)) = (self.0.get(), message) else {
                 return Ok(());
             };
-            let told = Envelope::text(format!("An error occurred at stage '{stage}': {error}"))
+            let reply = Envelope::text(format!("An error occurred at stage '{stage}': {error}"))
                 .with("kind", "error")
                 .with(
                     "chat_id",
                     message.chat_id().unwrap_or_default().into_owned(),
                 );
             let args = args::DispatchOutbound {
-                message: &told,
+                message: &reply,
                 turn: None,
             };
             framework
@@ -160,7 +160,7 @@ async fn an_observer_can_send_the_failure_through_dispatch_outbound() {
     }
     let trace = Trace::default();
     let sent = trace.clone();
-    let sending = Fake::new().on_async::<DispatchOutbound>(move |call| {
+    let sending = FakePlugin::new().on_async::<DispatchOutbound>(move |call| {
         let message = call.args.message;
         sent.note(format!(
             "{} {} {}",
@@ -171,11 +171,14 @@ async fn an_observer_can_send_the_failure_through_dispatch_outbound() {
         some(true)
     });
     let framework = Framework::builder()
-        .plugin_with("telling", |context| {
-            Ok::<_, Error>(Telling(context.framework.clone()))
+        .plugin_with("reporting", |context| {
+            Ok::<_, Error>(ErrorReplyPlugin(context.framework.clone()))
         })
         .plugin("sending", sending)
-        .plugin("failing", Fake::new().on::<RunModel>(|_| fail("boom")))
+        .plugin(
+            "failing",
+            FakePlugin::new().on::<RunModel>(|_| fail("boom")),
+        )
         .build();
     failing_turn(&framework).await;
     assert_eq!(
@@ -184,9 +187,9 @@ async fn an_observer_can_send_the_failure_through_dispatch_outbound() {
     );
 }
 
-struct Waiting<P>(std::time::Duration, std::marker::PhantomData<P>);
+struct SlowHook<P>(std::time::Duration, std::marker::PhantomData<P>);
 
-impl<P: HookPoint<Output = T>, T: From<String> + Send + 'static> AsyncHook<P> for Waiting<P> {
+impl<P: HookPoint<Output = T>, T: From<String> + Send + 'static> AsyncHook<P> for SlowHook<P> {
     fn call<'a>(&'a self, _call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<T>> {
         Box::pin(async {
             tokio::time::sleep(self.0).await;
@@ -195,28 +198,28 @@ impl<P: HookPoint<Output = T>, T: From<String> + Send + 'static> AsyncHook<P> fo
     }
 }
 
-fn waiting<P: HookPoint<Output = T>, T: From<String> + Send + 'static>(
+fn slow_framework<P: HookPoint<Output = T>, T: From<String> + Send + 'static>(
     time: std::time::Duration,
 ) -> Framework {
-    let plugin = Fake::new()
-        .adding(move |hooks| hooks.add_async::<P>(Waiting(time, std::marker::PhantomData)));
+    let plugin = FakePlugin::new()
+        .register_with(move |hooks| hooks.add_async::<P>(SlowHook(time, std::marker::PhantomData)));
     framework([plugin])
 }
 
-// L8: a hook that waits for too long fails; the turn ends with a clear error.
+// L8: a hook that takes too long fails, and the turn ends with a clear error.
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_hangs_ends_the_turn_in_time() {
     let started = tokio::time::Instant::now();
-    let error = failing_turn(&waiting::<BuildPrompt, _>(HOOK_TIMEOUT * 10)).await;
+    let error = failing_turn(&slow_framework::<BuildPrompt, _>(HOOK_TIMEOUT * 10)).await;
     assert_eq!(error.to_string(), "[temporary] no answer within 300 s");
     assert_eq!(error.origin().unwrap().hook, "build_prompt");
     assert!(started.elapsed() < HOOK_TIMEOUT * 2);
 }
 
-// A model may take as long as it needs.
+// A model has no time limit.
 #[tokio::test(start_paused = true)]
 async fn a_model_has_no_time_limit() {
-    let result = turn(&waiting::<RunModel, _>(HOOK_TIMEOUT * 100))
+    let result = turn(&slow_framework::<RunModel, _>(HOOK_TIMEOUT * 100))
         .await
         .unwrap();
     assert_eq!(result.model_output, "done");

@@ -1,4 +1,4 @@
-//! The order of the stages, and what a turn returns.
+//! The order of the stages, and the result of a turn.
 
 use bub_kernel::{
     Envelope, Prompt,
@@ -11,29 +11,32 @@ use bub_kernel::{
     },
 };
 
-use crate::support::{Fake, Trace, framework, hi, none, some, turn};
+use crate::support::{FakePlugin, Trace, framework, hi, none, some, turn};
 
-/// Adds a hook that notes its call.
-fn noted<P: HookPoint>(fake: Fake, note: impl Fn() + Send + Sync + 'static) -> Fake {
+/// Adds a hook that records its call and returns `None`.
+fn with_note<P: HookPoint>(
+    fake: FakePlugin,
+    note: impl Fn() + Send + Sync + 'static,
+) -> FakePlugin {
     fake.on::<P>(move |_| {
         note();
         none()
     })
 }
 
-/// Notes each stage it is called for and has no opinion.
-fn silent(name: &'static str, trace: &Trace) -> Fake {
+/// Returns a plugin that records each stage and always returns `None`.
+fn silent_plugin(name: &'static str, trace: &Trace) -> FakePlugin {
     let noting = |stage: &'static str| {
         let trace = trace.clone();
         move || trace.note(format!("{stage} {name}"))
     };
-    let fake = noted::<ResolveSession>(Fake::new(), noting("resolve_session"));
-    let fake = noted::<LoadState>(fake, noting("load_state"));
-    let fake = noted::<BuildPrompt>(fake, noting("build_prompt"));
-    let fake = noted::<RunModel>(fake, noting("run_model"));
-    let fake = noted::<SaveState>(fake, noting("save_state"));
-    let fake = noted::<RenderOutbound>(fake, noting("render_outbound"));
-    noted::<DispatchOutbound>(fake, noting("dispatch_outbound"))
+    let fake = with_note::<ResolveSession>(FakePlugin::new(), noting("resolve_session"));
+    let fake = with_note::<LoadState>(fake, noting("load_state"));
+    let fake = with_note::<BuildPrompt>(fake, noting("build_prompt"));
+    let fake = with_note::<RunModel>(fake, noting("run_model"));
+    let fake = with_note::<SaveState>(fake, noting("save_state"));
+    let fake = with_note::<RenderOutbound>(fake, noting("render_outbound"));
+    with_note::<DispatchOutbound>(fake, noting("dispatch_outbound"))
 }
 
 // S-2, S-42
@@ -41,8 +44,8 @@ fn silent(name: &'static str, trace: &Trace) -> Fake {
 async fn stages_run_in_the_order_of_the_seed_and_plugins_latest_first() {
     let trace = Trace::default();
     turn(&framework([
-        silent("early", &trace),
-        silent("late", &trace),
+        silent_plugin("early", &trace),
+        silent_plugin("late", &trace),
     ]))
     .await
     .unwrap();
@@ -67,7 +70,7 @@ async fn stages_run_in_the_order_of_the_seed_and_plugins_latest_first() {
     );
 }
 
-// S-1: one message in, any number out. The tape is written by plugins, none of which is here.
+// S-1: one inbound message, any number of outbound messages.
 #[tokio::test]
 async fn a_turn_without_plugins_answers_with_the_message_itself() {
     let result = turn(&framework([])).await.unwrap();
@@ -78,7 +81,7 @@ async fn a_turn_without_plugins_answers_with_the_message_itself() {
 // S-26
 #[tokio::test]
 async fn the_result_of_a_turn_holds_session_prompt_output_outbounds_and_state() {
-    let plugin = Fake::new()
+    let plugin = FakePlugin::new()
         .on::<ResolveSession>(|_| some("s1"))
         .on::<BuildPrompt>(|call| {
             call.args.state.set("asked", true);
@@ -104,7 +107,7 @@ async fn the_result_of_a_turn_holds_session_prompt_output_outbounds_and_state() 
 async fn every_stage_is_given_what_the_table_says() {
     let trace = Trace::default();
     let (a, b, c, d) = (trace.clone(), trace.clone(), trace.clone(), trace.clone());
-    let plugin = Fake::new()
+    let plugin = FakePlugin::new()
         .on::<LoadState>(move |call| {
             a.note(format!(
                 "{} {}",

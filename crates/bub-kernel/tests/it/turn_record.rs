@@ -1,4 +1,4 @@
-//! The turn as one value: however it ends, its record is complete and its session is free.
+//! After any end of a turn, its record is complete and its session is free.
 
 use std::{
     fmt,
@@ -24,16 +24,16 @@ use bub_tape::{Entry, EntryKind, LeaseWait, MemoryStore};
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 
-use crate::support::{Fake, FullStore, entries, framework, hi, none, some, storing};
+use crate::support::{FakePlugin, FullStore, entries, framework, hi, none, some, store_plugin};
 
 /// How a hook ends a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     Error,
     Panic,
-    /// The turn is cancelled, and the hook ends.
+    /// The turn is cancelled, and the hook returns.
     Cancel,
-    /// The turn is cancelled, and the hook does not end.
+    /// The turn is cancelled, and the hook does not return.
     CancelAndHang,
     Timeout,
 }
@@ -71,32 +71,32 @@ impl<P: HookPoint> AsyncHook<P> for FailingHook {
     }
 }
 
-/// Where a turn ends: the stage, and the hook or other code that fails in it.
+/// The point at which a turn fails: the stage, and the hook or other code that fails in it.
 #[derive(Clone, Copy)]
-struct Place {
+struct FailurePoint {
     name: &'static str,
     stage: Stage,
     add: fn(&mut HookSet, FailingHook),
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for FailurePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
-fn hook<P: HookPoint>(stage: Stage) -> Place {
-    Place {
+fn hook<P: HookPoint>(stage: Stage) -> FailurePoint {
+    FailurePoint {
         name: P::SPEC.name,
         stage,
         add: |hooks, failing| hooks.add_async::<P>(failing),
     }
 }
 
-/// A stream that fails after its first event.
-fn stream() -> Place {
+/// Returns the failure point of a stream that fails after its first event.
+fn stream() -> FailurePoint {
     fn answer(hooks: &mut HookSet, failing: FailingHook) {
-        let plugin = Fake::new().on::<RunModelStream>(move |_| {
+        let plugin = FakePlugin::new().on::<RunModelStream>(move |_| {
             let failing = failing.clone();
             let first = futures_util::stream::iter([Ok(StreamEvent::Text("half".into()))]);
             let rest = async move { failing.fail::<()>().await }
@@ -106,14 +106,14 @@ fn stream() -> Place {
         });
         Arc::new(plugin).register(hooks);
     }
-    Place {
+    FailurePoint {
         name: "a model stream",
         stage: Stage::RunModel,
         add: answer,
     }
 }
 
-fn places() -> [Place; 9] {
+fn failure_points() -> [FailurePoint; 9] {
     [
         hook::<ResolveSession>(Stage::ResolveSession),
         hook::<LoadState>(Stage::LoadState),
@@ -127,7 +127,7 @@ fn places() -> [Place; 9] {
     ]
 }
 
-/// Counts what must happen once.
+/// Counts calls that must happen once.
 #[derive(Clone, Default)]
 struct Counts(Arc<CountsInner>);
 
@@ -139,15 +139,15 @@ struct CountsInner {
 }
 
 impl Counts {
-    /// The lifespan exits, the calls of `save_state` and those of `on_error`.
+    /// Returns the number of lifespan exits, `save_state` calls and `on_error` calls.
     fn all(&self) -> [usize; 3] {
         [&self.0.exits, &self.0.saves, &self.0.errors].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// A model that answers, and observers that count.
-    fn plugin(&self) -> Fake {
+    /// Returns a plugin with a model that answers and observers that count.
+    fn plugin(&self) -> FakePlugin {
         let (saves, errors) = (self.clone(), self.clone());
-        Fake::new()
+        FakePlugin::new()
             .on::<RunModel>(|_| some("answer"))
             .on::<SaveState>(move |_| {
                 saves.0.saves.fetch_add(1, Ordering::Relaxed);
@@ -177,12 +177,12 @@ impl LifespanScope for Counts {
     }
 }
 
-fn with_memory(plugins: impl IntoIterator<Item = Fake>) -> Framework {
-    let store = storing(Arc::new(MemoryStore::new()));
+fn with_memory(plugins: impl IntoIterator<Item = FakePlugin>) -> Framework {
+    let store = store_plugin(Arc::new(MemoryStore::new()));
     framework(std::iter::once(store).chain(plugins))
 }
 
-/// A message whose own session is not that of its chat, `cli:room`.
+/// Returns a message whose session differs from the default session of its chat, `cli:room`.
 fn message() -> Inbound {
     Inbound::from(hi().with("session_id", "own"))
 }
@@ -195,9 +195,8 @@ fn field<'a>(entry: &'a Entry, name: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-/// The messages of the user.
-/// The messages that the tape has as the start of a turn, which no view shows.
-fn started(entries: &[Entry]) -> Vec<&str> {
+/// Returns the messages of the `turn.start` events, which views omit.
+fn start_events(entries: &[Entry]) -> Vec<&str> {
     let data = entries
         .iter()
         .filter(|entry| entry.name() == Some("turn.start"))
@@ -213,7 +212,7 @@ fn user_messages(entries: &[Entry]) -> Vec<&str> {
     messages.map(|entry| field(entry, "content")).collect()
 }
 
-/// The kinds of the errors.
+/// Returns the kinds of the error entries.
 fn errors(entries: &[Entry]) -> Vec<&str> {
     let errors = entries
         .iter()
@@ -236,7 +235,7 @@ async fn is_free(framework: &Framework, session_id: &str) -> bool {
     tape.lease(LeaseWait::No).await.is_ok()
 }
 
-/// The error that ends the turn.
+/// Returns the kind of the error that ends the turn.
 fn expected_error(failure: Failure) -> ErrorKind {
     match failure {
         Failure::Error | Failure::Panic => ErrorKind::Unknown,
@@ -248,7 +247,7 @@ fn expected_error(failure: Failure) -> ErrorKind {
 // Design 2, law 1; S-17, S-18, S-19, S-23
 #[tokio::test(start_paused = true)]
 async fn a_turn_is_closed_once_however_it_ends() {
-    for place in places() {
+    for point in failure_points() {
         for failure in [
             Failure::Error,
             Failure::Panic,
@@ -256,23 +255,23 @@ async fn a_turn_is_closed_once_however_it_ends() {
             Failure::CancelAndHang,
             Failure::Timeout,
         ] {
-            // A model may take as long as it needs.
-            if failure == Failure::Timeout && place.stage == Stage::RunModel {
+            // A model has no time limit.
+            if failure == Failure::Timeout && point.stage == Stage::RunModel {
                 continue;
             }
-            closes_once(place, failure).await;
+            closes_once(point, failure).await;
         }
     }
 }
 
-async fn closes_once(place: Place, failure: Failure) {
-    let case = format!("{failure:?} in {place:?}");
+async fn closes_once(point: FailurePoint, failure: Failure) {
+    let case = format!("{failure:?} in {point:?}");
     let (counts, cancel) = (Counts::default(), CancellationToken::new());
     let failing = FailingHook {
         failure,
         cancel: cancel.clone(),
     };
-    let failing = Fake::new().adding(move |hooks| (place.add)(hooks, failing.clone()));
+    let failing = FakePlugin::new().register_with(move |hooks| (point.add)(hooks, failing.clone()));
     let framework = with_memory([counts.plugin(), failing]);
     let running = framework.running().await.unwrap();
     let inbound = message()
@@ -286,22 +285,22 @@ async fn closes_once(place: Place, failure: Failure) {
     assert_eq!(outcome.unwrap_err().kind(), expected, "{case}");
     assert_eq!(turn.failure().unwrap().kind(), expected, "{case}");
     assert_eq!(turn.report().error.unwrap().kind(), expected, "{case}");
-    // The state is saved although the model stage failed.
-    let reached = match place.stage {
+    // `save_state` runs even if the model stage failed.
+    let reached = match point.stage {
         Stage::RunModel => Stage::SaveState,
         stage => stage,
     };
     assert_eq!(turn.stage(), reached, "{case}");
 
-    let session_id = match place.stage {
+    let session_id = match point.stage {
         Stage::ResolveSession => "cli:room",
         _ => "own",
     };
     assert_eq!(turn.session_id(), session_id, "{case}");
     let entries = entries(&framework, session_id).await;
-    if place.stage == Stage::ResolveSession {
-        // Its sender may send it again: the model must not see it twice.
-        assert_eq!(started(&entries), ["hi"], "{case}");
+    if point.stage == Stage::ResolveSession {
+        // The sender may send the message again, and the model must not see it twice.
+        assert_eq!(start_events(&entries), ["hi"], "{case}");
         assert!(user_messages(&entries).is_empty(), "{case}");
     } else {
         assert_eq!(user_messages(&entries), ["hi"], "{case}");
@@ -309,13 +308,13 @@ async fn closes_once(place: Place, failure: Failure) {
     assert_eq!(errors(&entries), [expected.name()], "{case}");
     assert!(is_free(&framework, session_id).await, "{case}");
 
-    let is_saved = place.stage >= Stage::RunModel;
+    let is_saved = point.stage >= Stage::RunModel;
     assert_eq!(counts.all(), [1, usize::from(is_saved), 1], "{case}");
     running.close().await.unwrap();
 }
 
-/// Waits until a turn that was dropped is recorded.
-async fn recorded(framework: &Framework, session_id: &str) -> Vec<Entry> {
+/// Waits until a dropped turn is recorded, and returns the entries.
+async fn wait_for_record(framework: &Framework, session_id: &str) -> Vec<Entry> {
     for _ in 0..1000 {
         let entries = entries(framework, session_id).await;
         if !errors(&entries).is_empty() && is_free(framework, session_id).await {
@@ -328,39 +327,40 @@ async fn recorded(framework: &Framework, session_id: &str) -> Vec<Entry> {
 
 #[tokio::test]
 async fn a_turn_whose_future_is_dropped_is_recorded_as_cancelled() {
-    // Before the session is named there is no turn.
-    for place in places()
+    // Before the session is resolved, the turn does not exist.
+    for point in failure_points()
         .into_iter()
-        .filter(|place| place.stage > Stage::ResolveSession)
+        .filter(|point| point.stage > Stage::ResolveSession)
     {
         let counts = Counts::default();
         let failing = FailingHook {
             failure: Failure::Timeout,
             cancel: CancellationToken::new(),
         };
-        let hanging = Fake::new().adding(move |hooks| (place.add)(hooks, failing.clone()));
+        let hanging =
+            FakePlugin::new().register_with(move |hooks| (point.add)(hooks, failing.clone()));
         let framework = with_memory([counts.plugin(), hanging]);
         let running = framework.running().await.unwrap();
         {
             let mut turn = Box::pin(framework.process_inbound(message()));
             for _ in 0..100 {
-                assert!(turn.as_mut().now_or_never().is_none(), "{place:?}");
+                assert!(turn.as_mut().now_or_never().is_none(), "{point:?}");
             }
         }
-        let entries = recorded(&framework, "own").await;
-        assert_eq!(user_messages(&entries), ["hi"], "{place:?}");
-        assert_eq!(errors(&entries), ["cancelled"], "{place:?}");
+        let entries = wait_for_record(&framework, "own").await;
+        assert_eq!(user_messages(&entries), ["hi"], "{point:?}");
+        assert_eq!(errors(&entries), ["cancelled"], "{point:?}");
         running.close().await.unwrap();
     }
 }
 
-// A tool that goes on in the background may keep its turn, but not the session.
+// A tool that continues in the background may keep its turn, but not the session.
 #[tokio::test]
 async fn a_clone_of_a_dropped_turn_does_not_keep_its_session() {
-    struct Keeping(Arc<std::sync::Mutex<Option<Turn>>>);
+    struct TurnKeepingPlugin(Arc<std::sync::Mutex<Option<Turn>>>);
 
     #[hooks(crate = bub_kernel)]
-    impl Keeping {
+    impl TurnKeepingPlugin {
         async fn run_model(&self, turn: &Turn) -> String {
             *self.0.lock().unwrap() = Some(turn.clone());
             std::future::pending().await
@@ -369,14 +369,14 @@ async fn a_clone_of_a_dropped_turn_does_not_keep_its_session() {
 
     let kept = Arc::default();
     let framework = Framework::builder()
-        .plugin("store", storing(Arc::new(MemoryStore::new())))
-        .plugin("keeping", Keeping(Arc::clone(&kept)))
+        .plugin("store", store_plugin(Arc::new(MemoryStore::new())))
+        .plugin("keeping", TurnKeepingPlugin(Arc::clone(&kept)))
         .build();
     let running = framework.running().await.unwrap();
     let turn = framework.process_inbound(message()).now_or_never();
     assert!(turn.is_none());
     assert_eq!(
-        errors(&recorded(&framework, "own").await),
+        errors(&wait_for_record(&framework, "own").await),
         ["cancelled"],
         "recorded while the clone is kept"
     );
@@ -395,7 +395,7 @@ async fn a_message_without_a_session_is_recorded_in_its_chat() {
         .await;
     assert_eq!(turn.session_id(), "cli:room");
     let entries = entries(&framework, "cli:room").await;
-    assert_eq!(started(&entries), ["hi"]);
+    assert_eq!(start_events(&entries), ["hi"]);
     assert!(user_messages(&entries).is_empty());
     assert_eq!(errors(&entries), ["config"]);
     assert_eq!(counts.all(), [0, 0, 1]);
@@ -403,7 +403,7 @@ async fn a_message_without_a_session_is_recorded_in_its_chat() {
     running.close().await.unwrap();
 }
 
-/// A plugin that compares the tape at `load_state`.
+/// A plugin that checks the tape in `load_state`.
 struct TapeReader(fn(&[Entry]));
 
 #[hooks(crate = bub_kernel)]
@@ -427,7 +427,7 @@ fn attempt(is_durable: bool) -> InboundAttempt {
     }
 }
 
-// L1: the message is on the tape, or in a journal, before any hook of the turn runs.
+// L1: the message is on the tape or in a journal before any hook of the turn runs.
 #[tokio::test]
 async fn the_message_is_recorded_before_load_state_unless_a_journal_holds_it() {
     let cases = [
@@ -446,7 +446,7 @@ async fn the_message_is_recorded_before_load_state_unless_a_journal_holds_it() {
             |entries| assert!(events(entries, "turn.start").is_empty())
         };
         let framework = Framework::builder()
-            .plugin("store", storing(Arc::new(MemoryStore::new())))
+            .plugin("store", store_plugin(Arc::new(MemoryStore::new())))
             .plugin("model", Counts::default().plugin())
             .plugin("reader", TapeReader(check))
             .build();
@@ -472,11 +472,11 @@ async fn the_message_is_recorded_before_load_state_unless_a_journal_holds_it() {
     }
 }
 
-// Commands are not messages: the model never sees them.
+// Commands are not recorded as messages, because the model never sees them.
 #[tokio::test]
 async fn a_command_that_cannot_run_is_recorded_as_an_event() {
     let counts = Counts::default();
-    let failing = Fake::new().on::<LoadState>(|_| Err("boom".into()));
+    let failing = FakePlugin::new().on::<LoadState>(|_| Err("boom".into()));
     let framework = with_memory([counts.plugin(), failing]);
     let running = framework.running().await.unwrap();
     let mut inbound = message();
@@ -494,13 +494,13 @@ async fn a_command_that_cannot_run_is_recorded_as_an_event() {
     running.close().await.unwrap();
 }
 
-// A tape that cannot be written fails the turn before any hook runs, and frees the session.
+// If the tape cannot be written, the turn fails before any hook runs, and the session is free.
 #[tokio::test]
 async fn a_turn_that_cannot_be_recorded_runs_no_stage() {
     let counts = Counts::default();
-    let reached = Fake::new().on::<LoadState>(|_| panic!("reached"));
+    let reached = FakePlugin::new().on::<LoadState>(|_| panic!("reached"));
     let store = FullStore::without_space_for(EntryKind::Event);
-    let framework = framework([storing(store), counts.plugin(), reached]);
+    let framework = framework([store_plugin(store), counts.plugin(), reached]);
     let running = framework.running().await.unwrap();
     let error = framework.process_inbound(message()).await.unwrap_err();
     assert!(error.message().starts_with("no space left"), "{error}");
@@ -509,7 +509,7 @@ async fn a_turn_that_cannot_be_recorded_runs_no_stage() {
     running.close().await.unwrap();
 }
 
-// L4: one turn of a session at a time.
+// L4: a session runs one turn at a time.
 #[tokio::test]
 async fn a_second_turn_of_a_session_waits_for_the_first() {
     let framework = with_memory([Counts::default().plugin()]);
@@ -524,7 +524,7 @@ async fn a_second_turn_of_a_session_waits_for_the_first() {
     running.close().await.unwrap();
 }
 
-// A cancelled message is recorded although another turn has the session.
+// A cancelled message is recorded even if another turn holds the session's lease.
 #[tokio::test]
 async fn a_message_cancelled_while_it_waits_for_its_session_is_recorded() {
     let counts = Counts::default();
@@ -541,7 +541,7 @@ async fn a_message_cancelled_while_it_waits_for_its_session_is_recorded() {
     let (outcome, ()) = tokio::join!(turn, cancelling);
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
     let entries = entries(&framework, "own").await;
-    assert_eq!(started(&entries), ["hi"]);
+    assert_eq!(start_events(&entries), ["hi"]);
     assert_eq!(errors(&entries), ["cancelled"]);
     assert_eq!(counts.all(), [0, 0, 1]);
     drop(lease);

@@ -2,7 +2,7 @@ use bub_kernel::tool;
 
 struct Opaque;
 
-/// Gives what nobody can read.
+/// Returns a value that is not serializable.
 #[tool(crate = bub_kernel)]
 async fn give() -> Opaque {
     Opaque

@@ -1,4 +1,4 @@
-//! A channel that writes down what it is given, and a router with one channel.
+//! A channel that records calls, and a router with one channel.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::Trace;
 
-/// How a channel takes events.
+/// The result of a channel's `on_event`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum EventResult {
     #[default]
-    Calm,
-    Failing,
-    Panicking,
+    Succeeds,
+    Fails,
+    Panics,
 }
 
 pub(crate) struct FakeChannel {
     pub(crate) name: &'static str,
     pub(crate) trace: Trace,
-    pub(crate) manner: Manner,
+    pub(crate) event_result: EventResult,
 }
 
 impl FakeChannel {
@@ -30,7 +30,7 @@ impl FakeChannel {
         Self {
             name,
             trace: Trace::default(),
-            manner: Manner::Calm,
+            event_result: EventResult::Succeeds,
         }
     }
 }
@@ -61,25 +61,25 @@ impl Channel for FakeChannel {
             let chat = turn.message().chat_id().unwrap_or_default();
             self.trace
                 .note(format!("event {} for {chat}", event.to_value()));
-            match self.manner {
-                Manner::Calm => Ok(()),
-                Manner::Failing => Err(Error::unknown("screen is gone")),
-                Manner::Panicking => panic!("screen fell down"),
+            match self.event_result {
+                EventResult::Succeeds => Ok(()),
+                EventResult::Fails => Err(Error::unknown("screen is gone")),
+                EventResult::Panics => panic!("screen fell down"),
             }
         })
     }
 }
 
-/// Knows one channel.
+/// A router with one channel.
 pub(crate) struct FakeRouter(pub(crate) Arc<FakeChannel>);
 
 impl FakeRouter {
-    /// A router whose channel is called `cli`, and takes events in that manner.
-    pub(crate) fn to(trace: &Trace, manner: Manner) -> Arc<Self> {
+    /// Creates a router with the channel `cli`.
+    pub(crate) fn to(trace: &Trace, event_result: EventResult) -> Arc<Self> {
         Arc::new(Self(Arc::new(FakeChannel {
             name: "cli",
             trace: trace.clone(),
-            manner,
+            event_result,
         })))
     }
 }

@@ -1,4 +1,4 @@
-//! The warnings and errors of the current thread as lines.
+//! Captures the log of the current thread.
 
 use std::{
     fmt, io,
@@ -14,47 +14,47 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Collects the warnings of the current thread, as `LEVEL event field=value`, until it is dropped.
-pub(crate) struct Log {
-    text: Text,
+/// The warnings and errors of the current thread, as `LEVEL event field=value`, until it is dropped.
+pub(crate) struct LogCapture {
+    buffer: LogBuffer,
     _guard: DefaultGuard,
 }
 
 #[derive(Clone, Default)]
-struct Text(Arc<Mutex<Vec<u8>>>);
+struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Log {
-    pub(crate) fn capture() -> Self {
-        let text = Text::default();
+impl LogCapture {
+    pub(crate) fn start() -> Self {
+        let buffer = LogBuffer::default();
         let subscriber = tracing_subscriber::fmt()
-            .with_writer(text.clone())
+            .with_writer(buffer.clone())
             .with_ansi(false)
             .with_max_level(tracing::Level::WARN)
-            .event_format(WithoutSpans)
+            .event_format(EventFormat)
             .finish();
         Self {
-            text,
+            buffer,
             _guard: tracing::subscriber::set_default(subscriber),
         }
     }
 
-    /// Like `capture`, with the spans of each line before its event.
-    pub(crate) fn capture_with_spans() -> Self {
-        let text = Text::default();
+    /// Starts a capture that prints the spans of each line before its event.
+    pub(crate) fn start_with_spans() -> Self {
+        let buffer = LogBuffer::default();
         let subscriber = tracing_subscriber::fmt()
-            .with_writer(text.clone())
+            .with_writer(buffer.clone())
             .with_ansi(false)
             .with_max_level(tracing::Level::WARN)
             .event_format(Format::default().with_target(false).without_time())
             .finish();
         Self {
-            text,
+            buffer,
             _guard: tracing::subscriber::set_default(subscriber),
         }
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
-        let bytes = self.text.0.lock().unwrap().clone();
+        let bytes = self.buffer.0.lock().unwrap().clone();
         String::from_utf8(bytes)
             .unwrap()
             .lines()
@@ -64,9 +64,9 @@ impl Log {
 }
 
 /// The format `LEVEL event field=value`.
-struct WithoutSpans;
+struct EventFormat;
 
-impl<S, N> FormatEvent<S, N> for WithoutSpans
+impl<S, N> FormatEvent<S, N> for EventFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -85,7 +85,7 @@ where
     }
 }
 
-impl io::Write for Text {
+impl io::Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -95,7 +95,7 @@ impl io::Write for Text {
     }
 }
 
-impl<'a> MakeWriter<'a> for Text {
+impl<'a> MakeWriter<'a> for LogBuffer {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {

@@ -1,4 +1,4 @@
-//! A tape store in memory that can refuse entries, and the plugin that provides it.
+//! A tape store in memory that can reject entries, and the plugin that provides it.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use bub_tape::{
 };
 use futures_util::TryStreamExt as _;
 
-use super::Fake;
+use super::FakePlugin;
 
-/// A store without space for entries of some kind.
+/// A store that has no space for entries of one kind.
 #[derive(Debug)]
 pub(crate) struct FullStore {
     store: MemoryStore,
-    refused: EntryKind,
+    rejected_kind: EntryKind,
 }
 
 impl FullStore {
-    pub(crate) fn without_space_for(refused: EntryKind) -> Arc<dyn TapeStore> {
+    pub(crate) fn without_space_for(rejected_kind: EntryKind) -> Arc<dyn TapeStore> {
         Arc::new(Self {
             store: MemoryStore::new(),
-            refused,
+            rejected_kind,
         })
     }
 }
@@ -34,7 +34,7 @@ impl TapeStore for FullStore {
         tape: &'a TapeName,
         batch: Vec<Entry>,
     ) -> BoxFuture<'a, Result<AppendReceipt>> {
-        if batch.iter().any(|entry| entry.kind == self.refused) {
+        if batch.iter().any(|entry| entry.kind == self.rejected_kind) {
             let path = tape.to_string();
             return Box::pin(std::future::ready(Err(TapeError::NoSpace { path })));
         }
@@ -94,12 +94,12 @@ impl TapeStore for FullStore {
     }
 }
 
-/// A plugin that provides a store.
-pub(crate) fn storing(store: Arc<dyn TapeStore>) -> Fake {
-    Fake::new().on::<ProvideTapeStore>(move |_| Ok(Some(Provided::new(Arc::clone(&store)))))
+/// Returns a plugin that provides a store.
+pub(crate) fn store_plugin(store: Arc<dyn TapeStore>) -> FakePlugin {
+    FakePlugin::new().on::<ProvideTapeStore>(move |_| Ok(Some(Provided::new(Arc::clone(&store)))))
 }
 
-/// All entries of a session's tape.
+/// Returns all entries of a session's tape.
 pub(crate) async fn entries(framework: &Framework, session_id: &str) -> Vec<Entry> {
     let tape = framework
         .session_tape(&SessionId::from(session_id))
