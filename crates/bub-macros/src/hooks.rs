@@ -1,8 +1,7 @@
-//! Turns the methods of an `impl` block into hook registrations.
+//! Converts the methods of an `impl` block into hook registrations.
 //!
-//! The attribute knows no hook: names and arguments are checked by macros that the hook table
-//! generates, so that table stays the only list. A wrong name ends up in their error arms, placed at
-//! the word the author wrote.
+//! The attribute does not know the hooks. Macros that the hook table generates check the names of methods and
+//! arguments, so that the table is the only list. They report a wrong name at the name in the author's code.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -27,7 +26,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     if let Some((_, path, _)) = &block.trait_ {
         return Err(Error::new(
             path.span(),
-            "`#[hooks]` goes on an `impl` block without a trait",
+            "`#[hooks]` does not support trait impls; put it on an inherent `impl` block",
         ));
     }
     let mut registrations = Vec::new();
@@ -37,7 +36,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
             ImplItem::Fn(method) => register(&kernel, &block.self_ty, &block.generics, method),
             other => Err(Error::new(
                 other.span(),
-                "only methods implement hooks; put this into an `impl` block without `#[hooks]`",
+                "only methods can implement hooks; move this item to an `impl` block without `#[hooks]`",
             )),
         };
         match outcome {
@@ -50,7 +49,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     Ok(quote! {
         #[allow(
             clippy::too_many_arguments, clippy::unnecessary_wraps, clippy::unused_async, clippy::unused_self,
-            reason = "the hook decides the shape of the method"
+            reason = "the hook determines the signature of the method"
         )]
         #block
 
@@ -65,7 +64,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// `crate = path`, or nothing.
+/// Parses `crate = path`. Without options, the path is `::bub`.
 pub(crate) fn parse_options(options: TokenStream) -> Result<Path> {
     if options.is_empty() {
         return parse2(quote!(::bub));
@@ -73,7 +72,7 @@ pub(crate) fn parse_options(options: TokenStream) -> Result<Path> {
     crate_path.parse2(options)
 }
 
-/// `crate = path`.
+/// Parses `crate = path`.
 pub(crate) fn crate_path(input: syn::parse::ParseStream<'_>) -> Result<Path> {
     input.parse::<Token![crate]>()?;
     input.parse::<Token![=]>()?;
@@ -100,7 +99,7 @@ fn register(
     if let Some(attribute) = observe_only.as_ref().filter(|_| name != "before_tool_call") {
         return Err(Error::new(
             attribute.span(),
-            "`#[observe_only]` is for `before_tool_call`: no other hook decides by failing",
+            "`#[observe_only]` is only for `before_tool_call`: a failure of other hooks does not deny anything",
         ));
     }
     let arguments = arguments(kernel, method)?;
@@ -113,14 +112,14 @@ fn register(
         camel_case(&name.unraw().to_string()),
         span = name.span()
     );
-    let at = name.span();
-    // A word of the generated code, wherever the author's words come from: a plugin may itself be
-    // written by a macro, whose words have a scope of their own.
+    let span = name.span();
+    // Use the span of the generated code: if a macro generates the plugin, the author's identifiers have another
+    // hygiene scope.
     let this = Ident::new("self", Span::call_site());
-    let call = quote_spanned!(at=> <#plugin>::#name(&#this.0 #(, #arguments)*));
+    let call = quote_spanned!(span=> <#plugin>::#name(&#this.0 #(, #arguments)*));
     let convert = {
-        let kernel = placed(kernel, at);
-        quote_spanned! {at=>
+        let kernel = with_span(kernel, span);
+        quote_spanned! {span=>
             #kernel::hooks::IntoHookResult::<
                 <#kernel::hooks::point::#point as #kernel::hooks::HookPoint>::Output
             >::into_hook_result
@@ -128,7 +127,7 @@ fn register(
     };
     let (impl_generics, type_generics, bounds) = generics.split_for_impl();
     let (add, hook_impl) = if method.sig.asyncness.is_some() {
-        let body = quote_spanned!(at=> #convert(#call.await));
+        let body = quote_spanned!(span=> #convert(#call.await));
         let hook_impl = quote! {
             impl #impl_generics #kernel::hooks::AsyncHook<#kernel::hooks::point::#point>
                 for __BubHookAdapter #type_generics #bounds
@@ -146,7 +145,7 @@ fn register(
         };
         (quote!(add_async), hook_impl)
     } else {
-        let body = quote_spanned!(at=> #convert(#call));
+        let body = quote_spanned!(span=> #convert(#call));
         let hook_impl = quote! {
             impl #impl_generics #kernel::hooks::SyncHook<#kernel::hooks::point::#point>
                 for __BubHookAdapter #type_generics #bounds
@@ -171,23 +170,23 @@ fn register(
         hooks.#add::<#kernel::hooks::point::#point>(__BubHookAdapter(::std::sync::Arc::clone(&self)));
         #observe
     };
-    let kernel = placed(kernel, at);
-    Ok(quote_spanned! {at=>
+    let kernel = with_span(kernel, span);
+    Ok(quote_spanned! {span=>
         #(#conditions)*
         #kernel::__hook!(#name {{ #registration }});
     })
 }
 
-/// A path that stands, for the compiler's messages, at the author's word.
-fn placed(path: &Path, at: Span) -> TokenStream {
-    let place = |mut token: TokenTree| {
-        token.set_span(at);
+/// Returns a path with a span of the author's code, so that compiler errors point there.
+fn with_span(path: &Path, span: Span) -> TokenStream {
+    let set_span = |mut token: TokenTree| {
+        token.set_span(span);
         token
     };
-    path.to_token_stream().into_iter().map(place).collect()
+    path.to_token_stream().into_iter().map(set_span).collect()
 }
 
-/// The values to pass for what the method asks for, by name.
+/// Returns the expressions for the method's arguments, which are matched by name.
 fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
     let hook = &method.sig.ident;
     let mut inputs = method.sig.inputs.iter();
@@ -196,7 +195,7 @@ fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
             if receiver.reference.is_some() && receiver.mutability.is_none() => {}
         _ => {
             let message = format!(
-                "a hook takes `&self` first; if `{hook}` is a helper, put it into an `impl` block without `#[hooks]`"
+                "`{hook}` must take `&self` to implement a hook; move helper functions to an `impl` block without `#[hooks]`"
             );
             return Err(Error::new(method.sig.ident.span(), message));
         }
@@ -209,30 +208,30 @@ fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
             let Pat::Ident(pattern) = &*typed.pat else {
                 return Err(Error::new(
                     typed.pat.span(),
-                    "an argument is asked for by its plain name",
+                    "patterns are not supported: use the name of a hook argument",
                 ));
             };
             let argument = &pattern.ident;
-            // A mismatched type is reported at the argument, where the wrong type stands.
+            // Report a type mismatch at the argument.
             let call = Ident::new("call", Span::call_site());
-            let kernel = placed(kernel, argument.span());
+            let kernel = with_span(kernel, argument.span());
             Ok(quote_spanned!(argument.span()=> #kernel::__hook_arg!(#hook #argument #call)))
         })
         .collect()
 }
 
 pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>, name: &str) -> Option<Attribute> {
-    let at = attributes
+    let index = attributes
         .iter()
         .position(|attribute| attribute.path().is_ident(name))?;
-    Some(attributes.remove(at))
+    Some(attributes.remove(index))
 }
 
 fn camel_case(snake: &str) -> String {
     let words = snake.split('_').map(|word| {
-        let mut letters = word.chars();
-        letters.next().map_or_else(String::new, |first| {
-            first.to_uppercase().chain(letters).collect()
+        let mut chars = word.chars();
+        chars.next().map_or_else(String::new, |first| {
+            first.to_uppercase().chain(chars).collect()
         })
     });
     words.collect()

@@ -1,4 +1,4 @@
-//! Attributes of bub. Use them through the `bub` crate.
+//! The attributes `#[hooks]`, `#[tool]` and `#[tools]`. Use them through the `bub` crate.
 
 mod hooks;
 mod tool;
@@ -6,44 +6,69 @@ mod tools;
 
 use proc_macro::TokenStream;
 
-/// Makes a plugin of an ordinary `impl` block: every method in it implements the hook of its name.
+/// Implements `Plugin` for a type. Each method of the `impl` block implements the hook of the same name.
 ///
-/// * A method is synchronous or `async`, takes `&self`, and names only the arguments it wants.
-/// * It returns the result of the hook, or that in an `Option`, a `Result`, or a `Result` of an
-///   `Option`; `None` means "no opinion".
-/// * A first-result hook may ask for `next: Next<'_, point::TheHook>`, the chain below itself.
-/// * `#[observe_only]` on `before_tool_call`: when it fails, the tool call goes on.
-/// * `#[hooks(crate = some_path)]` when the kernel is not reached as `::bub`.
+/// * A method is synchronous or `async`. It takes `&self` and only the arguments it needs, in any order.
+/// * It returns the hook's result, or an `Option`, a `Result`, or a `Result<Option<_>>` of it. `None` means "no
+///   result".
+/// * A method of a first-result hook can take `next: Next<'_, point::TheHook>` to call the next plugins.
+/// * `#[observe_only]` on `before_tool_call`: if the method fails, the tool call continues.
+/// * `#[hooks(crate = some_path)]` sets the path of the kernel, if it is not `::bub`.
+///
+/// ```ignore
+/// #[hooks]
+/// impl Echo {
+///     async fn run_model(&self, prompt: &Prompt) -> Option<String> {
+///         Some(format!("echo: {}", prompt.text()))
+///     }
+/// }
+/// ```
 #[proc_macro_attribute]
 pub fn hooks(options: TokenStream, block: TokenStream) -> TokenStream {
     hooks::expand(options.into(), &block.into()).into()
 }
 
-/// Makes a tool of a function: its name, description and JSON Schema come from the code.
+/// Makes a tool from a function. Its name, description and JSON Schema come from the code.
 ///
-/// * The doc comment is what the model is told; so is the doc comment of each argument.
-/// * A first argument `context: &ToolContext` is the call's surroundings; every other one is an argument of the
-///   tool, of a type that implements `ToolArgument`. An `Option` may be left out, and so may one with
-///   `#[default(value)]`.
-/// * It returns anything that serializes, or a `Result` of it; a string reaches the model as it is.
-/// * An `async` function waits; a plain one runs on a thread where it may block.
-/// * Options: `name = "fs.read"` (else the function's name), `read_only` (it changes nothing, so calls may run side
-///   by side), `command_only` (for people, not for the model), `crate = some_path` when the kernel is not
-///   reached as `::bub`.
+/// * The doc comment of the function is the tool's description, and the doc comment of an argument describes the
+///   argument. The model reads both.
+/// * The first argument can be `context: &ToolContext`. All others are arguments of the tool, with types that implement
+///   `ToolArgument`. An `Option` and an argument with `#[default(value)]` are optional.
+/// * The function returns any serializable value or a `Result` of it. The model sees a string unchanged and any other
+///   value as JSON.
+/// * A function that is not `async` runs on a thread where it may block.
 ///
-/// The function then takes nothing and returns the tool: `app.tool(weather())`.
+/// Options:
+///
+/// * `name = "fs.read"`: the name of the tool. The default is the function's name.
+/// * `read_only`: the tool changes nothing, so calls may run concurrently.
+/// * `command_only`: users can call the tool with a comma command, but the model cannot.
+/// * `crate = some_path`: the path of the kernel, if it is not `::bub`.
+///
+/// The attribute replaces the function with one that takes no arguments and returns the tool: `app.tool(weather())`.
+///
+/// ```ignore
+/// /// Return the weather report of a city.
+/// #[tool(read_only)]
+/// async fn weather(
+///     /// Name of the city.
+///     city: String,
+/// ) -> Result<String> {
+///     fetch_report(&city).await
+/// }
+/// ```
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, function: TokenStream) -> TokenStream {
     tool::expand(options.into(), &function.into()).into()
 }
 
-/// Makes tools of the methods of an `impl` block. They share one value, such as a client.
+/// Makes tools from the methods of an `impl` block. They share one value, such as a client.
 ///
-/// * Every method is a tool and takes `&self` first. The rules of [`macro@tool`] apply to the rest.
+/// * Each method is a tool and takes `&self`. Otherwise, the rules of [`macro@tool`] apply.
 /// * `#[tool(…)]` on a method sets its options; without it, the tool has the method's name.
 /// * The block gets a method `tools(self: &Arc<Self>) -> Vec<Arc<dyn Tool>>`. Pass its result to
 ///   `PluginContext::add_tools`.
-/// * `#[tools(crate = some_path)]` when the kernel is not reached as `::bub`.
+/// * `#[tools(crate = some_path)]` sets the path of the kernel, if it is not `::bub`.
 #[proc_macro_attribute]
 pub fn tools(options: TokenStream, block: TokenStream) -> TokenStream {
     tools::expand(options.into(), &block.into()).into()

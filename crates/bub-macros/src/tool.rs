@@ -1,7 +1,6 @@
-//! Turns functions and methods into tools.
+//! Converts functions and methods into tools.
 //!
-//! The function itself stays. Around it, the generated code takes the arguments of a call out of their JSON, each by
-//! the rules of its type.
+//! The function itself is kept. The generated code converts the JSON arguments of a call by the rules of their types.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -25,8 +24,7 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
     };
     let mut function: ItemFn = parse2(function)?;
     if let Some(receiver) = function.sig.receiver() {
-        let message =
-            "a tool is a function without `self`; for methods, put `#[tools]` on the `impl` block";
+        let message = "`#[tool]` does not support methods; put `#[tools]` on the `impl` block";
         return Err(Error::new(receiver.span(), message));
     }
     let definition = ToolDefinition::parse(Ok(options), &function.attrs, &mut function.sig)?;
@@ -43,7 +41,7 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
         #visibility fn #ident() -> impl #kernel::tool::Tool {
             #[allow(
                 clippy::needless_pass_by_value, clippy::similar_names, clippy::too_many_arguments, clippy::unnecessary_wraps,
-                clippy::unused_async, reason = "the tool decides the shape of the function"
+                clippy::unused_async, reason = "the tool determines the signature of the function"
             )]
             #inner
 
@@ -52,7 +50,7 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
     })
 }
 
-/// What a function or method says about the tool that it is.
+/// The definition of a tool, from a function or method.
 pub(crate) struct ToolDefinition {
     pub(crate) ident: Ident,
     pub(crate) name: String,
@@ -65,7 +63,7 @@ pub(crate) struct ToolDefinition {
     output: ReturnType,
 }
 
-/// What a tool calls.
+/// The code that a tool calls.
 pub(crate) enum Callee {
     /// A function in scope.
     Function,
@@ -74,8 +72,8 @@ pub(crate) enum Callee {
 }
 
 impl ToolDefinition {
-    /// Reads the definition. The attributes of the arguments are removed from the signature even if the options or
-    /// the definition are wrong: the compiler would report them as further errors.
+    /// Parses the definition. Removes the attributes of the arguments from the signature even after an error, because
+    /// the compiler would report them as further errors.
     pub(crate) fn parse(
         options: Result<ToolOptions>,
         attributes: &[Attribute],
@@ -87,12 +85,12 @@ impl ToolDefinition {
         if !signature.generics.params.is_empty() {
             return Err(Error::new(
                 signature.generics.span(),
-                "a tool is one function: it cannot be generic",
+                "a tool cannot be generic",
             ));
         }
         let description = documentation(attributes);
         if description.is_empty() {
-            let message = "a tool needs a doc comment: it tells the model what the tool does, and when to use it";
+            let message = "missing doc comment: the model reads it to learn what the tool does and when to use it";
             return Err(Error::new(ident.span(), message));
         }
         let (context, parameters) = parameters?;
@@ -113,7 +111,7 @@ impl ToolDefinition {
         })
     }
 
-    /// The expression that makes the tool.
+    /// Returns the expression that creates the tool.
     pub(crate) fn expand(&self, kernel: &Path, callee: &Callee) -> TokenStream {
         let Self {
             name,
@@ -166,14 +164,14 @@ impl ToolDefinition {
         }
     }
 
-    /// The variables that hold the arguments.
+    /// Returns the variables that hold the converted arguments.
     fn values(&self) -> Vec<Ident> {
         (0..self.parameters.len())
             .map(|index| format_ident!("argument_{index}"))
             .collect()
     }
 
-    /// The call, with its result as JSON.
+    /// Returns the expression that calls the function and converts its result to JSON.
     fn result(&self, kernel: &Path, callee: &Callee, values: &[Ident]) -> TokenStream {
         let ident = &self.ident;
         let context = self.context.as_ref().map(|context| match context {
@@ -242,7 +240,7 @@ impl ToolOptions {
             }
             other => {
                 let message = format!(
-                    "`#[tool]` has no option `{other}`; there are: `name = \"…\"`, `read_only`, `command_only`, `crate = path`"
+                    "unknown option `{other}`; available options: `name = \"…\"`, `read_only`, `command_only`, `crate = path`"
                 );
                 return Err(Error::new(option.span(), message));
             }
@@ -251,17 +249,17 @@ impl ToolOptions {
     }
 }
 
-/// Checks a name: what providers accept, and dots, which become underscores.
+/// Checks the name of a tool. Providers accept letters, digits, `_` and `-`; dots are sent as underscores.
 fn checked_name(name: String, span: Span) -> Result<String> {
-    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    let is_allowed = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
     if name.is_empty() || name.len() > 64 || !name.chars().all(is_allowed) {
-        let message = "the name of a tool has 1 to 64 letters, digits, `.`, `_` or `-`";
+        let message = "invalid tool name: expected 1 to 64 ASCII letters, digits, `.`, `_` or `-`";
         return Err(Error::new(span, message));
     }
     Ok(name)
 }
 
-/// How a tool takes its context.
+/// How a function takes its context.
 enum ContextArgument {
     Owned,
     Borrowed,
@@ -274,7 +272,7 @@ struct Parameter {
     default: Option<TokenStream>,
 }
 
-/// Reads the arguments after `self` and removes their attributes, also after an error.
+/// Parses the arguments after `self` and removes their attributes, even after an error.
 fn parameters(signature: &mut Signature) -> Result<(Option<ContextArgument>, Vec<Parameter>)> {
     let mut context = None;
     let mut parameters = Vec::new();
@@ -291,7 +289,7 @@ fn parameters(signature: &mut Signature) -> Result<(Option<ContextArgument>, Vec
                 None
             }
             (Some(_), _) => {
-                let message = "the context is the first argument of a tool";
+                let message = "the context must be the first argument of a tool";
                 Some(Error::new(typed.span(), message))
             }
             (None, _) => parameter.map(|parameter| parameters.push(parameter)).err(),
@@ -314,13 +312,13 @@ fn parameter(typed: &mut PatType) -> Result<Parameter> {
     let Pat::Ident(pattern) = &*typed.pat else {
         return Err(Error::new(
             typed.pat.span(),
-            "an argument of a tool has a plain name: the model calls it by that",
+            "patterns are not supported: a tool argument needs a name, which the model uses",
         ));
     };
     if let Type::Reference(reference) = &*typed.ty {
         return Err(Error::new(
             reference.span(),
-            "a tool owns its arguments: `String` in place of `&str`",
+            "a tool argument cannot be a reference: use an owned type, such as `String` instead of `&str`",
         ));
     }
     Ok(Parameter {
@@ -333,12 +331,12 @@ fn parameter(typed: &mut PatType) -> Result<Parameter> {
     })
 }
 
-/// `#[default(value)]`; text in quotes becomes whatever owns text.
+/// Parses `#[default(value)]`. A string literal is converted to the type of the argument.
 fn default(attribute: &Attribute) -> Result<TokenStream> {
     let Meta::List(list) = &attribute.meta else {
         return Err(Error::new(
             attribute.span(),
-            "a default has a value: `#[default(20)]`",
+            "missing default value: write `#[default(20)]`",
         ));
     };
     let value: Expr = list.parse_args()?;
@@ -353,7 +351,7 @@ fn default(attribute: &Attribute) -> Result<TokenStream> {
     })
 }
 
-/// How the context is taken, if the type is that of the context.
+/// Returns how the function takes its context, if the type is `ToolContext`.
 fn context_argument(ty: &Type) -> Option<ContextArgument> {
     match ty {
         Type::Reference(reference) => {
@@ -382,7 +380,7 @@ fn returns_result(output: &ReturnType) -> bool {
         .is_some_and(|last| last.ident == "Result")
 }
 
-/// The attributes that speak of the code inside.
+/// Returns the lint attributes of the function.
 fn lints(attributes: &[Attribute]) -> Vec<Attribute> {
     let is_lint = |attribute: &&Attribute| {
         ["allow", "expect"]
@@ -392,7 +390,7 @@ fn lints(attributes: &[Attribute]) -> Vec<Attribute> {
     attributes.iter().filter(is_lint).cloned().collect()
 }
 
-/// The doc comment, with the lines of a paragraph joined.
+/// Returns the doc comment, with the lines of each paragraph joined.
 fn documentation(attributes: &[Attribute]) -> String {
     let mut text = String::new();
     let mut is_new_paragraph = false;

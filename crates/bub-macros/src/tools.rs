@@ -1,4 +1,4 @@
-//! Turns the methods of an `impl` block into tools that share one value.
+//! Converts the methods of an `impl` block into tools that share one value.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
@@ -28,7 +28,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     if let Some((_, path, _)) = &block.trait_ {
         return Err(Error::new(
             path.span(),
-            "`#[tools]` goes on an `impl` block without a trait",
+            "`#[tools]` does not support trait impls; put it on an inherent `impl` block",
         ));
     }
     let mut tools = ToolList::default();
@@ -38,7 +38,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
             ImplItem::Fn(method) => tools.add(&kernel, method),
             other => Err(Error::new(
                 other.span(),
-                "only methods are tools; put this into an `impl` block without `#[tools]`",
+                "only methods can be tools; move this item to an `impl` block without `#[tools]`",
             )),
         };
         errors.extend(outcome.err().map(|error| error.to_compile_error()));
@@ -49,12 +49,12 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     Ok(quote! {
         #[allow(
             clippy::needless_pass_by_value, clippy::similar_names, clippy::too_many_arguments, clippy::unnecessary_wraps,
-            clippy::unused_async, clippy::unused_self, reason = "the tool decides the shape of the method"
+            clippy::unused_async, clippy::unused_self, reason = "the tool determines the signature of the method"
         )]
         #block
 
         impl #generics #owner #bounds {
-            /// The tools of this value, in the order of their methods. They share the value.
+            /// Returns the tools of this value, in the order of their methods. They share the value.
             pub fn tools(
                 self: &::std::sync::Arc<Self>,
             ) -> ::std::vec::Vec<::std::sync::Arc<dyn #kernel::tool::Tool>> {
@@ -70,7 +70,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
 /// The tools of a block.
 #[derive(Default)]
 struct ToolList {
-    /// The method and the name of each tool that exists in every configuration.
+    /// The method and name of each tool without a `cfg` attribute.
     names: Vec<(Ident, String)>,
     expressions: Vec<TokenStream>,
 }
@@ -86,7 +86,7 @@ impl ToolList {
             .iter()
             .filter(|attribute| attribute.path().is_ident("cfg"))
             .collect();
-        // Methods under a condition may take each other's place.
+        // Methods with `cfg` attributes may be alternatives with the same name.
         if conditions.is_empty() {
             self.check_name(&definition)?;
         }
@@ -101,13 +101,13 @@ impl ToolList {
         Ok(())
     }
 
-    /// Refuses a second tool of one name. The model sees a dot as an underscore.
+    /// Checks that the name of a tool is unique. A dot and an underscore are equal, because the model sees underscores.
     fn check_name(&mut self, definition: &ToolDefinition) -> Result<()> {
         let model_name = definition.name.replace('.', "_");
         if let Some((first, _)) = self.names.iter().find(|(_, name)| *name == model_name) {
             let second = &definition.ident;
             let message =
-                format!("the tools `{first}` and `{second}` have the same name: `{model_name}`");
+                format!("duplicate tool name `{model_name}`: used by `{first}` and `{second}`");
             return Err(Error::new(second.span(), message));
         }
         self.names.push((definition.ident.clone(), model_name));
@@ -115,7 +115,7 @@ impl ToolList {
     }
 }
 
-/// Removes the attribute `#[tool]` and reads its options.
+/// Removes the attribute `#[tool]` and parses its options.
 fn take_options(attributes: &mut Vec<Attribute>) -> Result<ToolOptions> {
     let is_tool = |attribute: &Attribute| {
         let last = attribute.path().segments.last();
@@ -131,7 +131,7 @@ fn take_options(attributes: &mut Vec<Attribute>) -> Result<ToolOptions> {
         _ => ToolOptions::default(),
     };
     if options.kernel.is_some() {
-        let message = "write this once, on the block: `#[tools(crate = path)]`";
+        let message = "`crate` is an option of the block: write `#[tools(crate = path)]`";
         return Err(Error::new(span, message));
     }
     Ok(options)
@@ -147,7 +147,7 @@ fn check_receiver(method: &ImplItemFn) -> Result<()> {
         _ => {
             let ident = &method.sig.ident;
             let message = format!(
-                "a tool takes `&self` first; if `{ident}` is a helper, put it into an `impl` block without `#[tools]`"
+                "`{ident}` must take `&self` to be a tool; move helper functions to an `impl` block without `#[tools]`"
             );
             Err(Error::new(ident.span(), message))
         }
