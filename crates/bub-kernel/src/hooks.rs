@@ -1,13 +1,12 @@
-//! Hooks: the places where a plugin can step into a turn.
+//! Hooks: the extension points that plugins implement.
 //!
-//! * `table` declares every hook once; everything else is derived from it.
-//! * [`HookSet`] holds the implementations of all plugins and calls them, latest registered first.
-//! * An implementation is synchronous or asynchronous; [`SyncHook`] and [`AsyncHook`] are what
-//!   `#[hooks]` generates from an ordinary method.
-//! * A panic inside an implementation becomes the error of that hook (`guard`).
-//! * [`Next`] lets a first-result hook run the chain below itself.
-//! * The chained hooks around model and tool calls have failure rules of their own
-//!   (`intercept`).
+//! * `table` declares every hook once. Everything else is derived from it.
+//! * [`HookSet`] holds the implementations of all plugins and calls them. The plugin registered last runs first.
+//! * An implementation is synchronous or asynchronous. `#[hooks]` generates a [`SyncHook`] or an [`AsyncHook`] from an
+//!   ordinary method.
+//! * `guard` converts a panic or a timeout in an implementation into an error of that hook.
+//! * [`Next`] lets an implementation of a first-result hook call the next plugins.
+//! * `intercept` has the failure rules of the chained hooks around model and tool calls.
 
 mod argument;
 mod call;

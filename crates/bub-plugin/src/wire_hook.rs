@@ -296,7 +296,7 @@ macro_rules! wire {
         }
     };
     (@below model) => { wire!(@below first); };
-    (@below person) => { wire!(@below first); };
+    (@below approval) => { wire!(@below first); };
     (@below $other:ident) => {};
 
     (@register [sync] $point:ident $hook:ident $hooks:ident) => { $hooks.add_sync::<point::$point>($hook) };
@@ -307,7 +307,7 @@ macro_rules! wire {
         $hooks.add_async::<point::RunModelStream>(HostChainStream($below.clone()))
     };
     (@remote first [] $point:ident $below:ident $hooks:ident) => { $hooks.add_async::<point::$point>($below.clone()) };
-    (@remote person [] $point:ident $below:ident $hooks:ident) => { $hooks.add_async::<point::$point>($below.clone()) };
+    (@remote approval [] $point:ident $below:ident $hooks:ident) => { $hooks.add_async::<point::$point>($below.clone()) };
     (@remote $kind:ident [$($sync:ident)?] $point:ident $below:ident $hooks:ident) => {};
 }
 

@@ -1,15 +1,15 @@
-//! The check that an implementation takes an argument as what it is.
+//! The compile-time check of the argument types in a hook method.
 
 use super::{HookPoint, Next};
 use crate::ids::SessionId;
 
-/// The types as which an argument may be taken: its own.
+/// The types that a hook method can declare for an argument: the argument's own type, and `&str` for a [`SessionId`].
 #[diagnostic::on_unimplemented(
-    message = "this argument of the hook is `{Self}`, and cannot be taken as `{T}`",
-    label = "write `{Self}`"
+    message = "this hook argument has the type `{Self}`, not `{T}`",
+    label = "use `{Self}`"
 )]
 pub trait AcceptedAs<T> {
-    /// The argument.
+    /// Returns the argument as `T`.
     fn pass(self) -> T;
 }
 
@@ -25,28 +25,28 @@ impl<'a> AcceptedAs<&'a str> for &'a SessionId {
     }
 }
 
-/// Passes an argument on, as the type the implementation names.
+/// Converts an argument to the type that the hook method declares.
 pub fn pass<A: AcceptedAs<T>, T>(argument: A) -> T {
     argument.pass()
 }
 
-/// As what no argument is taken. With it the compiler has more than one type to consider, so that it
-/// reports a wrong one in the words above and not as a mistake in the generated code.
+/// A type that no hook method can declare. With a second candidate type, the compiler reports a wrong type with the
+/// message above instead of an error in the generated code.
 #[derive(Debug)]
 pub enum UnsupportedType {}
 
-macro_rules! never_taken {
+macro_rules! unsupported {
     ($(($($parameters:tt)*) $ty:ty;)*) => {$(
         #[diagnostic::do_not_recommend]
         impl<$($parameters)*> AcceptedAs<UnsupportedType> for $ty {
             fn pass(self) -> UnsupportedType {
-                unreachable!("nothing is ever taken as nothing")
+                unreachable!("`UnsupportedType` has no values")
             }
         }
     )*};
 }
 
-never_taken! {
+unsupported! {
     ('a, T: ?Sized) &'a T;
     (T) Option<T>;
     ('a, P: HookPoint) Next<'a, P>;

@@ -1,4 +1,4 @@
-//! Registering implementations and calling them.
+//! Registering and calling implementations.
 
 use std::{fmt, sync::Arc};
 
@@ -18,95 +18,102 @@ impl HookSet {
         P::implementations_mut(self).push(Implementation::new_async(hook));
     }
 
-    /// Makes the `before_tool_call` added last observe-only: when it fails, the call goes on.
+    /// Makes the last added `before_tool_call` observe-only: if it fails, the tool call continues.
     pub fn observe_only(&mut self) {
         if let Some(last) = point::BeforeToolCall::implementations_mut(self).last_mut() {
             last.set_observe_only();
         }
     }
 
-    /// The first result that is not `None`, latest registered plugin first.
+    /// Calls implementations until one returns a result that is not `None`. The plugin registered last runs first.
     pub async fn call_first<'a, P: HookPoint>(
         &'a self,
         args: P::Args<'a>,
     ) -> Result<Option<P::Output>> {
-        for found in P::implementations(self).iter().rev() {
-            if let Some(value) = found.call(self, args).await? {
+        for implementation in P::implementations(self).iter().rev() {
+            if let Some(value) = implementation.call(self, args).await? {
                 return Ok(Some(value));
             }
         }
         Ok(None)
     }
 
-    /// Every result, `None` included, latest registered plugin first.
+    /// Calls all implementations and returns every result, including `None`. The plugin registered last runs first.
     pub async fn call_many<'a, P: HookPoint>(
         &'a self,
         args: P::Args<'a>,
     ) -> Result<Vec<Option<P::Output>>> {
-        let found = P::implementations(self);
-        let mut results = Vec::with_capacity(found.len());
-        for implementation in found.iter().rev() {
+        let implementations = P::implementations(self);
+        let mut results = Vec::with_capacity(implementations.len());
+        for implementation in implementations.iter().rev() {
             results.push(implementation.call(self, args).await?);
         }
         Ok(results)
     }
 
-    /// [`Self::call_first`] without waiting: asynchronous implementations are skipped with a warning.
+    /// Calls synchronous implementations until one returns a result that is not `None`. Skips asynchronous
+    /// implementations with a warning.
     pub fn call_first_sync<'a, P: HookPoint>(
         &'a self,
         args: P::Args<'a>,
     ) -> Result<Option<P::Output>> {
-        for found in P::implementations(self).iter().rev() {
-            if let Some(value) = found.call_sync(self, args).transpose()?.flatten() {
+        for implementation in P::implementations(self).iter().rev() {
+            if let Some(value) = implementation.call_sync(self, args).transpose()?.flatten() {
                 return Ok(Some(value));
             }
         }
         Ok(None)
     }
 
-    /// [`Self::call_many`] without waiting: asynchronous implementations are skipped with a warning.
+    /// Calls all synchronous implementations and returns every result, including `None`. Skips asynchronous
+    /// implementations with a warning.
     pub fn call_many_sync<'a, P: HookPoint>(
         &'a self,
         args: P::Args<'a>,
     ) -> Result<Vec<Option<P::Output>>> {
-        let found = P::implementations(self).iter().rev();
-        found
+        let implementations = P::implementations(self).iter().rev();
+        implementations
             .filter_map(|implementation| implementation.call_sync(self, args))
             .collect()
     }
 
-    /// Calls one plugin alone. `place` is that of [`HookCall::registration_index`]; `chain` has the implementations below it, for `next`.
+    /// Calls the implementation of the plugin with this [registration index](HookCall::registration_index). Its `next`
+    /// runs the implementations in `chain`.
     pub async fn call_one<'a, P: HookPoint>(
         &'a self,
-        place: usize,
+        registration_index: usize,
         args: P::Args<'a>,
         chain: &'a Self,
     ) -> Result<Option<P::Output>> {
         match P::implementations(self)
             .iter()
-            .find(|implementation| implementation.registration_index() == place)
+            .find(|implementation| implementation.registration_index() == registration_index)
         {
             Some(implementation) => implementation.call(chain, args).await,
             None => Ok(None),
         }
     }
 
-    /// The chain below a place, for a call that outlives the one it was asked in.
-    pub fn chain_below<'a, P: HookPoint>(&'a self, place: usize, args: P::Args<'a>) -> Next<'a, P> {
+    /// Returns the `next` of the plugin with this registration index, for a call that outlives the plugin's own.
+    pub fn chain_below<'a, P: HookPoint>(
+        &'a self,
+        registration_index: usize,
+        args: P::Args<'a>,
+    ) -> Next<'a, P> {
         Next(HookCall {
             args,
             set: self,
-            plugin: place,
+            registration_index,
         })
     }
 
-    /// Whether any plugin implements the hook.
+    /// Returns whether any plugin implements the hook.
     pub fn is_implemented<P: HookPoint>(&self) -> bool {
         !P::implementations(self).is_empty()
     }
 
-    /// The hooks that have implementations, sorted by name, each with its plugins in registration
-    /// order (which is the reverse of the order in which they run).
+    /// Returns the implemented hooks, sorted by name, each with its plugins in registration order. Plugins run in the
+    /// reverse order.
     pub fn report(&self) -> Vec<(&'static HookSpec, Vec<Arc<str>>)> {
         let mut rows = self.implementations_by_hook();
         rows.retain(|(_, plugins)| !plugins.is_empty());

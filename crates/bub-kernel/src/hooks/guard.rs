@@ -1,7 +1,7 @@
-//! A panic in plugin code becomes an error, and so does waiting for ever.
+//! Converts panics and timeouts in plugin code into errors.
 //!
-//! Every place where the kernel runs code of a plugin goes through here: hooks, the streams they
-//! return, channels, lifespans, scope guards.
+//! The kernel runs all plugin code through this module: hooks, the streams they return, channels, lifespans and scope
+//! guards.
 
 use std::{
     any::Any,
@@ -22,24 +22,23 @@ use crate::{
     error::{Error, ErrorKind, Result},
 };
 
-/// Runs code that does not wait.
+/// Runs synchronous code and converts a panic into an error.
 ///
-/// Unwind safety is asserted: the shared structures a plugin can reach (state, turn) are left
-/// consistent between any two of their operations.
+/// Unwind safety is asserted: the shared data that a plugin can reach (state, turn) is consistent after each operation.
 pub(crate) fn catch<T>(code: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| panic_error(panic.as_ref()))
 }
 
-/// How long plugin code may make others wait, unless it runs a model. A person may be asked in a
-/// hook, so it is generous.
+/// Timeout for asynchronous plugin code, except for hooks that run a model. It is long because a hook may ask a user.
 pub const HOOK_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// Runs code that waits: making the future is guarded, and every poll of it, and the time it takes.
+/// Runs asynchronous code with [`HOOK_TIMEOUT`]. Converts a timeout, or a panic while the future is created or polled,
+/// into an error.
 pub(crate) async fn run<'a, T>(make: impl FnOnce() -> BoxFuture<'a, T>) -> Result<T> {
     run_within(Some(HOOK_TIMEOUT), make).await
 }
 
-/// The same with a time limit of its own, or none.
+/// Runs asynchronous code with a time limit, or without one for `None`. Converts a timeout or a panic into an error.
 pub(crate) async fn run_within<'a, T>(
     limit: Option<Duration>,
     make: impl FnOnce() -> BoxFuture<'a, T>,
@@ -55,7 +54,7 @@ pub(crate) async fn run_within<'a, T>(
 struct GuardedFuture<'a, T> {
     future: BoxFuture<'a, T>,
     limit: Option<Duration>,
-    /// Made when the code first waits: what is ready at once costs no timer.
+    /// Created when the future is first pending, so that a future that is ready at once needs no timer.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -65,7 +64,7 @@ impl<T> GuardedFuture<'_, T> {
             return false;
         };
         if self.timer.is_none() {
-            // Without a runtime that has timers there is no limit; the code runs all the same.
+            // Without a runtime that has timers, the code runs without a limit.
             self.timer = Handle::try_current()
                 .ok()
                 .and_then(|_| catch(|| Box::pin(sleep(limit))).ok());
@@ -101,7 +100,7 @@ fn timeout_error(limit: Option<Duration>) -> Error {
     )
 }
 
-/// The error of a panic, with the text the panic carried.
+/// Returns the error of a panic, with the message of the panic.
 pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> Error {
     let text = panic
         .downcast_ref::<&str>()

@@ -8,21 +8,21 @@ use crate::{
     error::{Error, Result},
 };
 
-/// What an implementation is called with: its arguments, and its place in the chain.
+/// One call of an implementation: the arguments and the position in the chain.
 pub struct HookCall<'a, P: HookPoint> {
     /// The arguments.
     pub args: P::Args<'a>,
     pub(super) set: &'a HookSet,
-    pub(super) plugin: usize,
+    pub(super) registration_index: usize,
 }
 
 impl<'a, P: HookPoint> HookCall<'a, P> {
-    /// Where in the order of registration its plugin stands.
+    /// Returns the plugin's index in the registration order.
     pub fn registration_index(&self) -> usize {
-        self.plugin
+        self.registration_index
     }
 
-    /// The chain below this implementation.
+    /// Returns the plugins that run after this one.
     pub fn next(self) -> Next<'a, P>
     where
         P: Chained,
@@ -41,27 +41,27 @@ impl<P: HookPoint> Copy for HookCall<'_, P> {}
 
 /// A synchronous implementation.
 pub trait SyncHook<P: HookPoint>: Send + Sync + 'static {
-    /// Runs it.
+    /// Runs the implementation.
     fn call(&self, call: HookCall<'_, P>) -> HookReturn<P::Output>;
 }
 
 /// An asynchronous implementation.
 pub trait AsyncHook<P: HookPoint>: Send + Sync + 'static {
-    /// Starts it.
+    /// Returns a future that runs the implementation.
     fn call<'a>(&'a self, call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>>;
 }
 
-/// Synchronous ones are told apart so that they cost no boxed future.
+/// The code of an implementation. Synchronous code needs no boxed future.
 enum HookFn<P: HookPoint> {
     Sync(Box<dyn SyncHook<P>>),
     Async(Box<dyn AsyncHook<P>>),
 }
 
-/// An implementation, with the plugin it belongs to.
+/// One plugin's implementation of one hook.
 pub struct Implementation<P: HookPoint> {
     body: HookFn<P>,
     plugin: Arc<str>,
-    plugin_index: usize,
+    registration_index: usize,
     observe_only: bool,
 }
 
@@ -78,36 +78,36 @@ impl<P: HookPoint> Implementation<P> {
         Self {
             body,
             plugin: Arc::from(""),
-            plugin_index: 0,
+            registration_index: 0,
             observe_only: false,
         }
     }
 
     pub(super) fn assign(&mut self, index: usize, plugin: &Arc<str>) {
         self.plugin = Arc::clone(plugin);
-        self.plugin_index = index;
+        self.registration_index = index;
     }
 
     pub(super) fn set_observe_only(&mut self) {
         self.observe_only = true;
     }
 
-    /// The name of the plugin.
+    /// Returns the name of the plugin.
     pub fn plugin(&self) -> Arc<str> {
         Arc::clone(&self.plugin)
     }
 
-    /// Where in the order of registration its plugin stands.
+    /// Returns the plugin's index in the registration order.
     pub fn registration_index(&self) -> usize {
-        self.plugin_index
+        self.registration_index
     }
 
-    /// Whether its failures may not decide anything.
+    /// Returns whether a failure of this implementation is ignored instead of denying the tool call.
     pub fn observe_only(&self) -> bool {
         self.observe_only
     }
 
-    /// Calls it and waits for the result.
+    /// Calls the implementation and waits for the result.
     pub(crate) async fn call<'a>(
         &'a self,
         set: &'a HookSet,
@@ -116,7 +116,7 @@ impl<P: HookPoint> Implementation<P> {
         let call = HookCall {
             args,
             set,
-            plugin: self.plugin_index,
+            registration_index: self.registration_index,
         };
         let outcome = match &self.body {
             HookFn::Sync(hook) => guard::catch(|| hook.call(call)),
@@ -125,7 +125,7 @@ impl<P: HookPoint> Implementation<P> {
         self.convert_result(outcome)
     }
 
-    /// Calls it if that is possible without waiting; otherwise says so in the log and skips it.
+    /// Calls the implementation if it is synchronous. Otherwise logs a warning and returns `None`.
     pub(crate) fn call_sync<'a>(
         &'a self,
         set: &'a HookSet,
@@ -134,7 +134,7 @@ impl<P: HookPoint> Implementation<P> {
         let call = HookCall {
             args,
             set,
-            plugin: self.plugin_index,
+            registration_index: self.registration_index,
         };
         match &self.body {
             HookFn::Sync(hook) => Some(self.convert_result(guard::catch(|| hook.call(call)))),
@@ -146,7 +146,7 @@ impl<P: HookPoint> Implementation<P> {
         }
     }
 
-    /// Makes one result of the hook's own and of a panic, with the hook's name on any error.
+    /// Merges the result of the hook with a panic or timeout, and adds the hook and plugin to an error.
     fn convert_result(&self, outcome: Result<HookReturn<P::Output>>) -> Result<Option<P::Output>> {
         let error = match outcome {
             Ok(Ok(value)) => return Ok(value),

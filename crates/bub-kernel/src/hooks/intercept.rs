@@ -1,11 +1,11 @@
-//! The chained hooks around model and tool calls, and what happens when one of them fails.
+//! The chained hooks around model and tool calls, and their failure rules.
 //!
-//! | hook | it fails, hangs or returns something odd |
+//! | Hook | If it fails, times out or returns an invalid value |
 //! |---|---|
-//! | `before_tool_call` | the call is denied, unless the hook is observe-only |
-//! | `before_llm_call`, `after_llm_call`, `after_tool_call` | logged and skipped |
+//! | `before_tool_call` | The call is denied, unless the implementation is observe-only. |
+//! | `before_llm_call`, `after_llm_call`, `after_tool_call` | The failure is logged and ignored. |
 //!
-//! Whatever a hook decided comes back as a [`HookDecision`], so that the caller can put it on the tape.
+//! Each decision is returned as a [`HookDecision`], so that the caller can record it on the tape.
 
 use std::sync::Arc;
 
@@ -22,17 +22,17 @@ use crate::{
     turn::Turn,
 };
 
-/// What a hook returned could not be read as its result; only plugins of other processes can do that.
+/// The error of a hook result with the wrong type. Only external plugins can cause it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the hook returned {got}, expected {expected}")]
 pub struct InvalidReturn {
-    /// What came.
+    /// A description of the returned value.
     pub got: String,
-    /// What should have come.
+    /// A description of the expected value.
     pub expected: &'static str,
 }
 
-/// What one hook decided or changed.
+/// What one implementation decided or changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookDecision {
     /// The hook.
@@ -41,71 +41,75 @@ pub struct HookDecision {
     pub plugin: Arc<str>,
     /// `rewrote`, `finished`, `replaced`, `denied` or `failed`.
     pub action: &'static str,
-    /// The reason or the error, where there is one.
+    /// The reason or the error, if any.
     pub detail: Option<String>,
 }
 
 impl HookDecision {
-    /// The note as data for a tape event.
+    /// Returns the decision as the data of a tape event.
     pub fn to_value(&self) -> Value {
         json!({"hook": self.hook, "plugin": &*self.plugin, "action": self.action, "detail": self.detail})
     }
 }
 
-/// What the `before_llm_call` chain came to.
+/// The outcome of the `before_llm_call` chain.
 #[derive(Debug)]
 pub struct BeforeLlmOutcome {
-    /// The request as it is to be sent.
+    /// The request to send.
     pub request: LlmRequest,
-    /// The answer, when a hook gave it in place of the model.
+    /// The answer, if a hook answered in place of the model.
     pub finish: Option<String>,
-    /// What hooks changed.
+    /// The decisions of the hooks, in the order in which they ran.
     pub notes: Vec<HookDecision>,
 }
 
-/// What the `before_tool_call` chain came to.
+/// The outcome of the `before_tool_call` chain.
 #[derive(Debug)]
 pub struct BeforeToolOutcome {
-    /// The call as it is to be made.
+    /// The call to make.
     pub call: ToolCall,
-    /// [`ToolDecision::Proceed`], or what to answer in place of the call.
+    /// [`ToolDecision::Proceed`], or the result or denial that replaces the call.
     pub decision: ToolDecision,
-    /// What hooks changed.
+    /// The decisions of the hooks, in the order in which they ran.
     pub notes: Vec<HookDecision>,
 }
 
 impl HookSet {
     /// Runs the `before_llm_call` chain.
     pub async fn before_llm_call(&self, request: LlmRequest, turn: &Turn) -> BeforeLlmOutcome {
-        let mut gate = BeforeLlmOutcome {
+        let mut outcome = BeforeLlmOutcome {
             request,
             finish: None,
             notes: Vec::new(),
         };
-        for found in BeforeLlmCall::implementations(self).iter().rev() {
+        for implementation in BeforeLlmCall::implementations(self).iter().rev() {
             let args = args::BeforeLlmCall {
-                request: &gate.request,
+                request: &outcome.request,
                 state: turn.state(),
                 turn,
             };
-            match found.call(self, args).await {
+            match implementation.call(self, args).await {
                 Ok(None) => {}
                 Ok(Some(LlmDecision::Proceed(request))) => {
-                    gate.notes.push(record_decision(found, "rewrote", None));
-                    gate.request = request;
+                    outcome
+                        .notes
+                        .push(record_decision(implementation, "rewrote", None));
+                    outcome.request = request;
                 }
                 Ok(Some(LlmDecision::Finish(text))) => {
-                    gate.notes.push(record_decision(found, "finished", None));
-                    gate.finish = Some(text);
-                    return gate;
+                    outcome
+                        .notes
+                        .push(record_decision(implementation, "finished", None));
+                    outcome.finish = Some(text);
+                    return outcome;
                 }
-                Err(error) => gate.notes.push(isolate(found, &error)),
+                Err(error) => outcome.notes.push(record_failure(implementation, &error)),
             }
         }
-        gate
+        outcome
     }
 
-    /// Runs every `after_llm_call`; returns what failed.
+    /// Runs all `after_llm_call` implementations and returns the failures.
     pub async fn after_llm_call(
         &self,
         request: &LlmRequest,
@@ -113,43 +117,43 @@ impl HookSet {
         turn: &Turn,
     ) -> Vec<HookDecision> {
         let mut notes = Vec::new();
-        for found in AfterLlmCall::implementations(self).iter().rev() {
+        for implementation in AfterLlmCall::implementations(self).iter().rev() {
             let args = args::AfterLlmCall {
                 request,
                 result,
                 state: turn.state(),
                 turn,
             };
-            if let Err(error) = found.call(self, args).await {
-                notes.push(isolate(found, &error));
+            if let Err(error) = implementation.call(self, args).await {
+                notes.push(record_failure(implementation, &error));
             }
         }
         notes
     }
 
-    /// Runs the `before_tool_call` chain. A hook that fails denies the call.
+    /// Runs the `before_tool_call` chain. A failing implementation denies the call, unless it is observe-only.
     pub async fn before_tool_call(&self, call: ToolCall, turn: &Turn) -> BeforeToolOutcome {
-        let mut gate = BeforeToolOutcome {
+        let mut outcome = BeforeToolOutcome {
             call,
             decision: ToolDecision::Proceed(None),
             notes: Vec::new(),
         };
-        for found in BeforeToolCall::implementations(self).iter().rev() {
+        for implementation in BeforeToolCall::implementations(self).iter().rev() {
             let args = args::BeforeToolCall {
-                call: &gate.call,
+                call: &outcome.call,
                 state: turn.state(),
                 turn,
             };
-            let decision = match found.call(self, args).await {
+            let decision = match implementation.call(self, args).await {
                 Ok(decision) => decision,
                 Err(error) => {
-                    gate.notes.push(isolate(found, &error));
-                    if found.observe_only() {
+                    outcome.notes.push(record_failure(implementation, &error));
+                    if implementation.observe_only() {
                         continue;
                     }
                     let reason = format!(
-                        "`{}` could not decide about this call: {error}",
-                        found.plugin()
+                        "the `before_tool_call` hook of plugin `{}` failed: {error}",
+                        implementation.plugin()
                     );
                     Some(ToolDecision::Deny(Some(reason)))
                 }
@@ -157,21 +161,25 @@ impl HookSet {
             match decision {
                 None | Some(ToolDecision::Proceed(None)) => {}
                 Some(ToolDecision::Proceed(Some(arguments))) => {
-                    gate.notes.push(record_decision(found, "rewrote", None));
-                    gate.call.arguments = arguments;
+                    outcome
+                        .notes
+                        .push(record_decision(implementation, "rewrote", None));
+                    outcome.call.arguments = arguments;
                 }
                 Some(last) => {
-                    gate.notes.push(last_word(found, &last));
-                    gate.decision = last;
-                    return gate;
+                    outcome
+                        .notes
+                        .push(record_final_decision(implementation, &last));
+                    outcome.decision = last;
+                    return outcome;
                 }
             }
         }
-        gate
+        outcome
     }
 
-    /// Runs the `after_tool_call` chain: each sees the result as the one before it left it. The
-    /// result of a failed call cannot be replaced.
+    /// Runs the `after_tool_call` chain. Each implementation sees the result that the previous one returned. The error
+    /// of a failed call cannot be replaced.
     pub async fn after_tool_call(
         &self,
         call: &ToolCall,
@@ -179,54 +187,58 @@ impl HookSet {
         turn: &Turn,
     ) -> (ToolOutcome, Vec<HookDecision>) {
         let mut notes = Vec::new();
-        for found in AfterToolCall::implementations(self).iter().rev() {
+        for implementation in AfterToolCall::implementations(self).iter().rev() {
             let args = args::AfterToolCall {
                 call,
                 result: &outcome,
                 state: turn.state(),
                 turn,
             };
-            match found.call(self, args).await {
+            match implementation.call(self, args).await {
                 Ok(Some(value)) if outcome.result.is_ok() => {
-                    notes.push(record_decision(found, "rewrote", None));
+                    notes.push(record_decision(implementation, "rewrote", None));
                     outcome.result = Ok(value);
                 }
                 Ok(_) => {}
-                Err(error) => notes.push(isolate(found, &error)),
+                Err(error) => notes.push(record_failure(implementation, &error)),
             }
         }
         (outcome, notes)
     }
 }
 
-fn last_word(found: &Implementation<BeforeToolCall>, decision: &ToolDecision) -> HookDecision {
+fn record_final_decision(
+    implementation: &Implementation<BeforeToolCall>,
+    decision: &ToolDecision,
+) -> HookDecision {
     match decision {
-        ToolDecision::Deny(reason) => record_decision(found, "denied", reason.clone()),
+        ToolDecision::Deny(reason) => record_decision(implementation, "denied", reason.clone()),
         ToolDecision::Proceed(_) | ToolDecision::Replace(_) => {
-            record_decision(found, "replaced", None)
+            record_decision(implementation, "replaced", None)
         }
     }
 }
 
 fn record_decision<P: HookPoint>(
-    found: &Implementation<P>,
+    implementation: &Implementation<P>,
     action: &'static str,
     detail: Option<String>,
 ) -> HookDecision {
     HookDecision {
         hook: P::SPEC.name,
-        plugin: found.plugin(),
+        plugin: implementation.plugin(),
         action,
         detail,
     }
 }
 
-fn isolate<P: HookPoint>(found: &Implementation<P>, error: &Error) -> HookDecision {
-    let (hook, plugin) = (P::SPEC.name, found.plugin());
+/// Logs the failure of an implementation and returns its record.
+fn record_failure<P: HookPoint>(implementation: &Implementation<P>, error: &Error) -> HookDecision {
+    let (hook, plugin) = (P::SPEC.name, implementation.plugin());
     if let Some(InvalidReturn { got, expected }) = error.downcast_ref() {
         tracing::warn!(%hook, adapter = %plugin, %got, %expected, "hook.agent_hook_bad_return");
     } else {
         tracing::warn!(%hook, adapter = %plugin, %error, "hook.agent_hook_failed");
     }
-    record_decision(found, "failed", Some(error.to_string()))
+    record_decision(implementation, "failed", Some(error.to_string()))
 }

@@ -1,7 +1,7 @@
-//! The model stage: one walk over the two hooks that can answer a prompt.
+//! The model stage, which calls the two hooks that can answer a prompt.
 //!
-//! Plugins are asked latest first; in each, `run_model_stream` comes before `run_model`. The first
-//! output wins, and a hook without an opinion lets the walk go on.
+//! The plugin registered last runs first. If a plugin implements both hooks, `run_model_stream` runs before
+//! `run_model`. The first result that is not `None` wins.
 
 use futures_util::StreamExt;
 
@@ -17,15 +17,15 @@ use crate::{
 };
 
 impl HookSet {
-    /// Runs the model stage; `None` when no plugin has an answer.
+    /// Runs the model stage. Returns `None` if no plugin answers.
     pub async fn run_model_stage(&self, args: args::RunModel<'_>) -> Result<Option<ModelStream>> {
-        self.model_stage_below(args, usize::MAX).await
+        self.call_models_before(args, usize::MAX).await
     }
 
-    async fn model_stage_below(
+    async fn call_models_before(
         &self,
         args: args::RunModel<'_>,
-        plugin: usize,
+        index: usize,
     ) -> Result<Option<ModelStream>> {
         let args::RunModel {
             prompt,
@@ -33,13 +33,16 @@ impl HookSet {
             state,
             turn,
         } = args;
-        let mut streams = below(RunModelStream::implementations(self), plugin).peekable();
-        let mut texts = below(RunModel::implementations(self), plugin).peekable();
+        let mut streams =
+            registered_before(RunModelStream::implementations(self), index).peekable();
+        let mut texts = registered_before(RunModel::implementations(self), index).peekable();
         loop {
-            let next_text = texts.peek().map(|found| found.registration_index());
-            // A tie means one plugin has both: its stream comes first.
-            if let Some(found) =
-                streams.next_if(|found| Some(found.registration_index()) >= next_text)
+            let next_text = texts
+                .peek()
+                .map(|implementation| implementation.registration_index());
+            // If the indexes are equal, one plugin implements both hooks: its stream comes first.
+            if let Some(implementation) = streams
+                .next_if(|implementation| Some(implementation.registration_index()) >= next_text)
             {
                 let args = args::RunModelStream {
                     prompt,
@@ -47,11 +50,11 @@ impl HookSet {
                     state,
                     turn,
                 };
-                if let Some(stream) = found.call(self, args).await? {
+                if let Some(stream) = implementation.call(self, args).await? {
                     return Ok(Some(stream));
                 }
-            } else if let Some(found) = texts.next() {
-                if let Some(text) = found.call(self, args).await? {
+            } else if let Some(implementation) = texts.next() {
+                if let Some(text) = implementation.call(self, args).await? {
                     return Ok(Some(ModelStream::text(text)));
                 }
             } else {
@@ -61,14 +64,15 @@ impl HookSet {
     }
 }
 
-fn below<P: HookPoint>(
-    found: &[Implementation<P>],
-    plugin: usize,
+/// Returns the implementations of plugins registered before an index, the last one first.
+fn registered_before<P: HookPoint>(
+    implementations: &[Implementation<P>],
+    index: usize,
 ) -> impl Iterator<Item = &Implementation<P>> {
-    found
+    implementations
         .iter()
         .rev()
-        .filter(move |found| found.registration_index() < plugin)
+        .filter(move |implementation| implementation.registration_index() < index)
 }
 
 impl Chained for RunModelStream {
@@ -82,25 +86,29 @@ impl Chained for RunModelStream {
                     turn,
                 },
             set,
-            plugin,
+            registration_index,
         } = next.0;
-        Box::pin(set.model_stage_below(
+        Box::pin(set.call_models_before(
             args::RunModel {
                 prompt,
                 session_id,
                 state,
                 turn,
             },
-            plugin,
+            registration_index,
         ))
     }
 }
 
 impl Chained for RunModel {
     fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<String>>> {
-        let HookCall { args, set, plugin } = next.0;
+        let HookCall {
+            args,
+            set,
+            registration_index,
+        } = next.0;
         Box::pin(async move {
-            let Some(stream) = set.model_stage_below(args, plugin).await? else {
+            let Some(stream) = set.call_models_before(args, registration_index).await? else {
                 return Ok(None);
             };
             let mut text = String::new();
@@ -110,11 +118,15 @@ impl Chained for RunModel {
     }
 }
 
-/// No answer is this long; a stream that goes on has lost its way, and memory is not endless.
+/// Maximum length of an answer. It bounds memory use if a stream never ends.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 impl HookSet {
-    /// Reads a stream to its end and keeps the text; errors on the way are reported.
+    /// Reads a stream to its end and appends its text to `text`. Reports [`StreamEvent::Error`] events.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error that ends the stream, and fails if the text exceeds [`MAX_ANSWER_BYTES`].
     pub(crate) async fn collect_text(
         &self,
         mut stream: ModelStream,
@@ -130,16 +142,16 @@ impl HookSet {
             }
             if text.len() > MAX_ANSWER_BYTES {
                 return Err(Error::unknown(format!(
-                    "the answer is longer than {MAX_ANSWER_BYTES} bytes"
+                    "model answer is too long: the limit is {MAX_ANSWER_BYTES} bytes"
                 )));
             }
-            // A stream that is always ready must not keep the turn from being cancelled.
+            // Yield to the scheduler, so that a stream that is always ready does not prevent cancellation.
             tokio::task::consume_budget().await;
         }
         Ok(())
     }
 
-    /// Logs an error of the model stage that does not end it, and tells the observers.
+    /// Logs a model error that does not end the stage, and notifies the observers.
     pub(crate) async fn report_model_error(&self, error: &Error, turn: Option<&Turn>) {
         tracing::warn!(target: crate::pipeline::TURN_LOG_TARGET, %error, "run_model.error");
         if let Some(turn) = turn {

@@ -1,12 +1,12 @@
-//! The chain below an implementation.
+//! Calling the next plugin.
 
 use super::{HookCall, HookPoint};
 use crate::{BoxFuture, error::Result};
 
-/// What the plugins registered before this one would answer.
+/// The plugins that run after this one: those registered before it.
 ///
-/// A first-result hook asks for it with an argument named `next`, to wrap their answer or to ask
-/// them with other arguments:
+/// An implementation of a first-result hook can take it as the argument `next`, to wrap the result of the next plugins
+/// or to call them with other arguments:
 ///
 /// ```
 /// use bub_kernel::{Prompt, Result, hooks, hooks::{Next, point}};
@@ -23,12 +23,12 @@ use crate::{BoxFuture, error::Result};
 pub struct Next<'a, P: HookPoint>(pub(super) HookCall<'a, P>);
 
 impl<'a, P: HookPoint> Next<'a, P> {
-    /// The arguments this implementation was called with.
+    /// Returns the arguments of the current call.
     pub fn args(&self) -> P::Args<'a> {
         self.0.args
     }
 
-    /// The same chain, to be called with other arguments.
+    /// Replaces the arguments.
     #[must_use]
     pub fn with<'b>(self, args: P::Args<'b>) -> Next<'b, P>
     where
@@ -37,25 +37,29 @@ impl<'a, P: HookPoint> Next<'a, P> {
         Next(HookCall {
             args,
             set: self.0.set,
-            plugin: self.0.plugin,
+            registration_index: self.0.registration_index,
         })
     }
 
-    pub(super) async fn first_below(self) -> Result<Option<P::Output>> {
-        let HookCall { args, set, plugin } = self.0;
-        for found in P::implementations(set)
+    pub(super) async fn call_first(self) -> Result<Option<P::Output>> {
+        let HookCall {
+            args,
+            set,
+            registration_index,
+        } = self.0;
+        for implementation in P::implementations(set)
             .iter()
             .rev()
-            .filter(|found| found.registration_index() < plugin)
+            .filter(|known| known.registration_index() < registration_index)
         {
-            if let Some(value) = found.call(set, args).await? {
+            if let Some(value) = implementation.call(set, args).await? {
                 return Ok(Some(value));
             }
         }
         Ok(None)
     }
 
-    /// Runs the chain; `None` when nobody below has an opinion.
+    /// Calls the next plugins. Returns `None` if none of them has a result.
     pub fn call(self) -> BoxFuture<'a, Result<Option<P::Output>>>
     where
         P: Chained,
@@ -63,18 +67,22 @@ impl<'a, P: HookPoint> Next<'a, P> {
         P::below(self)
     }
 
-    /// Runs the chain without waiting; asynchronous implementations are skipped with a warning.
+    /// Calls the next plugins without waiting. Skips asynchronous implementations with a warning.
     pub fn call_sync(self) -> Result<Option<P::Output>>
     where
         P: ChainedSync,
     {
-        let HookCall { args, set, plugin } = self.0;
-        for found in P::implementations(set)
+        let HookCall {
+            args,
+            set,
+            registration_index,
+        } = self.0;
+        for implementation in P::implementations(set)
             .iter()
             .rev()
-            .filter(|found| found.registration_index() < plugin)
+            .filter(|known| known.registration_index() < registration_index)
         {
-            if let Some(value) = found.call_sync(set, args).transpose()?.flatten() {
+            if let Some(value) = implementation.call_sync(set, args).transpose()?.flatten() {
                 return Ok(Some(value));
             }
         }
@@ -90,19 +98,19 @@ impl<P: HookPoint> Clone for Next<'_, P> {
 
 impl<P: HookPoint> Copy for Next<'_, P> {}
 
-/// Hooks in which there is a chain below: those where the first result wins.
+/// Hooks whose implementations can call the next plugin: first-result hooks.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` has no chain below: only first-result hooks can ask for `next`",
-    label = "every implementation of this hook is called anyway"
+    message = "`{Self}` has no `next`: only first-result hooks can call the next plugin",
+    label = "this hook calls all plugins"
 )]
 pub trait Chained: HookPoint {
-    /// Runs the chain below.
+    /// Calls the next plugins.
     fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<Self::Output>>>;
 }
 
-/// Hooks whose chain below can be run without waiting.
+/// Hooks whose implementations can call the next plugin without waiting.
 #[diagnostic::on_unimplemented(
-    message = "the models below have to be awaited",
+    message = "the next plugins of this hook must be awaited",
     label = "make this an `async fn` and use `next.call().await`"
 )]
 pub trait ChainedSync: Chained {}

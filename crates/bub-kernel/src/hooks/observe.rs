@@ -1,10 +1,10 @@
-//! Telling observers about a failure, which must not make things worse.
+//! Notifying observers of an error. Their own failures have no effect.
 
 use super::{HookPoint, HookSet, args, point::OnError};
 use crate::error::Error;
 
 impl HookSet {
-    /// Tells every `on_error` implementation; what they fail with is logged and goes no further.
+    /// Calls all `on_error` implementations. Their failures are logged and ignored.
     pub async fn notify_error(&self, args: args::OnError<'_>) {
         for observer in OnError::implementations(self).iter().rev() {
             if let Err(failure) = observer.call(self, args).await {
@@ -13,7 +13,8 @@ impl HookSet {
         }
     }
 
-    /// The same from code that cannot wait: asynchronous observers are skipped with a warning.
+    /// Calls all synchronous `on_error` implementations, for code that cannot wait. Skips asynchronous ones with a
+    /// warning.
     pub fn notify_error_sync(&self, args: args::OnError<'_>) {
         for observer in OnError::implementations(self).iter().rev() {
             if let Some(Err(failure)) = observer.call_sync(self, args) {

@@ -1,4 +1,4 @@
-//! The shapes in which an implementation may return its result.
+//! The return types of hook methods.
 
 use serde_json::Value;
 
@@ -6,16 +6,16 @@ use crate::{
     envelope::Envelope, error::BoxError, fields::Fields, prompt::Prompt, state::StatePatch,
 };
 
-/// A result in its one internal form; `None` means "no opinion".
+/// The internal form of a hook's result. `None` means "no result".
 pub type HookReturn<T> = Result<Option<T>, BoxError>;
 
-/// Return types a hook of result `T` accepts: `T`, `Option<T>`, `Result<T, E>`, `Result<Option<T>, E>`.
+/// The return types of a hook with the result `T`: `T`, `Option<T>`, `Result<T, E>` and `Result<Option<T>, E>`.
 #[diagnostic::on_unimplemented(
-    message = "this hook yields `{T}`, and `{Self}` cannot be turned into that",
+    message = "this hook returns `{T}`, and `{Self}` cannot be converted to it",
     label = "return `{T}`, `Option<{T}>`, `Result<{T}>` or `Result<Option<{T}>>`"
 )]
 pub trait IntoHookResult<T> {
-    /// Converts it.
+    /// Converts the value.
     fn into_hook_result(self) -> HookReturn<T>;
 }
 
@@ -43,7 +43,7 @@ impl<T, E: Into<BoxError>> IntoHookResult<T> for Result<Option<T>, E> {
     }
 }
 
-/// Lets a hook return a handier type than its own, in each of the four shapes.
+/// Lets a hook return a more convenient type than its own, in each of the four forms.
 macro_rules! also_accept {
     ($($from:ty => $to:ty: $convert:expr;)*) => {$(
         impl IntoHookResult<$to> for $from {

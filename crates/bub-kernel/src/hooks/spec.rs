@@ -1,4 +1,4 @@
-//! What the table says about a hook.
+//! The description of a hook.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use super::{Implementation, table::HookSet};
 /// How the results of a hook's implementations are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
-    /// The first result that is not `None` wins; the rest are not called.
+    /// The first result that is not `None` wins. The remaining implementations are not called.
     First,
-    /// All are called; all results count.
+    /// All implementations are called, and all results are used.
     Broadcast,
-    /// All are called; failures are logged and go no further.
+    /// All implementations are called. Failures are logged and ignored.
     Observer,
-    /// Each sees what the one before it decided; the first final decision stops the chain.
+    /// Each implementation sees the decision of the previous one. The first final decision ends the chain.
     Chain,
 }
 
 impl HookKind {
-    /// The name in reports and documents.
+    /// Returns the name that reports and docs use.
     pub fn name(self) -> &'static str {
         match self {
             Self::First => "first-result",
@@ -32,44 +32,44 @@ impl HookKind {
 /// One argument of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookArg {
-    /// The name by which an implementation asks for it.
+    /// The name of the method parameter.
     pub name: &'static str,
-    /// Its Rust type.
+    /// The Rust type.
     pub type_name: &'static str,
 }
 
 /// One row of the hook table.
 #[derive(Clone, Copy, Debug)]
 pub struct HookSpec {
-    /// The name of the hook, which is the name of the method that implements it.
+    /// The name of the hook and of the method that implements it.
     pub name: &'static str,
     /// How results are combined.
     pub kind: HookKind,
-    /// Whether asynchronous implementations are skipped with a warning.
+    /// Whether only synchronous implementations are called. Asynchronous ones are skipped with a warning.
     pub sync_only: bool,
-    /// How long an asynchronous implementation may take; `None` for those that run a model or ask a person.
+    /// Time limit of an asynchronous implementation. `None` for hooks that run a model or ask a user.
     pub time_limit: Option<Duration>,
-    /// The arguments an implementation may ask for.
+    /// The arguments that an implementation can take.
     pub args: &'static [HookArg],
-    /// The Rust type of a result.
+    /// The Rust type of the result.
     pub result: &'static str,
-    /// What the hook is for.
+    /// The description of the hook.
     pub doc: &'static str,
 }
 
-/// A hook as a type: ties its name to its arguments and its result.
+/// A hook as a type, with its arguments and its result.
 ///
-/// Implemented by the table only.
+/// Only the hook table implements this trait.
 pub trait HookPoint: Sized + Send + Sync + 'static {
-    /// What an implementation can be given.
+    /// The arguments of an implementation.
     type Args<'a>: Copy + Send + Sync;
-    /// What it may return.
+    /// The result of an implementation.
     type Output: Send + 'static;
-    /// Its row in the table.
+    /// The row of the hook table.
     const SPEC: &'static HookSpec;
 
-    /// The implementations in registration order.
+    /// Returns the implementations in registration order.
     fn implementations(set: &HookSet) -> &[Implementation<Self>];
-    /// The same, for registration.
+    /// Returns the implementations for registration.
     fn implementations_mut(set: &mut HookSet) -> &mut Vec<Implementation<Self>>;
 }

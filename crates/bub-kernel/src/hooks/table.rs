@@ -1,8 +1,8 @@
-//! The one table of all hooks.
+//! The table of all hooks.
 //!
-//! A row is: method name, type name, kind, arguments, arguments that do not leave the process, result. From it come the argument structs, the
-//! typed registry, the checks of `#[hooks]`, `bub hooks` and the reference page. Adding a hook means
-//! adding a row.
+//! A row has: method name, type name, kind, arguments, arguments that are not passed to external plugins, result. The
+//! argument structs, the typed registry, the checks of `#[hooks]`, `bub hooks` and the reference page are generated
+//! from it. To add a hook, add a row.
 
 use std::{path::Path, sync::Arc};
 
@@ -41,7 +41,7 @@ macro_rules! hook_table {
             $name:ident $point:ident: $kind:ident $($sync:ident)? ($($arg:ident: $ty:ty),*) {$($own:ident: $own_ty:ty)?} -> $out:ty;
         )*
     ) => {
-        /// Every hook as a type.
+        /// One type per hook.
         pub mod point {
             $(
                 $(#[doc = $doc])+
@@ -50,7 +50,7 @@ macro_rules! hook_table {
             )*
         }
 
-        /// The arguments of every hook, under the hook's type name.
+        /// The arguments of each hook, in a struct with the hook's type name.
         pub mod args {
             use super::*;
             $( hook_table!(@args $point $(#[doc = $doc])+ ($($arg: $ty,)* $($own: $own_ty,)?)); )*
@@ -92,17 +92,17 @@ macro_rules! hook_table {
         )*
 
         impl HookSet {
-            /// Takes over everything a plugin registered.
+            /// Adds the implementations of a plugin.
             pub(crate) fn merge(&mut self, plugin: Self) {
                 $( self.$name.extend(plugin.$name); )*
             }
 
-            /// Marks everything in the set as belonging to a plugin.
+            /// Sets the plugin of all implementations in the set.
             pub(crate) fn assign(&mut self, index: usize, name: &Arc<str>) {
-                $( for found in &mut self.$name { found.assign(index, name); } )*
+                $( for implementation in &mut self.$name { implementation.assign(index, name); } )*
             }
 
-            /// Each hook with the plugins that implement it, in registration order.
+            /// Returns each hook with the plugins that implement it, in registration order.
             pub(crate) fn implementations_by_hook(&self) -> Vec<(&'static HookSpec, Vec<Arc<str>>)> {
                 vec![$(
                     (<point::$point as HookPoint>::SPEC, self.$name.iter().map(Implementation::plugin).collect()),
@@ -110,7 +110,7 @@ macro_rules! hook_table {
             }
         }
 
-        /// Gives every row of the table to a macro, for whoever carries hooks elsewhere. Not for direct use.
+        /// Passes every row of the table to a macro. Used by the plugin protocol; not for direct use.
         #[doc(hidden)]
         #[macro_export]
         macro_rules! __hook_rows {
@@ -119,15 +119,15 @@ macro_rules! hook_table {
             };
         }
 
-        /// Checks a method name of a `#[hooks]` block. Not for direct use.
+        /// Checks a method name in a `#[hooks]` block. Not for direct use.
         #[doc(hidden)]
         #[macro_export]
         macro_rules! __hook {
             $( ($name { $d($d body:tt)* }) => { $d($d body)* }; )*
             ($d other:ident { $d($d body:tt)* }) => {
                 ::core::compile_error!(::core::concat!(
-                    "`", ::core::stringify!($d other),
-                    "` is not a hook; put other methods into an `impl` block without `#[hooks]`; the hooks are:"
+                    "unknown hook `", ::core::stringify!($d other),
+                    "`; put helper methods into an `impl` block without `#[hooks]`; available hooks:"
                     $(, " `", stringify!($name), "`")*
                 ));
             };
@@ -142,8 +142,8 @@ macro_rules! hook_table {
             ($d hook:ident next $d call:ident) => { $crate::hooks::pass($d call.next()) };
             $( ($name $d other:ident $d call:ident) => {
                 ::core::compile_error!(::core::concat!(
-                    "`", stringify!($name), "` has no argument `", ::core::stringify!($d other),
-                    "`; name only those it wants of:" $(, " `", stringify!($arg), "`")* $(, " `", stringify!($own), "`")?
+                    "unknown argument `", ::core::stringify!($d other), "` of the hook `", stringify!($name),
+                    "`; available arguments:" $(, " `", stringify!($arg), "`")* $(, " `", stringify!($own), "`")?
                 ))
             }; )*
         }
@@ -153,7 +153,7 @@ macro_rules! hook_table {
     (@args $point:ident $(#[doc = $doc:literal])+ ($($arg:ident: $ty:ty,)+)) => {
         $(#[doc = $doc])+
         #[derive(Clone, Copy)]
-        #[expect(missing_docs, reason = "the table names the arguments, the types explain them")]
+        #[expect(missing_docs, reason = "the types document the arguments")]
         pub struct $point<'a> {
             $( pub $arg: $ty, )+
         }
@@ -163,15 +163,15 @@ macro_rules! hook_table {
 
     (@kind first) => { HookKind::First };
     (@kind model) => { HookKind::First };
-    (@kind person) => { HookKind::First };
+    (@kind approval) => { HookKind::First };
     (@kind broadcast) => { HookKind::Broadcast };
     (@kind observer) => { HookKind::Observer };
     (@kind chain) => { HookKind::Chain };
 
-    // A model may take as long as it needs; cancelling the turn ends it.
+    // A model has no time limit. Cancelling the turn ends it.
     (@limit model) => { None };
-    // A person has as long as the request says.
-    (@limit person) => { None };
+    // The approval request has its own time limit.
+    (@limit approval) => { None };
     (@limit $kind:ident) => { Some(HOOK_TIMEOUT) };
 
     (@sync) => { false };
@@ -180,96 +180,96 @@ macro_rules! hook_table {
     (@chained first $point:ident) => {
         impl Chained for point::$point {
             fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<Self::Output>>> {
-                Box::pin(next.first_below())
+                Box::pin(next.call_first())
             }
         }
 
         impl ChainedSync for point::$point {}
     };
-    (@chained person $point:ident) => { hook_table!(@chained first $point); };
+    (@chained approval $point:ident) => { hook_table!(@chained first $point); };
     (@chained $kind:ident $point:ident) => {};
 }
 
 hook_table! {
     ($)
 
-    /// Names the session a message belongs to. Fallback: the envelope's own `session_id`, then `channel:chat_id`.
+    /// Returns the session id of a message. Default: the envelope's `session_id`, or `channel:chat_id`.
     resolve_session ResolveSession: first (message: &'a Envelope) {inbound: &'a Inbound} -> String;
 
-    /// Contributes to the state of the turn. Where two plugins set the same name, the later registered one wins.
+    /// Returns values for the state of the turn. If several plugins set a name, the plugin registered last wins.
     load_state LoadState: broadcast (message: &'a Envelope, session_id: &'a SessionId) {turn: &'a Turn} -> StatePatch;
 
-    /// Makes the prompt of a message. Fallback, also for an empty result: the content of the message.
+    /// Builds the prompt of a message. Default, also for an empty result: the content of the message.
     build_prompt BuildPrompt: first (message: &'a Envelope, session_id: &'a SessionId, state: &'a State) {turn: &'a Turn} -> Prompt;
 
-    /// Answers a prompt with the final text. Implement this or `run_model_stream`, not both.
+    /// Answers a prompt with text. Implement this hook or `run_model_stream`, not both.
     run_model RunModel: model (prompt: &'a Prompt, session_id: &'a SessionId, state: &'a State) {turn: &'a Turn} -> String;
 
     /// Answers a prompt with a stream of events.
     run_model_stream RunModelStream: model (prompt: &'a Prompt, session_id: &'a SessionId, state: &'a State) {turn: &'a Turn} -> ModelStream;
 
-    /// Runs after the model stage, whether that succeeded or not: keep what is worth keeping, close what was opened.
+    /// Saves data and releases resources. Runs after the model stage, whether that succeeded or failed.
     save_state SaveState: broadcast (
         session_id: &'a SessionId, state: &'a State, message: &'a Envelope, prompt: &'a Prompt, model_output: &'a str,
         partial_output: &'a str, error: Option<&'a Error>
     ) {turn: &'a Turn} -> ();
 
-    /// Turns the output into messages. Fallback: one message with the output.
+    /// Converts the model output into outbound messages. Default: one message with the output.
     render_outbound RenderOutbound: broadcast (
         message: &'a Envelope, session_id: &'a SessionId, state: &'a State, model_output: &'a str
     ) {turn: &'a Turn} -> Vec<Envelope>;
 
-    /// Delivers one outbound message; `true` when it was delivered.
+    /// Delivers one outbound message. Returns whether it was delivered.
     dispatch_outbound DispatchOutbound: broadcast (message: &'a Envelope) {turn: Option<&'a Turn>} -> bool;
 
-    /// Adds commands to the command line.
+    /// Adds commands to the `bub` command line.
     register_cli_commands RegisterCliCommands: broadcast sync (app: &'a CliApp) {} -> ();
 
-    /// Asks for what a plugin needs to know and returns its part of the configuration, a map.
+    /// Prompts for the plugin's settings and returns them as a map, which is merged into the config file.
     onboard_config OnboardConfig: broadcast sync (current_config: &'a Value) {} -> Value;
 
-    /// Learns of a failure. Whatever it does, the failure stays what it is.
+    /// Observes an error. It cannot change the error.
     on_error OnError: observer (stage: &'a str, error: &'a Error, message: Option<&'a Envelope>) {turn: Option<&'a Turn>} -> ();
 
-    /// Contributes to the system prompt. Fragments are joined by a blank line, the later registered last.
+    /// Returns a part of the system prompt. Parts are joined by blank lines, in registration order.
     system_prompt SystemPrompt: broadcast sync (prompt: &'a Prompt, state: &'a State) {turn: &'a Turn} -> String;
 
-    /// Provides the store of all tapes, once for a running scope.
+    /// Provides the tape store. Called once per running scope.
     provide_tape_store ProvideTapeStore: first sync () {} -> Provided<dyn TapeStore>;
 
-    /// Provides channels. Of two with the same name the later registered plugin's wins.
+    /// Provides channels. If several plugins provide a channel of the same name, the plugin registered last wins.
     provide_channels ProvideChannels: broadcast sync (message_handler: &'a MessageHandler) {} -> Vec<Arc<dyn Channel>>;
 
-    /// Decides how tape entries become the messages of a model call.
+    /// Defines how tape entries become the messages of a model call.
     build_tape_context BuildTapeContext: first sync () {} -> TapeContext;
 
-    /// Makes the prompt of the next step of a running turn.
+    /// Builds the prompt for the next step of a running turn.
     continue_prompt ContinuePrompt: first (prompt: &'a Prompt, tape: &'a Tape, state: &'a State) {turn: &'a Turn} -> String;
 
-    /// Offers models to choose from.
+    /// Returns the models that users can choose from.
     provide_model_options ProvideModelOptions: broadcast (session_id: &'a SessionId, workspace: &'a Path) {} -> ModelOptions;
 
-    /// Sees a model call before it is made; may change it or answer in its place.
+    /// Runs before a model call. It can change the request, or answer in place of the model.
     before_llm_call BeforeLlmCall: chain (request: &'a LlmRequest, state: &'a State) {turn: &'a Turn} -> LlmDecision;
 
-    /// Sees a model call after it was made, once, unless it was cancelled.
+    /// Runs once after a model call, unless the call was cancelled.
     after_llm_call AfterLlmCall: chain (request: &'a LlmRequest, result: &'a LlmResult, state: &'a State) {turn: &'a Turn} -> ();
 
-    /// Sees a tool call before it is made; may change its arguments, answer in its place, or deny it.
+    /// Runs before a tool call. It can change the arguments, replace the call with a result, or deny the call.
     before_tool_call BeforeToolCall: chain (call: &'a ToolCall, state: &'a State) {turn: &'a Turn} -> ToolDecision;
 
-    /// Sees what a tool call came to; may return a result to use instead.
+    /// Runs after a tool call. It can replace the result.
     after_tool_call AfterToolCall: chain (call: &'a ToolCall, result: &'a ToolOutcome, state: &'a State) {turn: &'a Turn} -> Value;
 
-    /// Provides a named sidecar tape that follows every session tape.
+    /// Provides a named sidecar that every session tape gets.
     provide_tape_sidecar ProvideTapeSidecar: broadcast sync () {} -> Sidecar;
 
-    /// Decides what happens to a message that arrives: process, drop, follow up, steer.
+    /// Decides how an inbound message is handled: process, drop, follow up or steer.
     admit_message AdmitMessage: first (session_id: &'a SessionId, message: &'a Envelope, turn: &'a TurnSnapshot) {inbound: &'a Inbound} -> Admission;
 
-    /// Provides the inbox for messages that steer a running turn, once for a running scope.
+    /// Provides the inbox for messages that steer a running turn. Called once per running scope.
     provide_steering_inbox ProvideSteeringInbox: first sync () {} -> Provided<dyn SteeringInbox>;
 
-    /// Asks a person whether a tool call may be made. No answer before the request expires is a no, and so is a failure.
-    request_approval RequestApproval: person (request: &'a ApprovalRequest, state: &'a State) {turn: &'a Turn} -> ApprovalAnswer;
+    /// Asks a user to approve a tool call. If the request expires or the hook fails, the call is denied.
+    request_approval RequestApproval: approval (request: &'a ApprovalRequest, state: &'a State) {turn: &'a Turn} -> ApprovalAnswer;
 }

@@ -131,7 +131,7 @@ async fn before_tool_call_that_misbehaves_denies_the_call() {
             .hooks()
             .before_tool_call(tool_call("a"), &any_turn())
             .await;
-        let reason = format!("`p1` could not decide about this call: {message}");
+        let reason = format!("the `before_tool_call` hook of plugin `p1` failed: {message}");
         assert_eq!(
             outcome.decision,
             ToolDecision::Deny(Some(reason.clone())),
