@@ -1,8 +1,9 @@
-//! Approvals: users decide about single tool calls.
+//! Approvals: users decide about individual tool calls.
 //!
-//! A tool call that needs approval is put to the hook `request_approval` and, under its id, into the registry
-//! [`Approvals`]. The answer is handed to [`Approvals::answer`] by whatever received it: a terminal, a chat, a button. An
-//! answer counts once, for that call as it was shown, if it comes in time from the user and chat that the call is for.
+//! A tool call that needs approval is passed to the hook `request_approval` and registered in [`Approvals`] under an
+//! id. The component that receives the user's answer (a terminal, a chat, a button) passes it to [`Approvals::answer`].
+//! An answer is valid once, for that call with the arguments that were shown. It must arrive before the request
+//! expires, from the chat of the call, and from the call's user or an owner.
 
 use std::{
     collections::HashMap,
@@ -20,35 +21,35 @@ use crate::{
     sender::{Role, Sender},
 };
 
-/// A tool call that waits for somebody's word.
+/// A tool call that is waiting for a user's decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApprovalRequest {
-    /// Names the request: random, and answered at most once.
+    /// Random id of the request. A request is answered at most once.
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub tool: String,
-    /// The arguments the tool would get, without secrets.
+    /// The arguments of the call, with secrets redacted.
     pub arguments: Map<String, Value>,
-    /// Whose message led to the call.
+    /// The sender of the message that led to the call.
     pub sender: Sender,
     /// The session of the turn.
     pub session_id: SessionId,
-    /// How long an answer is waited for; after that it counts as a no.
+    /// How long to wait for an answer. Without one, the call is denied.
     pub expires: Duration,
-    /// Why somebody is asked.
+    /// Why the call needs approval.
     pub reason: String,
 }
 
-/// What was answered.
+/// A user's answer to an approval request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApprovalAnswer {
-    /// The call may be made, once.
+    /// The call is allowed, once.
     Approved,
-    /// It may not, perhaps for a reason.
+    /// The call is denied, optionally with a reason.
     Denied(Option<String>),
 }
 
-/// The tool calls that wait for approval. A handle: clones are the same registry.
+/// The pending approval requests. Cloning is cheap, and clones share one registry.
 #[derive(Clone, Debug, Default)]
 pub struct Approvals(Arc<Mutex<HashMap<String, PendingApproval>>>);
 
@@ -62,43 +63,52 @@ struct PendingApproval {
 }
 
 impl Approvals {
-    /// Accepts a user's answer. It is refused, with the reason, unless the request is pending and the answer comes from
-    /// the chat that the call is for, by the same user or an owner.
+    /// Accepts a user's answer.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the request is not pending, if the answer comes from another chat, or if its author is
+    /// neither the user the call is for nor an owner.
     pub fn answer(&self, id: &str, by: &Sender, answer: ApprovalAnswer) -> Result<()> {
-        let refused = |reason: &str| Err(Error::invalid_input(reason));
+        const NOT_FOUND: &str =
+            "approval request not found: it was already answered or has expired";
+        let reject = |reason: &str| Err(Error::invalid_input(reason));
         let mut pending = self.lock();
-        let Some(found) = pending
+        let Some(request) = pending
             .get_mut(id)
-            .filter(|found| Instant::now() < found.deadline)
+            .filter(|request| Instant::now() < request.deadline)
         else {
-            return refused("there is no such request; it was answered or has expired");
+            return reject(NOT_FOUND);
         };
-        let asker = &found.sender;
+        let asker = &request.sender;
         if (&by.channel, &by.chat_id) != (&asker.channel, &asker.chat_id) {
-            return refused("the request belongs to another chat");
+            return reject("approval request belongs to another chat");
         }
-        // A user without an id cannot be recognized, and a guest's answer allows nothing.
+        // A sender without an id cannot be identified, and a guest cannot approve anything.
         let is_asker = !by.id.is_empty() && by.id == asker.id && by.role > Role::Guest;
         if !is_asker && by.role != Role::Owner {
-            return refused("only the person the request is for, or an owner, can answer it");
+            return reject(
+                "approval request is for another user: only that user or an owner can answer it",
+            );
         }
-        let Some(to_hook) = found.to_hook.take() else {
-            return refused("there is no such request; it was answered or has expired");
+        let Some(to_hook) = request.to_hook.take() else {
+            return reject(NOT_FOUND);
         };
-        found.answered_by = Some(by.clone());
-        // The turn may have ended in the meantime; then there is nothing to decide.
+        request.answered_by = Some(by.clone());
+        // If the turn has ended in the meantime, the receiver is gone.
         to_hook
             .send(answer)
-            .or_else(|_| refused("the request is no longer waited for"))
+            .or_else(|_| reject("approval request is no longer pending: its turn has ended"))
     }
 
-    /// Waits for a user's answer to a pending request.
+    /// Waits for a user's answer to a pending request. Returns `None` if the request is unknown, is already being
+    /// waited for, or ends without an answer.
     pub async fn wait(&self, id: &str) -> Option<ApprovalAnswer> {
         let answer = self.lock().get_mut(id)?.from_user.take()?;
         answer.await.ok()
     }
 
-    /// Registers a request. It is pending until the guard is dropped.
+    /// Registers a request. It stays pending until the guard is dropped.
     pub fn open(&self, request: &ApprovalRequest, deadline: Instant) -> PendingApprovalGuard {
         let (to_hook, from_user) = oneshot::channel();
         let pending = PendingApproval {
@@ -120,7 +130,7 @@ impl Approvals {
     }
 }
 
-/// A pending request.
+/// Keeps an approval request pending. Dropping the guard removes the request.
 #[derive(Debug)]
 pub struct PendingApprovalGuard {
     approvals: Approvals,
@@ -128,7 +138,7 @@ pub struct PendingApprovalGuard {
 }
 
 impl PendingApprovalGuard {
-    /// The user who answered.
+    /// Returns the user who answered.
     pub fn answered_by(&self) -> Option<Sender> {
         self.approvals.lock().get(&self.id)?.answered_by.clone()
     }

@@ -106,7 +106,7 @@ fn turn(framework: &Framework, sender: Sender) -> Turn {
 }
 
 const YES: ApprovalAnswer = ApprovalAnswer::Approved;
-const GONE: &str = "there is no such request; it was answered or has expired";
+const GONE: &str = "approval request not found: it was already answered or has expired";
 
 #[tokio::test(start_paused = true)]
 async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
@@ -162,8 +162,9 @@ async fn a_no_is_a_no_with_its_reason() {
 async fn nobody_else_and_from_nowhere_else_can_answer() {
     let strangers = || {
         let ada = somebody(Role::Member);
-        let other_chat = "the request belongs to another chat";
-        let other_person = "only the person the request is for, or an owner, can answer it";
+        let other_chat = "approval request belongs to another chat";
+        let other_person =
+            "approval request is for another user: only that user or an owner can answer it";
         vec![
             (
                 Sender {

@@ -97,25 +97,25 @@ fn only_the_person_who_was_asked_in_the_chat_can_approve() {
             "bob",
             "lab",
             &asked,
-            "only the person the request is for, or an owner, can answer it",
+            "approval request is for another user: only that user or an owner can answer it",
         ),
         (
             "",
             "lab",
             &asked,
-            "only the person the request is for, or an owner, can answer it",
+            "approval request is for another user: only that user or an owner can answer it",
         ),
         (
             "alice",
             "elsewhere",
             &asked,
-            "the request belongs to another chat",
+            "approval request belongs to another chat",
         ),
         (
             "alice",
             "lab",
             &"0123456789abcdef".to_owned(),
-            "there is no such request; it was answered or has expired",
+            "approval request not found: it was already answered or has expired",
         ),
     ];
     for (who, place, asked, refusal) in refusals {
@@ -136,7 +136,7 @@ fn only_the_person_who_was_asked_in_the_chat_can_approve() {
     let again = chat.say("alice", "lab", &format!(",deny {asked}"));
     assert_eq!(
         again,
-        "there is no such request; it was answered or has expired"
+        "approval request not found: it was already answered or has expired"
     );
     chat.gateway.stop();
 }
@@ -171,7 +171,7 @@ fn a_guest_approves_nothing_and_silence_is_a_no() {
     let refusal = chat.say("alice", "lab", &format!(",approve {asked}"));
     assert_eq!(
         refusal,
-        "only the person the request is for, or an owner, can answer it"
+        "approval request is for another user: only that user or an owner can answer it"
     );
     assert_eq!(chat.callbacks.reply(&id, 1), "nobody said yes");
     assert!(!chat.has_run());
