@@ -1,18 +1,25 @@
-//! What happens to a message that arrives: the contract of `admit_message`.
+//! Types of the hook `admit_message`, which decides how an inbound message is handled.
 
 use crate::ids::SessionId;
 
-/// What a plugin decides about an arriving message.
+/// A plugin's decision about an inbound message.
+///
+/// ```
+/// use bub_kernel::{Admission, AdmissionDecision};
+///
+/// let admission = Admission::new(AdmissionDecision::Drop).with_reason("the chat is muted");
+/// assert_eq!(admission.decision.name(), "drop");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// What to do with it.
+    /// How the message is handled.
     pub decision: AdmissionDecision,
-    /// Why, for the record.
+    /// The reason, for logs and receipts.
     pub reason: Option<String>,
 }
 
 impl Admission {
-    /// A decision without a reason.
+    /// Creates a decision without a reason.
     pub fn new(decision: AdmissionDecision) -> Self {
         Self {
             decision,
@@ -20,7 +27,7 @@ impl Admission {
         }
     }
 
-    /// The same with a reason.
+    /// Sets the reason.
     #[must_use]
     pub fn with_reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = Some(reason.into());
@@ -28,22 +35,22 @@ impl Admission {
     }
 }
 
-/// What to do with an arriving message.
+/// How an inbound message is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AdmissionDecision {
-    /// A turn of its own, now.
+    /// Start a turn for the message now.
     Process,
-    /// No turn; the reason is recorded.
+    /// Drop the message without a turn and record the reason.
     Drop,
-    /// A turn of its own, after the running one.
+    /// Start a turn for the message after the running turn ends.
     FollowUp,
-    /// Into the running turn.
+    /// Add the message to the running turn.
     Steer,
 }
 
 impl AdmissionDecision {
-    /// Its name.
+    /// Returns the name of the decision, such as `follow_up`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -53,7 +60,7 @@ impl AdmissionDecision {
         }
     }
 
-    /// The decision of that name.
+    /// Returns the decision with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "process" => Some(Self::Process),
@@ -65,17 +72,17 @@ impl AdmissionDecision {
     }
 }
 
-/// How busy a session is when a message for it arrives.
+/// The load of a session when a message for it arrives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TurnSnapshot {
     /// The session.
     pub session_id: SessionId,
-    /// Whether a turn runs.
+    /// Whether a turn is running.
     pub is_running: bool,
-    /// How many turns run.
+    /// Number of running turns.
     pub running_count: usize,
-    /// How many messages wait for a turn of their own.
+    /// Number of messages that are queued for their own turn.
     pub pending_count: usize,
-    /// How many messages wait to steer the running turn.
+    /// Number of messages that are queued to steer the running turn.
     pub steering_count: usize,
 }

@@ -130,7 +130,7 @@ impl Approvals {
     }
 }
 
-/// Keeps an approval request pending. Dropping the guard removes the request.
+/// A guard that keeps an approval request pending. Dropping it removes the request.
 #[derive(Debug)]
 pub struct PendingApprovalGuard {
     approvals: Approvals,

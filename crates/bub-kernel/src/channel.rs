@@ -1,4 +1,4 @@
-//! The contract of a channel: where messages come from and replies go to.
+//! The trait of a channel, which receives and sends messages on one platform.
 
 use std::sync::Arc;
 
@@ -17,49 +17,53 @@ use crate::{
     turn::Turn,
 };
 
-/// Takes a message that arrived on a channel. It returns when the message has been accepted.
+/// A function that accepts a message from a channel. Its future resolves when the message is accepted, not when it is
+/// answered.
 pub type MessageHandler = Arc<dyn Fn(Inbound) -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
-/// What a channel is to its users.
+/// The purpose of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelRole {
-    /// A service people write to: a messenger, a webhook.
+    /// A service that users write to, such as a messenger or a webhook.
     Service,
-    /// The surface in front of one person: the terminal. Not started by `all`.
+    /// The interface of a single user, such as the terminal. `all` does not start it.
     Interface,
-    /// Background work without people: a scheduler.
+    /// Background work without users, such as a scheduler.
     Lifecycle,
 }
 
-/// A channel. Only `name`, `start`, `stop` and `send` have to be written.
+/// An adapter that receives and sends messages on one platform.
+///
+/// Only `name`, `start`, `stop` and `send` are required.
 pub trait Channel: Send + Sync + 'static {
-    /// Its name, by which messages are routed and users enable it.
+    /// Returns the channel's name. Messages are routed by it, and users enable the channel with it.
     fn name(&self) -> &str;
 
-    /// Starts receiving, and returns once it does. Work goes on in tasks that end with `stop`.
+    /// Starts receiving messages and returns once the channel is ready. Background tasks must end when `stop` is
+    /// cancelled.
     fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>>;
 
-    /// Stops receiving. Called also after a failed `start`.
+    /// Stops receiving messages. Also called after a failed `start`.
     fn stop(&self) -> BoxFuture<'_, Result<()>>;
 
     /// Delivers a rendered message.
     fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>>;
 
-    /// Sees each event of a turn while the model runs.
+    /// Receives each stream event of a turn while the model runs. Does nothing by default.
     fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
         let _ = (event, turn);
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Wraps the stream of a turn. The default passes it through [`Channel::on_event`], each event
-    /// in order and before the turn counts it; a failure there is logged and the turn goes on.
+    /// Wraps the model stream of a turn. By default, it passes each event to [`Channel::on_event`], in order and before
+    /// the turn processes it. An error there is logged, and the turn continues.
     fn stream_events(self: Arc<Self>, turn: Turn, stream: ModelStream) -> ModelStream {
         ModelStream::new(stream.then(move |event| {
             let (channel, turn) = (Arc::clone(&self), turn.clone());
             async move {
                 let event = event?;
-                let seen = guard::run(|| channel.on_event(&event, &turn)).await;
-                if let Err(error) = seen.flatten() {
+                let handled = guard::run(|| channel.on_event(&event, &turn)).await;
+                if let Err(error) = handled.flatten() {
                     let channel = channel.name();
                     tracing::warn!(%channel, %error, "channel.on_event_failed");
                 }
@@ -68,7 +72,8 @@ pub trait Channel: Send + Sync + 'static {
         }))
     }
 
-    /// Decides about an arriving message; `None` leaves it to the runtime.
+    /// Decides how an inbound message is handled, if no plugin decides in the hook `admit_message`. `None`, the default,
+    /// leaves the decision to the gateway.
     fn admit_message<'a>(
         &'a self,
         message: &'a Inbound,
@@ -78,44 +83,48 @@ pub trait Channel: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// Puts back onto a message of an earlier process what is not data: its lifespan, how its media are fetched.
+    /// Restores what the journal does not store on a message from an earlier process, such as its lifespan and its
+    /// media fetchers.
     fn restore(&self, message: &mut Inbound) {
         let _ = message;
     }
 
-    /// Whether messages that come in quick succession are collected into one.
+    /// Returns whether messages that arrive close together are merged into one turn. The default is `false`.
     fn needs_debounce(&self) -> bool {
         false
     }
 
-    /// Whether it can be used at all, for example because its token is set.
+    /// Returns whether the channel can be used, for example because its token is set. The default is `true`.
     fn enabled(&self) -> bool {
         true
     }
 
-    /// Checks the settings without any request. The gateway does not start if this fails, and `bub doctor` reports it.
+    /// Checks the channel's settings without making requests. If this fails, the gateway does not start. `bub doctor`
+    /// reports the error.
     fn validate(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Tries, without starting it, whether it could work, and says who it would be where it has somebody to ask. Takes no
-    /// messages and sends none: `bub doctor` and `bub onboard` call it.
+    /// Checks whether the channel could run, without starting it. Returns the account that it would use, if the
+    /// platform reports one. It must not receive or send messages. `bub doctor` and `bub onboard` call it.
     fn check(&self) -> BoxFuture<'_, Result<Option<String>>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// Whom it lets in and as what, in one line for people: `whoever has the token is member`.
+    /// Returns one line that describes who has access and with which role, for `bub status`:
+    /// `clients with the token have role member`.
     fn access_summary(&self) -> Option<String> {
         None
     }
 
-    /// What keeps it from receiving just now, in words, although it runs. `None` once that is over.
+    /// Returns the reason why a running channel currently receives no messages, if any.
     fn receive_error(&self) -> Option<String> {
         None
     }
 
-    /// Asks the user in front of this channel about a tool call and returns the answer. `None` if the channel cannot ask
-    /// on its own: then the question is sent as a message, and the answer comes as one.
+    /// Asks the user of this channel about a tool call and returns the answer. `None`, the default, means that the
+    /// channel has no such dialog: the gateway then sends the question as a message and reads the answer from a
+    /// message.
     fn request_approval<'a>(
         &'a self,
         request: &'a ApprovalRequest,
@@ -124,7 +133,7 @@ pub trait Channel: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// What it is to its users.
+    /// Returns the purpose of the channel. The default is [`ChannelRole::Service`].
     fn role(&self) -> ChannelRole {
         ChannelRole::Service
     }

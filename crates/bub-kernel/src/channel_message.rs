@@ -1,4 +1,4 @@
-//! Builds the envelope that channels send: the usual fields, with their defaults.
+//! A builder for the envelopes that channels create, with the standard fields and their defaults.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +7,7 @@ use crate::{
     media::MediaItem,
 };
 
-/// A message of a channel, to be turned into an [`Envelope`].
+/// A builder for the [`Envelope`] of a channel's message.
 ///
 /// ```
 /// use bub_kernel::{ChannelMessage, Envelope};
@@ -31,7 +31,7 @@ pub struct ChannelMessage {
 }
 
 impl ChannelMessage {
-    /// A message for a session, from a channel.
+    /// Creates a message from a channel for a session.
     pub fn new(
         session_id: impl Into<String>,
         channel: impl Into<String>,
@@ -50,25 +50,25 @@ impl ChannelMessage {
         }
     }
 
-    /// The chat within the channel; `default` unless set.
+    /// Sets the chat within the channel. The default is `default`.
     pub fn chat_id(mut self, chat_id: impl Into<String>) -> Self {
         self.chat_id = chat_id.into();
         self
     }
 
-    /// Marks it as addressed to the agent.
+    /// Marks the message as addressed to the agent.
     pub fn active(mut self) -> Self {
         self.is_active = true;
         self
     }
 
-    /// `normal` unless set.
+    /// Sets the kind. The default is [`MessageKind::Normal`].
     pub fn kind(mut self, kind: impl Into<MessageKind>) -> Self {
         self.kind = kind.into();
         self
     }
 
-    /// Adds one value to the context.
+    /// Adds a value to the context map.
     pub fn context(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.context.insert(key.into(), value.into());
         self
@@ -80,7 +80,7 @@ impl ChannelMessage {
         self
     }
 
-    /// The channel a reply goes to, when it is another one.
+    /// Sets the channel that receives the replies. The default is the message's own channel.
     pub fn output_channel(mut self, channel: impl Into<String>) -> Self {
         self.output_channel = Some(channel.into());
         self
@@ -90,7 +90,7 @@ impl ChannelMessage {
 impl From<ChannelMessage> for Envelope {
     fn from(message: ChannelMessage) -> Self {
         let mut context = message.context;
-        // The prompt names the channel with `$`, so that a skill of that name is expanded.
+        // The `$` makes the prompt expand a skill with the channel's name.
         context.insert("channel".into(), format!("${}", message.channel).into());
         context.insert("chat_id".into(), message.chat_id.clone().into());
         let output_channel = message.output_channel.filter(|name| !name.is_empty());

@@ -1,4 +1,4 @@
-//! Commands of the command line, as plugins contribute them: plain data and a handler.
+//! CLI commands that plugins add: a description and a handler.
 
 use std::{
     fmt,
@@ -14,13 +14,13 @@ use crate::{
     framework::Framework,
 };
 
-/// Name, help and arguments of a command.
+/// The description of a command: name, help and arguments.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommandSpec {
     /// The name that users type.
     pub name: String,
-    /// What the command does, in one line.
+    /// One line that describes the command.
     pub about: String,
     /// Options and positional arguments.
     pub args: Vec<CommandArg>,
@@ -29,14 +29,14 @@ pub struct CommandSpec {
 /// An argument of a command.
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a word of the plugin protocol"
+    reason = "each is a field of the plugin protocol"
 )]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommandArg {
     /// Name of the argument: `--name VALUE`, or the value's label if positional.
     pub name: String,
-    /// What the argument means.
+    /// Help text of the argument.
     pub help: String,
     /// Whether the value is given by position instead of by name.
     pub positional: bool,
@@ -52,7 +52,7 @@ pub struct CommandArg {
 }
 
 impl CommandArg {
-    /// An option `--name VALUE`.
+    /// Creates an option `--name VALUE`.
     pub fn option(name: impl Into<String>, help: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -61,7 +61,7 @@ impl CommandArg {
         }
     }
 
-    /// A switch `--name`.
+    /// Creates a switch `--name`.
     pub fn flag(name: impl Into<String>, help: impl Into<String>) -> Self {
         Self {
             flag: true,
@@ -69,7 +69,7 @@ impl CommandArg {
         }
     }
 
-    /// A positional argument.
+    /// Creates a positional argument.
     pub fn positional(name: impl Into<String>, help: impl Into<String>) -> Self {
         Self {
             positional: true,
@@ -84,14 +84,14 @@ impl CommandArg {
         self
     }
 
-    /// Allows the argument more than once.
+    /// Allows the argument to be given more than once.
     #[must_use]
     pub fn many(mut self) -> Self {
         self.many = true;
         self
     }
 
-    /// Sets the value for when the argument is not given.
+    /// Sets the value that is used if the argument is not given.
     #[must_use]
     pub fn default_value(mut self, value: impl Into<String>) -> Self {
         self.default = Some(value.into());
@@ -111,12 +111,12 @@ pub enum CommandValue {
     Many(Vec<String>),
 }
 
-/// The arguments that the user gave to a command, in the order of its [`CommandSpec`].
+/// The argument values of one command invocation, in the order of its [`CommandSpec`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandArgs(Vec<(String, CommandValue)>);
 
 impl CommandArgs {
-    /// Returns the value of an argument; the first one if it was given more than once.
+    /// Returns the value of an argument, or the first value if it was given more than once.
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.get(name)? {
             CommandValue::Flag(_) => None,
@@ -140,8 +140,9 @@ impl CommandArgs {
     }
 
     fn get(&self, name: &str) -> Option<&CommandValue> {
-        let found = self.0.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| value)
+        let mut args = self.0.iter();
+        args.find(|(known, _)| known == name)
+            .map(|(_, value)| value)
     }
 }
 
@@ -158,16 +159,16 @@ impl Serialize for CommandArgs {
     }
 }
 
-/// What a command works with.
+/// The context of a command handler.
 #[derive(Debug)]
 pub struct CliContext {
-    /// The framework, not yet running.
+    /// The framework. Its running scope is not open.
     pub framework: Framework,
-    /// The arguments that the user gave.
+    /// The argument values.
     pub args: CommandArgs,
 }
 
-/// Runs a command.
+/// The function that runs a command and returns its exit code.
 pub type CliHandler = Arc<dyn Fn(CliContext) -> BoxFuture<'static, Result<ExitCode>> + Send + Sync>;
 
 /// A command: its description and its handler.
@@ -186,16 +187,16 @@ pub type CliHandler = Arc<dyn Fn(CliContext) -> BoxFuture<'static, Result<ExitCo
 /// ```
 #[derive(Clone)]
 pub struct CliCommand {
-    /// Name, help and arguments.
+    /// Name, help and arguments of the command.
     pub spec: CommandSpec,
-    /// Runs the command.
+    /// The handler.
     pub run: CliHandler,
-    /// Whether the command gives way to all others of its name; see [`CliApp::add_if_absent`].
+    /// Whether any other command with this name takes precedence; see [`CliApp::add_if_absent`].
     pub is_offered: bool,
 }
 
 impl CliCommand {
-    /// A command without arguments that fails until [`CliCommand::run`] sets its handler.
+    /// Creates a command without arguments. It fails until [`CliCommand::run`] sets its handler.
     pub fn new(name: impl Into<String>, about: impl Into<String>) -> Self {
         Self::from_spec(CommandSpec {
             name: name.into(),
@@ -204,9 +205,9 @@ impl CliCommand {
         })
     }
 
-    /// A command from its description. It fails until [`CliCommand::run`] sets its handler.
+    /// Creates a command from its description. It fails until [`CliCommand::run`] sets its handler.
     pub fn from_spec(spec: CommandSpec) -> Self {
-        let message = format!("the command `{}` has no handler", spec.name);
+        let message = format!("command `{}` has no handler", spec.name);
         let command = Self {
             spec,
             run: Arc::new(|_| Box::pin(std::future::ready(Ok(ExitCode::SUCCESS)))),
@@ -222,7 +223,7 @@ impl CliCommand {
         self
     }
 
-    /// Sets the function that runs the command.
+    /// Sets the handler.
     #[must_use]
     pub fn run<F, R>(mut self, run: F) -> Self
     where
@@ -240,13 +241,13 @@ impl fmt::Debug for CliCommand {
     }
 }
 
-/// The command line that `register_cli_commands` adds to.
+/// The set of commands that the hook `register_cli_commands` adds to.
 #[derive(Debug, Default)]
 pub struct CliApp(Mutex<Vec<CliCommand>>);
 
 impl CliApp {
-    /// Adds a command. Plugins are asked latest first, so the first command of a name stays. It also
-    /// replaces a builtin command of that name.
+    /// Adds a command, which can replace a builtin command. The plugin registered last is called first, so its command
+    /// wins if several plugins add the same name.
     pub fn add(&self, command: CliCommand) {
         let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name = &command.spec.name;
@@ -258,7 +259,7 @@ impl CliApp {
         }
     }
 
-    /// Adds a command that replaces no other: it is skipped if any other command has its name.
+    /// Adds a command unless any other command has its name. It never replaces another command.
     pub fn add_if_absent(&self, command: CliCommand) {
         let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         commands.push(CliCommand {
@@ -267,7 +268,7 @@ impl CliApp {
         });
     }
 
-    /// All commands, those that were only offered last.
+    /// Returns all commands. Those added with [`CliApp::add_if_absent`] come last.
     pub fn into_commands(self) -> Vec<CliCommand> {
         let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (offered, mut commands): (Vec<_>, Vec<_>) =

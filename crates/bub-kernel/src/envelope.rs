@@ -1,4 +1,4 @@
-//! What travels through a turn: one message in, any number out.
+//! The message object that is passed between hooks.
 
 use std::borrow::Cow;
 
@@ -11,27 +11,35 @@ use crate::{
     media::MediaItem,
 };
 
-/// The `output_channel` of messages whose plain replies go nowhere.
+/// The `output_channel` of messages whose plain replies are discarded.
 const NO_OUTPUT_CHANNEL: &str = "null";
 
-/// A weakly typed message: named JSON values, and media whose bytes are fetched when needed.
+/// A weakly typed message: named JSON fields, and media whose bytes are fetched on demand.
 ///
-/// Channels and plugins add whatever fields they need; the accessors below name the ones everybody
-/// shares. [`ChannelMessage`](crate::ChannelMessage) builds one with the usual fields.
+/// Channels and plugins can add any fields. The accessors below cover the standard ones.
+/// [`ChannelMessage`](crate::ChannelMessage) builds an envelope with the standard fields.
+///
+/// ```
+/// use bub_kernel::Envelope;
+///
+/// let message = Envelope::text("hello").with("chat_id", "42");
+/// assert_eq!(message.content(), "hello");
+/// assert_eq!(message.chat_id().as_deref(), Some("42"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Envelope {
     fields: Fields,
-    /// What the field `media` describes, with how to fetch it; empty if only the field is known.
+    /// The items of the field `media`, with their fetchers. Empty if only the field is known.
     media: Vec<MediaItem>,
 }
 
 impl Envelope {
-    /// An envelope without fields.
+    /// Creates an envelope without fields.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An envelope with room for `capacity` fields.
+    /// Creates an envelope with space for `capacity` fields.
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
             fields: Fields::with_capacity(capacity),
@@ -39,12 +47,12 @@ impl Envelope {
         }
     }
 
-    /// An envelope that holds only content.
+    /// Creates an envelope with the field `content`.
     pub fn text(content: impl Into<String>) -> Self {
         Self::with_capacity(4).with("content", content.into())
     }
 
-    /// Makes an envelope of any value: an object becomes its fields, anything else its content.
+    /// Converts any JSON value: an object becomes the fields, any other value becomes the content.
     pub fn normalize(value: Value) -> Self {
         match value {
             Value::Object(map) => Fields::from(map).into(),
@@ -52,12 +60,12 @@ impl Envelope {
         }
     }
 
-    /// A field.
+    /// Returns the value of a field.
     pub fn field(&self, name: &str) -> Option<&Value> {
         self.fields.get(name)
     }
 
-    /// A field that is a string.
+    /// Returns the value of a field if it is a string.
     pub fn str_field(&self, name: &str) -> Option<&str> {
         self.fields.get_str(name)
     }
@@ -65,31 +73,31 @@ impl Envelope {
     /// Sets a field.
     pub fn set(&mut self, name: impl Into<FieldName>, value: impl Into<Value>) {
         let name = name.into();
-        // The field is what everybody reads and writes; attached media must not outlive it.
+        // Plugins read and write the field; attached media must not outlive it.
         if name == "media" {
             self.media.clear();
         }
         self.fields.set(name, value);
     }
 
-    /// The same with a field set.
+    /// Sets a field and returns the envelope.
     #[must_use]
     pub fn with(mut self, name: impl Into<FieldName>, value: impl Into<Value>) -> Self {
         self.set(name, value);
         self
     }
 
-    /// All fields.
+    /// Returns all fields.
     pub fn fields(&self) -> &Fields {
         &self.fields
     }
 
-    /// The content as text; empty when there is none.
+    /// Returns the content as text, or an empty string if the field is missing.
     pub fn content(&self) -> Cow<'_, str> {
         self.text_field("content").unwrap_or_default()
     }
 
-    /// A field as text, whatever its type; `None` when it is absent or null.
+    /// Returns a field of any type as text, or `None` if it is missing or null. Values other than strings become JSON.
     pub fn text_field(&self, name: &str) -> Option<Cow<'_, str>> {
         match self.field(name)? {
             Value::Null => None,
@@ -98,22 +106,22 @@ impl Envelope {
         }
     }
 
-    /// The session id the envelope itself carries.
+    /// Returns the field `session_id`.
     pub fn session_id(&self) -> Option<Cow<'_, str>> {
         self.text_field("session_id")
     }
 
-    /// The channel it came from or goes to.
+    /// Returns the channel that the message came from or goes to.
     pub fn channel(&self) -> Option<Cow<'_, str>> {
         self.text_field("channel")
     }
 
-    /// The chat within the channel.
+    /// Returns the chat within the channel.
     pub fn chat_id(&self) -> Option<Cow<'_, str>> {
         self.text_field("chat_id")
     }
 
-    /// The channel a reply goes to: `output_channel`, or else the channel itself.
+    /// Returns the channel that replies go to: `output_channel` if it is set, otherwise `channel`.
     pub fn output_channel(&self) -> Option<Cow<'_, str>> {
         let own = self
             .text_field("output_channel")
@@ -121,18 +129,19 @@ impl Envelope {
         own.or_else(|| self.channel())
     }
 
-    /// The same message, whose plain replies go nowhere: `output_channel` is `null`, which no channel is called.
+    /// Discards plain replies to the message: sets `output_channel` to the string `null`, which no channel has as its
+    /// name.
     #[must_use]
     pub fn without_output(self) -> Self {
         self.with("output_channel", NO_OUTPUT_CHANNEL)
     }
 
-    /// Whether plain replies go to a channel.
+    /// Returns whether plain replies go to a channel.
     pub fn has_output(&self) -> bool {
         self.str_field("output_channel") != Some(NO_OUTPUT_CHANNEL)
     }
 
-    /// `channel:chat_id`, each `default` when it is not there: the session of a message that names none.
+    /// Returns `channel:chat_id`, the session of a message without a session id. A missing part becomes `default`.
     pub fn chat_session(&self) -> String {
         let part = |value: Option<Cow<'_, str>>| {
             value.map_or_else(|| "default".to_owned(), Cow::into_owned)
@@ -140,30 +149,32 @@ impl Envelope {
         format!("{}:{}", part(self.channel()), part(self.chat_id()))
     }
 
-    /// The kind of the message, from the field `kind`.
+    /// Returns the kind of the message, from the field `kind`.
     pub fn kind(&self) -> MessageKind {
         self.str_field("kind")
             .map_or(MessageKind::Normal, MessageKind::from)
     }
 
-    /// Whether it is a comma command: a line for the runtime, not for the model. After a space, a comma is text.
+    /// Returns whether the message is a comma command, which the runtime runs instead of the model. The comma must be
+    /// the first character: after a space, it is text.
     pub fn is_command(&self) -> bool {
         self.content().starts_with(crate::prompt::COMMAND_PREFIX)
     }
 
-    /// Whether somebody addressed the agent, as opposed to merely being heard.
+    /// Returns whether the message addresses the agent. In a group, the agent also receives messages between other
+    /// users.
     pub fn is_active(&self) -> bool {
         self.field("is_active")
             .and_then(Value::as_bool)
             .unwrap_or(false)
     }
 
-    /// One value of the context map.
+    /// Returns a value of the context map.
     pub fn context(&self, key: &str) -> Option<&Value> {
         self.field("context")?.get(key)
     }
 
-    /// The context as `key=value` pairs joined by `|`, in insertion order, without `_private` keys.
+    /// Returns the context as `key=value` pairs joined by `|`, in insertion order, without keys that start with `_`.
     pub fn context_str(&self) -> String {
         let Some(Value::Object(context)) = self.field("context") else {
             return String::new();
@@ -175,7 +186,7 @@ impl Envelope {
         pairs.join("|")
     }
 
-    /// The media attached to it.
+    /// Returns the attached media.
     pub fn media(&self) -> Vec<MediaItem> {
         if !self.media.is_empty() {
             return self.media.clone();
@@ -186,7 +197,7 @@ impl Envelope {
         items.iter().filter_map(MediaItem::from_value).collect()
     }
 
-    /// Attaches media, in place of what was attached.
+    /// Replaces the attached media.
     pub fn set_media(&mut self, items: Vec<MediaItem>) {
         self.set(
             "media",
@@ -195,8 +206,12 @@ impl Envelope {
         self.media = items;
     }
 
-    /// Merges messages that arrived together: the last one is the template, content is joined by
-    /// newlines, media are collected from all.
+    /// Merges messages that arrived together. The last one is the template; content is joined by newlines, and media
+    /// are collected from all.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the batch is empty.
     pub fn merge_batch(batch: Vec<Self>) -> Result<Self> {
         let contents: Vec<_> = batch
             .iter()
@@ -214,7 +229,7 @@ impl Envelope {
         Ok(merged)
     }
 
-    /// Reads what a `render_outbound` of another process returned: nothing, one envelope or a list.
+    /// Converts the result of an external plugin's `render_outbound`: null, one envelope or a list.
     pub fn unpack_batch(value: Value) -> Vec<Self> {
         match value {
             Value::Null => Vec::new(),
@@ -228,12 +243,12 @@ impl Envelope {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageKind {
-    /// A message of a user or a model.
+    /// A message from a user or a model.
     #[default]
     Normal,
     /// A comma command, or its output.
     Command,
-    /// The notice of a failure.
+    /// A notice about a failure.
     Error,
     /// A request for approval of a tool call.
     Approval,
@@ -242,7 +257,7 @@ pub enum MessageKind {
 }
 
 impl MessageKind {
-    /// The name in the field `kind`.
+    /// Returns the name that the field `kind` holds.
     pub fn name(&self) -> &str {
         match self {
             Self::Normal => "normal",
@@ -266,7 +281,7 @@ impl From<&str> for MessageKind {
     }
 }
 
-/// A value as people read it: strings without quotes, everything else as JSON.
+/// Returns a value as readable text: strings without quotes, other values as JSON.
 pub(crate) fn stringify(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

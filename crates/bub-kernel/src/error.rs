@@ -1,7 +1,7 @@
-//! The one error type that crosses hook boundaries.
+//! The error type of hooks.
 //!
-//! [`ErrorKind`] says what the caller can do about it; the message says what happened. An error of a
-//! plugin keeps its own type: [`Error::downcast_ref`] gives it back, and its text is not reworded.
+//! [`ErrorKind`] tells the caller how to react, and the message describes what failed. A plugin's error keeps its own
+//! type and text: [`Error::downcast_ref`] returns it.
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
@@ -9,37 +9,37 @@ use serde_json::{Map, Value, json};
 
 use crate::{envelope::stringify, hooks::guard};
 
-/// Any error a plugin may return from a hook.
+/// Any error that a plugin can return from a hook.
 pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
-/// The result of everything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller can do about an [`Error`].
+/// The class of an [`Error`], which tells the caller how to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The input is wrong: change it and call again.
+    /// The input is invalid: change it and call again.
     InvalidInput,
-    /// A setting is wrong or missing: change the configuration.
+    /// A setting is invalid or missing: change the configuration.
     Config,
-    /// The model provider refused: try another model, or give up.
+    /// The model provider rejected the request: try another model or stop.
     Provider,
-    /// A tool failed: tell the model.
+    /// A tool failed: report the error to the model.
     Tool,
-    /// It may work later: retry, after [`Error::retry_after`] when that is known.
+    /// The operation may succeed later: retry, after [`Error::retry_after`] if that is known.
     Temporary,
-    /// What was asked for does not exist.
+    /// The requested item does not exist.
     NotFound,
-    /// The work was cancelled on request: nothing to do.
+    /// The work was cancelled on request: no action is needed.
     Cancelled,
-    /// The session has no room for more messages: retry later, or use another session.
+    /// The session's queue is full: retry later or use another session.
     SessionFull,
-    /// No client is connected to take a reply: keep it until one asks for it.
+    /// No client is connected to receive a reply: keep the reply until a client asks for it.
     Unclaimed,
-    /// Another process uses it: stop that process, or use another one.
+    /// Another process uses the resource: stop that process or use another resource.
     InUse,
-    /// Nothing is known about it: report it.
+    /// The cause is not classified: report the error.
     Unknown,
 }
 
@@ -58,7 +58,7 @@ impl ErrorKind {
         (Self::Unknown, "unknown"),
     ];
 
-    /// The name used in text, on the tape and in the plugin protocol.
+    /// Returns the name that messages, the tape and the plugin protocol use.
     pub fn name(self) -> &'static str {
         Self::NAMES
             .iter()
@@ -66,7 +66,7 @@ impl ErrorKind {
             .map_or("unknown", |(_, name)| name)
     }
 
-    /// The kind of that name; a name nobody knows is [`ErrorKind::Unknown`].
+    /// Returns the kind with this name, or [`ErrorKind::Unknown`] for other names.
     pub fn from_name(name: &str) -> Self {
         Self::NAMES
             .iter()
@@ -75,7 +75,7 @@ impl ErrorKind {
     }
 }
 
-/// Where an error came from, when a hook raised it.
+/// The hook and plugin that returned an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookOrigin {
     /// The hook that failed.
@@ -84,9 +84,18 @@ pub struct HookOrigin {
     pub plugin: Arc<str>,
 }
 
-/// An error with a kind, a message, and, where it is known, the hook it came from.
+/// An error with a kind, a message, and the hook it came from, if any.
 ///
-/// Cloning is cheap: the same error goes to `save_state`, to the observers and to the caller.
+/// Every error type converts into it with `?`. Cloning is cheap: an error is passed to `save_state`, to observers and to
+/// the caller.
+///
+/// ```
+/// use bub_kernel::{Error, ErrorKind};
+///
+/// let error = Error::not_found("unknown note `todo`").with_detail("note", "todo");
+/// assert_eq!(error.kind(), ErrorKind::NotFound);
+/// assert_eq!(error.to_string(), "[not_found] unknown note `todo`");
+/// ```
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -102,7 +111,7 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of a kind, with a message.
+    /// Creates an error.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Inner {
             kind,
@@ -115,48 +124,48 @@ impl Error {
         }))
     }
 
-    /// An [`ErrorKind::InvalidInput`] error.
+    /// Creates an [`ErrorKind::InvalidInput`] error.
     pub fn invalid_input(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidInput, message)
     }
 
-    /// An [`ErrorKind::Config`] error.
+    /// Creates an [`ErrorKind::Config`] error.
     pub fn config(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Config, message)
     }
 
-    /// An [`ErrorKind::NotFound`] error.
+    /// Creates an [`ErrorKind::NotFound`] error.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::NotFound, message)
     }
 
-    /// An [`ErrorKind::Unknown`] error.
+    /// Creates an [`ErrorKind::Unknown`] error.
     pub fn unknown(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unknown, message)
     }
 
-    /// Wraps any error; one that was an [`Error`] before is that one again.
+    /// Wraps any error. A boxed [`Error`] is unwrapped again.
     pub fn from_boxed(error: BoxError) -> Self {
         match error.downcast::<BoxedError>() {
             Ok(own) => own.0,
             Err(foreign) => {
-                // It is somebody else's code that puts the error into words.
+                // `Display` is plugin code and may panic.
                 let message = guard::catch(|| foreign.to_string());
                 let message =
-                    message.unwrap_or_else(|_| "an error that cannot be put into words".to_owned());
+                    message.unwrap_or_else(|_| "unknown error: its `Display` panicked".to_owned());
                 Self::new(ErrorKind::Unknown, message)
                     .edit(|inner| inner.source = Some(Arc::from(foreign)))
             }
         }
     }
 
-    /// The same error, with something else to do about it.
+    /// Sets the kind.
     #[must_use]
     pub fn with_kind(self, kind: ErrorKind) -> Self {
         self.edit(|inner| inner.kind = kind)
     }
 
-    /// Reads the map form `{kind, message, details?}`; whatever is missing or odd is tolerated.
+    /// Converts the map form `{kind, message, details?}`. Missing and invalid fields are tolerated.
     pub fn from_value(value: &Value) -> Self {
         let text = |key: &str| value.get(key).and_then(Value::as_str);
         let kind = ErrorKind::from_name(text("kind").unwrap_or_default());
@@ -166,7 +175,7 @@ impl Error {
             .and_then(Value::as_object)
             .cloned()
             .unwrap_or_default();
-        // What has no place of its own is kept: an unknown kind, further keys.
+        // Unknown kinds and further keys are kept as details.
         for (key, extra) in value.as_object().into_iter().flatten() {
             let is_known = match key.as_str() {
                 "message" | "details" => true,
@@ -180,7 +189,7 @@ impl Error {
         Self::new(kind, message).edit(|inner| inner.details = details)
     }
 
-    /// The map form `{kind, message, details?}`; `details` only when there are any.
+    /// Returns the map form `{kind, message, details?}`. `details` is omitted if it is empty.
     pub fn to_value(&self) -> Value {
         let mut value = json!({"kind": self.kind().name(), "message": self.message()});
         if let (Value::Object(map), false) = (&mut value, self.0.details.is_empty()) {
@@ -189,7 +198,7 @@ impl Error {
         value
     }
 
-    /// Adds one detail.
+    /// Adds a detail.
     #[must_use]
     pub fn with_detail(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.edit(|inner| {
@@ -197,19 +206,19 @@ impl Error {
         })
     }
 
-    /// Says when a retry is welcome.
+    /// Sets how long to wait before a retry.
     #[must_use]
     pub fn with_retry_after(self, delay: Duration) -> Self {
         self.edit(|inner| inner.retry_after = Some(delay))
     }
 
-    /// Marks that the sender of the message was notified of it.
+    /// Marks the error as reported to the sender of the message.
     #[must_use]
     pub fn reported(self) -> Self {
         self.edit(|inner| inner.is_reported = true)
     }
 
-    /// Notes which hook raised it; the innermost hook is kept.
+    /// Sets the hook that returned the error. If it is set already, the innermost hook is kept.
     #[must_use]
     pub(crate) fn in_hook(self, hook: &'static str, plugin: &Arc<str>) -> Self {
         if self.0.origin.is_some() {
@@ -228,37 +237,37 @@ impl Error {
         self
     }
 
-    /// What the caller can do about it.
+    /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What happened, without the kind.
+    /// Returns the message, without the kind.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// Structured details; empty when there are none.
+    /// Returns the structured details, which may be empty.
     pub fn details(&self) -> &Map<String, Value> {
         &self.0.details
     }
 
-    /// How long to wait before a retry, when that is known.
+    /// Returns how long to wait before a retry, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
 
-    /// Whether the sender of the message was notified of it.
+    /// Returns whether the error was reported to the sender of the message.
     pub fn is_reported(&self) -> bool {
         self.0.is_reported
     }
 
-    /// The hook and plugin that raised it.
+    /// Returns the hook and plugin that the error came from.
     pub fn origin(&self) -> Option<&HookOrigin> {
         self.0.origin.as_ref()
     }
 
-    /// The plugin's own error, by its type.
+    /// Returns the plugin's own error if it has the type `E`.
     pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
         self.0
             .source
@@ -268,7 +277,7 @@ impl Error {
 }
 
 impl fmt::Display for Error {
-    /// `[kind] message`; the error of somebody else's type reads as its author wrote it.
+    /// Writes `[kind] message`. A wrapped error keeps its own text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.source.is_some() {
             return f.write_str(&self.0.message);
@@ -289,15 +298,15 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Every error type becomes an [`Error`] with `?`. That is why [`Error`] itself is none in the sense of the standard
-/// library; where one is wanted, `BoxError::from` makes it one.
+/// Converts every error type, for use with `?`. Because of this impl, [`Error`] itself cannot implement
+/// `std::error::Error`. Use `BoxError::from` where a `std` error is needed.
 impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     fn from(error: E) -> Self {
         Self::from_boxed(Box::new(error))
     }
 }
 
-/// An [`Error`] on its way through code that knows only boxed errors.
+/// A wrapper that passes an [`Error`] through code that handles boxed errors.
 struct BoxedError(Error);
 
 impl From<Error> for BoxError {

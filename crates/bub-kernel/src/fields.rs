@@ -1,18 +1,18 @@
-//! A small ordered map of named JSON values: what envelopes and state are made of.
+//! A small ordered map of named JSON values, used by envelopes and state.
 //!
-//! These maps hold about ten names, most of them known at compile time. A vector keeps insertion
-//! order, needs one allocation for all of them and none for a static name, which is measurably
-//! cheaper in a turn than a tree or a hash map of owned strings.
+//! These maps hold about ten names, most of them known at compile time. A vector keeps insertion order, and needs one
+//! allocation for all names and none for a static name. In a turn, this is measurably cheaper than a tree or a hash map
+//! of owned strings.
 
 use std::{borrow::Cow, collections::HashMap};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 
-/// The name of a field: static where the code knows it.
+/// The name of a field. Names known at compile time are not allocated.
 pub type FieldName = Cow<'static, str>;
 
-/// From here on, looking for each name costs more than an index of all names.
+/// Number of fields from which `merge` builds an index instead of searching for each name.
 const INDEX_THRESHOLD: usize = 64;
 
 /// Named values in insertion order.
@@ -20,17 +20,17 @@ const INDEX_THRESHOLD: usize = 64;
 pub struct Fields(Vec<(FieldName, Value)>);
 
 impl Fields {
-    /// No fields.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// No fields yet, with room for `capacity`.
+    /// Creates an empty map with space for `capacity` fields.
     pub fn with_capacity(capacity: usize) -> Self {
         Self(Vec::with_capacity(capacity))
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0
             .iter()
@@ -38,12 +38,12 @@ impl Fields {
             .map(|(_, value)| value)
     }
 
-    /// The value of a field when it is a string.
+    /// Returns the value of a field if it is a string.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(Value::as_str)
     }
 
-    /// Sets a field; one that exists keeps its place.
+    /// Sets a field. An existing field keeps its position.
     pub fn set(&mut self, name: impl Into<FieldName>, value: impl Into<Value>) {
         let (name, value) = (name.into(), value.into());
         match self.0.iter_mut().find(|(key, _)| *key == name) {
@@ -52,20 +52,20 @@ impl Fields {
         }
     }
 
-    /// The same with a field set: for building in one expression.
+    /// Sets a field and returns the map.
     #[must_use]
     pub fn with(mut self, name: impl Into<FieldName>, value: impl Into<Value>) -> Self {
         self.set(name, value);
         self
     }
 
-    /// Removes a field and returns what it held.
+    /// Removes a field and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<Value> {
-        let at = self.0.iter().position(|(key, _)| key == name)?;
-        Some(self.0.remove(at).1)
+        let index = self.0.iter().position(|(key, _)| key == name)?;
+        Some(self.0.remove(index).1)
     }
 
-    /// Takes over all of `incoming`, which wins where both have a name.
+    /// Adds all fields of `incoming`. Its values win if both maps have a name.
     pub fn merge(&mut self, incoming: Self) {
         if self.0.is_empty() {
             *self = incoming;
@@ -80,32 +80,32 @@ impl Fields {
     }
 
     fn merge_many(&mut self, incoming: Self) {
-        let mut places: HashMap<FieldName, usize> = self
+        let mut indexes: HashMap<FieldName, usize> = self
             .0
             .iter()
             .enumerate()
-            .map(|(place, (name, _))| (name.clone(), place))
+            .map(|(index, (name, _))| (name.clone(), index))
             .collect();
         for (name, value) in incoming.0 {
-            let place = *places.entry(name.clone()).or_insert(self.0.len());
-            match self.0.get_mut(place) {
+            let index = *indexes.entry(name.clone()).or_insert(self.0.len());
+            match self.0.get_mut(index) {
                 Some((_, old)) => *old = value,
                 None => self.0.push((name, value)),
             }
         }
     }
 
-    /// The fields in order.
+    /// Returns the fields in insertion order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
-    /// How many there are.
+    /// Returns the number of fields.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the map has no fields.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -117,7 +117,7 @@ impl<N: Into<FieldName>, V: Into<Value>> FromIterator<(N, V)> for Fields {
             .into_iter()
             .map(|(name, value)| (name.into(), value.into()));
         let mut fields = Self::new();
-        // Names may repeat: the later one counts.
+        // Names may repeat. The last value wins.
         fields.merge_many(Self(pairs.collect()));
         fields
     }

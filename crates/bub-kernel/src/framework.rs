@@ -1,4 +1,4 @@
-//! The framework: plugins, their hooks, and what they share.
+//! The framework: plugins, their hooks, and the services they share.
 
 use std::{
     cell::RefCell,
@@ -19,7 +19,7 @@ use crate::{
     tool::{self, Tool},
 };
 
-/// Runs turns with a fixed set of plugins. A handle: clones are the same framework.
+/// A fixed set of plugins that runs turns. Cloning is cheap, and clones share one framework.
 #[derive(Clone)]
 pub struct Framework(Arc<Inner>);
 
@@ -32,52 +32,52 @@ struct Inner {
     settings: Arc<Settings>,
     approvals: Approvals,
     router: RwLock<Option<Arc<dyn ChannelRouter>>>,
-    /// The open running scopes; the last one is in use.
+    /// The open running scopes. The last one is active.
     scopes: RwLock<Vec<Arc<ScopeState>>>,
 }
 
 impl Framework {
-    /// Starts building one.
+    /// Creates a builder.
     pub fn builder() -> FrameworkBuilder {
         FrameworkBuilder::default()
     }
 
-    /// The workspace, absolute.
+    /// Returns the absolute path of the workspace.
     pub fn workspace(&self) -> &Path {
         &self.0.workspace
     }
 
-    /// The workspace as text: what names its tapes.
+    /// Returns the workspace as text, from which tape names are derived.
     pub fn workspace_text(&self) -> &str {
         &self.0.workspace_text
     }
 
-    /// The hooks of all plugins.
+    /// Returns the hook implementations of all plugins.
     pub fn hooks(&self) -> &HookSet {
         &self.0.hooks
     }
 
-    /// Every plugin that was asked for, in order, with what became of it.
+    /// Returns all plugins that were added to the builder, in order, with their state.
     pub fn plugins(&self) -> &[PluginStatus] {
         &self.0.plugins
     }
 
-    /// The tools of all plugins, in the order of registration.
+    /// Returns the tools of all plugins, in registration order.
     pub fn tools(&self) -> &[Arc<dyn Tool>] {
         &self.0.tools
     }
 
-    /// The settings of the program.
+    /// Returns the settings of the program.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.0.settings
     }
 
-    /// The tool calls that wait for a user's approval.
+    /// Returns the pending approval requests.
     pub fn approvals(&self) -> &Approvals {
         &self.0.approvals
     }
 
-    /// Binds the router of outbound messages; `None` unbinds it.
+    /// Sets the router of outbound messages. `None` removes it.
     pub fn bind_router(&self, router: Option<Arc<dyn ChannelRouter>>) {
         *self
             .0
@@ -86,7 +86,7 @@ impl Framework {
             .unwrap_or_else(PoisonError::into_inner) = router;
     }
 
-    /// The bound router.
+    /// Returns the current router.
     pub fn router(&self) -> Option<Arc<dyn ChannelRouter>> {
         self.0
             .router
@@ -122,8 +122,8 @@ impl Framework {
     }
 }
 
-/// A path that is not UTF-8 is spelled out byte by byte, so that two of them never read alike.
-fn text_of(path: &Path) -> String {
+/// Returns a path as text. A path that is not UTF-8 is escaped byte by byte, so that different paths stay different.
+fn path_to_text(path: &Path) -> String {
     let escaped = || {
         path.as_os_str()
             .as_encoded_bytes()
@@ -142,7 +142,7 @@ impl fmt::Debug for Framework {
     }
 }
 
-/// A plugin's way back to the framework it belongs to, which does not keep it alive.
+/// A weak reference from a plugin to its framework.
 #[derive(Clone, Debug, Default)]
 pub struct FrameworkRef(Arc<OnceLock<WeakFramework>>);
 
@@ -150,7 +150,7 @@ pub struct FrameworkRef(Arc<OnceLock<WeakFramework>>);
 struct WeakFramework(Weak<Inner>);
 
 impl FrameworkRef {
-    /// The framework; `None` while it is still being built, or after it is gone.
+    /// Returns the framework, or `None` while it is being built or after it was dropped.
     pub fn get(&self) -> Option<Framework> {
         self.0.get()?.0.upgrade().map(Framework)
     }
@@ -162,7 +162,7 @@ impl fmt::Debug for WeakFramework {
     }
 }
 
-/// Collects plugins and builds a [`Framework`].
+/// A builder for a [`Framework`].
 #[must_use]
 #[derive(Default)]
 pub struct FrameworkBuilder {
@@ -173,25 +173,25 @@ pub struct FrameworkBuilder {
 }
 
 impl FrameworkBuilder {
-    /// The workspace; the current directory unless set.
+    /// Sets the workspace. The default is the current directory.
     pub fn workspace(mut self, workspace: impl Into<PathBuf>) -> Self {
         self.workspace = Some(workspace.into());
         self
     }
 
-    /// The settings of the program; defaults unless set.
+    /// Sets the settings of the program. By default, every setting has its default value.
     pub fn settings(mut self, settings: Arc<Settings>) -> Self {
         self.settings = Some(settings);
         self
     }
 
-    /// Adds a plugin. The order matters: later ones run first.
+    /// Adds a plugin. Plugins that are added later run first.
     pub fn plugin(self, name: impl AsRef<str>, plugin: impl Plugin) -> Self {
         self.plugin_with(name, move |_| Ok::<_, BoxError>(plugin))
     }
 
-    /// Adds a plugin that is made when the framework is built. One that cannot be made is reported
-    /// and left out; the others go on.
+    /// Adds a plugin that is created when the framework is built. If that fails, the error is logged and the plugin is
+    /// skipped.
     pub fn plugin_with<P: Plugin, E: Into<BoxError>>(
         mut self,
         name: impl AsRef<str>,
@@ -202,21 +202,21 @@ impl FrameworkBuilder {
         self
     }
 
-    /// Whether a plugin of that name was added.
+    /// Returns whether a plugin with this name was added.
     pub fn has_plugin(&self, name: &str) -> bool {
         self.plugins.iter().any(|(known, _)| **known == *name)
     }
 
-    /// Adds a tool after those of the plugins; a tool of the same name is replaced, in its place.
+    /// Adds a tool after the tools of the plugins. It replaces a tool with the same name, at the same position.
     pub fn tool(mut self, tool: impl Tool) -> Self {
         self.tools.push(Arc::new(tool));
         self
     }
 
-    /// Makes the plugins and the framework.
+    /// Creates the plugins and the framework.
     pub fn build(self) -> Framework {
         let workspace = self.workspace.unwrap_or_else(|| PathBuf::from("."));
-        // One directory is one workspace, however it was named: tapes are found by this path.
+        // Tapes are found by this path, so a directory must have one name.
         let resolved = workspace
             .canonicalize()
             .or_else(|_| std::path::absolute(&workspace));
@@ -237,7 +237,9 @@ impl FrameworkBuilder {
                 known.name == name && known.state == PluginState::Active
             });
             let loaded = if is_taken {
-                Err(Error::config("a plugin of this name is registered already"))
+                Err(Error::config(
+                    "a plugin with this name is already registered",
+                ))
             } else {
                 plugin::load(factory, &context)
             };
@@ -258,7 +260,7 @@ impl FrameworkBuilder {
         }
         tool::register(&mut tools, self.tools);
         let inner = Arc::new(Inner {
-            workspace_text: text_of(&workspace),
+            workspace_text: path_to_text(&workspace),
             workspace,
             hooks,
             plugins,
@@ -268,16 +270,16 @@ impl FrameworkBuilder {
             router: RwLock::default(),
             scopes: RwLock::default(),
         });
-        // Set exactly once, right here.
+        // Cannot fail: this is the only place that sets it.
         let _ = framework.0.set(WeakFramework(Arc::downgrade(&inner)));
         Framework(inner)
     }
 }
 
-/// The defaults of all settings, without any source.
+/// Returns settings with default values only.
 fn default_settings() -> Arc<Settings> {
-    let nothing = Environment::from_pairs::<String, String>([]);
-    Arc::new(Loader::new(nothing).load_lenient().0)
+    let environment = Environment::from_pairs::<String, String>([]);
+    Arc::new(Loader::new(environment).load_lenient().0)
 }
 
 impl fmt::Debug for FrameworkBuilder {

@@ -1,4 +1,4 @@
-//! Identifiers: each names one kind of thing and cannot be confused with another.
+//! Identifiers with distinct types, so that they cannot be confused.
 
 use std::{borrow::Borrow, fmt, ops::Deref, sync::Arc};
 
@@ -8,17 +8,17 @@ macro_rules! string_id {
     ($($(#[doc = $doc:literal])+ $name:ident;)*) => {$(
         $(#[doc = $doc])+
         ///
-        /// Cheap to clone. It dereferences to `str` and is serialized as a plain string.
+        /// Cloning is cheap. The id dereferences to `str` and is serialized as a plain string.
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Wraps the text of an id.
+            /// Creates an id from its text.
             pub fn new(id: impl Into<Arc<str>>) -> Self {
                 Self(id.into())
             }
 
-            /// The id as text.
+            /// Returns the id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -137,28 +137,28 @@ macro_rules! string_id {
 }
 
 string_id! {
-    /// Names a session: a conversation with its own tape.
+    /// The id of a session: a conversation with its own tape.
     SessionId;
-    /// Names one turn. It is the `run_id` in the `meta` of the turn's tape entries.
+    /// The id of a turn. It is the `run_id` in the `meta` of the turn's tape entries.
     TurnId;
-    /// Names an accepted inbound message. Every delivery attempt of the message has the same id.
+    /// The id of an accepted inbound message. All attempts to process the message have the same id.
     MessageId;
-    /// Names a reply. Every attempt to deliver the reply has the same id.
+    /// The id of a reply. All attempts to deliver the reply have the same id.
     ReplyId;
 }
 
 impl SessionId {
-    /// Sessions with this prefix leave nothing behind: their tape lives in memory.
+    /// Prefix of temporary sessions. Their tapes are kept in memory only.
     pub const TEMP_PREFIX: &str = "temp/";
 
-    /// Whether the session's tape lives in memory only.
+    /// Returns whether the session's tape is kept in memory only.
     pub fn is_temporary(&self) -> bool {
         self.starts_with(Self::TEMP_PREFIX)
     }
 }
 
 impl TurnId {
-    /// A new, unique id.
+    /// Creates a new, unique id.
     pub fn generate() -> Self {
         Self::from(bub_tape::run_id())
     }

@@ -1,4 +1,4 @@
-//! A message on its way into a turn.
+//! Inbound messages.
 
 use std::{fmt, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
     turn::Turn,
 };
 
-/// A message that a channel received, with everything the runtime knows about it.
+/// A message that a channel received, with the data that the runtime attaches to it.
 ///
 /// A plain [`Envelope`] becomes an `Inbound` from a guest:
 ///
@@ -35,13 +35,13 @@ pub struct Inbound {
     pub cancel: CancellationToken,
     /// Whether channels see the output while the model produces it.
     pub stream_output: bool,
-    /// The journaled message and attempt that this is; `None` if no journal holds the message.
+    /// The journal id and attempt number of the message. `None` if the message is not in a journal.
     pub attempt: Option<InboundAttempt>,
-    /// Receives the replies of the turn; without one they go to the framework's router.
+    /// Receives the replies of the turn. Without it, replies go to the framework's router.
     pub reply_target: Option<Arc<dyn ReplyTarget>>,
     /// A resource that is open while the message is processed.
     pub lifespan: Option<Arc<Lifespan>>,
-    /// Tells the channel what happens to the message.
+    /// Reports the message id and the outcome to the channel.
     pub receipt: Option<Arc<InboundReceipt>>,
     sender: Option<Arc<Sender>>,
     session_id: Option<SessionId>,
@@ -49,32 +49,32 @@ pub struct Inbound {
 
 /// One attempt to process a journaled message.
 ///
-/// If the process dies in a turn, the message is processed again. It is not recorded again: the turn resumes from its
-/// tape.
+/// If the process dies during a turn, the message is processed again. The message is not recorded twice: the turn
+/// resumes from its tape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboundAttempt {
-    /// The message.
+    /// The id of the message.
     pub message_id: MessageId,
-    /// Counted from 1.
+    /// The attempt number, starting at 1.
     pub number: u32,
     /// Whether the message survives the death of the process. If not, the turn records it on its tape before any
     /// hook runs.
     pub is_durable: bool,
 }
 
-/// Receives the replies of one turn.
+/// The receiver of a turn's replies.
 pub trait ReplyTarget: fmt::Debug + Send + Sync + 'static {
-    /// Accepts a reply for delivery; `false` if no channel takes it.
+    /// Accepts a reply for delivery. Returns `false` if no channel accepts it.
     fn deliver<'a>(&'a self, turn: &'a Turn, reply: Outbound) -> BoxFuture<'a, Result<bool>>;
 
-    /// Whether a tool sent a message to the chat of the turn in an earlier attempt.
+    /// Returns whether a tool sent a message to the chat of the turn in an earlier attempt. The default is `false`.
     fn was_sent_by_tool(&self) -> bool {
         false
     }
 }
 
 impl Inbound {
-    /// A message without a known sender.
+    /// Creates an inbound message without a known sender.
     pub fn new(message: impl Into<Envelope>) -> Self {
         Self {
             message: message.into(),
@@ -82,7 +82,7 @@ impl Inbound {
         }
     }
 
-    /// Sets the sender. Only the code that accepts a message may vouch for its sender.
+    /// Sets the sender. Call this only from code that has authenticated the sender.
     #[must_use]
     pub fn with_sender(mut self, sender: impl Into<Arc<Sender>>) -> Self {
         self.sender = Some(sender.into());
@@ -96,7 +96,7 @@ impl Inbound {
         self
     }
 
-    /// Lets channels see the output while the model produces it.
+    /// Passes the output to channels while the model produces it.
     #[must_use]
     pub fn streaming(mut self) -> Self {
         self.stream_output = true;
@@ -117,43 +117,47 @@ impl Inbound {
         self
     }
 
-    /// The sender; a guest if nobody vouched for one.
+    /// Returns the sender, or a guest if no sender was authenticated.
     pub fn sender(&self) -> Arc<Sender> {
         self.sender
             .clone()
             .unwrap_or_else(|| Arc::new(Sender::guest(&self.message)))
     }
 
-    /// The sender that the accepting channel vouched for.
+    /// Returns the sender that the channel authenticated, if any.
     pub fn known_sender(&self) -> Option<&Arc<Sender>> {
         self.sender.as_ref()
     }
 
-    /// The session, once it is resolved.
+    /// Returns the session, once it is resolved.
     pub fn session_id(&self) -> Option<&SessionId> {
         self.session_id.as_ref()
     }
 
-    /// The journaled message that this is.
+    /// Returns the journal id of the message, if it has one.
     pub fn message_id(&self) -> Option<&MessageId> {
         self.attempt.as_ref().map(|attempt| &attempt.message_id)
     }
 
-    /// Fixes the session and writes it to the envelope. The hook `resolve_session` is not asked again.
+    /// Sets the session and writes it to the envelope. The hook `resolve_session` is not called for this message then.
     pub fn set_session_id(&mut self, session_id: SessionId) {
         self.message.set("session_id", session_id.as_str());
         self.session_id = Some(session_id);
     }
 
-    /// Whether the sender asks to stop everything in the session.
+    /// Returns whether the message is a `,quit` from a sender who may stop the session. Guests may not.
     pub fn is_quit(&self) -> bool {
         self.message.content().trim() == ",quit" && self.sender().role > Role::Guest
     }
 
-    /// Merges messages that arrived together. The last one is the template; content is joined by newlines and media
-    /// are collected from all. The result has the least privileged sender.
+    /// Merges messages that arrived together. The last one is the template; content is joined by newlines, and media
+    /// are collected from all. The sender is the one with the lowest role.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the batch is empty.
     pub fn merge(batch: Vec<Self>) -> Result<Self> {
-        let least = batch
+        let lowest = batch
             .iter()
             .rev()
             .map(Self::sender)
@@ -167,8 +171,8 @@ impl Inbound {
             .next_back()
             .ok_or_else(|| Error::invalid_input("cannot merge an empty batch"))?;
         merged.message = Envelope::merge_batch(envelopes)?;
-        if let Some(least) = least.filter(|least| least.role < merged.sender().role) {
-            merged.sender = Some(least);
+        if let Some(lowest) = lowest.filter(|lowest| lowest.role < merged.sender().role) {
+            merged.sender = Some(lowest);
         }
         Ok(merged)
     }

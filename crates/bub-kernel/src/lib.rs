@@ -1,14 +1,13 @@
-//! The kernel of bub: a turn in which every stage is a hook.
+//! The kernel of bub. It runs turns, and every stage of a turn is a hook.
 //!
-//! * [`Envelope`], [`State`], [`Prompt`], [`ModelStream`], [`Error`]: what hooks are given and return.
-//! * [`hooks`](mod@hooks): the table of all hooks, the registry, and the rules of calling.
-//! * [`Plugin`]: a set of hook implementations; write one with [`hooks`](macro@hooks) on an `impl` block.
-//! * [`Framework`]: registers plugins, opens the [`RunningScope`] scope, and
-//!   [runs turns](Framework::process_inbound).
-//! * [`tool`](mod@tool): what the model can call. Write one with [`tool`](macro@tool) on a function, or several that
-//!   share a value with [`tools`] on an `impl` block.
-//! * [`Channel`], [`ChannelRouter`], [`Tool`], [`SteeringInbox`]: contracts that others implement.
-//! * [`settings`]: the settings that several crates read.
+//! * [`Envelope`], [`State`], [`Prompt`], [`ModelStream`], [`Error`]: the types that hooks receive and return.
+//! * [`hooks`](mod@hooks): the table of all hooks, the registry, and the calling rules.
+//! * [`Plugin`]: a set of hook implementations. Write one with [`hooks`](macro@hooks) on an `impl` block.
+//! * [`Framework`]: registers plugins, opens the [`RunningScope`], and [runs turns](Framework::process_inbound).
+//! * [`tool`](mod@tool): functions that the model can call. Write one with [`tool`](macro@tool) on a function, or
+//!   several that share a value with [`tools`] on an `impl` block.
+//! * [`Channel`], [`ChannelRouter`], [`Tool`], [`SteeringInbox`]: traits that other crates implement.
+//! * [`settings`]: settings that several crates read.
 //!
 //! ```
 //! use bub_kernel::{Envelope, Framework, Prompt, hooks};
@@ -29,7 +28,7 @@
 //! # });
 //! ```
 //!
-//! No network and no processes here: those belong to the crates above.
+//! The kernel opens no network connections and starts no processes. Other crates do that.
 
 use std::{future::Future, pin::Pin};
 
@@ -101,5 +100,5 @@ pub use tool::{
 pub use turn::{Stage, Turn, TurnReport};
 pub use turn_tape::{ModelStageEnd, ResumePoint, TurnTape, error_entry, tape_error};
 
-/// A boxed future that can move between threads: how traits here return what takes time.
+/// A boxed future that can move between threads. Traits in this crate return it from asynchronous methods.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,4 +1,4 @@
-//! A scope that is open while one message is worked on: a typing indicator, a temp file, a lock.
+//! Resources that are open while one message is processed, such as a typing indicator, a temporary file or a lock.
 
 use std::{fmt, sync::Mutex, sync::PoisonError};
 
@@ -8,19 +8,19 @@ use crate::{
     hooks::guard,
 };
 
-/// What a channel attaches to a message to learn when work on it begins and ends.
+/// A resource that a channel attaches to a message. It is notified when processing starts and ends.
 pub trait LifespanScope: Send + 'static {
-    /// Called once, before the turn does anything else with the message.
+    /// Opens the resource. Called once, before the turn processes the message.
     fn enter(&mut self) -> BoxFuture<'_, Result<()>>;
 
-    /// Called once after a successful `enter`, with the error the turn ended with, if any.
+    /// Closes the resource. Called once after a successful `enter`, with the error that ended the turn, if any.
     fn exit<'a>(&'a mut self, error: Option<&'a Error>) -> BoxFuture<'a, Result<()>>;
 }
 
-/// A [`LifespanScope`] that is entered at most once and left at most once, whoever asks.
+/// A [`LifespanScope`] that is entered and exited at most once, even if several components try.
 ///
-/// When the turn's future is dropped, nothing can be awaited any more: the scope is dropped too, so
-/// clean-up that must always happen belongs into its `Drop`.
+/// If the turn's future is dropped, the scope is dropped without `exit`. Put cleanup that must always happen into the
+/// `Drop` impl of the scope.
 pub struct Lifespan(Mutex<LifespanPhase>);
 
 enum LifespanPhase {
@@ -35,7 +35,7 @@ impl Lifespan {
         Self(Mutex::new(LifespanPhase::New(Box::new(scope))))
     }
 
-    /// Enters the scope, unless that has been done.
+    /// Enters the scope, unless it was entered before.
     pub async fn enter(&self) -> Result<()> {
         let mut scope = match self.take_phase() {
             LifespanPhase::New(scope) => scope,
@@ -49,7 +49,7 @@ impl Lifespan {
         Ok(())
     }
 
-    /// Leaves the scope, unless it is not open.
+    /// Exits the scope if it is open.
     pub async fn exit(&self, error: Option<&Error>) -> Result<()> {
         match self.take_phase() {
             LifespanPhase::Open(mut scope) => guard::run(|| scope.exit(error)).await?,

@@ -1,4 +1,4 @@
-//! What the hooks around a model call see, and the models on offer.
+//! The types of the hooks around a model call, and the models that users can choose from.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,58 +9,58 @@ use crate::{error::Error, ids::TurnId};
 /// A model call that is about to be made.
 #[derive(Clone, Debug)]
 pub struct LlmRequest {
-    /// The run it belongs to.
+    /// The run that the call belongs to.
     pub run_id: TurnId,
     /// The model, as `provider:model`.
     pub model: String,
-    /// The messages in the chat-completions shape. Shared, because a history is big and seldom changed.
+    /// The messages in the chat-completions format. Shared, because they are large and hooks rarely change them.
     pub messages: Arc<Vec<Value>>,
-    /// The tools the model may ask for.
+    /// The tools that the model can call.
     pub tool_names: Vec<String>,
-    /// The limit of the answer.
+    /// Maximum number of tokens in the answer.
     pub max_tokens: Option<u64>,
 }
 
-/// What a model call came to.
+/// The result of a model call.
 #[derive(Clone, Debug, Default)]
 pub struct LlmResult {
-    /// The run it belongs to.
+    /// The run that the call belongs to.
     pub run_id: TurnId,
-    /// The answer, when there was text.
+    /// The text of the answer, if any.
     pub text: Option<String>,
-    /// The tools the model asked for.
+    /// The tool calls that the model requested, in the chat-completions format.
     pub tool_calls: Vec<Value>,
-    /// Tokens used, as reported.
+    /// The token usage, as the provider reported it.
     pub usage: Option<Value>,
-    /// Why it failed.
+    /// The error, if the call failed.
     pub error: Option<Error>,
-    /// How long it took.
+    /// The duration of the call.
     pub duration: Duration,
 }
 
-/// What `before_llm_call` decides.
+/// The decision of `before_llm_call`.
 #[derive(Clone, Debug)]
 pub enum LlmDecision {
-    /// Make this call instead.
+    /// Send this request instead.
     Proceed(LlmRequest),
-    /// Make no call: this is the answer.
+    /// Skip the call and use this answer.
     Finish(String),
 }
 
-/// A model on offer.
+/// A model that users can choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelOption {
     /// The model, as `provider:model`.
     pub id: String,
-    /// A name for people.
+    /// A display name.
     pub label: Option<String>,
 }
 
-/// The models one plugin offers.
+/// The models that a plugin provides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelOptions {
-    /// Which to choose from.
+    /// The available models.
     pub choices: Vec<ModelOption>,
-    /// Which one is in use, when the plugin knows.
+    /// The current model, if the plugin knows it.
     pub current: Option<String>,
 }

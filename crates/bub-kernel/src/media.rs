@@ -1,4 +1,4 @@
-//! Pictures, sound, video and documents that come with a message.
+//! Images, audio, video and documents that are attached to a message.
 
 use std::{fmt, sync::Arc};
 
@@ -7,21 +7,21 @@ use serde_json::{Value, json};
 
 use crate::{BoxFuture, error::Result};
 
-/// What a media item is.
+/// The kind of a media item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MediaKind {
-    /// A picture.
+    /// An image.
     Image,
-    /// Sound.
+    /// An audio recording.
     Audio,
-    /// A film.
+    /// A video.
     Video,
-    /// Anything else.
+    /// Any other file.
     Document,
 }
 
 impl MediaKind {
-    /// The name in JSON.
+    /// Returns the name that JSON uses.
     pub fn name(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -31,7 +31,7 @@ impl MediaKind {
         }
     }
 
-    /// The kind of that name; anything unknown is a document.
+    /// Returns the kind with this name, or [`MediaKind::Document`] for other names.
     pub fn from_name(name: &str) -> Self {
         match name {
             "image" => Self::Image,
@@ -42,29 +42,30 @@ impl MediaKind {
     }
 }
 
-/// Gets the bytes of a media item when they are wanted, and not before.
+/// A source of media bytes, which are fetched on demand.
 pub trait MediaFetcher: Send + Sync {
-    /// The bytes, or `None` when they cannot be had (too big, gone).
+    /// Returns the bytes, or `None` if they are not available, for example because the file is too large or was
+    /// deleted.
     fn fetch(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>>>;
 }
 
-/// One media item: a URL, or something that fetches the bytes.
+/// A media item with a URL or a fetcher.
 #[derive(Clone)]
 pub struct MediaItem {
-    /// What it is.
+    /// The kind of the item.
     pub kind: MediaKind,
-    /// Its MIME type.
+    /// The MIME type.
     pub mime: String,
-    /// Its file name, when it has one.
+    /// The file name, if known.
     pub filename: Option<String>,
-    /// Where it is, when that is public.
+    /// The URL, if the item is publicly accessible.
     pub url: Option<String>,
-    /// How to get it, when it has no URL.
+    /// Fetches the bytes of an item without a URL.
     pub fetcher: Option<Arc<dyn MediaFetcher>>,
 }
 
 impl MediaItem {
-    /// An item that is found at a URL.
+    /// Creates an item with a URL.
     pub fn from_url(kind: MediaKind, mime: impl Into<String>, url: impl Into<String>) -> Self {
         Self {
             kind,
@@ -75,7 +76,7 @@ impl MediaItem {
         }
     }
 
-    /// An item whose bytes are fetched when needed.
+    /// Creates an item whose bytes are fetched on demand.
     pub fn fetched(
         kind: MediaKind,
         mime: impl Into<String>,
@@ -90,7 +91,7 @@ impl MediaItem {
         }
     }
 
-    /// The URL, or else a data URL of the fetched bytes, or `None` when there are none.
+    /// Returns the URL, or a data URL with the fetched bytes. Returns `None` if the item has neither.
     pub async fn resolve_url(&self) -> Result<Option<String>> {
         if let Some(url) = &self.url {
             return Ok(Some(url.clone()));
@@ -102,7 +103,7 @@ impl MediaItem {
         Ok(bytes.map(|bytes| format!("data:{};base64,{}", self.mime, STANDARD.encode(bytes))))
     }
 
-    /// The bytes themselves, when they are at hand: in a data URL, or fetched.
+    /// Returns the bytes from a data URL or from the fetcher. Does not download other URLs.
     pub async fn bytes(&self) -> Result<Option<Vec<u8>>> {
         if let Some(url) = &self.url {
             let data = url
@@ -116,7 +117,7 @@ impl MediaItem {
         }
     }
 
-    /// The item as data; a fetcher does not show.
+    /// Returns the item as JSON, without the fetcher.
     pub fn to_value(&self) -> Value {
         let mut value = json!({"type": self.kind.name(), "mime_type": self.mime});
         for (name, text) in [("filename", &self.filename), ("url", &self.url)] {
@@ -127,7 +128,7 @@ impl MediaItem {
         value
     }
 
-    /// Reads an item; `None` when it is not an object.
+    /// Converts an item from JSON. Returns `None` if the value is not an object.
     pub fn from_value(value: &Value) -> Option<Self> {
         value.as_object()?;
         let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -147,10 +148,10 @@ impl fmt::Debug for MediaItem {
     }
 }
 
-/// Format names that are not simply the end of the MIME type, in both directions.
+/// Audio formats whose name differs from the MIME subtype.
 const AUDIO_FORMATS: [(&str, &str); 2] = [("mp3", "audio/mpeg"), ("m4a", "audio/mp4")];
 
-/// The short format name of an audio MIME type: `audio/mpeg; codecs=…` is `mp3`.
+/// Returns the short format name of an audio MIME type: `audio/mpeg; codecs=…` is `mp3`.
 pub fn audio_format(mime: &str) -> String {
     let essence = mime
         .split(';')
@@ -169,7 +170,7 @@ pub fn audio_format(mime: &str) -> String {
     }
 }
 
-/// The MIME type of a short audio format name.
+/// Returns the MIME type of a short audio format name.
 pub fn audio_mime(format: &str) -> String {
     let known = AUDIO_FORMATS.iter().find(|(known, _)| *known == format);
     known.map_or_else(|| format!("audio/{format}"), |(_, mime)| (*mime).to_owned())

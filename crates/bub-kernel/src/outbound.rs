@@ -1,4 +1,4 @@
-//! Replies on their way to a channel.
+//! Outbound messages.
 
 use std::ops::Deref;
 
@@ -7,42 +7,42 @@ use crate::{
     ids::{MessageId, ReplyId},
 };
 
-/// A rendered message, with what its channel needs to know about the delivery.
+/// A rendered message, with data about its delivery.
 #[derive(Clone, Debug, Default)]
 pub struct Outbound {
     /// The message.
     pub message: Envelope,
-    /// What sent it.
+    /// The origin of the reply.
     pub origin: ReplyOrigin,
-    /// The delivery attempt. The gateway sets it; `None` if the reply is not journaled.
+    /// The delivery attempt. The gateway sets it. `None` if the reply is not in the journal.
     pub attempt: Option<DeliveryAttempt>,
 }
 
-/// What sent a reply.
+/// The origin of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyOrigin {
     /// The stages of a turn, or the runtime.
     #[default]
     Turn,
-    /// The runtime, about a failure that whoever started the turn also gets as its result.
+    /// The runtime, about a failure that is also returned as the result of the turn.
     Notice,
-    /// A tool call. After one of these, the plain reply of the turn is not sent to the same chat.
+    /// A tool call. The plain reply of the turn is then not sent to the same chat.
     Tool,
 }
 
 /// One attempt to deliver a journaled reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryAttempt {
-    /// The reply. A receiver can use it to detect repeated deliveries.
+    /// The id of the reply. Receivers can use it to detect repeated deliveries.
     pub reply_id: ReplyId,
-    /// The message it answers; `None` if it was sent outside of a turn.
+    /// The message that the reply answers. `None` if it was sent outside of a turn.
     pub message_id: Option<MessageId>,
-    /// Counted from 1.
+    /// The attempt number, starting at 1.
     pub number: u32,
 }
 
 impl Outbound {
-    /// A reply that the stages of a turn sent.
+    /// Creates a reply from the stages of a turn.
     pub fn new(message: impl Into<Envelope>) -> Self {
         Self {
             message: message.into(),
@@ -50,7 +50,7 @@ impl Outbound {
         }
     }
 
-    /// A reply that a tool sent.
+    /// Creates a reply from a tool call.
     pub fn from_tool(message: impl Into<Envelope>) -> Self {
         Self {
             message: message.into(),
@@ -59,7 +59,7 @@ impl Outbound {
         }
     }
 
-    /// The message it answers, if the gateway journaled it in a turn.
+    /// Returns the message that the reply answers, if the reply is in the journal and belongs to a turn.
     pub fn message_id(&self) -> Option<&MessageId> {
         self.attempt.as_ref()?.message_id.as_ref()
     }

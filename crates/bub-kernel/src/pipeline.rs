@@ -1,4 +1,4 @@
-//! The turn as a function: a message in, any number of messages out.
+//! The turn pipeline: one inbound message, any number of outbound messages.
 //!
 //! ```text
 //! resolve_session → load_state → build_prompt → run_model → save_state → render → dispatch
@@ -28,10 +28,10 @@ use crate::{
     turn_tape::{ModelStageEnd, TurnTape},
 };
 
-/// The target of log lines about failures that the caller gets as well, so that a program can print them once.
+/// Log target of failures that are also returned to the caller, so that a program can avoid printing them twice.
 pub(crate) const TURN_LOG_TARGET: &str = "bub::turn";
 
-/// The target of log lines with message contents: a program shows them only on request.
+/// Log target of lines with message contents. Programs show them only on request.
 const CONTENTS_LOG_TARGET: &str = "bub::contents";
 
 /// How long a hook that completes a turn, such as `save_state`, may take after the turn is cancelled.
@@ -55,9 +55,13 @@ pub struct TurnResult {
 impl Framework {
     /// Runs one turn.
     ///
-    /// The session is leased and the message recorded before any other hook runs. Whatever happens then, the record is
-    /// completed: after an error, a panic, a timeout or a cancellation in any stage, the message and the error are on
-    /// the tape and the session is free. A failure is logged, reported to `on_error` as stage `turn`, and returned.
+    /// After `resolve_session`, the turn takes the session's lease and records the message before any other hook runs.
+    /// After an error, a panic, a timeout or a cancellation in any stage, the message and the error are on the tape and
+    /// the session is free.
+    ///
+    /// # Errors
+    ///
+    /// A failure is logged, reported to `on_error` with the stage `turn`, and returned.
     pub async fn process_inbound(&self, inbound: impl Into<Inbound>) -> Result<TurnResult> {
         self.process_turn(inbound).await.1
     }
@@ -89,8 +93,8 @@ impl Framework {
         (turn, outcome)
     }
 
-    /// Ends a message whose session cannot be resolved: records it with the error on the tape of `channel:chat_id` and
-    /// reports the error.
+    /// Records a message that cannot be processed, together with the error, and reports the error. If its session is
+    /// not resolved, the session `channel:chat_id` is used.
     pub async fn reject_inbound(&self, inbound: Inbound, error: &Error) -> Turn {
         let span = turn_span(&inbound);
         let ending = async {
@@ -100,8 +104,8 @@ impl Framework {
         ending.instrument(span.clone()).await
     }
 
-    /// Ends a message whose session is known without processing it: records it with the error on the tape of the session
-    /// and reports the error.
+    /// Records a message whose session is resolved, together with the error, and reports the error. The message is not
+    /// processed.
     pub async fn fail_inbound(&self, inbound: Inbound, error: &Error) -> Turn {
         let span = turn_span(&inbound);
         let ending = async {
@@ -111,7 +115,7 @@ impl Framework {
         ending.instrument(span.clone()).await
     }
 
-    /// Closes a turn of which no stage runs.
+    /// Closes a turn before any stage runs.
     async fn end_turn(&self, turn: Turn, error: &Error, span: &Span) -> Turn {
         span.record("run_id", field::display(turn.id()));
         let _guard = TurnGuard(turn.clone());
@@ -119,7 +123,7 @@ impl Framework {
         turn
     }
 
-    /// Names the session of a message, unless that was done, and writes it to the envelope.
+    /// Resolves the session of a message, unless it is set, and writes it to the envelope.
     pub async fn resolve_session(&self, inbound: &mut Inbound) -> Result<()> {
         if inbound.session_id().is_some() {
             return Ok(());
@@ -140,7 +144,7 @@ impl Framework {
         let session_id = inbound.session_id().cloned().unwrap_or_default();
         match TurnTape::open(self, &session_id, &inbound).await {
             Ok(tape) => (Turn::new(self, session_id, inbound, tape), Ok(())),
-            // A cancelled message is recorded; an unusable tape cannot take it.
+            // A cancelled message is recorded. After other errors, the tape is unusable.
             Err(error) if error.kind() == ErrorKind::Cancelled => {
                 (self.open_failed_turn(inbound, span).await, Err(error))
             }
@@ -174,7 +178,7 @@ impl Framework {
             None => {}
         }
         turn.close(failure).await;
-        // A lifespan that no `save_state` closed, because the turn never got there, ends here.
+        // If the turn did not reach `save_state`, the lifespan is still open.
         if let Some(lifespan) = &turn.inbound().lifespan
             && let Err(error) = within_grace_period(turn.cancel(), lifespan.exit(failure)).await
         {
@@ -204,14 +208,15 @@ impl Framework {
             turn,
         };
         let patches = self.hooks().call_many::<LoadState>(args).await?;
-        // Called latest first, merged in reverse: the plugin registered last wins.
+        // Plugins run in reverse registration order. Merge in registration order, so that the plugin registered last
+        // wins.
         for patch in patches.into_iter().rev().flatten() {
             turn.state().merge(patch);
         }
         Ok(())
     }
 
-    /// Builds the prompt of a message; an empty one is replaced by the content of the message.
+    /// Builds the prompt of a message. An empty prompt is replaced by the content of the message.
     pub async fn build_prompt(&self, message: &Envelope, turn: &Turn) -> Result<Prompt> {
         let args = args::BuildPrompt {
             message,
@@ -225,8 +230,8 @@ impl Framework {
     }
 }
 
-/// The span of a turn, with what is known before its session is resolved. Its level is the highest, so that a filter for
-/// warnings keeps its fields on their lines.
+/// Creates the span of a turn with the fields that are known before its session is resolved. It has the level `error`,
+/// so that a filter for warnings keeps its fields.
 fn turn_span(inbound: &Inbound) -> Span {
     error_span!(
         "turn",
@@ -243,7 +248,7 @@ fn record_session(span: &Span, inbound: &Inbound) {
     }
 }
 
-/// Runs the stages after `resolve_session`. A panic outside of plugin code is an error like any other.
+/// Runs the stages after `resolve_session`. A panic outside of plugin code becomes an error, too.
 async fn run_stages(turn: &Turn) -> Result<TurnResult> {
     let stages = AssertUnwindSafe(stages(turn)).catch_unwind();
     stages
@@ -264,7 +269,7 @@ async fn stages(turn: &Turn) -> Result<TurnResult> {
     or_cancelled(cancel, record_prompt(turn, &prompt)).await?;
     tracing::info!(target: CONTENTS_LOG_TARGET, text = prompt.text(), "turn.prompt");
     let mut output = String::new();
-    let answered = or_cancelled(cancel, run_model(turn, &prompt, &mut output)).await;
+    let model_result = or_cancelled(cancel, run_model(turn, &prompt, &mut output)).await;
     tracing::info!(target: CONTENTS_LOG_TARGET, text = output, "turn.answer");
     turn.set_output(&output);
 
@@ -272,11 +277,11 @@ async fn stages(turn: &Turn) -> Result<TurnResult> {
     let end = ModelStageEnd {
         prompt: &prompt,
         output: &output,
-        error: answered.as_ref().err(),
+        error: model_result.as_ref().err(),
     };
     let saved = save_state(turn, end).await;
     let recorded = turn.tape().end_model_stage(end).await;
-    answered?;
+    model_result?;
     recorded?;
     saved?;
 
@@ -285,7 +290,7 @@ async fn stages(turn: &Turn) -> Result<TurnResult> {
 
     turn.enter(Stage::Dispatch);
     for outbound in &outbounds {
-        // A delivery that has begun is completed if it can be.
+        // A delivery that has started may finish within the grace period.
         within_grace_period(cancel, framework.dispatch_outbound(outbound, Some(turn))).await?;
         check_cancelled(cancel)?;
     }
@@ -298,11 +303,12 @@ async fn stages(turn: &Turn) -> Result<TurnResult> {
     })
 }
 
-/// Records the prompt. If that fails, the model stage does not run.
+/// Records the prompt and the messages that were queued before the turn. If that fails, the model stage does not run.
 async fn record_prompt(turn: &Turn, prompt: &Prompt) -> Result<()> {
     let tape = turn.tape();
     tape.set_prompt(prompt);
-    // A resumed turn takes queued messages at its next step. If there is none, they are for the next turn.
+    // A resumed turn takes queued messages at its next step. If it has no further step, they are left for the next
+    // turn.
     if tape.prompt_id().is_some() {
         return Ok(());
     }
@@ -314,7 +320,8 @@ async fn record_prompt(turn: &Turn, prompt: &Prompt) -> Result<()> {
     tape.record_prompt(prompt, queued).await
 }
 
-/// Collects the answer in `output`, which holds what there is of it if the stage fails or is cancelled.
+/// Runs the model stage and collects the answer in `output`. If the stage fails or is cancelled, `output` holds the
+/// partial answer.
 async fn run_model(turn: &Turn, prompt: &Prompt, output: &mut String) -> Result<()> {
     let framework = turn.framework();
     let args = args::RunModel {
@@ -338,7 +345,7 @@ async fn run_model(turn: &Turn, prompt: &Prompt, output: &mut String) -> Result<
         .await
 }
 
-/// No plugin answered: that is reported, and the prompt is the answer.
+/// Reports that no plugin answered, and returns the prompt as the answer.
 async fn fallback_to_prompt(turn: &Turn, prompt: &Prompt) -> String {
     let error = Error::unknown("no model skill returned output");
     let hooks = turn.framework().hooks();
@@ -349,7 +356,8 @@ async fn fallback_to_prompt(turn: &Turn, prompt: &Prompt) -> String {
     }
 }
 
-/// Calls every `save_state`, also if one of them fails or the turn is cancelled. Returns the first failure.
+/// Calls all `save_state` implementations, even if one of them fails or the turn is cancelled. Returns the first
+/// failure.
 async fn save_state(turn: &Turn, end: ModelStageEnd<'_>) -> Result<()> {
     let hooks = turn.framework().hooks();
     let args = args::SaveState {
@@ -412,7 +420,7 @@ fn plain_reply(turn: &Turn, model_output: &str) -> Envelope {
 }
 
 impl Framework {
-    /// Offers a message to every `dispatch_outbound` implementation.
+    /// Passes a message to all `dispatch_outbound` implementations.
     pub async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<()> {
         let args = args::DispatchOutbound { message, turn };
         self.hooks().call_many::<DispatchOutbound>(args).await?;
@@ -420,7 +428,7 @@ impl Framework {
     }
 }
 
-/// Runs a stage, unless or until the turn is cancelled.
+/// Runs a stage until the turn is cancelled.
 pub(crate) async fn or_cancelled<T>(
     cancel: &CancellationToken,
     stage: impl Future<Output = Result<T>>,
@@ -432,7 +440,8 @@ pub(crate) async fn or_cancelled<T>(
     }
 }
 
-/// Runs work that completes a turn. Unlike a stage, it starts although the turn is cancelled, but then has limited time.
+/// Runs work that completes a turn. It also starts in a cancelled turn, but then must end within
+/// [`CANCEL_GRACE_PERIOD`].
 async fn within_grace_period<T>(
     cancel: &CancellationToken,
     work: impl Future<Output = Result<T>>,
@@ -448,7 +457,7 @@ async fn within_grace_period<T>(
     }
 }
 
-/// The envelope's own session id, or else that of its chat.
+/// Returns the session id of the envelope, or the default session of its chat.
 fn default_session(message: &Envelope) -> String {
     let own = message.session_id().filter(|id| !id.is_empty());
     own.map_or_else(|| message.chat_session(), std::borrow::Cow::into_owned)

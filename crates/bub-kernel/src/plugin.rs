@@ -11,17 +11,17 @@ use crate::{
     tool::Tool,
 };
 
-/// A set of hook implementations. [`hooks`](macro@crate::hooks) writes this impl.
+/// A set of hook implementations. [`hooks`](macro@crate::hooks) generates the impl of this trait.
 pub trait Plugin: Send + Sync + 'static {
-    /// Adds the implementations.
+    /// Adds the implementations to `hooks`.
     fn register(self: Arc<Self>, hooks: &mut HookSet);
 }
 
-/// What a plugin is given when it is made.
+/// The context in which a plugin is created.
 pub struct PluginContext<'a> {
-    /// The framework it will belong to; usable once turns run.
+    /// The framework of the plugin. Available once the framework is built.
     pub framework: FrameworkRef,
-    /// The workspace, absolute.
+    /// The absolute path of the workspace.
     pub workspace: &'a Path,
     /// The settings of the program.
     pub settings: &'a Arc<Settings>,
@@ -29,7 +29,8 @@ pub struct PluginContext<'a> {
 }
 
 impl PluginContext<'_> {
-    /// Adds a tool. A plugin that cannot be made leaves none; a tool of the same name is replaced, in its place.
+    /// Adds a tool. It replaces a tool with the same name, at the same position. If the plugin cannot be created, its
+    /// tools are discarded.
     pub fn add_tool(&self, tool: impl Tool) {
         self.add_tools([Arc::new(tool) as Arc<dyn Tool>]);
     }
@@ -37,35 +38,35 @@ impl PluginContext<'_> {
     /// Adds tools, such as those of a block with [`tools`](macro@crate::tools). The rules of
     /// [`PluginContext::add_tool`] apply.
     pub fn add_tools(&self, tools: impl IntoIterator<Item = Arc<dyn Tool>>) {
-        // Collected first: the iterator may call this context.
+        // Collect first, because the iterator may use this context.
         let tools: Vec<_> = tools.into_iter().collect();
         self.tools.borrow_mut().extend(tools);
     }
 }
 
-/// Whether a plugin is in use.
+/// Whether a plugin is active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PluginState {
-    /// Its hooks are registered.
+    /// The plugin's hooks are registered.
     Active,
-    /// It could not be made, for this reason; it is left out.
+    /// The plugin could not be created, for this reason, and is skipped.
     Failed(String),
 }
 
-/// A plugin that was asked for, and what became of it.
+/// The name and state of a plugin that was added to the framework.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginStatus {
-    /// Its name.
+    /// The name of the plugin.
     pub name: Arc<str>,
-    /// What became of it.
+    /// Whether the plugin is active.
     pub state: PluginState,
 }
 
-/// Makes a plugin and collects its hooks.
+/// A function that creates a plugin and collects its hooks.
 pub(crate) type PluginFactory =
     Box<dyn FnOnce(&PluginContext<'_>) -> Result<HookSet, BoxError> + Send>;
 
-/// A factory for something that makes a plugin.
+/// Returns the factory of a plugin from its constructor.
 pub(crate) fn factory<P: Plugin, E: Into<BoxError>>(
     make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
 ) -> PluginFactory {
@@ -77,7 +78,7 @@ pub(crate) fn factory<P: Plugin, E: Into<BoxError>>(
     })
 }
 
-/// Runs a factory; a panic in it is a failure like any other.
+/// Runs a factory and converts a panic into an error.
 pub(crate) fn load(factory: PluginFactory, context: &PluginContext<'_>) -> Result<HookSet, Error> {
     guard::catch(|| factory(context))?.map_err(Error::from_boxed)
 }

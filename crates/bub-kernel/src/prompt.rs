@@ -1,12 +1,20 @@
-//! What is asked of the model: plain text, or content parts in the chat-completions shape.
+//! The user input of the model stage: plain text, or content parts in the chat-completions format.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A message that starts with this character is a comma command.
+/// The first character of a comma command.
 pub const COMMAND_PREFIX: char = ',';
 
-/// A prompt.
+/// The user input of the model stage.
+///
+/// ```
+/// use bub_kernel::Prompt;
+/// use serde_json::json;
+///
+/// let parts = vec![json!({"type": "text", "text": "hello"})];
+/// assert_eq!(Prompt::from(parts).text(), "hello");
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Prompt {
@@ -17,7 +25,7 @@ pub enum Prompt {
 }
 
 impl Prompt {
-    /// Whether there is nothing in it.
+    /// Returns whether the prompt has no text and no parts.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Text(text) => text.is_empty(),
@@ -25,7 +33,7 @@ impl Prompt {
         }
     }
 
-    /// The plain text, when it is nothing else.
+    /// Returns the text of a [`Prompt::Text`].
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -33,25 +41,25 @@ impl Prompt {
         }
     }
 
-    /// Whether it is a comma command.
+    /// Returns whether the prompt is a comma command.
     pub fn is_command(&self) -> bool {
         self.as_text()
             .is_some_and(|text| text.trim_start().starts_with(COMMAND_PREFIX))
     }
 
-    /// All text in it; several text parts are joined by a newline.
+    /// Returns the text of the prompt. Several text parts are joined by newlines.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
             Self::Parts(parts) => {
-                let texts: Vec<&str> = parts.iter().filter_map(text_of_part).collect();
+                let texts: Vec<&str> = parts.iter().filter_map(part_text).collect();
                 texts.join("\n")
             }
         }
     }
 }
 
-fn text_of_part(part: &Value) -> Option<&str> {
+fn part_text(part: &Value) -> Option<&str> {
     match part.get("type").and_then(Value::as_str) {
         Some("text") => part.get("text").and_then(Value::as_str),
         _ => None,

@@ -1,4 +1,4 @@
-//! What plugins provide outside the stages of a turn, collected by the rules of each hook.
+//! The hooks outside of the turn pipeline, with the merge rules of each hook.
 
 use std::sync::Arc;
 
@@ -27,17 +27,17 @@ use crate::{
 };
 
 impl Framework {
-    /// The tape store of the running scope; `None` outside of one.
+    /// Returns the tape store of the running scope, if a scope is open and a plugin provides one.
     pub fn tape_store(&self) -> Option<Arc<dyn TapeStore>> {
         self.scope()?.tape_store.clone()
     }
 
-    /// The steering inbox of the running scope; `None` outside of one.
+    /// Returns the steering inbox of the running scope, if a scope is open and a plugin provides one.
     pub fn steering_inbox(&self) -> Option<Arc<dyn SteeringInbox>> {
         self.scope()?.steering_inbox.clone()
     }
 
-    /// Puts a message into the steering inbox; `false` when there is none or it is full.
+    /// Adds a message to the steering inbox. Returns `false` if the inbox is full or missing.
     pub async fn steer_message(&self, session_id: &SessionId, message: Inbound) -> Result<bool> {
         match self.steering_inbox() {
             Some(inbox) => guard::run(|| inbox.enqueue(session_id, message)).await?,
@@ -45,25 +45,25 @@ impl Framework {
         }
     }
 
-    /// The system prompt: the fragments of all plugins, lowest priority first, joined by blank lines.
+    /// Builds the system prompt: the parts of all plugins in registration order, joined by blank lines.
     pub fn system_prompt(&self, prompt: &Prompt, turn: &Turn) -> Result<String> {
-        let fragments = self
+        let parts = self
             .hooks()
             .call_many_sync::<SystemPrompt>(args::SystemPrompt {
                 prompt,
                 state: turn.state(),
                 turn,
             })?;
-        let spoken: Vec<_> = fragments
+        let parts: Vec<_> = parts
             .into_iter()
             .rev()
             .flatten()
             .filter(|text| !text.is_empty())
             .collect();
-        Ok(spoken.join("\n\n"))
+        Ok(parts.join("\n\n"))
     }
 
-    /// The prompt of the next step, when a plugin has one.
+    /// Returns the prompt of the next step, if a plugin has one.
     pub async fn continue_prompt(&self, prompt: &Prompt, turn: &Turn) -> Result<Option<String>> {
         self.hooks()
             .call_first::<ContinuePrompt>(args::ContinuePrompt {
@@ -75,30 +75,31 @@ impl Framework {
             .await
     }
 
-    /// How tape entries become messages, when a plugin has a way of its own.
+    /// Returns the rules for building a view from tape entries, if a plugin provides them.
     pub fn tape_context(&self) -> Result<Option<TapeContext>> {
         self.hooks().call_first_sync::<BuildTapeContext>(())
     }
 
-    /// All sidecars, one of each name; the latest registered plugin's wins.
+    /// Returns all sidecars. If several have the same name, the one of the plugin registered last wins.
     pub fn tape_sidecars(&self) -> Result<Vec<Sidecar>> {
         let provided = self.hooks().call_many_sync::<ProvideTapeSidecar>(())?;
-        Ok(first_of_each(provided.into_iter().flatten(), |sidecar| {
+        Ok(unique_by_name(provided.into_iter().flatten(), |sidecar| {
             sidecar.name.clone()
         }))
     }
 
-    /// All channels, one of each name; the latest registered plugin's wins.
+    /// Returns all channels. If several have the same name, the one of the plugin registered last wins.
     pub fn channels(&self, message_handler: &MessageHandler) -> Result<Vec<Arc<dyn Channel>>> {
         let args = args::ProvideChannels { message_handler };
         let provided = self.hooks().call_many_sync::<ProvideChannels>(args)?;
-        Ok(first_of_each(
+        Ok(unique_by_name(
             provided.into_iter().flatten().flatten(),
             |channel| channel.name().to_owned(),
         ))
     }
 
-    /// Asks plugins what happens to an arriving message; `None` if no plugin decides. A failing plugin decides nothing.
+    /// Asks plugins how to handle an inbound message. Returns `None` if no plugin decides or the hook fails. A failure
+    /// is reported to `on_error`.
     pub async fn admit_message(
         &self,
         session_id: &SessionId,
@@ -112,7 +113,7 @@ impl Framework {
             inbound,
         };
         match self.hooks().call_first::<AdmitMessage>(args).await {
-            Ok(decided) => decided,
+            Ok(admission) => admission,
             Err(error) => {
                 let plugin = error.origin().map_or("", |origin| &*origin.plugin);
                 tracing::warn!(adapter = %plugin, %error, "hook.admit_message_failed");
@@ -129,8 +130,8 @@ impl Framework {
         }
     }
 
-    /// The models on offer: all choices in priority order; the first plugin that knows the current
-    /// one names it.
+    /// Returns the models of all plugins, those of the plugin registered last first. The first plugin that knows the
+    /// current model determines it.
     pub async fn model_options(&self, session_id: &SessionId) -> Result<ModelOptions> {
         let args = args::ProvideModelOptions {
             session_id,
@@ -147,35 +148,44 @@ impl Framework {
         Ok(all)
     }
 
-    /// The commands of the command line. A plugin that cannot name its own loses them, and nobody else does.
+    /// Returns the CLI commands of all plugins. If a plugin fails, a warning is logged and the other plugins are not
+    /// affected.
     pub fn cli_commands(&self) -> Vec<CliCommand> {
         let app = CliApp::default();
-        for found in RegisterCliCommands::implementations(self.hooks())
+        for implementation in RegisterCliCommands::implementations(self.hooks())
             .iter()
             .rev()
         {
             let args = args::RegisterCliCommands { app: &app };
-            if let Some(Err(error)) = found.call_sync(self.hooks(), args) {
-                let adapter = found.plugin();
+            if let Some(Err(error)) = implementation.call_sync(self.hooks(), args) {
+                let adapter = implementation.plugin();
                 tracing::warn!(%adapter, %error, "hook.register_cli_commands_failed");
             }
         }
         app.into_commands()
     }
 
-    /// Asks every plugin for its part of the configuration, in registration order. Each sees what is
-    /// there so far, and what it returns is merged into that.
+    /// Asks all plugins for their part of the configuration, in registration order. Each plugin sees the result so far,
+    /// and its part is merged into it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a plugin fails or returns anything but a map.
     pub fn collect_onboard_config(&self, mut config: Value) -> Result<Value> {
-        for found in OnboardConfig::implementations(self.hooks()) {
+        for implementation in OnboardConfig::implementations(self.hooks()) {
             let args = args::OnboardConfig {
                 current_config: &config,
             };
-            let Some(fragment) = found.call_sync(self.hooks(), args).transpose()?.flatten() else {
+            let result = implementation.call_sync(self.hooks(), args).transpose()?;
+            let Some(fragment) = result.flatten() else {
                 continue;
             };
             if !fragment.is_object() {
-                // The value itself may be a key somebody typed.
-                let message = format!("onboard_config of `{}` returned no map", found.plugin());
+                // The error does not show the value, because it may be an API key that the user typed.
+                let message = format!(
+                    "invalid result of onboard_config from plugin `{}`: expected a map",
+                    implementation.plugin()
+                );
                 return Err(Error::invalid_input(message));
             }
             merge_maps(&mut config, fragment);
@@ -184,16 +194,16 @@ impl Framework {
     }
 }
 
-/// Keeps the first item of every name.
-fn first_of_each<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Vec<T> {
+/// Keeps the first item of each name.
+fn unique_by_name<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Vec<T> {
     let mut seen = std::collections::HashSet::new();
-    // One that fails to say its name cannot be addressed.
+    // Skip items whose name panics, because they cannot be addressed.
     items
         .filter(|item| guard::catch(|| name(item)).is_ok_and(|name| seen.insert(name)))
         .collect()
 }
 
-/// Merges maps within maps; everywhere else the incoming value wins.
+/// Merges nested maps. For all other values, the incoming value wins.
 fn merge_maps(base: &mut Value, incoming: Value) {
     match (base, incoming) {
         (Value::Object(base), Value::Object(incoming)) => {

@@ -12,10 +12,10 @@ use tokio::sync::watch;
 
 use crate::{error::Error, ids::MessageId, turn::TurnReport};
 
-/// Attached to an [`Inbound`](crate::Inbound) by a channel that wants to know what happens to the message.
+/// A receipt that a channel attaches to an [`Inbound`](crate::Inbound) to learn the outcome of the message.
 ///
-/// When the message handler returns, [`InboundReceipt::message_id`] names the message.
-/// [`InboundReceipt::outcome`] waits for the end of its turn.
+/// When the message handler returns, [`InboundReceipt::message_id`] is set. [`InboundReceipt::outcome`] waits for the
+/// end of the turn.
 #[derive(Debug)]
 pub struct InboundReceipt {
     key: Option<String>,
@@ -34,43 +34,43 @@ struct AcceptedId {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum MessageOutcome {
-    /// Its turn ended.
+    /// The turn of the message ended.
     Done {
         /// The number of replies in the outbox.
         replies: u32,
         /// The result of the turn; `None` if an earlier process ran it.
         report: Option<TurnReport>,
     },
-    /// It became part of another message's turn, whose replies answer both.
+    /// The message became part of another message's turn, whose replies answer both.
     Joined {
         /// The other message.
         message_id: MessageId,
     },
-    /// It led to no turn.
+    /// The message was dropped without a turn.
     Dropped {
         /// The reason.
         reason: DropReason,
     },
-    /// Its turn failed and the failure could not be recorded or reported. The message stays in the journal.
+    /// The turn failed, and the failure could not be recorded or reported. The message stays in the journal.
     Unfinished {
         /// The failure.
         error: Error,
     },
 }
 
-/// Why a message led to no turn.
+/// Why a message was dropped without a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// Its sender withdrew it while it was queued.
+    /// The sender withdrew the message while it was queued.
     Withdrawn,
-    /// Its sender cancelled it.
+    /// The sender cancelled the message.
     Cancelled,
-    /// The session was quit with `,quit`.
+    /// The session was stopped with `,quit`.
     SessionQuit,
-    /// It was sent to a group and does not address bub.
+    /// The message was sent to a group and does not address bub.
     NotAddressed,
-    /// `admit_message` dropped it, and may have given a reason.
+    /// The hook `admit_message` dropped the message, with an optional reason.
     NotAdmitted(Option<String>),
 }
 
@@ -80,15 +80,15 @@ impl fmt::Display for DropReason {
             Self::Withdrawn => "withdrawn",
             Self::Cancelled => "cancelled",
             Self::SessionQuit => "the session was quit",
-            Self::NotAddressed => "bub was not addressed",
-            Self::NotAdmitted(reason) => reason.as_deref().unwrap_or("it was not admitted"),
+            Self::NotAddressed => "the message does not address bub",
+            Self::NotAdmitted(reason) => reason.as_deref().unwrap_or("not admitted"),
         })
     }
 }
 
 impl InboundReceipt {
-    /// A receipt. If a channel submits several messages with the same idempotency key within a day, only the first is
-    /// accepted.
+    /// Creates a receipt. If a channel submits several messages with the same idempotency key within a day, only the
+    /// first one is accepted.
     pub fn new(idempotency_key: Option<String>) -> Self {
         Self {
             key: idempotency_key,
@@ -98,35 +98,35 @@ impl InboundReceipt {
         }
     }
 
-    /// The idempotency key.
+    /// Returns the idempotency key.
     pub fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
 
-    /// The id of the message, once it is accepted. A duplicate has the id of the first message.
+    /// Returns the id of the message, once it is accepted. A duplicate has the id of the first message.
     pub fn message_id(&self) -> Option<&MessageId> {
         self.accepted.get().map(|accepted| &accepted.message_id)
     }
 
-    /// Whether a message with the same key was accepted before. A duplicate starts no turn; its outcome is set only if
-    /// the first message was answered and its replies were delivered.
+    /// Returns whether a message with the same key was accepted before. A duplicate starts no turn. Its outcome is set
+    /// only if the first message was answered and its replies were delivered.
     pub fn is_duplicate(&self) -> bool {
         self.accepted
             .get()
             .is_some_and(|accepted| accepted.is_duplicate)
     }
 
-    /// For a duplicate: the number of unclaimed replies to the first message, which are delivered now.
+    /// For a duplicate, returns the number of unclaimed replies to the first message. They are delivered now.
     pub fn unclaimed_replies(&self) -> usize {
         self.unclaimed_replies.load(Ordering::Relaxed)
     }
 
-    /// Sets the number of unclaimed replies. For code that accepts messages.
+    /// Sets the number of unclaimed replies. Called by code that accepts messages.
     pub fn set_unclaimed_replies(&self, replies: usize) {
         self.unclaimed_replies.store(replies, Ordering::Relaxed);
     }
 
-    /// Waits for the outcome. Never returns if the gateway stops before the message is settled.
+    /// Waits for the outcome. Waits forever if the gateway stops before it sets the outcome.
     pub async fn outcome(&self) -> MessageOutcome {
         let mut outcome = self.outcome.subscribe();
         match outcome
@@ -139,7 +139,7 @@ impl InboundReceipt {
         }
     }
 
-    /// Names the message. For code that accepts messages; the first call counts.
+    /// Sets the id of the message. Called by code that accepts messages; only the first call has an effect.
     pub fn accept(&self, message_id: &MessageId, is_duplicate: bool) {
         let _ = self.accepted.set(AcceptedId {
             message_id: message_id.clone(),
@@ -147,7 +147,7 @@ impl InboundReceipt {
         });
     }
 
-    /// Sets the outcome. For code that accepts messages.
+    /// Sets the outcome. Called by code that accepts messages.
     pub fn settle(&self, outcome: MessageOutcome) {
         self.outcome.send_replace(Some(outcome));
     }

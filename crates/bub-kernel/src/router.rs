@@ -1,4 +1,4 @@
-//! The contract between the kernel and whoever runs the channels.
+//! The trait that connects the kernel with the component that runs the channels.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::{
     turn::Turn,
 };
 
-/// Routes what leaves a turn to channels.
+/// The component that routes the messages and streams of turns to channels.
 pub trait ChannelRouter: Send + Sync + 'static {
-    /// The channel of that name, when it exists.
+    /// Returns the channel with this name.
     fn channel(&self, name: &str) -> Option<Arc<dyn Channel>>;
 
-    /// Delivers a message; `false` if there is no such channel. Replies of a turn go through
-    /// [`Turn::deliver`](crate::Turn::deliver).
+    /// Delivers a message. Returns `false` if its channel does not exist. Use [`Turn::deliver`](crate::Turn::deliver)
+    /// for the replies of a turn.
     fn dispatch(&self, reply: Outbound) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async move {
             let channel = reply.output_channel().and_then(|name| self.channel(&name));
@@ -29,7 +29,7 @@ pub trait ChannelRouter: Send + Sync + 'static {
         })
     }
 
-    /// Lets the channel that a turn answers see its stream.
+    /// Lets the channel that receives the replies wrap the model stream of a turn.
     fn wrap_stream(&self, turn: &Turn, stream: ModelStream) -> ModelStream {
         let channel = turn.message().output_channel();
         match channel.and_then(|name| self.channel(&name)) {
@@ -38,7 +38,7 @@ pub trait ChannelRouter: Send + Sync + 'static {
         }
     }
 
-    /// Stops everything in a session, except the turn of one message.
+    /// Stops all turns of a session and drops its queued messages, except for the turn of one message.
     fn quit<'a>(
         &'a self,
         session_id: &'a SessionId,

@@ -1,4 +1,4 @@
-//! The running scope: what is opened once for many turns, and closed after them.
+//! The running scope: resources that stay open across turns.
 
 use std::{fmt, sync::Arc};
 
@@ -15,25 +15,25 @@ use crate::{
     steering::SteeringInbox,
 };
 
-/// Something to close when the scope ends.
+/// A resource that must be closed when the scope ends.
 pub trait ScopeGuard: Send + Sync + 'static {
-    /// Closes it.
+    /// Closes the resource.
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
 }
 
-/// What a plugin provides for a scope, with what is to be closed after it.
+/// A value that a plugin provides for a running scope, with an optional guard that is closed when the scope ends.
 pub struct Provided<T: ?Sized> {
     value: Arc<T>,
     guard: Option<Box<dyn ScopeGuard>>,
 }
 
 impl<T: ?Sized> Provided<T> {
-    /// Something that needs no closing.
+    /// Creates a value that needs no closing.
     pub fn new(value: Arc<T>) -> Self {
         Self { value, guard: None }
     }
 
-    /// Something that is closed when the scope ends.
+    /// Creates a value whose guard is closed when the scope ends.
     pub fn with_guard(value: Arc<T>, guard: impl ScopeGuard) -> Self {
         Self {
             value,
@@ -42,13 +42,15 @@ impl<T: ?Sized> Provided<T> {
     }
 }
 
-/// What is open while the framework runs.
+/// The resources of an open scope.
 pub(crate) struct ScopeState {
     pub(crate) tape_store: Option<Arc<dyn TapeStore>>,
     pub(crate) steering_inbox: Option<Arc<dyn SteeringInbox>>,
 }
 
-/// An open scope. Close it with [`RunningScope::close`]; dropping it only takes it out of use.
+/// An open running scope.
+///
+/// Close it with [`RunningScope::close`]. Dropping it ends the scope without closing its guards.
 #[must_use = "the scope ends when this is dropped"]
 pub struct RunningScope {
     framework: Framework,
@@ -57,10 +59,12 @@ pub struct RunningScope {
 }
 
 impl Framework {
-    /// Opens the running scope: asks once for the tape store and the steering inbox. Of several open
-    /// scopes the one opened last is in use.
+    /// Opens a running scope and asks plugins for the tape store and the steering inbox. If several scopes are open,
+    /// the last one is active.
     ///
-    /// When a second one cannot be opened, what the first needed closed is closed again.
+    /// # Errors
+    ///
+    /// Fails if a plugin fails. Resources that were opened before the failure are closed.
     pub async fn running(&self) -> Result<RunningScope> {
         let mut guards = Vec::new();
         match self.open_scope(&mut guards) {
@@ -82,7 +86,11 @@ impl Framework {
         }
     }
 
-    /// Runs `work` inside a running scope that is closed afterwards, whatever `work` came to.
+    /// Runs `work` in a running scope, and closes the scope even if `work` fails.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `work`, or else of closing the scope.
     pub async fn run_scoped<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let running = self.running().await?;
         let outcome = work.await;
@@ -93,19 +101,19 @@ impl Framework {
     }
 
     fn open_scope(&self, guards: &mut Vec<Box<dyn ScopeGuard>>) -> Result<ScopeState> {
-        let mut keep = |guard: Option<Box<dyn ScopeGuard>>| guards.extend(guard);
+        let mut add_guard = |guard: Option<Box<dyn ScopeGuard>>| guards.extend(guard);
         let tape_store = self
             .hooks()
             .call_first_sync::<ProvideTapeStore>(())?
             .map(|provided| {
-                keep(provided.guard);
+                add_guard(provided.guard);
                 provided.value
             });
         let steering_inbox = self
             .hooks()
             .call_first_sync::<ProvideSteeringInbox>(())?
             .map(|provided| {
-                keep(provided.guard);
+                add_guard(provided.guard);
                 provided.value
             });
         Ok(ScopeState {
@@ -116,8 +124,11 @@ impl Framework {
 }
 
 impl RunningScope {
-    /// Ends the scope: everything is closed, last opened first. The first failure is returned, and
-    /// the others are closed all the same.
+    /// Ends the scope and closes all guards in reverse order.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first failure, after all guards were closed.
     pub async fn close(mut self) -> Result<()> {
         let guards = std::mem::take(&mut self.guards);
         drop(self);

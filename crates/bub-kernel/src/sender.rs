@@ -1,26 +1,26 @@
-//! Who sent a message, and what that person is to this house.
+//! The sender of a message and the sender's role.
 
 use std::fmt;
 
 use crate::envelope::Envelope;
 
-/// What a person may ask for; see the policy of the agent. Ordered by how much that is.
+/// A sender's permission level. A higher role compares greater. The tool policy decides what each role can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Nobody in particular.
+    /// An unknown sender, or one without access.
     #[default]
     Guest,
-    /// Somebody the owner let in.
+    /// A user to whom the owner granted access.
     Member,
-    /// Whose computer it is.
+    /// The owner of this bub installation.
     Owner,
 }
 
 impl Role {
-    /// All roles, the least first.
+    /// All roles, lowest first.
     pub const ALL: [Self; 3] = [Self::Guest, Self::Member, Self::Owner];
 
-    /// The name in configuration and reports.
+    /// Returns the name that settings and reports use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Guest => "guest",
@@ -29,7 +29,7 @@ impl Role {
         }
     }
 
-    /// The role of that name.
+    /// Returns the role with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
@@ -37,24 +37,24 @@ impl Role {
 
 /// The authenticated sender of a message.
 ///
-/// It is set on the [`Inbound`](crate::Inbound) by the channel that accepts the message, and never read from a field of
-/// the envelope, which the author of the message controls.
+/// The channel that accepts the message sets it on the [`Inbound`](crate::Inbound). It is never read from the envelope,
+/// because the author of the message controls the envelope's fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sender {
-    /// What the person is to this house.
+    /// The sender's role.
     pub role: Role,
-    /// The channel the message was accepted by.
+    /// The channel that accepted the message.
     pub channel: String,
     /// The chat within the channel.
     pub chat_id: String,
-    /// The person's id in that channel; empty when nobody vouches for one.
+    /// The sender's id in the channel. Empty if the sender is not authenticated.
     pub id: String,
-    /// The name to show.
+    /// The display name.
     pub name: String,
 }
 
 impl Sender {
-    /// The unknown sender of a message.
+    /// Creates the sender of an unauthenticated message.
     pub fn guest(message: &Envelope) -> Self {
         let text = |part: Option<std::borrow::Cow<'_, str>>| part.unwrap_or_default().into_owned();
         Self {
@@ -64,7 +64,7 @@ impl Sender {
         }
     }
 
-    /// The person at the terminal in which this program was started.
+    /// Creates the user of the terminal in which the program was started. This user is an owner.
     pub fn terminal() -> Self {
         Self {
             role: Role::Owner,

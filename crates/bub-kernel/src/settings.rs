@@ -1,32 +1,32 @@
-//! The settings of the contracts that several crates read: roles and the tape.
+//! Settings that several crates read: owners and tape durability.
 
 use bub_settings::{AnySetting, Section, SettingKey, SettingType, ValueKind};
 use serde_json::Value;
 
 use crate::Role;
 
-/// Whose computer it is, seen from a channel. Trusted: it is policy.
+/// The senders with the owner role. Trusted, because the setting grants permissions.
 pub static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
     "owners",
     "",
-    "Who is the owner in a channel: `channel:id`, several with commas between them.",
+    "Senders with the owner role, as `channel:id`, separated by commas.",
 )
 .trusted();
 
-/// What an acknowledged tape entry survives.
+/// The durability of acknowledged tape entries.
 pub static TAPE_DURABILITY: SettingKey<TapeDurability> = SettingKey::new(
     "tape.durability",
     TapeDurability::Os,
-    "`os`: survives the end of the process; `always`: also the loss of power.",
+    "What tape entries survive: `os` a crash of the process, `always` also power loss.",
 );
 
-/// What an acknowledged write survives.
+/// The durability of acknowledged tape entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TapeDurability {
-    /// The end of the process, however it ends.
+    /// Entries survive the end of the process, including a crash.
     #[default]
     Os,
-    /// The loss of power, too.
+    /// Entries also survive power loss.
     Always,
 }
 
@@ -83,7 +83,7 @@ impl SettingType for Role {
 static ROOT: &[&dyn AnySetting] = &[&OWNERS];
 static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY];
 
-/// The sections with these settings, for `Loader::sections`. The one without a name adds to the root.
+/// Returns the sections of these settings, for `Loader::sections`. The section without a name extends the root.
 pub fn sections() -> [Section; 2] {
     [Section::new("", ROOT), Section::new("tape", TAPE)]
 }

@@ -1,4 +1,4 @@
-//! The state of one turn, shared by every hook of that turn.
+//! The state of a turn, which all hooks of the turn share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,40 +6,48 @@ use serde_json::Value;
 
 use crate::fields::{FieldName, Fields};
 
-/// The prefix of names that belong to the runtime: they never leave the process.
+/// Prefix of names that the runtime reserves. They are not passed to external plugins.
 pub const RUNTIME_PREFIX: &str = "_runtime_";
 
-/// The shared, weakly typed state of one turn.
+/// The weakly typed state of a turn.
 ///
-/// A handle: clones see the same state, also from inside a model stream that outlives the hook
-/// which returned it. There is no global schema; plugins agree on names.
+/// Cloning is cheap, and clones share one state. A model stream can use its clone after the hook that created the
+/// stream has returned. The state has no schema; plugins agree on names.
+///
+/// ```
+/// use bub_kernel::State;
+///
+/// let state = State::new();
+/// state.set("count", 1);
+/// assert_eq!(state.get("count"), Some(1.into()));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct State(Arc<Mutex<Fields>>);
 
 impl State {
-    /// An empty state.
+    /// Creates an empty state.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A state that starts with what the patch holds.
+    /// Creates a state with the values of a patch.
     pub fn from_patch(patch: StatePatch) -> Self {
         Self(Arc::new(Mutex::new(patch.fields)))
     }
 
-    /// A copy of a value.
+    /// Returns a copy of a value.
     pub fn get(&self, name: &str) -> Option<Value> {
         self.lock().get(name).cloned()
     }
 
-    /// A copy of a value that is a string.
+    /// Returns a copy of a value if it is a string.
     pub fn get_str(&self, name: &str) -> Option<String> {
         self.lock().get_str(name).map(str::to_owned)
     }
 
-    /// Looks at a value without copying it. The state is locked meanwhile: `look` must not use it.
-    pub fn with<R>(&self, name: &str, look: impl FnOnce(Option<&Value>) -> R) -> R {
-        look(self.lock().get(name))
+    /// Reads a value without copying it. The state is locked while `read` runs, so `read` must not use it.
+    pub fn with<R>(&self, name: &str, read: impl FnOnce(Option<&Value>) -> R) -> R {
+        read(self.lock().get(name))
     }
 
     /// Sets a value.
@@ -47,8 +55,8 @@ impl State {
         self.lock().set(name, value);
     }
 
-    /// Replaces a value by what `change` makes of it, so that concurrent changes do not overwrite each other. The state
-    /// is locked meanwhile: `change` must not use it.
+    /// Replaces a value with the result of `change`, so that concurrent changes do not overwrite each other. The state
+    /// is locked while `change` runs, so `change` must not use it.
     pub fn update(&self, name: impl Into<FieldName>, change: impl FnOnce(Option<Value>) -> Value) {
         let (name, mut fields) = (name.into(), self.lock());
         let value = change(fields.remove(&name));
@@ -60,18 +68,18 @@ impl State {
         self.lock().remove(name)
     }
 
-    /// Takes over what the patch holds; it wins over what is there.
+    /// Adds the values of a patch and replaces existing ones.
     pub fn merge(&self, patch: StatePatch) {
         self.lock().merge(patch.fields);
     }
 
-    /// A copy that shares nothing with this state any more, for a turn of its own.
+    /// Returns an independent copy of the state.
     #[must_use]
     pub fn detached(&self) -> Self {
         Self(Arc::new(Mutex::new(self.lock().clone())))
     }
 
-    /// The data in it, without what belongs to the runtime: what another process may see.
+    /// Returns a copy of the values without the runtime's own, for external plugins.
     pub fn public_fields(&self) -> Fields {
         let fields = self.lock();
         let public = fields
@@ -83,31 +91,31 @@ impl State {
     }
 
     fn lock(&self) -> MutexGuard<'_, Fields> {
-        // A panic between two field writes leaves nothing half done, so the data stays usable.
+        // A poisoned lock is safe to use: each field is written in one step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What one `load_state` implementation contributes.
+/// The values that a `load_state` implementation adds to the state.
 #[derive(Clone, Debug, Default)]
 pub struct StatePatch {
     fields: Fields,
 }
 
 impl StatePatch {
-    /// Nothing yet.
+    /// Creates an empty patch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Nothing yet, with room for `capacity` fields.
+    /// Creates an empty patch with space for `capacity` values.
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
             fields: Fields::with_capacity(capacity),
         }
     }
 
-    /// The same with a value set.
+    /// Sets a value and returns the patch.
     #[must_use]
     pub fn with(mut self, name: impl Into<FieldName>, value: impl Into<Value>) -> Self {
         self.fields.set(name, value);
@@ -122,7 +130,7 @@ impl From<Fields> for StatePatch {
 }
 
 impl From<Value> for StatePatch {
-    /// Only an object has names; any other value contributes nothing.
+    /// Converts an object. Any other value becomes an empty patch.
     fn from(value: Value) -> Self {
         match value {
             Value::Object(map) => Fields::from(map).into(),

@@ -1,4 +1,4 @@
-//! Messages that steer a running turn.
+//! Steering: messages that are added to a running turn.
 
 use std::fmt;
 
@@ -18,9 +18,9 @@ use crate::{
     turn::Turn,
 };
 
-/// Holds messages for a running turn until its next step takes them.
+/// An inbox for messages that steer a running turn. The next step of the turn takes them.
 pub trait SteeringInbox: Send + Sync + 'static {
-    /// Adds a message; `false` if the inbox is full.
+    /// Adds a message. Returns `false` if the inbox is full.
     fn enqueue<'a>(
         &'a self,
         session_id: &'a SessionId,
@@ -30,7 +30,7 @@ pub trait SteeringInbox: Send + Sync + 'static {
     /// Takes all messages of a session, oldest first.
     fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>>;
 
-    /// The number of messages of a session.
+    /// Returns the number of messages of a session.
     fn count(&self, session_id: &SessionId) -> usize;
 }
 
@@ -40,17 +40,17 @@ impl fmt::Debug for dyn SteeringInbox {
     }
 }
 
-/// A message that steers a turn, as the model sees it.
+/// A message that steers a turn, converted to a prompt.
 #[derive(Debug)]
 pub struct SteeredMessage {
-    /// What the model sees.
+    /// The prompt that the model sees.
     pub prompt: Prompt,
-    /// The journaled message.
+    /// The journal id of the message, if it has one.
     pub message_id: Option<MessageId>,
 }
 
 impl Framework {
-    /// Removes messages from the steering inbox that a resumed turn has on its tape already.
+    /// Removes messages from the steering inbox that are already on the tape of a resumed turn.
     pub(crate) async fn discard_steered(
         &self,
         session_id: &SessionId,
@@ -72,13 +72,13 @@ impl Framework {
 }
 
 impl Turn {
-    /// Whether messages wait to steer this turn.
+    /// Returns whether messages are queued to steer this turn.
     pub fn has_steering(&self) -> bool {
         self.steering_inbox()
             .is_some_and(|inbox| inbox.count(self.session_id()) > 0)
     }
 
-    /// Takes the messages that steer this turn: prompts for the model, and commands, which the model does not see.
+    /// Takes the queued messages: the prompts for the model, and the commands, which the model does not see.
     pub async fn take_steering(&self) -> Result<(Vec<SteeredMessage>, Vec<Inbound>)> {
         let Some(inbox) = self.steering_inbox() else {
             return Ok(<_>::default());
@@ -103,8 +103,8 @@ impl Turn {
         Ok((steered.collect(), commands))
     }
 
-    /// Takes the messages that were queued before the turn began. If another plugin can run the model, they stay in the
-    /// inbox, where that plugin expects them.
+    /// Takes the prompts that were queued before the turn began. If more than one hook can run the model, the messages
+    /// stay in the inbox, where the other plugin expects them.
     pub(crate) async fn drain_before_turn(&self, prompt: &Prompt) -> Result<Vec<SteeredMessage>> {
         let hooks = self.framework().hooks();
         let has_one_model = RunModel::implementations(hooks).is_empty()

@@ -1,4 +1,4 @@
-//! What a model says while it says it.
+//! The events of a model stage.
 
 use std::{
     fmt,
@@ -18,35 +18,35 @@ use crate::{
 
 /// One event of a model stream.
 ///
-/// On the wire and in plugins of other processes it is `{"kind": …, "data": …}`.
+/// The plugin protocol represents it as `{"kind": …, "data": …}`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StreamEvent {
-    /// A piece of the answer.
+    /// A part of the answer.
     Text(String),
-    /// A piece of the model's reasoning.
+    /// A part of the model's reasoning.
     Reasoning(String),
-    /// The model asks for tools: the calls in the chat-completions shape.
+    /// The tool calls that the model requests, in the chat-completions format.
     ToolCall(Vec<Value>),
-    /// What the tools returned, in the order of the calls.
+    /// The tool results, in the order of the calls.
     ToolResult(Vec<Value>),
-    /// Tokens used, as the provider reported them.
+    /// The token usage, as the provider reported it.
     Usage(Value),
-    /// Something went wrong and the stream goes on.
+    /// An error that does not end the stream.
     Error(Error),
-    /// A step ended: `{ok, text}` or `{ok, tool_calls, tool_results}`.
+    /// The end of a step: `{ok, text}` or `{ok, tool_calls, tool_results}`.
     Final(Value),
-    /// An event of a kind that this version does not know; it is passed on as it is.
+    /// An event of an unknown kind. It is passed on unchanged.
     Other {
-        /// Its kind.
+        /// The kind.
         kind: String,
-        /// Its data.
+        /// The data.
         data: Value,
     },
 }
 
 impl StreamEvent {
-    /// The name of the event's kind.
+    /// Returns the name of the event's kind.
     pub fn kind(&self) -> &str {
         match self {
             Self::Text(_) => "text",
@@ -60,7 +60,7 @@ impl StreamEvent {
         }
     }
 
-    /// The event as `{kind, data}`.
+    /// Returns the event as `{kind, data}`.
     pub fn to_value(&self) -> Value {
         let data = match self {
             Self::Text(delta) | Self::Reasoning(delta) => json!({"delta": delta}),
@@ -72,7 +72,7 @@ impl StreamEvent {
         json!({"kind": self.kind(), "data": data})
     }
 
-    /// Reads `{kind, data}`. A known kind with data of another shape is passed on as [`Self::Other`].
+    /// Converts `{kind, data}`. A known kind with unexpected data becomes [`Self::Other`].
     pub fn from_value(value: &Value) -> Self {
         let kind = value
             .get("kind")
@@ -110,16 +110,26 @@ impl<'de> Deserialize<'de> for StreamEvent {
     }
 }
 
-/// The events of one model stage. An `Err` item ends the turn; an [`StreamEvent::Error`] does not.
+/// The events of one model stage. An `Err` item ends the turn; a [`StreamEvent::Error`] does not.
 ///
-/// It remembers the last usage and the last error that passed.
+/// The stream keeps the last usage and the last error that it yielded.
+///
+/// ```
+/// use bub_kernel::{ModelStream, StreamEvent};
+///
+/// let stream = ModelStream::text("hello").map_events(|event| match event {
+///     StreamEvent::Text(text) => StreamEvent::Text(text.to_uppercase()),
+///     other => other,
+/// });
+/// # let _ = stream;
+/// ```
 pub struct ModelStream {
     source: StreamInner,
     usage: Option<Value>,
     error: Option<Error>,
 }
 
-/// A plain text answer is the commonest stream, and needs no boxed one.
+/// The source of events. A plain text answer is the most common one and needs no boxed stream.
 enum StreamInner {
     Text(Option<String>),
     Stream(Pin<Box<dyn Stream<Item = Result<StreamEvent>> + Send>>),
@@ -131,19 +141,19 @@ impl ModelStream {
         Self::from_source(StreamInner::Stream(Box::pin(stream)))
     }
 
-    /// A stream of exactly one text event.
+    /// Creates a stream with one text event.
     pub fn text(text: impl Into<String>) -> Self {
         Self::from_source(StreamInner::Text(Some(text.into())))
     }
 
-    /// A stream of ready events.
+    /// Creates a stream from a list of events.
     pub fn from_events(
         events: impl IntoIterator<Item = StreamEvent, IntoIter: Send + 'static>,
     ) -> Self {
         Self::new(futures_util::stream::iter(events.into_iter().map(Ok)))
     }
 
-    /// Changes every event on its way: the usual form of a plugin that wraps the stream below it.
+    /// Applies a function to every event. Plugins use it to wrap the stream of the next plugin.
     #[must_use]
     pub fn map_events(
         self,
@@ -152,12 +162,12 @@ impl ModelStream {
         Self::new(self.map(move |event| event.map(&mut change)))
     }
 
-    /// The last usage that passed.
+    /// Returns the last usage that the stream yielded.
     pub fn usage(&self) -> Option<&Value> {
         self.usage.as_ref()
     }
 
-    /// The last error that passed, whether it ended the stream or not.
+    /// Returns the last error that the stream yielded, whether it ended the stream or not.
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }
@@ -180,7 +190,7 @@ impl Stream for ModelStream {
             StreamInner::Stream(stream) => match guard::catch(|| stream.as_mut().poll_next(cx)) {
                 Ok(polled) => std::task::ready!(polled),
                 Err(panic) => {
-                    // What panicked once must not be polled again.
+                    // A stream must not be polled again after a panic.
                     self.source = StreamInner::Text(None);
                     Some(Err(panic))
                 }

@@ -1,7 +1,7 @@
-//! The contract of a tool, and what the hooks around a tool call see.
+//! Tools: functions that the model can call, and the types of the hooks around a tool call.
 //!
-//! [`tool`](macro@crate::tool) makes one of a function; `argument` has the types its arguments may have, `function` what
-//! the attribute builds on, `registry` the tools of a framework.
+//! Write a tool with the attribute [`tool`](macro@crate::tool) on a function. `argument` has the types of its
+//! arguments, `function` the code that the attribute generates calls to, and `registry` the tools of a framework.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,28 +30,28 @@ pub use function::{
 pub(crate) use registry::register;
 pub use step_requests::{StepRequest, StepRequests};
 
-/// What a tool tells the model and the user about itself.
+/// The description of a tool for the model and the user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
-    /// Its name, with dots: `fs.read`.
+    /// The name, which may contain dots: `fs.read`.
     pub name: String,
-    /// What it does, for the model.
+    /// What the tool does and when to use it. The model reads this text.
     pub description: String,
-    /// The JSON Schema of its arguments, an object.
+    /// The JSON Schema of the arguments, an object.
     pub parameters: Value,
-    /// Whether the model may call it; a tool that may not is a command for people.
+    /// Whether the model can call the tool. If not, only users can, with a comma command.
     pub agent_use: bool,
-    /// Whether it changes nothing: calls of such tools may run side by side.
+    /// Whether the tool changes nothing. Calls of read-only tools may run concurrently.
     pub read_only: bool,
 }
 
 impl ToolSpec {
-    /// The name as the model sees it: providers refuse dots.
+    /// Returns the name that the model sees: providers reject dots, so they become underscores.
     pub fn model_name(&self) -> String {
         self.name.replace('.', "_")
     }
 
-    /// The names of its arguments in order, each with whether a call must have it.
+    /// Returns the names of the arguments in order, each with whether it is required.
     pub fn parameters(&self) -> Vec<(&str, bool)> {
         let required = self.parameters.get("required").and_then(Value::as_array);
         let is_required =
@@ -65,22 +65,22 @@ impl ToolSpec {
     }
 }
 
-/// What a tool works with.
+/// The context of a tool call.
 #[derive(Clone, Debug)]
 pub struct ToolContext {
     /// The turn that the call belongs to.
     pub turn: Turn,
-    /// Fires when the run that made the call ends, however it ends.
+    /// Cancelled when the run that made the call ends for any reason.
     pub cancel: CancellationToken,
-    /// Who made the call.
+    /// Whether the model or a user made the call.
     pub caller: ToolCaller,
-    /// Collects what the tool asks of the agent loop; `None` if no loop runs.
+    /// Collects requests to the agent loop. `None` if no loop is running.
     pub step_requests: Option<Arc<StepRequests>>,
-    /// Receives output while the tool runs, for a user who waits for it.
+    /// Receives output while the tool runs, to show it to a waiting user.
     pub live_output: Option<mpsc::Sender<String>>,
 }
 
-/// Who makes a tool call.
+/// The caller of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ToolCaller {
     /// A model.
@@ -91,7 +91,7 @@ pub enum ToolCaller {
 }
 
 impl ToolContext {
-    /// The context of a call by a model, outside of an agent loop.
+    /// Creates the context of a model's call outside of an agent loop.
     pub fn new(turn: Turn) -> Self {
         Self {
             cancel: turn.cancel().clone(),
@@ -102,34 +102,34 @@ impl ToolContext {
         }
     }
 
-    /// The run that the call belongs to.
+    /// Returns the run that the call belongs to.
     pub fn run_id(&self) -> &TurnId {
         self.turn.id()
     }
 
-    /// The state of the turn.
+    /// Returns the state of the turn.
     pub fn state(&self) -> &State {
         self.turn.state()
     }
 
-    /// The session's tape.
+    /// Returns the session's tape.
     pub fn tape(&self) -> &Tape {
         self.turn.tape().tape()
     }
 }
 
-/// A tool.
+/// A function that the model can call. The attribute [`tool`](macro@crate::tool) generates an implementation.
 pub trait Tool: Send + Sync + 'static {
-    /// What it is.
+    /// Returns the description of the tool.
     fn spec(&self) -> &ToolSpec;
 
-    /// The arguments as a call is going to read them: `"yes"` is `true` where that is what is meant. Policy decides
-    /// about these, and the call gets them; what is wrong with them may wait for the call.
+    /// Converts the arguments to their canonical form, such as `"yes"` to `true` for a boolean. The policy is evaluated
+    /// for the converted arguments, and the call gets them. Invalid arguments may be left for `call` to report.
     fn normalize(&self, arguments: Map<String, Value>) -> Result<Map<String, Value>> {
         Ok(arguments)
     }
 
-    /// Runs it. A string result reaches the model as it is, anything else as JSON.
+    /// Runs the tool. The model sees a string result unchanged and any other result as JSON.
     fn call(
         &self,
         arguments: Map<String, Value>,
@@ -137,39 +137,39 @@ pub trait Tool: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Value>>;
 }
 
-/// A tool call the model asked for.
+/// A tool call that the model requested.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCall {
-    /// The run it belongs to.
+    /// The run that the call belongs to.
     pub run_id: TurnId,
-    /// The tool, as the model named it.
+    /// The name of the tool, as the model wrote it.
     pub tool: String,
     /// The arguments.
     pub arguments: Map<String, Value>,
 }
 
-/// What a tool call came to.
+/// The outcome of a tool call.
 #[derive(Clone, Debug)]
 pub struct ToolOutcome {
-    /// The result, or why there is none.
+    /// The result, or the error.
     pub result: Result<Value, Error>,
-    /// How long it took.
+    /// The duration of the call.
     pub duration: Duration,
 }
 
-/// What `before_tool_call` decides.
+/// The decision of `before_tool_call`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolDecision {
-    /// Make the call, with other arguments if there are some.
+    /// Make the call, with these arguments if given.
     Proceed(Option<Map<String, Value>>),
-    /// Make no call: this is its result.
+    /// Skip the call and use this result.
     Replace(Value),
-    /// Make no call: the model is told it was denied, and why.
+    /// Deny the call and report the denial to the model, with an optional reason.
     Deny(Option<String>),
 }
 
 impl ToolDecision {
-    /// What the model is told when `tool` was denied.
+    /// Returns the error that the model sees if a call of `tool` was denied.
     pub fn denial(tool: &str, reason: Option<&str>) -> Error {
         let default = || format!("Tool '{tool}' call denied by policy hook.");
         Error::new(
@@ -179,7 +179,7 @@ impl ToolDecision {
     }
 }
 
-/// Runs a tool; a panic in it is an error like any other.
+/// Runs a tool and converts a panic into an error. The call has no time limit.
 pub async fn run_tool(
     tool: &dyn Tool,
     arguments: Map<String, Value>,

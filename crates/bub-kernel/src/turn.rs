@@ -1,4 +1,4 @@
-//! One turn: the value that hooks, tools, the agent and the gateway share.
+//! A turn: the value that hooks, tools, the agent and the gateway share.
 
 use std::{
     borrow::Cow,
@@ -27,15 +27,15 @@ use crate::{
     turn_tape::TurnTape,
 };
 
-/// One inbound message on its way through all stages.
+/// One inbound message that is processed through all stages.
 ///
-/// A handle: clones are the same turn. A turn exists as soon as its session is named, and is closed exactly once,
-/// however it ends: its record is completed and the session is freed. If its future is dropped, that is done in the
-/// background.
+/// Cloning is cheap, and clones share one turn. A turn exists from the time its session is resolved. It is closed
+/// exactly once: its tape record is completed and the session is freed. If the future of the turn is dropped, the turn
+/// is closed in the background.
 #[derive(Clone)]
 pub struct Turn(Arc<Inner>);
 
-/// The turn as one run sees it: the turn itself, or a run nested in it.
+/// One run of a turn: the turn itself, or a nested run.
 struct Inner {
     core: Arc<TurnCore>,
     session_id: SessionId,
@@ -45,7 +45,7 @@ struct Inner {
     steering_inbox: Option<Arc<dyn SteeringInbox>>,
 }
 
-/// What a turn and its nested runs share.
+/// The data that a turn shares with its nested runs.
 struct TurnCore {
     framework: Framework,
     inbound: Inbound,
@@ -54,7 +54,7 @@ struct TurnCore {
     progress: TurnStatus,
 }
 
-/// How far a turn has come.
+/// The progress of a turn.
 #[derive(Default)]
 struct TurnStatus {
     stage: AtomicU8,
@@ -67,24 +67,24 @@ struct TurnStatus {
     output: Mutex<String>,
 }
 
-/// The stages of a turn.
+/// A stage of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Stage {
-    /// The session is being named.
+    /// Plugins resolve the session.
     #[default]
     ResolveSession,
-    /// Plugins contribute to the state.
+    /// Plugins add values to the state.
     LoadState,
-    /// The prompt is built.
+    /// A plugin builds the prompt.
     BuildPrompt,
-    /// The model runs.
+    /// A plugin runs the model.
     RunModel,
-    /// Plugins save what they want to keep.
+    /// Plugins save their data.
     SaveState,
-    /// The output becomes messages.
+    /// Plugins render the output as messages.
     Render,
-    /// Messages are delivered.
+    /// Plugins deliver the messages.
     Dispatch,
 }
 
@@ -99,7 +99,7 @@ impl Stage {
         Self::Dispatch,
     ];
 
-    /// The name in logs: that of the stage's hook.
+    /// Returns the name of the stage's hook, which logs use.
     pub fn name(self) -> &'static str {
         match self {
             Self::ResolveSession => "resolve_session",
@@ -113,7 +113,7 @@ impl Stage {
     }
 }
 
-/// The result of a turn, for whoever submitted its message.
+/// The result of a turn, for the channel that submitted the message.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TurnReport {
@@ -123,11 +123,11 @@ pub struct TurnReport {
     pub error: Option<Error>,
     /// The last error of the model stage that did not end the turn, such as a truncated answer.
     pub model_error: Option<Error>,
-    /// Whether no model is configured, so that the answer is not a model's.
+    /// Whether no model is configured. The output then comes from bub and not from a model.
     pub has_no_model: bool,
-    /// The answer. After an error, what there was of it.
+    /// The answer, or the partial answer after an error.
     pub output: String,
-    /// The session that the chat uses from now on, if the turn switched it.
+    /// The new session of the chat, if the turn switched it.
     pub session_switch: Option<SessionId>,
 }
 
@@ -154,15 +154,15 @@ impl Turn {
         }))
     }
 
-    /// A turn outside of the pipeline, with a tape in memory, for tests.
+    /// Creates a turn outside of the pipeline, with a tape in memory, for tests.
     pub fn detached(framework: &Framework, inbound: impl Into<Inbound>, state: State) -> Self {
         let (inbound, session_id) = with_session(inbound.into());
         let tape = TurnTape::in_memory(framework, &session_id, None);
         Self::new_detached(framework, session_id, inbound, tape, state)
     }
 
-    /// A turn that another process runs, under the id that it has there. It has an empty tape in memory, and no hook is
-    /// called to make it.
+    /// Creates a turn that another process runs, with the id that it has there. It has an empty tape in memory. No
+    /// hooks are called.
     pub fn remote(
         framework: &Framework,
         inbound: impl Into<Inbound>,
@@ -172,7 +172,7 @@ impl Turn {
         let (inbound, session_id) = with_session(inbound.into());
         let name = TapeName::for_session(framework.workspace_text(), &session_id);
         let tape = Tape::new(Arc::new(MemoryStore::new()), name);
-        let tape = TurnTape::new(tape, framework, &session_id, None).identified_by(id);
+        let tape = TurnTape::new(tape, framework, &session_id, None).with_id(id);
         Self::new_detached(framework, session_id, inbound, tape, state)
     }
 
@@ -184,7 +184,7 @@ impl Turn {
         state: State,
     ) -> Self {
         let turn = Self::new(framework, session_id, inbound, tape);
-        // The pipeline does not run it, so there is no record to complete.
+        // The pipeline does not run this turn, so it has no record to complete.
         let is_closed = &turn.0.core.progress.is_closed;
         is_closed.store(true, Ordering::Release);
         turn.with_state(state)
@@ -202,57 +202,57 @@ impl Turn {
         }))
     }
 
-    /// The id of the turn: the `run_id` of its tape entries.
+    /// Returns the id of the turn, which is the `run_id` of its tape entries.
     pub fn id(&self) -> &TurnId {
         self.0.tape.run_id()
     }
 
-    /// The session.
+    /// Returns the session.
     pub fn session_id(&self) -> &SessionId {
         &self.0.session_id
     }
 
-    /// What the turn was started with.
+    /// Returns the inbound message with its metadata.
     pub fn inbound(&self) -> &Inbound {
         &self.0.core.inbound
     }
 
-    /// The inbound message.
+    /// Returns the envelope of the inbound message.
     pub fn message(&self) -> &Envelope {
         &self.0.core.inbound.message
     }
 
-    /// The journaled message that the turn processes.
+    /// Returns the journal id of the inbound message, if it has one.
     pub fn message_id(&self) -> Option<&MessageId> {
         self.0.core.inbound.message_id()
     }
 
-    /// The sender whose rights apply.
+    /// Returns the sender whose permissions apply.
     pub fn sender(&self) -> &Sender {
         &self.0.sender
     }
 
-    /// The state that all hooks of the turn share.
+    /// Returns the state that all hooks of the turn share.
     pub fn state(&self) -> &State {
         &self.0.state
     }
 
-    /// The tape of the turn.
+    /// Returns the tape of the turn.
     pub fn tape(&self) -> &TurnTape {
         &self.0.tape
     }
 
-    /// The framework that runs the turn.
+    /// Returns the framework that runs the turn.
     pub fn framework(&self) -> &Framework {
         &self.0.core.framework
     }
 
-    /// Fires when the turn is cancelled.
+    /// Returns the token that cancels the turn.
     pub fn cancel(&self) -> &CancellationToken {
         &self.0.core.inbound.cancel
     }
 
-    /// The current stage.
+    /// Returns the current stage.
     pub fn stage(&self) -> Stage {
         let index = self.0.core.progress.stage.load(Ordering::Relaxed);
         Stage::ALL
@@ -273,7 +273,8 @@ impl Turn {
         self.0.steering_inbox.as_ref()
     }
 
-    /// Delivers a message to the turn's reply target, or else to the framework's router; `false` if no channel takes it.
+    /// Delivers a message through the turn's reply target or, without one, the framework's router. Returns `false` if
+    /// no channel accepts it.
     pub async fn deliver(&self, reply: impl Into<Outbound>) -> Result<bool> {
         let mut reply = reply.into();
         let is_notice = reply.origin == ReplyOrigin::Turn
@@ -291,12 +292,12 @@ impl Turn {
         }
     }
 
-    /// Makes the chat use another session from the next turn on. The last switch counts, as on the tape.
+    /// Makes the chat use another session from the next turn on. The last switch wins, as on the tape.
     pub fn switch_session(&self, session_id: SessionId) {
         *lock(&self.0.core.progress.session_switch) = Some(session_id);
     }
 
-    /// Notes that no model is configured. A nested run does not decide that for its turn.
+    /// Records that no model is configured. Has no effect in a nested run.
     pub fn set_no_model(&self) {
         if !Arc::ptr_eq(&self.0.tape, &self.0.core.tape) {
             return;
@@ -308,7 +309,7 @@ impl Turn {
             .store(true, Ordering::Relaxed);
     }
 
-    /// Notes that a tool sent a message to a chat; returns whether that is the chat of this turn, which then gets no
+    /// Records that a tool sent a message to a chat. Returns whether it is the chat of this turn, which then gets no
     /// plain reply.
     pub fn mark_sent_by_tool(&self, channel: &str, chat_id: &str) -> bool {
         let is_own = self.is_own_chat(channel, chat_id);
@@ -320,7 +321,7 @@ impl Turn {
         is_own
     }
 
-    /// Notes that a message which a tool sent to a chat was not delivered.
+    /// Reverts [`Turn::mark_sent_by_tool`] for a message that was not delivered.
     pub fn unmark_sent_by_tool(&self, channel: &str, chat_id: &str) {
         if self.is_own_chat(channel, chat_id) {
             let _ = self.0.core.progress.replies_by_tool.fetch_update(
@@ -331,7 +332,7 @@ impl Turn {
         }
     }
 
-    /// Whether a tool sent a message to the chat of this turn, in this or an earlier attempt.
+    /// Returns whether a tool sent a message to the chat of this turn, in this or an earlier attempt.
     pub fn was_sent_by_tool(&self) -> bool {
         let core = &self.0.core;
         core.progress.replies_by_tool.load(Ordering::Relaxed) > 0
@@ -342,19 +343,19 @@ impl Turn {
                 .is_some_and(|target| target.was_sent_by_tool())
     }
 
-    /// Whether this is the chat that the turn's replies go to.
+    /// Returns whether the turn's replies go to this chat.
     pub fn is_own_chat(&self, channel: &str, chat_id: &str) -> bool {
         let message = self.message();
         message.output_channel().as_deref() == Some(channel)
             && message.chat_id().as_deref().unwrap_or("default") == chat_id
     }
 
-    /// The error that ended the turn.
+    /// Returns the error that ended the turn.
     pub fn failure(&self) -> Option<&Error> {
         self.0.core.progress.failure.get()
     }
 
-    /// The result of the turn so far.
+    /// Returns the result of the turn so far.
     pub fn report(&self) -> TurnReport {
         let progress = &self.0.core.progress;
         TurnReport {
@@ -379,7 +380,7 @@ impl Turn {
         output.clone_into(&mut lock(&self.0.core.progress.output));
     }
 
-    /// A nested run in the same turn, with its own session, state and tape: a subagent.
+    /// Creates a nested run with its own session, state and tape, such as a subagent.
     #[must_use]
     pub fn nested(&self, session_id: SessionId, state: State, tape: TurnTape) -> Self {
         Self(Arc::new(Inner {
@@ -393,7 +394,7 @@ impl Turn {
         }))
     }
 
-    /// The same turn with the rights of another sender, for a command that steered it.
+    /// Returns the turn with the permissions of another sender and a copy of its state, for a command that steered it.
     #[must_use]
     pub fn on_behalf_of(&self, sender: Arc<Sender>) -> Self {
         let inner = &self.0;
@@ -407,12 +408,12 @@ impl Turn {
         }))
     }
 
-    /// Builds the prompt of a message; an empty one is replaced by the content of the message.
+    /// Builds the prompt of a message. An empty prompt is replaced by the content of the message.
     pub async fn build_prompt_of(&self, message: &Envelope) -> Result<Prompt> {
         self.0.core.framework.build_prompt(message, self).await
     }
 
-    /// Closes the turn, once: completes its record and frees the session.
+    /// Closes the turn, unless it is closed: completes its record and frees the session.
     pub(crate) async fn close(&self, failure: Option<&Error>) {
         let core = &self.0.core;
         if core.progress.is_closed.load(Ordering::Acquire) {
@@ -428,7 +429,8 @@ impl Turn {
     }
 }
 
-/// Closes a turn whose future is dropped, even if clones of the turn live on: its record says that it was cancelled.
+/// A guard that closes a turn whose future is dropped, even if clones of the turn still exist. The turn is recorded as
+/// cancelled.
 pub(crate) struct TurnGuard(pub(crate) Turn);
 
 impl Drop for TurnGuard {
@@ -442,7 +444,7 @@ impl Drop for TurnGuard {
             core.tape.release();
             return;
         };
-        // The task does not share the turn, whose lifespan ends now.
+        // The task must not hold the turn, because the turn's lifespan ends now.
         let (tape, message) = (Arc::clone(&core.tape), core.inbound.message.clone());
         let closing = async move {
             if let Err(error) = tape.close(&message, Some(&failure)).await {
@@ -453,7 +455,7 @@ impl Drop for TurnGuard {
     }
 }
 
-/// Names the session of a message that the hook `resolve_session` is not asked about.
+/// Sets the default session of a message without calling the hook `resolve_session`.
 fn with_session(mut inbound: Inbound) -> (Inbound, SessionId) {
     if let Some(session_id) = inbound.session_id() {
         let session_id = session_id.clone();
@@ -466,7 +468,7 @@ fn with_session(mut inbound: Inbound) -> (Inbound, SessionId) {
     (inbound, session_id)
 }
 
-/// The error of a cancelled turn.
+/// Returns the error of a cancelled turn.
 pub(crate) fn cancelled_error() -> Error {
     Error::new(ErrorKind::Cancelled, "the turn was cancelled")
 }

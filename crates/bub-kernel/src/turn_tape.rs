@@ -1,12 +1,12 @@
-//! The tape of one turn, with the session's lease while the turn runs.
+//! The tape of a turn. It holds the session's lease while the turn runs.
 //!
-//! * `TurnTape::open` takes the lease. If no durable journal holds the message, it is recorded at once, as an event that
-//!   no view shows.
-//! * The prompt is recorded before the model stage, whichever plugin runs that stage.
+//! * `TurnTape::open` takes the lease. If the message is not in a durable journal, it is recorded at once, as an event
+//!   that views omit.
+//! * The prompt is recorded before the model stage, for every plugin that can run that stage.
 //! * The builtin agent records its steps as they happen (`steps`). For other plugins the answer is recorded when the
 //!   model stage ends.
-//! * `TurnTape::close` completes the record, however the turn ended.
-//! * `resume` finds out how far an earlier attempt of the same message got.
+//! * `TurnTape::close` completes the record, also after a failure.
+//! * `resume` finds the point at which an earlier attempt at the same message was interrupted.
 
 mod resume;
 mod steps;
@@ -43,10 +43,11 @@ use crate::{
     steering::SteeredMessage,
 };
 
-/// The key in an entry's `meta` that names the inbound message, for later attempts to process it.
+/// Key in an entry's `meta` with the id of the inbound message. Later attempts find the entry by it.
 const INBOUND_ID_KEY: &str = "inbound_id";
 
-/// How long a turn waits for the session's lease. Shorter than the timeout of a hook, so that the error names the holder.
+/// How long a turn waits for the session's lease. It is shorter than the timeout of a hook, so that the error names the
+/// lease holder.
 const LEASE_TIMEOUT: Duration = Duration::from_mins(4);
 
 /// How long a nested run waits for the lease.
@@ -58,29 +59,29 @@ pub struct TurnTape {
     framework: Framework,
     session_id: SessionId,
     channel: Option<String>,
-    /// Made at first use, because most tapes in memory are never read.
+    /// Created at first use, because most in-memory tapes are never read.
     tape: OnceLock<Tape>,
     run_id: TurnId,
     attempt: Option<InboundAttempt>,
-    /// Whether the tape outlives the turn. If not, only what an agent reads back is recorded.
+    /// Whether the tape outlives the turn. If not, only entries that an agent reads are recorded.
     is_stored: bool,
-    /// Whether a prompt can be a comma command. Only prompts of users can.
+    /// Whether the prompt can be a comma command. Only users' prompts can.
     accepts_commands: bool,
     resume_point: Option<ResumePoint>,
     lease: Mutex<Option<Lease>>,
     progress: Mutex<TurnProgress>,
 }
 
-/// What is on the tape of the turn so far.
+/// What the turn has recorded so far.
 #[derive(Debug, Default)]
 struct TurnProgress {
-    /// The user's message.
+    /// The entry of the user's message.
     prompt_id: Option<EntryId>,
-    /// A fingerprint of the prompt that the model stage got, which the message on the tape holds.
+    /// A hash of the prompt that the model stage got, which is also the message on the tape.
     prompt_fingerprint: Option<u64>,
     /// Whether an earlier attempt replaced the prompt.
     was_replaced: bool,
-    /// Whether the model stage is recorded completely.
+    /// Whether the model stage is completely recorded.
     is_complete: bool,
     /// Whether the failure that ended the turn is recorded.
     has_error: bool,
@@ -91,19 +92,19 @@ struct TurnProgress {
     step: Option<OpenStep>,
 }
 
-/// The end of a model stage.
+/// The outcome of a model stage.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelStageEnd<'a> {
     /// The prompt of the stage.
     pub prompt: &'a Prompt,
-    /// The answer, possibly incomplete.
+    /// The answer, or a partial answer after an error.
     pub output: &'a str,
     /// The error that ended the stage.
     pub error: Option<&'a Error>,
 }
 
 impl Framework {
-    /// The tape of a session; `None` outside of a running scope with a store.
+    /// Returns the tape of a session, or `None` if no running scope with a tape store is open.
     pub fn session_tape(&self, session_id: &SessionId) -> Result<Option<Tape>> {
         let Some(store) = self.tape_store() else {
             return Ok(None);
@@ -111,7 +112,7 @@ impl Framework {
         tape_in(self, store, session_id).map(Some)
     }
 
-    /// Waits until no other process runs a turn of the session, however long that takes, and logs who holds it.
+    /// Waits, without a timeout, until no other process runs a turn of the session. Logs the lease holder.
     pub async fn wait_for_session(&self, session_id: &SessionId) -> Result<()> {
         if session_id.is_temporary() {
             return Ok(());
@@ -141,8 +142,8 @@ fn tape_in(
 }
 
 impl TurnTape {
-    /// Opens the session's tape, takes its lease and records the message. Without a store, and for temporary sessions,
-    /// the tape lives in memory.
+    /// Opens the session's tape, takes its lease and records the message. Temporary sessions, and frameworks without a
+    /// tape store, use a tape in memory.
     pub(crate) async fn open(
         framework: &Framework,
         session_id: &SessionId,
@@ -150,12 +151,12 @@ impl TurnTape {
     ) -> Result<Self> {
         let channel = inbound.message.channel();
         let Some(tape) = stored_tape(framework, session_id)? else {
-            // A tape that ends with the process needs no record of an interrupted message.
+            // A tape in memory needs no record of an interrupted message, because it ends with the process.
             let mut turn = Self::in_memory(framework, session_id, channel.as_deref());
             turn.accepts_commands = true;
             return Ok(turn);
         };
-        // Only the wait is cancelled: a message that is being recorded must not be recorded again.
+        // Cancel only the wait for the lease: a message that is being recorded must not be recorded again.
         let lease = tape.lease(LeaseWait::For(LEASE_TIMEOUT));
         let lease = async { lease.await.map_err(tape_error) };
         let lease = or_cancelled(&inbound.cancel, lease).await?;
@@ -176,8 +177,9 @@ impl TurnTape {
         Ok(turn)
     }
 
-    /// Opens the tape for a message that cannot be processed, and records it as an event that no view shows: its sender
-    /// may send it again. If the session is busy, its lease is not waited for: a batch of entries is atomic without it.
+    /// Opens the tape for a message that cannot be processed, and records the message as an event that views omit,
+    /// because the sender may send it again. Does not wait for the lease of a busy session: a batch of entries is
+    /// atomic without it.
     pub(crate) async fn open_for_failure(
         framework: &Framework,
         session_id: &SessionId,
@@ -207,7 +209,7 @@ impl TurnTape {
         Ok(turn)
     }
 
-    /// A tape that lives in memory and goes with the turn.
+    /// Creates a tape in memory that is discarded with the turn.
     pub(crate) fn in_memory(
         framework: &Framework,
         session_id: &SessionId,
@@ -215,21 +217,21 @@ impl TurnTape {
     ) -> Self {
         Self {
             is_stored: false,
-            ..Self::on(OnceLock::new(), framework, session_id, channel)
+            ..Self::with_tape(OnceLock::new(), framework, session_id, channel)
         }
     }
 
-    /// A run on a tape whose lease and life are managed elsewhere, such as a fork.
+    /// Creates a run on a tape whose lease and lifetime the caller manages, such as a fork.
     pub fn new(
         tape: Tape,
         framework: &Framework,
         session_id: &SessionId,
         channel: Option<&str>,
     ) -> Self {
-        Self::on(OnceLock::from(tape), framework, session_id, channel)
+        Self::with_tape(OnceLock::from(tape), framework, session_id, channel)
     }
 
-    fn on(
+    fn with_tape(
         tape: OnceLock<Tape>,
         framework: &Framework,
         session_id: &SessionId,
@@ -250,13 +252,13 @@ impl TurnTape {
         }
     }
 
-    /// Sets the id of the turn, before anything is recorded.
-    pub(crate) fn identified_by(mut self, run_id: TurnId) -> Self {
+    /// Sets the id of the turn. Call this before anything is recorded.
+    pub(crate) fn with_id(mut self, run_id: TurnId) -> Self {
         self.run_id = run_id;
         self
     }
 
-    /// The tape itself.
+    /// Returns the underlying tape.
     pub fn tape(&self) -> &Tape {
         self.tape.get_or_init(|| {
             let store: Arc<dyn TapeStore> = Arc::new(MemoryStore::new());
@@ -269,13 +271,13 @@ impl TurnTape {
         })
     }
 
-    /// The entries that an empty tape begins with.
+    /// Returns the entries that start an empty tape. Returns none for other tapes.
     async fn bootstrap_entries(&self) -> Result<Vec<Entry>> {
-        let clean = |text: &str| self.redactor().redact(text).into_owned();
+        let redact = |text: &str| self.redactor().redact(text).into_owned();
         let session = SessionInfo {
-            session_id: clean(&self.session_id),
-            workspace: Some(clean(self.framework.workspace_text())),
-            channel: self.channel.as_deref().map(clean),
+            session_id: redact(&self.session_id),
+            workspace: Some(redact(self.framework.workspace_text())),
+            channel: self.channel.as_deref().map(redact),
         };
         Ok(session.bootstrap_entries(&*self.summary().await?))
     }
@@ -284,22 +286,22 @@ impl TurnTape {
         self.framework.settings().redactor()
     }
 
-    /// The id in the `meta` of all entries of the turn.
+    /// Returns the id that the `meta` of all entries of the turn has.
     pub fn run_id(&self) -> &TurnId {
         &self.run_id
     }
 
-    /// Where the turn resumes, if an earlier attempt at the same message was interrupted.
+    /// Returns the point where the turn resumes, if an earlier attempt at the same message was interrupted.
     pub fn resume_point(&self) -> Option<&ResumePoint> {
         self.resume_point.as_ref()
     }
 
-    /// The user's message, once it is on the tape.
+    /// Returns the entry id of the user's message, once it is recorded.
     pub fn prompt_id(&self) -> Option<EntryId> {
         lock(&self.progress).prompt_id
     }
 
-    /// Builds the view for a model call.
+    /// Builds the view for a model call. `carry_limit` overrides the default limit of carried entries.
     pub async fn view(&self, model: &str, carry_limit: Option<usize>) -> Result<View> {
         let prompt = self.prompt_id().unwrap_or_default();
         let mut options = ViewOptions::new()
@@ -312,11 +314,11 @@ impl TurnTape {
         self.tape().view(&options).await.map_err(tape_error)
     }
 
-    /// Records the message before any hook of the turn runs, as an event that no view shows: if the process dies before
-    /// the prompt is recorded, the tape shows that the message was interrupted.
+    /// Records the message as an event that views omit. If the process dies before the prompt is recorded, the tape
+    /// shows that the message was interrupted.
     async fn record_message(&self, message: &Envelope) -> Result<()> {
         if message.content().is_empty() && message.media().is_empty() {
-            // There is nothing to lose, and an empty prompt leaves no trace.
+            // An empty message has nothing to lose, and an empty prompt is not recorded either.
             return Ok(());
         }
         let mut batch = self.bootstrap_entries().await?;
@@ -330,8 +332,8 @@ impl TurnTape {
         Ok(())
     }
 
-    /// Records the prompt, after messages that were queued before the turn began, unless that was done. Commands are
-    /// not messages: the model never sees them, and they are recorded as events.
+    /// Records the messages that were queued before the turn began, and then the prompt, unless it is recorded already.
+    /// Commands are recorded as events elsewhere, because the model never sees them.
     pub async fn record_prompt(&self, prompt: &Prompt, queued: Vec<SteeredMessage>) -> Result<()> {
         if self.prompt_id().is_some() || prompt.is_empty() || self.is_command(prompt) {
             return Ok(());
@@ -342,13 +344,13 @@ impl TurnTape {
         let id = self.append(batch).await?;
         let mut progress = lock(&self.progress);
         progress.prompt_id = Some(id);
-        // A command that a plugin ran before the prompt is recorded, the answer to the prompt is not.
+        // A plugin may have run a command before the prompt. That command is complete, but the prompt is not answered.
         (progress.is_complete, progress.has_error) = (false, false);
         Ok(())
     }
 
-    /// Records the prompt that the agent got, if a plugin called the chain below it with another one. The new message
-    /// is shown in place of the recorded prompt. If the agent had answered already, the message continues the
+    /// Records the prompt of the agent, if a plugin called the next plugin with another one. The view shows the new
+    /// message in place of the recorded prompt. If the agent has already answered, the message continues the
     /// conversation.
     pub async fn replace_prompt(&self, prompt: &Prompt) -> Result<()> {
         let Some(recorded) = self.prompt_id() else {
@@ -360,7 +362,7 @@ impl TurnTape {
         ) {
             return Ok(());
         }
-        let had_answered = {
+        let has_answered = {
             let mut progress = lock(&self.progress);
             if progress
                 .prompt_fingerprint
@@ -372,7 +374,7 @@ impl TurnTape {
             std::mem::take(&mut progress.is_complete)
         };
         let message = self.user_message(prompt);
-        if had_answered {
+        if has_answered {
             self.append(vec![message]).await?;
             return Ok(());
         }
@@ -384,13 +386,13 @@ impl TurnTape {
         Ok(())
     }
 
-    /// Notes the prompt that the model stage gets. A resumed turn whose prompt was replaced keeps the replacement.
+    /// Sets the prompt of the model stage. A resumed turn whose prompt was replaced keeps the replacement.
     pub(crate) fn set_prompt(&self, prompt: &Prompt) {
         let mut progress = lock(&self.progress);
         progress.prompt_fingerprint = (!progress.was_replaced).then(|| fingerprint(prompt));
     }
 
-    /// Whether a record of the turn can be read by anyone.
+    /// Returns whether the entries of the turn can be read later.
     pub(crate) fn is_read(&self) -> bool {
         self.is_stored || self.prompt_id().is_some()
     }
@@ -399,28 +401,28 @@ impl TurnTape {
         self.accepts_commands && prompt.is_command()
     }
 
-    /// Records the prompt again, on a tape that was reset in the meantime.
+    /// Records the prompt again after the tape was reset.
     pub async fn rerecord_prompt(&self, prompt: Entry) -> Result<()> {
         let id = self.append(vec![prompt]).await?;
         lock(&self.progress).prompt_id = Some(id);
         Ok(())
     }
 
-    /// A user message of this turn.
+    /// Returns a user message of this turn.
     pub fn user_message(&self, prompt: &Prompt) -> Entry {
         let content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
         self.with_run_id(Entry::message("user", content))
     }
 
-    /// Marks an entry as one of this turn.
+    /// Sets the `run_id` of an entry to this turn.
     pub fn with_run_id(&self, entry: Entry) -> Entry {
         entry.with_meta("run_id", self.run_id.as_str())
     }
 
-    /// Marks an entry about the command that this turn runs, so that a later attempt finds it.
+    /// Sets the ids of an entry about the command that this turn runs, so that a later attempt finds the entry.
     pub fn with_command_id(&self, entry: Entry) -> Entry {
         let entry = self.with_run_id(entry);
-        // If the turn has a prompt, a command in it is not what the turn is for.
+        // If the turn has a prompt, the command only steers it and is not the inbound message.
         if self.prompt_id().is_some() {
             return entry;
         }
@@ -434,12 +436,12 @@ impl TurnTape {
         }
     }
 
-    /// Appends an entry with the next batch.
+    /// Adds an entry to the next batch.
     pub fn append_later(&self, entry: Entry) {
         lock(&self.progress).pending.push(entry);
     }
 
-    /// Appends the decisions of hooks with the next batch.
+    /// Adds the decisions of hooks to the next batch.
     pub fn append_hook_notes(&self, notes: &[HookDecision]) {
         for note in notes {
             let event = Entry::event("hook", Some(note.to_value())).outside_context();
@@ -447,7 +449,7 @@ impl TurnTape {
         }
     }
 
-    /// Appends the pending entries and a batch, redacted, and returns the id of the last entry.
+    /// Redacts and appends the pending entries and a batch. Returns the id of the last entry.
     pub async fn append(&self, batch: Vec<Entry>) -> Result<EntryId> {
         let mut all = std::mem::take(&mut lock(&self.progress).pending);
         all.extend(batch);
@@ -477,7 +479,7 @@ impl TurnTape {
         Ok(())
     }
 
-    /// The summary of the tape. Nobody else appends while the turn has the lease, so it is read once.
+    /// Returns the summary of the tape. It is read once, because only this turn appends while it holds the lease.
     pub async fn summary(&self) -> Result<Arc<TapeSummary>> {
         if let Some(known) = lock(&self.progress).summary.clone() {
             return Ok(known);
@@ -487,12 +489,12 @@ impl TurnTape {
         Ok(summary)
     }
 
-    /// Reads the summary again when it is next needed.
+    /// Discards the cached summary, so that the next use reads it again.
     pub fn invalidate_summary(&self) {
         lock(&self.progress).summary = None;
     }
 
-    /// An empty record of one model call.
+    /// Creates an empty record of a model call.
     pub fn chat_step(&self) -> StepRecord {
         StepRecord::new(self.run_id.as_str())
     }
@@ -504,7 +506,7 @@ impl TurnTape {
         self.append(batch).await
     }
 
-    /// Records the end of the model stage, unless the agent did, and frees the session for the next turn.
+    /// Records the outcome of the model stage, unless the agent did, and frees the session for the next turn.
     pub async fn end_model_stage(&self, end: ModelStageEnd<'_>) -> Result<()> {
         let recorded = self.record_model_stage(end).await;
         self.release();
@@ -520,7 +522,7 @@ impl TurnTape {
         self.record_prompt(end.prompt, Vec::new()).await?;
         let has_calls = self.close_calls();
         let mut step = self.chat_step();
-        // Earlier steps are on the tape already.
+        // Earlier steps are already on the tape.
         let text = self.partial_text().unwrap_or_else(|| end.output.to_owned());
         step.text = Some(text).filter(|_| !has_calls);
         step.error = end.error.map(error_entry);
@@ -532,12 +534,12 @@ impl TurnTape {
         Ok(())
     }
 
-    /// Completes the record of a turn and frees the session. After a failure in any stage the message and the error are
-    /// on the tape, each once.
+    /// Completes the record of a turn and frees the session. After a failure in any stage, the message and the error
+    /// are on the tape once.
     pub(crate) async fn close(&self, message: &Envelope, failure: Option<&Error>) -> Result<()> {
         let recorded = match failure {
             Some(error) => self.record_failure(message, error).await,
-            // A command that another plugin answered leaves nothing else behind.
+            // Write the pending entries. A command that a plugin answered has no other entries.
             None => self.append(Vec::new()).await.map(drop),
         };
         self.release();
@@ -549,7 +551,7 @@ impl TurnTape {
             return Ok(());
         }
         if lock(&self.progress).is_complete {
-            // A stage after the model's failed.
+            // A stage after the model stage failed.
             let entry = self.with_run_id(error_entry(error));
             self.append(vec![entry]).await?;
         } else if self.prompt_id().is_none() && self.accepts_commands && message.is_command() {
@@ -582,12 +584,12 @@ impl TurnTape {
         drop(lease);
     }
 
-    /// Removes secrets from a value.
+    /// Redacts the secrets in a value.
     pub fn redact(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
-                if let Cow::Owned(clean) = self.redactor().redact(text) {
-                    *text = clean;
+                if let Cow::Owned(redacted) = self.redactor().redact(text) {
+                    *text = redacted;
                 }
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.redact(item)),
@@ -597,7 +599,7 @@ impl TurnTape {
     }
 }
 
-/// The stored tape of a session; `None` if it lives in memory.
+/// Returns the stored tape of a session, or `None` if the session uses a tape in memory.
 fn stored_tape(framework: &Framework, session_id: &SessionId) -> Result<Option<Tape>> {
     if session_id.is_temporary() {
         return Ok(None);
@@ -605,13 +607,13 @@ fn stored_tape(framework: &Framework, session_id: &SessionId) -> Result<Option<T
     framework.session_tape(session_id)
 }
 
-/// The tape entry of an error.
+/// Returns the tape entry of an error.
 pub fn error_entry(error: &Error) -> Entry {
     let details = (!error.details().is_empty()).then(|| Value::Object(error.details().clone()));
     Entry::error(error.kind().name(), error.message(), details)
 }
 
-/// Distinguishes prompts without keeping them, because they may hold images.
+/// Returns a hash that distinguishes prompts. The prompts themselves are not kept, because they may contain images.
 fn fingerprint(prompt: &Prompt) -> u64 {
     let mut hasher = DefaultHasher::new();
     match prompt {
@@ -625,7 +627,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Converts the error of a tape store.
+/// Converts an error of a tape store.
 pub fn tape_error(error: TapeError) -> Error {
     let kind = match error.kind() {
         bub_tape::TapeErrorKind::NotFound => ErrorKind::NotFound,

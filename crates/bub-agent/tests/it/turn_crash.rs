@@ -366,7 +366,7 @@ async fn a_command_that_had_begun_is_not_run_again() {
             .turn(delivered(",touch again", attempt))
             .await
             .unwrap();
-        let said = "`,touch again` had begun when bub stopped and may have taken effect; it was not run again.";
+        let said = "`,touch again` was running when bub stopped and may have taken effect; it was not run again.";
         assert!(
             result.model_output.starts_with(said),
             "{}",

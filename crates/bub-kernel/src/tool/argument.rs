@@ -1,22 +1,24 @@
-//! The types that arguments of tools may have. Models and comma commands write numbers as text and the like, so
-//! every type takes what can only mean one thing.
+//! The types of tool arguments.
+//!
+//! Models and comma commands may write a number as text, for example. Each type accepts every unambiguous spelling of
+//! its values.
 
 use serde_json::{Map, Number, Value, json};
 
-/// A type that an argument of a [`tool`](macro@crate::tool) may have.
+/// A type of tool arguments; see [`tool`](macro@crate::tool).
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be an argument of a tool",
-    note = "an argument is a `String`, `bool`, integer, `f64`, `serde_json::Value` or `Map`, or a `Vec` or `Option` of those",
-    note = "or a type of your own that implements `ToolArgument`"
+    message = "`{Self}` cannot be a tool argument",
+    note = "use `String`, `bool`, an integer, `f64`, `serde_json::Value` or `Map`, or a `Vec` or `Option` of these",
+    note = "or implement `ToolArgument` for your own type"
 )]
 pub trait ToolArgument: Sized + Send + 'static {
-    /// The JSON Schema the model is shown.
+    /// Returns the JSON Schema of the argument, which the model sees.
     fn schema() -> Value;
 
-    /// Reads a value, or says what is wrong with it.
+    /// Converts a value. The error describes what is wrong with it.
     fn from_value(value: Value) -> Result<Self, String>;
 
-    /// What it is when the call does not have it; `None`: the call must.
+    /// Returns the value of a missing argument. `None`, the default, means that the argument is required.
     fn absent() -> Option<Self> {
         None
     }
@@ -57,7 +59,7 @@ impl ToolArgument for bool {
     }
 }
 
-/// A whole number, also as text or with a fraction of zero.
+/// Converts a whole number, which may be text or have a fraction of zero.
 fn integer(value: &Value) -> Result<i128, String> {
     let number = match value {
         Value::Number(number) => Some(number.clone()),
@@ -72,7 +74,7 @@ fn integer(value: &Value) -> Result<i128, String> {
         };
         #[allow(
             clippy::cast_possible_truncation,
-            reason = "whole, and small enough to be exact"
+            reason = "the value is an integer and small enough to be exact"
         )]
         number
             .as_i128()
@@ -147,7 +149,7 @@ impl<T: ToolArgument> ToolArgument for Vec<T> {
         json!({"type": "array", "items": T::schema()})
     }
 
-    /// A single value is a list of one; a list may come as its JSON text.
+    /// Converts a list, which may be JSON text. A single value becomes a list with one item.
     fn from_value(value: Value) -> Result<Self, String> {
         let items = match value {
             Value::Array(items) => items,
@@ -157,9 +159,10 @@ impl<T: ToolArgument> ToolArgument for Vec<T> {
             Value::Null | Value::Object(_) => return Err(expected("a list", &value)),
             single => vec![single],
         };
-        let read =
-            |(at, item)| T::from_value(item).map_err(|problem| format!("item {at}: {problem}"));
-        items.into_iter().enumerate().map(read).collect()
+        let convert = |(index, item)| {
+            T::from_value(item).map_err(|problem| format!("item {index}: {problem}"))
+        };
+        items.into_iter().enumerate().map(convert).collect()
     }
 }
 
@@ -181,10 +184,10 @@ impl<T: ToolArgument> ToolArgument for Option<T> {
     }
 }
 
-/// The one spelling of a value that an argument of that schema reads it as; `None` when it reads none.
-pub(super) fn normalized(schema: &Value, value: &Value) -> Option<Value> {
+/// Returns the canonical form of a value for an argument with this schema, or `None` if the value does not fit.
+pub(super) fn normalize(schema: &Value, value: &Value) -> Option<Value> {
     if let Some(any) = schema.get("anyOf").and_then(Value::as_array) {
-        return any.iter().find_map(|schema| normalized(schema, value));
+        return any.iter().find_map(|schema| normalize(schema, value));
     }
     let whole = || {
         integer(value)
@@ -202,7 +205,7 @@ pub(super) fn normalized(schema: &Value, value: &Value) -> Option<Value> {
             let items = Vec::<Value>::from_value(value.clone()).ok()?;
             items
                 .iter()
-                .map(|item| normalized(schema.get("items")?, item))
+                .map(|item| normalize(schema.get("items")?, item))
                 .collect()
         }
         Some("null") => value.is_null().then_some(Value::Null),
@@ -210,14 +213,14 @@ pub(super) fn normalized(schema: &Value, value: &Value) -> Option<Value> {
     }
 }
 
-fn expected(what: &str, value: &Value) -> String {
-    const MAX_SHOWN_CHARS: usize = 80;
+fn expected(description: &str, value: &Value) -> String {
+    const MAX_VALUE_CHARS: usize = 80;
     let text = value.to_string();
-    let (shown, rest) = text
+    let (start, ellipsis) = text
         .char_indices()
-        .nth(MAX_SHOWN_CHARS)
-        .map_or((text.as_str(), ""), |(at, _)| {
-            (text.get(..at).unwrap_or_default(), "…")
+        .nth(MAX_VALUE_CHARS)
+        .map_or((text.as_str(), ""), |(end, _)| {
+            (text.get(..end).unwrap_or_default(), "…")
         });
-    format!("expected {what}, got {shown}{rest}")
+    format!("expected {description}, got {start}{ellipsis}")
 }

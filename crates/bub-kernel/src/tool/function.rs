@@ -1,4 +1,4 @@
-//! A tool that is a function: what [`tool`](macro@crate::tool) builds on.
+//! The runtime part of the attribute [`tool`](macro@crate::tool): a tool that calls a function.
 
 use std::{fmt, sync::Arc};
 
@@ -11,10 +11,10 @@ use crate::{
     error::{BoxError, Error, ErrorKind, Result},
 };
 
-/// What a call of a tool comes to.
+/// The result of a tool function.
 pub type ToolResult = Result<Value>;
 
-/// A tool that is a function of its checked arguments.
+/// A tool that calls a function with validated arguments.
 pub struct FunctionTool<F> {
     spec: Arc<ToolSpec>,
     function: F,
@@ -24,7 +24,7 @@ impl<F> FunctionTool<F>
 where
     F: Fn(Arguments, ToolContext) -> BoxFuture<'static, ToolResult> + Send + Sync + 'static,
 {
-    /// A tool of that description.
+    /// Creates a tool.
     pub fn new(spec: ToolSpec, function: F) -> Self {
         Self {
             spec: Arc::new(spec),
@@ -41,7 +41,7 @@ where
         &self.spec
     }
 
-    /// An argument that does not fit its type stays as it is: the call reports it, with all that is wrong.
+    /// Leaves invalid arguments unchanged. The call reports them together with all other problems.
     fn normalize(&self, mut arguments: Map<String, Value>) -> Result<Map<String, Value>> {
         for (name, is_required) in self.spec.parameters() {
             let Some(schema) = self
@@ -53,10 +53,10 @@ where
                 continue;
             };
             match arguments.get_mut(name) {
-                // To the call it is as if it were not there.
+                // The call treats null as missing.
                 Some(Value::Null) if !is_required => drop(arguments.shift_remove(name)),
                 Some(value) => {
-                    *value = argument::normalized(schema, value).unwrap_or_else(|| value.take());
+                    *value = argument::normalize(schema, value).unwrap_or_else(|| value.take());
                 }
                 None => {}
             }
@@ -73,7 +73,7 @@ where
         (self.function)(
             Arguments {
                 spec,
-                given: arguments,
+                values: arguments,
                 problems: Vec::new(),
             },
             context,
@@ -89,7 +89,7 @@ impl<F> fmt::Debug for FunctionTool<F> {
     }
 }
 
-/// What the model is told of one argument.
+/// The description of one tool argument.
 #[derive(Debug)]
 pub struct ToolParameter {
     name: &'static str,
@@ -99,7 +99,7 @@ pub struct ToolParameter {
 }
 
 impl ToolParameter {
-    /// An argument of type `T`.
+    /// Describes an argument of type `T`.
     pub fn new<T: ToolArgument>(
         name: &'static str,
         description: &'static str,
@@ -114,7 +114,7 @@ impl ToolParameter {
     }
 }
 
-/// The JSON Schema of those arguments.
+/// Returns the JSON Schema of an argument list.
 pub fn schema(parameters: impl IntoIterator<Item = ToolParameter>) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
@@ -136,22 +136,22 @@ pub fn schema(parameters: impl IntoIterator<Item = ToolParameter>) -> Value {
     schema
 }
 
-/// The arguments of one call while they are taken one by one. Everything that is wrong with them is gathered: the
-/// model learns it all at once.
+/// The arguments of one call while they are converted. All problems are collected, so that the model sees them in one
+/// error.
 #[derive(Debug)]
 pub struct Arguments {
     spec: Arc<ToolSpec>,
-    given: Map<String, Value>,
+    values: Map<String, Value>,
     problems: Vec<String>,
 }
 
 impl Arguments {
-    /// Takes an argument; `None` when it is wrong, or missing without a default.
+    /// Takes an argument. Returns `None` if it is invalid, or missing without a default.
     pub fn take<T: ToolArgument>(&mut self, name: &str, default: Option<fn() -> T>) -> Option<T> {
-        let given = self.given.shift_remove(name);
-        // Models that must fill in every argument write null for the ones they do not mean.
+        let value = self.values.shift_remove(name);
+        // Models that must write every argument use null for the ones they do not need.
         let value =
-            given.filter(|value| !value.is_null() || (default.is_none() && T::absent().is_none()));
+            value.filter(|value| !value.is_null() || (default.is_none() && T::absent().is_none()));
         let outcome = match value {
             Some(value) => {
                 T::from_value(value).map_err(|problem| format!("argument '{name}': {problem}"))
@@ -163,12 +163,12 @@ impl Arguments {
         outcome.map_err(|problem| self.problems.push(problem)).ok()
     }
 
-    /// Whether nothing was wrong, and nothing is left over.
+    /// Returns whether all arguments were valid and none is left.
     pub fn is_valid(&self) -> bool {
-        self.problems.is_empty() && self.given.is_empty()
+        self.problems.is_empty() && self.values.is_empty()
     }
 
-    /// What is wrong with them, in words the model can act on.
+    /// Returns the error that lists all problems.
     pub fn error(mut self) -> Error {
         let tool = &self.spec.name;
         let known: Vec<_> = self
@@ -183,7 +183,7 @@ impl Arguments {
             known.join(", ")
         };
         let unknown = self
-            .given
+            .values
             .keys()
             .map(|name| format!("unknown argument '{name}' of {tool}; it takes {known}"));
         self.problems.extend(unknown);
@@ -196,23 +196,23 @@ impl Arguments {
     }
 }
 
-/// The result of a tool as JSON; a string stays that string.
+/// Converts the result of a tool to JSON.
 pub fn value(result: impl Serialize) -> Result<Value> {
     serde_json::to_value(result).map_err(|error| {
         Error::new(
             ErrorKind::Tool,
-            format!("the result of the tool is no JSON: {error}"),
+            format!("cannot convert the tool result to JSON: {error}"),
         )
     })
 }
 
-/// The error of a tool, whatever its type.
+/// Converts the error of a tool.
 pub fn failure(error: impl Into<BoxError>) -> Error {
     Error::from_boxed(error.into())
 }
 
-/// Runs a synchronous tool where it may block.
+/// Runs a synchronous tool on a thread where it may block.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Error::new(ErrorKind::Tool, format!("the tool did not finish: {error}")))
+    done.map_err(|error| Error::new(ErrorKind::Tool, format!("tool did not finish: {error}")))
 }

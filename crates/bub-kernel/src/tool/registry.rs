@@ -1,10 +1,10 @@
-//! The tools of a framework: in the order of registration, one for each name.
+//! The tools of a framework, in registration order and with unique names.
 
 use std::sync::Arc;
 
 use super::Tool;
 
-/// Adds tools. One that the model would see by the same name is replaced, in its place.
+/// Adds tools. A tool whose name looks the same to the model is replaced, at the same position.
 pub(crate) fn register(tools: &mut Vec<Arc<dyn Tool>>, more: Vec<Arc<dyn Tool>>) {
     for tool in more {
         let name = tool.spec().model_name();

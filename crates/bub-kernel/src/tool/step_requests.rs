@@ -1,13 +1,13 @@
-//! What tools ask of the agent loop once their step is over.
+//! Requests from tools to the agent loop.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Requests that are carried out between two steps: a handoff in the middle of a response would separate its calls from
-/// their results.
+/// Requests that the agent loop executes between two steps. A handoff during a step would separate the step's tool
+/// calls from their results.
 #[derive(Debug, Default)]
 pub struct StepRequests(Mutex<Vec<StepRequest>>);
 
-/// One request.
+/// A request to the agent loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepRequest {
     /// Add an anchor with a summary.
@@ -19,7 +19,7 @@ pub enum StepRequest {
     },
     /// Reset the tape.
     Reset {
-        /// Whether the old content is kept in an archive.
+        /// Whether the entries are kept in an archive.
         archive: bool,
     },
 }
@@ -33,7 +33,7 @@ impl StepRequests {
             .push(request);
     }
 
-    /// Whether the tape will be reset.
+    /// Returns whether the tape will be reset.
     pub fn will_reset(&self) -> bool {
         let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         requests

@@ -1,4 +1,4 @@
-//! What an earlier attempt at the same message left on the tape.
+//! Resuming a turn that an earlier process left unfinished.
 
 use bub_tape::{Entry, EntryId, EntryKind, EntryRange, MOVED_KEY, REPLACES_KEY, now_iso};
 use futures_util::StreamExt as _;
@@ -12,38 +12,38 @@ use crate::{
     steering::SteeredMessage,
 };
 
-/// The key in the `meta` of a message that steered the turn of another message.
+/// Key in the `meta` of a message that steered the turn of another message.
 const STEERED_KEY: &str = "steered";
 
-/// The status of a command that failed.
+/// The status of a failed command.
 pub(super) const ERROR_STATUS: &str = "error";
 
-/// The status of a command that was cancelled, because bub stopped or its sender cancelled it.
+/// The status of a command that was cancelled by its sender, or because bub stopped.
 pub(super) const CANCELLED_STATUS: &str = "cancelled";
 
-/// Attempts at a message whose turns ended with the death of the process.
+/// Maximum number of attempts that may end with the death of the process.
 const MAX_CRASH_ATTEMPTS: u32 = 3;
 
-/// Where a turn resumes that the death of its process interrupted.
+/// The point at which an interrupted turn resumes.
 #[derive(Debug)]
 pub enum ResumePoint {
-    /// The answer is complete; only its delivery is missing.
+    /// The answer is complete. Only its delivery is missing.
     Answered(String),
-    /// The model was called, and the turn is not complete.
+    /// The prompt is recorded, but the turn is not complete.
     AfterSteps {
         /// The number of model calls so far.
         steps: u64,
-        /// Answers that were given before further messages steered the turn, and were not delivered.
+        /// The undelivered answer from before the last steering message, if any.
         text: String,
     },
-    /// The process died in too many attempts.
+    /// The process died in too many attempts at this message.
     AttemptsExhausted,
-    /// A command that had begun and is not run again, with the output to send instead.
+    /// The message is a command that was started before and is not run again. Holds the output to send instead.
     Command(Result<String>),
 }
 
 impl TurnTape {
-    /// A message that steers this turn, marked so that a later attempt finds it.
+    /// Returns the entry of a message that steers this turn, with the ids by which a later attempt finds it.
     pub fn steered_message(&self, message: &SteeredMessage) -> Entry {
         let entry = self
             .user_message(&message.prompt)
@@ -54,8 +54,7 @@ impl TurnTape {
         }
     }
 
-    /// Finds the prompt of an earlier attempt and how far its turn got. Reads back from the end of the tape, and only
-    /// after a crash.
+    /// Finds the prompt and the progress of an earlier attempt. Reads the tape from its end, and only after a crash.
     pub(super) async fn find_resume_point(
         &mut self,
         framework: &Framework,
@@ -64,18 +63,18 @@ impl TurnTape {
         let Some(attempt) = self.attempt.clone().filter(|attempt| attempt.number > 1) else {
             return Ok(());
         };
-        let mut found = None;
-        let (mut since, mut steered) = (Vec::new(), Vec::new());
+        let mut prompt = None;
+        let (mut later, mut steered) = (Vec::new(), Vec::new());
         let mut newest = self
             .tape()
             .store()
             .read(self.tape().name(), EntryRange::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
-            match &found {
+            match &prompt {
                 None if inbound_id(&entry) == Some(attempt.message_id.as_str()) => {
-                    found = Some(entry);
+                    prompt = Some(entry);
                 }
-                None => since.push(entry),
+                None => later.push(entry),
                 // Messages that were queued for the turn are recorded before its prompt.
                 Some(prompt) if run_id(&entry).is_none() || run_id(&entry) == run_id(prompt) => {
                     steered.extend(inbound_id(&entry).map(MessageId::from));
@@ -85,21 +84,21 @@ impl TurnTape {
         }
         drop(newest);
         // The process died before the prompt was recorded.
-        let Some(prompt) = found else { return Ok(()) };
+        let Some(prompt) = prompt else { return Ok(()) };
         if prompt.kind == EntryKind::Event {
             return self.resume_command(&prompt).await;
         }
         if prompt.meta.contains_key(STEERED_KEY) {
-            // It was part of a turn that ended and was answered; only the end of this message is not journaled.
-            self.append(vec![self.redelivery_event("heard by an earlier turn")])
-                .await?;
+            // The message was part of another turn, which was answered. Only its end is missing from the journal.
+            let event = self.redelivery_event("answered by an earlier turn");
+            self.append(vec![event]).await?;
             lock(&self.progress).prompt_id = Some(prompt.id);
             self.resume_point = Some(ResumePoint::Answered(String::new()));
             return Ok(());
         }
-        since.reverse();
-        // Turns that overlap share the inbox, so entries of any turn count.
-        steered.extend(since.iter().filter_map(inbound_id).map(MessageId::from));
+        later.reverse();
+        // Overlapping turns share the steering inbox, so check the entries of all turns.
+        steered.extend(later.iter().filter_map(inbound_id).map(MessageId::from));
         framework.discard_steered(session_id, &steered).await?;
         if let Some(run_id) = run_id(&prompt) {
             self.run_id = TurnId::from(run_id);
@@ -109,26 +108,26 @@ impl TurnTape {
             progress.prompt_id = Some(prompt.id);
             progress.was_replaced = prompt.meta.contains_key(REPLACES_KEY);
         }
-        let (own, others): (Vec<Entry>, Vec<Entry>) = since
+        let (own, others): (Vec<Entry>, Vec<Entry>) = later
             .into_iter()
             .partition(|entry| run_id(entry) == run_id(&prompt));
-        let (resume_point, outcome) = match answer(&own) {
+        let (resume_point, outcome) = match complete_answer(&own) {
             Some(text) => (ResumePoint::Answered(text), "answered"),
             None if attempt.number > MAX_CRASH_ATTEMPTS => (
                 ResumePoint::AttemptsExhausted,
-                "dropped: it ended the process too often",
+                "dropped: the process died too often",
             ),
             None => {
-                let (steps, text) = (steps(&own), previous_answer(&own));
+                let (steps, text) = (count_steps(&own), previous_answer(&own));
                 (ResumePoint::AfterSteps { steps, text }, "resumed")
             }
         };
         let mut batch = vec![self.redelivery_event(outcome)];
-        // Another turn ran in the meantime: the model must answer this message, not the last one of the conversation.
+        // If another turn ran in the meantime, move the prompt to the end, so that the model answers this message.
         let is_moved = matches!(resume_point, ResumePoint::AfterSteps { .. })
             && others.iter().any(is_in_conversation);
         if is_moved {
-            batch.push(moved(&prompt));
+            batch.push(moved_to_end(&prompt));
         }
         let last = self.append(batch).await?;
         if is_moved {
@@ -138,7 +137,7 @@ impl TurnTape {
         Ok(())
     }
 
-    /// Resumes a command: `last` is the event of its start or its end.
+    /// Resumes a command. `last` is its start or end event.
     async fn resume_command(&mut self, last: &Entry) -> Result<()> {
         let text = |name: &str| {
             last.data()
@@ -157,8 +156,8 @@ impl TurnTape {
         } else {
             let raw = text("raw");
             let output = format!(
-                "`,{raw}` had begun when bub stopped and may have taken effect; it was not run again. Type it again if \
-                 that is wanted."
+                "`,{raw}` was running when bub stopped and may have taken effect; it was not run again. To run it again, \
+                 send it again."
             );
             let data = json!({
                 "raw": raw, "name": text("name"), "status": "interrupted", "output": output, "date": now_iso(),
@@ -185,17 +184,17 @@ impl TurnTape {
     }
 }
 
-/// Whether the model sees an entry as part of the conversation.
+/// Returns whether the entry is part of the conversation that the model sees.
 fn is_in_conversation(entry: &Entry) -> bool {
-    let is_shown = matches!(
+    let is_conversation = matches!(
         entry.kind,
         EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
     );
-    is_shown && entry.in_context()
+    is_conversation && entry.in_context()
 }
 
-/// The same message at the end of the conversation. Views show it only there.
-fn moved(message: &Entry) -> Entry {
+/// Returns an entry that moves a message to the end of the conversation. Views show the message only there.
+fn moved_to_end(message: &Entry) -> Entry {
     let mut moved = message.clone();
     moved.id = EntryId::default();
     moved.meta.shift_remove(REPLACES_KEY);
@@ -210,28 +209,29 @@ fn run_id(entry: &Entry) -> Option<&str> {
     entry.meta.get("run_id")?.as_str()
 }
 
-/// The entries of a turn up to the last thing that somebody said to it, and those since.
+/// Splits the entries of a turn after the last message that steered it.
 fn split_at_last_steering(entries: &[Entry]) -> (&[Entry], &[Entry]) {
-    let heard = entries
+    let last = entries
         .iter()
         .rposition(|entry| inbound_id(entry).is_some());
-    entries.split_at(heard.map_or(0, |at| at + 1))
+    entries.split_at(last.map_or(0, |index| index + 1))
 }
 
-/// What the turn said, if it came to its end.
-fn answer(entries: &[Entry]) -> Option<String> {
+/// Returns the answer of the turn, if it is complete.
+fn complete_answer(entries: &[Entry]) -> Option<String> {
     let (_, last) = split_at_last_steering(entries);
     (last.iter().any(is_end) || is_truncated(last)).then(|| assistant_text(entries))
 }
 
-/// What the turn had answered when somebody said more.
+/// Returns the answer of the turn from before the last steering message.
 fn previous_answer(entries: &[Entry]) -> String {
     let (before, _) = split_at_last_steering(entries);
-    let end = before.iter().rposition(is_end).map_or(0, |at| at + 1);
+    let end = before.iter().rposition(is_end);
+    let end = end.map_or(0, |index| index + 1);
     assistant_text(before.split_at(end).0)
 }
 
-/// The model has nothing more to ask.
+/// Returns whether the entry ends the last step of a turn.
 fn is_end(entry: &Entry) -> bool {
     entry.name() == Some("loop.step")
         && entry
@@ -242,7 +242,7 @@ fn is_end(entry: &Entry) -> bool {
 }
 
 fn assistant_text(entries: &[Entry]) -> String {
-    let said = entries.iter().filter_map(|entry| match entry.kind {
+    let texts = entries.iter().filter_map(|entry| match entry.kind {
         EntryKind::ToolCall => entry.payload.get("content").and_then(Value::as_str),
         EntryKind::Message
             if entry.payload.get("role").and_then(Value::as_str) == Some("assistant") =>
@@ -251,10 +251,11 @@ fn assistant_text(entries: &[Entry]) -> String {
         }
         _ => None,
     });
-    said.collect::<Vec<_>>().join("\n\n")
+    texts.collect::<Vec<_>>().join("\n\n")
 }
 
-/// After a loss of power the answer may be there without the entries behind it, among them that it was the last step.
+/// Returns whether the record ends with an answer. After power loss, the entries that follow the answer may be missing,
+/// including the end of the last step.
 fn is_truncated(entries: &[Entry]) -> bool {
     let last = entries.iter().rev().find(|entry| {
         matches!(
@@ -265,7 +266,7 @@ fn is_truncated(entries: &[Entry]) -> bool {
     last.is_some_and(|entry| entry.payload.get("role").and_then(Value::as_str) == Some("assistant"))
 }
 
-fn steps(entries: &[Entry]) -> u64 {
+fn count_steps(entries: &[Entry]) -> u64 {
     entries
         .iter()
         .filter(|entry| entry.kind == EntryKind::ToolCall)

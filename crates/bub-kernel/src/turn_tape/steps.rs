@@ -1,4 +1,4 @@
-//! The steps of an agent loop on the tape of its turn.
+//! Recording the steps of an agent loop.
 
 use std::time::Instant;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::{TurnTape, lock};
 use crate::error::Error;
 
-/// The result of a call that was not made because the turn had ended.
+/// The result of a tool call that did not start before the turn ended.
 const NOT_RUN_RESULT: &str = "[not run]";
 
-/// A step that has begun.
+/// A step that has not ended.
 #[derive(Debug)]
 pub(super) struct OpenStep {
     number: u64,
@@ -20,14 +20,14 @@ pub(super) struct OpenStep {
     text: String,
 }
 
-/// The tool calls of a response, until their results are recorded.
+/// The tool calls of a step whose results are not recorded.
 #[derive(Debug)]
 pub(super) struct OpenCalls {
     ids: Vec<String>,
     states: Vec<CallState>,
 }
 
-/// How far a call has come.
+/// The progress of a tool call.
 #[derive(Clone, Debug)]
 enum CallState {
     Waiting,
@@ -36,7 +36,7 @@ enum CallState {
 }
 
 impl OpenCalls {
-    /// The results of calls that the end of the turn interrupted.
+    /// Returns the result entry of calls that the end of the turn interrupted.
     fn close(self) -> Entry {
         let results = self.states.into_iter().map(|state| match state {
             CallState::Waiting => NOT_RUN_RESULT.into(),
@@ -48,7 +48,7 @@ impl OpenCalls {
 }
 
 impl TurnTape {
-    /// Begins a step.
+    /// Starts a step. Its start event is added to the next batch.
     pub fn begin_step(&self, number: u64, prompt: &str) {
         let mut progress = lock(&self.progress);
         progress.step = Some(OpenStep {
@@ -62,20 +62,20 @@ impl TurnTape {
             .push(self.with_run_id(Entry::event("loop.step.start", Some(data))));
     }
 
-    /// Adds text that the model produced in this step.
+    /// Adds text to the partial answer of the step.
     pub fn record_delta(&self, delta: &str) {
         if let Some(step) = &mut lock(&self.progress).step {
             step.text.push_str(delta);
         }
     }
 
-    /// Notes that the calls of a response are on the tape.
+    /// Sets the ids of tool calls that are recorded and have no results yet.
     pub fn begin_calls(&self, ids: Vec<String>) {
         let states = vec![CallState::Waiting; ids.len()];
         lock(&self.progress).calls = Some(OpenCalls { ids, states });
     }
 
-    /// Notes that a call is running, or its result.
+    /// Sets the result of a call. `None` marks the call as running.
     pub fn set_call_state(&self, index: usize, result: Option<&Value>) {
         let mut progress = lock(&self.progress);
         let calls = progress.calls.as_mut();
@@ -84,12 +84,12 @@ impl TurnTape {
         }
     }
 
-    /// Notes that the results of all calls are recorded.
+    /// Marks the results of all calls as recorded.
     pub fn end_calls(&self) {
         lock(&self.progress).calls = None;
     }
 
-    /// Records results for calls that were left open; `false` if there are none.
+    /// Adds results for unfinished calls to the next batch. Returns whether there were any.
     pub fn close_calls(&self) -> bool {
         let calls = lock(&self.progress).calls.take();
         let any = calls.is_some();
@@ -99,7 +99,7 @@ impl TurnTape {
         any
     }
 
-    /// The text of the current step so far.
+    /// Returns the text of the current step so far.
     pub fn partial_text(&self) -> Option<String> {
         lock(&self.progress)
             .step
@@ -107,7 +107,7 @@ impl TurnTape {
             .map(|step| step.text.clone())
     }
 
-    /// Ends the step and returns its event, to be recorded with the rest of the step.
+    /// Ends the step and returns its end event, which the caller records with the rest of the step.
     pub fn end_step(&self, status: &str, error: Option<&Error>) -> Option<Entry> {
         let step = lock(&self.progress).step.take()?;
         let elapsed = u64::try_from(step.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -121,12 +121,12 @@ impl TurnTape {
         Some(self.with_run_id(Entry::event("loop.step", Some(data))))
     }
 
-    /// Notes that the model stage is recorded completely.
+    /// Marks the model stage as completely recorded.
     pub fn complete(&self) {
         lock(&self.progress).is_complete = true;
     }
 
-    /// Notes that the model stage is recorded completely, with the error that ended it.
+    /// Marks the model stage as completely recorded, including the error that ended it.
     pub fn complete_with_error(&self) {
         let mut progress = lock(&self.progress);
         (progress.is_complete, progress.has_error) = (true, true);

@@ -103,6 +103,6 @@ fn an_error_that_cannot_be_put_into_words_is_still_one() {
 
     assert_eq!(
         Error::from(PanickingError).to_string(),
-        "an error that cannot be put into words"
+        "unknown error: its `Display` panicked"
     );
 }

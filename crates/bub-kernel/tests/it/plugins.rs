@@ -169,6 +169,6 @@ fn a_second_plugin_of_a_name_is_left_out() {
         });
     assert_eq!(session.unwrap().as_deref(), Some("first"));
     let refused =
-        PluginState::Failed("[config] a plugin of this name is registered already".into());
+        PluginState::Failed("[config] a plugin with this name is already registered".into());
     assert_eq!(framework.plugins()[1].state, refused);
 }

@@ -213,7 +213,10 @@ fn onboarding_that_returns_no_map_is_an_error() {
             .collect_onboard_config(json!({}))
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert_eq!(error.message(), "onboard_config of `p0` returned no map");
+        assert_eq!(
+            error.message(),
+            "invalid result of onboard_config from plugin `p0`: expected a map"
+        );
     }
 }
 
