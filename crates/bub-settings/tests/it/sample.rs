@@ -112,7 +112,7 @@ pub(crate) static CODEX_HOME: SettingKey<PathBuf> =
 pub(crate) static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
     "owners",
     "",
-    "Who is the owner in a channel: `channel:id`, several with commas between them.",
+    "Senders with the owner role, as `channel:id`, separated by commas.",
 )
 .trusted();
 
@@ -159,7 +159,7 @@ pub(crate) static SPILL_THRESHOLD: SettingKey<u64> = SettingKey::new(
 pub(crate) static TAPE_DURABILITY: SettingKey<Durability> = SettingKey::new(
     "tape.durability",
     Durability::Os,
-    "`os`: survives the end of the process; `always`: also the loss of power.",
+    "What tape entries survive: `os` a crash of the process, `always` also power loss.",
 );
 
 pub(crate) static GATEWAY_TURNS: SettingKey<u64> = SettingKey::new(
