@@ -1,12 +1,12 @@
-//! What the client costs over the raw socket, and whether a long stream stays small.
+//! Overhead of the client compared to a raw socket, and memory use of long streams.
 //!
-//! `first_event_raw` and `first_event_client` make the same exchange with the same server; their difference is
-//! the cost of the whole client (request, HTTP, decoding, stream). `deltas` reads streams of different lengths:
-//! its peak of allocated memory must not grow with the number of deltas.
+//! `first_event_raw` and `first_event_client` send one request to one server. Their difference is the overhead of the
+//! client: request, HTTP, decoding, stream. `deltas` reads streams of different lengths; its peak memory must not grow
+//! with the number of deltas.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "a benchmark may stop at the first surprise"
+    reason = "a benchmark may panic on errors"
 )]
 
 use std::sync::Arc;
@@ -60,7 +60,7 @@ fn server() -> ModelServer {
     server
 }
 
-/// A kept connection, a request as bytes, and a search for the first text in what comes back.
+/// Writes a request to an open connection and searches the response for the first text.
 #[divan::bench]
 fn first_event_raw(bencher: Bencher<'_, '_>) {
     let (runtime, server) = (runtime(), server());
@@ -73,10 +73,10 @@ fn first_event_raw(bencher: Bencher<'_, '_>) {
         "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    let asked = format!("{head}{body}");
+    let request = format!("{head}{body}");
     bencher.bench_local(|| {
         runtime.block_on(async {
-            socket.write_all(asked.as_bytes()).await.unwrap();
+            socket.write_all(request.as_bytes()).await.unwrap();
             let mut answer = Vec::new();
             while !answer.windows(5).any(|bytes| bytes == b"hello") {
                 socket.read_buf(&mut answer).await.unwrap();
@@ -89,7 +89,7 @@ fn first_event_raw(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// The same through the whole client, to the end of the stream.
+/// Sends a request with the client and reads the stream to its end.
 #[divan::bench]
 fn first_event_client(bencher: Bencher<'_, '_>) {
     let (runtime, server) = (runtime(), server());
@@ -108,7 +108,7 @@ fn first_event_client(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// The first call of a process: the client is built, the connection made.
+/// Makes the first call of a process: builds the client and opens a connection.
 #[divan::bench]
 fn first_call_of_a_process(bencher: Bencher<'_, '_>) {
     let (runtime, server) = (runtime(), server());
@@ -122,7 +122,7 @@ fn first_call_of_a_process(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// The peak ("max alloc") is the same for every length.
+/// Reads streams of different lengths. The peak ("max alloc") must be equal for all lengths.
 #[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 3, sample_size = 1)]
 fn deltas(bencher: Bencher<'_, '_>, count: usize) {
     let (runtime, server) = (runtime(), ModelServer::start());

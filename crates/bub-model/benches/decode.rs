@@ -1,6 +1,6 @@
-//! Decoding speed: a long chat stream, bytes to events, and what it costs in memory.
+//! Speed and memory use of decoding long streams.
 
-#![allow(clippy::unwrap_used, reason = "a bench that fails stops")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may panic on errors")]
 
 use std::fmt::Write as _;
 
@@ -16,10 +16,10 @@ fn main() {
     divan::main();
 }
 
-/// What a connection hands over at a time.
-const CHUNK: usize = 16 * 1024;
+/// Typical number of bytes that a connection delivers at a time.
+const CHUNK_BYTES: usize = 16 * 1024;
 
-/// A chat stream as a busy server sends it: some three hundred bytes of frame for one word.
+/// Returns a typical chat-completions stream, with a frame of about 300 bytes per word.
 fn chat_stream(deltas: usize) -> Vec<u8> {
     let mut stream = String::new();
     for n in 0..deltas {
@@ -62,7 +62,7 @@ fn sse_only(bencher: Bencher<'_, '_>) {
     bencher.counter(BytesCount::of_slice(&stream)).bench(|| {
         let mut decoder = SseDecoder::new();
         let mut length = 0;
-        for chunk in stream.chunks(CHUNK) {
+        for chunk in stream.chunks(CHUNK_BYTES) {
             decoder
                 .push(chunk, |event| {
                     length += event.data.len();
@@ -78,7 +78,7 @@ fn decode(wire: WireFormat, stream: &[u8]) -> usize {
     let mut decoder = wire.decoder(&Quirks::default());
     let mut events = Vec::new();
     let mut accumulator = Accumulator::new();
-    for chunk in stream.chunks(CHUNK) {
+    for chunk in stream.chunks(CHUNK_BYTES) {
         decoder.push(chunk, &mut events).unwrap();
         for event in events.drain(..) {
             accumulator.push(event);

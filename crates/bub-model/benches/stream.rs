@@ -1,5 +1,5 @@
-//! Processor time of a delta, bytes to events, by the length of the stream: it must not depend on it.
-#![allow(clippy::unwrap_used, reason = "a bench that fails stops")]
+//! CPU time of decoding one delta. It must not depend on the length of the stream.
+#![allow(clippy::unwrap_used, reason = "a benchmark may panic on errors")]
 
 use bub_model::{Accumulator, Quirks, WireFormat};
 use bub_testkit::bench_output::{is_quick, least, time};
@@ -11,7 +11,7 @@ const END: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason
 fn decode(stream: &[u8]) -> usize {
     let mut decoder = WireFormat::ChatCompletions.decoder(&Quirks::default());
     let (mut events, mut accumulator) = (Vec::new(), Accumulator::new());
-    // As much as a connection hands over at a time.
+    // Typical number of bytes that a connection delivers at a time.
     for chunk in stream.chunks(16 * 1024) {
         decoder.push(chunk, &mut events).unwrap();
         for event in events.drain(..) {

@@ -1,11 +1,10 @@
-//! Asks one model one thing and shows what comes: `ask WIRE BASE_URL MODEL TEXT [IDLE_SECONDS]`.
+//! Sends one message to a model and prints the events: `ask WIRE BASE_URL MODEL TEXT [IDLE_SECONDS]`.
 //!
-//! For trying a server by hand, without settings: the key, if one is needed, is read from standard input when
-//! it is piped.
+//! Use it to test a server manually, without settings. If stdin is a pipe, the API key is read from it.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "an example talks to people"
+    reason = "an example prints its results"
 )]
 
 use std::io::{IsTerminal, Read};

@@ -1,16 +1,20 @@
-//! Keys: which one belongs to which provider, where it comes from, and nobody else gets it.
+//! API keys: finds the key of a provider and keeps it from every other provider.
 //!
-//! For one provider, the first of these that is there:
+//! A provider uses the first of these that is set:
 //!
 //! 1. its entry of `api_key` (`BUB_<PROVIDER>_API_KEY`), 2. its entry of `api_key_command`,
-//! 3. its own variable, 4. a plain `api_key`, 5. a plain `api_key_command`, 6. its login.
+//! 3. its own environment variable, 4. a plain `api_key`, 5. a plain `api_key_command`, 6. its login.
 //!
-//! Each plain value belongs to one provider only: that of the `model` which the same place names, else that of the
-//! model in force; without a model the one whose keys look like this one, else the provider of
-//! the original's default model. So a key never goes to a fallback of another vendor, nor to a model that a stronger
-//! place names for once. When the `.env` of
-//! a workspace chose the model, plain values from elsewhere belong to nobody: a cloned repository must
-//! not decide who gets the user's key.
+//! A plain value does not name a provider, so it belongs to exactly one:
+//!
+//! 1. the provider of the `model` that is set in the source of the plain value, such as the config file,
+//! 2. otherwise the provider of the effective model,
+//! 3. without a model, the provider whose keys have the prefix of the plain key,
+//! 4. otherwise the provider of the Python version's default model.
+//!
+//! So bub never sends a plain key to a fallback model of another vendor, or to a model that a source with higher
+//! precedence sets temporarily. If the `.env` of a workspace sets the model, plain values from other sources are
+//! ignored: a cloned repository must not decide which provider gets the user's key.
 
 mod command;
 mod shell_words;
@@ -29,7 +33,7 @@ use crate::{
     settings::{API_BASE, API_KEY, API_KEY_COMMAND, MODEL},
 };
 
-/// Where a key comes from. Shown to users; the key itself is not part of it.
+/// Source of a key, for display. It does not contain the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeySource {
@@ -37,11 +41,11 @@ pub enum KeySource {
     Setting(SettingSource),
     /// The command of the setting `api_key_command`.
     Command(SettingSource),
-    /// The provider's own variable, in the environment.
+    /// The provider's own variable in the environment.
     Variable(String),
-    /// The provider's own variable, in the workspace's `.env`.
+    /// The provider's own variable in the workspace's `.env`.
     DotEnv(String),
-    /// A login, kept in this file.
+    /// A login stored in this file.
     Login(PathBuf),
 }
 
@@ -57,11 +61,11 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// A key that was found, or the way to get it.
+/// A key, or the command that prints it.
 #[derive(Clone, Debug)]
 pub(crate) enum KeyLookup {
     Key(Secret, KeySource),
-    /// A command that has not been run yet.
+    /// A command that has not run yet.
     Command(String, KeySource),
 }
 
@@ -73,18 +77,18 @@ impl KeyLookup {
     }
 }
 
-/// The settings with values that belong to one provider without naming it.
+/// Settings whose plain value belongs to one provider without naming it.
 const UNSCOPED_SETTINGS: [&str; 4] = ["api_key", "api_key_command", "api_base", "client_args"];
 
-/// The keys and addresses in force.
+/// The effective keys and base URLs.
 pub(crate) struct ApiKeys {
     settings: Arc<Settings>,
     key: PerProvider<Secret>,
     command: PerProvider<String>,
     base: PerProvider<String>,
-    /// The providers that plain values belong to, in the order of [`UNSCOPED_SETTINGS`].
+    /// The owners of plain values, in the order of [`UNSCOPED_SETTINGS`].
     owners: [Option<String>; 4],
-    /// What commands printed, by provider. The lock is held while one runs, so it runs once.
+    /// Keys printed by commands, by provider. The lock is held while a command runs, so that it runs only once.
     printed: Mutex<HashMap<String, Secret>>,
 }
 
@@ -103,12 +107,12 @@ impl ApiKeys {
         }
     }
 
-    /// Whether the plain value of a setting belongs to this provider.
+    /// Returns whether the plain value of a setting belongs to this provider.
     pub(crate) fn owns_unscoped(&self, provider: &Provider, setting: &str) -> bool {
         self.unscoped_owner(setting) == Some(&provider.name)
     }
 
-    /// The provider that the plain value of a setting belongs to; it may be one that does not exist.
+    /// Returns the provider that owns the plain value of a setting. The provider may not exist.
     pub(crate) fn unscoped_owner(&self, setting: &str) -> Option<&str> {
         let mut owners = UNSCOPED_SETTINGS.iter().zip(&self.owners);
         owners
@@ -116,14 +120,14 @@ impl ApiKeys {
             .and_then(|(_, owner)| owner.as_deref())
     }
 
-    /// The key of a provider, or how to get it; nothing is run.
+    /// Returns the key of a provider or the command that prints it. Does not run the command.
     pub(crate) fn find(&self, provider: &Provider) -> Result<Option<KeyLookup>, SettingsError> {
         Ok(self
             .find_scoped(provider)?
             .or_else(|| self.unscoped_key(provider)))
     }
 
-    /// The same, without plain values.
+    /// Returns the key of a provider or the command that prints it, ignoring plain values.
     pub(crate) fn find_scoped(
         &self,
         provider: &Provider,
@@ -139,7 +143,7 @@ impl ApiKeys {
         }
     }
 
-    /// The plain key, or the plain command, if it is the provider's.
+    /// Returns the plain key or the plain command, if it belongs to the provider.
     pub(crate) fn unscoped_key(&self, provider: &Provider) -> Option<KeyLookup> {
         let key = self
             .key
@@ -154,7 +158,7 @@ impl ApiKeys {
         key.map(|key| self.configured("*", key)).or_else(by_command)
     }
 
-    /// The key itself. A command is run at most once for each provider, until it is [forgotten](Self::forget).
+    /// Returns the key. Runs a command at most once per provider, until its key is [forgotten](Self::forget).
     pub(crate) async fn get(
         &self,
         provider: &Provider,
@@ -168,7 +172,7 @@ impl ApiKeys {
         Ok(key)
     }
 
-    /// Says what is wrong with a key, or with the command that prints it, without running that.
+    /// Checks a key, or the command that prints it. Does not run the command.
     pub(crate) fn check(&self, provider: &Provider, found: &KeyLookup) -> Result<(), AccessError> {
         let problem = |problem| AccessError::KeyCommand {
             provider: provider.name.clone(),
@@ -180,7 +184,7 @@ impl ApiKeys {
         }
     }
 
-    /// Addresses in the workspace's `.env` that nobody follows.
+    /// Returns a message for each base URL in the workspace's `.env` that is ignored.
     pub(crate) fn ignored_bases(&self, catalogue: &Catalog) -> Vec<String> {
         let ignored = catalogue.iter().filter_map(|provider| {
             let (name, variable) = (&provider.name, &provider.base_variable);
@@ -200,12 +204,13 @@ impl ApiKeys {
         ignored.collect()
     }
 
-    /// Forgets what the provider's command printed, because it is refused.
+    /// Forgets the key that the provider's command printed, because the provider rejects it. Returns whether a key
+    /// was stored.
     pub(crate) async fn forget(&self, provider: &Provider) -> bool {
         self.printed.lock().await.remove(&provider.name).is_some()
     }
 
-    /// The configured address of a provider, and where it stands; else its usual one.
+    /// Returns the configured base URL of a provider, or its default.
     pub(crate) fn base_url(&self, provider: &Provider) -> Result<BaseUrl, AccessError> {
         match self.custom_base(provider)? {
             Some(base) => Ok(base),
@@ -216,10 +221,10 @@ impl ApiKeys {
         }
     }
 
-    /// The address that somebody set for this provider, if anybody did.
+    /// Returns the configured base URL of a provider, if one is set.
     ///
-    /// The provider's own variable counts only in the environment: the `.env` of a cloned repository
-    /// must not decide where keys go.
+    /// The provider's own variable is read from the environment only: the `.env` of a cloned repository must not
+    /// decide where keys are sent.
     pub(crate) fn custom_base(&self, provider: &Provider) -> Result<Option<BaseUrl>, AccessError> {
         let set = scoped_value(&self.base, provider).or_else(|| {
             self.base
@@ -310,7 +315,7 @@ impl ApiKeys {
         Ok(key)
     }
 
-    /// The providers that have values of their own, with the setting that has them.
+    /// Returns each provider name that `api_key`, `api_key_command` or `api_base` has an entry for, with the setting.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let keys = self.key.providers().map(|name| ("api_key", name));
         let commands = self
@@ -321,13 +326,13 @@ impl ApiKeys {
             .chain(self.base.providers().map(|name| ("api_base", name)))
     }
 
-    /// Where a value can be written down.
+    /// Returns the path of the config file.
     pub(crate) fn config_file(&self) -> &Path {
         self.settings.config_file()
     }
 }
 
-/// The value that was set for this provider, under any of its names.
+/// Returns the value that is set for this provider, and the name or alias under which it is set.
 fn scoped_value<'a, 'p, T>(
     values: &'a PerProvider<T>,
     provider: &'p Provider,
@@ -353,7 +358,7 @@ fn check_header_value(
     Ok(())
 }
 
-/// Whose the plain values are: of each, the provider of the model that its own place names, else that of the model in force.
+/// Returns the owners of plain values, as the module documentation describes.
 fn unscoped_owners(
     settings: &Settings,
     catalogue: &Catalog,

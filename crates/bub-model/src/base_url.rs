@@ -1,4 +1,4 @@
-//! Base URLs: where requests, and keys, go.
+//! Base URLs of providers: where bub sends requests and keys.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,26 +7,36 @@ use bub_settings::{is_base_url, split_port};
 
 use crate::WireFormat;
 
-/// A checked address of a provider: `http` or `https`, a host, perhaps a path, no slash at the end.
+/// A validated base URL of a provider: `http` or `https`, a host, an optional path, no trailing slash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BaseUrl(String);
 
-/// What a base URL must look like, for error messages.
+/// Expected format of a base URL, for error messages.
 pub(crate) const EXPECTED_FORMAT: &str =
     "a URL such as `https://host/v1`, without user, query and fragment";
 
 impl BaseUrl {
-    /// Checks an address; `None` when it is none.
+    /// Parses a base URL. Returns `None` if the text is not one.
     ///
-    /// A user name or password is refused, because URLs are shown; so are query and fragment,
-    /// because a path is appended.
+    /// A user name or password is rejected because bub displays URLs. A query or fragment is rejected because bub
+    /// appends paths.
+    ///
+    /// ```
+    /// use bub_model::BaseUrl;
+    ///
+    /// let url = BaseUrl::parse("https://api.example.com/v1/").unwrap();
+    /// assert_eq!(url.as_str(), "https://api.example.com/v1");
+    /// assert_eq!(BaseUrl::parse("https://user@api.example.com"), None);
+    /// ```
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim().trim_end_matches('/');
         is_base_url(text).then(|| Self(text.to_owned()))
     }
 
-    /// Reads what people put into variables such as `OLLAMA_HOST`: a URL, or host and port, of which
-    /// `usual` gives what is missing. The address a server listens on everywhere is this computer.
+    /// Parses the value of a variable such as `OLLAMA_HOST`: a URL, or a host and port.
+    ///
+    /// A missing host is localhost; a missing port is taken from `default`. The unspecified addresses `0.0.0.0` and
+    /// `[::]` also mean localhost.
     pub(crate) fn parse_host(text: &str, usual: &Self) -> Option<Self> {
         let text = text.trim();
         if text.contains("://") {
@@ -46,7 +56,7 @@ impl BaseUrl {
         Self::parse(&format!("http://{host}{port}/{path}")).map(Self::reachable)
     }
 
-    /// The same address with `path` appended if it has none.
+    /// Appends `path` unless the URL has a path already.
     #[must_use]
     pub(crate) fn with_default_path(self, path: &str) -> Self {
         if self.has_path() {
@@ -56,8 +66,8 @@ impl BaseUrl {
         }
     }
 
-    /// The address as the wire wants it: the paths of Messages begin with `/v1` themselves, and people
-    /// write it down all the same.
+    /// Removes a trailing `/v1` for the Messages format, whose request paths start with `/v1` themselves.
+    /// Users often include it in the base URL.
     #[must_use]
     pub(crate) fn for_wire(self, wire: WireFormat) -> Self {
         match (wire, self.0.strip_suffix("/v1")) {
@@ -66,19 +76,19 @@ impl BaseUrl {
         }
     }
 
-    /// The address as text, without a slash at the end.
+    /// Returns the URL as text, without a trailing slash.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether what is sent there is encrypted.
+    /// Returns whether the scheme is `https`.
     pub fn is_secure(&self) -> bool {
         self.0
             .get(..6)
             .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
     }
 
-    /// Whether it is this computer.
+    /// Returns whether the host is `localhost` or a loopback address.
     pub fn is_loopback(&self) -> bool {
         let (host, _) = split_port(self.authority());
         let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
@@ -108,7 +118,7 @@ impl BaseUrl {
         split_port(self.authority()).1
     }
 
-    /// Host and port, as they are shown.
+    /// Returns the host with the port, if the URL has one.
     pub(crate) fn authority(&self) -> &str {
         self.after_scheme().split('/').next().unwrap_or_default()
     }

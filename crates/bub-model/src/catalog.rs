@@ -1,4 +1,4 @@
-//! The provider catalogue: builtin rows, and what the config adds to them or changes.
+//! The provider catalog: built-in providers, and providers added or changed in the config.
 
 mod custom;
 mod prices;
@@ -13,55 +13,57 @@ pub use self::rows::{LoginMethod, PROVIDER_ROWS, ProviderRow};
 use crate::base_url::BaseUrl;
 use crate::{ModelId, Quirks, WireFormat, settings::PROVIDERS};
 
-/// A model identifier for error messages: the default of the original.
+/// Example of a model identifier for error messages: the default model of the Python version.
 pub(crate) const EXAMPLE_MODEL: &str = "openrouter:openrouter/free";
 
-/// Who can be asked, and how: a row of the table with what the config says about it.
+/// A service that serves models: a built-in row with the changes from the config applied.
 #[derive(Clone, Debug)]
 pub struct Provider {
     /// The name in `provider:model`.
     pub name: String,
-    /// Other names for it.
+    /// Alternative names.
     pub aliases: Vec<String>,
-    /// Where it is, unless `api_base` or its own variable says otherwise.
+    /// Default base URL. The setting `api_base` and the provider's own variable override it.
     pub base_url: Option<BaseUrl>,
-    /// What is appended to a base URL that was given without a path.
+    /// Path appended to a configured base URL that has none.
     pub base_path: String,
-    /// The provider's own variables for its key.
+    /// The provider's own environment variables for its key.
     pub key_variables: Vec<String>,
-    /// The provider's own variable for its address; `<NAME>_API_BASE` unless it has another.
+    /// The provider's own environment variable for its base URL; by default `<NAME>_API_BASE`.
     pub base_variable: String,
-    /// What it speaks.
+    /// The wire format.
     pub wire: WireFormat,
-    /// What it speaks at its own address, if that differs; see [`wire_at`](Self::wire_at).
+    /// The wire format at the default base URL, if it differs from `wire`; see [`wire_at`](Self::wire_at).
     pub home_wire: Option<WireFormat>,
-    /// How it differs from what it speaks.
+    /// Deviations from the wire format.
     pub quirks: Quirks,
-    /// Whether it runs on the user's computer.
+    /// Whether the provider runs on the user's machine.
     pub local: bool,
-    /// Whether it refuses to work without a key.
+    /// Whether the provider requires a key.
     pub needs_key: bool,
-    /// The header for the key, where the wire's own is wrong.
+    /// Header that carries the key, if it is not the wire format's usual header.
     pub key_header: Option<String>,
-    /// How its keys begin, where that tells them from others.
+    /// Prefix that identifies the provider's keys, if they have one.
     pub key_prefix: Option<String>,
-    /// The model used when none is configured.
+    /// The model to use if none is configured.
     pub default_model: Option<String>,
-    /// More headers for every call.
+    /// Additional headers for every call.
     pub headers: Vec<(String, String)>,
-    /// How to get in without a key.
+    /// Login that replaces a key.
     pub login: Option<LoginMethod>,
-    /// Where the config adds or changes it; `None` for a builtin one.
+    /// Config entry that adds or changes the provider; `None` for an unchanged built-in provider.
     pub origin: Option<SettingSource>,
-    /// Context windows from the config: prefix of the model's name, tokens.
+    /// Context windows from the config: prefix of the model's name and number of tokens.
     windows: Vec<(String, u64)>,
-    /// Prices from the config: prefix of the model's name, price.
+    /// Prices from the config: prefix of the model's name and price.
     prices: Vec<(String, Price)>,
 }
 
 impl Provider {
-    /// The context window of a model in tokens, if it is known. The config beats the builtin table,
-    /// which says nothing about local servers: there the window is whatever the server was started with.
+    /// Returns the context window of a model in tokens, if it is known.
+    ///
+    /// The config overrides the built-in table. The table does not apply to local servers, because their context
+    /// window depends on how they were started.
     pub fn context_window(&self, model: &str) -> Option<u64> {
         let fits = self
             .windows
@@ -79,7 +81,9 @@ impl Provider {
         })
     }
 
-    /// What a model costs, if it is known. The config beats the builtin table; what runs on the user's computer is free.
+    /// Returns the price of a model, if it is known.
+    ///
+    /// The config overrides the built-in table. Local models are free.
     pub fn price(&self, model: &str) -> Option<Price> {
         let fits = self
             .prices
@@ -94,14 +98,15 @@ impl Provider {
             .or_else(|| prices::known_price(&ModelId::new(&self.name, model)))
     }
 
-    /// What it speaks at an address: somebody else's server may only imitate it.
+    /// Returns the wire format at a base URL. Compatible servers of other vendors may lack the newer wire format that
+    /// the provider itself supports.
     pub fn wire_at(&self, base_url: &BaseUrl) -> WireFormat {
         self.home_wire
             .filter(|_| self.base_url.as_ref() == Some(base_url))
             .unwrap_or(self.wire)
     }
 
-    /// Every name it is known by.
+    /// Returns the name and all aliases.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.name)
             .chain(&self.aliases)
@@ -143,9 +148,11 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The builtin providers with what the setting `providers` adds or changes.
+    /// Creates the catalog from the built-in providers and the setting `providers`.
     ///
-    /// The error names file, line and field.
+    /// # Errors
+    ///
+    /// Fails if `providers` has an invalid entry. The error names the file, line and field.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let custom = settings.get(&PROVIDERS);
         let mut catalogue = Self {
@@ -157,7 +164,7 @@ impl Catalog {
         Ok(catalogue)
     }
 
-    /// The provider of this name or alias, whatever its case.
+    /// Returns the provider with this name or alias. Case does not matter, and `-` equals `_`.
     pub fn get(&self, name: &str) -> Option<&Provider> {
         let name = normal(name);
         let by_name = self.providers.iter().find(|provider| provider.name == name);
@@ -168,23 +175,25 @@ impl Catalog {
         })
     }
 
-    /// What a model costs, if it is known.
+    /// Returns the price of a model, if it is known.
     pub fn price(&self, model: &ModelId) -> Option<Price> {
         self.get(model.provider())?.price(model.model())
     }
 
-    /// Every provider, in the order in which keys decide about the model.
+    /// Returns all providers, in the order in which [`Models::choose`](crate::Models::choose) checks them for a key.
     pub fn iter(&self) -> impl Iterator<Item = &Provider> {
         self.providers.iter()
     }
 
-    /// The provider whose name looks most like a mistyped one.
+    /// Returns the provider name or alias that is closest to a mistyped name.
     pub fn similar(&self, name: &str) -> Option<&str> {
         bub_settings::closest(name, self.providers.iter().flat_map(Provider::names))
     }
 
-    /// The provider that a plain key belongs to when no model is configured: the one whose keys begin like it, else that
-    /// of the original's default model.
+    /// Returns the provider that owns a plain key if no model is configured.
+    ///
+    /// This is the provider whose keys start with the same prefix. Otherwise it is the first provider of the catalog,
+    /// which serves the default model of the Python version.
     pub fn owner_of(&self, plain_key: Option<&str>) -> Option<&Provider> {
         plain_key
             .and_then(|key| self.by_key(key))
@@ -202,17 +211,17 @@ impl Catalog {
     }
 }
 
-/// A provider's variable, where it follows the convention.
+/// Returns the conventional name of a provider's environment variable.
 fn conventional(name: &str, what: &str) -> String {
     format!("{}_{what}", name.to_ascii_uppercase())
 }
 
-/// How a name is compared: variables cannot say `azure-openai`.
+/// Converts a name to the form used for comparisons. Names of variables cannot contain the `-` of `azure-openai`.
 fn normal(name: &str) -> String {
     name.trim().to_ascii_lowercase().replace('-', "_")
 }
 
-/// A row's quirks with others on top.
+/// Returns a row's quirks, overridden by `own`.
 fn quirks(row: &ProviderRow, own: &Map<String, Value>) -> serde_json::Result<Quirks> {
     let mut merged: Map<String, Value> = serde_json::from_str(row.quirks).unwrap_or_default();
     merged.extend(own.clone());

@@ -1,8 +1,8 @@
-//! From a failed answer to a [`ModelError`]: structured code and status first, text last.
+//! Converts an error response to a [`ModelError`]: by its code, then by its status, then by its text.
 //!
-//! The order matters. A rate limit counted in tokens reads like an overflow, and a wrong reading throws
-//! conversations away; so words are only consulted for statuses that servers use for everything (400, 5xx, no
-//! status at all inside a stream). The rules are data: see `classify/tables.rs`.
+//! The order matters. The text of a token rate limit resembles that of a context overflow, and a wrong classification
+//! discards parts of conversations. Text is therefore only used for statuses that servers use for many errors (400,
+//! 5xx, and no status inside a stream). The rules are tables in `classify/tables.rs`.
 
 use std::time::Duration;
 
@@ -19,18 +19,20 @@ use tables::{
     TOO_LARGE_FOR_RATE_TEXTS, any_matches,
 };
 
-/// Classifies an error answer: an HTTP error, or an error object found inside a 200 stream.
+/// Classifies an error response: an HTTP error, or an error object inside a stream with status 200.
 ///
-/// `status` is that of the HTTP answer; for an error inside a stream it is what the error object
-/// claims, if anything.
+/// `status` is the HTTP status. For an error inside a stream, it is the status in the error object, if it has one.
 ///
 /// ```
 /// use bub_model::{RecoveryAction, WireFormat, classify::classify};
 ///
 /// let limit = br#"{"error":{"message":"You have exceeded token rate limit of your tier."}}"#;
-/// assert_eq!(classify(Some(429), None, limit, WireFormat::ChatCompletions).action, RecoveryAction::Retry);
+/// let error = classify(Some(429), None, limit, WireFormat::ChatCompletions);
+/// assert_eq!(error.action, RecoveryAction::Retry);
+///
 /// let overflow = br#"{"error":{"message":"exceed context limit: 199000 + 16384 > 200000"}}"#;
-/// assert_eq!(classify(Some(400), None, overflow, WireFormat::Messages).action, RecoveryAction::ShrinkContext);
+/// let error = classify(Some(400), None, overflow, WireFormat::Messages);
+/// assert_eq!(error.action, RecoveryAction::ShrinkContext);
 /// ```
 pub fn classify(
     status: Option<u16>,
@@ -39,7 +41,7 @@ pub fn classify(
     _wire: WireFormat,
 ) -> ModelError {
     let shape = ErrorBody::read(body);
-    // Inside a stream the HTTP status is 200 and says nothing; the error object may claim one.
+    // Inside a stream the HTTP status is always 200; use the status in the error object instead.
     let status = status.filter(|status| *status >= 300).or(shape.status);
     let action = decide(status, &shape);
     let mut error = ModelError::new(ModelErrorKind::Provider, action, message(status, &shape));
@@ -54,7 +56,7 @@ pub fn classify(
 fn decide(status: Option<u16>, shape: &ErrorBody) -> RecoveryAction {
     let text = shape.text.to_lowercase();
     if matches!(status, Some(413 | 429)) && any_matches(TOO_LARGE_FOR_RATE_TEXTS, &text) {
-        // One request above the limit of a whole minute: waiting never helps, a smaller request does.
+        // A single request exceeds the limit per minute. Waiting never helps, a smaller request does.
         return RecoveryAction::ShrinkContext;
     }
     if let Some(action) = by_code(status, shape) {
@@ -63,7 +65,7 @@ fn decide(status: Option<u16>, shape: &ErrorBody) -> RecoveryAction {
     match status {
         Some(401) => RecoveryAction::Reauthenticate,
         Some(403) => forbidden(shape, &text),
-        // A redirect: the base URL is not the one of an API. The key stays here.
+        // 3xx: the base URL is probably wrong. Redirects are not followed, so that the key is not sent elsewhere.
         Some(300..=399 | 402 | 404 | 410 | 451 | 501) => RecoveryAction::NextModel,
         Some(413) => RecoveryAction::ShrinkContext,
         Some(429) => rate_limited(&text),
@@ -73,7 +75,7 @@ fn decide(status: Option<u16>, shape: &ErrorBody) -> RecoveryAction {
     }
 }
 
-/// What the structured codes say. A status that speaks for itself is not overruled by a vaguer code.
+/// Returns the action for the codes in the body. An unambiguous status takes precedence over a vague code.
 fn by_code(status: Option<u16>, shape: &ErrorBody) -> Option<RecoveryAction> {
     let known = |code: &String| {
         CODES
@@ -83,9 +85,9 @@ fn by_code(status: Option<u16>, shape: &ErrorBody) -> Option<RecoveryAction> {
     };
     let action = shape.codes.iter().find_map(known)?;
     match (status, action) {
-        // "Too large" with the code of a rate limit: smaller, not later.
+        // "Too large" with the code of a rate limit needs a smaller request, not a later one.
         (Some(413), RecoveryAction::Retry) => None,
-        // 401 means one thing; what else the body claims comes second.
+        // 401 is unambiguous and takes precedence over the body.
         (Some(401), RecoveryAction::NextModel | RecoveryAction::Retry) => {
             Some(RecoveryAction::Reauthenticate)
         }
@@ -95,7 +97,7 @@ fn by_code(status: Option<u16>, shape: &ErrorBody) -> Option<RecoveryAction> {
 
 fn forbidden(shape: &ErrorBody, text: &str) -> RecoveryAction {
     if shape.html || any_matches(ACCOUNT_TEXTS, text) || any_matches(MODEL_TEXTS, text) {
-        // A page comes from a firewall or a country block: the key is not to blame.
+        // A web page comes from a firewall or a country block, so the key is not the problem.
         return RecoveryAction::NextModel;
     }
     RecoveryAction::Reauthenticate
@@ -109,10 +111,10 @@ fn rate_limited(text: &str) -> RecoveryAction {
     }
 }
 
-/// What the words say, for statuses that say nothing themselves.
+/// Returns the action for the text of an error with an ambiguous status.
 fn by_text(text: &str) -> Option<RecoveryAction> {
     let rules = [
-        // Before overflow: "token rate limit" must never be taken for one.
+        // Before overflow, because "token rate limit" must never be classified as one.
         (RATE_TEXTS, RecoveryAction::Retry),
         (OVERFLOW_TEXTS, RecoveryAction::ShrinkContext),
         (AUTH_TEXTS, RecoveryAction::Reauthenticate),
@@ -126,7 +128,7 @@ fn by_text(text: &str) -> Option<RecoveryAction> {
         .map(|(_, action)| action)
 }
 
-/// What people read: one line, never a page.
+/// Returns the message for users: one line, never a web page.
 fn message(status: Option<u16>, shape: &ErrorBody) -> String {
     let text = short_message(&shape.text);
     match (status, text.is_empty()) {

@@ -1,14 +1,15 @@
-//! Calls of models: retried, timed, cancelled, and never more than one line of error.
+//! Model calls with retries, timeouts and cancellation.
 //!
-//! A call is a stream of events. Nothing is sent before the stream is polled, and dropping it closes the
-//! connection at once. Timers run only while the stream waits for the server, so a slow reader is not cut off.
+//! A call is a stream of events. Nothing is sent before the stream is polled, and dropping the stream closes the
+//! connection immediately. Timers run only while the stream waits for the server, so a slow consumer does not cause
+//! timeouts.
 //!
-//! | limit | default | what happens |
+//! | Timeout | Default | Consequence |
 //! |---|---|---|
-//! | connection | 15 s | another try |
-//! | silence before and between events | 120 s, the setting `model_idle_timeout_seconds` | one more try, if nothing was handed out yet |
-//! | nothing but comments and pings; an answer in one piece | five times that | the same |
-//! | the whole call of one model | the setting `model_timeout_seconds` | next model |
+//! | connecting | 15 s | retry |
+//! | no data before or between events | 120 s (`model_idle_timeout_seconds`) | one retry, if no event was emitted |
+//! | only comments and pings, or no streaming | five idle timeouts | one retry, if no event was emitted |
+//! | call of one model, retries included | none (`model_timeout_seconds`) | next model |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +42,7 @@ pub(crate) use transport::innermost;
 
 use crate::fallback::{Candidates, ModelEventStream};
 
-/// Calls models. Clones share their connections; use one per process.
+/// Client for model calls. Clones share connections; use one client per process.
 #[derive(Clone)]
 pub struct ModelClient {
     pub(crate) inner: Arc<Inner>,
@@ -52,21 +53,21 @@ pub(crate) struct Inner {
     pub(crate) redactor: Redactor,
 }
 
-/// How one call is made.
+/// Options of a model call.
 #[derive(Clone, Debug)]
 pub struct CallOptions {
-    /// How often one model is asked before it counts as failed; at least once.
+    /// Maximum number of attempts per model; at least one attempt is made. Default: 3.
     pub attempts: u32,
-    /// The waits between those.
+    /// Delays between the attempts.
     pub backoff: Backoff,
-    /// The longest silence before the first and between any two events of a stream.
+    /// Maximum time without data before the first event and between events. Default: two minutes.
     pub idle_timeout: Duration,
-    /// The longest time for one model, retries included.
+    /// Timeout per model, retries included. Default: none.
     pub timeout: Option<Duration>,
-    /// Ends the call with an error of kind `Cancelled`.
+    /// Token that ends the call with an error of kind `Cancelled`.
     pub cancel: CancellationToken,
-    /// The caller promises to throw away everything it got when it sees [`ModelEvent::Restart`]: then a
-    /// stream that breaks half way is tried again.
+    /// Whether the caller discards all received events when it receives [`ModelEvent::Restart`]. If so, an interrupted
+    /// stream is retried. Default: false.
     ///
     /// [`ModelEvent::Restart`]: crate::ModelEvent::Restart
     pub restartable: bool,
@@ -86,11 +87,10 @@ impl Default for CallOptions {
 }
 
 impl CallOptions {
-    /// The defaults, with the limits of the settings `model_timeout_seconds` and `model_idle_timeout_seconds`, and
-    /// what `client_args` says about them.
+    /// Creates options from the settings `model_timeout_seconds`, `model_idle_timeout_seconds` and `client_args`.
     pub fn from_settings(settings: &Settings) -> Self {
         let (usual, args) = (Self::default(), ClientArgs::from_settings(settings));
-        // A value that somebody set beats `client_args`, which came with another client.
+        // An explicit setting takes precedence over `client_args`, which were written for another client.
         let set = settings
             .origin("model_idle_timeout_seconds")
             .is_some_and(|origin| origin != SettingSource::Default);
@@ -103,9 +103,9 @@ impl CallOptions {
         }
     }
 
-    /// The silence that is borne before the first event.
+    /// Returns the maximum time without data before the first event.
     pub(crate) fn first_event_timeout(&self, request: &ChatRequest) -> Duration {
-        // A whole answer comes when the model has finished thinking it.
+        // Without streaming, no data arrives until the model has finished.
         if request.stream {
             self.idle_timeout
         } else {
@@ -115,7 +115,7 @@ impl CallOptions {
 }
 
 impl ModelClient {
-    /// A client that has not opened anything yet. Error texts go through the redactor.
+    /// Creates a client without opening connections. The redactor removes secrets from error texts.
     pub fn new(options: HttpOptions, redactor: Redactor) -> Self {
         for secret in options.proxies.secrets() {
             redactor.register(&secret);
@@ -128,7 +128,7 @@ impl ModelClient {
         }
     }
 
-    /// A client with the redactor of these settings, and the proxies of their environment.
+    /// Creates a client with the redactor of the settings, and the proxies and certificates of their environment.
     pub fn from_settings(settings: &Settings) -> Self {
         Self::new(
             HttpOptions::from_environment(settings.environment()),
@@ -146,7 +146,7 @@ impl ModelClient {
         self.stream_first(Candidates::one(endpoint), request, options)
     }
 
-    /// Calls the first of the candidates that answers; `request.model` is set to that of each.
+    /// Calls the candidates in order until one answers. Replaces `request.model` with the model of the candidate.
     pub fn stream_first(
         &self,
         candidates: Candidates,
@@ -156,7 +156,7 @@ impl ModelClient {
         ModelEventStream::new(Arc::clone(&self.inner), candidates, request, options)
     }
 
-    /// Calls one model and waits for the whole answer. A stream that breaks is tried again.
+    /// Calls one model and waits for the complete answer. Retries an interrupted stream.
     pub async fn complete(
         &self,
         endpoint: Endpoint,
@@ -167,7 +167,8 @@ impl ModelClient {
             .await
     }
 
-    /// Calls the first of the candidates that answers and waits for the whole answer.
+    /// Calls the candidates in order until one answers, and waits for the complete answer. Retries an interrupted
+    /// stream.
     pub async fn complete_first(
         &self,
         candidates: Candidates,

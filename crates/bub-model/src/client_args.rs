@@ -1,4 +1,4 @@
-//! `client_args`: what the HTTP clients of the original took, as far as it means something here.
+//! The setting `client_args`: options of the HTTP clients of the Python version that apply here too.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use serde_json::Value;
 use crate::settings::CLIENT_ARGS;
 use crate::wire::{ORGANIZATION_HEADER, PROJECT_HEADER};
 
-/// The members of `client_args` that are understood.
+/// The supported members of `client_args`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientArgs {
-    /// `timeout`, in seconds: the longest silence, as for the clients of the original.
+    /// `timeout` in seconds: the maximum time without data, as in the Python version.
     pub(crate) timeout: Option<Duration>,
-    /// `max_retries`, and the first try.
+    /// Number of attempts: `max_retries` plus one.
     pub(crate) attempts: Option<u32>,
-    /// `default_headers` (or `headers`), `organization` and `project`. They may hold credentials, so they belong to
-    /// the same provider as a plain key.
+    /// `default_headers` (or `headers`), `organization` and `project`. They may contain credentials, so they belong to
+    /// one provider, like a plain key.
     pub(crate) headers: Vec<(String, Secret)>,
-    /// The members that mean nothing here.
+    /// Names of the members that are not supported.
     pub(crate) unknown: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl ClientArgs {
         args
     }
 
-    /// Takes one member; whether it is understood.
+    /// Applies one member. Returns whether it is supported and valid.
     fn apply(&mut self, name: &str, value: &Value) -> bool {
         match name {
             "timeout" => {
@@ -72,7 +72,7 @@ impl ClientArgs {
         true
     }
 
-    /// Says once what has no effect.
+    /// Logs a warning for each member that has no effect.
     pub(crate) fn warn(&self) {
         for name in &self.unknown {
             let hint = "only timeout, max_retries, default_headers, organization and project have an effect; \

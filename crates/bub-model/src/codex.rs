@@ -1,8 +1,8 @@
-//! The Codex login: OAuth tokens that the Codex command line and bub share.
+//! The Codex login: OAuth tokens shared with the Codex CLI.
 //!
-//! [`CodexAuth::tokens`] gives a usable access token and refreshes it when it is about to expire, one
-//! process at a time; [`LoginFlow`] makes a new one. The file is that of the Codex command line, and what
-//! others keep in it stays there.
+//! [`CodexAuth::tokens`] returns a valid access token. It refreshes the token shortly before it expires; only one
+//! process refreshes at a time. [`LoginFlow`] runs a new login. The tokens are in the file of the Codex CLI, and bub
+//! preserves all other content of that file.
 
 mod auth_file;
 mod callback;
@@ -29,34 +29,34 @@ pub use self::login::{LoginError, LoginFlow, LoginOutcome};
 use crate::base_url::BaseUrl;
 use crate::fetch::Fetch;
 
-/// The provider that this login is for.
+/// The provider that the login belongs to.
 pub const PROVIDER: &str = "openai";
 
-/// The model used when a login is all there is.
+/// The model to use if a login exists but no model and no key is configured.
 pub const DEFAULT_MODEL: &str = "gpt-6-sol";
 
-/// What every call of the service must carry, as quirks of the wire.
+/// Quirks of the service behind the login.
 pub(crate) const CODEX_QUIRKS: &str = r#"{
     "default_instructions": "You are Codex.",
     "default_body": {"text": {"verbosity": "medium"}},
     "refused_fields": ["max_tokens", "max_output_tokens", "max_completion_tokens", "temperature", "top_p"]
 }"#;
 
-/// Refreshed this long before it expires, so that a call that starts now still ends in time.
+/// How long before its expiry a token is refreshed, so that it stays valid during a call that starts now.
 const REFRESH_MARGIN_SECONDS: i64 = 120;
 
-/// How long a process waits for another one that is refreshing.
+/// How long a process waits while another process refreshes the tokens.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 const EXPIRED_TEXT: &str = "it has expired and holds no refresh token";
 const REMOVED_TEXT: &str = "it was removed";
 
-/// Why a login gives no token.
+/// Error of getting a token from a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenError {
-    /// What went wrong, in one line.
+    /// The reason, in one line.
     pub text: String,
-    /// Whether the same login may work later. Otherwise a new one is needed.
+    /// Whether the login may work later. If not, the user must log in again.
     pub is_temporary: bool,
 }
 
@@ -78,16 +78,16 @@ impl From<String> for TokenError {
     }
 }
 
-/// Where the services are; tests point it at themselves.
+/// URLs of the login and model services. Tests replace them.
 #[derive(Clone, Debug)]
 pub struct OAuthEndpoints {
-    /// Where the user signs in.
+    /// URL of the sign-in page.
     pub authorize: String,
-    /// Where codes and refresh tokens become tokens.
+    /// URL that exchanges codes and refresh tokens for new tokens.
     pub token: String,
-    /// Where models are called.
+    /// Base URL of model calls.
     pub api: String,
-    /// The port of the local listener that the browser comes back to; 0 for any free one.
+    /// Port of the local listener that the browser is redirected to; 0 for any free port.
     pub callback_port: u16,
 }
 
@@ -98,7 +98,7 @@ impl Default for OAuthEndpoints {
 }
 
 impl OAuthEndpoints {
-    /// The usual services, with this one to sign in at.
+    /// Returns the default endpoints with another issuer for the sign-in.
     pub fn of_issuer(issuer: &str) -> Self {
         let issuer = issuer.trim_end_matches('/');
         Self {
@@ -109,7 +109,7 @@ impl OAuthEndpoints {
         }
     }
 
-    /// Where models are called, with the path the service wants.
+    /// Returns the base URL of model calls with the path `/codex`. Returns `None` if it is not a valid base URL.
     pub(crate) fn api(&self) -> Option<BaseUrl> {
         let base = self.api.trim_end_matches('/');
         let base = base.strip_suffix("/responses").unwrap_or(base);
@@ -118,7 +118,7 @@ impl OAuthEndpoints {
     }
 }
 
-/// The login as a model call uses it.
+/// Access to the stored login.
 pub struct CodexAuth {
     shared: Arc<CodexAuthInner>,
 }
@@ -128,12 +128,12 @@ struct CodexAuthInner {
     endpoints: OAuthEndpoints,
     fetch: Arc<dyn Fetch>,
     redactor: Redactor,
-    /// One refresh at a time in this process; the lock file sees to the others.
+    /// Allows one refresh at a time in this process. The lock file excludes other processes.
     refreshing: Mutex<()>,
 }
 
 impl CodexAuth {
-    /// The login kept in `home` (`$CODEX_HOME`). Nothing is read yet.
+    /// Creates access to the login in the directory `home` (`$CODEX_HOME`), without reading it.
     pub fn new(
         home: &Path,
         endpoints: OAuthEndpoints,
@@ -152,18 +152,21 @@ impl CodexAuth {
         }
     }
 
-    /// The file of the login.
+    /// Returns the path of the login file.
     pub fn file(&self) -> PathBuf {
         self.shared.file.path().to_owned()
     }
 
-    /// Where the services are.
+    /// Returns the URLs of the services.
     pub fn endpoints(&self) -> &OAuthEndpoints {
         &self.shared.endpoints
     }
 
-    /// Whether there is a login that can be used, as far as this computer can tell; the error says why the
-    /// one that is there cannot.
+    /// Returns whether a usable login exists, without a network request.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason if a login exists but cannot be used.
     pub fn check(&self) -> Result<bool, String> {
         match self.shared.read()? {
             Some(tokens) if tokens.refresh_token.is_none() && tokens.expires_at <= now() => {
@@ -173,7 +176,7 @@ impl CodexAuth {
         }
     }
 
-    /// Tokens that are valid for a while; `None` without a login.
+    /// Returns the tokens of the login, or `None` without a login. Refreshes tokens that are about to expire.
     pub async fn tokens(&self) -> Result<Option<OAuthTokens>, TokenError> {
         match self.shared.read()? {
             Some(tokens) if tokens.expires_at <= now() + REFRESH_MARGIN_SECONDS => {
@@ -183,7 +186,7 @@ impl CodexAuth {
         }
     }
 
-    /// New tokens, because these were refused.
+    /// Returns new tokens after the server rejected the access token `refused`.
     pub async fn renew(&self, refused: &Secret) -> Result<Option<OAuthTokens>, TokenError> {
         match self.shared.read()? {
             Some(tokens) if tokens.access_token == *refused => self.refresh(tokens).await.map(Some),
@@ -191,8 +194,10 @@ impl CodexAuth {
         }
     }
 
-    /// A refresh runs to its end in a task of its own, even if the call that wanted it is cancelled: the
-    /// server may have taken back the old refresh token already, and the new one must not be lost.
+    /// Refreshes the tokens in a separate task.
+    ///
+    /// The task completes even if the caller is cancelled. The server may have revoked the old refresh token already,
+    /// so the new one must be stored.
     async fn refresh(&self, old: OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let shared = Arc::clone(&self.shared);
         let task = tokio::spawn(async move { shared.refresh(&old).await }.in_current_span());
@@ -202,8 +207,8 @@ impl CodexAuth {
 }
 
 impl CodexAuthInner {
-    /// Refreshes unless another task or process has just done so. When that fails, the old token
-    /// serves as long as it is valid.
+    /// Refreshes the tokens unless another task or process has just done so. If that fails, returns the old tokens
+    /// while they are valid.
     async fn refresh(&self, old: &OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let _one_at_a_time = self.refreshing.lock().await;
         let _across_processes = self.file.lock(LOCK_TIMEOUT).await?;
@@ -244,7 +249,7 @@ impl CodexAuthInner {
     }
 }
 
-/// The headers of a model call.
+/// Returns the headers of a model call.
 pub(crate) fn headers(token: &Secret, account: Option<&str>) -> Vec<(String, Secret)> {
     let bearer = Secret::from(format!("Bearer {}", token.expose()));
     let account = account.map(|account| ("chatgpt-account-id".to_owned(), Secret::from(account)));

@@ -1,38 +1,38 @@
-//! A whole answer, and how it grows out of events.
+//! Complete answers, and their assembly from events.
 
 use serde_json::{Value, json};
 
 use crate::error::ModelError;
 use crate::{FinishReason, ModelEvent, ToolCallDelta, Usage};
 
-/// The whole answer of a model.
+/// The complete answer of a model.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Completion {
-    /// The answer's text, also when it accompanies tool calls; a refusal's text too.
+    /// Text of the answer, including text beside tool calls and the text of a refusal.
     pub text: String,
-    /// What the model thought aloud.
+    /// Reasoning of the model.
     pub reasoning: String,
-    /// Tool calls in chat-completions shape, in the order in which the model made them.
+    /// Tool calls in the chat-completions format, in the order of the model.
     pub tool_calls: Vec<Value>,
-    /// Calls that must not be run: what arrived is not a whole call, or the provider stopped the answer.
+    /// Tool calls that must not run: they are incomplete, or the provider stopped the answer.
     pub broken_calls: Vec<InvalidToolCall>,
-    /// Token counts, when the provider told them.
+    /// Token counts, if the provider reported them.
     pub usage: Option<Usage>,
     /// Why the model stopped.
     pub finish: FinishReason,
-    /// What the provider wants back: put it into the assistant message as `provider_state`, unless
-    /// the next call goes to another model.
+    /// State that the provider expects back. Add it to the assistant message as `provider_state`, unless the next call
+    /// uses another model.
     pub provider_state: Option<Value>,
 }
 
 impl Completion {
-    /// The call at this position of `tool_calls`, if it must not be run.
+    /// Returns the reason why the call at this position of `tool_calls` must not run, if there is one.
     pub fn broken(&self, index: usize) -> Option<&InvalidToolCall> {
         self.broken_calls.iter().find(|call| call.index == index)
     }
 
-    /// The answer as the assistant message of the next call.
+    /// Returns the answer as an assistant message for the next call.
     pub fn to_message(&self) -> Value {
         let mut message = json!({"role": "assistant", "content": self.text});
         let Some(fields) = message.as_object_mut() else {
@@ -48,16 +48,27 @@ impl Completion {
     }
 }
 
-/// A tool call that arrived damaged. The model gets `reason` as the call's error result.
+/// A tool call that must not run. The model receives `reason` as the error result of the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidToolCall {
     /// Position in `tool_calls`.
     pub index: usize,
-    /// What is wrong, in words the model can act on.
+    /// Description of the problem for the model.
     pub reason: String,
 }
 
 /// Builds a [`Completion`] from events.
+///
+/// ```
+/// use bub_model::{Accumulator, FinishReason, ModelEvent};
+///
+/// let mut answer = Accumulator::new();
+/// answer.push(ModelEvent::Text("Hello, ".to_owned()));
+/// answer.push(ModelEvent::Text("world".to_owned()));
+/// answer.push(ModelEvent::Finish(FinishReason::Stop));
+/// assert_eq!(answer.finish()?.text, "Hello, world");
+/// # Ok::<(), bub_model::ModelError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Accumulator {
     text: String,
@@ -76,12 +87,12 @@ struct PartialToolCall {
 }
 
 impl Accumulator {
-    /// An accumulator that has seen nothing.
+    /// Creates an empty accumulator.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes one event in.
+    /// Adds an event.
     pub fn push(&mut self, event: ModelEvent) {
         match event {
             ModelEvent::Text(text) => append(&mut self.text, text),
@@ -95,17 +106,21 @@ impl Accumulator {
         }
     }
 
-    /// The text so far, for what is worth keeping of an interrupted answer.
+    /// Returns the text received so far, for example to keep the text of an interrupted answer.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether anything arrived that a user may have seen or a tool may act on.
+    /// Returns whether no text, reasoning or tool call has been received.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
     }
 
-    /// The whole answer; an error when its end never came.
+    /// Returns the complete answer.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no [`ModelEvent::Finish`] was received.
     pub fn finish(self) -> Result<Completion, ModelError> {
         let Some(finish) = self.finish else {
             return Err(ModelError::truncated(
@@ -145,7 +160,7 @@ impl Accumulator {
 
     fn push_call(&mut self, delta: ToolCallDelta) {
         if delta.index >= self.calls.len() {
-            // Decoders count without gaps; an event made by somebody else gets no more than one slot.
+            // Decoders count without gaps. For other event sources, a large index adds only one call.
             self.calls.push(PartialToolCall::default());
         }
         let index = delta.index.min(self.calls.len().saturating_sub(1));
@@ -163,7 +178,7 @@ impl Accumulator {
 }
 
 impl PartialToolCall {
-    /// Why this call must not be run, if so.
+    /// Returns the reason why this call must not run, if there is one.
     fn damage(&self, finish: &FinishReason) -> Option<String> {
         if finish.is_stopped() {
             return Some(format!(
@@ -188,7 +203,7 @@ impl PartialToolCall {
         }
     }
 
-    /// A tool without parameters is called with nothing, or with `null`.
+    /// Returns whether the call has no arguments. Models call tools without parameters with an empty text or `null`.
     fn has_no_arguments(&self) -> bool {
         matches!(self.arguments.trim(), "" | "null")
     }
@@ -213,7 +228,7 @@ impl PartialToolCall {
     }
 }
 
-/// Appends without copying when there was nothing before: most whole answers arrive in one piece.
+/// Appends text. Does not copy if `to` is empty, because answers that are not streamed arrive as a single text.
 fn append(to: &mut String, more: String) {
     if to.is_empty() {
         *to = more;

@@ -1,4 +1,4 @@
-//! What a call needs besides the request, and why it may be missing.
+//! The endpoint of a model call, and the errors that prevent a call.
 
 use std::path::PathBuf;
 
@@ -10,80 +10,80 @@ use crate::{
     WireFormat,
 };
 
-/// Where and how to call one model, its credentials included.
+/// Everything a call needs besides the request: base URL, wire format and credentials.
 ///
-/// A key leaves this crate only inside such a value, next to the address it belongs to.
+/// Keys leave this crate only inside an endpoint, together with the base URL they belong to.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Endpoint {
-    /// The model, with the provider's proper name.
+    /// The model, with the canonical name of its provider.
     pub id: ModelId,
-    /// What the provider speaks.
+    /// The wire format of the provider.
     pub wire: WireFormat,
-    /// How it differs from that.
+    /// Deviations of the provider from the wire format.
     pub quirks: Quirks,
-    /// Where it is; the path of the wire's request is appended.
+    /// Base URL of the provider. The wire format appends the path of the request.
     pub base_url: BaseUrl,
-    /// Credentials and the provider's own headers. Header names are lower case.
+    /// Credentials and configured headers of the provider. Header names are in lower case.
     pub headers: Vec<(String, Secret)>,
-    /// Where the key came from; `None` when the provider is called without one.
+    /// Source of the key; `None` if the provider is called without a key.
     pub key: Option<KeySource>,
     /// The model's context window in tokens, if it is known.
     pub context_window: Option<u64>,
 }
 
-/// Why a model cannot be called as things are configured. The text says what to do.
+/// Reason why a model cannot be called with the current settings. The text says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// The identifier has no provider.
+    /// The model identifier is invalid.
     #[error(transparent)]
     NotAModel(#[from] ParseModelIdError),
-    /// The setting `model` is wrong.
+    /// The setting `model` is invalid.
     #[error("{origin}: {problem}")]
     Configured {
-        /// Where it stands.
+        /// Source of the setting.
         origin: bub_settings::SettingSource,
-        /// What is wrong with it.
+        /// The reason.
         problem: Box<AccessError>,
     },
-    /// The provider is not in the catalogue.
+    /// The provider is not in the catalog.
     #[error(
         "there is no provider `{name}`{}; `bub models` lists them, and `providers.{name}.base_url` in {} adds one",
         .suggestion.as_ref().map(|name| format!(", did you mean `{name}`?")).unwrap_or_default(),
         .config_file.display()
     )]
     UnknownProvider {
-        /// The name that was written.
+        /// The unknown name.
         name: String,
-        /// The known name that looks like it.
+        /// A known name that is similar.
         suggestion: Option<String>,
-        /// Where a provider can be added.
+        /// The config file, in which the user can add a provider.
         config_file: PathBuf,
     },
-    /// There is no key for the provider.
+    /// The provider requires a key, and none is set.
     #[error("no API key for `{provider}`: set {variable} or `api_key.{provider}` in {}{login}", .config_file.display())]
     NoKey {
         /// The provider.
         provider: String,
-        /// The variable that would hold the key.
+        /// The environment variable for the key.
         variable: String,
-        /// Where a key can be written down.
+        /// The config file, in which the user can set a key.
         config_file: PathBuf,
-        /// The other way in, as an addition to the sentence.
+        /// Hint about the login, to append to the text; empty if the provider has no login.
         login: String,
     },
-    /// The provider has no usual address, and none is configured.
+    /// The provider has no default base URL, and none is configured.
     #[error("no address for `{provider}`: set {variable} or `api_base.{provider}` in {}", .config_file.display())]
     NoBase {
         /// The provider.
         provider: String,
-        /// The variable that would hold the address.
+        /// The environment variable for the base URL.
         variable: String,
-        /// Where an address can be written down.
+        /// The config file, in which the user can set a base URL.
         config_file: PathBuf,
     },
-    /// A configured address is none.
+    /// The configured base URL is invalid.
     #[error(
         "{origin}: the address of `{provider}` is not {}",
         crate::base_url::EXPECTED_FORMAT
@@ -91,25 +91,25 @@ pub enum AccessError {
     BadBase {
         /// The provider.
         provider: String,
-        /// Where the address stands.
+        /// Source of the base URL.
         origin: String,
     },
-    /// The key holds characters that no header may have.
+    /// The key contains characters that are not allowed in a header.
     #[error(
         "the key of `{provider}` from {source_text} has spaces, line breaks or other characters no key has"
     )]
     BadKey {
         /// The provider.
         provider: String,
-        /// Where the key came from.
+        /// Source of the key.
         source_text: String,
     },
-    /// The command that should print the key did not.
+    /// The command of `api_key_command` failed.
     #[error("`api_key_command` of `{provider}` {problem}")]
     KeyCommand {
         /// The provider.
         provider: String,
-        /// What went wrong.
+        /// The reason.
         problem: String,
     },
     /// The login cannot be used.
@@ -117,24 +117,24 @@ pub enum AccessError {
     Login {
         /// The provider.
         provider: String,
-        /// What went wrong.
+        /// The reason.
         problem: String,
     },
-    /// The login cannot be used now, and is not to blame.
+    /// The login is valid but cannot be used at the moment.
     #[error("the login of `{provider}` cannot be refreshed now: {problem}; try again in a while")]
     LoginLater {
         /// The provider.
         provider: String,
-        /// What went wrong.
+        /// The reason.
         problem: String,
     },
-    /// The settings are wrong.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }
 
 impl AccessError {
-    /// What to do, in few words: for lists in which the rest is clear.
+    /// Returns a short text that says what to do, for lists that name the provider already.
     pub fn hint(&self) -> String {
         match self {
             Self::NoKey {

@@ -1,76 +1,76 @@
-//! Errors of a model call, typed by what to do about them.
+//! Errors of model calls, with the action that can resolve them.
 
 use std::fmt;
 use std::time::Duration;
 
 use bub_settings::Redactor;
 
-/// What a caller can do about a [`ModelError`].
+/// The action that can resolve a [`ModelError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RecoveryAction {
-    /// The same call may work later (after `retry_after`, when given).
+    /// Repeat the call later, after `retry_after` if it is set.
     Retry,
-    /// The key or login is missing, wrong or expired.
+    /// Provide another key or log in again: the key or login is missing, invalid or expired.
     Reauthenticate,
-    /// The conversation is too long for the model.
+    /// Shorten the conversation: it is too long for the model.
     ShrinkContext,
-    /// This model or provider will not do it; another one may.
+    /// Try another model or provider: this one cannot process the request.
     NextModel,
-    /// The request itself is wrong, or nobody wants the answer any more.
+    /// Do nothing: the request is invalid, or the call was cancelled.
     GiveUp,
 }
 
-/// Where in a call the failure happened, for messages and logs. Decisions use [`RecoveryAction`].
+/// The kind of failure, for messages and logs. Use [`RecoveryAction`] to decide what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ModelErrorKind {
-    /// The provider said no: an HTTP error, or an error event inside the stream.
+    /// The provider returned an HTTP error or an error event.
     Provider,
-    /// No connection, or it broke.
+    /// The connection failed.
     Transport,
-    /// Nothing came for too long.
+    /// No data arrived within a timeout.
     Timeout,
-    /// The stream ended before the answer did.
+    /// The stream ended before the answer was complete.
     Truncated,
-    /// The answer ended properly and has nothing in it: no choice, no word about why.
+    /// The answer is complete but contains neither content nor a reason for that.
     Empty,
-    /// What came is not what this wire format promises.
+    /// The response does not conform to the wire format.
     Malformed,
-    /// More came than a limit allows.
+    /// The response exceeds a size limit.
     TooLarge,
     /// The call was cancelled.
     Cancelled,
-    /// The call could not even be made (no key, bad settings).
+    /// The call could not be made, for example without a key or with invalid settings.
     Setup,
 }
 
 /// A failed model call.
 ///
-/// The message is short, one line, without secrets and never a dumped HTML page.
+/// The message is one short line without secrets. HTML pages are reduced to their title.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModelError {
-    /// What to do about it.
+    /// The action that can resolve the error.
     pub action: RecoveryAction,
-    /// Where it happened.
+    /// The kind of failure.
     pub kind: ModelErrorKind,
-    /// HTTP status, or the status an error event claims.
+    /// HTTP status, or the status in an error event.
     pub status: Option<u16>,
     /// The provider's machine-readable code or type.
     pub code: Option<String>,
-    /// What the provider, or this crate, says about it.
+    /// Description by the provider or by this crate.
     pub message: String,
-    /// How long the provider asks to wait.
+    /// Delay that the provider requests before a retry.
     pub retry_after: Option<Duration>,
-    /// `provider:model` of the call, once known.
+    /// `provider:model` of the call, if it is known.
     pub provider: Option<String>,
-    /// What became of the other models that were asked.
+    /// Errors of the other candidates of the call.
     pub others: Vec<ModelError>,
 }
 
 impl ModelError {
-    /// An error with a cleaned message and nothing else known.
+    /// Creates an error with a [shortened](short_message) message and no other details.
     pub fn new(kind: ModelErrorKind, action: RecoveryAction, message: impl AsRef<str>) -> Self {
         let message = short_message(message.as_ref());
         Self {
@@ -85,12 +85,12 @@ impl ModelError {
         }
     }
 
-    /// The stream ended early: worth another try, as long as nothing was acted on.
+    /// Creates the error for a stream that ended early. A retry is safe if the caller has not acted on the answer.
     pub fn truncated(message: impl AsRef<str>) -> Self {
         Self::new(ModelErrorKind::Truncated, RecoveryAction::Retry, message)
     }
 
-    /// An answer with nothing in it.
+    /// Creates the error for an empty answer.
     pub fn empty() -> Self {
         Self::new(
             ModelErrorKind::Empty,
@@ -99,12 +99,13 @@ impl ModelError {
         )
     }
 
-    /// Not the promised format. Retried, because a proxy's hiccup looks like this.
+    /// Creates the error for a response that does not conform to the wire format. The call is retried, because
+    /// temporary failures of proxies cause such responses.
     pub fn malformed(message: impl AsRef<str>) -> Self {
         Self::new(ModelErrorKind::Malformed, RecoveryAction::Retry, message)
     }
 
-    /// A limit of this crate was exceeded; the same call would exceed it again.
+    /// Creates the error for a response that exceeds a limit of this crate. A retry would exceed it again.
     pub fn too_large(message: impl AsRef<str>) -> Self {
         Self::new(ModelErrorKind::TooLarge, RecoveryAction::NextModel, message)
     }
@@ -123,14 +124,14 @@ impl ModelError {
         self
     }
 
-    /// Adds who failed, as `provider:model`.
+    /// Adds the model that failed, as `provider:model`.
     #[must_use]
     pub fn with_provider(mut self, provider: impl Into<String>) -> Self {
         self.provider = Some(provider.into());
         self
     }
 
-    /// Takes every secret known to the redactor out of the texts.
+    /// Redacts the message and the code.
     #[must_use]
     pub fn redacted(mut self, redactor: &Redactor) -> Self {
         self.message = redactor.redact(&self.message).into_owned();
@@ -159,10 +160,10 @@ impl fmt::Display for ModelError {
 
 impl std::error::Error for ModelError {}
 
-/// Longest message kept, in characters.
+/// Maximum length of a message in characters.
 const MAX_MESSAGE_CHARS: usize = 400;
 
-/// One line of at most some hundred characters; a page of HTML is reduced to its title.
+/// Shortens text to one line of at most 400 characters. An HTML page is reduced to its title.
 pub fn short_message(text: &str) -> String {
     let text = text.trim();
     let text = if looks_like_html(text) {
@@ -189,7 +190,7 @@ pub fn short_message(text: &str) -> String {
     short
 }
 
-/// Whether a body is a web page rather than an answer of an API.
+/// Returns whether a body is an HTML or XML page and not an API response.
 pub fn looks_like_html(text: &str) -> bool {
     let head = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
     let head: String = head
@@ -216,7 +217,7 @@ pub fn looks_like_html(text: &str) -> bool {
 
 fn html_title(text: &str) -> &str {
     let lower = text.to_ascii_lowercase();
-    // Storage services and gateways write XML, which has a message where a page has its title.
+    // Storage services and gateways send XML with a `message` element instead of a title.
     let title = ["title>", "h1>", "message>"].iter().find_map(|tag| {
         let start = lower.find(tag)? + tag.len();
         let end = start + lower.get(start..)?.find('<')?;

@@ -1,4 +1,4 @@
-//! What comes out of a running model call.
+//! Events of a running model call.
 
 use std::time::Duration;
 
@@ -6,50 +6,50 @@ use serde_json::Value;
 
 use crate::{FinishReason, ModelError, Usage};
 
-/// One thing a model did. A stream is any number of these, ended by [`ModelEvent::Finish`].
+/// An event of a model call. A stream has any number of events and ends with [`ModelEvent::Finish`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ModelEvent {
-    /// More text of the answer; never empty.
+    /// A piece of the answer's text; never empty.
     Text(String),
-    /// More of what the model thinks aloud; never empty.
+    /// A piece of the model's reasoning; never empty.
     Reasoning(String),
     /// A piece of a tool call.
     ToolCall(ToolCallDelta),
-    /// The server began its answer anew: whatever came before is void.
+    /// The server restarted its answer. Discard everything received before.
     Restart,
-    /// The call failed and is made again, after a wait or with another model. Not part of the answer: it is for
-    /// whoever watches.
+    /// The call failed and is retried, after a delay or with another model. It is not part of the answer and only
+    /// informs observers.
     Retry(Retry),
-    /// Token counts. When it comes more than once, the last one counts.
+    /// Token counts. If the event occurs more than once, the last one counts.
     Usage(Usage),
-    /// What the provider wants back with this answer on the next call.
+    /// State that the provider expects back with the answer on the next call.
     ProviderState(Value),
-    /// The end. Nothing follows.
+    /// The end of the answer; always the last event.
     Finish(FinishReason),
 }
 
-/// A call that is made again.
+/// A retry of a failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retry {
-    /// The number of the try that follows; 1 when it is the first of another model.
+    /// Number of the next attempt; 1 for the first attempt with another model.
     pub attempt: u32,
-    /// How long it is waited for.
+    /// Delay before the next attempt.
     pub wait: Duration,
-    /// What the call before it failed with, and which model that was.
+    /// The error of the previous attempt, with its model.
     pub error: Box<ModelError>,
 }
 
-/// A piece of a tool call. Pieces with the same index belong together.
+/// A piece of a tool call. Pieces with equal index belong to one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolCallDelta {
-    /// Position of the call in the answer, counted from 0 without gaps.
+    /// Position of the call in the answer, from 0 without gaps.
     pub index: usize,
-    /// The call's id, when this piece has it.
+    /// The id of the call, if this piece contains it.
     pub id: Option<String>,
-    /// The tool's name or more of it, when this piece has it.
+    /// The tool's name, or the next piece of it, if this piece contains it.
     pub name: Option<String>,
-    /// More of the JSON text of the arguments.
+    /// The next piece of the arguments' JSON text.
     pub arguments: String,
 }

@@ -1,11 +1,12 @@
-//! Several models for one call: tried in order until the first byte of an answer.
+//! Fallback models: candidates are tried in order until one of them answers.
 //!
-//! - A candidate is looked up when its turn comes, so one without a key harms nobody before it.
-//! - One model is tried again for errors that pass; then, and for every other error that another model may not
-//!   have, the next one is asked. A conversation that is too long, and a cancelled call, end it.
-//! - Once anything was handed to the caller, nothing is tried again, unless the caller throws it away
+//! - The endpoint of a candidate is looked up right before its first attempt, so a missing key of a fallback does not
+//!   affect earlier candidates.
+//! - A candidate is retried after temporary errors. If the retries fail, or if another model may not have the error,
+//!   the next candidate is tried. A conversation that is too long and a cancelled call end the search.
+//! - After the first event was emitted, nothing is retried unless the caller can discard events
 //!   ([`CallOptions::restartable`]).
-//! - The error of the first candidate is the one reported, with what became of the others.
+//! - If all candidates fail, the error is that of the first one. It contains the errors of the others.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,12 +20,13 @@ use futures_util::stream;
 use crate::client::{CallOptions, Inner, ModelCall};
 use crate::{ChatRequest, Endpoint, ModelError, ModelEvent, ModelId, Models};
 
-/// Looks up what a call of a model needs, when it is needed.
+/// Source of endpoints, queried right before a call.
 pub trait EndpointSource: Send + Sync {
-    /// Address and credentials of a model.
+    /// Returns the endpoint of a model.
     fn endpoint<'a>(&'a self, id: &'a ModelId) -> BoxFuture<'a, Result<Endpoint, ModelError>>;
 
-    /// The same with other credentials, after these were refused; `None` when there are no others.
+    /// Returns an endpoint with other credentials after the provider rejected those of `refused`, or `None` if no other
+    /// credentials are available.
     fn renew<'a>(
         &'a self,
         refused: &'a Endpoint,
@@ -44,7 +46,7 @@ impl EndpointSource for Models {
     }
 }
 
-/// The models to try, in order.
+/// Models to try, in order.
 #[derive(Clone)]
 pub struct Candidates {
     ready: Option<Endpoint>,
@@ -53,7 +55,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// One model, ready to be called.
+    /// Creates a single candidate from its endpoint.
     pub fn one(endpoint: Endpoint) -> Self {
         Self {
             ready: Some(endpoint),
@@ -62,7 +64,7 @@ impl Candidates {
         }
     }
 
-    /// Models that are looked up when their turn comes.
+    /// Creates candidates whose endpoints are looked up when they are tried.
     pub fn new(source: Arc<dyn EndpointSource>, models: impl IntoIterator<Item = ModelId>) -> Self {
         Self {
             ready: None,
@@ -71,12 +73,12 @@ impl Candidates {
         }
     }
 
-    /// Whether another one follows.
+    /// Returns whether candidates are left.
     pub(crate) fn more(&self) -> bool {
         !self.later.is_empty()
     }
 
-    /// The next one, looked up.
+    /// Removes the next candidate and returns its endpoint.
     pub(crate) async fn next(&mut self) -> Option<Result<Endpoint, ModelError>> {
         if let Some(endpoint) = self.ready.take() {
             return Some(Ok(endpoint));
@@ -87,7 +89,7 @@ impl Candidates {
     }
 }
 
-/// The events of a call. Dropping it closes the connection.
+/// Stream of the events of a call. Dropping it closes the connection.
 pub struct ModelEventStream {
     events: Pin<Box<dyn Stream<Item = Result<ModelEvent, ModelError>> + Send>>,
     answering: Arc<Mutex<Option<ModelId>>>,
@@ -117,7 +119,7 @@ impl ModelEventStream {
         }
     }
 
-    /// A call that was answered without a network, by a script or another program.
+    /// Creates a stream of given events, for answers that do not come from a provider.
     pub fn answered(
         model: ModelId,
         events: impl IntoIterator<Item = ModelEvent, IntoIter: Send + 'static>,
@@ -129,7 +131,7 @@ impl ModelEventStream {
         }
     }
 
-    /// The model that answers, or was asked last.
+    /// Returns the model that answers, or the last model that was tried.
     pub fn model(&self) -> Option<ModelId> {
         self.answering
             .lock()
@@ -146,7 +148,7 @@ impl Stream for ModelEventStream {
     }
 }
 
-/// Adds the model to an error that does not know it.
+/// Adds the model to an error without one.
 pub(crate) fn with_model_name(mut error: ModelError, id: &ModelId) -> ModelError {
     error.provider.get_or_insert_with(|| id.to_string());
     error

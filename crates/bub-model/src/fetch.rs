@@ -1,10 +1,12 @@
-//! The few plain HTTP exchanges beside model calls: tokens of a login, lists of local servers.
+//! Simple HTTP requests other than model calls: login tokens and the model lists of local servers.
 
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-/// Sends small requests and reads small answers. The seam for tests, and for the one HTTP client.
+/// Sends small requests and returns small responses.
+///
+/// [`ModelClient`](crate::ModelClient) implements it with its HTTP client; tests implement it with fixed responses.
 pub trait Fetch: Send + Sync {
     /// Sends one request.
     fn fetch<'a>(
@@ -16,15 +18,15 @@ pub trait Fetch: Send + Sync {
 /// One small request.
 #[derive(Clone, Copy)]
 pub struct FetchRequest<'a> {
-    /// Where to.
+    /// The URL.
     pub url: &'a str,
-    /// A body of type `application/x-www-form-urlencoded`, sent with POST; without one it is a GET.
+    /// Body of type `application/x-www-form-urlencoded`, sent with POST. Without a body, the request is a GET.
     pub form: Option<&'a str>,
-    /// How long the whole exchange may take.
+    /// Timeout of the request, response body included.
     pub timeout: Duration,
 }
 
-/// A small answer, whatever its status.
+/// A small response with any status.
 #[derive(Clone)]
 pub struct FetchResponse {
     /// The HTTP status.
@@ -33,7 +35,7 @@ pub struct FetchResponse {
     pub body: Vec<u8>,
 }
 
-/// No answer came. The text says why, without what was sent.
+/// Error of a request that got no response. The text contains nothing of the request.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct FetchError(pub String);

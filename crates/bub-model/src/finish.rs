@@ -1,37 +1,38 @@
-//! Why a model stopped.
+//! The reason why a model stopped.
 
 use std::fmt;
 
-/// The reason a completion ended. Only `Stop` and `ToolCalls` mean that it is whole.
+/// The reason why an answer ended. Only `Stop` and `ToolCalls` mean that it is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// The model had said everything.
+    /// The model completed its answer.
     Stop,
-    /// The model wants tools to be run.
+    /// The model requests tool calls.
     ToolCalls,
-    /// The token limit cut the answer off.
+    /// The answer was truncated at the token limit.
     Length,
     /// A filter of the provider removed or stopped the answer.
     ContentFilter,
-    /// The model declined.
+    /// The model declined to answer.
     Refusal,
-    /// Anything else, in the provider's own word.
+    /// Any other reason, as the provider names it.
     Other(String),
 }
 
 impl FinishReason {
-    /// Whether the answer may be taken as complete.
+    /// Returns whether the answer is complete.
     pub fn is_complete(&self) -> bool {
         matches!(self, Self::Stop | Self::ToolCalls)
     }
 
-    /// Whether the provider or the model broke the answer off for what it says: nothing in it may be acted on.
+    /// Returns whether the provider or the model stopped the answer because of its content. Do not act on such an
+    /// answer.
     pub fn is_stopped(&self) -> bool {
         !self.is_complete() && *self != Self::Length
     }
 
-    /// The stable name used on the tape and in logs.
+    /// Returns the stable name used on tapes and in logs.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Stop => "stop",

@@ -1,4 +1,4 @@
-//! The one HTTP client: built on first use, connections kept, keys never redirected.
+//! The HTTP client: built on first use, with connection reuse and without redirects.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,18 +12,18 @@ use tokio::sync::OnceCell;
 
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 
-/// How connections are made.
+/// Connection options.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HttpOptions {
-    /// The longest time until a connection stands, TLS included.
+    /// Timeout for establishing a connection, TLS included. Default: 15 seconds.
     pub connect_timeout: Duration,
-    /// How long an unused connection is kept.
+    /// How long an unused connection stays open. Default: 90 seconds.
     pub keep_idle: Duration,
-    /// The proxies to go through.
+    /// Proxies to use.
     pub proxies: Proxies,
-    /// Certificates in PEM form that are trusted beside those of the system (`SSL_CERT_FILE`): those of a company's
-    /// proxy, or of a server of one's own.
+    /// File with PEM certificates to trust in addition to those of the system (`SSL_CERT_FILE`), for example those of
+    /// a company proxy or of your own server.
     pub certificates: Option<PathBuf>,
 }
 
@@ -39,7 +39,7 @@ impl Default for HttpOptions {
 }
 
 impl HttpOptions {
-    /// The defaults, with the proxies and certificates of this environment.
+    /// Creates options with the proxies and certificates of the environment.
     pub fn from_environment(environment: &Environment) -> Self {
         let certificates = environment
             .get("SSL_CERT_FILE")
@@ -53,21 +53,21 @@ impl HttpOptions {
     }
 }
 
-/// Proxies by what they are for. A URL may hold a password, so it is a secret.
+/// Proxies by URL scheme. A proxy URL may contain a password, so it is a secret.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
-    /// For `http` addresses (`HTTP_PROXY`).
+    /// Proxy for `http` URLs (`HTTP_PROXY`).
     pub http: Option<Secret>,
-    /// For `https` addresses (`HTTPS_PROXY`).
+    /// Proxy for `https` URLs (`HTTPS_PROXY`).
     pub https: Option<Secret>,
-    /// For both, where there is no other (`ALL_PROXY`).
+    /// Proxy for URLs without a more specific one (`ALL_PROXY`).
     pub all: Option<Secret>,
-    /// Hosts that are reached directly, separated by commas (`NO_PROXY`). This computer always is.
+    /// Hosts that are reached directly, separated by commas (`NO_PROXY`). Localhost is always reached directly.
     pub direct: String,
 }
 
 impl Proxies {
-    /// The usual variables, in upper or lower case.
+    /// Reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case.
     pub fn from_environment(environment: &Environment) -> Self {
         let text = |name: &str| {
             environment
@@ -84,14 +84,14 @@ impl Proxies {
         }
     }
 
-    /// The hosts of the proxies, in lower case.
+    /// Returns the hosts of the proxies, in lower case.
     pub fn hosts(&self) -> Vec<String> {
         self.urls()
             .filter_map(|url| parsed(url.expose())?.host_str().map(str::to_lowercase))
             .collect()
     }
 
-    /// What nobody may see of the URLs: passwords, alone and with their users. Where a proxy is, is no secret.
+    /// Returns the secrets in the URLs: passwords, with and without the user name. Hosts are not secret.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = Secret> {
         let logins = self.urls().filter_map(|url| {
             let (_, address) = url.expose().split_once("://").unwrap_or(("", url.expose()));
@@ -108,7 +108,7 @@ impl Proxies {
         [&self.http, &self.https, &self.all].into_iter().flatten()
     }
 
-    /// Host and port of the proxy that an address may be reached through, for messages.
+    /// Returns host and port of the proxy for a URL, for error messages. Ignores `NO_PROXY`.
     pub(crate) fn host_for(&self, url: &Url) -> Option<String> {
         if is_this_computer(url) {
             return None;
@@ -124,7 +124,7 @@ impl Proxies {
         Some(format!("{}{}", proxy.host_str()?, port.unwrap_or_default()))
     }
 
-    /// Whether the way to an `http` address leads through TLS.
+    /// Returns whether connections to a proxy use TLS.
     fn need_tls(&self) -> bool {
         self.urls().any(|url| url.expose().starts_with("https:"))
     }
@@ -148,7 +148,7 @@ impl Proxies {
     }
 }
 
-/// Whether an address is on this computer, to which no proxy leads.
+/// Returns whether a URL points to this machine. Such URLs are never accessed through a proxy.
 fn is_this_computer(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost"
@@ -157,7 +157,7 @@ fn is_this_computer(url: &Url) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// The address of a proxy, which may be written without a scheme.
+/// Parses the URL of a proxy, with or without a scheme.
 fn parsed(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok().filter(Url::has_host);
     url.or_else(|| Url::parse(&format!("http://{text}")).ok())
@@ -165,7 +165,8 @@ fn parsed(text: &str) -> Option<Url> {
 
 type ProxyFn = fn(&str) -> reqwest::Result<Proxy>;
 
-/// The client, in two halves: the trust store takes milliseconds to load, and a local server needs none.
+/// The HTTP client, with separate connection pools for `http` and `https`. Loading the trust store takes milliseconds,
+/// and a local server does not need it.
 pub(crate) struct HttpClient {
     options: HttpOptions,
     plain: OnceCell<Client>,
@@ -185,7 +186,7 @@ impl HttpClient {
         &self.options
     }
 
-    /// The client for an address.
+    /// Returns the client for a URL.
     pub(crate) async fn client(&self, url: &Url) -> Result<&Client, ModelError> {
         let secure = url.scheme() == "https" || self.options.proxies.need_tls();
         let (cell, trust) = if secure {
@@ -204,8 +205,8 @@ impl HttpClient {
 }
 
 impl HttpOptions {
-    /// A client for something else than model calls: the same connections, proxies and certificates, whose names that
-    /// resolver looks up. It follows no redirects and keeps no connections.
+    /// Creates a client for requests other than model calls, with these options and a DNS resolver. The client does not
+    /// follow redirects or keep connections open.
     pub fn client_with(&self, resolver: Arc<dyn Resolve>) -> Result<Client, ModelError> {
         let builder = self
             .builder(TrustStore::System)?
@@ -220,20 +221,20 @@ impl HttpOptions {
     }
 
     fn builder(&self, trust: TrustStore) -> Result<ClientBuilder, ModelError> {
-        // An error means that somebody chose a provider before, which is as good.
+        // Ignore the error: another crypto provider is installed already, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = Client::builder()
             .user_agent(concat!("bub/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(self.connect_timeout)
             .pool_idle_timeout(self.keep_idle)
-            // A busy gateway has many calls at once; what it does not need is closed after `keep_idle`.
+            // A busy gateway makes many concurrent calls. Unused connections are closed after `keep_idle`.
             .pool_max_idle_per_host(256)
             .tcp_keepalive(Duration::from_secs(30))
-            // A redirect would carry the conversation, and on the same host the key, to an address that
-            // nobody configured.
+            // A redirect would send the conversation, and on the same host also the key, to a URL that the user did
+            // not configure.
             .redirect(redirect::Policy::none())
             .referer(false)
-            // The environment is read by bub-settings only.
+            // Only bub-settings reads the environment.
             .no_proxy();
         Ok(match trust {
             TrustStore::System => builder.tls_certs_merge(self.read_certificates()?),

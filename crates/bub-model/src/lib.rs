@@ -1,16 +1,17 @@
-//! Models: every provider people use, streamed faithfully, failing well.
+//! Model calls: providers, wire formats, streaming, errors, retries, API keys and logins.
 //!
-//! - [`ChatRequest`] is what a step asks, [`ModelEvent`] what comes back piece by piece, and
-//!   [`Completion`] the whole of it; [`Accumulator`] turns the one into the other.
-//! - [`WireFormat`] translates both for the wire formats, without any input or output of its own;
-//!   [`Quirks`] is how a provider differs from the format it speaks.
-//! - [`ModelError`] says what to do about a failure, [`classify`](classify::classify) decides it.
-//! - [`ModelClient`] makes the call: one HTTP client, retries, timeouts, cancellation, and [`Candidates`] tried in
-//!   order.
-//! - [`sse`] cuts bytes into server-sent events.
-//! - [`settings`] declares what the configuration says about models.
-//! - [`Models`] is where a call starts: which model runs ([`ModelChoice`]), and where and with which key
-//!   ([`Endpoint`]). [`Catalog`] has the providers, [`codex`] the login.
+//! - [`Models`] is the starting point. It chooses the model ([`ModelChoice`]) and finds its base URL and key
+//!   ([`Endpoint`]). [`Catalog`] lists the providers; [`codex`] implements the login.
+//! - [`ModelClient`] makes the call. It has one HTTP client, retries, applies timeouts, supports cancellation, and
+//!   tries [`Candidates`] in order.
+//! - [`ChatRequest`] is the input of a call and a stream of [`ModelEvent`]s its output. [`Accumulator`] collects the
+//!   events into a [`Completion`].
+//! - [`WireFormat`] encodes requests and decodes streams without doing any I/O. [`Quirks`] describe how a provider
+//!   deviates from its wire format.
+//! - [`ModelError`] describes a failure and what to do about it. [`classify`](classify::classify) builds it from a
+//!   provider's error response.
+//! - [`sse`] parses server-sent events.
+//! - [`settings`] declares the settings of this crate.
 
 mod api_keys;
 mod base_url;

@@ -1,4 +1,4 @@
-//! Model servers on this computer: asked what they have, all at once, with little patience.
+//! Detection of model servers on this machine. All servers are queried concurrently, with a short timeout.
 
 use std::time::Duration;
 
@@ -9,23 +9,24 @@ use crate::base_url::BaseUrl;
 use crate::fetch::{Fetch, FetchRequest};
 use crate::{ModelId, Provider};
 
-/// A refused connection answers at once; this is for what accepts and says nothing.
+/// Timeout of one query. Unused ports fail immediately; the timeout is for servers that accept a connection and do not
+/// respond.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A server that answered.
+/// A local model server that responded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalServer {
-    /// The provider it answers for.
+    /// Name of its provider.
     pub provider: String,
-    /// Where it is.
+    /// Base URL of the server.
     pub base_url: BaseUrl,
-    /// The models it has, those for conversation only, in its own order.
+    /// Its chat models, in the order of the server.
     pub models: Vec<String>,
 }
 
 impl LocalServer {
-    /// The model to use when nothing says which.
+    /// Returns the model to use if none is configured.
     pub fn first_model(&self) -> Option<ModelId> {
         self.models
             .first()
@@ -33,8 +34,8 @@ impl LocalServer {
     }
 }
 
-/// Asks the servers at these addresses; those that answer like a model server are given back in the
-/// same order. Addresses beyond this computer are never asked.
+/// Queries the candidates and returns the model servers among them, in the order of the candidates. Only loopback
+/// addresses are queried.
 pub(crate) async fn find(
     fetch: &dyn Fetch,
     candidates: Vec<(&Provider, BaseUrl)>,
@@ -42,7 +43,7 @@ pub(crate) async fn find(
     let mut seen: Vec<BaseUrl> = Vec::new();
     let mut asked = Vec::new();
     for (provider, base_url) in candidates {
-        // Two programs may share a usual port; the first one in the catalogue stands for it.
+        // Two providers may share a default port; the first one in the catalog is used.
         if base_url.is_loopback() && !seen.contains(&base_url) {
             seen.push(base_url.clone());
             asked.push(ask(fetch, &provider.name, base_url));
@@ -71,10 +72,10 @@ async fn ask(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> Option<Loc
     })
 }
 
-/// The models in a list; `None` when it is no such list, as of any other program on that port.
+/// Parses a list of models. Returns `None` if the body is not such a list, because another program may use the port.
 fn models(body: &[u8]) -> Option<Vec<String>> {
     let body: Value = serde_json::from_slice(body).ok()?;
-    // A server without any model says `null`.
+    // A server without models sends `null`.
     let list = match body.get("data")? {
         Value::Null => return Some(Vec::new()),
         list => list.as_array()?,
@@ -91,7 +92,8 @@ fn models(body: &[u8]) -> Option<Vec<String>> {
     )
 }
 
-/// Servers list everything they can load, and say nowhere what it is for.
+/// Guesses from its name whether a model is a chat model. Servers list all models they can load without stating their
+/// purpose.
 fn is_chat_model(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     !["embed", "rerank", "whisper", "bge-"]

@@ -1,4 +1,4 @@
-//! Which model runs, and why.
+//! The choice of the model.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,23 +12,23 @@ use crate::{
     settings::{FALLBACK_MODELS, MODEL},
 };
 
-/// The model to use.
+/// The model to use, its fallbacks and the reason for the choice.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelChoice {
-    /// The model; `None` when there is none to be had, and the offline guide answers.
+    /// The model; `None` if no model is available. The agent then replies with the offline guide.
     pub model: Option<ModelId>,
-    /// How it was found.
+    /// Why the model was chosen.
     pub reason: ChoiceReason,
-    /// Models to try when it fails, as they were written. They are looked at only then, so a broken
-    /// one breaks nothing.
+    /// Models to try if the first one fails, as configured. They are not parsed here, so an invalid fallback does not
+    /// affect the choice.
     pub fallbacks: Vec<String>,
 }
 
 impl ModelChoice {
-    /// The model and then its fallbacks, to be tried in this order; empty when there is no model.
+    /// Returns the model and its fallbacks, in the order in which to try them. Returns an empty list without a model.
     ///
-    /// A fallback that is no identifier is left out with a warning: it must not break the others.
+    /// Skips a fallback that is not a model identifier and logs a warning, so that it does not affect the others.
     pub fn candidates(&self) -> Vec<ModelId> {
         let fallbacks = self
             .fallbacks
@@ -48,20 +48,20 @@ impl ModelChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChoiceReason {
-    /// The setting `model` says so.
+    /// The setting `model` names it.
     Configured(SettingSource),
-    /// There is a key for its provider.
+    /// A key for its provider is set.
     Key(KeySource),
-    /// The config adds its provider, names this model and says that no key is needed.
+    /// The config adds its provider with this default model and without the need for a key.
     Added(SettingSource),
-    /// Somebody has logged in.
+    /// A login exists, stored in this file.
     Login(PathBuf),
-    /// A server on this computer has it.
+    /// The local server at this base URL has it.
     Local(BaseUrl),
-    /// It is the first of `fallback_models` that exists, because there is no other model, or because `model` is
-    /// wrong: then with what is wrong.
+    /// It is the first valid entry of `fallback_models`: no other model is available, or `model` is invalid for this
+    /// reason.
     Fallback(Option<String>),
-    /// There is no model.
+    /// No model is available.
     Nothing,
 }
 
@@ -87,11 +87,15 @@ impl fmt::Display for ChoiceReason {
 }
 
 impl Models {
-    /// The model to use: the configured one; else that of a provider with a key, in the order of the
-    /// catalogue; else that of a login; else that of a local server; else a fallback; else none.
+    /// Chooses the model to use.
     ///
-    /// Local servers are asked only when it comes to that. An error means that `model` is set to
-    /// something that does not exist, and that there is no fallback that does.
+    /// The first available of these is chosen: the configured model; the default model of the first provider in the
+    /// catalog that has a key; the default model of the login; the first model of a local server; a fallback model.
+    /// Local servers are queried only if no earlier source applies.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the setting `model` is invalid and no valid fallback is configured.
     pub async fn choose(&self) -> Result<ModelChoice, AccessError> {
         self.warn_ignored_bases();
         let choice = self.choose_from(None).await?;
@@ -111,7 +115,7 @@ impl Models {
         Ok(choice)
     }
 
-    /// The same, when the local servers have been asked already.
+    /// Chooses the model to use. Queries local servers only if `servers` is `None`.
     pub(crate) async fn choose_from(
         &self,
         servers: Option<&[LocalServer]>,
@@ -159,7 +163,7 @@ impl Models {
         })
     }
 
-    /// The first fallback that exists, with those after it.
+    /// Returns the first valid fallback, with the remaining ones as its fallbacks.
     fn by_fallback(&self, fallbacks: &[String], problem: Option<String>) -> Option<ModelChoice> {
         let (index, model) =
             fallbacks

@@ -20,16 +20,16 @@ pub struct ModelId {
     deprecated: bool,
 }
 
-/// A text that is no model identifier.
+/// Error for text that is not a model identifier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no model: write `provider:model`, for example `{example}`", example = crate::catalog::EXAMPLE_MODEL)]
 pub struct ParseModelIdError {
-    /// What was written.
+    /// The rejected text, trimmed.
     pub text: String,
 }
 
 impl ModelId {
-    /// An identifier from its two parts.
+    /// Creates an identifier from its two parts. The provider's name is converted to lower case.
     pub fn new(provider: impl AsRef<str>, model: impl Into<String>) -> Self {
         let provider = provider.as_ref().to_ascii_lowercase();
         Self {
@@ -39,17 +39,17 @@ impl ModelId {
         }
     }
 
-    /// The provider's name or alias, in lower case.
+    /// Returns the provider's name or alias, in lower case.
     pub fn provider(&self) -> &str {
         &self.provider
     }
 
-    /// The model as its provider calls it.
+    /// Returns the provider's name for the model.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// Whether it was written in the old form `provider/model`, which deserves a warning.
+    /// Returns whether the identifier was parsed from the deprecated form `provider/model`.
     pub fn is_deprecated(&self) -> bool {
         self.deprecated
     }
@@ -58,7 +58,7 @@ impl ModelId {
 impl FromStr for ModelId {
     type Err = ParseModelIdError;
 
-    /// Splits at the first `:`, or at the first `/` when that comes before it.
+    /// Splits the text at the first `:` or `/`, whichever comes first.
     fn from_str(text: &str) -> Result<Self, ParseModelIdError> {
         let text = text.trim();
         let parts = text

@@ -1,4 +1,4 @@
-//! From a model's name to everything a call of it needs.
+//! The available models: from a model's name to the endpoint of a call.
 
 use std::sync::{Arc, Once};
 
@@ -17,9 +17,9 @@ use crate::{
     settings::{CODEX_HOME, LOCAL_MODELS},
 };
 
-/// The models that can be used with these settings: catalogue, keys and logins.
+/// The models that are available with the current settings: catalog, keys and logins.
 ///
-/// Making one reads nothing but the settings. Keys are looked up when a model is called.
+/// Creating it only reads settings. Keys are looked up when a model is called.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -49,17 +49,25 @@ pub struct Models {
     keys: ApiKeys,
     fetch: Arc<dyn Fetch>,
     client_args: ClientArgs,
-    /// What the workspace tried in vain is told once.
+    /// Ensures that ignored base URLs are logged only once.
     told: Once,
 }
 
 impl Models {
-    /// The models of these settings. The error is a wrong entry of `providers`, with file and line.
+    /// Creates the models of these settings.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `providers` has an invalid entry. The error names the file and line.
     pub fn new(settings: Arc<Settings>, fetch: Arc<dyn Fetch>) -> Result<Self, SettingsError> {
         Self::with_endpoints(settings, fetch, OAuthEndpoints::default())
     }
 
-    /// The same, with other services to log in at.
+    /// Creates the models of these settings with other login services than the default.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `providers` has an invalid entry. The error names the file and line.
     pub fn with_endpoints(
         settings: Arc<Settings>,
         fetch: Arc<dyn Fetch>,
@@ -82,12 +90,12 @@ impl Models {
         })
     }
 
-    /// The providers.
+    /// Returns the provider catalog.
     pub fn catalogue(&self) -> &Catalog {
         &self.catalogue
     }
 
-    /// Reads an identifier and puts the provider's proper name in it.
+    /// Parses a model identifier and replaces an alias with the canonical name of the provider.
     pub fn resolve(&self, text: &str) -> Result<ModelId, AccessError> {
         let id: ModelId = text.parse()?;
         let provider = self.provider(&id)?;
@@ -99,13 +107,12 @@ impl Models {
         Ok(proper)
     }
 
-    /// Says what is wrong with a model without calling anybody: its provider, or the address of that one.
+    /// Checks the provider of a model and its base URL, without a network request.
     pub fn check(&self, id: &ModelId) -> Result<(), AccessError> {
         self.keys.base_url(self.provider(id)?).map(drop)
     }
 
-    /// Everything a call of this model needs. Cheap enough to ask before every call, which is what
-    /// keeps a login fresh.
+    /// Returns the endpoint of a model. Call it before every model call: it is cheap and refreshes the login.
     pub async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, AccessError> {
         self.warn_ignored_bases();
         let provider = self.provider(id)?;
@@ -141,8 +148,9 @@ impl Models {
         }
     }
 
-    /// A new try after the provider refused the credentials: a fresh token, or the command asked
-    /// again. `None` when there is nothing new to try.
+    /// Returns an endpoint with new credentials after the provider rejected those of `refused`.
+    ///
+    /// Refreshes the login or runs the key command again. Returns `None` if no other credentials are available.
     pub async fn renew(&self, refused: &Endpoint) -> Result<Option<Endpoint>, AccessError> {
         let provider = self.provider(&refused.id)?;
         let renewed = match &refused.key {
@@ -172,7 +180,7 @@ impl Models {
         }
     }
 
-    /// The model servers on this computer that answer now; none when `local_models` is off.
+    /// Returns the model servers on this machine that respond now. The list is empty if `local_models` is off.
     pub async fn local_servers(&self) -> Vec<LocalServer> {
         if !self.settings.get(&LOCAL_MODELS) {
             return Vec::new();
@@ -183,17 +191,18 @@ impl Models {
         local::find(&*self.fetch, candidates.collect()).await
     }
 
-    /// What is usable now, and what is not and why.
+    /// Reports which providers and models are available, and why others are not.
     pub async fn report(&self) -> ModelsReport {
         ModelsReport::new(self).await
     }
 
-    /// The login, to log in with.
+    /// Returns the Codex login.
     pub fn codex(&self) -> &CodexAuth {
         &self.codex
     }
 
-    /// The key of a provider, or how to get it; what cannot be read counts as not there.
+    /// Returns the key of a provider or the command that prints it. Treats an unreadable key as missing and logs a
+    /// warning.
     pub(crate) fn find_key(&self, provider: &Provider) -> Option<KeyLookup> {
         self.keys.find(provider).unwrap_or_else(|error| {
             tracing::warn!(%error, "model.key_unreadable");
@@ -201,7 +210,7 @@ impl Models {
         })
     }
 
-    /// Why a provider cannot be called, as far as that can be said without calling anybody.
+    /// Returns the reason why a provider cannot be called, as far as it can be determined without a network request.
     pub(crate) fn problem(&self, provider: &Provider) -> Option<AccessError> {
         let base_url = match self.keys.base_url(provider) {
             Ok(base_url) => base_url,
@@ -222,7 +231,7 @@ impl Models {
         }
     }
 
-    /// Whether the provider is called with a login when it has no key; an error when that one is no good.
+    /// Returns whether a login is used if the provider has no key. Fails if the login exists but cannot be used.
     pub(crate) fn login(&self, provider: &Provider) -> Result<bool, AccessError> {
         let possible =
             provider.login.is_some() && matches!(self.keys.custom_base(provider), Ok(None));
@@ -234,7 +243,7 @@ impl Models {
             .map_err(|problem| login_error(provider, problem.into()))
     }
 
-    /// Warns of addresses in the workspace's `.env`: they are not followed, and somebody may wonder.
+    /// Logs a warning for each base URL in the workspace's `.env` that is ignored.
     pub(crate) fn warn_ignored_bases(&self) {
         self.told.call_once(|| {
             for ignored in self.keys.ignored_bases(&self.catalogue) {
@@ -247,7 +256,7 @@ impl Models {
         self.keys.base_url(provider).ok()
     }
 
-    /// What is configured for providers that do not exist, and keys that travel in the open.
+    /// Returns warnings: settings of unknown providers, keys sent without encryption, and ignored base URLs.
     pub(crate) fn notes(&self) -> Vec<String> {
         let unknown = self
             .keys
@@ -281,7 +290,7 @@ impl Models {
             .collect()
     }
 
-    /// Where the key of a provider comes from, without getting it.
+    /// Returns the source of a provider's key. Does not run a key command.
     pub fn key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalogue.get(provider)?;
         let login = || {
@@ -294,7 +303,8 @@ impl Models {
             .or_else(login)
     }
 
-    /// Where the plain key is that a provider would be called with; `None` when it has one of its own, or gets none.
+    /// Returns the source of the plain key that a provider is called with. Returns `None` if the provider has its own
+    /// key or the plain key belongs to another provider.
     pub fn plain_key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalogue.get(provider)?;
         match self.keys.find_scoped(provider) {
@@ -306,8 +316,8 @@ impl Models {
         }
     }
 
-    /// The provider that a plain key belongs to: that of the configured model, else the one it looks like. It may be about
-    /// to be declared.
+    /// Returns the provider that a plain key belongs to: the provider of the configured model, otherwise the one whose
+    /// key prefix matches. The provider may not exist yet.
     pub fn plain_key_owner(&self) -> Option<String> {
         self.keys.unscoped_owner("api_key").map(str::to_owned)
     }

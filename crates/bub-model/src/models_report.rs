@@ -1,4 +1,4 @@
-//! What is usable now, and what to do about the rest: the data behind `bub models`.
+//! The report of `bub models`: available providers and models, and how to make others available.
 
 use std::path::PathBuf;
 
@@ -7,45 +7,45 @@ use crate::{
     settings::{FALLBACK_MODELS, LOCAL_MODELS},
 };
 
-/// What is usable now and why.
+/// Available models and providers.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ModelsReport {
-    /// The model that answers.
+    /// The chosen model.
     pub choice: Result<ModelChoice, AccessError>,
-    /// Why the chosen model cannot be called as things are; `None` when it can, as far as is known.
+    /// The reason why the chosen model cannot be called, if one is known.
     pub problem: Option<String>,
-    /// The fallback models as written, each with what is wrong with it.
+    /// The fallback models as configured, each with the reason why it cannot be called, if one is known.
     pub fallbacks: Vec<(String, Option<String>)>,
-    /// Every provider, in the order of the catalogue.
+    /// All providers, in the order of the catalog.
     pub providers: Vec<ProviderReport>,
-    /// The servers on this computer that answer.
+    /// The model servers on this machine that respond.
     pub local_servers: Vec<LocalServer>,
-    /// What looks like a mistake.
+    /// Warnings about the configuration.
     pub notes: Vec<String>,
-    /// Where keys and addresses can be written down.
+    /// The config file, in which the user can set keys and base URLs.
     pub config_file: PathBuf,
 }
 
-/// One provider.
+/// Status of a provider.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ProviderReport {
-    /// Its name.
+    /// Name of the provider.
     pub name: String,
-    /// What it speaks.
+    /// The wire format.
     pub wire: WireFormat,
-    /// Where it is, if that is known.
+    /// The effective base URL, if it is known.
     pub base_url: Option<String>,
-    /// Whether it runs on this computer.
+    /// Whether the provider runs on this machine.
     pub local: bool,
-    /// Whether it can be called now.
+    /// Whether the provider can be called now.
     pub usable: bool,
-    /// Where its key comes from.
+    /// Source of the key.
     pub key: Option<KeySource>,
-    /// The model used when none is configured.
+    /// The model to use if none is configured.
     pub default_model: Option<String>,
-    /// What to do to make it usable.
+    /// What to do to make the provider available; `None` if it is available.
     pub todo: Option<String>,
 }
 
@@ -102,7 +102,7 @@ fn provider_report(
         .iter()
         .find(|server| Some(&server.base_url) == base_url.as_ref());
     let problem = models.problem(provider).map(|error| error.hint());
-    // A server on this computer is usable when it answers and has a model; nothing else tells.
+    // A local server is usable if it responds and has a model. No setting can tell that.
     let todo = match server {
         Some(server) if server.models.is_empty() => {
             Some("it has no model yet: load one".to_owned())

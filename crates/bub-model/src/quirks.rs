@@ -1,9 +1,9 @@
-//! How a provider differs from the wire format it speaks.
+//! Deviations of a provider from its wire format.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Differences of one provider, as data: a row of the catalogue or a user's config may set each.
+/// Deviations of a provider from its wire format, set in the catalog or in `providers.<name>.quirks`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[expect(
@@ -11,48 +11,49 @@ use serde_json::{Map, Value};
     reason = "independent switches of a config table, not a state"
 )]
 pub struct Quirks {
-    /// Name of the field that bounds the answer; empty when the server takes none.
+    /// Name of the field that limits the output tokens; empty if the server has no such field.
+    /// Default: `max_completion_tokens`.
     pub max_tokens_field: String,
-    /// Ask for a stream at all; a server that has none answers in one piece.
+    /// Request a stream. If false, the server returns the answer at once. Default: true.
     pub streaming: bool,
-    /// Ask for usage at the end of a stream with `stream_options: {include_usage: true}`.
+    /// Request usage at the end of a stream with `stream_options: {include_usage: true}`. Default: true.
     pub stream_options: bool,
     /// How `reasoning_effort` is sent.
     pub effort: EffortForm,
-    /// Fields of a delta or message that hold reasoning text, in the order in which they are tried.
+    /// Fields of a delta or message that may contain reasoning text, in order of preference.
     pub reasoning_fields: Vec<String>,
-    /// Send reasoning text back with the assistant message it belongs to. Some servers demand it,
-    /// some refuse it.
+    /// Send reasoning text back with its assistant message. Some servers require it, others reject it.
+    /// Default: false.
     pub replay_reasoning: bool,
-    /// Send `cache_control: {type: ephemeral}` where the format knows it.
+    /// Send `cache_control: {type: ephemeral}` if the wire format supports it. Default: true.
     pub cache_control: bool,
-    /// Put a fixed user line in front of a conversation that opens with an assistant message.
+    /// Insert a fixed user message before a conversation that starts with an assistant message. Default: false.
     pub open_with_user: bool,
-    /// Rewrite `video_url` and `input_audio` parts as `file` parts.
+    /// Rewrite `video_url` and `input_audio` parts as `file` parts. Default: false.
     pub media_as_file: bool,
-    /// Text used as `instructions` when there is no system message; for servers that demand one.
+    /// Text to send as `instructions` if the request has no system message, for servers that require it.
     pub default_instructions: Option<String>,
-    /// Body fields for this provider unless `completion_args` has them; objects are merged.
+    /// Body fields that `completion_args` overrides; objects are merged.
     pub default_body: Map<String, Value>,
-    /// Body fields of this provider: they beat `completion_args` and lose to the request itself.
+    /// Body fields that override `completion_args`. The fields of the request override them.
     pub extra_body: Map<String, Value>,
-    /// Body fields this server refuses; they are never sent.
+    /// Body fields that the server rejects. They are never sent.
     pub refused_fields: Vec<String>,
 }
 
-/// How a server wants to be told the reasoning effort.
+/// Form in which a server expects the reasoning effort.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EffortForm {
-    /// The wire format's usual way.
+    /// The usual form of the wire format.
     #[default]
     Standard,
     /// `reasoning: {effort: …}`.
     ReasoningObject,
-    /// `thinking: {type: enabled | disabled}`: a switch without degrees.
+    /// `thinking: {type: enabled | disabled}`: on or off, without levels.
     ThinkingSwitch,
-    /// Not at all.
+    /// The effort is not sent.
     Omit,
 }
 
@@ -79,7 +80,7 @@ impl Default for Quirks {
     }
 }
 
-/// Names under which compatible servers send reasoning text.
+/// Names of the fields in which compatible servers send reasoning text.
 pub const REASONING_FIELDS: [&str; 5] = [
     "reasoning_content",
     "thinking",

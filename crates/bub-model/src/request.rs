@@ -1,28 +1,42 @@
-//! What a step asks of a model, in the one shape that tape, hooks and wire formats share.
+//! The request of a model call, in the form that tapes, hooks and wire formats share.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-/// One call of one model.
+/// The request of a model call.
 ///
-/// Messages and tools are chat-completions JSON and shared, because several candidates may be tried
-/// with the same ones. A message may carry `provider_state` (see [`Completion`](crate::Completion)):
-/// the wire format it came from replays it, every other one drops it.
+/// Messages and tools are chat-completions JSON. They are shared because several candidates may be tried with them. A
+/// message may carry `provider_state` (see [`Completion`](crate::Completion)). The wire format that produced it sends
+/// it back; other wire formats drop it.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use bub_model::ChatRequest;
+/// use serde_json::json;
+///
+/// let request = ChatRequest {
+///     messages: Arc::new(vec![json!({"role": "user", "content": "hello"})]),
+///     max_tokens: Some(1024),
+///     stream: true,
+///     ..ChatRequest::default()
+/// };
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChatRequest {
     /// The model's identifier without the provider's name.
     pub model: String,
-    /// The conversation so far, system messages included.
+    /// The conversation, system messages included.
     pub messages: Arc<Vec<Value>>,
-    /// Function tools; none at all when empty.
+    /// Function tools. If empty, no tools are sent.
     pub tools: Arc<Vec<Value>>,
-    /// Upper bound of the answer in tokens.
+    /// Maximum length of the answer in tokens.
     pub max_tokens: Option<u64>,
-    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max` or `auto`; unset sends nothing.
+    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max` or `auto`. If unset, nothing is sent.
     pub reasoning_effort: Option<String>,
-    /// Whether the answer is to arrive in pieces.
+    /// Whether to stream the answer.
     pub stream: bool,
-    /// `completion_args` of the settings: added to the body, beaten by everything else.
+    /// The setting `completion_args`: fields added to the body. All other fields override them.
     pub extra: Map<String, Value>,
 }

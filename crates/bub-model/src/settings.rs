@@ -1,4 +1,4 @@
-//! The settings of models: which one answers, and where providers and their keys are.
+//! Settings for models, providers and keys.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use bub_settings::{AnySetting, PerProvider, Secret, Section, SettingKey, text_format};
 use serde_json::{Map, Value};
 
-/// The model that answers. The original has a default that needs a key; without one, none is honest.
+/// The model to use. Unset by default: the default of the Python version requires a key that the user may not have.
 pub static MODEL: SettingKey<Option<String>> = SettingKey::new(
     "model",
     None,
@@ -14,7 +14,7 @@ pub static MODEL: SettingKey<Option<String>> = SettingKey::new(
 )
 .format(&text_format::MODEL);
 
-/// Models tried when the first one fails.
+/// Models to try if the first one fails.
 pub static FALLBACK_MODELS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "fallback_models",
     None,
@@ -22,7 +22,7 @@ pub static FALLBACK_MODELS: SettingKey<Option<Vec<String>>> = SettingKey::new(
 )
 .write_as_list();
 
-/// Keys of the providers.
+/// API keys of the providers.
 pub static API_KEY: SettingKey<PerProvider<Secret>> = SettingKey::new(
     "api_key",
     (),
@@ -30,7 +30,7 @@ pub static API_KEY: SettingKey<PerProvider<Secret>> = SettingKey::new(
 )
 .format(&text_format::KEY);
 
-/// Addresses of the providers. Trusted, because it decides who receives the key.
+/// Base URLs of the providers. Trusted, because they decide which server receives the key.
 pub static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_base",
     (),
@@ -39,7 +39,7 @@ pub static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
 .format(&text_format::BASE_URL)
 .trusted();
 
-/// Programs that print keys. Trusted, because they are run.
+/// Commands that print API keys. Trusted, because bub runs them.
 pub static API_KEY_COMMAND: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_key_command",
     (),
@@ -47,7 +47,7 @@ pub static API_KEY_COMMAND: SettingKey<PerProvider<String>> = SettingKey::new(
 )
 .trusted();
 
-/// Providers that are added or changed. Trusted, because it decides who receives the key.
+/// Providers to add or change. Trusted, because they decide which server receives the key.
 pub static PROVIDERS: SettingKey<Map<String, Value>> = SettingKey::new(
     "providers",
     (),
@@ -55,28 +55,28 @@ pub static PROVIDERS: SettingKey<Map<String, Value>> = SettingKey::new(
 )
 .trusted();
 
-/// Whether to ask the ports of local model servers.
+/// Whether to detect local model servers on their default ports.
 pub static LOCAL_MODELS: SettingKey<bool> = SettingKey::new(
     "local_models",
     true,
     "Look for a model server on this computer when no model is configured and no key is found.",
 );
 
-/// How long a model call may take.
+/// Timeout of a model call; no limit by default.
 pub static MODEL_TIMEOUT: SettingKey<Option<Duration>> = SettingKey::new(
     "model_timeout_seconds",
     None,
     "Longest time of one model call in seconds, streaming included; null for no limit.",
 );
 
-/// How long a model may be silent.
+/// Maximum time without data from a model; two minutes by default.
 pub static MODEL_IDLE_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "model_idle_timeout_seconds",
     Duration::from_mins(2),
     "Longest silence of a model in seconds, before its first and between any two pieces of an answer.",
 );
 
-/// Options of the HTTP client. Trusted, because they can redirect it.
+/// Options of the HTTP client. Trusted, because they can redirect requests.
 pub static CLIENT_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "client_args",
     (),
@@ -84,7 +84,7 @@ pub static CLIENT_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
 )
 .trusted();
 
-/// Where the Codex login is kept.
+/// Directory of the Codex login.
 pub static CODEX_HOME: SettingKey<PathBuf> =
     SettingKey::new("codex_home", "~/.codex", "Directory of the Codex login.")
         .variable("CODEX_HOME")
@@ -105,7 +105,8 @@ static ROOT: &[&dyn AnySetting] = &[
     &CODEX_HOME,
 ];
 
-/// The sections with these settings, for `Loader::sections`. The one without a name adds to the root.
+/// Returns the sections with these settings, for `Loader::sections`. A section without a name adds settings at the top
+/// level.
 pub fn sections() -> [Section; 1] {
     [Section::new("", ROOT)]
 }

@@ -1,44 +1,44 @@
-//! Server-sent events out of byte chunks.
+//! Incremental decoder for server-sent events.
 //!
-//! Follows the HTML standard where model servers do, and is lenient where they are: any of the three
-//! line endings, comments, a byte order mark, several `data` lines, a last event without its blank
-//! line. Bytes stay bytes: a character may be cut by a chunk, and whether a payload is valid text is
-//! the business of whoever parses it, so that damaged tool arguments are never silently patched.
+//! The decoder follows the HTML standard and accepts what model servers send: all three line endings, comments, a byte
+//! order mark, several `data` lines, and a last event without a blank line. It does not decode text, because a chunk
+//! boundary may split a character. The consumer validates the payload, so that damaged tool arguments are never
+//! silently altered.
 
 use memchr::{memchr, memchr2};
 
-/// One event. `data` is never empty.
+/// A server-sent event. `data` is never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SseEvent<'a> {
-    /// The `event` field; empty when there was none.
+    /// The `event` field; empty if the event has none.
     pub event: &'a [u8],
-    /// The `data` lines, joined by newlines.
+    /// The `data` lines, joined with newlines.
     pub data: &'a [u8],
 }
 
-/// Why a stream of events cannot be read on.
+/// Error of decoding a stream of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
-    /// An event or a line longer than the limit.
+    /// An event or a line is longer than the limit.
     #[error("a single event of the stream exceeds {limit} bytes")]
     TooLong {
-        /// The limit that was exceeded.
+        /// The limit in bytes.
         limit: usize,
     },
 }
 
-/// The default limit of one event: above what audio or an image in one piece takes.
+/// Default limit of the size of an event: 16 MiB, enough for audio or an image in a single event.
 pub const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
 
-/// Incremental decoder. Memory is one event at most.
+/// Incremental decoder for server-sent events. It buffers at most one event.
 #[derive(Clone, Debug)]
 pub struct SseDecoder {
-    /// The beginning of a line whose end has not come yet.
+    /// Beginning of an incomplete line.
     partial: Vec<u8>,
     event: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
-    /// The last byte was a CR: an LF that follows belongs to it.
+    /// Whether the last byte was a CR, so that a following LF belongs to it.
     after_cr: bool,
     first_line: bool,
     limit: usize,
@@ -51,12 +51,12 @@ impl Default for SseDecoder {
 }
 
 impl SseDecoder {
-    /// A decoder with the default limit.
+    /// Creates a decoder with the default limit.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A decoder that refuses events of more than `limit` bytes.
+    /// Creates a decoder that rejects events of more than `limit` bytes.
     pub fn with_limit(limit: usize) -> Self {
         Self {
             partial: Vec::new(),
@@ -69,9 +69,11 @@ impl SseDecoder {
         }
     }
 
-    /// Takes a chunk in and hands every event that is now complete to `sink`.
+    /// Decodes a chunk and passes every complete event to `sink`.
     ///
-    /// Stops at the first error, of the stream or of the sink; the decoder is of no use after it.
+    /// # Errors
+    ///
+    /// Stops at the first error of the stream or of the sink. Do not use the decoder after an error.
     pub fn push<E: From<SseError>>(
         &mut self,
         mut chunk: &[u8],
@@ -105,7 +107,7 @@ impl SseDecoder {
         Ok(())
     }
 
-    /// The stream has ended: hands on an event that only lacks its blank line.
+    /// Ends the stream. Passes a last event without a blank line to `sink`.
     pub fn finish<E: From<SseError>>(
         &mut self,
         mut sink: impl FnMut(SseEvent<'_>) -> Result<(), E>,
@@ -140,8 +142,8 @@ impl SseDecoder {
                 self.event.clear();
                 self.event.extend_from_slice(value);
             }
-            // A comment has an empty name. `id` and `retry` are for reconnecting, which no model
-            // server supports; anything else is to be ignored by the standard.
+            // A comment has an empty name. `id` and `retry` are for reconnecting, which no model server supports. The
+            // standard says to ignore other fields.
             _ => {}
         }
         Ok(())
@@ -172,7 +174,7 @@ impl SseDecoder {
         };
         self.data.clear();
         self.event.clear();
-        // One huge event must not hold its memory for the rest of the stream.
+        // Free the memory of a very large event before the end of the stream.
         self.data.shrink_to(RETAINED_CAPACITY);
         self.partial.shrink_to(RETAINED_CAPACITY);
         result
@@ -187,7 +189,7 @@ impl SseDecoder {
     }
 }
 
-/// Capacity worth keeping between events.
+/// Maximum buffer capacity in bytes that is kept between events.
 const RETAINED_CAPACITY: usize = 64 * 1024;
 
 fn split_line(chunk: &[u8]) -> Option<(&[u8], u8, &[u8])> {

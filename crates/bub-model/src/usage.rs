@@ -1,17 +1,17 @@
-//! Token counts of one call.
+//! Token counts of a model call.
 
 use serde_json::{Value, json};
 
-/// Tokens of one model call, in one meaning for every provider.
+/// Token counts of a model call, with the same meaning for every provider.
 ///
-/// `prompt` counts all input, cached or not; `completion` all output, reasoning included.
+/// `prompt` counts all input, cached or not. `completion` counts all output, reasoning included.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
     /// All input tokens.
     pub prompt: u64,
     /// All output tokens.
     pub completion: u64,
-    /// Input and output, as the provider adds them up.
+    /// Sum of input and output as the provider reports it.
     pub total: u64,
     /// Input tokens read from the provider's cache.
     pub cached: Option<u64>,
@@ -19,12 +19,12 @@ pub struct Usage {
     pub cache_write: Option<u64>,
     /// Output tokens spent on reasoning.
     pub reasoning: Option<u64>,
-    /// The provider's own object, untouched.
+    /// The provider's usage object, unchanged.
     pub raw: Value,
 }
 
 impl Usage {
-    /// The counts in chat-completions shape, as a tape's `run` event keeps them.
+    /// Returns the counts in the chat-completions format, as the tape's `run` event stores them.
     pub fn to_json(&self) -> Value {
         let mut usage = json!({
             "prompt_tokens": self.prompt,

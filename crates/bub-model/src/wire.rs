@@ -1,8 +1,8 @@
-//! The wire formats: requests out, events in, no input or output of their own.
+//! The wire formats. They encode requests and decode responses without doing any I/O.
 //!
-//! A format is a pair of modules below this one: how a [`ChatRequest`] becomes an HTTP request, and
-//! how frames of its answer become [`ModelEvent`]s. Whole answers take the same way as streamed ones,
-//! so both give the same [`Completion`].
+//! Each format has two submodules. `encode` converts a [`ChatRequest`] to an HTTP request; `decode` converts the frames
+//! of the response to events. Streamed responses and complete ones use one decoder, so that both produce equal
+//! [`Completion`]s.
 
 use bub_settings::Secret;
 use bytes::Bytes;
@@ -26,33 +26,33 @@ use raw::RawObject;
 use stream::FrameDecoder;
 pub use stream::StreamDecoder;
 
-/// A wire format.
+/// The HTTP API format of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WireFormat {
-    /// Chat completions, the format nearly every server speaks.
+    /// Chat completions, which nearly every server supports.
     ChatCompletions,
-    /// Responses: items instead of messages, encrypted reasoning.
+    /// Responses, with items instead of messages and encrypted reasoning.
     Responses,
-    /// Messages: content blocks, signed thinking.
+    /// Messages, with content blocks and signed thinking.
     Messages,
-    /// `generateContent`: contents and parts, thought signatures.
+    /// `generateContent`, with contents, parts and thought signatures.
     GenerateContent,
 }
 
-/// An HTTP request without host and credentials.
+/// An HTTP request without the host and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpRequest {
-    /// Path (and query) to append to the provider's base URL; begins with `/`.
+    /// Path and query to append to the provider's base URL. Starts with `/`.
     pub path: String,
-    /// Headers the format needs, credentials excepted.
+    /// Headers that the format requires, without credentials.
     pub headers: Vec<(&'static str, String)>,
     /// The JSON body.
     pub body: Bytes,
 }
 
 impl WireFormat {
-    /// Every wire format.
+    /// All wire formats.
     pub const ALL: [Self; 4] = [
         Self::ChatCompletions,
         Self::Responses,
@@ -60,7 +60,7 @@ impl WireFormat {
         Self::GenerateContent,
     ];
 
-    /// The name used in config and logs.
+    /// Returns the name used in the config and in logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::ChatCompletions => openai_chat::NAME,
@@ -70,12 +70,12 @@ impl WireFormat {
         }
     }
 
-    /// The format of this name.
+    /// Returns the format with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|wire| wire.name() == name)
     }
 
-    /// The header that carries the key, and its value.
+    /// Returns the name and value of the header that carries the key.
     pub fn credentials(self, key: &Secret) -> (&'static str, Secret) {
         match self {
             Self::ChatCompletions | Self::Responses => (
@@ -87,7 +87,7 @@ impl WireFormat {
         }
     }
 
-    /// The HTTP request for a call.
+    /// Encodes a request.
     pub fn encode(self, request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
         match self {
             Self::ChatCompletions => openai_chat::encode(request, quirks),
@@ -97,12 +97,12 @@ impl WireFormat {
         }
     }
 
-    /// A decoder for a streamed answer.
+    /// Creates a decoder for a streamed response.
     pub fn decoder(self, quirks: &Quirks) -> StreamDecoder {
         StreamDecoder::new(self.frames(quirks))
     }
 
-    /// Decodes a whole answer (status 2xx).
+    /// Decodes a complete response with status 2xx.
     pub fn decode(self, body: &[u8], quirks: &Quirks) -> Result<Completion, ModelError> {
         let mut frames = self.frames(quirks);
         let mut events = Vec::new();
@@ -128,7 +128,7 @@ impl WireFormat {
     }
 }
 
-/// The HTTP status an error object inside a stream claims.
+/// Returns the HTTP status in an error object of a stream.
 fn error_status(error: &RawObject<'_>) -> Option<u16> {
     let status = [
         "code",

@@ -1,4 +1,4 @@
-//! Running the command that prints a key.
+//! Runs the command that prints a key.
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -10,16 +10,15 @@ use tokio::process::Command;
 
 use super::shell_words;
 
-/// How long a command may take: long enough to unlock a password store.
+/// Timeout of a command. The user may have to unlock a password store.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
 const EMPTY_OUTPUT_TEXT: &str = "is empty";
-/// More than any key has.
+/// Maximum bytes read from each of stdout and stderr. Keys are much shorter.
 const MAX_KEY_BYTES: u64 = 16 * 1024;
 
-/// Runs a command line without a shell and gives what it printed, trimmed.
+/// Runs a command line without a shell and returns its stdout, trimmed.
 ///
-/// It gets the environment that every child of bub gets, and no input. The error says what the
-/// command did, never what it printed on standard output.
+/// The command gets the environment of all child processes of bub and no input. Errors never contain its stdout.
 pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, String> {
     let words = words(line)?;
     let (program, arguments) = words.split_first().ok_or(EMPTY_OUTPUT_TEXT)?;
@@ -54,7 +53,7 @@ pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, Strin
     key(output, program)
 }
 
-/// What is wrong with a command line, as far as that can be said without running it.
+/// Checks a command line without running it.
 pub(super) fn check(settings: &Settings, line: &str) -> Result<(), String> {
     let words = words(line)?;
     let name = words.first().ok_or(EMPTY_OUTPUT_TEXT)?;
@@ -90,7 +89,7 @@ fn key(output: Vec<u8>, program: &str) -> Result<Secret, String> {
     }
 }
 
-/// The first line of what it complained about helps; known secrets are taken out of it.
+/// Returns the error text of a failed command: its status and the first line of stderr, with secrets redacted.
 fn failure(settings: &Settings, program: &str, status: ExitStatus, errors: &[u8]) -> String {
     let text = String::from_utf8_lossy(errors);
     let reason = crate::short_message(
@@ -107,11 +106,11 @@ fn failure(settings: &Settings, program: &str, status: ExitStatus, errors: &[u8]
     format!("failed: `{program}`, {status}{reason}")
 }
 
-/// Reads as much as a key can have and lets the rest pass by, so the command never blocks.
+/// Reads up to `MAX_KEY_BYTES` and discards the rest, so that the command never blocks on a full pipe.
 async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut found = Vec::new();
     if let Some(mut pipe) = pipe {
-        // What cannot be read is as good as not printed.
+        // Ignore read errors: unreadable output counts as no output.
         let _ = (&mut pipe)
             .take(MAX_KEY_BYTES)
             .read_to_end(&mut found)
@@ -121,7 +120,7 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     found
 }
 
-/// `~/bin/key` is how people name a program of their own, and no shell is there to see to it.
+/// Expands `~/`, because no shell does it.
 fn expand(program: &str, settings: &Settings) -> PathBuf {
     let home = settings.environment().user_home();
     match (program.strip_prefix("~/"), home) {

@@ -1,10 +1,9 @@
-//! A command line as words, without a shell.
+//! Splits a command line into words without a shell.
 //!
-//! Spaces separate, `'…'` and `"…"` hold together, `\` takes the next character as it is (inside
-//! `"…"` only before `"` and `\`). Nothing else is special: no variables, pipes, globs or `~`. Who
-//! wants a shell writes `sh -c '…'`.
+//! Whitespace separates words, `'…'` and `"…"` quote, and `\` escapes the next character (inside `"…"` only `"` and
+//! `\`). Nothing else is special: no variables, pipes, globs or `~`. Users who need a shell write `sh -c '…'`.
 
-/// The words of a line; `None` when a quote is not closed or a `\` ends the line.
+/// Returns the words of a line, or `None` if a quote is not closed or the line ends with `\`.
 pub(super) fn split(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

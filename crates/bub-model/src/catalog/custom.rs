@@ -2,11 +2,11 @@
 //!
 //! ```yaml
 //! providers:
-//!   lab:                                # a new one: only the base URL is needed
+//!   lab:                                # a new provider: only `base_url` is required
 //!     base_url: https://llm.lab.example/v1
 //!     key_variable: LAB_KEY
 //!     context_window: {small: 32000, large: 128000}
-//!     prices: {small: {input: 0.5, output: 2}}    # US dollars for a million tokens
+//!     prices: {small: {input: 0.5, output: 2}}    # US dollars per million tokens
 //! ```
 
 use bub_settings::{SettingSource, Settings, SettingsError};
@@ -18,7 +18,7 @@ use super::{
 use crate::base_url::{self, BaseUrl};
 use crate::{Quirks, WireFormat};
 
-/// The fields of one provider.
+/// The fields of an entry.
 const PROVIDER_FIELDS: [&str; 11] = [
     "base_url",
     "wire",
@@ -33,7 +33,7 @@ const PROVIDER_FIELDS: [&str; 11] = [
     "quirks",
 ];
 
-/// Applies one entry of the config to the catalogue.
+/// Applies one entry of the setting `providers` to the catalog.
 pub(super) fn apply(
     catalogue: &mut Catalog,
     settings: &Settings,
@@ -79,7 +79,7 @@ pub(super) fn apply(
         ));
     }
     provider.origin = Some(place.origin(None));
-    // A name of the user's own is not an alias of somebody else any more.
+    // A configured name takes precedence over the alias of another provider.
     for other in &mut catalogue.providers {
         other.aliases.retain(|alias| *alias != normal_name);
     }
@@ -88,7 +88,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// A provider nobody has said anything about yet. Its key has the usual name.
+/// Returns a new provider with conventional variable names and no other properties.
 fn added(name: &str) -> Provider {
     let mut provider = Provider::builtin(&EMPTY_ROW);
     name.clone_into(&mut provider.name);
@@ -111,7 +111,7 @@ fn change(
                     parsed.ok_or_else(|| place.bad(field, value, base_url::EXPECTED_FORMAT))?;
                 provider.local = url.is_loopback();
                 provider.needs_key &= !provider.local;
-                // A login belongs to the address it was made for, and so does what is spoken only there.
+                // The login and the newer wire format are valid only for the default base URL.
                 provider.login = None;
                 provider.home_wire = None;
                 provider.base_url = Some(url.with_default_path(&provider.base_path));
@@ -134,7 +134,7 @@ fn change(
             _ => {}
         }
     }
-    // Said explicitly it beats what the address suggests, whichever comes first in the file.
+    // Applied last: an explicit value overrides the one derived from `base_url`, in any order of fields.
     if let Some(value) = fields.get("needs_key").filter(|value| !value.is_null()) {
         provider.needs_key = value
             .as_bool()
@@ -148,7 +148,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(valid)
 }
 
-/// Where in the config something stands.
+/// Path of a provider's entry in the config, for error messages.
 struct ConfigPath<'a> {
     settings: &'a Settings,
     name: &'a str,
@@ -178,8 +178,9 @@ impl ConfigPath<'_> {
         }
     }
 
-    /// A value of the wrong kind. Texts are shown, except where they may hold secrets: headers, and what is in an address
-    /// beside the address.
+    /// Returns the error for an invalid value.
+    ///
+    /// It quotes short text, unless the text may contain secrets: headers, and URLs with a user, query or fragment.
     fn bad(&self, field: &str, value: &Value, expected: &str) -> SettingsError {
         let found = match value {
             Value::String(text)
@@ -244,7 +245,7 @@ impl ConfigPath<'_> {
                 ));
             }
             let name = self.header(field, name)?;
-            // They are made from the address and the body; another value breaks the request.
+            // The HTTP client derives these headers from the URL and the body. Other values break the request.
             if ["host", "content-length", "transfer-encoding"].contains(&name.as_str()) {
                 return Err(self.wrong(
                     Some(field),
@@ -257,7 +258,7 @@ impl ConfigPath<'_> {
         pairs.collect()
     }
 
-    /// A number for every model, or a map of prefix to number.
+    /// Parses context windows: one number for all models, or a map of model prefix to number.
     fn windows(&self, field: &str, value: &Value) -> Result<Vec<(String, u64)>, SettingsError> {
         let expected = "a number of tokens, or a map of model prefix to number";
         let tokens = |value: &Value| {
@@ -275,7 +276,7 @@ impl ConfigPath<'_> {
         }
     }
 
-    /// A price for every model, or a map of prefix to price.
+    /// Parses prices: one price for all models, or a map of model prefix to price.
     fn prices(&self, field: &str, value: &Value) -> Result<Vec<(String, Price)>, SettingsError> {
         let bad = |value: &Value| {
             self.bad(field, value, "{input, output, cached, cache_write} in US dollars for a million tokens, or a map of model prefix to that")
@@ -293,7 +294,7 @@ impl ConfigPath<'_> {
         pairs.collect()
     }
 
-    /// What the table says about the provider, with the user's entries on top.
+    /// Parses quirks. They override the built-in quirks of the provider.
     fn quirks(&self, field: &str, value: &Value, provider: &str) -> Result<Quirks, SettingsError> {
         let own = value
             .as_object()
@@ -312,7 +313,7 @@ impl ConfigPath<'_> {
     }
 }
 
-/// What is not said about the cache costs what other input costs.
+/// Parses a price. `cached` and `cache_write` default to the price of input.
 fn price(value: &Value) -> Option<Price> {
     let map = value.as_object()?;
     let known = ["input", "cached", "cache_write", "output"];

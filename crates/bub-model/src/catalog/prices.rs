@@ -1,25 +1,26 @@
-//! Prices, where they are public.
+//! Public list prices of models.
 //!
-//! In US dollars for a million tokens, as of November 2026, without discounts for batches and surcharges for very long
-//! requests. Only exact models are listed: the price of another model is worse than none. Config wins.
+//! Prices are in US dollars per million tokens, as of November 2026. They exclude batch discounts and surcharges for
+//! very long requests. The table lists exact models only, because a wrong price is worse than no price. Prices in the
+//! config take precedence.
 
 use crate::ModelId;
 
-/// What a million tokens cost, in US dollars.
+/// Price of a model, in US dollars per million tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Price {
-    /// Input.
+    /// Input tokens.
     pub input: f64,
-    /// Input that the provider's cache had.
+    /// Input tokens read from the provider's cache.
     pub cached: f64,
-    /// Input that was written to the provider's cache.
+    /// Input tokens written to the provider's cache.
     pub cache_write: f64,
-    /// Output, reasoning included.
+    /// Output tokens, reasoning included.
     pub output: f64,
 }
 
 impl Price {
-    /// For what costs nothing, such as a server on the own computer.
+    /// The price of free models, such as those of a local server.
     pub const FREE: Self = Self {
         input: 0.0,
         cached: 0.0,
@@ -28,9 +29,9 @@ impl Price {
     };
 }
 
-/// The price of a model, if it is known.
+/// Returns the built-in price of a model, if it is known.
 pub(crate) fn known_price(model: &ModelId) -> Option<Price> {
-    // Routers put the maker in front: `anthropic/claude-…`. Some write `5.5`, others `5-5`.
+    // Routers prefix the vendor: `anthropic/claude-…`. Some providers write `5.5`, others `5-5`.
     let name = model
         .model()
         .rsplit('/')
@@ -53,7 +54,7 @@ pub(crate) fn known_price(model: &ModelId) -> Option<Price> {
     })
 }
 
-/// Whether a name is that of a model or of a dated or otherwise marked version of it.
+/// Returns whether `name` is `model`, possibly with a date, number, `latest` or `preview` appended.
 fn is_version_of(name: &str, model: &str) -> bool {
     let Some(rest) = name.strip_prefix(model) else {
         return false;
@@ -61,7 +62,7 @@ fn is_version_of(name: &str, model: &str) -> bool {
     let mut parts = rest.split('-');
     let is_mark = |part: &str| matches!(part, "latest" | "preview");
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    // The first number is a date: `gpt-5-5` is no version of `gpt-5`.
+    // The first number must be a date: `gpt-5-5` is not a version of `gpt-5`.
     parts.next() == Some("")
         && parts
             .next()
@@ -69,8 +70,10 @@ fn is_version_of(name: &str, model: &str) -> bool {
         && parts.all(|part| is_mark(part) || is_number(part))
 }
 
-/// Input, cached input, input written to the cache, output. Written with `-` for `.`; with a provider where others
-/// serve the same model at prices of their own.
+/// Model and its prices: input, cached input, input written to the cache, output.
+///
+/// Names are written with `-` instead of `.`. A provider is given if other providers charge different prices for the
+/// model.
 static PRICES: &[(&str, [f64; 4])] = &[
     ("claude-fable-5", [10.0, 1.0, 12.5, 50.0]),
     ("claude-fable-5-1", [10.0, 0.25, 12.5, 50.0]),

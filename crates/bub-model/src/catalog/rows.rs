@@ -1,53 +1,52 @@
-//! The builtin providers: one table, nothing else.
+//! The table of built-in providers.
 //!
-//! Quirks are written as users write them in `providers.<name>.quirks`, so a row and a config file
-//! say the same thing in the same words.
+//! Quirks are JSON with the fields of `providers.<name>.quirks`, so that a row and a config file use one notation.
 
 use crate::WireFormat;
 
-/// One builtin provider.
+/// A built-in provider. An empty string means that the field is not set.
 #[derive(Debug, Clone, Copy)]
 pub struct ProviderRow {
     /// The name in `provider:model`.
     pub name: &'static str,
-    /// Other names for it.
+    /// Alternative names.
     pub aliases: &'static [&'static str],
-    /// Where it is; empty when every customer has an address of their own.
+    /// Default base URL; empty if each customer has a separate one.
     pub base_url: &'static str,
-    /// What is appended to a base URL that somebody gave without a path.
+    /// Path appended to a configured base URL that has none.
     pub base_path: &'static str,
-    /// The provider's own variables for its key, the first one is the usual one.
+    /// The provider's own environment variables for its key; error messages suggest the first one.
     pub key_variables: &'static [&'static str],
-    /// The provider's own variable for its address, where it is not `<NAME>_API_BASE`.
+    /// The provider's own environment variable for its base URL, if it is not `<NAME>_API_BASE`.
     pub base_variable: &'static str,
-    /// What it speaks.
+    /// The wire format.
     pub wire: WireFormat,
-    /// What it speaks at its own address, where servers that imitate it do not keep up.
+    /// The wire format at the default base URL, if compatible servers do not support it.
     pub home_wire: Option<WireFormat>,
-    /// Whether it runs on the user's computer and wants no key.
+    /// Whether the provider runs on the user's machine and requires no key.
     pub local: bool,
-    /// The header for the key, where the wire's own is wrong.
+    /// Header that carries the key, if it is not the wire format's usual header.
     pub key_header: &'static str,
-    /// How its keys begin, where that tells them from everybody else's.
+    /// Prefix that identifies the provider's keys, if they have one.
     pub key_prefix: &'static str,
-    /// The model used when a key is all there is. Without one the provider is never chosen by itself.
-    /// Models are retired within months: prefer a name that the provider moves on by itself.
+    /// The model to use if a key is set but no model is configured. Without it, the provider is never chosen
+    /// automatically. Providers retire models within months, so prefer a name that the provider keeps current.
     pub default_model: &'static str,
-    /// Differences from the wire, as JSON.
+    /// Deviations from the wire format, as JSON.
     pub quirks: &'static str,
-    /// How to get in without a key.
+    /// Login that replaces a key.
     pub login: Option<LoginMethod>,
 }
 
-/// A way to get in without a key.
+/// A login that replaces a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoginMethod {
-    /// The OAuth login that the Codex command line shares.
+    /// The OAuth login shared with the Codex CLI.
     Codex,
 }
 
-/// A provider about which nothing is known.
+/// A row without any properties, as the base of other rows.
 pub(super) const EMPTY_ROW: ProviderRow = ProviderRow {
     name: "",
     aliases: &[],
@@ -65,7 +64,7 @@ pub(super) const EMPTY_ROW: ProviderRow = ProviderRow {
     login: None,
 };
 
-/// Most servers know only the older name of the limit.
+/// Most servers support only the older name of the output limit.
 const MAX_TOKENS_QUIRK: &str = r#"{"max_tokens_field": "max_tokens"}"#;
 
 const fn row(
@@ -90,8 +89,10 @@ const fn local(name: &'static str, base_url: &'static str) -> ProviderRow {
     }
 }
 
-/// The builtin providers. Their order is the order in which a key decides about the model when none
-/// is configured: the original's default first, then by how many people have such a key.
+/// The built-in providers.
+///
+/// If no model is configured, the first provider with a key decides the model. Hence the order: the default provider
+/// of the Python version, then by how common a key for the provider is.
 pub static PROVIDER_ROWS: &[ProviderRow] = &[
     ProviderRow {
         key_prefix: "sk-or-",
@@ -118,7 +119,7 @@ pub static PROVIDER_ROWS: &[ProviderRow] = &[
     },
     ProviderRow {
         base_variable: "OPENAI_BASE_URL",
-        // Its newer models refuse tools in chat completions.
+        // Newer models reject tools in chat completions.
         home_wire: Some(WireFormat::Responses),
         key_prefix: "sk-proj-",
         default_model: "gpt-6-luna",
@@ -245,7 +246,8 @@ pub static PROVIDER_ROWS: &[ProviderRow] = &[
         quirks: "",
         ..row("azure", "", &["AZURE_OPENAI_API_KEY", "AZURE_API_KEY"])
     },
-    // People have this variable for other reasons, so it never decides about the model.
+    // Users set GITHUB_TOKEN for other purposes, so this provider has no default model and is never chosen
+    // automatically.
     ProviderRow {
         base_variable: "GITHUB_MODELS_API_BASE",
         ..row(

@@ -1,11 +1,12 @@
-//! Context windows, where they are public.
+//! Public context windows of models.
 //!
-//! A small table of name prefixes, because models come and go faster than releases: a wrong figure
-//! costs a failed call that is repaired by shrinking, a missing one only foresight. Config wins.
+//! The table is small and matches prefixes, because models change faster than releases. If a value is wrong, a call
+//! fails and is repeated with a smaller context. If a value is missing, bub cannot shrink the context in advance.
+//! Values in the config take precedence.
 
-/// The window of a model in tokens, if it is known.
+/// Returns the built-in context window of a model in tokens, if it is known.
 pub(crate) fn known_window(model: &str) -> Option<u64> {
-    // Routers put the maker in front: `anthropic/claude-…`. Some write `5.5`, others `5-5`.
+    // Routers prefix the vendor: `anthropic/claude-…`. Some providers write `5.5`, others `5-5`.
     let name = model
         .rsplit('/')
         .next()
@@ -19,7 +20,8 @@ pub(crate) fn known_window(model: &str) -> Option<u64> {
         .map(|(_, window)| *window)
 }
 
-/// The longest prefix decides. Written with `-` for `.`.
+/// Prefix of a model's name and its context window in tokens. The longest matching prefix decides. Names are written
+/// with `-` instead of `.`.
 static CONTEXT_WINDOWS: &[(&str, u64)] = &[
     ("claude", 200_000),
     ("claude-fable-5", 1_000_000),

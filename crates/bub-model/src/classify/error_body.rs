@@ -1,4 +1,4 @@
-//! What an error body says, whatever its shape: object, array, string, page, or an error inside an error.
+//! Parsing of error bodies of any form: object, array, string, web page, or an error inside another error.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use serde_json::Value;
 use super::retry_delay::wait_in_text;
 use crate::error::looks_like_html;
 
-/// Errors inside errors are followed this deep.
+/// Maximum depth of errors inside errors.
 const MAX_DEPTH: usize = 8;
 
-/// Text beyond this is not searched for phrases: no server explains itself after it.
+/// Maximum length of the text that is searched for phrases. Servers put the reason at the beginning.
 const MAX_TEXT_BYTES: usize = 16 * 1024;
 
-/// The parts of an error body that decide something.
+/// The parts of an error body that are used for classification.
 #[derive(Debug, Default)]
 pub(super) struct ErrorBody {
-    /// Codes, types, statuses and reasons in lower case; the innermost and most specific first.
+    /// Codes, types, statuses and reasons in lower case. The innermost and most specific one is first.
     pub(super) codes: Vec<String>,
-    /// The status that the body claims.
+    /// Status in the body.
     pub(super) status: Option<u16>,
-    /// What it says in words.
+    /// Message in the body.
     pub(super) text: String,
-    /// How long it asks to wait.
+    /// Delay that the body requests before a retry.
     pub(super) retry_after: Option<Duration>,
-    /// Whether it is a web page.
+    /// Whether the body is a web page.
     pub(super) html: bool,
 }
 
@@ -44,7 +44,7 @@ impl ErrorBody {
         shape
     }
 
-    /// The code to show: the first that is more than the repeated status.
+    /// Returns the first code that does not just repeat the status.
     pub(super) fn shown_code(&self, status: Option<u16>) -> Option<String> {
         let repeated = status.map(|status| status.to_string());
         self.codes
@@ -55,7 +55,7 @@ impl ErrorBody {
 
     fn read_text(&mut self, text: &str, depth: usize) {
         let text = text.trim();
-        // Some gateways send one event of a stream as the body of an error.
+        // Some gateways send a stream event as the body of an error.
         let json = text.strip_prefix("data:").map_or(text, str::trim);
         if let Ok(value) = serde_json::from_str::<Value>(json) {
             return self.read_value(&value, depth);
@@ -75,7 +75,7 @@ impl ErrorBody {
                 .take(1)
                 .for_each(|first| self.read_value(first, depth)),
             Value::Object(_) => {
-                // The innermost error knows best, so it is read first.
+                // Read the innermost error first, because it is the most specific.
                 for inner in ["response", "error", "errors", "detail"] {
                     if let Some(inner) = value.get(inner).filter(|inner| !inner.is_null()) {
                         self.read_value(inner, depth);
@@ -88,7 +88,7 @@ impl ErrorBody {
         }
     }
 
-    /// Text that may itself be the JSON of an error.
+    /// Reads text that may be the JSON of another error.
     fn read_nested(&mut self, text: &str, depth: usize) {
         let nested = text
             .trim_start()
@@ -103,7 +103,7 @@ impl ErrorBody {
         }
     }
 
-    /// Routers wrap what the real provider said.
+    /// Reads the error of the upstream provider that a router has wrapped, and structured details.
     fn read_upstream(&mut self, error: &Value, depth: usize) {
         if let Some(raw) = error.pointer("/metadata/raw") {
             self.read_value(raw, depth);
@@ -175,7 +175,7 @@ impl ErrorBody {
         let Some(code) = code.and_then(Value::as_str) else {
             return;
         };
-        // A type may be a path ("…#ThrottlingException") or use dashes.
+        // A type may be a path ("…#ThrottlingException") or contain dashes.
         let code = code
             .rsplit(['#', '/'])
             .next()

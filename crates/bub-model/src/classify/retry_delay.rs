@@ -1,8 +1,8 @@
-//! Waiting times in the words of servers: "try again in 1m2.5s", "retry after 26 seconds", "25s".
+//! Delays in error messages: "try again in 1m2.5s", "retry after 26 seconds", "25s".
 
 use std::time::Duration;
 
-/// What comes before a waiting time.
+/// Phrases that precede a delay.
 const DELAY_PREFIXES: &[&str] = &[
     "try again in ",
     "retry in ",
@@ -11,7 +11,7 @@ const DELAY_PREFIXES: &[&str] = &[
     "wait ",
 ];
 
-/// The waiting time that a message names, if it does.
+/// Returns the delay in a message, if it contains one.
 pub(super) fn wait_in_text(text: &str) -> Option<Duration> {
     let text = text.to_lowercase();
     DELAY_PREFIXES
@@ -19,10 +19,10 @@ pub(super) fn wait_in_text(text: &str) -> Option<Duration> {
         .find_map(|lead| duration(text.split_once(lead)?.1))
 }
 
-/// In seconds.
+/// Maximum delay: one year in seconds.
 const MAX_DELAY_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
-/// A duration at the beginning of `text`: numbers, each with a unit.
+/// Parses a duration at the beginning of `text`: one or more numbers with units.
 fn duration(mut text: &str) -> Option<Duration> {
     let mut total: Option<Duration> = None;
     loop {
@@ -45,7 +45,7 @@ fn duration(mut text: &str) -> Option<Duration> {
             "h" | "hour" | "hours" => number * 3600.0,
             _ => return total,
         };
-        // More than can be counted is a very long time, not none.
+        // Values that are too large become the maximum and not `None`.
         let more = Duration::try_from_secs_f64(seconds.min(MAX_DELAY_SECONDS)).ok()?;
         total = Some(total.unwrap_or_default().saturating_add(more));
         text = after;

@@ -1,11 +1,11 @@
-//! The rules, as data. New codes and phrases of servers go here.
+//! Tables for classifying errors. Add new codes and phrases of servers here.
 
 use crate::error::RecoveryAction;
 
 /// Machine-readable codes, types, statuses and reasons, in lower case with `_`.
 ///
-/// Codes that servers put on everything (`invalid_request_error`, `server_error`, `bad_request`) are left out:
-/// they decide nothing.
+/// Codes that servers use for many errors (`invalid_request_error`, `server_error`, `bad_request`) are not listed,
+/// because they do not imply an action.
 pub(super) const CODES: &[(&str, RecoveryAction)] = &[
     ("context_length_exceeded", RecoveryAction::ShrinkContext),
     ("context_window_exceeded", RecoveryAction::ShrinkContext),
@@ -90,15 +90,15 @@ pub(super) const CODES: &[(&str, RecoveryAction)] = &[
     ("throttlingexception", RecoveryAction::Retry),
     ("timeout_error", RecoveryAction::Retry),
     ("too_many_requests", RecoveryAction::Retry),
-    // The model wrote a call that its own server refuses. Sampling again usually helps.
+    // The model produced a tool call that its server rejects. Another attempt usually succeeds.
     ("tool_use_failed", RecoveryAction::Retry),
     ("unavailable", RecoveryAction::Retry),
 ];
 
-/// Fragments that must occur in this order, in lower-case text.
+/// Fragments that must occur in this order. They are in lower case.
 pub(super) type Phrase = &'static [&'static str];
 
-/// Whether any phrase occurs in `text`, which must be in lower case.
+/// Returns whether any phrase occurs in `text`, which must be in lower case.
 pub(super) fn any_matches(phrases: &[Phrase], text: &str) -> bool {
     phrases.iter().any(|phrase| matches(phrase, text))
 }
@@ -116,7 +116,7 @@ fn matches(phrase: Phrase, text: &str) -> bool {
         })
 }
 
-/// The conversation does not fit into the model.
+/// Phrases for a conversation that exceeds the context window.
 pub(super) const OVERFLOW_TEXTS: &[Phrase] = &[
     &["maximum context length"],
     &["max context length"],
@@ -154,14 +154,14 @@ pub(super) const OVERFLOW_TEXTS: &[Phrase] = &[
     &["request body too large"],
 ];
 
-/// One request is larger than what a whole period allows.
+/// Phrases for a single request that exceeds a rate limit.
 pub(super) const TOO_LARGE_FOR_RATE_TEXTS: &[Phrase] = &[
     &["request too large", "limit", "requested"],
     &["request too large for"],
     &["request body too large"],
 ];
 
-/// A limit over time, however it is counted.
+/// Phrases for rate limits on requests or tokens.
 pub(super) const RATE_TEXTS: &[Phrase] = &[
     &["rate limit"],
     &["rate-limit"],
@@ -174,7 +174,7 @@ pub(super) const RATE_TEXTS: &[Phrase] = &[
     &["too many tokens, please wait"],
 ];
 
-/// The key or login.
+/// Phrases for an invalid or missing key or login.
 pub(super) const AUTH_TEXTS: &[Phrase] = &[
     &["incorrect api key"],
     &["invalid api key"],
@@ -195,7 +195,7 @@ pub(super) const AUTH_TEXTS: &[Phrase] = &[
     &["token", "has expired"],
 ];
 
-/// Money, plan, country: the account, not the key.
+/// Phrases for problems of the account: balance, plan, country, blocked content.
 pub(super) const ACCOUNT_TEXTS: &[Phrase] = &[
     &["exceeded your current quota"],
     &["credit balance is too low"],
@@ -212,7 +212,7 @@ pub(super) const ACCOUNT_TEXTS: &[Phrase] = &[
     &["input was flagged"],
 ];
 
-/// This model cannot do it, or does not exist.
+/// Phrases for a model that does not exist or does not support the request.
 pub(super) const MODEL_TEXTS: &[Phrase] = &[
     &["model", "does not exist"],
     &["model", "not found"],
@@ -240,7 +240,7 @@ pub(super) const MODEL_TEXTS: &[Phrase] = &[
     &["do not have access to"],
 ];
 
-/// Trouble that passes.
+/// Phrases for temporary failures.
 pub(super) const BUSY_TEXTS: &[Phrase] = &[
     &["overloaded"],
     &["try again later"],

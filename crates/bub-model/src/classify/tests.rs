@@ -1,4 +1,4 @@
-//! Rows that the recordings do not have: proxies, pages, shapes of other servers.
+//! Errors that the recordings do not contain: proxies, web pages, and formats of other servers.
 
 use RecoveryAction::{GiveUp, NextModel, Reauthenticate, Retry, ShrinkContext};
 
@@ -7,7 +7,7 @@ use super::*;
 struct ClassifyCase(Option<u16>, &'static str, RecoveryAction);
 
 const ROWS: &[ClassifyCase] = &[
-    // W-10: the two errors that the original got wrong.
+    // W-10: the two errors that the Python version classifies incorrectly.
     ClassifyCase(
         Some(429),
         r#"{"error":{"code":"429","message":"Requests have exceeded token rate limit of your pricing tier."}}"#,
@@ -28,7 +28,7 @@ const ROWS: &[ClassifyCase] = &[
         r#"{"error":{"message":"exceeded token rate limit"}}"#,
         Retry,
     ),
-    // Pages of proxies.
+    // Web pages of proxies.
     ClassifyCase(
         Some(413),
         "<html>\r\n<head><title>413 Request Entity Too Large</title></head></html>",
@@ -63,7 +63,7 @@ const ROWS: &[ClassifyCase] = &[
     ClassifyCase(Some(400), "", GiveUp),
     ClassifyCase(Some(302), "", NextModel),
     ClassifyCase(Some(407), "", GiveUp),
-    // One request above the limit of a minute, against a minute that is used up.
+    // A single request above the limit per minute, and a limit per minute that is used up.
     ClassifyCase(
         Some(429),
         r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 10000, Requested 17000.","type":"tokens","code":"rate_limit_exceeded"}}"#,
@@ -116,7 +116,7 @@ const ROWS: &[ClassifyCase] = &[
         GiveUp,
     ),
     ClassifyCase(Some(401), r#""no""#, Reauthenticate),
-    // The account, not the key; the model, not the request.
+    // Problems of the account, not of the key; problems of the model, not of the request.
     ClassifyCase(
         Some(400),
         r#"{"error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the API."}}"#,
@@ -142,7 +142,7 @@ const ROWS: &[ClassifyCase] = &[
         r#"{"error":"model 'llama9' not found, try pulling it first"}"#,
         NextModel,
     ),
-    // Overflows in the words of other servers.
+    // Context overflows, as other servers describe them.
     ClassifyCase(
         Some(400),
         r#"{"message":"Requested tokens (5000) exceed context window of 2048"}"#,
@@ -168,7 +168,7 @@ const ROWS: &[ClassifyCase] = &[
         r#"{"error":"the input length exceeds the context length"}"#,
         ShrinkContext,
     ),
-    // Limits of the answer are not overflows of the conversation.
+    // A limit on the answer is not an overflow of the conversation.
     ClassifyCase(
         Some(400),
         r#"{"error":{"message":"max_tokens is too large: 100000. This model supports at most 16384 completion tokens"}}"#,
@@ -186,7 +186,7 @@ fn errors_are_classified_by_what_to_do() {
     }
 }
 
-// H-89, W-10: every phrase of the original is understood, where no status or code says otherwise.
+// H-89, W-10: every phrase of the Python version is recognized, unless a status or code takes precedence.
 #[test]
 fn the_phrases_of_the_original_mean_an_overflow() {
     for text in [

@@ -1,4 +1,4 @@
-//! One try of one call: request out, events in.
+//! One attempt of a model call: sends the request and reads the events.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,38 +15,38 @@ use crate::classify::classify;
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 use crate::{ChatRequest, Endpoint, HttpRequest, ModelEvent, StreamDecoder, WireFormat};
 
-/// Of an error body no more than this is read: what it says stands at its beginning.
+/// Maximum bytes read of an error body. The message is at its beginning.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
-/// How long the rest of an error body is waited for.
+/// Timeout for reading an error body.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a finished answer is waited for to free its connection.
+/// Timeout for reading the rest of a finished response, so that its connection can be reused.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// After the finish reason only usage and an end mark follow; a server that holds them back is not waited for.
+/// Maximum time without data after the finish reason. Only usage and an end marker follow it.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Comments and pings show that somebody is there, not that an answer will come: they are borne for this many idle
-/// timeouts. Routers send them while a request waits in a queue, for minutes at busy times.
+/// Number of idle timeouts after which a stream of only comments and pings times out. Routers send them while a
+/// request is queued, which can take minutes.
 const KEEP_ALIVE_IDLE_FACTOR: u32 = 5;
 
-/// An answer that is being read.
+/// A response that is being read.
 pub(crate) struct Attempt {
     body: ResponseBody,
     decoder: StreamDecoder,
     decoded: Vec<ModelEvent>,
-    /// The silence that is borne now.
+    /// Current maximum time without data.
     wait_timeout: Duration,
-    /// The silence that is borne after the first event.
+    /// Maximum time without data after the first event.
     idle_timeout: Duration,
-    /// The silence that is borne after the finish reason.
+    /// Maximum time without data after the finish reason.
     after_finish: Duration,
-    /// Time spent waiting since the last event; that of a slow reader does not count.
+    /// Time spent waiting for the server since the last event. The time of a slow consumer does not count.
     waited: Duration,
 }
 
-/// What reading brought.
+/// Whether more data may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStatus {
     More,
@@ -54,7 +54,7 @@ pub(crate) enum ReadStatus {
 }
 
 impl Attempt {
-    /// Sends the request and waits for the head of the answer.
+    /// Sends the request and waits for the head of the response.
     pub(crate) async fn open(
         inner: &Inner,
         endpoint: &Endpoint,
@@ -90,7 +90,7 @@ impl Attempt {
             wait_timeout,
             idle_timeout: options.idle_timeout,
             after_finish: match endpoint.wire {
-                // Without an end mark the reason may stand in every event of the stream.
+                // This format has no end marker, and every event may contain a finish reason.
                 WireFormat::GenerateContent => options.idle_timeout,
                 _ => FINISH_TIMEOUT,
             },
@@ -98,7 +98,7 @@ impl Attempt {
         })
     }
 
-    /// Reads once and appends what came to `events`, also when it ends in an error.
+    /// Reads one chunk and appends the decoded events to `events`, even if it returns an error.
     pub(crate) async fn read(
         &mut self,
         events: &mut VecDeque<ModelEvent>,
@@ -136,7 +136,7 @@ impl Attempt {
                 })
             }
             Ok(Ok(None)) => self.end(),
-            // The answer is whole, whatever became of the connection.
+            // The answer is complete, so the connection error does not matter.
             Err(_) | Ok(Err(_)) if finished => self.end(),
             Ok(Err(error)) => Err(error),
             Err(_) if self.waited >= kept_alive => Err(keep_alive_timeout_error(kept_alive)),
@@ -149,7 +149,7 @@ impl Attempt {
         Ok(ReadStatus::Done)
     }
 
-    /// Reads what follows the end mark, because only a connection that was read to its end is used again.
+    /// Reads the data after the end marker, because only a fully read connection can be reused.
     pub(crate) async fn close(mut self) {
         let rest = async {
             let mut budget = MAX_ERROR_BODY_BYTES;
@@ -186,7 +186,7 @@ fn headers(
         "application/json"
     };
     headers.insert(ACCEPT, HeaderValue::from_static(accept));
-    // Compressed events come late.
+    // Compression would delay events.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let own = request
@@ -208,14 +208,14 @@ fn headers(
         };
         let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
         let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
-        // Nobody below us may print it.
+        // Keep the HTTP library from logging the value.
         value.set_sensitive(true);
         headers.insert(key, value);
     }
     Ok(headers)
 }
 
-/// The error of an answer with a bad status.
+/// Returns the error for a response with an error status.
 async fn refused(response: Response, endpoint: &Endpoint) -> ModelError {
     let status = response.status().as_u16();
     let wait = retry_after(response.headers());
@@ -223,7 +223,7 @@ async fn refused(response: Response, endpoint: &Endpoint) -> ModelError {
     classify(Some(status), wait, &body, endpoint.wire)
 }
 
-/// The beginning of a body, as far as it comes in time.
+/// Reads at most `limit` bytes of a body, as far as they arrive within `time`.
 pub(super) async fn read_limited(response: Response, limit: usize, time: Duration) -> Vec<u8> {
     let mut body = Vec::new();
     let Ok(mut packed) = ResponseBody::new(response) else {

@@ -1,15 +1,15 @@
-//! How long to wait before another try.
+//! Delays between attempts.
 
 use std::time::Duration;
 
-/// Waits that double, with chance in them, so that many clients do not come back at once.
+/// Exponential backoff with jitter, so that many clients do not retry at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The first wait; the next ones double.
+    /// Delay before the first retry; it doubles with each retry. Default: 500 milliseconds.
     pub first: Duration,
-    /// The longest wait of our own.
+    /// Maximum delay that is not requested by the server. Default: 30 seconds.
     pub most: Duration,
-    /// The longest wait that a server may ask for; a server that asks for more is not tried again.
+    /// Maximum delay that the server may request. If it requests more, the call is not retried. Default: one minute.
     pub wait_timeout: Duration,
 }
 
@@ -24,16 +24,16 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait after this many failures, or none when the server asks for more than is bearable.
+    /// Returns the delay after `failures` failed attempts, or `None` if the server requests too long a delay.
     pub(crate) fn wait(&self, failures: u32, asked: Option<Duration>) -> Option<Duration> {
-        // Without randomness the waits are the same for everybody, which is no reason to fail.
+        // Without random numbers, use a fixed jitter instead of failing.
         self.wait_with(failures, asked, getrandom::u32().unwrap_or(u32::MAX / 2))
     }
 
     fn wait_with(&self, failures: u32, asked: Option<Duration>, chance: u32) -> Option<Duration> {
         let share = f64::from(chance) / f64::from(u32::MAX);
         if let Some(asked) = asked.filter(|asked| !asked.is_zero()) {
-            // Never earlier than asked, and not with everybody else who was told the same.
+            // Never earlier than requested, with jitter for clients that got the same delay.
             let late = (asked / 10).min(Duration::from_secs(1)).mul_f64(share);
             return (asked <= self.wait_timeout).then(|| asked + late);
         }

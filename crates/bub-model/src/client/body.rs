@@ -1,4 +1,4 @@
-//! The bytes of an answer, unpacked where a proxy has compressed them although nobody asked for it.
+//! Response bodies. Decompresses bodies that a proxy has compressed although bub did not request it.
 
 use std::io::Write as _;
 
@@ -10,15 +10,15 @@ use reqwest::header::CONTENT_ENCODING;
 use super::transport::broken;
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 
-/// Packed bytes that are unpacked at a time: they become at most a thousand times as many, and the limits of
-/// whoever reads them are checked after each.
+/// Compressed bytes that are decompressed at a time. They can expand about a thousandfold, and the reader checks its
+/// limits after each chunk.
 const DECOMPRESS_CHUNK_BYTES: usize = 4096;
 
-/// The body of an answer, chunk by chunk.
+/// The body of a response, read in chunks.
 pub struct ResponseBody {
     response: Response,
     packing: ContentDecoder,
-    /// Packed bytes that have come and are not unpacked yet.
+    /// Received bytes that are not decompressed yet.
     packed: Bytes,
 }
 
@@ -29,7 +29,11 @@ enum ContentDecoder {
 }
 
 impl ResponseBody {
-    /// The body of an answer; an error if it is packed in a way that is not known.
+    /// Creates the body of a response.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the content encoding is not identity, gzip or deflate.
     pub fn new(response: Response) -> Result<Self, ModelError> {
         let encoding = response
             .headers()
@@ -62,7 +66,7 @@ impl ResponseBody {
         })
     }
 
-    /// More of the body; nothing when it has ended. A chunk may be empty.
+    /// Returns the next chunk, or `None` at the end of the body. A chunk may be empty.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, ModelError> {
         if self.packed.is_empty() {
             let came = self
@@ -93,7 +97,7 @@ impl ContentDecoder {
             Self::Deflate(decoder) => decoder.write(bytes),
         };
         let damaged = |_| ModelError::malformed("the answer is compressed and damaged");
-        // Nothing is taken any more once the packed text has ended; what follows it means nothing.
+        // The decoder accepts no bytes after the end of the compressed data; ignore trailing bytes.
         while !bite.is_empty() {
             match step(&bite).map_err(damaged)? {
                 0 => break,

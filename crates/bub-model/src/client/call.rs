@@ -1,4 +1,4 @@
-//! One call in all its tries.
+//! A model call with all its attempts.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,39 +16,39 @@ use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 use crate::fallback::{Candidates, with_model_name};
 use crate::{ChatRequest, Endpoint, ModelEvent, ModelId, Retry};
 
-/// A server that asks for more time than this loses its turn, when another one is there to ask.
+/// Maximum delay that a server may request if other candidates are left.
 const MAX_RETRY_WAIT_WITH_FALLBACK: Duration = Duration::from_secs(10);
 
-/// How often a model is asked that says nothing: each try takes the whole of the idle timeout, or ends the same way.
+/// Maximum attempts after timeouts and empty answers. Each attempt takes the full idle timeout or likely fails again.
 const MAX_SILENT_ATTEMPTS: u32 = 2;
 
-/// A call: candidates, tries, and what was handed out.
+/// State of a model call.
 pub(crate) struct ModelCall {
     inner: Arc<Inner>,
     candidates: Candidates,
     request: ChatRequest,
-    /// Whether the caller wants a stream; not every server has one.
+    /// Whether the caller requests a stream. Some servers do not support streaming.
     streams: bool,
     options: CallOptions,
     answering: Arc<Mutex<Option<ModelId>>>,
-    /// The candidate whose turn it is.
+    /// The current candidate.
     turn: Option<CandidateState>,
-    /// Its answer, once it has begun.
+    /// The current attempt, after its response has started.
     attempt: Option<Attempt>,
     pending: VecDeque<ModelEvent>,
     /// The span of the current attempt.
     span: Span,
-    /// When the next try may begin.
+    /// Start time of the next attempt.
     resume: Option<Instant>,
-    /// The errors of the candidates so far.
+    /// Errors of the candidates that failed.
     failures: Vec<ModelError>,
-    /// Whether the caller has got anything that counts.
+    /// Whether the caller has received a part of the answer.
     emitted: bool,
-    /// What went wrong after the events that are still to be handed out.
+    /// Error of the attempt, handled after the pending events are emitted.
     failed: Option<ModelError>,
-    /// The error that ends the call, once what came before it is handed out.
+    /// Error that ends the call, returned after the pending events are emitted.
     last: Option<ModelError>,
-    /// The answer is read to its end, or the call has failed.
+    /// Whether the answer is complete or the call has failed.
     done: bool,
 }
 
@@ -86,7 +86,7 @@ impl ModelCall {
         }
     }
 
-    /// The next event; after an error nothing follows.
+    /// Returns the next event. An error is the last item.
     pub(crate) async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         let cancel = self.options.cancel.clone();
         let item = tokio::select! {
@@ -95,7 +95,7 @@ impl ModelCall {
             item = self.advance() => item,
         };
         if let Some(Err(_)) = &item {
-            // The connection is closed now, not when the caller gets round to dropping the stream.
+            // Close the connection now and not when the caller drops the stream.
             self.attempt = None;
             self.pending.clear();
             self.done = true;
@@ -103,7 +103,7 @@ impl ModelCall {
         item
     }
 
-    /// Whether the caller has the whole answer: nothing can go wrong with it any more.
+    /// Returns whether the caller has received the complete answer, so that it cannot fail any more.
     fn delivered(&self) -> bool {
         self.done && self.pending.is_empty()
     }
@@ -135,14 +135,14 @@ impl ModelCall {
             match self.step().await {
                 Ok(ReadStatus::More) => {}
                 Ok(ReadStatus::Done) => self.done = true,
-                // What came before it is handed out first: whether the call may be repeated does not depend on
-                // how the network cut it.
+                // Emit earlier events first. Otherwise, whether the call may be retried would depend on how the
+                // network splits the data.
                 Err(error) => self.failed = Some(error),
             }
         }
     }
 
-    /// Takes the call one step further, within the time of the candidate.
+    /// Advances the call by one step, within the deadline of the candidate.
     async fn step(&mut self) -> Result<ReadStatus, ModelError> {
         if let Some(until) = self.resume {
             tokio::time::sleep_until(until).await;
@@ -213,7 +213,7 @@ impl ModelCall {
         Ok(())
     }
 
-    /// Decides what follows an error: another try, another model, or the end.
+    /// Handles an error of an attempt: prepares a retry or the next candidate, or returns the error that ends the call.
     async fn recover(&mut self, error: ModelError) -> Result<(), ModelError> {
         self.attempt = None;
         let error = self.redacted_error(error);
@@ -240,7 +240,7 @@ impl ModelCall {
         let error = self.with_attempt_count(error);
         self.turn = None;
         if error.action == RecoveryAction::ShrinkContext {
-            // The caller can do something about this one, so it comes before what happened to others.
+            // Report this error first, because the caller can act on it.
             self.failures.insert(0, error);
             return Err(self.first_failure());
         }
@@ -259,7 +259,7 @@ impl ModelCall {
         Ok(())
     }
 
-    /// The error with how often it was tried, where that was more than once, and the wait that was asked for.
+    /// Adds to a temporary error the number of attempts, if there were several, and the delay that the server requests.
     fn with_attempt_count(&self, mut error: ModelError) -> ModelError {
         let tries = self.turn.as_ref().map_or(0, |turn| turn.tries);
         if error.action != RecoveryAction::Retry {
@@ -278,7 +278,7 @@ impl ModelCall {
         error
     }
 
-    /// The number of the try that the same model gets, and the wait before it.
+    /// Returns number and delay of the next attempt with the current candidate, or `None` if it is not retried.
     fn next_retry(&self, error: &ModelError) -> Option<(u32, Duration)> {
         let turn = self.turn.as_ref()?;
         let most = match error.kind {
@@ -301,7 +301,7 @@ impl ModelCall {
         in_time.then_some((turn.tries + 1, wait))
     }
 
-    /// Whether there are other credentials after these were refused. They are asked for once.
+    /// Replaces rejected credentials. Returns whether other credentials are available. Tries only once per candidate.
     async fn renew(&mut self) -> bool {
         let (Some(turn), Some(source)) = (&mut self.turn, &self.candidates.source) else {
             return false;
@@ -323,13 +323,13 @@ impl ModelCall {
         }
     }
 
-    /// The error with the model's name and without anything secret.
+    /// Adds hints and the model's name to an error and redacts it.
     fn redacted_error(&self, error: ModelError) -> ModelError {
         let error = error.redacted(&self.inner.redactor);
         let Some(turn) = &self.turn else { return error };
         let error = add_hints(error, &turn.endpoint);
-        // The settings have registered their keys, but an endpoint may come from elsewhere. Not every header is
-        // a secret, so they are masked in this error only.
+        // The redactor knows the keys of the settings, but the endpoint may come from elsewhere. Not every header is
+        // secret, so its values are redacted in this error only.
         let own = Redactor::new();
         for (_, value) in &turn.endpoint.headers {
             own.register(value);
@@ -340,7 +340,7 @@ impl ModelCall {
         with_model_name(error.redacted(&own), &turn.endpoint.id)
     }
 
-    /// The first error, with what became of the other candidates.
+    /// Returns the first error, with the errors of the other candidates.
     fn first_failure(&mut self) -> ModelError {
         let mut failures = std::mem::take(&mut self.failures).into_iter();
         let Some(mut first) = failures.next() else {

@@ -1,4 +1,4 @@
-//! The small exchanges beside model calls, through the same client.
+//! Requests other than model calls, sent with the HTTP client of [`ModelClient`].
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -10,7 +10,7 @@ use super::attempt::read_limited;
 use super::{ModelClient, innermost};
 use crate::fetch::{Fetch, FetchError, FetchRequest, FetchResponse};
 
-/// Tokens and lists of models are small.
+/// Maximum bytes read of a response. Tokens and lists of models are small.
 const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
 
 impl Fetch for ModelClient {

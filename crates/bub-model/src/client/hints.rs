@@ -1,9 +1,9 @@
-//! What people can do about an error of a provider, said beside the provider's own words.
+//! Hints that tell users how to resolve an error of a provider.
 
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 use crate::{Endpoint, KeySource};
 
-/// Adds the host, the key that was used and the next step to errors that somebody has to act on.
+/// Adds the host, the source of the key and the next step to errors that the user has to resolve.
 pub(super) fn add_hints(mut error: ModelError, endpoint: &Endpoint) -> ModelError {
     if error.kind != ModelErrorKind::Provider {
         return error;

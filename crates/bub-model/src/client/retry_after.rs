@@ -1,4 +1,4 @@
-//! `Retry-After`: seconds, milliseconds or a date.
+//! The header `Retry-After`: seconds, milliseconds or a date.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
-/// How long the server asks to wait.
+/// Returns the delay that the server requests.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| {
         headers
@@ -21,7 +21,7 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     if let Ok(seconds) = asked.parse::<f64>() {
         return duration(seconds);
     }
-    // The server's own clock, where it tells it, so that a wrong clock here does no harm.
+    // Prefer the server's clock, so that a wrong local clock does not matter.
     let now = text(DATE.as_str())
         .and_then(date)
         .unwrap_or_else(Timestamp::now);
@@ -30,7 +30,7 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         .or(Some(Duration::ZERO))
 }
 
-/// More seconds than can be counted are a very long time, not none.
+/// Converts seconds to a duration. Values that are too large, even infinity, become the maximum and not `None`.
 fn duration(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(if seconds > MAX_RETRY_AFTER_SECONDS {
         MAX_RETRY_AFTER_SECONDS
@@ -40,7 +40,7 @@ fn duration(seconds: f64) -> Option<Duration> {
     .ok()
 }
 
-/// A year, in seconds.
+/// Maximum delay: one year in seconds.
 const MAX_RETRY_AFTER_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
 fn date(text: &str) -> Option<Timestamp> {

@@ -1,12 +1,12 @@
-//! What went wrong below HTTP, in words that people can act on.
+//! Errors below HTTP, with texts that tell users what to do.
 
 use std::error::Error as StdError;
 use std::io;
 
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 
-/// A call that never got an answer. `server` is the address without anything secret, `proxy` the host of the proxy
-/// on the way to it.
+/// Returns the error for a call without a response. `server` is the base URL without secrets; `proxy` is the host of
+/// the proxy in use.
 pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&str>) -> ModelError {
     let failed =
         |action, message: String| ModelError::new(ModelErrorKind::Transport, action, message);
@@ -29,7 +29,7 @@ pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&s
     if cause_starting_with(error, "dns error").is_some() {
         let (host, action) = match proxy {
             Some(proxy) => (format!("the proxy {proxy}"), RecoveryAction::NextModel),
-            // A resolver that is down comes back; a name that does not exist is asked for in vain a few times.
+            // The resolver may be down temporarily. A name that does not exist costs a few useless retries.
             None => (server.to_owned(), RecoveryAction::Retry),
         };
         return failed(
@@ -43,7 +43,7 @@ pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&s
     if find::<io::Error>(error)
         .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     {
-        // Nobody listens there. Waiting half a second will not change that.
+        // No server listens there, and a short delay does not change that.
         let message = match proxy {
             Some(proxy) => format!("the proxy {proxy} refuses the connection: is it running?"),
             None => format!("nothing answers at {server}: is the server running?"),
@@ -77,7 +77,7 @@ pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&s
     )
 }
 
-/// A certificate that is not trusted is the usual trouble behind a company's proxy.
+/// Describes a TLS error. The most common one is the untrusted certificate of a company proxy.
 fn tls_error_text(error: &rustls::Error) -> String {
     use rustls::CertificateError::{
         Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidForName,
@@ -101,7 +101,7 @@ fn tls_error_text(error: &rustls::Error) -> String {
         }
         Revoked => "its certificate has been revoked".to_owned(),
         InvalidPurpose | InvalidPurposeContext { .. } => "its certificate is not one for servers".to_owned(),
-        // The type of this one is not exported.
+        // The type of this error is not exported.
         other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
             "it shows the certificate of a CA (CA:TRUE) as its own; give the server one without CA:TRUE: signed by \
              that CA, or by itself"
@@ -111,7 +111,7 @@ fn tls_error_text(error: &rustls::Error) -> String {
     }
 }
 
-/// A call whose answer broke off.
+/// Returns the error for a connection that failed during the response.
 pub(super) fn broken(error: &reqwest::Error) -> ModelError {
     ModelError::truncated(format!(
         "the connection broke in the middle of the answer: {}",
@@ -119,7 +119,7 @@ pub(super) fn broken(error: &reqwest::Error) -> ModelError {
     ))
 }
 
-/// The call was cancelled by its owner.
+/// Returns the error for a call that the caller cancelled.
 pub(crate) fn cancelled() -> ModelError {
     ModelError::new(
         ModelErrorKind::Cancelled,
@@ -128,7 +128,7 @@ pub(crate) fn cancelled() -> ModelError {
     )
 }
 
-/// The cause at the bottom of an error. The layers above it only repeat the address.
+/// Returns the text of the innermost cause of an error. The outer layers only repeat the URL.
 pub(crate) fn innermost(error: &dyn StdError) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {
@@ -137,7 +137,8 @@ pub(crate) fn innermost(error: &dyn StdError) -> String {
     deepest.to_string()
 }
 
-/// What the first cause says that begins like this. The library does not export the types of these.
+/// Returns the text of the first cause that starts with `start`, without that prefix. The library does not export the
+/// types of these causes.
 fn cause_starting_with(error: &dyn StdError, start: &str) -> Option<String> {
     let causes = std::iter::successors(Some(error), |&error| error.source());
     causes
@@ -145,14 +146,14 @@ fn cause_starting_with(error: &dyn StdError, start: &str) -> Option<String> {
         .find_map(|text| text.strip_prefix(start).map(str::to_owned))
 }
 
-/// The first cause of a type.
+/// Returns the first cause of the type `E`.
 fn find<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref::<E>() {
             return Some(found);
         }
-        // An I/O error hides what it wraps from `source`.
+        // `source` of an I/O error skips the error that it wraps.
         let wrapped = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref);

@@ -1,4 +1,4 @@
-//! `auth.json`: read leniently, written atomically, for the owner alone.
+//! The login file `auth.json`: parsed leniently, written atomically, readable by its owner only.
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -15,25 +15,25 @@ use super::token::TokenGrant;
 use super::{TokenError, jwt};
 use crate::fetch::FetchResponse;
 
-/// How long a token lives when nobody says.
+/// Assumed lifetime of a token without an expiry time.
 const DEFAULT_TOKEN_TTL_SECONDS: i64 = 3600;
 
-/// More than any login has; keeps a wrong file from filling the memory.
+/// Maximum size of the file. Logins are much smaller; the limit keeps a wrong file from filling memory.
 const MAX_AUTH_FILE_BYTES: u64 = 1024 * 1024;
 
-/// How often another process is asked whether it is done.
+/// How often `lock` retries while another process holds the lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The tokens of a login.
 #[derive(Clone, Debug)]
 pub struct OAuthTokens {
-    /// What is sent.
+    /// Token sent with model calls.
     pub access_token: Secret,
-    /// What new tokens are got with.
+    /// Token that is exchanged for new tokens.
     pub refresh_token: Option<Secret>,
-    /// When the access token ends, in seconds since 1970.
+    /// Expiry time of the access token, in seconds since the Unix epoch.
     pub expires_at: i64,
-    /// The account it is for.
+    /// The account that the tokens belong to.
     pub account_id: Option<String>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct AuthFile {
     path: PathBuf,
 }
 
-/// Held while a login is changed; the system lets go of it when the process dies.
+/// Guard that is held while the login is changed. The operating system releases the lock when the process ends.
 pub(super) struct Lock {
     _file: File,
 }
@@ -67,17 +67,17 @@ impl AuthFile {
         &self.path
     }
 
-    /// The tokens in the file; `None` without a file or without tokens in it.
+    /// Returns the tokens in the file, or `None` if the file or its tokens are missing.
     pub(super) fn read(&self, now: i64) -> Result<Option<OAuthTokens>, String> {
         Ok(self.document()?.and_then(|document| tokens(&document, now)))
     }
 
-    /// Puts granted tokens into the file. Everything else in it stays.
+    /// Writes granted tokens to the file and preserves all other content.
     pub(super) fn store(&self, granted: &TokenGrant, now: i64) -> Result<(), String> {
         let text = self
             .text()
             .map_err(|error| self.problem("cannot be read", &error))?;
-        // A file that is no JSON object holds no login that could be kept.
+        // A file that is not a JSON object has no content to preserve.
         let mut document: Map<_, _> = text
             .and_then(|text| serde_json::from_slice(&text).ok())
             .unwrap_or_default();
@@ -95,7 +95,7 @@ impl AuthFile {
             .map_err(|error| self.problem("cannot be written", &error))
     }
 
-    /// Waits until no other process changes the login. Never blocks the thread.
+    /// Locks the login against changes by other processes. Waits asynchronously.
     pub(super) async fn lock(&self, wait_timeout: Duration) -> Result<Lock, TokenError> {
         let open = || {
             self.make_directory()?;
@@ -125,8 +125,8 @@ impl AuthFile {
         Ok(Lock { _file: file })
     }
 
-    /// Says why a login could not be kept, before anybody goes to the trouble of making one. Leaves nothing
-    /// behind, not even the directory.
+    /// Checks that the file can be written, so that a login fails before the user signs in. Leaves no files or
+    /// directories behind.
     pub(super) fn check_writable(&self) -> Result<(), String> {
         let probe = || {
             self.text()?;
@@ -154,12 +154,12 @@ impl AuthFile {
             .text()
             .map_err(|error| self.problem("cannot be read", &error))?;
         let Some(text) = text else { return Ok(None) };
-        // The parser's own message could quote a token.
+        // Omit the parser's message: it could quote a token.
         let broken = |_| format!("{} is not valid JSON", self.path.display());
         serde_json::from_slice(&text).map(Some).map_err(broken)
     }
 
-    /// What is in the file; `None` without one.
+    /// Returns the content of the file, or `None` if it does not exist.
     fn text(&self) -> io::Result<Option<Vec<u8>>> {
         check_regular(&self.path)?;
         let file = match File::open(&self.path) {
@@ -174,13 +174,13 @@ impl AuthFile {
         Ok(Some(text))
     }
 
-    /// Write beside it, then rename: a reader sees the old file or the new one. Where the file is a
-    /// link, what it points to is replaced and the link stays.
+    /// Writes a temporary file and renames it, so that readers see either the old or the new content. If the path is a
+    /// symbolic link, its target is replaced and the link is kept.
     fn replace(&self, text: &[u8]) -> io::Result<()> {
         self.make_directory()?;
         let target = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let new = target.with_file_name(format!(".auth.json.{}", std::process::id()));
-        // A leftover of a process that died, and had our number.
+        // Remove the leftover of a crashed process with the same process id.
         let _ = fs::remove_file(&new);
         let write = || {
             let mut file = OpenOptions::new()
@@ -216,7 +216,7 @@ impl AuthFile {
     }
 }
 
-/// Opening a pipe that nobody writes to would never end.
+/// Fails if the path exists and is not a regular file. Opening a pipe without a writer would block forever.
 fn check_regular(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(io::Error::other("not a regular file")),
@@ -250,7 +250,8 @@ fn tokens(document: &Map<String, Value>, now: i64) -> Option<OAuthTokens> {
     })
 }
 
-/// The tokens in such a file, or in the one that is made of such an answer. For those who try any bytes.
+/// Returns the tokens in the content of a login file, or, with a `status`, in a response of the token endpoint. For
+/// fuzzing.
 #[doc(hidden)]
 pub fn read_login(
     status: Option<u16>,
@@ -274,7 +275,7 @@ pub fn read_login(
 fn merged(mut tokens: Map<String, Value>, granted: &TokenGrant, now: i64) -> Map<String, Value> {
     let access_token = granted.access_token.expose();
     tokens.insert("access_token".into(), json!(access_token));
-    // A server that does not rotate refresh tokens sends none: the old one stays.
+    // A server that does not rotate refresh tokens omits them; keep the old one.
     for (name, token) in [
         ("refresh_token", &granted.refresh_token),
         ("id_token", &granted.id_token),
@@ -283,7 +284,7 @@ fn merged(mut tokens: Map<String, Value>, granted: &TokenGrant, now: i64) -> Map
             tokens.insert(name.into(), json!(token.expose()));
         }
     }
-    // Any number may come from there.
+    // The server's number may be arbitrarily large.
     let lifetime = granted
         .expires_in
         .map(|seconds| now.saturating_add(seconds));
@@ -297,7 +298,7 @@ fn merged(mut tokens: Map<String, Value>, granted: &TokenGrant, now: i64) -> Map
     tokens
 }
 
-/// A number of seconds, or a date in the usual form.
+/// Parses a time: seconds since the Unix epoch, or an RFC 3339 date.
 fn time(value: &Value) -> Option<i64> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -315,7 +316,7 @@ fn time(value: &Value) -> Option<i64> {
     value.as_i64().or_else(seconds).or_else(date)
 }
 
-/// As the original writes dates: whole seconds, `Z`.
+/// Formats a time like the Python version: whole seconds and `Z`.
 fn date(seconds: i64) -> String {
     let seconds = seconds.clamp(0, Timestamp::MAX.as_second());
     Timestamp::from_second(seconds)
@@ -323,7 +324,7 @@ fn date(seconds: i64) -> String {
         .to_string()
 }
 
-/// JSON with everything beyond ASCII escaped; such characters can only stand inside strings.
+/// Escapes all non-ASCII characters of a JSON text. Such characters occur only inside strings.
 fn ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {

@@ -1,4 +1,4 @@
-//! The listener that the browser comes back to: one answer, then it is gone.
+//! The local listener that receives the redirect of the browser after the sign-in.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,16 +11,16 @@ use tokio::task::JoinSet;
 
 use super::{LoginError, redirect};
 
-/// The path the sign-in page redirects to.
+/// Path that the sign-in page redirects to.
 pub(super) const CALLBACK_PATH: &str = "/auth/callback";
 
 const MAX_REQUEST_BYTES: usize = 16 * 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Listens on this computer only.
+/// HTTP listener on the loopback addresses.
 pub(super) struct Listener {
     v4: TcpListener,
-    /// `localhost` may mean this one in a browser.
+    /// Browsers may resolve `localhost` to this address.
     v6: Option<TcpListener>,
 }
 
@@ -37,17 +37,17 @@ impl Listener {
         self.v4.local_addr().map(|address| address.port())
     }
 
-    /// Answers requests until one brings the code for `state`.
+    /// Serves requests until one contains the code for `state`, and returns the code.
     ///
-    /// Every connection has its own task: browsers open some on which they never send anything. A
-    /// request with another state is turned away, and does not end the wait: any page could send one.
+    /// Every connection has its own task, because browsers open connections on which they never send anything. A
+    /// request with another state is rejected but does not end the wait, because any web page could send one.
     pub(super) async fn code(self, state: &str) -> Result<String, LoginError> {
         let state: Arc<str> = state.into();
         let mut requests = JoinSet::new();
         loop {
             tokio::select! {
                 accepted = self.accept() => {
-                    // One connection that fails is the browser's problem; it will try again.
+                    // Ignore failed connections; the browser retries.
                     if let Ok((stream, _)) = accepted {
                         requests.spawn(serve(stream, Arc::clone(&state)));
                     }
@@ -72,7 +72,7 @@ impl Listener {
     }
 }
 
-/// Serves one connection; `Some` when it decides about the login.
+/// Serves one connection. Returns the outcome of the login, if the request determines it.
 async fn serve(mut stream: TcpStream, state: Arc<str>) -> Option<Result<String, LoginError>> {
     let exchange = async {
         let target = read_target(&mut stream).await?;
@@ -82,7 +82,7 @@ async fn serve(mut stream: TcpStream, state: Arc<str>) -> Option<Result<String, 
             "HTTP/1.1 {status}\r\ncontent-type: text/html; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
             page.len()
         );
-        // The decision counts even if the browser does not wait for the page.
+        // Ignore write errors: the outcome is valid even if the browser does not read the page.
         let _ = stream.write_all(format!("{head}{page}").as_bytes()).await;
         let _ = stream.shutdown().await;
         outcome
@@ -123,7 +123,7 @@ fn answer(target: &str, state: &str) -> CallbackResponse {
     }
 }
 
-/// The target of a GET request, once its head is complete.
+/// Reads the head of a GET request and returns its target.
 async fn read_target(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     let mut chunk = [0; 1024];

@@ -1,11 +1,12 @@
-//! What a JWT says about itself. Nothing is verified: the server does that, this is only to know
-//! which account a token is for and when it ends.
+//! Claims of a JWT: the account and the expiry time.
+//!
+//! Signatures are not verified; the server does that.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-/// The account a token is for, if it is a JWT that names one.
+/// Returns the account of a token, if the token is a JWT that names one.
 pub(crate) fn account_id(token: &str) -> Option<String> {
     let claims = claims(token)?;
     let account = claims
@@ -15,7 +16,7 @@ pub(crate) fn account_id(token: &str) -> Option<String> {
     Some(account.to_owned()).filter(|account| !account.is_empty())
 }
 
-/// When a token ends, if it is a JWT that says so.
+/// Returns the expiry time of a token in seconds since the Unix epoch, if the token is a JWT that contains it.
 pub(super) fn expiry(token: &str) -> Option<i64> {
     claims(token)?.get("exp")?.as_i64()
 }

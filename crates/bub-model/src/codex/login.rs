@@ -1,4 +1,4 @@
-//! Logging in: a page to sign in at, a code that comes back, tokens for it.
+//! The login flow: the user signs in on a web page, and bub exchanges the resulting code for tokens.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,55 +10,55 @@ use super::callback::{self, Listener};
 use super::pkce::Pkce;
 use super::{CodexAuth, CodexAuthInner, LOCK_TIMEOUT, TokenError, now, redirect, token};
 
-/// Why a login did not come about.
+/// Error of a login attempt.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoginError {
-    /// The answer does not belong to this attempt.
+    /// The sign-in response belongs to another attempt.
     #[error(
         "the answer belongs to another attempt (its state is missing or different); start again, and use the page shown then"
     )]
     StateMismatch,
-    /// The answer holds no code.
+    /// The sign-in response contains no code.
     #[error(
         "no code found in what was pasted; paste the address of the page you end on after signing in (`http://localhost…?code=…&state=…`), what follows its `?`, or the code"
     )]
     NoCode,
-    /// The user or the service said no.
+    /// The user or the service refused the sign-in.
     #[error("the sign-in was refused: {0}")]
     Refused(String),
-    /// The browser did not come back.
+    /// The browser was not redirected within this number of seconds.
     #[error("nobody signed in within {0} seconds; start again, --timeout gives you longer")]
     TimedOut(u64),
-    /// The port of the listener is taken.
+    /// The listener cannot use its port.
     #[error("port {port} cannot be used ({source}); end the other login, or use --manual")]
     Port {
         /// The port.
         port: u16,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Nothing came in.
+    /// Stdin ended before the user pasted anything.
     #[error("nothing was pasted: standard input ended")]
     NoInput,
-    /// The login could not be kept.
+    /// The login file cannot be written.
     #[error("{0}; make it writable, or name another directory with --codex-home")]
     Unwritable(String),
-    /// The code could not be exchanged, or the tokens not be kept.
+    /// The code could not be exchanged for tokens, or the login file could not be locked.
     #[error("{}{}", .0.text, if .0.is_temporary { "; try again in a while" } else { "" })]
     Failed(TokenError),
 }
 
-/// A login that came about.
+/// Result of a successful login.
 #[derive(Debug, Clone)]
 pub struct LoginOutcome {
     /// The account, if the token names it.
     pub account_id: Option<String>,
-    /// The file that holds the login.
+    /// The path of the login file.
     pub file: PathBuf,
 }
 
-/// One attempt to log in.
+/// A login attempt.
 pub struct LoginFlow<'a> {
     codex: &'a CodexAuthInner,
     pkce: Pkce,
@@ -67,7 +67,7 @@ pub struct LoginFlow<'a> {
 }
 
 impl<'a> LoginFlow<'a> {
-    /// An attempt whose code a browser on this computer brings back.
+    /// Starts an attempt that receives the code from a browser on this machine.
     pub async fn with_listener(codex: &'a CodexAuth) -> Result<Self, LoginError> {
         let port = codex.endpoints().callback_port;
         let taken = |source| LoginError::Port { port, source };
@@ -76,7 +76,7 @@ impl<'a> LoginFlow<'a> {
         Self::new(codex, port, Some(listener))
     }
 
-    /// An attempt whose code the user pastes.
+    /// Starts an attempt for which the user pastes the code.
     pub fn manual(codex: &'a CodexAuth) -> Result<Self, LoginError> {
         Self::new(codex, codex.endpoints().callback_port, None)
     }
@@ -102,7 +102,7 @@ impl<'a> LoginFlow<'a> {
         })
     }
 
-    /// The page to sign in at.
+    /// Returns the URL of the sign-in page.
     pub fn url(&self) -> String {
         let mut query = Serializer::new(String::new());
         query.extend_pairs([
@@ -120,7 +120,7 @@ impl<'a> LoginFlow<'a> {
         format!("{}?{}", self.codex.endpoints.authorize, query.finish())
     }
 
-    /// Waits until the browser brings the code, and finishes the login.
+    /// Waits for the redirect of the browser and completes the login.
     pub async fn wait(mut self, wait_timeout: Duration) -> Result<LoginOutcome, LoginError> {
         let listener = self.listener.take().ok_or(LoginError::NoCode)?;
         let waited = tokio::time::timeout(wait_timeout, listener.code(&self.pkce.state)).await;
@@ -128,7 +128,7 @@ impl<'a> LoginFlow<'a> {
         self.finish(&code).await
     }
 
-    /// Finishes the login with what the user pasted: an address, a query string or a bare code.
+    /// Completes the login with the text that the user pasted: a URL, a query string or the code.
     pub async fn finish_with_pasted(self, text: &str) -> Result<LoginOutcome, LoginError> {
         let code = redirect::code(text, &self.pkce.state)?;
         self.finish(&code).await

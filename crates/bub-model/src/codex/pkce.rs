@@ -5,13 +5,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bub_settings::Secret;
 use sha2::{Digest, Sha256};
 
-/// The secrets of one attempt to log in.
+/// The secrets of one login attempt.
 pub(super) struct Pkce {
-    /// Shown when the code is exchanged.
+    /// Sent when the code is exchanged.
     pub(super) verifier: Secret,
-    /// Shown when the user signs in.
+    /// Sent with the sign-in URL.
     pub(super) challenge: String,
-    /// Comes back with the code, and proves that it is the answer to this attempt.
+    /// Returned with the code. Proves that the code belongs to this attempt.
     pub(super) state: String,
 }
 

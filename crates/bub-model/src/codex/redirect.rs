@@ -1,11 +1,11 @@
-//! What comes back from the browser: a code, checked against the state that was sent.
+//! Parsing of the redirect after the sign-in: extracts the code and checks the state.
 
 use super::LoginError;
 
-/// The code in what a user pasted: the address of the last page, its query string, or the bare code.
+/// Returns the code in pasted text: the URL of the last page, its query string, or only the code.
 ///
-/// A bare code carries no state that could be checked. That is the price of pasting one, and only
-/// here: the user has copied it by hand from the page that this attempt opened.
+/// A code alone has no state to check. It is accepted only here, because the user copied it manually from the page
+/// that this attempt opened.
 pub(super) fn code(pasted: &str, state: &str) -> Result<String, LoginError> {
     let pasted = pasted.trim();
     let is_code = |text: &str| {
@@ -19,7 +19,7 @@ pub(super) fn code(pasted: &str, state: &str) -> Result<String, LoginError> {
     }
     let query = pasted.split_once('?').map_or(pasted, |(_, query)| query);
     let query = query.split('#').next().unwrap_or(query);
-    // Something else altogether, perhaps the address of the sign-in page: its state says nothing then.
+    // The text is not a redirect; it may be the URL of the sign-in page, so its state proves nothing.
     if !form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "code" || name == "error")
     {
         return Err(LoginError::NoCode);
@@ -27,7 +27,7 @@ pub(super) fn code(pasted: &str, state: &str) -> Result<String, LoginError> {
     query_code(query, state)
 }
 
-/// The code in a query string; the state must be ours.
+/// Returns the code in a query string whose state matches `state`.
 pub(super) fn query_code(query: &str, state: &str) -> Result<String, LoginError> {
     let value = |wanted: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());
@@ -48,7 +48,7 @@ pub(super) fn query_code(query: &str, state: &str) -> Result<String, LoginError>
 mod tests {
     use super::*;
 
-    // H-99, W-40: three forms; the state is compared always, not only when it is there
+    // H-99, W-40: three forms; a missing state is a mismatch too.
     #[test]
     fn address_query_and_bare_code_are_understood_and_the_state_is_checked() {
         let good = [

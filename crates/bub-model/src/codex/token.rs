@@ -1,4 +1,4 @@
-//! The token endpoint: a code or a refresh token in, tokens out.
+//! The token endpoint: exchanges a code or a refresh token for new tokens.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use serde::Deserialize;
 use super::{TokenError, jwt};
 use crate::fetch::{Fetch, FetchRequest, FetchResponse};
 
-/// The name under which the Codex command line, and with it bub, is registered.
+/// The OAuth client id of the Codex CLI, which bub also uses.
 pub(super) const CLIENT_ID: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
 
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What is given for tokens.
+/// Grant that is exchanged for tokens.
 pub(super) enum TokenRequest<'a> {
     Refresh(&'a Secret),
     Code {
@@ -24,7 +24,7 @@ pub(super) enum TokenRequest<'a> {
     },
 }
 
-/// What the endpoint gave.
+/// Tokens from the endpoint.
 pub(super) struct TokenGrant {
     pub(super) access_token: Secret,
     pub(super) refresh_token: Option<Secret>,
@@ -60,7 +60,7 @@ struct TokenErrorResponse {
     error_description: Option<String>,
 }
 
-/// Asks for tokens. The error is one line without anything that was sent.
+/// Requests tokens. Errors are one line and contain nothing of the request.
 pub(super) async fn send(
     fetch: &dyn Fetch,
     url: &str,
@@ -77,14 +77,14 @@ pub(super) async fn send(
     granted(&fetch.fetch(ask).await.map_err(silent)?)
 }
 
-/// What an answer gives.
+/// Parses a response of the endpoint.
 pub(super) fn granted(answer: &FetchResponse) -> Result<TokenGrant, TokenError> {
     if !(200..300).contains(&answer.status) {
         let text = refusal(answer.status, &answer.body);
         let is_temporary = answer.status >= 500 || matches!(answer.status, 408 | 429);
         return Err(TokenError { text, is_temporary });
     }
-    // The parser's own message could quote a token.
+    // Omit the parser's message: it could quote a token.
     let wire: TokenResponse = serde_json::from_slice(&answer.body)
         .map_err(|_| "the answer of the token endpoint holds no tokens".to_owned())?;
     let secret = |token: Option<String>| token.filter(|token| !token.is_empty()).map(Secret::from);
@@ -124,7 +124,7 @@ fn form(grant: &TokenRequest<'_>) -> String {
     form.finish()
 }
 
-/// The standard fields of a refusal, and nothing else of the body.
+/// Returns an error text with the standard fields of the response and nothing else of its body.
 fn refusal(status: u16, body: &[u8]) -> String {
     let said = serde_json::from_slice::<TokenErrorResponse>(body)
         .ok()

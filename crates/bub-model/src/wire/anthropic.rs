@@ -1,4 +1,4 @@
-//! Messages: content blocks, signed thinking, a named event for everything.
+//! The Messages format: content blocks, signed thinking, named events.
 
 mod decode;
 mod encode;

@@ -1,6 +1,6 @@
-//! The JSON body of a request, put together from borrowed pieces.
+//! The JSON body of a request, assembled from borrowed values.
 //!
-//! A conversation may hold megabytes of images; it is serialised from where it is.
+//! A conversation may contain megabytes of images, so it is serialized without copying.
 
 use std::borrow::Cow;
 
@@ -10,22 +10,22 @@ use serde_json::{Map, Value};
 
 use crate::{ChatRequest, Quirks};
 
-/// The fields of a body, in order; setting one again replaces it.
+/// The fields of a body, in order. Setting a field again replaces its value.
 pub(super) struct RequestBody<'a>(Vec<(Cow<'a, str>, Field<'a>)>);
 
-/// A value of a body.
+/// The value of a field.
 pub(super) enum Field<'a> {
-    /// Made for this request.
+    /// A value created for this request.
     Owned(Value),
-    /// Taken from settings.
+    /// A value from the settings.
     Borrowed(&'a Value),
-    /// A list of which some items were rewritten.
+    /// A list in which some items were rewritten.
     List(Vec<Cow<'a, Value>>),
 }
 
 impl<'a> RequestBody<'a> {
-    /// A body that begins with `completion_args`, beaten by the provider's own fields. What the provider has only as
-    /// a default is beaten by them.
+    /// Creates a body from `completion_args` and the provider's quirks. `completion_args` override `default_body`;
+    /// `extra_body` overrides both.
     pub(super) fn new(request: &'a ChatRequest, quirks: &'a Quirks) -> Self {
         let mut body = Self(Vec::new());
         body.extend(&quirks.default_body);
@@ -51,7 +51,7 @@ impl<'a> RequestBody<'a> {
         self.set_field(Cow::Borrowed(name), field.into());
     }
 
-    /// Takes a field out, so that it can be sent under another name.
+    /// Removes a field and returns its value, so that it can be sent under another name.
     pub(super) fn remove(&mut self, name: &str) -> Option<Value> {
         let at = self.0.iter().position(|(key, _)| key == name)?;
         match self.0.remove(at).1 {
@@ -62,7 +62,7 @@ impl<'a> RequestBody<'a> {
         .filter(|value| !value.is_null())
     }
 
-    /// Sets `key` inside the object `name`, keeping what else is in it.
+    /// Sets `key` inside the object `name` and preserves its other keys.
     pub(super) fn set_in(&mut self, name: &'a str, key: &str, value: Value) {
         let mut object = match self.remove(name) {
             Some(Value::Object(object)) => object,
@@ -72,11 +72,11 @@ impl<'a> RequestBody<'a> {
         self.set(name, Value::Object(object));
     }
 
-    /// The JSON text, without the fields the server refuses.
+    /// Returns the JSON text, without the fields that the server rejects.
     pub(super) fn into_bytes(mut self, quirks: &Quirks) -> Bytes {
         self.0
             .retain(|(key, _)| !quirks.refused_fields.iter().any(|refused| refused == key));
-        // Values cannot fail to serialise: their keys are strings and their numbers finite.
+        // Serialization cannot fail: keys are strings and numbers are finite.
         serde_json::to_vec(&self)
             .map(Bytes::from)
             .unwrap_or_default()
@@ -103,7 +103,7 @@ impl<T: Into<Value>> From<T> for Field<'_> {
 }
 
 impl<'a> Field<'a> {
-    /// A list that is sent as it is.
+    /// Creates a list of unchanged items.
     pub(super) fn list(items: &'a [Value]) -> Self {
         Self::List(items.iter().map(Cow::Borrowed).collect())
     }

@@ -1,4 +1,4 @@
-//! `generateContent`: contents and parts, thought signatures, arguments in pieces by path.
+//! The `generateContent` format: contents and parts, thought signatures, partial arguments with JSON paths.
 
 mod decode;
 mod encode;

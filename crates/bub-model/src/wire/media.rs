@@ -1,4 +1,4 @@
-//! Parts of a message's content: text, images, audio, video, files.
+//! Parts of a message's content: text, images, audio, video and files.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,24 +7,24 @@ use serde_json::Value;
 /// One part of a content list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentPart<'a> {
-    /// Text.
+    /// A text.
     Text(&'a str),
-    /// Bytes in base64, from a data URL or an `input_audio` part.
+    /// Base64 data from a data URL or an `input_audio` part.
     Inline {
         kind: PartKind,
         mime: Mime<'a>,
         data: &'a str,
         name: Option<&'a str>,
     },
-    /// Something the server fetches itself.
+    /// A URL that the server fetches.
     Remote { kind: PartKind, url: &'a str },
-    /// A file the provider already has.
+    /// The id of a file that was uploaded to the provider.
     Uploaded(&'a str),
-    /// A part of a type nobody here knows.
+    /// A part of an unknown type.
     Unknown(&'a str),
 }
 
-/// What a part shows.
+/// The kind of media in a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartKind {
     Image,
@@ -34,7 +34,7 @@ pub(super) enum PartKind {
 }
 
 impl PartKind {
-    /// The word for it.
+    /// Returns the name of the kind, for texts.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -45,7 +45,7 @@ impl PartKind {
     }
 }
 
-/// A media type: in full, or the format name of an `input_audio` part.
+/// A media type: the full type, or the format name of an `input_audio` part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mime<'a> {
     Full(&'a str),
@@ -53,7 +53,7 @@ pub(super) enum Mime<'a> {
 }
 
 impl Mime<'_> {
-    /// The media type in full.
+    /// Returns the full media type.
     pub(super) fn full(self) -> String {
         match self {
             Self::Full(mime) => mime.to_owned(),
@@ -63,8 +63,7 @@ impl Mime<'_> {
     }
 }
 
-/// The parts of a message's content, whatever its shape. Empty text is left out: several servers
-/// refuse it.
+/// Returns the parts of a message's content. Omits empty text, because several servers reject it.
 pub(super) fn parts(content: Option<&Value>) -> Vec<ContentPart<'_>> {
     let parts: Vec<_> = match content {
         Some(Value::String(text)) => vec![ContentPart::Text(text)],
@@ -77,7 +76,7 @@ pub(super) fn parts(content: Option<&Value>) -> Vec<ContentPart<'_>> {
         .collect()
 }
 
-/// A data URL split into media type and base64 payload.
+/// Splits a data URL into its media type and base64 payload.
 pub(super) fn data_url(url: &str) -> Option<(&str, &str)> {
     let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
     let mime = head.strip_suffix(";base64")?;
@@ -108,7 +107,7 @@ fn part(part: &Value) -> ContentPart<'_> {
     known.unwrap_or(ContentPart::Unknown(kind))
 }
 
-/// `{"image_url": {"url": …}}`, or the short form `{"image_url": …}`.
+/// Returns the URL in `{"image_url": {"url": …}}` or in the short form `{"image_url": …}`.
 fn url_of<'a>(part: &'a Value, key: &str) -> Option<&'a str> {
     let place = part.get(key)?;
     place.as_str().or_else(|| place.get("url")?.as_str())
@@ -152,12 +151,12 @@ fn file(file: &Value) -> Option<ContentPart<'_>> {
     Some(located(kind, url, text("filename")))
 }
 
-/// What stands in for a part that a format cannot carry: the model should know that it was there.
+/// Returns a placeholder for a part that the format does not support, so that the model knows about the part.
 pub(super) fn omitted(what: &str) -> String {
     format!("[{what} left out: this model's interface does not take it]")
 }
 
-/// The text in a base64 payload, if it is text.
+/// Decodes a base64 payload as UTF-8 text.
 pub(super) fn decode_text(data: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(data).ok()?).ok()
 }

@@ -1,13 +1,13 @@
-//! Reading messages in chat-completions shape.
+//! Accessors for messages in the chat-completions format.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-/// The fixed line put in front of a conversation that must not open with an assistant message.
+/// User message inserted before a conversation that would otherwise start with an assistant message.
 pub(super) const OPENING_LINE: &str = "(The conversation so far follows.)";
 
-/// The role of a message.
+/// Returns the role of a message.
 pub(super) fn role(message: &Value) -> &str {
     message
         .get("role")
@@ -15,12 +15,12 @@ pub(super) fn role(message: &Value) -> &str {
         .unwrap_or("user")
 }
 
-/// Whether a message sets the rules.
+/// Returns whether a message is a system or developer message.
 pub(super) fn is_system(message: &Value) -> bool {
     matches!(role(message), "system" | "developer")
 }
 
-/// The text of all system messages, one below the other.
+/// Returns the text of all system messages, joined with newlines.
 pub(super) fn system_text(messages: &[Value]) -> Option<String> {
     let texts: Vec<_> = messages
         .iter()
@@ -31,7 +31,7 @@ pub(super) fn system_text(messages: &[Value]) -> Option<String> {
     (!text.trim().is_empty()).then_some(text)
 }
 
-/// The text in a message's content, media left out.
+/// Returns the text in a message's content, without media.
 pub(super) fn text_of(content: Option<&Value>) -> Cow<'_, str> {
     match content {
         Some(Value::String(text)) => Cow::Borrowed(text),
@@ -47,7 +47,7 @@ pub(super) fn text_of(content: Option<&Value>) -> Cow<'_, str> {
     }
 }
 
-/// Whether the first message that is not a system message is the assistant's.
+/// Returns whether the first message that is not a system message is from the assistant.
 pub(super) fn opens_with_assistant(messages: &[Value]) -> bool {
     messages
         .iter()
@@ -55,7 +55,7 @@ pub(super) fn opens_with_assistant(messages: &[Value]) -> bool {
         .is_some_and(|message| role(message) == "assistant")
 }
 
-/// A tool call taken apart.
+/// The parts of a tool call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallParts<'a> {
     pub(super) id: &'a str,
@@ -64,7 +64,7 @@ pub(super) struct CallParts<'a> {
 }
 
 impl<'a> CallParts<'a> {
-    /// Reads a call in chat-completions shape.
+    /// Reads a call in the chat-completions format.
     pub(super) fn from_value(call: &'a Value) -> Self {
         let text = |value: Option<&'a Value>| value.and_then(Value::as_str).unwrap_or_default();
         let function = call.get("function").unwrap_or(&Value::Null);
@@ -75,8 +75,8 @@ impl<'a> CallParts<'a> {
         }
     }
 
-    /// The arguments as an object. Broken ones are wrapped: the model must be able to see what it
-    /// wrote, but no server accepts them as they are.
+    /// Returns the arguments as an object. Wraps invalid arguments in an object: the model must see what it wrote, but
+    /// servers reject invalid arguments.
     pub(super) fn object(&self) -> Map<String, Value> {
         match self.arguments {
             Value::Object(object) => object.clone(),
@@ -90,7 +90,7 @@ impl<'a> CallParts<'a> {
         }
     }
 
-    /// The arguments as JSON text, always of an object.
+    /// Returns the arguments as the JSON text of an object.
     pub(super) fn json(&self) -> Cow<'a, str> {
         match self.arguments {
             Value::String(text) if is_object(text) => Cow::Borrowed(text),
@@ -98,7 +98,7 @@ impl<'a> CallParts<'a> {
         }
     }
 
-    /// Whether the arguments can be sent as they are.
+    /// Returns whether the arguments are the JSON text of an object and can be sent unchanged.
     pub(super) fn has_valid_arguments(&self) -> bool {
         self.arguments.as_str().is_some_and(is_object)
     }
@@ -113,12 +113,12 @@ fn wrapped(text: &str) -> Map<String, Value> {
     Map::from_iter([("invalid_arguments".to_owned(), Value::from(text))])
 }
 
-/// A function tool taken apart: name, description, parameters.
+/// Returns the object with name, description and parameters of a function tool.
 pub(super) fn function_of(tool: &Value) -> &Value {
     tool.get("function").unwrap_or(tool)
 }
 
-/// The JSON Schema of a function's parameters; an empty object schema when there is none.
+/// Returns the JSON Schema of a function's parameters, or an empty object schema if the function has none.
 pub(super) fn parameters_of(function: &Value) -> Value {
     match function.get("parameters") {
         Some(Value::Object(schema)) if !schema.is_empty() => Value::Object(schema.clone()),

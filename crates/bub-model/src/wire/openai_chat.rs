@@ -1,4 +1,4 @@
-//! Chat completions: the format nearly every server speaks, each with an accent of its own.
+//! The chat-completions format. Nearly every server supports it, with many deviations.
 
 mod calls;
 mod decode;
@@ -9,8 +9,8 @@ pub(super) use encode::encode;
 
 pub(super) const NAME: &str = "openai-chat";
 
-/// The header that names the account's organization.
+/// Header with the organization of the account.
 pub(crate) const ORGANIZATION_HEADER: &str = "openai-organization";
 
-/// The header that names the account's project.
+/// Header with the project of the account.
 pub(crate) const PROJECT_HEADER: &str = "openai-project";

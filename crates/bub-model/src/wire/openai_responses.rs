@@ -1,4 +1,4 @@
-//! Responses: items instead of messages, encrypted reasoning that must come back.
+//! The Responses format: items instead of messages, and encrypted reasoning that must be sent back.
 
 mod decode;
 mod encode;

@@ -1,8 +1,8 @@
-//! JSON objects read only as far as needed.
+//! Lazily parsed JSON objects.
 //!
-//! Frames are small and many, and only a few of their fields matter. A [`RawObject`] knows where each
-//! field's text is and parses nothing else. It is also forgiving: a field of an unexpected type is a
-//! field that is not there, because every compatible server deviates somewhere.
+//! Streams have many small frames, and only a few of their fields matter. A [`RawObject`] keeps the text of each field
+//! and parses a field only on access. A field of an unexpected type counts as missing, because compatible servers
+//! deviate from the format in many ways.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use crate::ModelError;
 use crate::sse::SseEvent;
 
-/// The fields of one JSON object, unparsed. Of a repeated key the last one counts.
+/// The unparsed fields of a JSON object. If a key is repeated, the last value counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RawObject<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
@@ -28,7 +28,7 @@ impl<'a> RawObject<'a> {
 
     /// Parses a JSON text that must be an object.
     pub(super) fn parse(text: &'a str) -> Result<Self, ModelError> {
-        // Gateways wrap an error, and sometimes an answer, in a list of one.
+        // Gateways wrap an error, and sometimes an answer, in a list with one item.
         let mut listed = objects(text.trim_start());
         if listed.len() == 1 {
             return Ok(listed.remove(0));
@@ -38,23 +38,23 @@ impl<'a> RawObject<'a> {
         })
     }
 
-    /// The text of a field that is there and not `null`.
+    /// Returns the JSON text of a field, unless it is missing or `null`.
     pub(super) fn raw(&self, key: &str) -> Option<&'a str> {
         let (_, value) = self.0.iter().rev().find(|(name, _)| name == key)?;
         Some(value.get()).filter(|text| *text != "null")
     }
 
-    /// A string, empty or not.
+    /// Returns a string, which may be empty.
     pub(super) fn str(&self, key: &str) -> Option<Cow<'a, str>> {
         parse_str(self.raw(key)?)
     }
 
-    /// A string with something in it.
+    /// Returns a string that is not empty.
     pub(super) fn text(&self, key: &str) -> Option<Cow<'a, str>> {
         self.str(key).filter(|text| !text.is_empty())
     }
 
-    /// A number that counts something.
+    /// Returns a count.
     pub(super) fn u64(&self, key: &str) -> Option<u64> {
         let raw = self.raw(key)?;
         raw.parse()
@@ -62,22 +62,22 @@ impl<'a> RawObject<'a> {
             .or_else(|| as_count(&serde_json::from_str(raw).ok()?))
     }
 
-    /// An object.
+    /// Returns an object.
     pub(super) fn object(&self, key: &str) -> Option<RawObject<'a>> {
         serde_json::from_str(self.raw(key).filter(|raw| raw.starts_with('{'))?).ok()
     }
 
-    /// The objects of an array; anything else in it is skipped.
+    /// Returns the objects of an array and skips its other items.
     pub(super) fn objects(&self, key: &str) -> Vec<RawObject<'a>> {
         self.raw(key).map(objects).unwrap_or_default()
     }
 
-    /// Any value, fully parsed.
+    /// Parses and returns a field of any type.
     pub(super) fn value(&self, key: &str) -> Option<Value> {
         serde_json::from_str(self.raw(key)?).ok()
     }
 
-    /// The whole object, fully parsed.
+    /// Parses all fields and returns the object.
     pub(super) fn to_value(&self) -> Value {
         let field = |(key, value): &(Cow<'_, str>, &RawValue)| {
             Some((
@@ -89,7 +89,7 @@ impl<'a> RawObject<'a> {
     }
 }
 
-/// The objects in the text of an array.
+/// Returns the objects in the JSON text of an array and skips its other items.
 pub(super) fn objects(raw: &str) -> Vec<RawObject<'_>> {
     if !raw.starts_with('[') {
         return Vec::new();
@@ -98,7 +98,7 @@ pub(super) fn objects(raw: &str) -> Vec<RawObject<'_>> {
     items.into_iter().filter_map(|item| item.0).collect()
 }
 
-/// A JSON string, without copying when nothing in it is escaped.
+/// Parses a JSON string. Borrows the text if it contains no escapes.
 pub(super) fn parse_str(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
@@ -107,7 +107,7 @@ pub(super) fn parse_str(raw: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str(raw).ok().map(Cow::Owned)
 }
 
-/// A count, also where a server writes it as a float.
+/// Converts a number to a count. Accepts floats, because some servers send them.
 pub(super) fn as_count(value: &Value) -> Option<u64> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -142,10 +142,10 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     }
 }
 
-/// More fields than most frames have.
+/// Initial capacity; most frames have fewer fields.
 const FIELD_CAPACITY: usize = 12;
 
-/// An item of a list, if it is an object.
+/// An item of a list; `None` if it is not an object.
 struct MaybeObject<'a>(Option<RawObject<'a>>);
 
 impl<'de> Deserialize<'de> for MaybeObject<'de> {
@@ -199,7 +199,7 @@ impl<'de> Visitor<'de> for ItemVisitor {
     }
 }
 
-/// A key, borrowed when possible: `Cow` alone always copies.
+/// A key, borrowed if possible. Deserializing a `Cow` directly always copies.
 struct RawKey<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for RawKey<'de> {

@@ -1,12 +1,12 @@
-//! What a provider wants back, and where in the answer it stood.
+//! State that a provider expects back, and its position in the answer.
 //!
-//! Signed thinking is only accepted in its old place between text and tool calls. A [`BlockOrder`] notes
-//! the order in which an answer came: kept blocks in full, text and calls only as references, so that
-//! a tape does not store them twice. [`pieces`] puts an assistant message back into that order.
+//! Providers accept signed thinking only at its original position between text and tool calls. A [`BlockOrder`] records
+//! the order of an answer. It stores thinking blocks in full, but text and calls only as references, so that a tape
+//! does not store them twice. [`pieces`] restores the order of an assistant message.
 
 use serde_json::{Map, Value, json};
 
-/// Notes the order of an answer while it is decoded.
+/// Records the order of an answer while it is decoded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockOrder {
     steps: Vec<Value>,
@@ -14,7 +14,7 @@ pub(super) struct BlockOrder {
 }
 
 impl BlockOrder {
-    /// `length` bytes of text came; a mark is something the provider attached to them.
+    /// Records `length` bytes of text. `mark` is a value that the provider attached to the text.
     pub(super) fn text(&mut self, length: usize, mark: Option<Value>) {
         if mark.is_none()
             && let Some(Value::Object(last)) = self.steps.last_mut()
@@ -28,24 +28,24 @@ impl BlockOrder {
         self.step(json!({"text": length}), mark);
     }
 
-    /// The next tool call came.
+    /// Records a tool call. `mark` is a value that the provider attached to the call.
     pub(super) fn call(&mut self, index: usize, mark: Option<Value>) {
         self.step(json!({"call": index}), mark);
     }
 
-    /// A block came that is to be sent back as it is.
+    /// Records a block that must be sent back unchanged.
     pub(super) fn keep(&mut self, block: Value) {
         self.steps.push(kept(block));
         self.worth_keeping = true;
     }
 
-    /// Holds a place for a block that has only begun.
+    /// Reserves the position of an incomplete block and returns it.
     pub(super) fn reserve(&mut self) -> usize {
         self.steps.push(Value::Null);
         self.steps.len() - 1
     }
 
-    /// The block for which a place was held.
+    /// Stores a block at its reserved position.
     pub(super) fn fill(&mut self, place: usize, block: Value) {
         if let Some(step) = self.steps.get_mut(place) {
             *step = kept(block);
@@ -53,7 +53,7 @@ impl BlockOrder {
         }
     }
 
-    /// The provider state, when there is anything to send back.
+    /// Returns the provider state, if the answer contains anything to send back.
     pub(super) fn into_state(self, name: &str) -> Option<Value> {
         let steps = self
             .steps
@@ -77,21 +77,23 @@ fn kept(block: Value) -> Value {
     Value::Object(Map::from_iter([("keep".to_owned(), block)]))
 }
 
-/// A part of an assistant message, in the order in which the model produced it.
+/// A part of an assistant message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ReplayPiece<'a> {
-    /// Some of the text, with what the provider attached to it.
+    /// A piece of the text, with the value that the provider attached to it.
     Text(&'a str, Option<&'a Value>),
-    /// Content that is not a string: a list of parts.
+    /// Content that is a list of parts instead of a string.
     Parts(&'a Value),
-    /// A tool call, with what the provider attached to it.
+    /// A tool call, with the value that the provider attached to it.
     Call(&'a Value, Option<&'a Value>),
-    /// A block to send back as it is.
+    /// A block to send back unchanged.
     Kept(&'a Value),
 }
 
-/// The pieces of an assistant message. State of another format is ignored; state that no longer fits
-/// the message (a hook may have changed it) gives its kept blocks first and the rest after them.
+/// Returns the pieces of an assistant message in the order in which the model produced them.
+///
+/// The state of other formats is ignored. If the state does not match the message, because a hook changed the message,
+/// the kept blocks come first.
 pub(super) fn pieces<'a>(message: &'a Value, name: &str) -> Vec<ReplayPiece<'a>> {
     let steps = message
         .get("provider_state")
@@ -101,7 +103,7 @@ pub(super) fn pieces<'a>(message: &'a Value, name: &str) -> Vec<ReplayPiece<'a>>
     in_old_order(message, steps).unwrap_or_else(|| in_usual_order(message, steps))
 }
 
-/// The tool calls of a message.
+/// Returns the tool calls of a message.
 pub(super) fn tool_calls(message: &Value) -> &[Value] {
     message
         .get("tool_calls")

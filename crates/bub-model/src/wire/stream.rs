@@ -1,4 +1,4 @@
-//! From bytes of an answer to events, for any wire format.
+//! Decoding of responses to events, for all wire formats.
 
 use super::{WireFormat, surrogates::replace_lone_surrogates};
 use crate::classify::classify;
@@ -6,29 +6,28 @@ use crate::error::{ModelError, ModelErrorKind, looks_like_html};
 use crate::sse::{MAX_EVENT_BYTES, SseDecoder, SseError, SseEvent};
 use crate::{ModelEvent, RecoveryAction};
 
-/// Decodes the frames of one answer in one wire format.
+/// Decodes the frames of a response in one wire format.
 ///
-/// `frame` and `body` only collect what belongs at the end (usage, state, finish); `end` emits it.
-/// That way the last events come in the same order from every server, and an error that follows a
-/// finish reason is not overlooked.
+/// `frame` and `body` only collect the last events (usage, state, finish); `end` emits them. So their order does not
+/// depend on the server, and an error after a finish reason is not missed.
 pub(super) trait FrameDecoder: Send {
-    /// One event of the stream.
+    /// Decodes an event of the stream.
     fn frame(
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
     ) -> Result<DecodeStatus, ModelError>;
 
-    /// `[DONE]` came. Most formats have a better end mark and need not know.
+    /// Handles `[DONE]`. Most formats have another end marker and ignore it.
     fn end_mark(&mut self) {}
 
-    /// A whole answer in one JSON text.
+    /// Decodes a complete response from a JSON text.
     fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
 
-    /// Whether the answer has said why it stops.
+    /// Returns whether a finish reason was received.
     fn has_finish(&self) -> bool;
 
-    /// The answer is over: emits what was held back, or fails if something is missing.
+    /// Ends the answer: emits the last events, or fails if the answer is incomplete.
     fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
 }
 
@@ -39,33 +38,31 @@ pub(super) enum DecodeStatus {
     Done,
 }
 
-/// Decodes an answer that arrives in chunks.
+/// Decodes a response that arrives in chunks.
 ///
-/// Feed it with [`push`](Self::push) until [`is_done`](Self::is_done) or the connection ends, then
-/// call [`finish`](Self::finish). How the bytes were cut into chunks makes no difference. After an
-/// error it stays silent.
+/// Call [`push`](Self::push) until [`is_done`](Self::is_done) or the end of the connection, then call
+/// [`finish`](Self::finish). The chunk boundaries do not matter. After an error, the decoder emits nothing.
 ///
-/// Servers that were asked for a stream sometimes answer with a whole JSON body; that is recognised
-/// by its first byte and decoded all the same.
+/// Some servers respond to a streaming request with a complete JSON body. The decoder recognizes it by its first byte
+/// and decodes it too.
 pub struct StreamDecoder {
     frames: Box<dyn FrameDecoder>,
     mode: DecodeMode,
     received: usize,
-    /// Whether an event was seen.
+    /// Whether an event was received.
     any: bool,
-    /// The beginning of what came: an answer in plain words, perhaps.
+    /// The beginning of the response, in case it is an error in plain text.
     words: Vec<u8>,
 }
 
-/// So much of an answer in plain words is kept.
+/// Maximum bytes kept of a response in plain text.
 const MAX_ERROR_TEXT_BYTES: usize = 500;
 
-/// Bytes of one answer beyond which a server is out of its mind: many times the longest
-/// answer any model gives.
+/// Maximum size of a response. It is many times larger than any real answer and stops streams that never end.
 const MAX_STREAM_BYTES: usize = 256 * 1024 * 1024;
 
 enum DecodeMode {
-    /// Nothing but white space so far.
+    /// Only whitespace was received.
     Start,
     Events(SseDecoder),
     Whole(Vec<u8>),
@@ -83,7 +80,7 @@ impl StreamDecoder {
         }
     }
 
-    /// Takes a chunk in and appends what it means to `out`, also when it ends in an error.
+    /// Decodes a chunk and appends the events to `out`, even if it returns an error.
     pub fn push(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         self.received = self.received.saturating_add(chunk.len());
         let result = if self.received > MAX_STREAM_BYTES {
@@ -97,7 +94,7 @@ impl StreamDecoder {
         result
     }
 
-    /// The connection has ended.
+    /// Handles the end of the connection. Fails if the answer is incomplete.
     pub fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         match std::mem::replace(&mut self.mode, DecodeMode::Over) {
             DecodeMode::Over => Ok(()),
@@ -116,7 +113,7 @@ impl StreamDecoder {
                 });
                 match last {
                     Ok(()) if flow == DecodeStatus::Done => Ok(()),
-                    // The last frame was cut: that is the end of the connection, not bad JSON.
+                    // The connection ended inside the last frame, so its JSON is truncated and not malformed.
                     Err(error) if error.kind == ModelErrorKind::Malformed => Err(
                         ModelError::truncated("the stream was cut in the middle of an event"),
                     ),
@@ -133,13 +130,13 @@ impl StreamDecoder {
         }
     }
 
-    /// Whether the format's end mark, or an error, was seen: no need to wait for more bytes.
+    /// Returns whether an end marker or an error was received, so that no more data is needed.
     pub fn is_done(&self) -> bool {
         matches!(self.mode, DecodeMode::Over)
     }
 
-    /// Whether the answer has given its finish reason; only usage or an end mark may follow, and a
-    /// server that keeps the connection open need not be waited for long.
+    /// Returns whether a finish reason was received. Only usage or an end marker may follow, so the caller need not wait
+    /// long for more data.
     pub fn has_finish(&self) -> bool {
         self.is_done() || self.frames.has_finish()
     }
@@ -187,7 +184,7 @@ impl StreamDecoder {
     }
 }
 
-/// Decodes one frame, unless the end mark came before it.
+/// Decodes a frame, unless an end marker preceded it.
 fn step(
     frames: &mut dyn FrameDecoder,
     event: &SseEvent<'_>,
@@ -217,7 +214,7 @@ fn step(
     }
 }
 
-/// An error event need not be JSON to be the error it names.
+/// Replaces the error for an invalid frame if the frame is an `error` event in plain text.
 fn explained(error: ModelError, event: &SseEvent<'_>) -> ModelError {
     let spoken = event.event == b"error" && error.kind == ModelErrorKind::Malformed;
     if spoken {
@@ -227,7 +224,7 @@ fn explained(error: ModelError, event: &SseEvent<'_>) -> ModelError {
     }
 }
 
-/// The error of a stream without events, with the words that came instead of them.
+/// Returns the error for a stream without events. It contains the plain text that was received instead.
 fn in_words(error: ModelError, words: &[u8]) -> ModelError {
     let text = String::from_utf8_lossy(words);
     let line = text.lines().next().unwrap_or_default();
@@ -244,7 +241,7 @@ fn in_words(error: ModelError, words: &[u8]) -> ModelError {
     ))
 }
 
-/// A body as text, with the errors an answer that is none deserves.
+/// Returns a body as text. Fails if it is empty, a web page or invalid UTF-8.
 pub(super) fn text(body: &[u8]) -> Result<&str, ModelError> {
     let body = body
         .strip_prefix(b"\xef\xbb\xbf")
@@ -269,7 +266,7 @@ fn empty() -> ModelError {
     ModelError::truncated("the answer is empty")
 }
 
-/// The rest of a chunk from its first byte that is neither white space nor part of a byte order mark.
+/// Skips whitespace and the byte order mark at the beginning of a chunk.
 fn skip_space(chunk: &[u8]) -> Option<&[u8]> {
     let at = chunk
         .iter()

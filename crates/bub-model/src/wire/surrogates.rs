@@ -1,11 +1,11 @@
-//! Halves of a character in JSON escapes.
+//! Lone surrogates in JSON escapes.
 //!
-//! A `\ud83d` without its other half is no text, and a parser that refuses it would lose the whole string, be it
-//! an answer or the arguments of a call. Servers that cut a string between UTF-16 units send just that.
+//! Servers that split a string between UTF-16 units send a `\ud83d` without its second half. JSON parsers reject it, and
+//! the complete string would be lost: an answer or the arguments of a tool call.
 
 use std::borrow::Cow;
 
-/// The JSON text with a replacement character for each half that stands alone.
+/// Replaces each lone surrogate in a JSON text with the replacement character U+FFFD.
 pub(super) fn replace_lone_surrogates(json: &[u8]) -> Cow<'_, [u8]> {
     let mut mended = Cow::Borrowed(json);
     let mut at = 0;
@@ -20,7 +20,7 @@ pub(super) fn replace_lone_surrogates(json: &[u8]) -> Cow<'_, [u8]> {
                     }
                     ESCAPE_BYTES
                 }
-                // Of any other escape the second character may be a backslash.
+                // Skip two bytes, because the escaped character may be a backslash.
                 _ => 2,
             };
     }
@@ -30,7 +30,7 @@ pub(super) fn replace_lone_surrogates(json: &[u8]) -> Cow<'_, [u8]> {
 /// The length of `\uXXXX`.
 const ESCAPE_BYTES: usize = 6;
 
-/// The UTF-16 unit that is escaped here, if one is.
+/// Returns the UTF-16 unit of the `\uXXXX` escape at this position, if there is one.
 fn unit(json: &[u8], at: usize) -> Option<u16> {
     let digits = json.get(at..at + ESCAPE_BYTES)?.strip_prefix(br"\u")?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()

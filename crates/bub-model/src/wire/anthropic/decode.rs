@@ -1,4 +1,4 @@
-//! Events and whole answers of the Messages format.
+//! Decoder for responses in the Messages format.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::wire::stream::{DecodeStatus, FrameDecoder};
 use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, ToolCallDelta};
 
-/// Decodes one answer.
+/// Decodes a response in the Messages format.
 #[derive(Default)]
 pub(in crate::wire) struct MessagesDecoder {
     message_id: Option<String>,
@@ -25,7 +25,7 @@ pub(in crate::wire) struct MessagesDecoder {
     emitted: bool,
 }
 
-/// A content block that has begun and not ended.
+/// An incomplete content block.
 enum Block {
     Text,
     Thinking {
@@ -33,12 +33,12 @@ enum Block {
         thinking: String,
         signature: String,
     },
-    /// A call of ours: its position, and the input it began with.
+    /// A tool call: its position, and the input in its start event.
     Call {
         index: usize,
         input: Option<Value>,
     },
-    /// Anything else, sent back as it is: what the provider's own tools did, hidden thinking.
+    /// Any other block, sent back unchanged, such as calls of the provider's tools or redacted thinking.
     Kept {
         place: usize,
         block: Value,
@@ -51,8 +51,8 @@ impl MessagesDecoder {
         Self::default()
     }
 
-    /// An answer begins. A second one with another id replaces the first: a proxy lost its upstream
-    /// and asked again.
+    /// Starts an answer. A second answer with another id replaces the first: a proxy lost its upstream connection and
+    /// repeated the request.
     fn begin(&mut self, message: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         let id = message.str("id").map(Cow::into_owned);
         if self.message_id.is_some() && self.message_id == id {
@@ -136,7 +136,7 @@ impl MessagesDecoder {
             "input_json_delta" => {
                 self.input(index, &delta.str("partial_json").unwrap_or_default(), out);
             }
-            // Citations belong to text that is not replayed as a block.
+            // Ignore citations: text is sent back as plain text without them.
             _ => {}
         }
     }
@@ -195,7 +195,7 @@ impl MessagesDecoder {
             .map(|(_, block)| block)
     }
 
-    /// The last word about the message: why it stops, and the counts.
+    /// Records the stop reason and the token counts.
     fn conclude(&mut self, reason: Option<&str>, counts: Option<Value>) {
         if let Some(reason) = reason {
             self.finish = Some(finish_reason(reason));
@@ -289,7 +289,7 @@ fn arguments(index: usize, arguments: String) -> ModelEvent {
     })
 }
 
-/// A block of the provider's own tools with the input that came in pieces.
+/// Adds the streamed input to a block of the provider's tools.
 fn with_input(mut block: Value, input: &str) -> Value {
     let input: Option<Value> = serde_json::from_str(input).ok();
     if let (Some(input), Some(block)) = (input, block.as_object_mut()) {

@@ -1,4 +1,4 @@
-//! A request in the Messages format.
+//! Encoder for requests in the Messages format.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,10 +14,10 @@ use crate::wire::message::{
 use crate::wire::replay::{ReplayPiece, pieces, tool_calls};
 use crate::{ChatRequest, Quirks};
 
-/// The bound sent when the request has none: the format demands one.
+/// Output limit for requests without one, because the format requires it.
 const DEFAULT_MAX_TOKENS: u64 = 8192;
 
-/// The HTTP request for a call.
+/// Encodes a request.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
     let mut body = RequestBody::new(request, quirks);
     translate_options(&mut body);
@@ -50,7 +50,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
 }
 
-/// Options that users write in chat-completions terms.
+/// Translates options from the chat-completions format.
 fn translate_options(body: &mut RequestBody<'_>) {
     match body.remove("stop") {
         Some(stop @ Value::Array(_)) => body.set("stop_sequences", stop),
@@ -97,7 +97,7 @@ fn effort(body: &mut RequestBody<'_>, effort: Option<&str>) {
 
 fn tool(tool: &Value) -> Value {
     let function = function_of(tool);
-    // A tool in this format's own shape (the provider's web search, say) passes as it is.
+    // A tool in this format, such as the provider's web search, is sent unchanged.
     if tool.get("function").is_none() && tool.get("type").is_some() {
         return tool.clone();
     }
@@ -229,8 +229,8 @@ fn document(mime: &str, data: &str, name: Option<&str>) -> Value {
     }
 }
 
-/// Call ids in the letters this format allows, each used once. Other servers repeat `call_0` in every
-/// step, which is refused here.
+/// Maps call ids to unique ids with the characters that this format allows. Other servers repeat `call_0` in every
+/// step, which this format rejects.
 #[derive(Default)]
 struct Ids {
     used: HashSet<String>,

@@ -5,14 +5,14 @@ use serde_json::{Map, Value};
 use crate::Usage;
 use crate::wire::raw::as_count;
 
-/// Counts come at the start and again, corrected and not always complete, at the end.
+/// Merges newer counts. The server sends counts at the start, and corrected but possibly incomplete ones at the end.
 pub(super) fn merge(into: &mut Map<String, Value>, newer: Value) {
     if let Value::Object(newer) = newer {
         into.extend(newer.into_iter().filter(|(_, value)| !value.is_null()));
     }
 }
 
-/// The counts in the common meaning: the input counts here leave out what the cache served.
+/// Converts the counts. The input count of this format excludes cached tokens.
 pub(super) fn read(raw: Map<String, Value>) -> Option<Usage> {
     if raw.is_empty() {
         return None;

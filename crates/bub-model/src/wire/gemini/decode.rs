@@ -1,4 +1,4 @@
-//! Chunks and whole answers of `generateContent`.
+//! Decoder for responses in the `generateContent` format.
 
 use std::borrow::Cow;
 
@@ -13,11 +13,11 @@ use crate::wire::stream::{DecodeStatus, FrameDecoder};
 use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, ToolCallDelta, Usage};
 
-/// Decodes one answer.
+/// Decodes a response in the `generateContent` format.
 #[derive(Default)]
 pub(in crate::wire) struct GenerateContentDecoder {
     calls: usize,
-    /// The call whose arguments are still arriving.
+    /// The call whose arguments are incomplete.
     open: Option<(usize, PartialArguments)>,
     layout: BlockOrder,
     usage: Option<Usage>,
@@ -37,7 +37,7 @@ impl GenerateContentDecoder {
         if chunk.raw("error").is_some() {
             return Err(error_in(chunk));
         }
-        // Early chunks of some endpoints carry a usage object without any count.
+        // Some endpoints send a usage object without counts in early chunks.
         let usage = chunk.value("usageMetadata").filter(has_counts);
         self.usage = usage.map(read_usage).or(self.usage.take());
         let blocked = chunk
@@ -124,7 +124,7 @@ impl GenerateContentDecoder {
         }
     }
 
-    /// All arguments of the open call are there.
+    /// Emits the arguments of the open call, which are complete.
     fn close(&mut self, out: &mut Vec<ModelEvent>) {
         if let Some((index, partial)) = self.open.take() {
             let arguments = partial.into_json();
@@ -136,8 +136,8 @@ impl GenerateContentDecoder {
         }
     }
 
-    /// The open call will never be whole. Its arguments are left without their end, so that nobody
-    /// takes them for complete.
+    /// Emits the arguments of the open call, which stays incomplete. Removes their last character, so that they are not
+    /// valid JSON and the call cannot run.
     fn abandon(&mut self, out: &mut Vec<ModelEvent>) {
         if let Some((index, partial)) = self.open.take() {
             let mut arguments = partial.into_json();
@@ -164,7 +164,7 @@ impl FrameDecoder for GenerateContentDecoder {
         Ok(DecodeStatus::More)
     }
 
-    /// One object, or the list of chunks that `streamGenerateContent` gives without `alt=sse`.
+    /// Decodes one object, or the list of chunks that `streamGenerateContent` returns without `alt=sse`.
     fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         if body.starts_with('[') {
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(body) {

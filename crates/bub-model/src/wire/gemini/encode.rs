@@ -1,4 +1,4 @@
-//! A request in the `generateContent` format.
+//! Encoder for requests in the `generateContent` format.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use crate::wire::message::{
 use crate::wire::replay::{ReplayPiece, pieces, tool_calls};
 use crate::{ChatRequest, EffortForm, Quirks};
 
-/// The HTTP request for a call.
+/// Encodes a request.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
     let mut body = RequestBody::new(request, quirks);
     translate_options(&mut body);
@@ -69,7 +69,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
 }
 
-/// Options that users write in chat-completions terms, and where they belong here.
+/// Options of the chat-completions format and the corresponding fields of `generationConfig`.
 const OPTION_PATHS: [(&str, &str); 9] = [
     ("temperature", "temperature"),
     ("top_p", "topP"),
@@ -107,7 +107,7 @@ fn translate_options(body: &mut RequestBody<'_>) {
     }
 }
 
-/// Newer models take a level, older ones a number of tokens.
+/// Sets the reasoning effort: a level for newer models, a number of tokens for older ones.
 fn set_effort(body: &mut RequestBody<'_>, model: &str, effort: &str) {
     let takes_level = !["gemini-1", "gemini-2"]
         .iter()
@@ -196,7 +196,7 @@ fn contents(request: &ChatRequest) -> Vec<Value> {
     out
 }
 
-/// Stands in for a signature on calls that another model made; the server documents this word.
+/// Signature for calls that another model made. The provider documents this value.
 const PLACEHOLDER_SIGNATURE: &str = "skip_thought_signature_validator";
 
 fn assistant_parts(message: &Value, needs_signature: bool) -> Vec<Value> {
@@ -214,7 +214,7 @@ fn assistant_parts(message: &Value, needs_signature: bool) -> Vec<Value> {
                 let call = CallParts::from_value(call);
                 let made_up = json!({"thoughtSignature": PLACEHOLDER_SIGNATURE});
                 let mark = mark.or((unsigned).then_some(&made_up));
-                // Only the first call of an answer carries a signature.
+                // Only the first call of an answer has a signature.
                 unsigned = false;
                 out.push(with_signature(
                     json!({"functionCall": {"name": call.name, "args": call.object()}}),
@@ -270,7 +270,7 @@ fn part(part: ContentPart<'_>) -> Value {
     }
 }
 
-/// The model as one segment of a path: its name cannot lead anywhere else.
+/// Percent-encodes the model's name as a single path segment, so that it cannot change the path.
 fn escaped(model: &str) -> String {
     let mut segment = String::with_capacity(model.len());
     for byte in model.bytes() {

@@ -1,26 +1,26 @@
-//! Arguments of a function call that arrive as values with a path.
+//! Assembles arguments of a function call from pieces with JSON paths.
 
 use serde_json::{Map, Number, Value};
 
-/// The arguments of a call that is still arriving.
+/// The arguments of an incomplete call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PartialArguments {
     arguments: Map<String, Value>,
-    /// The path whose string goes on in the next piece.
+    /// The path of a string that continues in the next piece.
     open_path: Option<String>,
 }
 
-/// One step of a path such as `$.items[2].name`.
+/// A segment of a path such as `$.items[2].name`.
 enum PathSegment<'a> {
     Key(&'a str),
     Index(usize),
 }
 
-/// Longest list an index may ask for: a wrong index must not cost memory.
+/// Maximum length of a list, so that a wrong index does not fill memory.
 const MAX_LIST_LEN: usize = 10_000;
 
 impl PartialArguments {
-    /// Takes one piece in; `false` when it makes no sense.
+    /// Adds a piece. Returns false if it is invalid.
     pub(super) fn push(&mut self, piece: &Value) -> bool {
         let Some(path) = piece.get("jsonPath").and_then(Value::as_str) else {
             return false;
@@ -45,7 +45,7 @@ impl PartialArguments {
         true
     }
 
-    /// The JSON text of the arguments.
+    /// Returns the JSON text of the arguments; empty if there are none.
     pub(super) fn into_json(self) -> String {
         if self.arguments.is_empty() {
             String::new()
@@ -57,7 +57,7 @@ impl PartialArguments {
 
 fn value(piece: &Value) -> Option<Value> {
     let number = |value: &Value| match value {
-        // A count sent as `3.0` must not fail a schema that asks for an integer.
+        // An integer sent as `3.0` must not violate a schema that requires an integer.
         Value::Number(number) => as_integer(number).map_or_else(|| value.clone(), Value::from),
         other => other.clone(),
     };
@@ -103,7 +103,7 @@ fn steps(path: &str) -> Option<Vec<PathSegment<'_>>> {
     (!steps.is_empty()).then_some(steps)
 }
 
-/// The place a path points at, made on the way.
+/// Returns the value at a path. Creates it and its parents if they are missing.
 fn place<'a>(
     arguments: &'a mut Map<String, Value>,
     steps: &[PathSegment<'_>],

@@ -1,11 +1,11 @@
-//! Which tool call a delta belongs to.
+//! Assigns deltas to tool calls.
 //!
-//! The index should say so. Servers leave it out, send 0 for every one of several calls, repeat name
-//! and id with every piece, or invent a new id for each.
+//! The index should identify the call. But some servers omit it, send 0 for all calls, repeat name and id with every
+//! piece, or send a new id with each piece.
 
 use crate::ModelError;
 
-/// The calls of one answer as far as they are known.
+/// The tool calls of an answer that have been received so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallAssembler {
     slots: Vec<AssembledCall>,
@@ -19,7 +19,7 @@ struct AssembledCall {
     arguments: ArgumentScanner,
 }
 
-/// A piece of a call, as it came.
+/// A piece of a call, as received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallDelta<'a> {
     pub(super) index: Option<u64>,
@@ -28,11 +28,11 @@ pub(super) struct CallDelta<'a> {
     pub(super) arguments: &'a str,
 }
 
-/// More calls in one answer than any model makes: a server gone wild.
+/// Maximum number of calls in an answer. Models make far fewer; the limit stops faulty servers.
 const MAX_TOOL_CALLS: usize = 1024;
 
 impl CallAssembler {
-    /// The position of the call this piece belongs to.
+    /// Returns the position of the call that a piece belongs to. Adds a call if necessary.
     pub(super) fn place(&mut self, piece: CallDelta<'_>) -> Result<usize, ModelError> {
         let position = match self.find(piece) {
             Some(position) => position,
@@ -79,7 +79,7 @@ impl CallAssembler {
 }
 
 impl AssembledCall {
-    /// Whether a piece that points here is in truth the beginning of another call.
+    /// Returns whether a piece with the index or id of this call is actually the start of another call.
     fn is_another(&self, piece: CallDelta<'_>) -> bool {
         if !self.named || piece.name.is_empty() {
             return false;
@@ -91,8 +91,8 @@ impl AssembledCall {
     }
 }
 
-/// How far the arguments of a call are: a scan for brackets outside of strings, so that nothing has
-/// to be parsed again with every piece.
+/// Detects whether arguments are complete. It counts brackets outside of strings, so that the arguments are not parsed
+/// again with every piece.
 #[derive(Clone, Debug, Default)]
 struct ArgumentScanner {
     depth: usize,
@@ -125,12 +125,12 @@ impl ArgumentScanner {
         }
     }
 
-    /// An object has begun and ended.
+    /// Returns whether an object has started and ended.
     fn is_whole(&self) -> bool {
         self.begun && self.depth == 0 && !self.in_string
     }
 
-    /// An object has begun and not ended.
+    /// Returns whether an object has started and not ended.
     fn is_open(&self) -> bool {
         self.begun && !self.is_whole()
     }

@@ -1,4 +1,4 @@
-//! Chunks and whole answers of chat completions.
+//! Decoder for responses in the chat-completions format.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::wire::stream::{DecodeStatus, FrameDecoder};
 use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
 
-/// Decodes one answer.
+/// Decodes a response in the chat-completions format.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent facts about the stream, not a state"
@@ -21,12 +21,12 @@ pub(in crate::wire) struct ChatCompletionsDecoder {
     reasoning_fields: Vec<String>,
     replay_reasoning: bool,
     calls: CallAssembler,
-    /// Fields of the message that the server wants back.
+    /// Fields of the message that the server expects back.
     state: Map<String, Value>,
     usage: Option<Usage>,
     finish: Option<FinishReason>,
     refused: bool,
-    /// Whether anything of an answer came.
+    /// Whether any content was received.
     begun: bool,
     done: bool,
 }
@@ -46,7 +46,7 @@ impl ChatCompletionsDecoder {
         }
     }
 
-    /// A chunk or a whole answer: they differ only in where the content is.
+    /// Decodes a chunk or a complete answer. `content_keys` are the possible keys of its content.
     fn chunk(
         &mut self,
         chunk: &RawObject<'_>,
@@ -85,7 +85,7 @@ impl ChatCompletionsDecoder {
                 WireFormat::ChatCompletions,
             )),
             Some(word) => {
-                // Some servers say `stop` once more when they close; what was said before is the reason.
+                // Some servers send an additional `stop` at the end; keep the earlier reason.
                 let reason = finish_reason(&word);
                 if self.finish.is_none() || reason != FinishReason::Stop {
                     self.finish = Some(reason);
@@ -140,7 +140,7 @@ impl ChatCompletionsDecoder {
 
     fn call(&mut self, call: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let id = call.text("id").unwrap_or_default();
-        // Some servers leave the wrapper out.
+        // Some servers omit the `function` wrapper.
         let function = call.object("function");
         self.piece(
             call.u64("index"),
@@ -158,7 +158,7 @@ impl ChatCompletionsDecoder {
         out: &mut Vec<ModelEvent>,
     ) -> Result<(), ModelError> {
         let name = function.text("name").unwrap_or_default();
-        // Arguments as an object instead of a string are whole by nature.
+        // Some servers send the arguments as an object instead of a string.
         let arguments = function
             .raw("arguments")
             .map(|raw| raw::parse_str(raw).unwrap_or(Cow::Borrowed(raw)));
@@ -209,9 +209,9 @@ impl FrameDecoder for ChatCompletionsDecoder {
                 ModelError::malformed("the answer has no `choices`: not a chat completion")
             }));
         }
-        // There are servers that add an empty delta to the whole message.
+        // `message` first, because some servers add an empty `delta` to a complete message.
         self.chunk(&answer, ["message", "delta"], out)?;
-        // Whole answers without a reason come from servers that never give one.
+        // A complete answer counts as finished, because some servers never send a finish reason.
         self.done = true;
         Ok(())
     }
@@ -221,8 +221,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
     }
 
     fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        // The end mark is the server's word that the answer is over, even if it never says why. Without a word
-        // before it there was no answer.
+        // The end marker finishes an answer even without a finish reason, unless the answer has no content.
         let unsaid = (self.done && self.begun).then_some(FinishReason::Stop);
         let Some(finish) = self.finish.take().or(unsaid) else {
             let cut = || ModelError::truncated("the stream ended without a finish reason");
@@ -247,7 +246,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
     }
 }
 
-/// Text is a string, or a list of parts of which some may be thinking.
+/// Decodes content: a string, or a list of parts, some of which may be reasoning.
 fn content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
     let Some(raw) = delta.raw("content") else {
         let transcript = delta
@@ -277,7 +276,7 @@ fn content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
     }
 }
 
-/// Joins the pieces of one reasoning detail: they come with every delta, and a server wants the whole.
+/// Joins the pieces of a reasoning detail, which arrive with every delta. The server expects the complete detail back.
 fn keep_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
     let Value::Object(mut detail) = detail.to_value() else {
         return;
@@ -316,7 +315,7 @@ fn append(fields: &mut Map<String, Value>, key: &str, more: &str) {
     }
 }
 
-/// An error where an answer should be, in one of the shapes servers have for it.
+/// Returns the error in an object, if it contains one in any of the forms that servers use.
 fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
     let nested = object
         .raw("error")

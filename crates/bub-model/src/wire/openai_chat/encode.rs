@@ -1,4 +1,4 @@
-//! A request as chat completions: nearly what it is already.
+//! Encoder for requests in the chat-completions format, which is close to that of [`ChatRequest`].
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::wire::message::{CallParts, OPENING_LINE, opens_with_assistant};
 use crate::wire::replay::tool_calls;
 use crate::{ChatRequest, EffortForm, Quirks};
 
-/// The HTTP request for a call.
+/// Encodes a request.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
     let mut body = RequestBody::new(request, quirks);
     body.set("model", request.model.as_str());
@@ -77,7 +77,7 @@ fn messages<'a>(request: &'a ChatRequest, quirks: &Quirks) -> Field<'a> {
     Field::List(messages)
 }
 
-/// The message as it goes out: usually itself.
+/// Returns a message as it is sent, which is usually unchanged.
 fn rewrite<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     let mut message = Cow::Borrowed(message);
     if message.get("provider_state").is_some() {
@@ -95,7 +95,7 @@ fn rewrite<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     message
 }
 
-/// Puts the fields this format once received back where they were.
+/// Replaces `provider_state` with the fields that were received in this format.
 fn restore_state(message: &mut Value) {
     let Some(message) = message.as_object_mut() else {
         return;
@@ -134,7 +134,7 @@ fn media_as_files(message: &mut Value) {
     }
 }
 
-/// `video_url` and `input_audio` parts in the form of a file.
+/// Converts a `video_url` or `input_audio` part to a `file` part. Returns `None` for other parts.
 fn as_file(part: &Value) -> Option<Value> {
     let url = match part.get("type")?.as_str()? {
         "video_url" => part.get("video_url")?.get("url")?.as_str()?.to_owned(),

@@ -1,4 +1,4 @@
-//! Events and whole answers of the Responses format.
+//! Decoder for responses in the Responses format.
 
 use std::borrow::Cow;
 
@@ -13,13 +13,13 @@ use crate::wire::stream::{DecodeStatus, FrameDecoder};
 use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
 
-/// Decodes one answer.
+/// Decodes a response in the Responses format.
 #[derive(Default)]
 pub(in crate::wire) struct ResponsesDecoder {
     replay_reasoning: bool,
     items: ResponseItems,
     layout: BlockOrder,
-    /// Bytes of text that the layout does not know of yet.
+    /// Bytes of text that are not recorded in the block order yet.
     new_text: usize,
     usage: Option<Usage>,
     finish: Option<FinishReason>,
@@ -51,7 +51,7 @@ impl ResponsesDecoder {
         );
     }
 
-    /// More arguments, or the whole of them when no piece came before.
+    /// Emits a piece of the arguments. With `whole`, emits the complete arguments, unless pieces were received.
     fn arguments(&mut self, frame: &RawObject<'_>, whole: Option<&str>, out: &mut Vec<ModelEvent>) {
         let arguments = match whole {
             Some(key) => frame.text(key),
@@ -107,7 +107,7 @@ impl ResponsesDecoder {
         }));
     }
 
-    /// An item is complete: whatever of it did not come in deltas is taken from here.
+    /// Handles a complete item: emits the content that was not received in deltas.
     fn item_done(&mut self, index: Option<u64>, item: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         let id = item.str("id").unwrap_or_default();
         let kind = item.str("type").unwrap_or_default();
@@ -142,7 +142,7 @@ impl ResponsesDecoder {
                 out.push(ModelEvent::Text(text.into_owned()));
             }
         }
-        // Newer models mark what is commentary and what the answer, and want to see it again.
+        // Newer models distinguish commentary from the answer with a `phase` and expect it back.
         self.flush_text(item.text("phase").map(|phase| json!({"phase": phase})));
     }
 
@@ -157,7 +157,7 @@ impl ResponsesDecoder {
                     .map(|text| ModelEvent::Reasoning(text.into_owned())),
             );
         }
-        // Without its encrypted content an item that was not stored means nothing to the server.
+        // The server does not store items, so an item without encrypted content is useless to it.
         if item.text("encrypted_content").is_some() || self.replay_reasoning {
             self.flush_text(None);
             let mut kept = item.to_value();
@@ -174,7 +174,7 @@ impl ResponsesDecoder {
         }
     }
 
-    /// The response object that ends an answer, or is the whole of it.
+    /// Handles the response object, which ends a stream or is the complete answer.
     fn response(
         &mut self,
         response: &RawObject<'_>,
@@ -192,7 +192,7 @@ impl ResponsesDecoder {
             .or(self.usage.take());
         let status = response.str("status").unwrap_or_default();
         match &*status {
-            // The second spelling is that of a compatible server.
+            // A compatible server sends `complete`.
             "completed" | "complete" => self.finish = Some(FinishReason::Stop),
             "incomplete" => {
                 let reason = response
@@ -256,7 +256,7 @@ impl FrameDecoder for ResponsesDecoder {
             });
         }
         self.response(&response, out)?;
-        // Compatible servers leave the status out of whole answers.
+        // Compatible servers omit the status of complete answers.
         if response.raw("status").is_none() && self.finish.is_none() {
             self.finish = Some(FinishReason::Stop);
         }
@@ -297,7 +297,7 @@ fn is_call(item: &RawObject<'_>) -> bool {
     )
 }
 
-/// Which item an event is about.
+/// Returns index and id of the item that an event belongs to.
 fn place<'a>(frame: &RawObject<'a>) -> (Option<u64>, Cow<'a, str>) {
     let id = frame.text("item_id").or_else(|| frame.text("call_id"));
     (frame.u64("output_index"), id.unwrap_or_default())

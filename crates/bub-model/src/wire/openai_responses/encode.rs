@@ -1,4 +1,4 @@
-//! A request in the Responses format.
+//! Encoder for requests in the Responses format.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ use crate::wire::message::{
 use crate::wire::replay::{ReplayPiece, pieces};
 use crate::{ChatRequest, EffortForm, Quirks};
 
-/// The HTTP request for a call.
+/// Encodes a request.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
     let mut body = RequestBody::new(request, quirks);
     body.remove("stream_options");
@@ -44,7 +44,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     {
         body.set_in("reasoning", "effort", effort.into());
     }
-    // The tape is the memory: nothing is stored there, so reasoning must travel with the request.
+    // bub keeps the conversation on the tape and not on the server, so reasoning must be sent with each request.
     body.set("store", false);
     body.set("include", json!(["reasoning.encrypted_content"]));
     body.set("stream", request.stream);
@@ -132,7 +132,7 @@ fn assistant(message: &Value, items: &mut Vec<Value>) {
     }
 }
 
-/// An answer to a call; without an id nobody asked for it.
+/// Returns the result of a tool call, or `None` for a result without a call id.
 fn tool_output(message: &Value) -> Option<Value> {
     let id = message
         .get("tool_call_id")?
@@ -153,7 +153,7 @@ fn content(content: Option<&Value>) -> Value {
     }
 }
 
-/// A part of what the assistant said earlier.
+/// Converts a content part of an assistant message.
 fn assistant_part(part: ContentPart<'_>) -> Value {
     match part {
         ContentPart::Text(text) => json!({"type": "output_text", "text": text}),

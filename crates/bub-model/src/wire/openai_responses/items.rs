@@ -1,17 +1,17 @@
-//! The output items of one answer, as far as events have told of them.
+//! The output items of an answer that is being decoded.
 
-/// What is known of one item.
+/// State of an output item.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseItem {
     output_index: Option<u64>,
     id: String,
-    /// Position among the tool calls, if it is one.
+    /// Position among the tool calls, if the item is a tool call.
     pub(super) call: Option<usize>,
-    /// Whether its content came in deltas, so that the whole of it is a repetition.
+    /// Whether the content was received in deltas, so that the complete item only repeats it.
     pub(super) streamed: bool,
 }
 
-/// All items of one answer.
+/// All items of an answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseItems {
     items: Vec<ResponseItem>,
@@ -19,12 +19,12 @@ pub(super) struct ResponseItems {
 }
 
 impl ResponseItems {
-    /// Whether no event was about an item yet.
+    /// Returns whether no item was received.
     pub(super) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Lets `change` see the item an event is about, found by index or id, or made now.
+    /// Calls `change` with the item that has this index or id. Creates the item if it does not exist.
     pub(super) fn with<T>(
         &mut self,
         output_index: Option<u64>,
@@ -48,7 +48,7 @@ impl ResponseItems {
         result
     }
 
-    /// The position of the next tool call.
+    /// Returns the position of the next tool call.
     pub(super) fn next_call(&mut self) -> usize {
         self.calls += 1;
         self.calls - 1
