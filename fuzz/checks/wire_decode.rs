@@ -26,7 +26,7 @@ fn check_calls(completion: &Completion) {
     for (index, call) in completion.tool_calls.iter().enumerate() {
         let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
         let whole = matches!(serde_json::from_str(arguments), Ok(Value::Object(_)));
-        assert!(whole || completion.broken(index).is_some(), "{call}");
+        assert!(whole || completion.invalid_call(index).is_some(), "{call}");
     }
 }
 

@@ -204,7 +204,7 @@ impl Agent {
         self.models
             .as_ref()
             .ok()?
-            .catalogue()
+            .catalog()
             .get(model.provider())?
             .context_window(model.model())
     }
@@ -216,7 +216,7 @@ impl Agent {
         }
         let store = self.framework()?.tape_store();
         self.cap
-            .check(models, self.models.clone()?.catalogue(), store.as_deref())
+            .check(models, self.models.clone()?.catalog(), store.as_deref())
             .await
     }
 

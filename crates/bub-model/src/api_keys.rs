@@ -89,13 +89,13 @@ pub(crate) struct ApiKeys {
     /// The owners of plain values, in the order of [`UNSCOPED_SETTINGS`].
     owners: [Option<String>; 4],
     /// Keys printed by commands, by provider. The lock is held while a command runs, so that it runs only once.
-    printed: Mutex<HashMap<String, Secret>>,
+    command_keys: Mutex<HashMap<String, Secret>>,
 }
 
 impl ApiKeys {
-    pub(crate) fn new(settings: Arc<Settings>, catalogue: &Catalog) -> Self {
+    pub(crate) fn new(settings: Arc<Settings>, catalog: &Catalog) -> Self {
         let key = settings.get(&API_KEY);
-        let owners = unscoped_owners(&settings, catalogue, key.any());
+        let owners = unscoped_owners(&settings, catalog, key.any());
         let (command, base) = (settings.get(&API_KEY_COMMAND), settings.get(&API_BASE));
         Self {
             settings,
@@ -103,7 +103,7 @@ impl ApiKeys {
             command,
             base,
             owners,
-            printed: Mutex::default(),
+            command_keys: Mutex::default(),
         }
     }
 
@@ -133,13 +133,13 @@ impl ApiKeys {
         provider: &Provider,
     ) -> Result<Option<KeyLookup>, SettingsError> {
         let own_key =
-            scoped_value(&self.key, provider).map(|(name, key)| self.configured(name, key));
+            scoped_value(&self.key, provider).map(|(name, key)| self.configured_key(name, key));
         let own_command = || {
-            scoped_value(&self.command, provider).map(|(name, line)| self.by_command(name, line))
+            scoped_value(&self.command, provider).map(|(name, line)| self.command_key(name, line))
         };
         match own_key.or_else(own_command) {
-            Some(found) => Ok(Some(found)),
-            None => self.own_variable(provider),
+            Some(lookup) => Ok(Some(lookup)),
+            None => self.variable_key(provider),
         }
     }
 
@@ -154,17 +154,18 @@ impl ApiKeys {
                 .any()
                 .filter(|_| self.owns_unscoped(provider, "api_key_command"))
         };
-        let by_command = || command().map(|line| self.by_command("*", line));
-        key.map(|key| self.configured("*", key)).or_else(by_command)
+        let from_command = || command().map(|line| self.command_key("*", line));
+        key.map(|key| self.configured_key("*", key))
+            .or_else(from_command)
     }
 
     /// Returns the key. Runs a command at most once per provider, until its key is [forgotten](Self::forget).
     pub(crate) async fn get(
         &self,
         provider: &Provider,
-        found: KeyLookup,
+        lookup: KeyLookup,
     ) -> Result<Secret, AccessError> {
-        let (key, source) = match found {
+        let (key, source) = match lookup {
             KeyLookup::Key(key, source) => (key, source),
             KeyLookup::Command(line, source) => (self.run(provider, &line).await?, source),
         };
@@ -173,20 +174,20 @@ impl ApiKeys {
     }
 
     /// Checks a key, or the command that prints it. Does not run the command.
-    pub(crate) fn check(&self, provider: &Provider, found: &KeyLookup) -> Result<(), AccessError> {
-        let problem = |problem| AccessError::KeyCommand {
+    pub(crate) fn check(&self, provider: &Provider, lookup: &KeyLookup) -> Result<(), AccessError> {
+        let problem = |problem| AccessError::KeyCommandFailed {
             provider: provider.name.clone(),
             problem,
         };
-        match found {
+        match lookup {
             KeyLookup::Key(key, source) => check_header_value(provider, key, source),
             KeyLookup::Command(line, _) => command::check(&self.settings, line).map_err(problem),
         }
     }
 
     /// Returns a message for each base URL in the workspace's `.env` that is ignored.
-    pub(crate) fn ignored_bases(&self, catalogue: &Catalog) -> Vec<String> {
-        let ignored = catalogue.iter().filter_map(|provider| {
+    pub(crate) fn ignored_base_urls(&self, catalog: &Catalog) -> Vec<String> {
+        let ignored = catalog.iter().filter_map(|provider| {
             let (name, variable) = (&provider.name, &provider.base_variable);
             let origin = self.settings.dotenv_origin(variable)?;
             let config = self.settings.config_file().display();
@@ -207,17 +208,21 @@ impl ApiKeys {
     /// Forgets the key that the provider's command printed, because the provider rejects it. Returns whether a key
     /// was stored.
     pub(crate) async fn forget(&self, provider: &Provider) -> bool {
-        self.printed.lock().await.remove(&provider.name).is_some()
+        self.command_keys
+            .lock()
+            .await
+            .remove(&provider.name)
+            .is_some()
     }
 
     /// Returns the configured base URL of a provider, or its default.
     pub(crate) fn base_url(&self, provider: &Provider) -> Result<BaseUrl, AccessError> {
-        match self.custom_base(provider)? {
+        match self.configured_base_url(provider)? {
             Some(base) => Ok(base),
             None => provider
                 .base_url
                 .clone()
-                .ok_or_else(|| self.no_base(provider)),
+                .ok_or_else(|| self.missing_base_error(provider)),
         }
     }
 
@@ -225,20 +230,23 @@ impl ApiKeys {
     ///
     /// The provider's own variable is read from the environment only: the `.env` of a cloned repository must not
     /// decide where keys are sent.
-    pub(crate) fn custom_base(&self, provider: &Provider) -> Result<Option<BaseUrl>, AccessError> {
+    pub(crate) fn configured_base_url(
+        &self,
+        provider: &Provider,
+    ) -> Result<Option<BaseUrl>, AccessError> {
         let set = scoped_value(&self.base, provider).or_else(|| {
             self.base
                 .any()
                 .filter(|_| self.owns_unscoped(provider, "api_base"))
                 .map(|base| ("*", base))
         });
-        let bad = |origin: String| AccessError::BadBase {
+        let invalid_base_error = |origin: String| AccessError::InvalidBaseUrl {
             provider: provider.name.clone(),
             origin,
         };
         if let Some((name, text)) = set {
             let base = BaseUrl::parse(text)
-                .ok_or_else(|| bad(self.origin("api_base", name).to_string()))?;
+                .ok_or_else(|| invalid_base_error(self.origin("api_base", name).to_string()))?;
             return Ok(Some(base.with_default_path(&provider.base_path)));
         }
         let environment = self.settings.environment();
@@ -249,36 +257,37 @@ impl ApiKeys {
             .filter(|text| !text.trim().is_empty());
         let Some(text) = text else { return Ok(None) };
         let base = match &provider.base_url {
-            Some(usual) if provider.local => BaseUrl::parse_host(text, usual),
+            Some(default) if provider.local => BaseUrl::parse_host(text, default),
             _ => BaseUrl::parse(text),
         };
-        let base = base.ok_or_else(|| bad(format!("environment variable {name}")))?;
+        let base =
+            base.ok_or_else(|| invalid_base_error(format!("environment variable {name}")))?;
         Ok(Some(base.with_default_path(&provider.base_path)))
     }
 
-    fn no_base(&self, provider: &Provider) -> AccessError {
-        AccessError::NoBase {
+    fn missing_base_error(&self, provider: &Provider) -> AccessError {
+        AccessError::MissingBaseUrl {
             provider: provider.name.clone(),
             variable: provider.base_variable.clone(),
             config_file: self.settings.config_file().to_owned(),
         }
     }
 
-    fn configured(&self, name: &str, key: &Secret) -> KeyLookup {
+    fn configured_key(&self, name: &str, key: &Secret) -> KeyLookup {
         KeyLookup::Key(
             key.clone(),
             KeySource::Setting(self.origin("api_key", name)),
         )
     }
 
-    fn by_command(&self, name: &str, line: &str) -> KeyLookup {
+    fn command_key(&self, name: &str, line: &str) -> KeyLookup {
         KeyLookup::Command(
             line.to_owned(),
             KeySource::Command(self.origin("api_key_command", name)),
         )
     }
 
-    fn own_variable(&self, provider: &Provider) -> Result<Option<KeyLookup>, SettingsError> {
+    fn variable_key(&self, provider: &Provider) -> Result<Option<KeyLookup>, SettingsError> {
         for name in &provider.key_variables {
             let Some(key) = self.settings.secret_variable(name)? else {
                 continue;
@@ -301,22 +310,22 @@ impl ApiKeys {
     }
 
     async fn run(&self, provider: &Provider, line: &str) -> Result<Secret, AccessError> {
-        let mut printed = self.printed.lock().await;
-        if let Some(key) = printed.get(&provider.name) {
+        let mut command_keys = self.command_keys.lock().await;
+        if let Some(key) = command_keys.get(&provider.name) {
             return Ok(key.clone());
         }
-        let problem = |problem| AccessError::KeyCommand {
+        let problem = |problem| AccessError::KeyCommandFailed {
             provider: provider.name.clone(),
             problem,
         };
         let key = command::run(&self.settings, line).await.map_err(problem)?;
         self.settings.redactor().register(&key);
-        printed.insert(provider.name.clone(), key.clone());
+        command_keys.insert(provider.name.clone(), key.clone());
         Ok(key)
     }
 
     /// Returns each provider name that `api_key`, `api_key_command` or `api_base` has an entry for, with the setting.
-    pub(crate) fn names(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub(crate) fn scoped_names(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let keys = self.key.providers().map(|name| ("api_key", name));
         let commands = self
             .command
@@ -350,7 +359,7 @@ fn check_header_value(
     let key = key.expose();
     if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         let (provider, source_text) = (provider.name.clone(), source.to_string());
-        return Err(AccessError::BadKey {
+        return Err(AccessError::InvalidKey {
             provider,
             source_text,
         });
@@ -361,7 +370,7 @@ fn check_header_value(
 /// Returns the owners of plain values, as the module documentation describes.
 fn unscoped_owners(
     settings: &Settings,
-    catalogue: &Catalog,
+    catalog: &Catalog,
     key: Option<&Secret>,
 ) -> [Option<String>; 4] {
     let is_from_workspace =
@@ -378,17 +387,17 @@ fn unscoped_owners(
         return Default::default();
     }
     UNSCOPED_SETTINGS.map(|setting| {
-        let place = settings
+        let source = settings
             .origin(&format!("{setting}.*"))
             .or_else(|| settings.origin(setting));
-        let there = place.and_then(|place| settings.text_in(&MODEL, &place));
-        let Some(model) = there.or_else(|| settings.get(&MODEL)) else {
-            return catalogue
-                .owner_of(key.map(Secret::expose))
+        let model_of_source = source.and_then(|source| settings.text_in(&MODEL, &source));
+        let Some(model) = model_of_source.or_else(|| settings.get(&MODEL)) else {
+            return catalog
+                .key_owner(key.map(Secret::expose))
                 .map(|provider| provider.name.clone());
         };
         let model = model.parse::<ModelId>().ok()?;
-        let known = catalogue
+        let known = catalog
             .get(model.provider())
             .map(|provider| provider.name.clone());
         Some(known.unwrap_or_else(|| model.provider().to_owned()))

@@ -37,10 +37,10 @@ impl BaseUrl {
     ///
     /// A missing host is localhost; a missing port is taken from `default`. The unspecified addresses `0.0.0.0` and
     /// `[::]` also mean localhost.
-    pub(crate) fn parse_host(text: &str, usual: &Self) -> Option<Self> {
+    pub(crate) fn parse_host(text: &str, default: &Self) -> Option<Self> {
         let text = text.trim();
         if text.contains("://") {
-            return Self::parse(text).map(Self::reachable);
+            return Self::parse(text).map(Self::with_reachable_host);
         }
         let (authority, path) = text.split_once('/').unwrap_or((text, ""));
         let (host, port) = split_port(authority);
@@ -50,10 +50,10 @@ impl BaseUrl {
             host.to_owned()
         };
         let port = port
-            .or(usual.port())
+            .or(default.port())
             .map(|port| format!(":{port}"))
             .unwrap_or_default();
-        Self::parse(&format!("http://{host}{port}/{path}")).map(Self::reachable)
+        Self::parse(&format!("http://{host}{port}/{path}")).map(Self::with_reachable_host)
     }
 
     /// Appends `path` unless the URL has a path already.
@@ -69,7 +69,7 @@ impl BaseUrl {
     /// Removes a trailing `/v1` for the Messages format, whose request paths start with `/v1` themselves.
     /// Users often include it in the base URL.
     #[must_use]
-    pub(crate) fn for_wire(self, wire: WireFormat) -> Self {
+    pub(crate) fn for_wire_format(self, wire: WireFormat) -> Self {
         match (wire, self.0.strip_suffix("/v1")) {
             (WireFormat::Messages, Some(without)) => Self(without.to_owned()),
             _ => self,
@@ -98,13 +98,13 @@ impl BaseUrl {
         )
     }
 
-    fn reachable(self) -> Self {
-        let everywhere = [
+    fn with_reachable_host(self) -> Self {
+        let unspecified = [
             Ipv4Addr::UNSPECIFIED.to_string(),
             format!("[{}]", Ipv6Addr::UNSPECIFIED),
         ];
         let (host, _) = split_port(self.authority());
-        if everywhere.iter().any(|known| known == host) {
+        if unspecified.iter().any(|address| address == host) {
             return Self(self.0.replacen(host, &Ipv4Addr::LOCALHOST.to_string(), 1));
         }
         self
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn host_variables_are_read_as_people_write_them() {
-        let usual = BaseUrl::parse("http://127.0.0.1:11434/v1").unwrap();
+        let default = BaseUrl::parse("http://127.0.0.1:11434/v1").unwrap();
         for (written, meant) in [
             ("0.0.0.0", "http://127.0.0.1:11434/v1"),
             (":9000", "http://127.0.0.1:9000/v1"),
@@ -181,10 +181,10 @@ mod tests {
             ("https://box", "https://box/v1"),
             ("http://0.0.0.0:5", "http://127.0.0.1:5/v1"),
         ] {
-            let found = BaseUrl::parse_host(written, &usual)
+            let url = BaseUrl::parse_host(written, &default)
                 .unwrap()
                 .with_default_path("/v1");
-            assert_eq!(found.as_str(), meant, "{written}");
+            assert_eq!(url.as_str(), meant, "{written}");
         }
     }
 }

@@ -34,7 +34,7 @@ pub struct Provider {
     /// The wire format.
     pub wire: WireFormat,
     /// The wire format at the default base URL, if it differs from `wire`; see [`wire_at`](Self::wire_at).
-    pub home_wire: Option<WireFormat>,
+    pub native_wire: Option<WireFormat>,
     /// Deviations from the wire format.
     pub quirks: Quirks,
     /// Whether the provider runs on the user's machine.
@@ -65,11 +65,11 @@ impl Provider {
     /// The config overrides the built-in table. The table does not apply to local servers, because their context
     /// window depends on how they were started.
     pub fn context_window(&self, model: &str) -> Option<u64> {
-        let fits = self
+        let matching = self
             .windows
             .iter()
             .filter(|(prefix, _)| model.starts_with(prefix));
-        let configured = fits
+        let configured = matching
             .max_by_key(|(prefix, _)| prefix.len())
             .map(|(_, window)| *window);
         configured.or_else(|| {
@@ -85,11 +85,11 @@ impl Provider {
     ///
     /// The config overrides the built-in table. Local models are free.
     pub fn price(&self, model: &str) -> Option<Price> {
-        let fits = self
+        let matching = self
             .prices
             .iter()
             .filter(|(prefix, _)| model.starts_with(prefix));
-        let configured = fits
+        let configured = matching
             .max_by_key(|(prefix, _)| prefix.len())
             .map(|(_, price)| *price);
         let free = self.local.then_some(Price::FREE);
@@ -101,7 +101,7 @@ impl Provider {
     /// Returns the wire format at a base URL. Compatible servers of other vendors may lack the newer wire format that
     /// the provider itself supports.
     pub fn wire_at(&self, base_url: &BaseUrl) -> WireFormat {
-        self.home_wire
+        self.native_wire
             .filter(|_| self.base_url.as_ref() == Some(base_url))
             .unwrap_or(self.wire)
     }
@@ -123,9 +123,9 @@ impl Provider {
             base_path: row.base_path.to_owned(),
             key_variables: texts(row.key_variables),
             base_variable: text(row.base_variable)
-                .unwrap_or_else(|| conventional(row.name, "API_BASE")),
+                .unwrap_or_else(|| variable_name(row.name, "API_BASE")),
             wire: row.wire,
-            home_wire: row.home_wire,
+            native_wire: row.native_wire,
             quirks: quirks(row, &Map::new()).unwrap_or_default(),
             local: row.local,
             needs_key: !row.local,
@@ -155,18 +155,18 @@ impl Catalog {
     /// Fails if `providers` has an invalid entry. The error names the file, line and field.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let custom = settings.get(&PROVIDERS);
-        let mut catalogue = Self {
+        let mut catalog = Self {
             providers: PROVIDER_ROWS.iter().map(Provider::builtin).collect(),
         };
         for (name, fields) in &custom {
-            custom::apply(&mut catalogue, settings, name, fields)?;
+            custom::apply(&mut catalog, settings, name, fields)?;
         }
-        Ok(catalogue)
+        Ok(catalog)
     }
 
     /// Returns the provider with this name or alias. Case does not matter, and `-` equals `_`.
     pub fn get(&self, name: &str) -> Option<&Provider> {
-        let name = normal(name);
+        let name = normalize_name(name);
         let by_name = self.providers.iter().find(|provider| provider.name == name);
         by_name.or_else(|| {
             self.providers
@@ -194,30 +194,30 @@ impl Catalog {
     ///
     /// This is the provider whose keys start with the same prefix. Otherwise it is the first provider of the catalog,
     /// which serves the default model of the Python version.
-    pub fn owner_of(&self, plain_key: Option<&str>) -> Option<&Provider> {
+    pub fn key_owner(&self, plain_key: Option<&str>) -> Option<&Provider> {
         plain_key
-            .and_then(|key| self.by_key(key))
+            .and_then(|key| self.find_by_key(key))
             .or(self.providers.first())
     }
 
-    fn by_key(&self, key: &str) -> Option<&Provider> {
-        let fits = |provider: &&Provider| {
+    fn find_by_key(&self, key: &str) -> Option<&Provider> {
+        let has_prefix = |provider: &&Provider| {
             provider
                 .key_prefix
                 .as_ref()
                 .is_some_and(|own| key.starts_with(own))
         };
-        self.providers.iter().find(fits)
+        self.providers.iter().find(has_prefix)
     }
 }
 
 /// Returns the conventional name of a provider's environment variable.
-fn conventional(name: &str, what: &str) -> String {
-    format!("{}_{what}", name.to_ascii_uppercase())
+fn variable_name(name: &str, suffix: &str) -> String {
+    format!("{}_{suffix}", name.to_ascii_uppercase())
 }
 
 /// Converts a name to the form used for comparisons. Names of variables cannot contain the `-` of `azure-openai`.
-fn normal(name: &str) -> String {
+fn normalize_name(name: &str) -> String {
     name.trim().to_ascii_lowercase().replace('-', "_")
 }
 

@@ -40,50 +40,54 @@ pub fn classify(
     body: &[u8],
     _wire: WireFormat,
 ) -> ModelError {
-    let shape = ErrorBody::read(body);
+    let body_info = ErrorBody::read(body);
     // Inside a stream the HTTP status is always 200; use the status in the error object instead.
-    let status = status.filter(|status| *status >= 300).or(shape.status);
-    let action = decide(status, &shape);
-    let mut error = ModelError::new(ModelErrorKind::Provider, action, message(status, &shape));
+    let status = status.filter(|status| *status >= 300).or(body_info.status);
+    let action = choose_action(status, &body_info);
+    let mut error = ModelError::new(
+        ModelErrorKind::Provider,
+        action,
+        message(status, &body_info),
+    );
     error.status = status;
-    error.code = shape.shown_code(status);
+    error.code = body_info.display_code(status);
     error.retry_after = retry_after
-        .or(shape.retry_after)
+        .or(body_info.retry_after)
         .filter(|_| action == RecoveryAction::Retry);
     error
 }
 
-fn decide(status: Option<u16>, shape: &ErrorBody) -> RecoveryAction {
-    let text = shape.text.to_lowercase();
+fn choose_action(status: Option<u16>, body_info: &ErrorBody) -> RecoveryAction {
+    let text = body_info.text.to_lowercase();
     if matches!(status, Some(413 | 429)) && any_matches(TOO_LARGE_FOR_RATE_TEXTS, &text) {
         // A single request exceeds the limit per minute. Waiting never helps, a smaller request does.
         return RecoveryAction::ShrinkContext;
     }
-    if let Some(action) = by_code(status, shape) {
+    if let Some(action) = action_by_code(status, body_info) {
         return action;
     }
     match status {
         Some(401) => RecoveryAction::Reauthenticate,
-        Some(403) => forbidden(shape, &text),
+        Some(403) => forbidden_action(body_info, &text),
         // 3xx: the base URL is probably wrong. Redirects are not followed, so that the key is not sent elsewhere.
         Some(300..=399 | 402 | 404 | 410 | 451 | 501) => RecoveryAction::NextModel,
         Some(413) => RecoveryAction::ShrinkContext,
-        Some(429) => rate_limited(&text),
+        Some(429) => rate_limit_action(&text),
         Some(408 | 409 | 425 | 499) => RecoveryAction::Retry,
-        Some(400..=499) => by_text(&text).unwrap_or(RecoveryAction::GiveUp),
-        Some(_) | None => by_text(&text).unwrap_or(RecoveryAction::Retry),
+        Some(400..=499) => action_by_text(&text).unwrap_or(RecoveryAction::GiveUp),
+        Some(_) | None => action_by_text(&text).unwrap_or(RecoveryAction::Retry),
     }
 }
 
 /// Returns the action for the codes in the body. An unambiguous status takes precedence over a vague code.
-fn by_code(status: Option<u16>, shape: &ErrorBody) -> Option<RecoveryAction> {
+fn action_by_code(status: Option<u16>, body_info: &ErrorBody) -> Option<RecoveryAction> {
     let known = |code: &String| {
         CODES
             .iter()
             .find(|(name, _)| name == code)
             .map(|(_, action)| *action)
     };
-    let action = shape.codes.iter().find_map(known)?;
+    let action = body_info.codes.iter().find_map(known)?;
     match (status, action) {
         // "Too large" with the code of a rate limit needs a smaller request, not a later one.
         (Some(413), RecoveryAction::Retry) => None,
@@ -95,15 +99,15 @@ fn by_code(status: Option<u16>, shape: &ErrorBody) -> Option<RecoveryAction> {
     }
 }
 
-fn forbidden(shape: &ErrorBody, text: &str) -> RecoveryAction {
-    if shape.html || any_matches(ACCOUNT_TEXTS, text) || any_matches(MODEL_TEXTS, text) {
+fn forbidden_action(body_info: &ErrorBody, text: &str) -> RecoveryAction {
+    if body_info.is_html || any_matches(ACCOUNT_TEXTS, text) || any_matches(MODEL_TEXTS, text) {
         // A web page comes from a firewall or a country block, so the key is not the problem.
         return RecoveryAction::NextModel;
     }
     RecoveryAction::Reauthenticate
 }
 
-fn rate_limited(text: &str) -> RecoveryAction {
+fn rate_limit_action(text: &str) -> RecoveryAction {
     if any_matches(ACCOUNT_TEXTS, text) {
         RecoveryAction::NextModel
     } else {
@@ -112,7 +116,7 @@ fn rate_limited(text: &str) -> RecoveryAction {
 }
 
 /// Returns the action for the text of an error with an ambiguous status.
-fn by_text(text: &str) -> Option<RecoveryAction> {
+fn action_by_text(text: &str) -> Option<RecoveryAction> {
     let rules = [
         // Before overflow, because "token rate limit" must never be classified as one.
         (RATE_TEXTS, RecoveryAction::Retry),
@@ -129,15 +133,15 @@ fn by_text(text: &str) -> Option<RecoveryAction> {
 }
 
 /// Returns the message for users: one line, never a web page.
-fn message(status: Option<u16>, shape: &ErrorBody) -> String {
-    let text = short_message(&shape.text);
+fn message(status: Option<u16>, body_info: &ErrorBody) -> String {
+    let text = short_message(&body_info.text);
     match (status, text.is_empty()) {
         (Some(300..=399), _) => {
             "the server redirects, which is not followed with a key: check the base URL".into()
         }
         (Some(407), _) => "the proxy wants a login: put it into the proxy's URL".into(),
         (_, true) => "the server gave no reason".into(),
-        (_, false) if shape.html => format!("a web page instead of an answer: {text}"),
+        (_, false) if body_info.is_html => format!("a web page instead of an answer: {text}"),
         (_, false) => text,
     }
 }

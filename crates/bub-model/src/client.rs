@@ -38,7 +38,7 @@ mod transport;
 pub use backoff::Backoff;
 pub use body::ResponseBody;
 pub(crate) use call::ModelCall;
-pub(crate) use transport::innermost;
+pub(crate) use transport::innermost_cause;
 
 use crate::fallback::{Candidates, ModelEventStream};
 
@@ -89,17 +89,17 @@ impl Default for CallOptions {
 impl CallOptions {
     /// Creates options from the settings `model_timeout_seconds`, `model_idle_timeout_seconds` and `client_args`.
     pub fn from_settings(settings: &Settings) -> Self {
-        let (usual, args) = (Self::default(), ClientArgs::from_settings(settings));
+        let (defaults, args) = (Self::default(), ClientArgs::from_settings(settings));
         // An explicit setting takes precedence over `client_args`, which were written for another client.
-        let set = settings
+        let is_set = settings
             .origin("model_idle_timeout_seconds")
             .is_some_and(|origin| origin != SettingSource::Default);
         let idle = settings.get(&MODEL_IDLE_TIMEOUT);
         Self {
-            attempts: args.attempts.unwrap_or(usual.attempts),
-            idle_timeout: args.timeout.filter(|_| !set).unwrap_or(idle),
+            attempts: args.attempts.unwrap_or(defaults.attempts),
+            idle_timeout: args.timeout.filter(|_| !is_set).unwrap_or(idle),
             timeout: settings.get(&MODEL_TIMEOUT),
-            ..usual
+            ..defaults
         }
     }
 
@@ -143,7 +143,7 @@ impl ModelClient {
         request: ChatRequest,
         options: CallOptions,
     ) -> ModelEventStream {
-        self.stream_first(Candidates::one(endpoint), request, options)
+        self.stream_first(Candidates::from_endpoint(endpoint), request, options)
     }
 
     /// Calls the candidates in order until one answers. Replaces `request.model` with the model of the candidate.
@@ -163,7 +163,7 @@ impl ModelClient {
         request: ChatRequest,
         options: CallOptions,
     ) -> Result<Completion, ModelError> {
-        self.complete_first(Candidates::one(endpoint), request, options)
+        self.complete_first(Candidates::from_endpoint(endpoint), request, options)
             .await
     }
 

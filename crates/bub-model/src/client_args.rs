@@ -53,15 +53,17 @@ impl ClientArgs {
                 let Some(headers) = value.as_object() else {
                     return false;
                 };
-                headers.iter().all(|(name, value)| self.header(name, value))
+                headers
+                    .iter()
+                    .all(|(name, value)| self.add_header(name, value))
             }
-            "organization" => self.header(ORGANIZATION_HEADER, value),
-            "project" => self.header(PROJECT_HEADER, value),
+            "organization" => self.add_header(ORGANIZATION_HEADER, value),
+            "project" => self.add_header(PROJECT_HEADER, value),
             _ => false,
         }
     }
 
-    fn header(&mut self, name: &str, value: &Value) -> bool {
+    fn add_header(&mut self, name: &str, value: &Value) -> bool {
         let text = match value {
             Value::String(text) => text.clone(),
             Value::Number(number) => number.to_string(),

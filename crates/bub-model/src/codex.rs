@@ -93,13 +93,13 @@ pub struct OAuthEndpoints {
 
 impl Default for OAuthEndpoints {
     fn default() -> Self {
-        Self::of_issuer("https://auth.openai.com")
+        Self::with_issuer("https://auth.openai.com")
     }
 }
 
 impl OAuthEndpoints {
     /// Returns the default endpoints with another issuer for the sign-in.
-    pub fn of_issuer(issuer: &str) -> Self {
+    pub fn with_issuer(issuer: &str) -> Self {
         let issuer = issuer.trim_end_matches('/');
         Self {
             authorize: format!("{issuer}/oauth/authorize"),
@@ -120,7 +120,7 @@ impl OAuthEndpoints {
 
 /// Access to the stored login.
 pub struct CodexAuth {
-    shared: Arc<CodexAuthInner>,
+    inner: Arc<CodexAuthInner>,
 }
 
 struct CodexAuthInner {
@@ -142,7 +142,7 @@ impl CodexAuth {
     ) -> Self {
         let file = AuthFile::in_directory(home);
         Self {
-            shared: Arc::new(CodexAuthInner {
+            inner: Arc::new(CodexAuthInner {
                 file,
                 endpoints,
                 fetch,
@@ -154,12 +154,12 @@ impl CodexAuth {
 
     /// Returns the path of the login file.
     pub fn file(&self) -> PathBuf {
-        self.shared.file.path().to_owned()
+        self.inner.file.path().to_owned()
     }
 
     /// Returns the URLs of the services.
     pub fn endpoints(&self) -> &OAuthEndpoints {
-        &self.shared.endpoints
+        &self.inner.endpoints
     }
 
     /// Returns whether a usable login exists, without a network request.
@@ -168,7 +168,7 @@ impl CodexAuth {
     ///
     /// Fails with the reason if a login exists but cannot be used.
     pub fn check(&self) -> Result<bool, String> {
-        match self.shared.read()? {
+        match self.inner.read()? {
             Some(tokens) if tokens.refresh_token.is_none() && tokens.expires_at <= now() => {
                 Err(EXPIRED_TEXT.to_owned())
             }
@@ -178,7 +178,7 @@ impl CodexAuth {
 
     /// Returns the tokens of the login, or `None` without a login. Refreshes tokens that are about to expire.
     pub async fn tokens(&self) -> Result<Option<OAuthTokens>, TokenError> {
-        match self.shared.read()? {
+        match self.inner.read()? {
             Some(tokens) if tokens.expires_at <= now() + REFRESH_MARGIN_SECONDS => {
                 self.refresh(tokens).await.map(Some)
             }
@@ -188,7 +188,7 @@ impl CodexAuth {
 
     /// Returns new tokens after the server rejected the access token `refused`.
     pub async fn renew(&self, refused: &Secret) -> Result<Option<OAuthTokens>, TokenError> {
-        match self.shared.read()? {
+        match self.inner.read()? {
             Some(tokens) if tokens.access_token == *refused => self.refresh(tokens).await.map(Some),
             tokens => Ok(tokens),
         }
@@ -199,8 +199,8 @@ impl CodexAuth {
     /// The task completes even if the caller is cancelled. The server may have revoked the old refresh token already,
     /// so the new one must be stored.
     async fn refresh(&self, old: OAuthTokens) -> Result<OAuthTokens, TokenError> {
-        let shared = Arc::clone(&self.shared);
-        let task = tokio::spawn(async move { shared.refresh(&old).await }.in_current_span());
+        let inner = Arc::clone(&self.inner);
+        let task = tokio::spawn(async move { inner.refresh(&old).await }.in_current_span());
         task.await
             .unwrap_or_else(|_| Err(TokenError::temporary("the refresh was cut off".to_owned())))
     }
@@ -210,8 +210,8 @@ impl CodexAuthInner {
     /// Refreshes the tokens unless another task or process has just done so. If that fails, returns the old tokens
     /// while they are valid.
     async fn refresh(&self, old: &OAuthTokens) -> Result<OAuthTokens, TokenError> {
-        let _one_at_a_time = self.refreshing.lock().await;
-        let _across_processes = self.file.lock(LOCK_TIMEOUT).await?;
+        let _refresh_guard = self.refreshing.lock().await;
+        let _file_lock = self.file.lock(LOCK_TIMEOUT).await?;
         let current = self.read()?.ok_or_else(|| REMOVED_TEXT.to_owned())?;
         if current.access_token != old.access_token
             && current.expires_at > now() + REFRESH_MARGIN_SECONDS
@@ -223,9 +223,9 @@ impl CodexAuthInner {
             None => Err(TokenError::from(EXPIRED_TEXT.to_owned())),
         };
         match outcome {
-            Err(problem) if current.expires_at > now() => {
+            Err(error) if current.expires_at > now() => {
                 // The old token is still valid.
-                tracing::warn!(error = %problem.text, "login.refresh_failed");
+                tracing::warn!(error = %error.text, "login.refresh_failed");
                 Ok(current)
             }
             outcome => outcome,
@@ -234,7 +234,7 @@ impl CodexAuthInner {
 
     async fn exchange(&self, refresh_token: &Secret) -> Result<OAuthTokens, TokenError> {
         let grant = token::TokenRequest::Refresh(refresh_token);
-        let granted = token::send(&*self.fetch, &self.endpoints.token, grant).await?;
+        let granted = token::request_tokens(&*self.fetch, &self.endpoints.token, grant).await?;
         granted.register(&self.redactor);
         self.file.store(&granted, now())?;
         Ok(self.read()?.ok_or_else(|| REMOVED_TEXT.to_owned())?)

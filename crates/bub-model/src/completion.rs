@@ -16,7 +16,7 @@ pub struct Completion {
     /// Tool calls in the chat-completions format, in the order of the model.
     pub tool_calls: Vec<Value>,
     /// Tool calls that must not run: they are incomplete, or the provider stopped the answer.
-    pub broken_calls: Vec<InvalidToolCall>,
+    pub invalid_calls: Vec<InvalidToolCall>,
     /// Token counts, if the provider reported them.
     pub usage: Option<Usage>,
     /// Why the model stopped.
@@ -28,8 +28,8 @@ pub struct Completion {
 
 impl Completion {
     /// Returns the reason why the call at this position of `tool_calls` must not run, if there is one.
-    pub fn broken(&self, index: usize) -> Option<&InvalidToolCall> {
-        self.broken_calls.iter().find(|call| call.index == index)
+    pub fn invalid_call(&self, index: usize) -> Option<&InvalidToolCall> {
+        self.invalid_calls.iter().find(|call| call.index == index)
     }
 
     /// Returns the answer as an assistant message for the next call.
@@ -127,11 +127,11 @@ impl Accumulator {
                 "the answer ended without a finish reason",
             ));
         };
-        let mut broken_calls = Vec::new();
+        let mut invalid_calls = Vec::new();
         let mut tool_calls = Vec::with_capacity(self.calls.len());
         for (index, call) in self.calls.into_iter().enumerate() {
-            if let Some(reason) = call.damage(&finish) {
-                broken_calls.push(InvalidToolCall { index, reason });
+            if let Some(reason) = call.invalid_reason(&finish) {
+                invalid_calls.push(InvalidToolCall { index, reason });
             }
             tool_calls.push(call.into_json(index));
         }
@@ -151,7 +151,7 @@ impl Accumulator {
             text,
             reasoning,
             tool_calls,
-            broken_calls,
+            invalid_calls,
             usage,
             finish,
             provider_state,
@@ -179,24 +179,26 @@ impl Accumulator {
 
 impl PartialToolCall {
     /// Returns the reason why this call must not run, if there is one.
-    fn damage(&self, finish: &FinishReason) -> Option<String> {
+    fn invalid_reason(&self, finish: &FinishReason) -> Option<String> {
         if finish.is_stopped() {
             return Some(format!(
                 "the provider stopped the answer ({finish}); the call was not made"
             ));
         }
-        let cut = *finish == FinishReason::Length;
+        let is_truncated = *finish == FinishReason::Length;
         if self.name.is_empty() {
             return Some("the tool call has no name".into());
         }
         if self.has_no_arguments() {
-            return cut
+            return is_truncated
                 .then(|| "the token limit cut the tool call off before its arguments".into());
         }
         match serde_json::from_str::<Value>(&self.arguments) {
             Ok(Value::Object(_)) => None,
             Ok(_) => Some("the arguments of the tool call are not a JSON object".into()),
-            Err(_) if cut => Some("the token limit cut the arguments of the tool call off".into()),
+            Err(_) if is_truncated => {
+                Some("the token limit cut the arguments of the tool call off".into())
+            }
             Err(error) => Some(format!(
                 "the arguments of the tool call are not valid JSON: {error}"
             )),

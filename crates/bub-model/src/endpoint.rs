@@ -38,10 +38,10 @@ pub struct Endpoint {
 pub enum AccessError {
     /// The model identifier is invalid.
     #[error(transparent)]
-    NotAModel(#[from] ParseModelIdError),
+    InvalidModelId(#[from] ParseModelIdError),
     /// The setting `model` is invalid.
     #[error("{origin}: {problem}")]
-    Configured {
+    InvalidModelSetting {
         /// Source of the setting.
         origin: bub_settings::SettingSource,
         /// The reason.
@@ -63,7 +63,7 @@ pub enum AccessError {
     },
     /// The provider requires a key, and none is set.
     #[error("no API key for `{provider}`: set {variable} or `api_key.{provider}` in {}{login}", .config_file.display())]
-    NoKey {
+    MissingKey {
         /// The provider.
         provider: String,
         /// The environment variable for the key.
@@ -75,7 +75,7 @@ pub enum AccessError {
     },
     /// The provider has no default base URL, and none is configured.
     #[error("no address for `{provider}`: set {variable} or `api_base.{provider}` in {}", .config_file.display())]
-    NoBase {
+    MissingBaseUrl {
         /// The provider.
         provider: String,
         /// The environment variable for the base URL.
@@ -88,7 +88,7 @@ pub enum AccessError {
         "{origin}: the address of `{provider}` is not {}",
         crate::base_url::EXPECTED_FORMAT
     )]
-    BadBase {
+    InvalidBaseUrl {
         /// The provider.
         provider: String,
         /// Source of the base URL.
@@ -98,7 +98,7 @@ pub enum AccessError {
     #[error(
         "the key of `{provider}` from {source_text} has spaces, line breaks or other characters no key has"
     )]
-    BadKey {
+    InvalidKey {
         /// The provider.
         provider: String,
         /// Source of the key.
@@ -106,7 +106,7 @@ pub enum AccessError {
     },
     /// The command of `api_key_command` failed.
     #[error("`api_key_command` of `{provider}` {problem}")]
-    KeyCommand {
+    KeyCommandFailed {
         /// The provider.
         provider: String,
         /// The reason.
@@ -114,7 +114,7 @@ pub enum AccessError {
     },
     /// The login cannot be used.
     #[error("the login of `{provider}` cannot be used: {problem}; run `bub login {provider}`")]
-    Login {
+    LoginFailed {
         /// The provider.
         provider: String,
         /// The reason.
@@ -122,7 +122,7 @@ pub enum AccessError {
     },
     /// The login is valid but cannot be used at the moment.
     #[error("the login of `{provider}` cannot be refreshed now: {problem}; try again in a while")]
-    LoginLater {
+    LoginUnavailable {
         /// The provider.
         provider: String,
         /// The reason.
@@ -137,10 +137,10 @@ impl AccessError {
     /// Returns a short text that says what to do, for lists that name the provider already.
     pub fn hint(&self) -> String {
         match self {
-            Self::NoKey {
+            Self::MissingKey {
                 variable, login, ..
             } => format!("set {variable}{login}"),
-            Self::NoBase { variable, .. } => format!("set {variable} to its address"),
+            Self::MissingBaseUrl { variable, .. } => format!("set {variable} to its address"),
             error => error.to_string(),
         }
     }
@@ -148,7 +148,7 @@ impl AccessError {
 
 impl From<AccessError> for ModelError {
     fn from(error: AccessError) -> Self {
-        if let AccessError::LoginLater { .. } = error {
+        if let AccessError::LoginUnavailable { .. } = error {
             return Self::new(
                 ModelErrorKind::Transport,
                 RecoveryAction::Retry,
@@ -156,17 +156,17 @@ impl From<AccessError> for ModelError {
             );
         }
         let action = match &error {
-            AccessError::NotAModel(_)
-            | AccessError::Configured { .. }
+            AccessError::InvalidModelId(_)
+            | AccessError::InvalidModelSetting { .. }
             | AccessError::UnknownProvider { .. }
-            | AccessError::NoBase { .. }
-            | AccessError::BadBase { .. }
+            | AccessError::MissingBaseUrl { .. }
+            | AccessError::InvalidBaseUrl { .. }
             | AccessError::Settings(_) => RecoveryAction::GiveUp,
-            AccessError::NoKey { .. }
-            | AccessError::BadKey { .. }
-            | AccessError::LoginLater { .. }
-            | AccessError::KeyCommand { .. }
-            | AccessError::Login { .. } => RecoveryAction::Reauthenticate,
+            AccessError::MissingKey { .. }
+            | AccessError::InvalidKey { .. }
+            | AccessError::LoginUnavailable { .. }
+            | AccessError::KeyCommandFailed { .. }
+            | AccessError::LoginFailed { .. } => RecoveryAction::Reauthenticate,
         };
         Self::new(ModelErrorKind::Setup, action, error.to_string())
     }

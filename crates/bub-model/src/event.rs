@@ -36,7 +36,7 @@ pub struct Retry {
     /// Number of the next attempt; 1 for the first attempt with another model.
     pub attempt: u32,
     /// Delay before the next attempt.
-    pub wait: Duration,
+    pub delay: Duration,
     /// The error of the previous attempt, with its model.
     pub error: Box<ModelError>,
 }

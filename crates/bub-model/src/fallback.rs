@@ -50,16 +50,16 @@ impl EndpointSource for Models {
 #[derive(Clone)]
 pub struct Candidates {
     ready: Option<Endpoint>,
-    later: VecDeque<ModelId>,
+    pending: VecDeque<ModelId>,
     pub(crate) source: Option<Arc<dyn EndpointSource>>,
 }
 
 impl Candidates {
     /// Creates a single candidate from its endpoint.
-    pub fn one(endpoint: Endpoint) -> Self {
+    pub fn from_endpoint(endpoint: Endpoint) -> Self {
         Self {
             ready: Some(endpoint),
-            later: VecDeque::new(),
+            pending: VecDeque::new(),
             source: None,
         }
     }
@@ -68,14 +68,14 @@ impl Candidates {
     pub fn new(source: Arc<dyn EndpointSource>, models: impl IntoIterator<Item = ModelId>) -> Self {
         Self {
             ready: None,
-            later: models.into_iter().collect(),
+            pending: models.into_iter().collect(),
             source: Some(source),
         }
     }
 
     /// Returns whether candidates are left.
-    pub(crate) fn more(&self) -> bool {
-        !self.later.is_empty()
+    pub(crate) fn has_more(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// Removes the next candidate and returns its endpoint.
@@ -83,7 +83,7 @@ impl Candidates {
         if let Some(endpoint) = self.ready.take() {
             return Some(Ok(endpoint));
         }
-        let id = self.later.pop_front()?;
+        let id = self.pending.pop_front()?;
         let found = self.source.as_ref()?.endpoint(&id).await;
         Some(found.map_err(|error| with_model_name(error, &id)))
     }
@@ -92,7 +92,7 @@ impl Candidates {
 /// Stream of the events of a call. Dropping it closes the connection.
 pub struct ModelEventStream {
     events: Pin<Box<dyn Stream<Item = Result<ModelEvent, ModelError>> + Send>>,
-    answering: Arc<Mutex<Option<ModelId>>>,
+    current_model: Arc<Mutex<Option<ModelId>>>,
 }
 
 impl ModelEventStream {
@@ -102,12 +102,12 @@ impl ModelEventStream {
         request: ChatRequest,
         options: CallOptions,
     ) -> Self {
-        let answering = Arc::default();
+        let current_model = Arc::default();
         let call = ModelCall::new(
             inner,
             candidates,
             request,
-            (options, Arc::clone(&answering)),
+            (options, Arc::clone(&current_model)),
         );
         let events = stream::unfold(
             call,
@@ -115,7 +115,7 @@ impl ModelEventStream {
         );
         Self {
             events: Box::pin(events),
-            answering,
+            current_model,
         }
     }
 
@@ -127,13 +127,13 @@ impl ModelEventStream {
         let events = stream::iter(events.into_iter().map(Ok));
         Self {
             events: Box::pin(events),
-            answering: Arc::new(Mutex::new(Some(model))),
+            current_model: Arc::new(Mutex::new(Some(model))),
         }
     }
 
     /// Returns the model that answers, or the last model that was tried.
     pub fn model(&self) -> Option<ModelId> {
-        self.answering
+        self.current_model
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()

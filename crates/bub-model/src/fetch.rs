@@ -11,7 +11,7 @@ pub trait Fetch: Send + Sync {
     /// Sends one request.
     fn fetch<'a>(
         &'a self,
-        ask: FetchRequest<'a>,
+        request: FetchRequest<'a>,
     ) -> BoxFuture<'a, Result<FetchResponse, FetchError>>;
 }
 

@@ -87,7 +87,11 @@ impl Proxies {
     /// Returns the hosts of the proxies, in lower case.
     pub fn hosts(&self) -> Vec<String> {
         self.urls()
-            .filter_map(|url| parsed(url.expose())?.host_str().map(str::to_lowercase))
+            .filter_map(|url| {
+                parse_proxy_url(url.expose())?
+                    .host_str()
+                    .map(str::to_lowercase)
+            })
             .collect()
     }
 
@@ -110,7 +114,7 @@ impl Proxies {
 
     /// Returns host and port of the proxy for a URL, for error messages. Ignores `NO_PROXY`.
     pub(crate) fn host_for(&self, url: &Url) -> Option<String> {
-        if is_this_computer(url) {
+        if is_local(url) {
             return None;
         }
         let own = if url.scheme() == "https" {
@@ -119,7 +123,7 @@ impl Proxies {
             &self.http
         };
         let text = own.as_ref().or(self.all.as_ref())?.expose();
-        let proxy = parsed(text)?;
+        let proxy = parse_proxy_url(text)?;
         let port = proxy.port_or_known_default().map(|port| format!(":{port}"));
         Some(format!("{}{}", proxy.host_str()?, port.unwrap_or_default()))
     }
@@ -131,25 +135,25 @@ impl Proxies {
 
     fn build(&self) -> Result<Vec<Proxy>, ModelError> {
         let direct = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.direct));
-        let given: [(_, _, ProxyFn); 3] = [
+        let configured: [(_, _, ProxyFn); 3] = [
             (&self.http, "HTTP_PROXY", |url| Proxy::http(url)),
             (&self.https, "HTTPS_PROXY", |url| Proxy::https(url)),
             (&self.all, "ALL_PROXY", |url| Proxy::all(url)),
         ];
-        let given = given
+        let configured = configured
             .into_iter()
             .filter_map(|(url, name, make)| Some((url.as_ref()?, name, make)));
-        given
+        configured
             .map(|(url, name, make)| match make(url.expose()) {
                 Ok(proxy) => Ok(proxy.no_proxy(direct.clone())),
-                Err(_) => Err(setup(format!("the proxy in {name} is not a URL"))),
+                Err(_) => Err(setup_error(format!("the proxy in {name} is not a URL"))),
             })
             .collect()
     }
 }
 
 /// Returns whether a URL points to this machine. Such URLs are never accessed through a proxy.
-fn is_this_computer(url: &Url) -> bool {
+fn is_local(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost"
         || host
@@ -158,7 +162,7 @@ fn is_this_computer(url: &Url) -> bool {
 }
 
 /// Parses the URL of a proxy, with or without a scheme.
-fn parsed(text: &str) -> Option<Url> {
+fn parse_proxy_url(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok().filter(Url::has_host);
     url.or_else(|| Url::parse(&format!("http://{text}")).ok())
 }
@@ -192,7 +196,7 @@ impl HttpClient {
         let (cell, trust) = if secure {
             (&self.secure, TrustStore::System)
         } else {
-            (&self.plain, TrustStore::Nobody)
+            (&self.plain, TrustStore::Empty)
         };
         cell.get_or_try_init(|| async { self.build(trust) }).await
     }
@@ -200,7 +204,7 @@ impl HttpClient {
     fn build(&self, trust: TrustStore) -> Result<Client, ModelError> {
         let builder = self.options.proxies.build()?.into_iter();
         let builder = builder.fold(self.options.builder(trust)?, ClientBuilder::proxy);
-        builder.build().map_err(|error| no_tls(&error))
+        builder.build().map_err(|error| tls_error(&error))
     }
 }
 
@@ -217,7 +221,7 @@ impl HttpOptions {
             .build()?
             .into_iter()
             .fold(builder, ClientBuilder::proxy);
-        builder.build().map_err(|error| no_tls(&error))
+        builder.build().map_err(|error| tls_error(&error))
     }
 
     fn builder(&self, trust: TrustStore) -> Result<ClientBuilder, ModelError> {
@@ -238,7 +242,7 @@ impl HttpOptions {
             .no_proxy();
         Ok(match trust {
             TrustStore::System => builder.tls_certs_merge(self.read_certificates()?),
-            TrustStore::Nobody => builder.tls_certs_only([]),
+            TrustStore::Empty => builder.tls_certs_only([]),
         })
     }
 
@@ -246,13 +250,13 @@ impl HttpOptions {
         let Some(path) = &self.certificates else {
             return Ok(Vec::new());
         };
-        let problem =
-            |what: String| setup(format!("SSL_CERT_FILE names {}, {what}", path.display()));
+        let certificate_error =
+            |what: String| setup_error(format!("SSL_CERT_FILE names {}, {what}", path.display()));
         let pem = std::fs::read(path)
-            .map_err(|error| problem(format!("which cannot be read: {error}")))?;
+            .map_err(|error| certificate_error(format!("which cannot be read: {error}")))?;
         match Certificate::from_pem_bundle(&pem) {
             Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-            _ => Err(problem(
+            _ => Err(certificate_error(
                 "which holds no certificates in PEM form".to_owned(),
             )),
         }
@@ -262,17 +266,17 @@ impl HttpOptions {
 #[derive(Clone, Copy)]
 enum TrustStore {
     System,
-    Nobody,
+    Empty,
 }
 
-fn no_tls(error: &reqwest::Error) -> ModelError {
-    let cause = crate::client::innermost(error);
-    setup(format!(
+fn tls_error(error: &reqwest::Error) -> ModelError {
+    let cause = crate::client::innermost_cause(error);
+    setup_error(format!(
         "no TLS on this computer: {cause}; install its CA certificates or set SSL_CERT_FILE"
     ))
 }
 
-fn setup(message: String) -> ModelError {
+fn setup_error(message: String) -> ModelError {
     ModelError::new(ModelErrorKind::Setup, RecoveryAction::GiveUp, message)
 }
 

@@ -36,25 +36,25 @@ impl LocalServer {
 
 /// Queries the candidates and returns the model servers among them, in the order of the candidates. Only loopback
 /// addresses are queried.
-pub(crate) async fn find(
+pub(crate) async fn find_servers(
     fetch: &dyn Fetch,
     candidates: Vec<(&Provider, BaseUrl)>,
 ) -> Vec<LocalServer> {
     let mut seen: Vec<BaseUrl> = Vec::new();
-    let mut asked = Vec::new();
+    let mut queries = Vec::new();
     for (provider, base_url) in candidates {
         // Two providers may share a default port; the first one in the catalog is used.
         if base_url.is_loopback() && !seen.contains(&base_url) {
             seen.push(base_url.clone());
-            asked.push(ask(fetch, &provider.name, base_url));
+            queries.push(query_server(fetch, &provider.name, base_url));
         }
     }
-    join_all(asked).await.into_iter().flatten().collect()
+    join_all(queries).await.into_iter().flatten().collect()
 }
 
-async fn ask(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> Option<LocalServer> {
+async fn query_server(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> Option<LocalServer> {
     let url = format!("{base_url}/models");
-    let answer = fetch
+    let response = fetch
         .fetch(FetchRequest {
             url: &url,
             form: None,
@@ -62,8 +62,8 @@ async fn ask(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> Option<Loc
         })
         .await
         .ok()?;
-    let models = (answer.status == 200)
-        .then(|| models(&answer.body))
+    let models = (response.status == 200)
+        .then(|| models(&response.body))
         .flatten()?;
     Some(LocalServer {
         provider: provider.to_owned(),

@@ -97,7 +97,7 @@ impl Models {
     ///
     /// Fails if the setting `model` is invalid and no valid fallback is configured.
     pub async fn choose(&self) -> Result<ModelChoice, AccessError> {
-        self.warn_ignored_bases();
+        self.warn_ignored_base_urls();
         let choice = self.choose_from(None).await?;
         if let (ChoiceReason::Fallback(Some(problem)), Some(model)) =
             (&choice.reason, &choice.model)
@@ -107,7 +107,7 @@ impl Models {
         if let (
             ChoiceReason::Local(_) | ChoiceReason::Fallback(None) | ChoiceReason::Nothing,
             Some(provider),
-        ) = (&choice.reason, self.catalogue.get(codex::PROVIDER))
+        ) = (&choice.reason, self.catalog.get(codex::PROVIDER))
             && let Err(problem) = self.login(provider)
         {
             tracing::warn!(error = %problem, "model.login_unusable");
@@ -134,27 +134,32 @@ impl Models {
                     fallbacks,
                 }),
                 Err(problem) => {
-                    let error = AccessError::Configured {
+                    let error = AccessError::InvalidModelSetting {
                         origin: origin(),
                         problem: Box::new(problem),
                     };
-                    self.by_fallback(&fallbacks, Some(error.to_string()))
+                    self.choose_fallback(&fallbacks, Some(error.to_string()))
                         .ok_or(error)
                 }
             };
         }
-        let found = match (self.by_key().or_else(|| self.by_login()), servers) {
+        let found = match (
+            self.choose_by_key().or_else(|| self.choose_by_login()),
+            servers,
+        ) {
             (Some(found), _) => Some(found),
-            (None, Some(servers)) => by_local_server(servers),
-            (None, None) => by_local_server(&self.local_servers().await),
+            (None, Some(servers)) => choose_local(servers),
+            (None, None) => choose_local(&self.local_servers().await),
         };
         let Some((model, reason)) = found else {
-            let nothing = ModelChoice {
+            let unavailable = ModelChoice {
                 model: None,
                 reason: ChoiceReason::Nothing,
                 fallbacks: Vec::new(),
             };
-            return Ok(self.by_fallback(&fallbacks, None).unwrap_or(nothing));
+            return Ok(self
+                .choose_fallback(&fallbacks, None)
+                .unwrap_or(unavailable));
         };
         Ok(ModelChoice {
             model: Some(model),
@@ -164,7 +169,11 @@ impl Models {
     }
 
     /// Returns the first valid fallback, with the remaining ones as its fallbacks.
-    fn by_fallback(&self, fallbacks: &[String], problem: Option<String>) -> Option<ModelChoice> {
+    fn choose_fallback(
+        &self,
+        fallbacks: &[String],
+        problem: Option<String>,
+    ) -> Option<ModelChoice> {
         let (index, model) =
             fallbacks
                 .iter()
@@ -184,8 +193,8 @@ impl Models {
         })
     }
 
-    fn by_key(&self) -> Option<(ModelId, ChoiceReason)> {
-        self.catalogue.iter().find_map(|provider| {
+    fn choose_by_key(&self) -> Option<(ModelId, ChoiceReason)> {
+        self.catalog.iter().find_map(|provider| {
             let model = ModelId::new(&provider.name, provider.default_model.as_ref()?);
             let reason = match (self.find_key(provider), &provider.origin) {
                 (Some(found), _) => ChoiceReason::Key(found.source().clone()),
@@ -196,16 +205,16 @@ impl Models {
         })
     }
 
-    fn by_login(&self) -> Option<(ModelId, ChoiceReason)> {
+    fn choose_by_login(&self) -> Option<(ModelId, ChoiceReason)> {
         let usable = self
-            .login(self.catalogue.get(codex::PROVIDER)?)
+            .login(self.catalog.get(codex::PROVIDER)?)
             .unwrap_or_default();
         let model = || ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
         usable.then(|| (model(), ChoiceReason::Login(self.codex.file())))
     }
 }
 
-fn by_local_server(servers: &[LocalServer]) -> Option<(ModelId, ChoiceReason)> {
+fn choose_local(servers: &[LocalServer]) -> Option<(ModelId, ChoiceReason)> {
     servers.iter().find_map(|server| {
         Some((
             server.first_model()?,

@@ -44,13 +44,13 @@ use crate::{
 /// ```
 pub struct Models {
     pub(crate) settings: Arc<Settings>,
-    pub(crate) catalogue: Catalog,
+    pub(crate) catalog: Catalog,
     pub(crate) codex: CodexAuth,
     keys: ApiKeys,
     fetch: Arc<dyn Fetch>,
     client_args: ClientArgs,
     /// Ensures that ignored base URLs are logged only once.
-    told: Once,
+    base_url_warning: Once,
 }
 
 impl Models {
@@ -73,38 +73,38 @@ impl Models {
         fetch: Arc<dyn Fetch>,
         endpoints: OAuthEndpoints,
     ) -> Result<Self, SettingsError> {
-        let catalogue = Catalog::new(&settings)?;
-        let keys = ApiKeys::new(Arc::clone(&settings), &catalogue);
+        let catalog = Catalog::new(&settings)?;
+        let keys = ApiKeys::new(Arc::clone(&settings), &catalog);
         let (home, redactor) = (settings.get(&CODEX_HOME), settings.redactor().clone());
         let codex = CodexAuth::new(&home, endpoints, Arc::clone(&fetch), redactor);
         let client_args = ClientArgs::from_settings(&settings);
         client_args.warn();
         Ok(Self {
             settings,
-            catalogue,
+            catalog,
             codex,
             keys,
             fetch,
             client_args,
-            told: Once::new(),
+            base_url_warning: Once::new(),
         })
     }
 
     /// Returns the provider catalog.
-    pub fn catalogue(&self) -> &Catalog {
-        &self.catalogue
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
     }
 
     /// Parses a model identifier and replaces an alias with the canonical name of the provider.
     pub fn resolve(&self, text: &str) -> Result<ModelId, AccessError> {
         let id: ModelId = text.parse()?;
         let provider = self.provider(&id)?;
-        let proper = ModelId::new(&provider.name, id.model());
+        let canonical = ModelId::new(&provider.name, id.model());
         if id.is_deprecated() {
-            let hint = format_args!("write `{proper}`");
+            let hint = format_args!("write `{canonical}`");
             tracing::warn!(model = text, %hint, "model.deprecated_name");
         }
-        Ok(proper)
+        Ok(canonical)
     }
 
     /// Checks the provider of a model and its base URL, without a network request.
@@ -114,14 +114,14 @@ impl Models {
 
     /// Returns the endpoint of a model. Call it before every model call: it is cheap and refreshes the login.
     pub async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, AccessError> {
-        self.warn_ignored_bases();
+        self.warn_ignored_base_urls();
         let provider = self.provider(id)?;
-        let custom = self.keys.custom_base(provider)?;
+        let custom = self.keys.configured_base_url(provider)?;
         let login = provider.login.filter(|_| custom.is_none());
         match (self.keys.find(provider)?, login) {
-            (Some(found), login) => {
-                let source = found.source().clone();
-                let key = self.keys.get(provider, found).await?;
+            (Some(lookup), login) => {
+                let source = lookup.source().clone();
+                let key = self.keys.get(provider, lookup).await?;
                 match login.and_then(|LoginMethod::Codex| codex::account_id(key.expose())) {
                     Some(account) => {
                         self.codex_endpoint(provider, id, &key, (Some(account), source))
@@ -135,7 +135,7 @@ impl Models {
                     .tokens()
                     .await
                     .map_err(|problem| login_error(provider, problem))?;
-                let tokens = tokens.ok_or_else(|| self.no_key(provider))?;
+                let tokens = tokens.ok_or_else(|| self.missing_key_error(provider))?;
                 let source = KeySource::Login(self.codex.file());
                 self.codex_endpoint(
                     provider,
@@ -185,10 +185,10 @@ impl Models {
         if !self.settings.get(&LOCAL_MODELS) {
             return Vec::new();
         }
-        let local = self.catalogue.iter().filter(|provider| provider.local);
+        let local = self.catalog.iter().filter(|provider| provider.local);
         let candidates =
             local.filter_map(|provider| Some((provider, self.keys.base_url(provider).ok()?)));
-        local::find(&*self.fetch, candidates.collect()).await
+        local::find_servers(&*self.fetch, candidates.collect()).await
     }
 
     /// Reports which providers and models are available, and why others are not.
@@ -211,13 +211,13 @@ impl Models {
     }
 
     /// Returns the reason why a provider cannot be called, as far as it can be determined without a network request.
-    pub(crate) fn problem(&self, provider: &Provider) -> Option<AccessError> {
+    pub(crate) fn unavailable_reason(&self, provider: &Provider) -> Option<AccessError> {
         let base_url = match self.keys.base_url(provider) {
             Ok(base_url) => base_url,
             Err(error) => return Some(error),
         };
         match self.keys.find(provider) {
-            Ok(Some(found)) => return self.keys.check(provider, &found).err(),
+            Ok(Some(lookup)) => return self.keys.check(provider, &lookup).err(),
             Ok(None) => {}
             Err(error) => return Some(error.into()),
         }
@@ -226,7 +226,7 @@ impl Models {
             Err(problem) => Some(problem),
             Ok(false) => {
                 let open = !provider.needs_key || base_url.is_loopback();
-                (!open).then(|| self.no_key(provider))
+                (!open).then(|| self.missing_key_error(provider))
             }
         }
     }
@@ -234,7 +234,7 @@ impl Models {
     /// Returns whether a login is used if the provider has no key. Fails if the login exists but cannot be used.
     pub(crate) fn login(&self, provider: &Provider) -> Result<bool, AccessError> {
         let possible =
-            provider.login.is_some() && matches!(self.keys.custom_base(provider), Ok(None));
+            provider.login.is_some() && matches!(self.keys.configured_base_url(provider), Ok(None));
         if !possible {
             return Ok(false);
         }
@@ -244,15 +244,15 @@ impl Models {
     }
 
     /// Logs a warning for each base URL in the workspace's `.env` that is ignored.
-    pub(crate) fn warn_ignored_bases(&self) {
-        self.told.call_once(|| {
-            for ignored in self.keys.ignored_bases(&self.catalogue) {
+    pub(crate) fn warn_ignored_base_urls(&self) {
+        self.base_url_warning.call_once(|| {
+            for ignored in self.keys.ignored_base_urls(&self.catalog) {
                 tracing::warn!(reason = %ignored, "model.base_url_ignored");
             }
         });
     }
 
-    pub(crate) fn base_url_of(&self, provider: &Provider) -> Option<BaseUrl> {
+    pub(crate) fn effective_base_url(&self, provider: &Provider) -> Option<BaseUrl> {
         self.keys.base_url(provider).ok()
     }
 
@@ -260,11 +260,11 @@ impl Models {
     pub(crate) fn notes(&self) -> Vec<String> {
         let unknown = self
             .keys
-            .names()
-            .filter(|(_, name)| self.catalogue.get(name).is_none());
+            .scoped_names()
+            .filter(|(_, name)| self.catalog.get(name).is_none());
         let unknown = unknown.map(|(setting, name)| {
             let hint = self
-                .catalogue
+                .catalog
                 .similar(name)
                 .map(|known| format!(", did you mean `{known}`?"));
             format!(
@@ -272,7 +272,7 @@ impl Models {
                 hint.unwrap_or_default()
             )
         });
-        let open = self.catalogue.iter().filter_map(|provider| {
+        let open = self.catalog.iter().filter_map(|provider| {
             let base_url = self.keys.base_url(provider).ok()?;
             let open = !base_url.is_secure()
                 && !base_url.is_loopback()
@@ -286,32 +286,32 @@ impl Models {
         });
         unknown
             .chain(open)
-            .chain(self.keys.ignored_bases(&self.catalogue))
+            .chain(self.keys.ignored_base_urls(&self.catalog))
             .collect()
     }
 
     /// Returns the source of a provider's key. Does not run a key command.
     pub fn key_source(&self, provider: &str) -> Option<KeySource> {
-        let provider = self.catalogue.get(provider)?;
+        let provider = self.catalog.get(provider)?;
         let login = || {
             self.login(provider)
                 .unwrap_or_default()
                 .then(|| KeySource::Login(self.codex.file()))
         };
         self.find_key(provider)
-            .map(|found| found.source().clone())
+            .map(|lookup| lookup.source().clone())
             .or_else(login)
     }
 
     /// Returns the source of the plain key that a provider is called with. Returns `None` if the provider has its own
     /// key or the plain key belongs to another provider.
     pub fn plain_key_source(&self, provider: &str) -> Option<KeySource> {
-        let provider = self.catalogue.get(provider)?;
+        let provider = self.catalog.get(provider)?;
         match self.keys.find_scoped(provider) {
             Ok(None) => self
                 .keys
                 .unscoped_key(provider)
-                .map(|found| found.source().clone()),
+                .map(|lookup| lookup.source().clone()),
             _ => None,
         }
     }
@@ -323,11 +323,11 @@ impl Models {
     }
 
     fn provider(&self, id: &ModelId) -> Result<&Provider, AccessError> {
-        self.catalogue
+        self.catalog
             .get(id.provider())
             .ok_or_else(|| AccessError::UnknownProvider {
                 name: id.provider().to_owned(),
-                suggestion: self.catalogue.similar(id.provider()).map(str::to_owned),
+                suggestion: self.catalog.similar(id.provider()).map(str::to_owned),
                 config_file: self.keys.config_file().to_owned(),
             })
     }
@@ -340,11 +340,11 @@ impl Models {
     ) -> Result<Endpoint, AccessError> {
         let base_url = self.keys.base_url(provider)?;
         let wire = provider.wire_at(&base_url);
-        let base_url = base_url.for_wire(wire);
+        let base_url = base_url.for_wire_format(wire);
         if key.is_none() && provider.needs_key && !base_url.is_loopback() {
-            return Err(self.no_key(provider));
+            return Err(self.missing_key_error(provider));
         }
-        let mut headers = own_headers(provider);
+        let mut headers = configured_headers(provider);
         if self.keys.owns_unscoped(provider, "client_args") {
             headers.splice(..0, self.client_args.headers.iter().cloned());
         }
@@ -377,7 +377,7 @@ impl Models {
         let base_url = self.codex.endpoints().api();
         let base_url = base_url
             .ok_or_else(|| login_error(provider, "its address is wrong".to_owned().into()))?;
-        let mut headers = own_headers(provider);
+        let mut headers = configured_headers(provider);
         headers.extend(codex::headers(token, account.as_deref()));
         Ok(Endpoint {
             id: ModelId::new(&provider.name, id.model()),
@@ -390,13 +390,13 @@ impl Models {
         })
     }
 
-    fn no_key(&self, provider: &Provider) -> AccessError {
+    fn missing_key_error(&self, provider: &Provider) -> AccessError {
         let name = &provider.name;
         let usual = || format!("BUB_{}_API_KEY", name.to_ascii_uppercase());
         let login = provider
             .login
             .map(|LoginMethod::Codex| format!(", or run `bub login {name}`"));
-        AccessError::NoKey {
+        AccessError::MissingKey {
             provider: name.clone(),
             variable: provider
                 .key_variables
@@ -409,7 +409,7 @@ impl Models {
     }
 }
 
-fn own_headers(provider: &Provider) -> Vec<(String, Secret)> {
+fn configured_headers(provider: &Provider) -> Vec<(String, Secret)> {
     provider
         .headers
         .iter()
@@ -424,8 +424,8 @@ fn login_error(provider: &Provider, problem: TokenError) -> AccessError {
     } = problem;
     let provider = provider.name.clone();
     if is_temporary {
-        AccessError::LoginLater { provider, problem }
+        AccessError::LoginUnavailable { provider, problem }
     } else {
-        AccessError::Login { provider, problem }
+        AccessError::LoginFailed { provider, problem }
     }
 }

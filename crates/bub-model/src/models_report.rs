@@ -54,8 +54,10 @@ impl ModelsReport {
         let local_servers = models.local_servers().await;
         let choice = models.choose_from(Some(&local_servers)).await;
         let problem = choice.as_ref().ok().and_then(|choice| {
-            let provider = models.catalogue.get(choice.model.as_ref()?.provider())?;
-            models.problem(provider).map(|error| error.to_string())
+            let provider = models.catalog.get(choice.model.as_ref()?.provider())?;
+            models
+                .unavailable_reason(provider)
+                .map(|error| error.to_string())
         });
         let fallbacks = models.settings.get(&FALLBACK_MODELS).unwrap_or_default();
         let fallbacks = fallbacks.into_iter().map(|text| {
@@ -63,7 +65,7 @@ impl ModelsReport {
             (text, problem)
         });
         let providers = models
-            .catalogue
+            .catalog
             .iter()
             .map(|provider| provider_report(models, provider, &local_servers));
         let config_file = models.settings.config_file().to_owned();
@@ -84,9 +86,9 @@ impl ModelsReport {
 fn fallback_problem(models: &Models, text: &str) -> Option<String> {
     let checked = models.resolve(text).map(|id| {
         models
-            .catalogue
+            .catalog
             .get(id.provider())
-            .and_then(|provider| models.problem(provider))
+            .and_then(|provider| models.unavailable_reason(provider))
     });
     checked.unwrap_or_else(Some).map(|error| error.to_string())
 }
@@ -97,17 +99,21 @@ fn provider_report(
     servers: &[LocalServer],
 ) -> ProviderReport {
     let key = models.key_source(&provider.name);
-    let base_url = models.base_url_of(provider);
+    let base_url = models.effective_base_url(provider);
     let server = servers
         .iter()
         .find(|server| Some(&server.base_url) == base_url.as_ref());
-    let problem = models.problem(provider).map(|error| error.hint());
+    let problem = models
+        .unavailable_reason(provider)
+        .map(|error| error.hint());
     // A local server is usable if it responds and has a model. No setting can tell that.
     let todo = match server {
         Some(server) if server.models.is_empty() => {
             Some("it has no model yet: load one".to_owned())
         }
-        None if provider.local && problem.is_none() => Some(absent(models, base_url.as_ref())),
+        None if provider.local && problem.is_none() => {
+            Some(missing_server_hint(models, base_url.as_ref()))
+        }
         _ => problem,
     };
     ProviderReport {
@@ -124,12 +130,12 @@ fn provider_report(
     }
 }
 
-fn absent(models: &Models, base_url: Option<&BaseUrl>) -> String {
+fn missing_server_hint(models: &Models, base_url: Option<&BaseUrl>) -> String {
     if !models.settings.get(&LOCAL_MODELS) {
         return "not asked, because `local_models` is off".to_owned();
     }
-    let place = base_url
+    let location = base_url
         .map(|base_url| format!(" at {base_url}"))
         .unwrap_or_default();
-    format!("no server answers{place}: start it")
+    format!("no server answers{location}: start it")
 }

@@ -40,7 +40,7 @@ pub struct SseDecoder {
     has_data: bool,
     /// Whether the last byte was a CR, so that a following LF belongs to it.
     after_cr: bool,
-    first_line: bool,
+    is_first_line: bool,
     limit: usize,
 }
 
@@ -64,7 +64,7 @@ impl SseDecoder {
             data: Vec::new(),
             has_data: false,
             after_cr: false,
-            first_line: true,
+            is_first_line: true,
             limit,
         }
     }
@@ -87,19 +87,19 @@ impl SseDecoder {
                 continue;
             }
             let Some((head, end, rest)) = split_line(chunk) else {
-                self.check(self.partial.len() + chunk.len())?;
+                self.check_limit(self.partial.len() + chunk.len())?;
                 self.partial.extend_from_slice(chunk);
                 return Ok(());
             };
             chunk = rest;
             self.after_cr = end == b'\r';
             if self.partial.is_empty() {
-                self.line(head, &mut sink)?;
+                self.process_line(head, &mut sink)?;
             } else {
-                self.check(self.partial.len() + head.len())?;
+                self.check_limit(self.partial.len() + head.len())?;
                 let mut line = std::mem::take(&mut self.partial);
                 line.extend_from_slice(head);
-                self.line(&line, &mut sink)?;
+                self.process_line(&line, &mut sink)?;
                 line.clear();
                 self.partial = line;
             }
@@ -114,17 +114,17 @@ impl SseDecoder {
     ) -> Result<(), E> {
         let line = std::mem::take(&mut self.partial);
         if !line.is_empty() {
-            self.line(&line, &mut sink)?;
+            self.process_line(&line, &mut sink)?;
         }
         self.dispatch(&mut sink)
     }
 
-    fn line<E: From<SseError>>(
+    fn process_line<E: From<SseError>>(
         &mut self,
         mut line: &[u8],
         sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        if std::mem::take(&mut self.first_line) {
+        if std::mem::take(&mut self.is_first_line) {
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         }
         if line.is_empty() {
@@ -136,9 +136,9 @@ impl SseDecoder {
         };
         let value = value.strip_prefix(b" ").unwrap_or(value);
         match field {
-            b"data" => self.data_line(value)?,
+            b"data" => self.push_data(value)?,
             b"event" => {
-                self.check(value.len())?;
+                self.check_limit(value.len())?;
                 self.event.clear();
                 self.event.extend_from_slice(value);
             }
@@ -149,8 +149,8 @@ impl SseDecoder {
         Ok(())
     }
 
-    fn data_line(&mut self, value: &[u8]) -> Result<(), SseError> {
-        self.check(self.data.len() + value.len())?;
+    fn push_data(&mut self, value: &[u8]) -> Result<(), SseError> {
+        self.check_limit(self.data.len() + value.len())?;
         if self.has_data {
             self.data.push(b'\n');
         }
@@ -180,7 +180,7 @@ impl SseDecoder {
         result
     }
 
-    fn check(&self, length: usize) -> Result<(), SseError> {
+    fn check_limit(&self, length: usize) -> Result<(), SseError> {
         if length > self.limit {
             Err(SseError::TooLong { limit: self.limit })
         } else {

@@ -99,18 +99,18 @@ impl WireFormat {
 
     /// Creates a decoder for a streamed response.
     pub fn decoder(self, quirks: &Quirks) -> StreamDecoder {
-        StreamDecoder::new(self.frames(quirks))
+        StreamDecoder::new(self.frame_decoder(quirks))
     }
 
     /// Decodes a complete response with status 2xx.
     pub fn decode(self, body: &[u8], quirks: &Quirks) -> Result<Completion, ModelError> {
-        let mut frames = self.frames(quirks);
+        let mut frame_decoder = self.frame_decoder(quirks);
         let mut events = Vec::new();
-        frames.body(
-            stream::text(&surrogates::replace_lone_surrogates(body))?,
+        frame_decoder.body(
+            stream::body_text(&surrogates::replace_lone_surrogates(body))?,
             &mut events,
         )?;
-        frames.end(&mut events)?;
+        frame_decoder.end(&mut events)?;
         let mut accumulator = Accumulator::new();
         for event in events {
             accumulator.push(event);
@@ -118,7 +118,7 @@ impl WireFormat {
         accumulator.finish()
     }
 
-    fn frames(self, quirks: &Quirks) -> Box<dyn FrameDecoder> {
+    fn frame_decoder(self, quirks: &Quirks) -> Box<dyn FrameDecoder> {
         match self {
             Self::ChatCompletions => Box::new(openai_chat::ChatCompletionsDecoder::new(quirks)),
             Self::Responses => Box::new(openai_responses::ResponsesDecoder::new(quirks)),

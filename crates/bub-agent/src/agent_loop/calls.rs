@@ -182,7 +182,7 @@ fn text_at<'a>(call: &'a Value, path: &str) -> &'a str {
 fn read<'a>(call: &'a Value, index: usize, answer: &Completion) -> RequestedCall<'a> {
     let text = |path: &str| text_at(call, path);
     let raw = text("/function/arguments");
-    let arguments = match answer.broken(index) {
+    let arguments = match answer.invalid_call(index) {
         Some(broken) if answer.finish.is_stopped() => Err(broken.reason.clone()),
         Some(broken) => Err(format!(
             "{}; call it again with one JSON object as its arguments",

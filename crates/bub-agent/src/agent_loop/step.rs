@@ -233,7 +233,7 @@ impl AgentLoop {
                 ModelEvent::Retry(retry) => {
                     let data = json!({
                         "attempt": retry.attempt,
-                        "wait_seconds": retry.wait.as_secs_f64(),
+                        "wait_seconds": retry.delay.as_secs_f64(),
                         "reason": retry.error.to_string(),
                     });
                     self.events

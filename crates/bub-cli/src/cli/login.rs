@@ -112,7 +112,7 @@ fn codex(settings: &Settings, matches: &ArgMatches) -> CodexAuth {
     let home = home.unwrap_or_else(|| settings.get(&CODEX_HOME));
     let issuer = matches.get_one::<String>("issuer");
     let endpoints = issuer.map_or_else(OAuthEndpoints::default, |issuer| {
-        OAuthEndpoints::of_issuer(issuer)
+        OAuthEndpoints::with_issuer(issuer)
     });
     CodexAuth::new(
         &home,

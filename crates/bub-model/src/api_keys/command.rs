@@ -12,7 +12,7 @@ use super::shell_words;
 
 /// Timeout of a command. The user may have to unlock a password store.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
-const EMPTY_OUTPUT_TEXT: &str = "is empty";
+const EMPTY_COMMAND_TEXT: &str = "is empty";
 /// Maximum bytes read from each of stdout and stderr. Keys are much shorter.
 const MAX_KEY_BYTES: u64 = 16 * 1024;
 
@@ -20,9 +20,9 @@ const MAX_KEY_BYTES: u64 = 16 * 1024;
 ///
 /// The command gets the environment of all child processes of bub and no input. Errors never contain its stdout.
 pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, String> {
-    let words = words(line)?;
-    let (program, arguments) = words.split_first().ok_or(EMPTY_OUTPUT_TEXT)?;
-    let mut command = Command::new(expand(program, settings));
+    let words = split_words(line)?;
+    let (program, arguments) = words.split_first().ok_or(EMPTY_COMMAND_TEXT)?;
+    let mut command = Command::new(expand_home(program, settings));
     command
         .args(arguments)
         .env_clear()
@@ -34,13 +34,13 @@ pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, Strin
     let mut child = command
         .spawn()
         .map_err(|error| format!("cannot be run: `{program}`: {error}"))?;
-    let (output, errors) = (child.stdout.take(), child.stderr.take());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let work = async {
-        let (output, errors, status) = tokio::join!(read(output), read(errors), child.wait());
-        (output, errors, status)
+        let (stdout, stderr, status) = tokio::join!(read(stdout), read(stderr), child.wait());
+        (stdout, stderr, status)
     };
-    let ended = tokio::time::timeout(COMMAND_TIMEOUT, work).await;
-    let (output, errors, status) = ended.map_err(|_| {
+    let result = tokio::time::timeout(COMMAND_TIMEOUT, work).await;
+    let (stdout, stderr, status) = result.map_err(|_| {
         format!(
             "did not end within {} seconds: `{program}`",
             COMMAND_TIMEOUT.as_secs()
@@ -48,16 +48,16 @@ pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, Strin
     })?;
     let status = status.map_err(|error| format!("cannot be waited for: {error}"))?;
     if !status.success() {
-        return Err(failure(settings, program, status, &errors));
+        return Err(failure_text(settings, program, status, &stderr));
     }
-    key(output, program)
+    parse_key(stdout, program)
 }
 
 /// Checks a command line without running it.
 pub(super) fn check(settings: &Settings, line: &str) -> Result<(), String> {
-    let words = words(line)?;
-    let name = words.first().ok_or(EMPTY_OUTPUT_TEXT)?;
-    let program = expand(name, settings);
+    let words = split_words(line)?;
+    let name = words.first().ok_or(EMPTY_COMMAND_TEXT)?;
+    let program = expand_home(name, settings);
     let path = settings
         .environment()
         .get("PATH")
@@ -75,12 +75,12 @@ pub(super) fn check(settings: &Settings, line: &str) -> Result<(), String> {
     }
 }
 
-fn words(line: &str) -> Result<Vec<String>, String> {
+fn split_words(line: &str) -> Result<Vec<String>, String> {
     shell_words::split(line).ok_or_else(|| "has a quote that is not closed".to_owned())
 }
 
-fn key(output: Vec<u8>, program: &str) -> Result<Secret, String> {
-    let text = String::from_utf8(output)
+fn parse_key(stdout: Vec<u8>, program: &str) -> Result<Secret, String> {
+    let text = String::from_utf8(stdout)
         .map_err(|_| format!("printed something that is no text: `{program}`"))?;
     match text.trim() {
         "" => Err(format!("printed nothing: `{program}`")),
@@ -90,8 +90,8 @@ fn key(output: Vec<u8>, program: &str) -> Result<Secret, String> {
 }
 
 /// Returns the error text of a failed command: its status and the first line of stderr, with secrets redacted.
-fn failure(settings: &Settings, program: &str, status: ExitStatus, errors: &[u8]) -> String {
-    let text = String::from_utf8_lossy(errors);
+fn failure_text(settings: &Settings, program: &str, status: ExitStatus, stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
     let reason = crate::short_message(
         text.lines()
             .find(|line| !line.trim().is_empty())
@@ -108,20 +108,20 @@ fn failure(settings: &Settings, program: &str, status: ExitStatus, errors: &[u8]
 
 /// Reads up to `MAX_KEY_BYTES` and discards the rest, so that the command never blocks on a full pipe.
 async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
-    let mut found = Vec::new();
+    let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {
         // Ignore read errors: unreadable output counts as no output.
         let _ = (&mut pipe)
             .take(MAX_KEY_BYTES)
-            .read_to_end(&mut found)
+            .read_to_end(&mut bytes)
             .await;
         let _ = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await;
     }
-    found
+    bytes
 }
 
 /// Expands `~/`, because no shell does it.
-fn expand(program: &str, settings: &Settings) -> PathBuf {
+fn expand_home(program: &str, settings: &Settings) -> PathBuf {
     let home = settings.environment().user_home();
     match (program.strip_prefix("~/"), home) {
         (Some(rest), Some(home)) => home.join(rest),

@@ -13,7 +13,7 @@ use bub_settings::{SettingSource, Settings, SettingsError};
 use serde_json::{Map, Value};
 
 use super::{
-    Catalog, PROVIDER_ROWS, Price, Provider, conventional, normal, quirks, rows::EMPTY_ROW,
+    Catalog, PROVIDER_ROWS, Price, Provider, normalize_name, quirks, rows::EMPTY_ROW, variable_name,
 };
 use crate::base_url::{self, BaseUrl};
 use crate::{Quirks, WireFormat};
@@ -35,18 +35,26 @@ const PROVIDER_FIELDS: [&str; 11] = [
 
 /// Applies one entry of the setting `providers` to the catalog.
 pub(super) fn apply(
-    catalogue: &mut Catalog,
+    catalog: &mut Catalog,
     settings: &Settings,
     name: &str,
     fields: &Value,
 ) -> Result<(), SettingsError> {
-    let place = ConfigPath { settings, name };
-    let normal_name = normal(name);
-    if !is_name(&normal_name) {
-        return Err(place.wrong(None, "no name".to_owned(), "letters, digits, `-` and `_`"));
+    let config_path = ConfigPath { settings, name };
+    let normalized = normalize_name(name);
+    if !is_name(&normalized) {
+        return Err(config_path.invalid_error(
+            None,
+            "no name".to_owned(),
+            "letters, digits, `-` and `_`",
+        ));
     }
     let Some(fields) = fields.as_object() else {
-        return Err(place.wrong(None, kind_of(fields).to_owned(), "a map with a `base_url`"));
+        return Err(config_path.invalid_error(
+            None,
+            type_name(fields).to_owned(),
+            "a map with a `base_url`",
+        ));
     };
     if let Some(unknown) = fields
         .keys()
@@ -56,81 +64,83 @@ pub(super) fn apply(
         let hint = hint
             .map(|field| format!(", did you mean `{field}`?"))
             .unwrap_or_default();
-        return Err(place.wrong(
+        return Err(config_path.invalid_error(
             Some(unknown),
             format!("no field of a provider{hint}"),
             &PROVIDER_FIELDS.join(", "),
         ));
     }
-    let known = catalogue
+    let existing = catalog
         .providers
         .iter()
-        .position(|provider| provider.name == normal_name);
-    let mut provider = match known {
-        Some(index) => catalogue.providers.remove(index),
-        None => added(&normal_name),
+        .position(|provider| provider.name == normalized);
+    let mut provider = match existing {
+        Some(index) => catalog.providers.remove(index),
+        None => new_provider(&normalized),
     };
-    change(&mut provider, &place, fields)?;
-    if known.is_none() && provider.base_url.is_none() && !fields.contains_key("base_variable") {
-        return Err(place.wrong(
+    apply_fields(&mut provider, &config_path, fields)?;
+    if existing.is_none() && provider.base_url.is_none() && !fields.contains_key("base_variable") {
+        return Err(config_path.invalid_error(
             None,
             "a new provider without `base_url`".to_owned(),
             base_url::EXPECTED_FORMAT,
         ));
     }
-    provider.origin = Some(place.origin(None));
+    provider.origin = Some(config_path.origin(None));
     // A configured name takes precedence over the alias of another provider.
-    for other in &mut catalogue.providers {
-        other.aliases.retain(|alias| *alias != normal_name);
+    for other in &mut catalog.providers {
+        other.aliases.retain(|alias| *alias != normalized);
     }
-    let index = known.unwrap_or(catalogue.providers.len());
-    catalogue.providers.insert(index, provider);
+    let index = existing.unwrap_or(catalog.providers.len());
+    catalog.providers.insert(index, provider);
     Ok(())
 }
 
 /// Returns a new provider with conventional variable names and no other properties.
-fn added(name: &str) -> Provider {
+fn new_provider(name: &str) -> Provider {
     let mut provider = Provider::builtin(&EMPTY_ROW);
     name.clone_into(&mut provider.name);
-    provider.key_variables = vec![conventional(name, "API_KEY")];
-    provider.base_variable = conventional(name, "API_BASE");
+    provider.key_variables = vec![variable_name(name, "API_KEY")];
+    provider.base_variable = variable_name(name, "API_BASE");
     provider
 }
 
-fn change(
+fn apply_fields(
     provider: &mut Provider,
-    place: &ConfigPath<'_>,
+    config_path: &ConfigPath<'_>,
     fields: &Map<String, Value>,
 ) -> Result<(), SettingsError> {
     for (field, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-        let text = || place.text(field, value);
+        let text = || config_path.text(field, value);
         match field.as_str() {
             "base_url" => {
                 let parsed = BaseUrl::parse(text()?);
-                let url =
-                    parsed.ok_or_else(|| place.bad(field, value, base_url::EXPECTED_FORMAT))?;
+                let url = parsed.ok_or_else(|| {
+                    config_path.invalid_value_error(field, value, base_url::EXPECTED_FORMAT)
+                })?;
                 provider.local = url.is_loopback();
                 provider.needs_key &= !provider.local;
                 // The login and the newer wire format are valid only for the default base URL.
                 provider.login = None;
-                provider.home_wire = None;
+                provider.native_wire = None;
                 provider.base_url = Some(url.with_default_path(&provider.base_path));
             }
             "wire" => {
                 let names = WireFormat::ALL.map(WireFormat::name).join(", ");
                 let wire = WireFormat::from_name(text()?);
-                provider.home_wire = None;
-                provider.wire =
-                    wire.ok_or_else(|| place.bad(field, value, &format!("one of {names}")))?;
+                provider.native_wire = None;
+                provider.wire = wire.ok_or_else(|| {
+                    config_path.invalid_value_error(field, value, &format!("one of {names}"))
+                })?;
             }
-            "key_variable" => provider.key_variables = place.texts(field, value)?,
+            "key_variable" => provider.key_variables = config_path.texts(field, value)?,
             "base_variable" => text()?.clone_into(&mut provider.base_variable),
-            "key_header" => provider.key_header = Some(place.header(field, text()?)?),
+            "key_header" => provider.key_header = Some(config_path.header(field, text()?)?),
             "default_model" => provider.default_model = Some(text()?.to_owned()),
-            "context_window" => provider.windows = place.windows(field, value)?,
-            "prices" => provider.prices = place.prices(field, value)?,
-            "headers" => provider.headers = place.headers(field, value)?,
-            "quirks" => provider.quirks = place.quirks(field, value, &provider.name)?,
+            "context_window" => provider.windows = config_path.windows(field, value)?,
+            "prices" => provider.prices = config_path.prices(field, value)?,
+            "headers" => provider.headers = config_path.headers(field, value)?,
+            "quirks" => provider.quirks = config_path.quirks(field, value, &provider.name)?,
             _ => {}
         }
     }
@@ -138,7 +148,7 @@ fn change(
     if let Some(value) = fields.get("needs_key").filter(|value| !value.is_null()) {
         provider.needs_key = value
             .as_bool()
-            .ok_or_else(|| place.bad("needs_key", value, "true or false"))?;
+            .ok_or_else(|| config_path.invalid_value_error("needs_key", value, "true or false"))?;
     }
     Ok(())
 }
@@ -164,7 +174,7 @@ impl ConfigPath<'_> {
             .unwrap_or(SettingSource::Default)
     }
 
-    fn wrong(&self, field: Option<&str>, found: String, expected: &str) -> SettingsError {
+    fn invalid_error(&self, field: Option<&str>, found: String, expected: &str) -> SettingsError {
         let name = self.name;
         let key = field.map_or_else(
             || format!("providers.{name}"),
@@ -181,7 +191,7 @@ impl ConfigPath<'_> {
     /// Returns the error for an invalid value.
     ///
     /// It quotes short text, unless the text may contain secrets: headers, and URLs with a user, query or fragment.
-    fn bad(&self, field: &str, value: &Value, expected: &str) -> SettingsError {
+    fn invalid_value_error(&self, field: &str, value: &Value, expected: &str) -> SettingsError {
         let found = match value {
             Value::String(text)
                 if text.len() <= 60 && field != "headers" && !text.contains(['?', '@', '#']) =>
@@ -189,9 +199,9 @@ impl ConfigPath<'_> {
                 format!("`{text}`")
             }
             Value::Number(number) => format!("`{number}`"),
-            value => kind_of(value).to_owned(),
+            value => type_name(value).to_owned(),
         };
-        self.wrong(Some(field), found, expected)
+        self.invalid_error(Some(field), found, expected)
     }
 
     fn text<'v>(&self, field: &str, value: &'v Value) -> Result<&'v str, SettingsError> {
@@ -199,7 +209,7 @@ impl ConfigPath<'_> {
             .as_str()
             .map(str::trim)
             .filter(|text| !text.is_empty());
-        text.ok_or_else(|| self.bad(field, value, "text"))
+        text.ok_or_else(|| self.invalid_value_error(field, value, "text"))
     }
 
     fn texts(&self, field: &str, value: &Value) -> Result<Vec<String>, SettingsError> {
@@ -215,7 +225,7 @@ impl ConfigPath<'_> {
     fn header(&self, field: &str, name: &str) -> Result<String, SettingsError> {
         let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || !name.bytes().all(valid) {
-            return Err(self.wrong(
+            return Err(self.invalid_error(
                 Some(field),
                 format!("`{name}`"),
                 "the name of an HTTP header",
@@ -228,17 +238,17 @@ impl ConfigPath<'_> {
         let expected = "a map of header to text";
         let map = value
             .as_object()
-            .ok_or_else(|| self.bad(field, value, expected))?;
+            .ok_or_else(|| self.invalid_value_error(field, value, expected))?;
         let pairs = map.iter().map(|(name, value)| {
             let text = match value {
                 Value::String(text) => text.clone(),
                 Value::Number(number) => number.to_string(),
                 Value::Bool(flag) => flag.to_string(),
-                value => return Err(self.bad(field, value, expected)),
+                value => return Err(self.invalid_value_error(field, value, expected)),
             };
             let sendable = text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
             if !sendable {
-                return Err(self.wrong(
+                return Err(self.invalid_error(
                     Some(field),
                     "a text with control or other characters".into(),
                     expected,
@@ -247,7 +257,7 @@ impl ConfigPath<'_> {
             let name = self.header(field, name)?;
             // The HTTP client derives these headers from the URL and the body. Other values break the request.
             if ["host", "content-length", "transfer-encoding"].contains(&name.as_str()) {
-                return Err(self.wrong(
+                return Err(self.invalid_error(
                     Some(field),
                     format!("`{name}`"),
                     "headers that bub does not make itself",
@@ -265,7 +275,7 @@ impl ConfigPath<'_> {
             value
                 .as_u64()
                 .filter(|tokens| *tokens > 0)
-                .ok_or_else(|| self.bad(field, value, expected))
+                .ok_or_else(|| self.invalid_value_error(field, value, expected))
         };
         match value {
             Value::Object(map) => map
@@ -278,19 +288,24 @@ impl ConfigPath<'_> {
 
     /// Parses prices: one price for all models, or a map of model prefix to price.
     fn prices(&self, field: &str, value: &Value) -> Result<Vec<(String, Price)>, SettingsError> {
-        let bad = |value: &Value| {
-            self.bad(field, value, "{input, output, cached, cache_write} in US dollars for a million tokens, or a map of model prefix to that")
+        let invalid_value_error = |value: &Value| {
+            self.invalid_value_error(field, value, "{input, output, cached, cache_write} in US dollars for a million tokens, or a map of model prefix to that")
         };
-        let map = value.as_object().ok_or_else(|| bad(value))?;
+        let map = value
+            .as_object()
+            .ok_or_else(|| invalid_value_error(value))?;
         if map.contains_key("input") {
             return Ok(vec![(
                 String::new(),
-                price(value).ok_or_else(|| bad(value))?,
+                price(value).ok_or_else(|| invalid_value_error(value))?,
             )]);
         }
-        let pairs = map
-            .iter()
-            .map(|(prefix, own)| Ok((prefix.clone(), price(own).ok_or_else(|| bad(own))?)));
+        let pairs = map.iter().map(|(prefix, own)| {
+            Ok((
+                prefix.clone(),
+                price(own).ok_or_else(|| invalid_value_error(own))?,
+            ))
+        });
         pairs.collect()
     }
 
@@ -298,13 +313,13 @@ impl ConfigPath<'_> {
     fn quirks(&self, field: &str, value: &Value, provider: &str) -> Result<Quirks, SettingsError> {
         let own = value
             .as_object()
-            .ok_or_else(|| self.bad(field, value, "a map of quirks"))?;
+            .ok_or_else(|| self.invalid_value_error(field, value, "a map of quirks"))?;
         let row = PROVIDER_ROWS
             .iter()
             .find(|row| row.name == provider)
             .unwrap_or(&EMPTY_ROW);
         quirks(row, own).map_err(|error| {
-            self.wrong(
+            self.invalid_error(
                 Some(field),
                 format!("not understood ({error})"),
                 "a map of quirks",
@@ -316,7 +331,7 @@ impl ConfigPath<'_> {
 /// Parses a price. `cached` and `cache_write` default to the price of input.
 fn price(value: &Value) -> Option<Price> {
     let map = value.as_object()?;
-    let known = ["input", "cached", "cache_write", "output"];
+    let fields = ["input", "cached", "cache_write", "output"];
     let number = |name: &str| match map.get(name) {
         Some(value) => value
             .as_f64()
@@ -332,11 +347,11 @@ fn price(value: &Value) -> Option<Price> {
         output: number("output")??,
     };
     map.keys()
-        .all(|key| known.contains(&key.as_str()))
+        .all(|key| fields.contains(&key.as_str()))
         .then_some(price)
 }
 
-fn kind_of(value: &Value) -> &'static str {
+fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "nothing",
         Value::Bool(_) => "true or false",

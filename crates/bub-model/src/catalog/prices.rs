@@ -42,10 +42,16 @@ pub(crate) fn known_price(model: &ModelId) -> Option<Price> {
     if name.ends_with(":free") {
         return Some(Price::FREE);
     }
-    let own = format!("{}:{name}", model.provider());
-    let is_it = |row: &&(&str, _)| [&name, &own].iter().any(|name| is_version_of(name, row.0));
-    let (_, [input, cached, cache_write, output]) =
-        *PRICES.iter().filter(is_it).max_by_key(|row| row.0.len())?;
+    let qualified = format!("{}:{name}", model.provider());
+    let is_match = |row: &&(&str, _)| {
+        [&name, &qualified]
+            .iter()
+            .any(|name| is_version_of(name, row.0))
+    };
+    let (_, [input, cached, cache_write, output]) = *PRICES
+        .iter()
+        .filter(is_match)
+        .max_by_key(|row| row.0.len())?;
     Some(Price {
         input,
         cached,
@@ -60,14 +66,14 @@ fn is_version_of(name: &str, model: &str) -> bool {
         return false;
     };
     let mut parts = rest.split('-');
-    let is_mark = |part: &str| matches!(part, "latest" | "preview");
+    let is_label = |part: &str| matches!(part, "latest" | "preview");
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     // The first number must be a date: `gpt-5-5` is not a version of `gpt-5`.
     parts.next() == Some("")
         && parts
             .next()
-            .is_none_or(|part| is_mark(part) || (part.len() >= 4 && is_number(part)))
-        && parts.all(|part| is_mark(part) || is_number(part))
+            .is_none_or(|part| is_label(part) || (part.len() >= 4 && is_number(part)))
+        && parts.all(|part| is_label(part) || is_number(part))
 }
 
 /// Model and its prices: input, cached input, input written to the cache, output.

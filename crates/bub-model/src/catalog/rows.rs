@@ -22,7 +22,7 @@ pub struct ProviderRow {
     /// The wire format.
     pub wire: WireFormat,
     /// The wire format at the default base URL, if compatible servers do not support it.
-    pub home_wire: Option<WireFormat>,
+    pub native_wire: Option<WireFormat>,
     /// Whether the provider runs on the user's machine and requires no key.
     pub local: bool,
     /// Header that carries the key, if it is not the wire format's usual header.
@@ -55,7 +55,7 @@ pub(super) const EMPTY_ROW: ProviderRow = ProviderRow {
     key_variables: &[],
     base_variable: "",
     wire: WireFormat::ChatCompletions,
-    home_wire: None,
+    native_wire: None,
     local: false,
     key_header: "",
     key_prefix: "",
@@ -81,7 +81,7 @@ const fn row(
     }
 }
 
-const fn local(name: &'static str, base_url: &'static str) -> ProviderRow {
+const fn local_row(name: &'static str, base_url: &'static str) -> ProviderRow {
     ProviderRow {
         base_path: "/v1",
         local: true,
@@ -120,7 +120,7 @@ pub static PROVIDER_ROWS: &[ProviderRow] = &[
     ProviderRow {
         base_variable: "OPENAI_BASE_URL",
         // Newer models reject tools in chat completions.
-        home_wire: Some(WireFormat::Responses),
+        native_wire: Some(WireFormat::Responses),
         key_prefix: "sk-proj-",
         default_model: "gpt-6-luna",
         quirks: "",
@@ -324,21 +324,21 @@ pub static PROVIDER_ROWS: &[ProviderRow] = &[
     },
     ProviderRow {
         base_variable: "OLLAMA_HOST",
-        ..local("ollama", "http://127.0.0.1:11434/v1")
+        ..local_row("ollama", "http://127.0.0.1:11434/v1")
     },
     ProviderRow {
         aliases: &["lm_studio"],
         base_variable: "LM_STUDIO_API_BASE",
         key_variables: &["LM_STUDIO_API_KEY"],
-        ..local("lmstudio", "http://127.0.0.1:1234/v1")
+        ..local_row("lmstudio", "http://127.0.0.1:1234/v1")
     },
-    local("llamacpp", "http://127.0.0.1:8080/v1"),
+    local_row("llamacpp", "http://127.0.0.1:8080/v1"),
     ProviderRow {
         quirks: r#"{"max_tokens_field": "max_tokens", "streaming": false, "stream_options": false}"#,
-        ..local("llamafile", "http://127.0.0.1:8080/v1")
+        ..local_row("llamafile", "http://127.0.0.1:8080/v1")
     },
     ProviderRow {
         key_variables: &["VLLM_API_KEY"],
-        ..local("vllm", "http://127.0.0.1:8000/v1")
+        ..local_row("vllm", "http://127.0.0.1:8000/v1")
     },
 ];

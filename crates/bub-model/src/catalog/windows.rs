@@ -13,10 +13,11 @@ pub(crate) fn known_window(model: &str) -> Option<u64> {
         .unwrap_or(model)
         .to_ascii_lowercase()
         .replace('.', "-");
-    let fits = CONTEXT_WINDOWS
+    let matching = CONTEXT_WINDOWS
         .iter()
         .filter(|(prefix, _)| name.starts_with(prefix));
-    fits.max_by_key(|(prefix, _)| prefix.len())
+    matching
+        .max_by_key(|(prefix, _)| prefix.len())
         .map(|(_, window)| *window)
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::retry_delay::wait_in_text;
+use super::retry_delay::delay_in_text;
 use crate::error::looks_like_html;
 
 /// Maximum depth of errors inside errors.
@@ -25,27 +25,27 @@ pub(super) struct ErrorBody {
     /// Delay that the body requests before a retry.
     pub(super) retry_after: Option<Duration>,
     /// Whether the body is a web page.
-    pub(super) html: bool,
+    pub(super) is_html: bool,
 }
 
 impl ErrorBody {
     pub(super) fn read(body: &[u8]) -> Self {
         let text = String::from_utf8_lossy(body);
-        let mut shape = Self::default();
-        shape.read_text(&text, MAX_DEPTH);
-        if shape.text.len() > MAX_TEXT_BYTES {
-            shape
+        let mut parsed = Self::default();
+        parsed.read_text(&text, MAX_DEPTH);
+        if parsed.text.len() > MAX_TEXT_BYTES {
+            parsed
                 .text
-                .truncate(shape.text.floor_char_boundary(MAX_TEXT_BYTES));
+                .truncate(parsed.text.floor_char_boundary(MAX_TEXT_BYTES));
         }
-        if shape.retry_after.is_none() && !shape.html {
-            shape.retry_after = wait_in_text(&shape.text);
+        if parsed.retry_after.is_none() && !parsed.is_html {
+            parsed.retry_after = delay_in_text(&parsed.text);
         }
-        shape
+        parsed
     }
 
     /// Returns the first code that does not just repeat the status.
-    pub(super) fn shown_code(&self, status: Option<u16>) -> Option<String> {
+    pub(super) fn display_code(&self, status: Option<u16>) -> Option<String> {
         let repeated = status.map(|status| status.to_string());
         self.codes
             .iter()
@@ -60,7 +60,7 @@ impl ErrorBody {
         if let Ok(value) = serde_json::from_str::<Value>(json) {
             return self.read_value(&value, depth);
         }
-        self.html = looks_like_html(text);
+        self.is_html = looks_like_html(text);
         text.clone_into(&mut self.text);
     }
 
@@ -118,7 +118,7 @@ impl ErrorBody {
             let delay = detail.get("retryDelay").and_then(Value::as_str);
             self.retry_after = self
                 .retry_after
-                .or_else(|| wait_in_text(&format!("retry in {}", delay?)));
+                .or_else(|| delay_in_text(&format!("retry in {}", delay?)));
             let quotas = detail
                 .get("violations")
                 .and_then(Value::as_array)
@@ -182,8 +182,8 @@ impl ErrorBody {
             .unwrap_or(code)
             .to_ascii_lowercase()
             .replace('-', "_");
-        let vague = matches!(code.as_str(), "" | "error" | "response.failed" | "response");
-        if !vague && code.len() <= 80 && !self.codes.contains(&code) {
+        let is_vague = matches!(code.as_str(), "" | "error" | "response.failed" | "response");
+        if !is_vague && code.len() <= 80 && !self.codes.contains(&code) {
             self.codes.push(code);
         }
     }

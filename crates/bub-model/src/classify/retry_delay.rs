@@ -12,11 +12,11 @@ const DELAY_PREFIXES: &[&str] = &[
 ];
 
 /// Returns the delay in a message, if it contains one.
-pub(super) fn wait_in_text(text: &str) -> Option<Duration> {
+pub(super) fn delay_in_text(text: &str) -> Option<Duration> {
     let text = text.to_lowercase();
     DELAY_PREFIXES
         .iter()
-        .find_map(|lead| duration(text.split_once(lead)?.1))
+        .find_map(|prefix| duration(text.split_once(prefix)?.1))
 }
 
 /// Maximum delay: one year in seconds.
@@ -74,7 +74,7 @@ mod tests {
         ];
         for (text, millis) in cases {
             assert_eq!(
-                wait_in_text(text),
+                delay_in_text(text),
                 millis.map(Duration::from_millis),
                 "{text}"
             );

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::body::ResponseBody;
 use super::retry_after::retry_after;
-use super::transport::unreachable;
+use super::transport::request_error;
 use super::{CallOptions, Inner};
 use crate::classify::classify;
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
@@ -41,7 +41,7 @@ pub(crate) struct Attempt {
     /// Maximum time without data after the first event.
     idle_timeout: Duration,
     /// Maximum time without data after the finish reason.
-    after_finish: Duration,
+    finish_timeout: Duration,
     /// Time spent waiting for the server since the last event. The time of a slow consumer does not count.
     waited: Duration,
 }
@@ -72,7 +72,7 @@ impl Attempt {
         let response = match timeout(wait_timeout, sending).await {
             Err(_) => return Err(idle_timeout_error(wait_timeout)),
             Ok(Err(error)) => {
-                return Err(unreachable(
+                return Err(request_error(
                     &error,
                     endpoint.base_url.as_str(),
                     proxy.as_deref(),
@@ -81,7 +81,7 @@ impl Attempt {
             Ok(Ok(response)) => response,
         };
         if !response.status().is_success() {
-            return Err(refused(response, endpoint).await);
+            return Err(response_error(response, endpoint).await);
         }
         Ok(Self {
             body: ResponseBody::new(response)?,
@@ -89,7 +89,7 @@ impl Attempt {
             decoded: Vec::new(),
             wait_timeout,
             idle_timeout: options.idle_timeout,
-            after_finish: match endpoint.wire {
+            finish_timeout: match endpoint.wire {
                 // This format has no end marker, and every event may contain a finish reason.
                 WireFormat::GenerateContent => options.idle_timeout,
                 _ => FINISH_TIMEOUT,
@@ -114,12 +114,12 @@ impl Attempt {
 
     async fn read_chunk(&mut self) -> Result<ReadStatus, ModelError> {
         let finished = self.decoder.has_finish();
-        let kept_alive = self.wait_timeout.saturating_mul(KEEP_ALIVE_IDLE_FACTOR);
+        let keep_alive_timeout = self.wait_timeout.saturating_mul(KEEP_ALIVE_IDLE_FACTOR);
         let wait_timeout = self
             .wait_timeout
-            .min(kept_alive.saturating_sub(self.waited));
+            .min(keep_alive_timeout.saturating_sub(self.waited));
         let wait_timeout = if finished {
-            self.after_finish.min(wait_timeout)
+            self.finish_timeout.min(wait_timeout)
         } else {
             wait_timeout
         };
@@ -139,7 +139,9 @@ impl Attempt {
             // The answer is complete, so the connection error does not matter.
             Err(_) | Ok(Err(_)) if finished => self.end(),
             Ok(Err(error)) => Err(error),
-            Err(_) if self.waited >= kept_alive => Err(keep_alive_timeout_error(kept_alive)),
+            Err(_) if self.waited >= keep_alive_timeout => {
+                Err(keep_alive_timeout_error(keep_alive_timeout))
+            }
             Err(_) => Err(idle_timeout_error(self.wait_timeout)),
         }
     }
@@ -193,12 +195,12 @@ fn headers(
         .headers
         .iter()
         .map(|(name, value)| (*name, value.as_str()));
-    let given = endpoint
+    let configured = endpoint
         .headers
         .iter()
         .map(|(name, value)| (name.as_str(), value.expose()));
-    for (name, value) in own.chain(given) {
-        let bad = || {
+    for (name, value) in own.chain(configured) {
+        let invalid_header_error = || {
             let message = format!("the header `{name}` has characters that no header may have");
             ModelError::new(
                 ModelErrorKind::Setup,
@@ -206,8 +208,8 @@ fn headers(
                 message,
             )
         };
-        let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
-        let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
+        let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid_header_error())?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| invalid_header_error())?;
         // Keep the HTTP library from logging the value.
         value.set_sensitive(true);
         headers.insert(key, value);
@@ -216,7 +218,7 @@ fn headers(
 }
 
 /// Returns the error for a response with an error status.
-async fn refused(response: Response, endpoint: &Endpoint) -> ModelError {
+async fn response_error(response: Response, endpoint: &Endpoint) -> ModelError {
     let status = response.status().as_u16();
     let wait = retry_after(response.headers());
     let body = read_limited(response, MAX_ERROR_BODY_BYTES, ERROR_BODY_TIMEOUT).await;
@@ -226,13 +228,13 @@ async fn refused(response: Response, endpoint: &Endpoint) -> ModelError {
 /// Reads at most `limit` bytes of a body, as far as they arrive within `time`.
 pub(super) async fn read_limited(response: Response, limit: usize, time: Duration) -> Vec<u8> {
     let mut body = Vec::new();
-    let Ok(mut packed) = ResponseBody::new(response) else {
+    let Ok(mut reader) = ResponseBody::new(response) else {
         return body;
     };
     let reading = async {
-        while let Ok(Some(chunk)) = packed.chunk().await {
-            let room = limit.saturating_sub(body.len());
-            body.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
+        while let Ok(Some(chunk)) = reader.chunk().await {
+            let remaining = limit.saturating_sub(body.len());
+            body.extend_from_slice(chunk.get(..remaining).unwrap_or(&chunk));
             if body.len() >= limit {
                 return;
             }

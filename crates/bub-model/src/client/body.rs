@@ -7,7 +7,7 @@ use flate2::write::{GzDecoder, ZlibDecoder};
 use reqwest::Response;
 use reqwest::header::CONTENT_ENCODING;
 
-use super::transport::broken;
+use super::transport::body_error;
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 
 /// Compressed bytes that are decompressed at a time. They can expand about a thousandfold, and the reader checks its
@@ -17,9 +17,9 @@ const DECOMPRESS_CHUNK_BYTES: usize = 4096;
 /// The body of a response, read in chunks.
 pub struct ResponseBody {
     response: Response,
-    packing: ContentDecoder,
+    encoding_decoder: ContentDecoder,
     /// Received bytes that are not decompressed yet.
-    packed: Bytes,
+    compressed: Bytes,
 }
 
 enum ContentDecoder {
@@ -39,7 +39,7 @@ impl ResponseBody {
             .headers()
             .get(CONTENT_ENCODING)
             .map(|value| value.to_str().unwrap_or("?"));
-        let packing = match encoding
+        let encoding_decoder = match encoding
             .unwrap_or_default()
             .trim()
             .to_ascii_lowercase()
@@ -61,57 +61,62 @@ impl ResponseBody {
         };
         Ok(Self {
             response,
-            packing,
-            packed: Bytes::new(),
+            encoding_decoder,
+            compressed: Bytes::new(),
         })
     }
 
     /// Returns the next chunk, or `None` at the end of the body. A chunk may be empty.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, ModelError> {
-        if self.packed.is_empty() {
-            let came = self
+        if self.compressed.is_empty() {
+            let chunk = self
                 .response
                 .chunk()
                 .await
-                .map_err(|error| broken(&error))?;
-            let (Some(came), packed) = (came, !matches!(self.packing, ContentDecoder::None)) else {
+                .map_err(|error| body_error(&error))?;
+            let (Some(chunk), compressed) = (
+                chunk,
+                !matches!(self.encoding_decoder, ContentDecoder::None),
+            ) else {
                 return Ok(None);
             };
-            if !packed {
-                return Ok(Some(came));
+            if !compressed {
+                return Ok(Some(chunk));
             }
-            self.packed = came;
+            self.compressed = chunk;
         }
-        let bite = self
-            .packed
-            .split_to(DECOMPRESS_CHUNK_BYTES.min(self.packed.len()));
-        self.packing.unpack(bite).map(|bytes| Some(bytes.into()))
+        let input = self
+            .compressed
+            .split_to(DECOMPRESS_CHUNK_BYTES.min(self.compressed.len()));
+        self.encoding_decoder
+            .decompress(input)
+            .map(|bytes| Some(bytes.into()))
     }
 }
 
 impl ContentDecoder {
-    fn unpack(&mut self, mut bite: Bytes) -> Result<Vec<u8>, ModelError> {
-        let mut step = |bytes: &[u8]| match self {
+    fn decompress(&mut self, mut input: Bytes) -> Result<Vec<u8>, ModelError> {
+        let mut write = |bytes: &[u8]| match self {
             Self::None => Ok(0),
             Self::Gzip(decoder) => decoder.write(bytes),
             Self::Deflate(decoder) => decoder.write(bytes),
         };
-        let damaged = |_| ModelError::malformed("the answer is compressed and damaged");
+        let corrupt_error = |_| ModelError::malformed("the answer is compressed and damaged");
         // The decoder accepts no bytes after the end of the compressed data; ignore trailing bytes.
-        while !bite.is_empty() {
-            match step(&bite).map_err(damaged)? {
+        while !input.is_empty() {
+            match write(&input).map_err(corrupt_error)? {
                 0 => break,
-                taken => bite.advance(taken),
+                written => input.advance(written),
             }
         }
         match self {
             Self::None => Ok(Vec::new()),
             Self::Gzip(decoder) => {
-                decoder.flush().map_err(damaged)?;
+                decoder.flush().map_err(corrupt_error)?;
                 Ok(std::mem::take(decoder.get_mut()))
             }
             Self::Deflate(decoder) => {
-                decoder.flush().map_err(damaged)?;
+                decoder.flush().map_err(corrupt_error)?;
                 Ok(std::mem::take(decoder.get_mut()))
             }
         }

@@ -10,7 +10,7 @@ use tracing::{Instrument as _, Span, error_span};
 
 use super::attempt::{Attempt, ReadStatus};
 use super::hints::add_hints;
-use super::transport::cancelled;
+use super::transport::cancelled_error;
 use super::{CallOptions, Inner};
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 use crate::fallback::{Candidates, with_model_name};
@@ -28,34 +28,34 @@ pub(crate) struct ModelCall {
     candidates: Candidates,
     request: ChatRequest,
     /// Whether the caller requests a stream. Some servers do not support streaming.
-    streams: bool,
+    wants_stream: bool,
     options: CallOptions,
-    answering: Arc<Mutex<Option<ModelId>>>,
+    current_model: Arc<Mutex<Option<ModelId>>>,
     /// The current candidate.
-    turn: Option<CandidateState>,
+    candidate: Option<CandidateState>,
     /// The current attempt, after its response has started.
     attempt: Option<Attempt>,
     pending: VecDeque<ModelEvent>,
     /// The span of the current attempt.
     span: Span,
     /// Start time of the next attempt.
-    resume: Option<Instant>,
+    resume_at: Option<Instant>,
     /// Errors of the candidates that failed.
     failures: Vec<ModelError>,
     /// Whether the caller has received a part of the answer.
-    emitted: bool,
+    has_emitted: bool,
     /// Error of the attempt, handled after the pending events are emitted.
-    failed: Option<ModelError>,
+    attempt_error: Option<ModelError>,
     /// Error that ends the call, returned after the pending events are emitted.
-    last: Option<ModelError>,
+    final_error: Option<ModelError>,
     /// Whether the answer is complete or the call has failed.
     done: bool,
 }
 
 struct CandidateState {
     endpoint: Endpoint,
-    tries: u32,
-    renewed: bool,
+    attempts: u32,
+    has_renewed: bool,
     deadline: Option<Instant>,
 }
 
@@ -64,24 +64,24 @@ impl ModelCall {
         inner: Arc<Inner>,
         candidates: Candidates,
         request: ChatRequest,
-        (options, answering): (CallOptions, Arc<Mutex<Option<ModelId>>>),
+        (options, current_model): (CallOptions, Arc<Mutex<Option<ModelId>>>),
     ) -> Self {
         Self {
             inner,
             candidates,
-            streams: request.stream,
+            wants_stream: request.stream,
             request,
             options,
-            answering,
-            turn: None,
+            current_model,
+            candidate: None,
             attempt: None,
             span: Span::none(),
             pending: VecDeque::new(),
-            resume: None,
+            resume_at: None,
             failures: Vec::new(),
-            emitted: false,
-            failed: None,
-            last: None,
+            has_emitted: false,
+            attempt_error: None,
+            final_error: None,
             done: false,
         }
     }
@@ -91,7 +91,7 @@ impl ModelCall {
         let cancel = self.options.cancel.clone();
         let item = tokio::select! {
             biased;
-            () = cancel.cancelled(), if !self.delivered() => Some(Err(cancelled())),
+            () = cancel.cancelled(), if !self.is_delivered() => Some(Err(cancelled_error())),
             item = self.advance() => item,
         };
         if let Some(Err(_)) = &item {
@@ -104,7 +104,7 @@ impl ModelCall {
     }
 
     /// Returns whether the caller has received the complete answer, so that it cannot fail any more.
-    fn delivered(&self) -> bool {
+    fn is_delivered(&self) -> bool {
         self.done && self.pending.is_empty()
     }
 
@@ -112,18 +112,18 @@ impl ModelCall {
         loop {
             if let Some(event) = self.pending.pop_front() {
                 match event {
-                    ModelEvent::Restart => self.emitted = false,
+                    ModelEvent::Restart => self.has_emitted = false,
                     ModelEvent::Retry(_) => {}
-                    _ => self.emitted = true,
+                    _ => self.has_emitted = true,
                 }
                 return Some(Ok(event));
             }
-            if let Some(error) = self.last.take() {
+            if let Some(error) = self.final_error.take() {
                 return Some(Err(error));
             }
-            if let Some(error) = self.failed.take() {
+            if let Some(error) = self.attempt_error.take() {
                 let span = self.span.clone();
-                self.last = self.recover(error).instrument(span).await.err();
+                self.final_error = self.recover(error).instrument(span).await.err();
                 continue;
             }
             if self.done {
@@ -137,21 +137,24 @@ impl ModelCall {
                 Ok(ReadStatus::Done) => self.done = true,
                 // Emit earlier events first. Otherwise, whether the call may be retried would depend on how the
                 // network splits the data.
-                Err(error) => self.failed = Some(error),
+                Err(error) => self.attempt_error = Some(error),
             }
         }
     }
 
     /// Advances the call by one step, within the deadline of the candidate.
     async fn step(&mut self) -> Result<ReadStatus, ModelError> {
-        if let Some(until) = self.resume {
+        if let Some(until) = self.resume_at {
             tokio::time::sleep_until(until).await;
-            self.resume = None;
+            self.resume_at = None;
         }
-        if self.turn.is_none() {
+        if self.candidate.is_none() {
             self.start_candidate().await?;
         }
-        let deadline = self.turn.as_ref().and_then(|turn| turn.deadline);
+        let deadline = self
+            .candidate
+            .as_ref()
+            .and_then(|candidate| candidate.deadline);
         let Some(deadline) = deadline else {
             return self.poll_attempt().await;
         };
@@ -174,15 +177,22 @@ impl ModelCall {
             let reading = attempt.read(&mut self.pending);
             return reading.instrument(self.span.clone()).await;
         }
-        let Some(turn) = &mut self.turn else {
+        let Some(candidate) = &mut self.candidate else {
             return Ok(ReadStatus::Done);
         };
-        turn.tries += 1;
-        self.span = error_span!("model_call", model = %turn.endpoint.id, attempt = turn.tries);
-        self.request.stream = self.streams && turn.endpoint.quirks.streaming;
+        candidate.attempts += 1;
+        self.span =
+            error_span!("model_call", model = %candidate.endpoint.id, attempt = candidate.attempts);
+        self.request.stream = self.wants_stream && candidate.endpoint.quirks.streaming;
         let opening = async {
             tracing::debug!("model.call");
-            Attempt::open(&self.inner, &turn.endpoint, &self.request, &self.options).await
+            Attempt::open(
+                &self.inner,
+                &candidate.endpoint,
+                &self.request,
+                &self.options,
+            )
+            .await
         };
         let attempt = opening.instrument(self.span.clone()).await?;
         self.attempt = Some(attempt);
@@ -190,24 +200,28 @@ impl ModelCall {
     }
 
     async fn start_candidate(&mut self) -> Result<(), ModelError> {
-        let none = || {
+        let no_candidate_error = || {
             Err(ModelError::new(
                 ModelErrorKind::Setup,
                 RecoveryAction::GiveUp,
                 "there is no model to call",
             ))
         };
-        let endpoint = self.candidates.next().await.unwrap_or_else(none)?;
+        let endpoint = self
+            .candidates
+            .next()
+            .await
+            .unwrap_or_else(no_candidate_error)?;
         endpoint.id.model().clone_into(&mut self.request.model);
         *self
-            .answering
+            .current_model
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(endpoint.id.clone());
         let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout);
-        self.turn = Some(CandidateState {
+        self.candidate = Some(CandidateState {
             endpoint,
-            tries: 0,
-            renewed: false,
+            attempts: 0,
+            has_renewed: false,
             deadline,
         });
         Ok(())
@@ -217,41 +231,41 @@ impl ModelCall {
     async fn recover(&mut self, error: ModelError) -> Result<(), ModelError> {
         self.attempt = None;
         let error = self.redacted_error(error);
-        if self.emitted && !self.options.restartable {
+        if self.has_emitted && !self.options.restartable {
             return Err(error);
         }
-        if std::mem::take(&mut self.emitted) {
+        if std::mem::take(&mut self.has_emitted) {
             self.pending.push_back(ModelEvent::Restart);
         }
         if error.action == RecoveryAction::Reauthenticate && self.renew().await {
             return Ok(());
         }
-        if let Some((attempt, wait)) = self.next_retry(&error) {
-            tracing::warn!(delay_ms = wait.as_millis(), %error, "model.retry");
-            self.resume = Some(Instant::now() + wait);
+        if let Some((attempt, delay)) = self.next_retry(&error) {
+            tracing::warn!(delay_ms = delay.as_millis(), %error, "model.retry");
+            self.resume_at = Some(Instant::now() + delay);
             let error = Box::new(error);
             self.pending.push_back(ModelEvent::Retry(Retry {
                 attempt,
-                wait,
+                delay,
                 error,
             }));
             return Ok(());
         }
         let error = self.with_attempt_count(error);
-        self.turn = None;
+        self.candidate = None;
         if error.action == RecoveryAction::ShrinkContext {
             // Report this error first, because the caller can act on it.
             self.failures.insert(0, error);
             return Err(self.first_failure());
         }
-        if !self.candidates.more() {
+        if !self.candidates.has_more() {
             self.failures.push(error);
             return Err(self.first_failure());
         }
         tracing::warn!(%error, "model.fallback");
         let notice = Retry {
             attempt: 1,
-            wait: Duration::ZERO,
+            delay: Duration::ZERO,
             error: Box::new(error.clone()),
         };
         self.pending.push_back(ModelEvent::Retry(notice));
@@ -261,18 +275,21 @@ impl ModelCall {
 
     /// Adds to a temporary error the number of attempts, if there were several, and the delay that the server requests.
     fn with_attempt_count(&self, mut error: ModelError) -> ModelError {
-        let tries = self.turn.as_ref().map_or(0, |turn| turn.tries);
+        let attempts = self
+            .candidate
+            .as_ref()
+            .map_or(0, |candidate| candidate.attempts);
         if error.action != RecoveryAction::Retry {
             return error;
         }
-        if tries > 1 {
-            error.message = format!("{}; tried {tries} times", error.message);
+        if attempts > 1 {
+            error.message = format!("{}; tried {attempts} times", error.message);
         }
-        if let Some(wait) = error.retry_after.filter(|wait| !wait.is_zero()) {
+        if let Some(delay) = error.retry_after.filter(|delay| !delay.is_zero()) {
             error.message = format!(
                 "{}; it asks to wait {} s",
                 error.message,
-                wait.as_secs_f64().ceil()
+                delay.as_secs_f64().ceil()
             );
         }
         error
@@ -280,38 +297,38 @@ impl ModelCall {
 
     /// Returns number and delay of the next attempt with the current candidate, or `None` if it is not retried.
     fn next_retry(&self, error: &ModelError) -> Option<(u32, Duration)> {
-        let turn = self.turn.as_ref()?;
-        let most = match error.kind {
+        let candidate = self.candidate.as_ref()?;
+        let max_attempts = match error.kind {
             ModelErrorKind::Timeout | ModelErrorKind::Empty => {
                 self.options.attempts.min(MAX_SILENT_ATTEMPTS)
             }
             _ => self.options.attempts,
         };
-        if error.action != RecoveryAction::Retry || turn.tries >= most {
+        if error.action != RecoveryAction::Retry || candidate.attempts >= max_attempts {
             return None;
         }
         let mut backoff = self.options.backoff;
-        if self.candidates.more() {
-            backoff.wait_timeout = backoff.wait_timeout.min(MAX_RETRY_WAIT_WITH_FALLBACK);
+        if self.candidates.has_more() {
+            backoff.max_retry_after = backoff.max_retry_after.min(MAX_RETRY_WAIT_WITH_FALLBACK);
         }
-        let wait = backoff.wait(turn.tries, error.retry_after)?;
-        let in_time = turn
+        let delay = backoff.delay(candidate.attempts, error.retry_after)?;
+        let in_time = candidate
             .deadline
-            .is_none_or(|deadline| Instant::now() + wait < deadline);
-        in_time.then_some((turn.tries + 1, wait))
+            .is_none_or(|deadline| Instant::now() + delay < deadline);
+        in_time.then_some((candidate.attempts + 1, delay))
     }
 
     /// Replaces rejected credentials. Returns whether other credentials are available. Tries only once per candidate.
     async fn renew(&mut self) -> bool {
-        let (Some(turn), Some(source)) = (&mut self.turn, &self.candidates.source) else {
+        let (Some(candidate), Some(source)) = (&mut self.candidate, &self.candidates.source) else {
             return false;
         };
-        if std::mem::replace(&mut turn.renewed, true) {
+        if std::mem::replace(&mut candidate.has_renewed, true) {
             return false;
         }
-        match source.renew(&turn.endpoint).await {
+        match source.renew(&candidate.endpoint).await {
             Ok(Some(endpoint)) => {
-                turn.endpoint = endpoint;
+                candidate.endpoint = endpoint;
                 true
             }
             Ok(None) => false,
@@ -326,25 +343,27 @@ impl ModelCall {
     /// Adds hints and the model's name to an error and redacts it.
     fn redacted_error(&self, error: ModelError) -> ModelError {
         let error = error.redacted(&self.inner.redactor);
-        let Some(turn) = &self.turn else { return error };
-        let error = add_hints(error, &turn.endpoint);
+        let Some(candidate) = &self.candidate else {
+            return error;
+        };
+        let error = add_hints(error, &candidate.endpoint);
         // The redactor knows the keys of the settings, but the endpoint may come from elsewhere. Not every header is
         // secret, so its values are redacted in this error only.
-        let own = Redactor::new();
-        for (_, value) in &turn.endpoint.headers {
-            own.register(value);
+        let header_redactor = Redactor::new();
+        for (_, value) in &candidate.endpoint.headers {
+            header_redactor.register(value);
             if let Some((_, token)) = value.expose().split_once(' ') {
-                own.register(&token.into());
+                header_redactor.register(&token.into());
             }
         }
-        with_model_name(error.redacted(&own), &turn.endpoint.id)
+        with_model_name(error.redacted(&header_redactor), &candidate.endpoint.id)
     }
 
     /// Returns the first error, with the errors of the other candidates.
     fn first_failure(&mut self) -> ModelError {
         let mut failures = std::mem::take(&mut self.failures).into_iter();
         let Some(mut first) = failures.next() else {
-            return cancelled();
+            return cancelled_error();
         };
         first.others.extend(failures);
         first

@@ -7,7 +7,7 @@ use reqwest::header::CONTENT_TYPE;
 use tokio::time::timeout;
 
 use super::attempt::read_limited;
-use super::{ModelClient, innermost};
+use super::{ModelClient, innermost_cause};
 use crate::fetch::{Fetch, FetchError, FetchRequest, FetchResponse};
 
 /// Maximum bytes read of a response. Tokens and lists of models are small.
@@ -16,18 +16,18 @@ const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
 impl Fetch for ModelClient {
     fn fetch<'a>(
         &'a self,
-        ask: FetchRequest<'a>,
+        request: FetchRequest<'a>,
     ) -> BoxFuture<'a, Result<FetchResponse, FetchError>> {
         async move {
-            let url =
-                Url::parse(ask.url).map_err(|_| FetchError("the address is no URL".to_owned()))?;
+            let url = Url::parse(request.url)
+                .map_err(|_| FetchError("the address is no URL".to_owned()))?;
             let client = self
                 .inner
                 .http
                 .client(&url)
                 .await
                 .map_err(|error| FetchError(error.message))?;
-            let request = match ask.form {
+            let builder = match request.form {
                 Some(form) => client
                     .post(url)
                     .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
@@ -35,14 +35,17 @@ impl Fetch for ModelClient {
                 None => client.get(url),
             };
             let exchange = async {
-                let response = request.send().await.map_err(|error| self.failure(&error))?;
+                let response = builder
+                    .send()
+                    .await
+                    .map_err(|error| self.fetch_error(&error))?;
                 let status = response.status().as_u16();
                 Ok(FetchResponse {
                     status,
-                    body: read_limited(response, MAX_RESPONSE_BYTES, ask.timeout).await,
+                    body: read_limited(response, MAX_RESPONSE_BYTES, request.timeout).await,
                 })
             };
-            timeout(ask.timeout, exchange)
+            timeout(request.timeout, exchange)
                 .await
                 .unwrap_or_else(|_| Err(FetchError("no answer in time".to_owned())))
         }
@@ -51,11 +54,11 @@ impl Fetch for ModelClient {
 }
 
 impl ModelClient {
-    fn failure(&self, error: &reqwest::Error) -> FetchError {
+    fn fetch_error(&self, error: &reqwest::Error) -> FetchError {
         let text = if error.is_timeout() {
             "no connection in time".to_owned()
         } else {
-            innermost(error)
+            innermost_cause(error)
         };
         FetchError(self.inner.redactor.redact(&text).into_owned())
     }

@@ -15,23 +15,23 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
             .map(str::trim)
     };
     if let Some(millis) = text("retry-after-ms").and_then(|millis| millis.parse::<f64>().ok()) {
-        return duration(millis / 1000.0);
+        return clamped_duration(millis / 1000.0);
     }
     let asked = text(RETRY_AFTER.as_str())?;
     if let Ok(seconds) = asked.parse::<f64>() {
-        return duration(seconds);
+        return clamped_duration(seconds);
     }
     // Prefer the server's clock, so that a wrong local clock does not matter.
     let now = text(DATE.as_str())
-        .and_then(date)
+        .and_then(parse_date)
         .unwrap_or_else(Timestamp::now);
-    Duration::try_from(date(asked)?.duration_since(now))
+    Duration::try_from(parse_date(asked)?.duration_since(now))
         .ok()
         .or(Some(Duration::ZERO))
 }
 
 /// Converts seconds to a duration. Values that are too large, even infinity, become the maximum and not `None`.
-fn duration(seconds: f64) -> Option<Duration> {
+fn clamped_duration(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(if seconds > MAX_RETRY_AFTER_SECONDS {
         MAX_RETRY_AFTER_SECONDS
     } else {
@@ -43,7 +43,7 @@ fn duration(seconds: f64) -> Option<Duration> {
 /// Maximum delay: one year in seconds.
 const MAX_RETRY_AFTER_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
-fn date(text: &str) -> Option<Timestamp> {
+fn parse_date(text: &str) -> Option<Timestamp> {
     DateTimeParser::new().parse_timestamp(text).ok()
 }
 

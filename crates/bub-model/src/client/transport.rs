@@ -7,40 +7,44 @@ use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 
 /// Returns the error for a call without a response. `server` is the base URL without secrets; `proxy` is the host of
 /// the proxy in use.
-pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&str>) -> ModelError {
-    let failed =
+pub(super) fn request_error(
+    error: &reqwest::Error,
+    server: &str,
+    proxy: Option<&str>,
+) -> ModelError {
+    let transport_error =
         |action, message: String| ModelError::new(ModelErrorKind::Transport, action, message);
-    let way = proxy
+    let via_proxy = proxy
         .map(|proxy| format!(" through the proxy {proxy}"))
         .unwrap_or_default();
     if error.is_timeout() {
-        let message = format!("no connection to {server}{way} in time");
+        let message = format!("no connection to {server}{via_proxy} in time");
         return ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message);
     }
-    if let Some(tls) = find::<rustls::Error>(error) {
-        return failed(
+    if let Some(tls) = find_cause::<rustls::Error>(error) {
+        return transport_error(
             RecoveryAction::NextModel,
             format!(
-                "no secure connection to {server}{way}: {}",
+                "no secure connection to {server}{via_proxy}: {}",
                 tls_error_text(tls)
             ),
         );
     }
-    if cause_starting_with(error, "dns error").is_some() {
+    if cause_with_prefix(error, "dns error").is_some() {
         let (host, action) = match proxy {
             Some(proxy) => (format!("the proxy {proxy}"), RecoveryAction::NextModel),
             // The resolver may be down temporarily. A name that does not exist costs a few useless retries.
             None => (server.to_owned(), RecoveryAction::Retry),
         };
-        return failed(
+        return transport_error(
             action,
             format!(
                 "the name of {host} has no address (DNS): {}",
-                innermost(error)
+                innermost_cause(error)
             ),
         );
     }
-    if find::<io::Error>(error)
+    if find_cause::<io::Error>(error)
         .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     {
         // No server listens there, and a short delay does not change that.
@@ -48,32 +52,32 @@ pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&s
             Some(proxy) => format!("the proxy {proxy} refuses the connection: is it running?"),
             None => format!("nothing answers at {server}: is the server running?"),
         };
-        return failed(RecoveryAction::NextModel, message);
+        return transport_error(RecoveryAction::NextModel, message);
     }
-    if let Some(refusal) = cause_starting_with(error, "tunnel error: ")
-        .or_else(|| cause_starting_with(error, "SOCKS error"))
+    if let Some(reason) = cause_with_prefix(error, "tunnel error: ")
+        .or_else(|| cause_with_prefix(error, "SOCKS error"))
     {
         let proxy = proxy.unwrap_or("in between");
-        return failed(
+        return transport_error(
             RecoveryAction::NextModel,
-            format!("the proxy {proxy} opens no way to {server}: {refusal}"),
+            format!("the proxy {proxy} opens no way to {server}: {reason}"),
         );
     }
     if error.is_builder() {
         let message = format!(
             "the request to {server} cannot be made: {}",
-            innermost(error)
+            innermost_cause(error)
         );
-        return failed(RecoveryAction::GiveUp, message);
+        return transport_error(RecoveryAction::GiveUp, message);
     }
     let what = if error.is_connect() {
         "no connection to"
     } else {
         "no answer from"
     };
-    failed(
+    transport_error(
         RecoveryAction::Retry,
-        format!("{what} {server}{way}: {}", innermost(error)),
+        format!("{what} {server}{via_proxy}: {}", innermost_cause(error)),
     )
 }
 
@@ -112,15 +116,15 @@ fn tls_error_text(error: &rustls::Error) -> String {
 }
 
 /// Returns the error for a connection that failed during the response.
-pub(super) fn broken(error: &reqwest::Error) -> ModelError {
+pub(super) fn body_error(error: &reqwest::Error) -> ModelError {
     ModelError::truncated(format!(
         "the connection broke in the middle of the answer: {}",
-        innermost(error)
+        innermost_cause(error)
     ))
 }
 
 /// Returns the error for a call that the caller cancelled.
-pub(crate) fn cancelled() -> ModelError {
+pub(crate) fn cancelled_error() -> ModelError {
     ModelError::new(
         ModelErrorKind::Cancelled,
         RecoveryAction::GiveUp,
@@ -129,7 +133,7 @@ pub(crate) fn cancelled() -> ModelError {
 }
 
 /// Returns the text of the innermost cause of an error. The outer layers only repeat the URL.
-pub(crate) fn innermost(error: &dyn StdError) -> String {
+pub(crate) fn innermost_cause(error: &dyn StdError) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {
         deepest = source;
@@ -139,7 +143,7 @@ pub(crate) fn innermost(error: &dyn StdError) -> String {
 
 /// Returns the text of the first cause that starts with `start`, without that prefix. The library does not export the
 /// types of these causes.
-fn cause_starting_with(error: &dyn StdError, start: &str) -> Option<String> {
+fn cause_with_prefix(error: &dyn StdError, start: &str) -> Option<String> {
     let causes = std::iter::successors(Some(error), |&error| error.source());
     causes
         .map(ToString::to_string)
@@ -147,7 +151,7 @@ fn cause_starting_with(error: &dyn StdError, start: &str) -> Option<String> {
 }
 
 /// Returns the first cause of the type `E`.
-fn find<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
+fn find_cause<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref::<E>() {
@@ -157,7 +161,7 @@ fn find<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Optio
         let wrapped = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref);
-        if let Some(found) = wrapped.and_then(|wrapped| find::<E>(wrapped)) {
+        if let Some(found) = wrapped.and_then(|wrapped| find_cause::<E>(wrapped)) {
             return Some(found);
         }
         next = error.source();

@@ -52,7 +52,7 @@ pub(super) struct AuthFile {
 }
 
 /// Guard that is held while the login is changed. The operating system releases the lock when the process ends.
-pub(super) struct Lock {
+pub(super) struct AuthFileLock {
     _file: File,
 }
 
@@ -69,7 +69,9 @@ impl AuthFile {
 
     /// Returns the tokens in the file, or `None` if the file or its tokens are missing.
     pub(super) fn read(&self, now: i64) -> Result<Option<OAuthTokens>, String> {
-        Ok(self.document()?.and_then(|document| tokens(&document, now)))
+        Ok(self
+            .read_document()?
+            .and_then(|document| tokens(&document, now)))
     }
 
     /// Writes granted tokens to the file and preserves all other content.
@@ -87,18 +89,18 @@ impl AuthFile {
         });
         document.insert(
             "tokens".into(),
-            Value::Object(merged(kept.unwrap_or_default(), granted, now)),
+            Value::Object(merge_tokens(kept.unwrap_or_default(), granted, now)),
         );
-        document.insert("last_refresh".into(), json!(date(now)));
-        let text = ascii(&format!("{:#}\n", Value::Object(document)));
+        document.insert("last_refresh".into(), json!(format_time(now)));
+        let text = escape_non_ascii(&format!("{:#}\n", Value::Object(document)));
         self.replace(text.as_bytes())
             .map_err(|error| self.problem("cannot be written", &error))
     }
 
     /// Locks the login against changes by other processes. Waits asynchronously.
-    pub(super) async fn lock(&self, wait_timeout: Duration) -> Result<Lock, TokenError> {
+    pub(super) async fn lock(&self, wait_timeout: Duration) -> Result<AuthFileLock, TokenError> {
         let open = || {
-            self.make_directory()?;
+            self.create_directory()?;
             check_regular(&self.sibling_path("lock"))?;
             OpenOptions::new()
                 .create(true)
@@ -119,10 +121,10 @@ impl AuthFile {
                 }
             }
         };
-        let waited = tokio::time::timeout(wait_timeout, wait).await;
-        let locked = || format!("{} is locked by another process", self.path.display());
-        waited.map_err(|_| TokenError::temporary(locked()))??;
-        Ok(Lock { _file: file })
+        let wait_result = tokio::time::timeout(wait_timeout, wait).await;
+        let locked_error = || format!("{} is locked by another process", self.path.display());
+        wait_result.map_err(|_| TokenError::temporary(locked_error()))??;
+        Ok(AuthFileLock { _file: file })
     }
 
     /// Checks that the file can be written, so that a login fails before the user signs in. Leaves no files or
@@ -149,14 +151,16 @@ impl AuthFile {
         probe().map_err(|error| self.problem("cannot be written", &error))
     }
 
-    fn document(&self) -> Result<Option<Map<String, Value>>, String> {
+    fn read_document(&self) -> Result<Option<Map<String, Value>>, String> {
         let text = self
             .text()
             .map_err(|error| self.problem("cannot be read", &error))?;
         let Some(text) = text else { return Ok(None) };
         // Omit the parser's message: it could quote a token.
-        let broken = |_| format!("{} is not valid JSON", self.path.display());
-        serde_json::from_slice(&text).map(Some).map_err(broken)
+        let invalid_json_error = |_| format!("{} is not valid JSON", self.path.display());
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(invalid_json_error)
     }
 
     /// Returns the content of the file, or `None` if it does not exist.
@@ -177,7 +181,7 @@ impl AuthFile {
     /// Writes a temporary file and renames it, so that readers see either the old or the new content. If the path is a
     /// symbolic link, its target is replaced and the link is kept.
     fn replace(&self, text: &[u8]) -> io::Result<()> {
-        self.make_directory()?;
+        self.create_directory()?;
         let target = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let new = target.with_file_name(format!(".auth.json.{}", std::process::id()));
         // Remove the leftover of a crashed process with the same process id.
@@ -197,7 +201,7 @@ impl AuthFile {
         })
     }
 
-    fn make_directory(&self) -> io::Result<()> {
+    fn create_directory(&self) -> io::Result<()> {
         let Some(directory) = self.path.parent() else {
             return Ok(());
         };
@@ -219,7 +223,7 @@ impl AuthFile {
 /// Fails if the path exists and is not a regular file. Opening a pipe without a writer would block forever.
 fn check_regular(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
-        Ok(found) if !found.is_file() => Err(io::Error::other("not a regular file")),
+        Ok(metadata) if !metadata.is_file() => Err(io::Error::other("not a regular file")),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -267,12 +271,16 @@ pub fn read_login(
         status,
         body: body.to_vec(),
     };
-    let granted = super::token::granted(&answer).map_err(|problem| problem.text)?;
-    let kept = Value::Object(merged(Map::new(), &granted, now));
+    let granted = super::token::parse_response(&answer).map_err(|error| error.text)?;
+    let kept = Value::Object(merge_tokens(Map::new(), &granted, now));
     Ok(tokens(&Map::from_iter([("tokens".to_owned(), kept)]), now))
 }
 
-fn merged(mut tokens: Map<String, Value>, granted: &TokenGrant, now: i64) -> Map<String, Value> {
+fn merge_tokens(
+    mut tokens: Map<String, Value>,
+    granted: &TokenGrant,
+    now: i64,
+) -> Map<String, Value> {
     let access_token = granted.access_token.expose();
     tokens.insert("access_token".into(), json!(access_token));
     // A server that does not rotate refresh tokens omits them; keep the old one.
@@ -291,7 +299,7 @@ fn merged(mut tokens: Map<String, Value>, granted: &TokenGrant, now: i64) -> Map
     let expires_at = lifetime
         .or_else(|| jwt::expiry(access_token))
         .unwrap_or(now + DEFAULT_TOKEN_TTL_SECONDS);
-    tokens.insert("expires_at".into(), json!(date(expires_at)));
+    tokens.insert("expires_at".into(), json!(format_time(expires_at)));
     if let Some(account) = granted.account_id() {
         tokens.insert("account_id".into(), json!(account));
     }
@@ -317,7 +325,7 @@ fn time(value: &Value) -> Option<i64> {
 }
 
 /// Formats a time like the Python version: whole seconds and `Z`.
-fn date(seconds: i64) -> String {
+fn format_time(seconds: i64) -> String {
     let seconds = seconds.clamp(0, Timestamp::MAX.as_second());
     Timestamp::from_second(seconds)
         .unwrap_or(Timestamp::UNIX_EPOCH)
@@ -325,7 +333,7 @@ fn date(seconds: i64) -> String {
 }
 
 /// Escapes all non-ASCII characters of a JSON text. Such characters occur only inside strings.
-fn ascii(json: &str) -> String {
+fn escape_non_ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
         if character.is_ascii() {

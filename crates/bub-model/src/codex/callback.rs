@@ -76,7 +76,7 @@ impl Listener {
 async fn serve(mut stream: TcpStream, state: Arc<str>) -> Option<Result<String, LoginError>> {
     let exchange = async {
         let target = read_target(&mut stream).await?;
-        let (status, text, outcome) = answer(&target, &state);
+        let (status, text, outcome) = respond(&target, &state);
         let page = format!("<!doctype html><title>bub</title><p>{text}</p>\n");
         let head = format!(
             "HTTP/1.1 {status}\r\ncontent-type: text/html; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
@@ -99,12 +99,12 @@ type CallbackResponse = (
     Option<Result<String, LoginError>>,
 );
 
-fn answer(target: &str, state: &str) -> CallbackResponse {
+fn respond(target: &str, state: &str) -> CallbackResponse {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     if path != CALLBACK_PATH {
         return ("404 Not Found", "There is nothing here.", None);
     }
-    match redirect::query_code(query, state) {
+    match redirect::parse_query(query, state) {
         Ok(code) => (
             "200 OK",
             "Signed in. You can close this page and return to the terminal.",

@@ -70,9 +70,9 @@ impl<'a> LoginFlow<'a> {
     /// Starts an attempt that receives the code from a browser on this machine.
     pub async fn with_listener(codex: &'a CodexAuth) -> Result<Self, LoginError> {
         let port = codex.endpoints().callback_port;
-        let taken = |source| LoginError::Port { port, source };
-        let listener = Listener::bind(port).await.map_err(taken)?;
-        let port = listener.port().map_err(taken)?;
+        let port_error = |source| LoginError::Port { port, source };
+        let listener = Listener::bind(port).await.map_err(port_error)?;
+        let port = listener.port().map_err(port_error)?;
         Self::new(codex, port, Some(listener))
     }
 
@@ -87,7 +87,7 @@ impl<'a> LoginFlow<'a> {
         listener: Option<Listener>,
     ) -> Result<Self, LoginError> {
         let pkce = Pkce::new().map_err(|problem| LoginError::Failed(problem.into()))?;
-        let codex = &*codex.shared;
+        let codex = &*codex.inner;
         codex
             .file
             .check_writable()
@@ -123,8 +123,8 @@ impl<'a> LoginFlow<'a> {
     /// Waits for the redirect of the browser and completes the login.
     pub async fn wait(mut self, wait_timeout: Duration) -> Result<LoginOutcome, LoginError> {
         let listener = self.listener.take().ok_or(LoginError::NoCode)?;
-        let waited = tokio::time::timeout(wait_timeout, listener.code(&self.pkce.state)).await;
-        let code = waited.map_err(|_| LoginError::TimedOut(wait_timeout.as_secs()))??;
+        let wait_result = tokio::time::timeout(wait_timeout, listener.code(&self.pkce.state)).await;
+        let code = wait_result.map_err(|_| LoginError::TimedOut(wait_timeout.as_secs()))??;
         self.finish(&code).await
     }
 
@@ -142,10 +142,10 @@ impl<'a> LoginFlow<'a> {
             verifier,
             redirect,
         };
-        let granted = token::send(&*codex.fetch, &codex.endpoints.token, grant);
+        let granted = token::request_tokens(&*codex.fetch, &codex.endpoints.token, grant);
         let granted = granted.await.map_err(LoginError::Failed)?;
         granted.register(&codex.redactor);
-        let _across_processes = codex
+        let _file_lock = codex
             .file
             .lock(LOCK_TIMEOUT)
             .await

@@ -17,9 +17,9 @@ pub(super) struct Pkce {
 
 impl Pkce {
     pub(super) fn new() -> Result<Self, String> {
-        let verifier = URL_SAFE_NO_PAD.encode(random::<32>()?);
+        let verifier = URL_SAFE_NO_PAD.encode(random_bytes::<32>()?);
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
-        let state = format!("{:032x}", u128::from_be_bytes(random()?));
+        let state = format!("{:032x}", u128::from_be_bytes(random_bytes()?));
         Ok(Self {
             verifier: Secret::from(verifier),
             challenge,
@@ -28,7 +28,7 @@ impl Pkce {
     }
 }
 
-fn random<const N: usize>() -> Result<[u8; N], String> {
+fn random_bytes<const N: usize>() -> Result<[u8; N], String> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| format!("no random numbers: {error}"))?;
     Ok(bytes)

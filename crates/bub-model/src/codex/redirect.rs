@@ -24,11 +24,11 @@ pub(super) fn code(pasted: &str, state: &str) -> Result<String, LoginError> {
     {
         return Err(LoginError::NoCode);
     }
-    query_code(query, state)
+    parse_query(query, state)
 }
 
 /// Returns the code in a query string whose state matches `state`.
-pub(super) fn query_code(query: &str, state: &str) -> Result<String, LoginError> {
+pub(super) fn parse_query(query: &str, state: &str) -> Result<String, LoginError> {
     let value = |wanted: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());
         pairs

@@ -61,48 +61,48 @@ struct TokenErrorResponse {
 }
 
 /// Requests tokens. Errors are one line and contain nothing of the request.
-pub(super) async fn send(
+pub(super) async fn request_tokens(
     fetch: &dyn Fetch,
     url: &str,
     grant: TokenRequest<'_>,
 ) -> Result<TokenGrant, TokenError> {
-    let form = form(&grant);
-    let ask = FetchRequest {
+    let form = encode_form(&grant);
+    let request = FetchRequest {
         url,
         form: Some(&form),
         timeout: TOKEN_TIMEOUT,
     };
-    let silent =
+    let unreachable_error =
         |error| TokenError::temporary(format!("the token endpoint does not answer: {error}"));
-    granted(&fetch.fetch(ask).await.map_err(silent)?)
+    parse_response(&fetch.fetch(request).await.map_err(unreachable_error)?)
 }
 
 /// Parses a response of the endpoint.
-pub(super) fn granted(answer: &FetchResponse) -> Result<TokenGrant, TokenError> {
-    if !(200..300).contains(&answer.status) {
-        let text = refusal(answer.status, &answer.body);
-        let is_temporary = answer.status >= 500 || matches!(answer.status, 408 | 429);
+pub(super) fn parse_response(response: &FetchResponse) -> Result<TokenGrant, TokenError> {
+    if !(200..300).contains(&response.status) {
+        let text = error_text(response.status, &response.body);
+        let is_temporary = response.status >= 500 || matches!(response.status, 408 | 429);
         return Err(TokenError { text, is_temporary });
     }
     // Omit the parser's message: it could quote a token.
-    let wire: TokenResponse = serde_json::from_slice(&answer.body)
+    let tokens: TokenResponse = serde_json::from_slice(&response.body)
         .map_err(|_| "the answer of the token endpoint holds no tokens".to_owned())?;
     let secret = |token: Option<String>| token.filter(|token| !token.is_empty()).map(Secret::from);
     #[expect(
         clippy::cast_possible_truncation,
         reason = "fractions of a second do not matter"
     )]
-    let expires_in = wire.expires_in.map(|seconds| seconds as i64);
-    let (refresh_token, id_token) = (secret(wire.refresh_token), secret(wire.id_token));
+    let expires_in = tokens.expires_in.map(|seconds| seconds as i64);
+    let (refresh_token, id_token) = (secret(tokens.refresh_token), secret(tokens.id_token));
     Ok(TokenGrant {
-        access_token: Secret::from(wire.access_token),
+        access_token: Secret::from(tokens.access_token),
         refresh_token,
         id_token,
         expires_in,
     })
 }
 
-fn form(grant: &TokenRequest<'_>) -> String {
+fn encode_form(grant: &TokenRequest<'_>) -> String {
     let mut form = Serializer::new(String::new());
     form.append_pair("client_id", CLIENT_ID);
     match grant {
@@ -125,22 +125,22 @@ fn form(grant: &TokenRequest<'_>) -> String {
 }
 
 /// Returns an error text with the standard fields of the response and nothing else of its body.
-fn refusal(status: u16, body: &[u8]) -> String {
-    let said = serde_json::from_slice::<TokenErrorResponse>(body)
+fn error_text(status: u16, body: &[u8]) -> String {
+    let message = serde_json::from_slice::<TokenErrorResponse>(body)
         .ok()
-        .and_then(|refusal| {
-            let error = refusal.error;
+        .and_then(|response| {
+            let error = response.error;
             let nested = error
                 .get("message")
                 .or_else(|| error.get("code"))
                 .unwrap_or(&error)
                 .as_str()
                 .map(str::to_owned);
-            refusal.error_description.or(nested)
+            response.error_description.or(nested)
         });
-    let said = said
+    let message = message
         .map(|text| format!(": {}", crate::short_message(&text)))
         .unwrap_or_default();
     let did = if status >= 500 { "failed" } else { "refused" };
-    format!("the token endpoint {did} (HTTP {status}){said}")
+    format!("the token endpoint {did} (HTTP {status}){message}")
 }

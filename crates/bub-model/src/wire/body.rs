@@ -31,8 +31,8 @@ impl<'a> RequestBody<'a> {
         body.extend(&quirks.default_body);
         for (key, value) in &request.extra {
             match (quirks.default_body.get(key), value) {
-                (Some(Value::Object(usual)), Value::Object(own)) => {
-                    let merged: Map<_, _> = usual
+                (Some(Value::Object(default)), Value::Object(own)) => {
+                    let merged: Map<_, _> = default
                         .iter()
                         .chain(own)
                         .map(|(k, v)| (k.clone(), v.clone()))
@@ -53,8 +53,8 @@ impl<'a> RequestBody<'a> {
 
     /// Removes a field and returns its value, so that it can be sent under another name.
     pub(super) fn remove(&mut self, name: &str) -> Option<Value> {
-        let at = self.0.iter().position(|(key, _)| key == name)?;
-        match self.0.remove(at).1 {
+        let index = self.0.iter().position(|(key, _)| key == name)?;
+        match self.0.remove(index).1 {
             Field::Owned(value) => Some(value),
             Field::Borrowed(value) => Some(value.clone()),
             Field::List(items) => Some(items.into_iter().map(Cow::into_owned).collect()),

@@ -98,8 +98,12 @@ fn part(part: &Value) -> ContentPart<'_> {
             .get("text")
             .and_then(Value::as_str)
             .map(ContentPart::Text),
-        "image_url" => url_of(part, "image_url").map(|url| located(PartKind::Image, url, None)),
-        "video_url" => url_of(part, "video_url").map(|url| located(PartKind::Video, url, None)),
+        "image_url" => {
+            part_url(part, "image_url").map(|url| media_part(PartKind::Image, url, None))
+        }
+        "video_url" => {
+            part_url(part, "video_url").map(|url| media_part(PartKind::Video, url, None))
+        }
         "input_audio" => part.get("input_audio").and_then(audio),
         "file" => part.get("file").and_then(file),
         _ => part.as_str().map(ContentPart::Text),
@@ -108,12 +112,12 @@ fn part(part: &Value) -> ContentPart<'_> {
 }
 
 /// Returns the URL in `{"image_url": {"url": …}}` or in the short form `{"image_url": …}`.
-fn url_of<'a>(part: &'a Value, key: &str) -> Option<&'a str> {
-    let place = part.get(key)?;
-    place.as_str().or_else(|| place.get("url")?.as_str())
+fn part_url<'a>(part: &'a Value, key: &str) -> Option<&'a str> {
+    let target = part.get(key)?;
+    target.as_str().or_else(|| target.get("url")?.as_str())
 }
 
-fn located<'a>(kind: PartKind, url: &'a str, name: Option<&'a str>) -> ContentPart<'a> {
+fn media_part<'a>(kind: PartKind, url: &'a str, name: Option<&'a str>) -> ContentPart<'a> {
     match data_url(url) {
         Some((mime, data)) => ContentPart::Inline {
             kind,
@@ -148,12 +152,12 @@ fn file(file: &Value) -> Option<ContentPart<'_>> {
         Some((mime, _)) if mime.starts_with("video/") => PartKind::Video,
         _ => PartKind::File,
     };
-    Some(located(kind, url, text("filename")))
+    Some(media_part(kind, url, text("filename")))
 }
 
 /// Returns a placeholder for a part that the format does not support, so that the model knows about the part.
-pub(super) fn omitted(what: &str) -> String {
-    format!("[{what} left out: this model's interface does not take it]")
+pub(super) fn omitted_text(kind: &str) -> String {
+    format!("[{kind} left out: this model's interface does not take it]")
 }
 
 /// Decodes a base64 payload as UTF-8 text.

@@ -25,14 +25,14 @@ pub(super) fn system_text(messages: &[Value]) -> Option<String> {
     let texts: Vec<_> = messages
         .iter()
         .filter(|message| is_system(message))
-        .map(|message| text_of(message.get("content")))
+        .map(|message| content_text(message.get("content")))
         .collect();
     let text = texts.join("\n");
     (!text.trim().is_empty()).then_some(text)
 }
 
 /// Returns the text in a message's content, without media.
-pub(super) fn text_of(content: Option<&Value>) -> Cow<'_, str> {
+pub(super) fn content_text(content: Option<&Value>) -> Cow<'_, str> {
     match content {
         Some(Value::String(text)) => Cow::Borrowed(text),
         Some(Value::Array(parts)) => {
@@ -77,24 +77,24 @@ impl<'a> CallParts<'a> {
 
     /// Returns the arguments as an object. Wraps invalid arguments in an object: the model must see what it wrote, but
     /// servers reject invalid arguments.
-    pub(super) fn object(&self) -> Map<String, Value> {
+    pub(super) fn arguments_object(&self) -> Map<String, Value> {
         match self.arguments {
             Value::Object(object) => object.clone(),
             Value::String(text) if text.trim().is_empty() => Map::new(),
             Value::String(text) => match serde_json::from_str(text) {
                 Ok(Value::Object(object)) => object,
-                _ => wrapped(text),
+                _ => wrap_invalid(text),
             },
             Value::Null => Map::new(),
-            other => wrapped(&other.to_string()),
+            other => wrap_invalid(&other.to_string()),
         }
     }
 
     /// Returns the arguments as the JSON text of an object.
-    pub(super) fn json(&self) -> Cow<'a, str> {
+    pub(super) fn arguments_json(&self) -> Cow<'a, str> {
         match self.arguments {
             Value::String(text) if is_object(text) => Cow::Borrowed(text),
-            _ => Cow::Owned(Value::Object(self.object()).to_string()),
+            _ => Cow::Owned(Value::Object(self.arguments_object()).to_string()),
         }
     }
 
@@ -109,17 +109,17 @@ fn is_object(text: &str) -> bool {
         && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-fn wrapped(text: &str) -> Map<String, Value> {
+fn wrap_invalid(text: &str) -> Map<String, Value> {
     Map::from_iter([("invalid_arguments".to_owned(), Value::from(text))])
 }
 
 /// Returns the object with name, description and parameters of a function tool.
-pub(super) fn function_of(tool: &Value) -> &Value {
+pub(super) fn function_object(tool: &Value) -> &Value {
     tool.get("function").unwrap_or(tool)
 }
 
 /// Returns the JSON Schema of a function's parameters, or an empty object schema if the function has none.
-pub(super) fn parameters_of(function: &Value) -> Value {
+pub(super) fn parameters_schema(function: &Value) -> Value {
     match function.get("parameters") {
         Some(Value::Object(schema)) if !schema.is_empty() => Value::Object(schema.clone()),
         _ => json!({"type": "object", "properties": {}}),

@@ -20,7 +20,7 @@ pub(super) struct RawObject<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> RawObject<'a> {
     /// Parses the payload of a frame.
-    pub(super) fn frame(event: &SseEvent<'a>) -> Result<Self, ModelError> {
+    pub(super) fn from_event(event: &SseEvent<'a>) -> Result<Self, ModelError> {
         let text = std::str::from_utf8(event.data)
             .map_err(|_| ModelError::malformed("an event of the stream is not valid UTF-8"))?;
         Self::parse(text)
@@ -29,9 +29,9 @@ impl<'a> RawObject<'a> {
     /// Parses a JSON text that must be an object.
     pub(super) fn parse(text: &'a str) -> Result<Self, ModelError> {
         // Gateways wrap an error, and sometimes an answer, in a list with one item.
-        let mut listed = objects(text.trim_start());
-        if listed.len() == 1 {
-            return Ok(listed.remove(0));
+        let mut items_of_list = objects(text.trim_start());
+        if items_of_list.len() == 1 {
+            return Ok(items_of_list.remove(0));
         }
         serde_json::from_str(text).map_err(|error| {
             ModelError::malformed(format!("the answer is not the expected JSON: {error}"))
@@ -114,8 +114,10 @@ pub(super) fn as_count(value: &Value) -> Option<u64> {
         clippy::cast_sign_loss,
         reason = "checked to be a small count"
     )]
-    let whole = |float: f64| (0.0..1e15).contains(&float).then_some(float as u64);
-    value.as_u64().or_else(|| value.as_f64().and_then(whole))
+    let to_integer = |float: f64| (0.0..1e15).contains(&float).then_some(float as u64);
+    value
+        .as_u64()
+        .or_else(|| value.as_f64().and_then(to_integer))
 }
 
 impl<'de> Deserialize<'de> for RawObject<'de> {

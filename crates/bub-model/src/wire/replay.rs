@@ -2,7 +2,7 @@
 //!
 //! Providers accept signed thinking only at its original position between text and tool calls. A [`BlockOrder`] records
 //! the order of an answer. It stores thinking blocks in full, but text and calls only as references, so that a tape
-//! does not store them twice. [`pieces`] restores the order of an assistant message.
+//! does not store them twice. [`replay_pieces`] restores the order of an assistant message.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockOrder {
     steps: Vec<Value>,
-    worth_keeping: bool,
+    has_state: bool,
 }
 
 impl BlockOrder {
@@ -20,9 +20,9 @@ impl BlockOrder {
             && let Some(Value::Object(last)) = self.steps.last_mut()
             && last.len() == 1
             && let Some(count) = last.get_mut("text")
-            && let Some(so_far) = count.as_u64()
+            && let Some(length_so_far) = count.as_u64()
         {
-            *count = (so_far + length as u64).into();
+            *count = (length_so_far + length as u64).into();
             return;
         }
         self.step(json!({"text": length}), mark);
@@ -35,8 +35,8 @@ impl BlockOrder {
 
     /// Records a block that must be sent back unchanged.
     pub(super) fn keep(&mut self, block: Value) {
-        self.steps.push(kept(block));
-        self.worth_keeping = true;
+        self.steps.push(keep_step(block));
+        self.has_state = true;
     }
 
     /// Reserves the position of an incomplete block and returns it.
@@ -46,10 +46,10 @@ impl BlockOrder {
     }
 
     /// Stores a block at its reserved position.
-    pub(super) fn fill(&mut self, place: usize, block: Value) {
-        if let Some(step) = self.steps.get_mut(place) {
-            *step = kept(block);
-            self.worth_keeping = true;
+    pub(super) fn fill(&mut self, position: usize, block: Value) {
+        if let Some(step) = self.steps.get_mut(position) {
+            *step = keep_step(block);
+            self.has_state = true;
         }
     }
 
@@ -61,19 +61,19 @@ impl BlockOrder {
             .filter(|step| !step.is_null())
             .collect();
         let state = Map::from_iter([(name.to_owned(), Value::Array(steps))]);
-        self.worth_keeping.then_some(Value::Object(state))
+        self.has_state.then_some(Value::Object(state))
     }
 
     fn step(&mut self, mut step: Value, mark: Option<Value>) {
         if let (Some(mark), Some(step)) = (mark, step.as_object_mut()) {
             step.insert("mark".into(), mark);
-            self.worth_keeping = true;
+            self.has_state = true;
         }
         self.steps.push(step);
     }
 }
 
-fn kept(block: Value) -> Value {
+fn keep_step(block: Value) -> Value {
     Value::Object(Map::from_iter([("keep".to_owned(), block)]))
 }
 
@@ -94,13 +94,13 @@ pub(super) enum ReplayPiece<'a> {
 ///
 /// The state of other formats is ignored. If the state does not match the message, because a hook changed the message,
 /// the kept blocks come first.
-pub(super) fn pieces<'a>(message: &'a Value, name: &str) -> Vec<ReplayPiece<'a>> {
+pub(super) fn replay_pieces<'a>(message: &'a Value, name: &str) -> Vec<ReplayPiece<'a>> {
     let steps = message
         .get("provider_state")
         .and_then(|state| state.get(name)?.as_array())
         .map(Vec::as_slice)
         .unwrap_or_default();
-    in_old_order(message, steps).unwrap_or_else(|| in_usual_order(message, steps))
+    recorded_order(message, steps).unwrap_or_else(|| default_order(message, steps))
 }
 
 /// Returns the tool calls of a message.
@@ -112,7 +112,7 @@ pub(super) fn tool_calls(message: &Value) -> &[Value] {
         .unwrap_or_default()
 }
 
-fn in_old_order<'a>(message: &'a Value, steps: &'a [Value]) -> Option<Vec<ReplayPiece<'a>>> {
+fn recorded_order<'a>(message: &'a Value, steps: &'a [Value]) -> Option<Vec<ReplayPiece<'a>>> {
     let mut rest = message
         .get("content")
         .map_or(Some(""), |content| match content {
@@ -137,7 +137,7 @@ fn in_old_order<'a>(message: &'a Value, steps: &'a [Value]) -> Option<Vec<Replay
     (!steps.is_empty() && rest.is_empty() && calls.next().is_none()).then_some(pieces)
 }
 
-fn in_usual_order<'a>(message: &'a Value, steps: &'a [Value]) -> Vec<ReplayPiece<'a>> {
+fn default_order<'a>(message: &'a Value, steps: &'a [Value]) -> Vec<ReplayPiece<'a>> {
     let mut pieces: Vec<_> = steps
         .iter()
         .filter_map(|step| step.get("keep"))

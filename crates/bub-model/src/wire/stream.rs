@@ -19,7 +19,7 @@ pub(super) trait FrameDecoder: Send {
     ) -> Result<DecodeStatus, ModelError>;
 
     /// Handles `[DONE]`. Most formats have another end marker and ignore it.
-    fn end_mark(&mut self) {}
+    fn end_marker(&mut self) {}
 
     /// Decodes a complete response from a JSON text.
     fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
@@ -50,9 +50,9 @@ pub struct StreamDecoder {
     mode: DecodeMode,
     received: usize,
     /// Whether an event was received.
-    any: bool,
+    has_events: bool,
     /// The beginning of the response, in case it is an error in plain text.
-    words: Vec<u8>,
+    head: Vec<u8>,
 }
 
 /// Maximum bytes kept of a response in plain text.
@@ -65,8 +65,8 @@ enum DecodeMode {
     /// Only whitespace was received.
     Start,
     Events(SseDecoder),
-    Whole(Vec<u8>),
-    Over,
+    Body(Vec<u8>),
+    Done,
 }
 
 impl StreamDecoder {
@@ -75,8 +75,8 @@ impl StreamDecoder {
             frames,
             mode: DecodeMode::Start,
             received: 0,
-            any: false,
-            words: Vec::new(),
+            has_events: false,
+            head: Vec::new(),
         }
     }
 
@@ -86,43 +86,43 @@ impl StreamDecoder {
         let result = if self.received > MAX_STREAM_BYTES {
             Err(ModelError::too_large("the stream does not end"))
         } else {
-            self.feed_chunk(chunk, out)
+            self.decode_chunk(chunk, out)
         };
         if result.is_err() {
-            self.mode = DecodeMode::Over;
+            self.mode = DecodeMode::Done;
         }
         result
     }
 
     /// Handles the end of the connection. Fails if the answer is incomplete.
     pub fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        match std::mem::replace(&mut self.mode, DecodeMode::Over) {
-            DecodeMode::Over => Ok(()),
-            DecodeMode::Start => Err(empty()),
-            DecodeMode::Whole(body) => {
+        match std::mem::replace(&mut self.mode, DecodeMode::Done) {
+            DecodeMode::Done => Ok(()),
+            DecodeMode::Start => Err(empty_error()),
+            DecodeMode::Body(body) => {
                 self.frames
-                    .body(text(&replace_lone_surrogates(&body))?, out)?;
+                    .body(body_text(&replace_lone_surrogates(&body))?, out)?;
                 self.frames.end(out)
             }
             DecodeMode::Events(mut sse) => {
                 let frames = &mut self.frames;
-                let mut flow = DecodeStatus::More;
+                let mut status = DecodeStatus::More;
                 let last = sse.finish(|event| {
-                    self.any = true;
-                    step(frames.as_mut(), &event, &mut flow, out)
+                    self.has_events = true;
+                    decode_frame(frames.as_mut(), &event, &mut status, out)
                 });
                 match last {
-                    Ok(()) if flow == DecodeStatus::Done => Ok(()),
+                    Ok(()) if status == DecodeStatus::Done => Ok(()),
                     // The connection ended inside the last frame, so its JSON is truncated and not malformed.
                     Err(error) if error.kind == ModelErrorKind::Malformed => Err(
                         ModelError::truncated("the stream was cut in the middle of an event"),
                     ),
                     Err(error) => Err(error),
                     Ok(()) => self.frames.end(out).map_err(|error| {
-                        if self.any {
+                        if self.has_events {
                             error
                         } else {
-                            in_words(error, &self.words)
+                            plain_text_error(error, &self.head)
                         }
                     }),
                 }
@@ -132,7 +132,7 @@ impl StreamDecoder {
 
     /// Returns whether an end marker or an error was received, so that no more data is needed.
     pub fn is_done(&self) -> bool {
-        matches!(self.mode, DecodeMode::Over)
+        matches!(self.mode, DecodeMode::Done)
     }
 
     /// Returns whether a finish reason was received. Only usage or an end marker may follow, so the caller need not wait
@@ -141,20 +141,20 @@ impl StreamDecoder {
         self.is_done() || self.frames.has_finish()
     }
 
-    fn feed_chunk(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn decode_chunk(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         match &mut self.mode {
-            DecodeMode::Over => Ok(()),
+            DecodeMode::Done => Ok(()),
             DecodeMode::Start => {
-                let Some(chunk) = skip_space(chunk) else {
+                let Some(chunk) = skip_whitespace(chunk) else {
                     return Ok(());
                 };
                 self.mode = match chunk.first() {
-                    Some(b'{' | b'[' | b'"' | b'<') => DecodeMode::Whole(Vec::new()),
+                    Some(b'{' | b'[' | b'"' | b'<') => DecodeMode::Body(Vec::new()),
                     _ => DecodeMode::Events(SseDecoder::new()),
                 };
-                self.feed_chunk(chunk, out)
+                self.decode_chunk(chunk, out)
             }
-            DecodeMode::Whole(body) => {
+            DecodeMode::Body(body) => {
                 if body.len() + chunk.len() > MAX_EVENT_BYTES {
                     return Err(ModelError::too_large(
                         "the answer is too long for one JSON body",
@@ -165,18 +165,18 @@ impl StreamDecoder {
             }
             DecodeMode::Events(sse) => {
                 let frames = &mut self.frames;
-                let mut flow = DecodeStatus::More;
-                let room = MAX_ERROR_TEXT_BYTES
-                    .saturating_sub(self.words.len())
+                let mut status = DecodeStatus::More;
+                let remaining = MAX_ERROR_TEXT_BYTES
+                    .saturating_sub(self.head.len())
                     .min(chunk.len());
-                self.words
-                    .extend_from_slice(chunk.get(..room).unwrap_or_default());
+                self.head
+                    .extend_from_slice(chunk.get(..remaining).unwrap_or_default());
                 sse.push(chunk, |event| {
-                    self.any = true;
-                    step(frames.as_mut(), &event, &mut flow, out)
+                    self.has_events = true;
+                    decode_frame(frames.as_mut(), &event, &mut status, out)
                 })?;
-                if flow == DecodeStatus::Done {
-                    self.mode = DecodeMode::Over;
+                if status == DecodeStatus::Done {
+                    self.mode = DecodeMode::Done;
                 }
                 Ok(())
             }
@@ -185,17 +185,17 @@ impl StreamDecoder {
 }
 
 /// Decodes a frame, unless an end marker preceded it.
-fn step(
+fn decode_frame(
     frames: &mut dyn FrameDecoder,
     event: &SseEvent<'_>,
-    flow: &mut DecodeStatus,
+    status: &mut DecodeStatus,
     out: &mut Vec<ModelEvent>,
 ) -> Result<(), ModelError> {
-    if *flow == DecodeStatus::Done {
+    if *status == DecodeStatus::Done {
         return Ok(());
     }
-    *flow = if event.data.trim_ascii() == b"[DONE]" {
-        frames.end_mark();
+    *status = if event.data.trim_ascii() == b"[DONE]" {
+        frames.end_marker();
         DecodeStatus::Done
     } else {
         let data = replace_lone_surrogates(event.data);
@@ -205,9 +205,9 @@ fn step(
         };
         frames
             .frame(&event, out)
-            .map_err(|error| explained(error, &event))?
+            .map_err(|error| error_event(error, &event))?
     };
-    if *flow == DecodeStatus::Done {
+    if *status == DecodeStatus::Done {
         frames.end(out)
     } else {
         Ok(())
@@ -215,9 +215,9 @@ fn step(
 }
 
 /// Replaces the error for an invalid frame if the frame is an `error` event in plain text.
-fn explained(error: ModelError, event: &SseEvent<'_>) -> ModelError {
-    let spoken = event.event == b"error" && error.kind == ModelErrorKind::Malformed;
-    if spoken {
+fn error_event(error: ModelError, event: &SseEvent<'_>) -> ModelError {
+    let is_error_event = event.event == b"error" && error.kind == ModelErrorKind::Malformed;
+    if is_error_event {
         classify(None, None, event.data, WireFormat::ChatCompletions)
     } else {
         error
@@ -225,8 +225,8 @@ fn explained(error: ModelError, event: &SseEvent<'_>) -> ModelError {
 }
 
 /// Returns the error for a stream without events. It contains the plain text that was received instead.
-fn in_words(error: ModelError, words: &[u8]) -> ModelError {
-    let text = String::from_utf8_lossy(words);
+fn plain_text_error(error: ModelError, head: &[u8]) -> ModelError {
+    let text = String::from_utf8_lossy(head);
     let line = text.lines().next().unwrap_or_default();
     let field = line.split(':').next().unwrap_or_default();
     let cut = ["data", "event", "id", "retry"]
@@ -242,7 +242,7 @@ fn in_words(error: ModelError, words: &[u8]) -> ModelError {
 }
 
 /// Returns a body as text. Fails if it is empty, a web page or invalid UTF-8.
-pub(super) fn text(body: &[u8]) -> Result<&str, ModelError> {
+pub(super) fn body_text(body: &[u8]) -> Result<&str, ModelError> {
     let body = body
         .strip_prefix(b"\xef\xbb\xbf")
         .unwrap_or(body)
@@ -250,7 +250,7 @@ pub(super) fn text(body: &[u8]) -> Result<&str, ModelError> {
     let text = std::str::from_utf8(body)
         .map_err(|_| ModelError::malformed("the answer is not valid UTF-8"))?;
     if text.is_empty() {
-        return Err(empty());
+        return Err(empty_error());
     }
     if looks_like_html(text) {
         let message = format!(
@@ -262,12 +262,12 @@ pub(super) fn text(body: &[u8]) -> Result<&str, ModelError> {
     Ok(text)
 }
 
-fn empty() -> ModelError {
+fn empty_error() -> ModelError {
     ModelError::truncated("the answer is empty")
 }
 
 /// Skips whitespace and the byte order mark at the beginning of a chunk.
-fn skip_space(chunk: &[u8]) -> Option<&[u8]> {
+fn skip_whitespace(chunk: &[u8]) -> Option<&[u8]> {
     let at = chunk
         .iter()
         .position(|byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | 0xef | 0xbb | 0xbf))?;

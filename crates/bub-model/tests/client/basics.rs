@@ -36,7 +36,7 @@ async fn every_format_is_called_streamed_and_whole() {
                 answer.tool_calls[1]["function"]["arguments"], r#"{"path":"b"}"#,
                 "{wire:?} {stream}"
             );
-            assert!(answer.broken_calls.is_empty());
+            assert!(answer.invalid_calls.is_empty());
             assert_eq!(answer.finish, FinishReason::ToolCalls, "{wire:?} {stream}");
             let usage = answer.usage.unwrap();
             assert_eq!(

@@ -196,7 +196,7 @@ async fn every_wait_is_announced_with_its_reason() {
         (notice.attempt, notice.error.status, server.requests().len()),
         (2, Some(429), 1)
     );
-    assert!(notice.wait >= Duration::from_secs(8), "{notice:?}");
+    assert!(notice.delay >= Duration::from_secs(8), "{notice:?}");
     assert_eq!(
         notice.error.to_string(),
         "test:model: slow down (HTTP 429, rate_limit_error)"

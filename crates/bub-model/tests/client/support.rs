@@ -29,7 +29,7 @@ pub(crate) fn client() -> ModelClient {
 /// Retries that do not wait.
 pub(crate) fn quick() -> CallOptions {
     let at_once = Backoff {
-        first: Duration::ZERO,
+        initial: Duration::ZERO,
         ..Backoff::default()
     };
     CallOptions {

@@ -167,7 +167,7 @@ async fn a_plain_key_without_a_model_belongs_to_whom_it_looks_like() {
 async fn no_provider_ever_gets_the_key_of_another() {
     let catalogue = ModelsFixture::new().models();
     let names: Vec<String> = catalogue
-        .catalogue()
+        .catalog()
         .iter()
         .map(|provider| provider.name.clone())
         .collect();

@@ -82,7 +82,7 @@ impl ModelsFixture {
     pub(crate) fn try_models(&self) -> Result<Models, SettingsError> {
         let endpoints = OAuthEndpoints {
             callback_port: 0,
-            ..OAuthEndpoints::of_issuer("http://issuer.test")
+            ..OAuthEndpoints::with_issuer("http://issuer.test")
         };
         Models::with_endpoints(self.settings(), self.network.clone(), endpoints)
     }

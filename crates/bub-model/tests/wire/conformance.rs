@@ -108,7 +108,7 @@ fn expect(name: &str, found: Result<Completion, ModelError>, context: &str) {
         .iter()
         .map(|call| call["function"]["arguments"].as_str().unwrap())
         .collect();
-    let broken: Vec<_> = found.broken_calls.iter().map(|call| call.index).collect();
+    let broken: Vec<_> = found.invalid_calls.iter().map(|call| call.index).collect();
     match name {
         "text" => assert_eq!(
             (&*found.text, &found.finish),
@@ -165,7 +165,7 @@ fn expect(name: &str, found: Result<Completion, ModelError>, context: &str) {
                 "{context}"
             );
             assert!(
-                found.broken_calls[0].reason.contains("token limit"),
+                found.invalid_calls[0].reason.contains("token limit"),
                 "{context}"
             );
         }

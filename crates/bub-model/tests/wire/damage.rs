@@ -295,14 +295,14 @@ fn malformed_arguments_are_marked() {
         "{\"a\": ", "[1]", "\"text\"", "{} {}", "{'a': 1}", "nonsense",
     ] {
         let found = call(arguments);
-        assert_eq!(found.broken_calls.len(), 1, "{arguments}");
+        assert_eq!(found.invalid_calls.len(), 1, "{arguments}");
         assert_eq!(
             found.tool_calls[0]["function"]["arguments"], arguments,
             "kept for the record"
         );
     }
     for arguments in ["", "{}", " {\"a\": 1} ", "null"] {
-        assert_eq!(call(arguments).broken_calls, [], "{arguments}");
+        assert_eq!(call(arguments).invalid_calls, [], "{arguments}");
     }
     let nameless =
         json!({"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": "{}"}}]});
@@ -311,7 +311,10 @@ fn malformed_arguments_are_marked() {
         &sse(&[chunk(&nameless), end("tool_calls")]),
     )
     .unwrap();
-    assert_eq!(found.broken(0).unwrap().reason, "the tool call has no name");
+    assert_eq!(
+        found.invalid_call(0).unwrap().reason,
+        "the tool call has no name"
+    );
 }
 
 /// W-6: a call that the token limit cut off before its arguments is not a call without arguments.
@@ -324,7 +327,7 @@ fn empty_arguments_after_a_length_stop_are_cut_arguments() {
     )
     .unwrap();
     assert_eq!(
-        (found.finish, found.broken_calls.len()),
+        (found.finish, found.invalid_calls.len()),
         (FinishReason::Length, 1)
     );
 }
@@ -363,7 +366,7 @@ fn calls_of_a_stopped_answer_must_not_be_run() {
             (word, 1),
             "{wire:?}"
         );
-        assert_eq!(found.broken(0).unwrap().reason, reason, "{wire:?}");
+        assert_eq!(found.invalid_call(0).unwrap().reason, reason, "{wire:?}");
     }
     // The token limit can come after a whole call.
     let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]});
@@ -373,7 +376,7 @@ fn calls_of_a_stopped_answer_must_not_be_run() {
     )
     .unwrap();
     assert_eq!(
-        (found.finish, found.broken_calls),
+        (found.finish, found.invalid_calls),
         (FinishReason::Length, vec![])
     );
 }
@@ -386,7 +389,7 @@ fn tool_calls_in_every_accent_are_understood() {
         frames.push(end("stop"));
         let found = complete(WireFormat::ChatCompletions, &sse(&frames)).unwrap();
         assert_eq!(
-            (found.finish, found.broken_calls.len()),
+            (found.finish, found.invalid_calls.len()),
             (FinishReason::ToolCalls, 0)
         );
         let row = |call: &Value| {
@@ -570,16 +573,16 @@ fn half_a_character_in_arguments_is_replaced_or_breaks_the_call() {
     };
     let split = found(r"x\ud83d", r"\ude00y");
     assert_eq!(
-        (arguments(&split), split.broken_calls.len()),
+        (arguments(&split), split.invalid_calls.len()),
         ("{\"a\":\"x\u{fffd}\u{fffd}y\"}".to_owned(), 0)
     );
     // The escapes of the arguments themselves meet again.
     let joined = found(r"x\\ud83d", r"\\ude00y");
     assert_eq!(
-        (&*arguments(&joined), joined.broken_calls.len()),
+        (&*arguments(&joined), joined.invalid_calls.len()),
         (r#"{"a":"x\ud83d\ude00y"}"#, 0)
     );
-    assert_eq!(found(r"x\\ud83d", "y").broken_calls.len(), 1);
+    assert_eq!(found(r"x\\ud83d", "y").invalid_calls.len(), 1);
     let whole = [
         (
             WireFormat::Messages,
@@ -598,7 +601,7 @@ fn half_a_character_in_arguments_is_replaced_or_breaks_the_call() {
         let found = complete(wire, body.as_bytes()).unwrap();
         let given: Value = serde_json::from_str(&arguments(&found)).unwrap();
         assert_eq!(
-            (given, found.broken_calls.len()),
+            (given, found.invalid_calls.len()),
             (json!({"a": "\u{fffd}"}), 0),
             "{wire:?}"
         );

@@ -169,7 +169,7 @@ fn calls_without_index_or_id_whole_or_as_objects_are_kept_apart() {
         [("call_0", "f", "{\"a\":{\"b\":[]}}"), ("call_1", "g", "{}")]
     );
     assert_eq!(
-        (found.finish, found.broken_calls.len()),
+        (found.finish, found.invalid_calls.len()),
         (FinishReason::ToolCalls, 0)
     );
     // The type and an empty name with every piece.

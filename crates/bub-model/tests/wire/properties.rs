@@ -203,7 +203,10 @@ fn sound(completion: &bub_model::Completion) {
     for (index, call) in completion.tool_calls.iter().enumerate() {
         let arguments = call["function"]["arguments"].as_str().unwrap();
         let is_object = matches!(serde_json::from_str(arguments), Ok(Value::Object(_)));
-        assert!(completion.broken(index).is_some() || is_object, "{call}");
+        assert!(
+            completion.invalid_call(index).is_some() || is_object,
+            "{call}"
+        );
     }
 }
 

@@ -164,11 +164,11 @@ fn labels(recording: &Recording, found: &Completion) -> Result<(), String> {
             return Err(format!("the manifest says it shows `{label}`: {found:?}"));
         }
     }
-    let sound = found.broken_calls.is_empty() || found.finish.as_str() == "length";
+    let sound = found.invalid_calls.is_empty() || found.finish.as_str() == "length";
     if sound {
         Ok(())
     } else {
-        Err(format!("broken calls {:?}", found.broken_calls))
+        Err(format!("broken calls {:?}", found.invalid_calls))
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         .and_then(|choice| choice.model.clone());
     if let Some(model) = model {
         let refusal =
-            bub_agent::usage::daily_limit_error(settings, &[model], models.catalogue()).await;
+            bub_agent::usage::daily_limit_error(settings, &[model], models.catalog()).await;
         findings.extend(refusal.map(|refusal| Finding::error(refusal, DAILY_LIMIT_FIX)));
     }
     let fallbacks = report

@@ -106,7 +106,7 @@ async fn once(
         ..RejectedModelInput::default()
     };
     onboarding.keep_apart(&name)?;
-    let known = models.catalogue().get(&name);
+    let known = models.catalog().get(&name);
     // Choosing a provider must not give it the key of another one.
     let owner = models.plain_key_owner();
     let is_owner = owner.as_deref() == Some(known.map_or(&*name, |known| &known.name));
@@ -212,7 +212,7 @@ async fn ask_model(
         .map(|it| it.name.as_str())
         .collect();
     let all: Vec<_> = models
-        .catalogue()
+        .catalog()
         .iter()
         .map(|provider| provider.name.as_str())
         .collect();
@@ -224,7 +224,7 @@ async fn ask_model(
         .as_ref()
         .map(ModelId::provider)
         .or(all.first().copied());
-    let provider = provider(models.catalogue(), default, new.as_deref()).await?;
+    let provider = provider(models.catalog(), default, new.as_deref()).await?;
     let same = chosen
         .as_ref()
         .filter(|id| id.provider() == provider)
@@ -235,7 +235,7 @@ async fn ask_model(
         .find(|server| server.provider == provider);
     let local = local.and_then(|server| server.models.first().cloned());
     let usual = models
-        .catalogue()
+        .catalog()
         .get(&provider)
         .and_then(|known| known.default_model.clone());
     loop {
@@ -291,7 +291,7 @@ pub(in super::super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<
         .any(|name| file.get(*name).is_some_and(is_plain));
     let catalogue = Catalog::new(settings).ok().filter(|_| has_one)?;
     let key = file.get("api_key").and_then(Value::as_str);
-    catalogue.owner_of(key).map(|owner| owner.name.clone())
+    catalogue.key_owner(key).map(|owner| owner.name.clone())
 }
 
 /// A plain key that belonged to another provider until now is not given to this one. What stands in the environment is

@@ -19,7 +19,7 @@ pub(in crate::wire) struct MessagesDecoder {
     message_id: Option<String>,
     open: Vec<(u64, Block)>,
     calls: usize,
-    layout: BlockOrder,
+    order: BlockOrder,
     usage: Map<String, Value>,
     finish: Option<FinishReason>,
     emitted: bool,
@@ -29,7 +29,7 @@ pub(in crate::wire) struct MessagesDecoder {
 enum Block {
     Text,
     Thinking {
-        place: usize,
+        position: usize,
         thinking: String,
         signature: String,
     },
@@ -40,7 +40,7 @@ enum Block {
     },
     /// Any other block, sent back unchanged, such as calls of the provider's tools or redacted thinking.
     Kept {
-        place: usize,
+        position: usize,
         block: Value,
         input: String,
     },
@@ -53,7 +53,7 @@ impl MessagesDecoder {
 
     /// Starts an answer. A second answer with another id replaces the first: a proxy lost its upstream connection and
     /// repeated the request.
-    fn begin(&mut self, message: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn start_message(&mut self, message: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         let id = message.str("id").map(Cow::into_owned);
         if self.message_id.is_some() && self.message_id == id {
             return;
@@ -84,14 +84,14 @@ impl MessagesDecoder {
                     out.push(ModelEvent::Reasoning(thinking.clone()));
                 }
                 Block::Thinking {
-                    place: self.layout.reserve(),
+                    position: self.order.reserve(),
                     thinking,
                     signature: block.str("signature").unwrap_or_default().into_owned(),
                 }
             }
             "tool_use" => self.call_start(block, out),
             _ => Block::Kept {
-                place: self.layout.reserve(),
+                position: self.order.reserve(),
                 block: block.to_value(),
                 input: String::new(),
             },
@@ -102,7 +102,7 @@ impl MessagesDecoder {
     fn call_start(&mut self, block: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Block {
         let index = self.calls;
         self.calls += 1;
-        self.layout.call(index, None);
+        self.order.call(index, None);
         out.push(ModelEvent::ToolCall(ToolCallDelta {
             index,
             id: block.text("id").map(Cow::into_owned),
@@ -120,7 +120,7 @@ impl MessagesDecoder {
                 let Some(more) = delta.text("thinking") else {
                     return;
                 };
-                if let Some(Block::Thinking { thinking, .. }) = self.block(index) {
+                if let Some(Block::Thinking { thinking, .. }) = self.open_block(index) {
                     thinking.push_str(&more);
                 }
                 self.emitted = true;
@@ -128,7 +128,7 @@ impl MessagesDecoder {
             }
             "signature_delta" => {
                 if let (Some(Block::Thinking { signature, .. }), Some(more)) =
-                    (self.block(index), delta.str("signature"))
+                    (self.open_block(index), delta.str("signature"))
                 {
                     signature.push_str(&more);
                 }
@@ -144,16 +144,16 @@ impl MessagesDecoder {
     fn text(&mut self, text: Option<&str>, out: &mut Vec<ModelEvent>) {
         let Some(text) = text else { return };
         self.emitted = true;
-        self.layout.text(text.len(), None);
+        self.order.text(text.len(), None);
         out.push(ModelEvent::Text(text.to_owned()));
     }
 
     fn input(&mut self, index: u64, more: &str, out: &mut Vec<ModelEvent>) {
-        match self.block(index) {
+        match self.open_block(index) {
             Some(Block::Call { index, input }) if !more.is_empty() => {
                 *input = None;
                 let index = *index;
-                out.push(arguments(index, more.to_owned()));
+                out.push(arguments_delta(index, more.to_owned()));
             }
             Some(Block::Kept { input, .. }) => input.push_str(more),
             _ => {}
@@ -168,27 +168,27 @@ impl MessagesDecoder {
             Block::Call {
                 index,
                 input: Some(input),
-            } => out.push(arguments(index, input.to_string())),
+            } => out.push(arguments_delta(index, input.to_string())),
             Block::Thinking {
-                place,
+                position,
                 thinking,
                 signature,
             } if !signature.is_empty() => {
-                self.layout.fill(
-                    place,
+                self.order.fill(
+                    position,
                     json!({"type": "thinking", "thinking": thinking, "signature": signature}),
                 );
             }
             Block::Kept {
-                place,
+                position,
                 block,
                 input,
-            } => self.layout.fill(place, with_input(block, &input)),
+            } => self.order.fill(position, with_input(block, &input)),
             Block::Text | Block::Call { .. } | Block::Thinking { .. } => {}
         }
     }
 
-    fn block(&mut self, index: u64) -> Option<&mut Block> {
+    fn open_block(&mut self, index: u64) -> Option<&mut Block> {
         self.open
             .iter_mut()
             .find(|(open, _)| *open == index)
@@ -196,7 +196,7 @@ impl MessagesDecoder {
     }
 
     /// Records the stop reason and the token counts.
-    fn conclude(&mut self, reason: Option<&str>, counts: Option<Value>) {
+    fn set_stop(&mut self, reason: Option<&str>, counts: Option<Value>) {
         if let Some(reason) = reason {
             self.finish = Some(finish_reason(reason));
         }
@@ -212,10 +212,12 @@ impl FrameDecoder for MessagesDecoder {
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
     ) -> Result<DecodeStatus, ModelError> {
-        let frame = RawObject::frame(event)?;
+        let frame = RawObject::from_event(event)?;
         let index = frame.u64("index").unwrap_or(0);
         match frame.str("type").as_deref().unwrap_or_default() {
-            "message_start" => self.begin(&frame.object("message").unwrap_or_default(), out),
+            "message_start" => {
+                self.start_message(&frame.object("message").unwrap_or_default(), out)
+            }
             "content_block_start" => {
                 self.block_start(
                     index,
@@ -229,11 +231,11 @@ impl FrameDecoder for MessagesDecoder {
             "content_block_stop" => self.block_stop(index, out),
             "message_delta" => {
                 let delta = frame.object("delta").unwrap_or_default();
-                self.conclude(delta.text("stop_reason").as_deref(), frame.value("usage"));
+                self.set_stop(delta.text("stop_reason").as_deref(), frame.value("usage"));
             }
             "message_stop" => return Ok(DecodeStatus::Done),
             _ if event.event == b"error" || frame.raw("error").is_some() => {
-                return Err(error_in(&frame, event.data));
+                return Err(frame_error(&frame, event.data));
             }
             _ => {}
         }
@@ -244,16 +246,16 @@ impl FrameDecoder for MessagesDecoder {
         let message = RawObject::parse(body)?;
         if message.raw("content").is_none() {
             return Err(match message.raw("error") {
-                Some(_) => error_in(&message, body.as_bytes()),
+                Some(_) => frame_error(&message, body.as_bytes()),
                 None => ModelError::malformed("the answer has no `content`: not a message"),
             });
         }
-        self.begin(&message, out);
+        self.start_message(&message, out);
         for (index, block) in (0..).zip(message.objects("content")) {
             self.block_start(index, &block, out);
             self.block_stop(index, out);
         }
-        self.conclude(message.text("stop_reason").as_deref(), None);
+        self.set_stop(message.text("stop_reason").as_deref(), None);
         Ok(())
     }
 
@@ -272,7 +274,7 @@ impl FrameDecoder for MessagesDecoder {
         }
         out.extend(usage::read(std::mem::take(&mut self.usage)).map(ModelEvent::Usage));
         out.extend(
-            std::mem::take(&mut self.layout)
+            std::mem::take(&mut self.order)
                 .into_state(super::NAME)
                 .map(ModelEvent::ProviderState),
         );
@@ -281,7 +283,7 @@ impl FrameDecoder for MessagesDecoder {
     }
 }
 
-fn arguments(index: usize, arguments: String) -> ModelEvent {
+fn arguments_delta(index: usize, arguments: String) -> ModelEvent {
     ModelEvent::ToolCall(ToolCallDelta {
         index,
         arguments,
@@ -298,13 +300,13 @@ fn with_input(mut block: Value, input: &str) -> Value {
     block
 }
 
-fn error_in(frame: &RawObject<'_>, body: &[u8]) -> ModelError {
+fn frame_error(frame: &RawObject<'_>, body: &[u8]) -> ModelError {
     let status = frame.object("error").as_ref().and_then(error_status);
     classify(status, None, body, WireFormat::Messages)
 }
 
-fn finish_reason(word: &str) -> FinishReason {
-    match word {
+fn finish_reason(name: &str) -> FinishReason {
+    match name {
         "end_turn" | "stop_sequence" => FinishReason::Stop,
         "tool_use" => FinishReason::ToolCalls,
         "max_tokens" => FinishReason::Length,

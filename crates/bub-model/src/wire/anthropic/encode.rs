@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 use crate::wire::HttpRequest;
 use crate::wire::body::RequestBody;
-use crate::wire::media::{self, ContentPart, PartKind, omitted};
+use crate::wire::media::{self, ContentPart, PartKind, omitted_text};
 use crate::wire::message::{
-    CallParts, OPENING_LINE, function_of, is_system, opens_with_assistant, parameters_of, role,
-    system_text,
+    CallParts, OPENING_LINE, function_object, is_system, opens_with_assistant, parameters_schema,
+    role, system_text,
 };
-use crate::wire::replay::{ReplayPiece, pieces, tool_calls};
+use crate::wire::replay::{ReplayPiece, replay_pieces, tool_calls};
 use crate::{ChatRequest, Quirks};
 
 /// Output limit for requests without one, because the format requires it.
@@ -40,7 +40,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if quirks.cache_control {
         body.set("cache_control", json!({"type": "ephemeral"}));
     }
-    effort(&mut body, request.reasoning_effort.as_deref());
+    set_effort(&mut body, request.reasoning_effort.as_deref());
     body.set("stream", request.stream);
     let headers = vec![("anthropic-version", "2023-06-01".to_owned())];
     HttpRequest {
@@ -81,7 +81,7 @@ fn translate_options(body: &mut RequestBody<'_>) {
     body.remove("stream_options");
 }
 
-fn effort(body: &mut RequestBody<'_>, effort: Option<&str>) {
+fn set_effort(body: &mut RequestBody<'_>, effort: Option<&str>) {
     let effort = match effort {
         None | Some("auto") => return,
         Some("none") => {
@@ -96,7 +96,7 @@ fn effort(body: &mut RequestBody<'_>, effort: Option<&str>) {
 }
 
 fn tool(tool: &Value) -> Value {
-    let function = function_of(tool);
+    let function = function_object(tool);
     // A tool in this format, such as the provider's web search, is sent unchanged.
     if tool.get("function").is_none() && tool.get("type").is_some() {
         return tool.clone();
@@ -107,12 +107,12 @@ fn tool(tool: &Value) -> Value {
             out.insert(key.to_owned(), value.clone());
         }
     }
-    out.insert("input_schema".into(), parameters_of(function));
+    out.insert("input_schema".into(), parameters_schema(function));
     Value::Object(out)
 }
 
 fn messages(messages: &[Value]) -> Vec<Value> {
-    let mut ids = Ids::default();
+    let mut ids = CallIds::default();
     let mut out: Vec<Value> = Vec::with_capacity(messages.len() + 1);
     if opens_with_assistant(messages) {
         out.push(json!({"role": "user", "content": OPENING_LINE}));
@@ -140,10 +140,10 @@ fn messages(messages: &[Value]) -> Vec<Value> {
     out
 }
 
-fn assistant(message: &Value, ids: &mut Ids) -> Vec<Value> {
+fn assistant(message: &Value, ids: &mut CallIds) -> Vec<Value> {
     ids.assign(tool_calls(message));
     let mut out = Vec::new();
-    for piece in pieces(message, super::NAME) {
+    for piece in replay_pieces(message, super::NAME) {
         match piece {
             ReplayPiece::Kept(block) => out.push(block.clone()),
             ReplayPiece::Text(text, _) if text.trim().is_empty() => {}
@@ -151,15 +151,15 @@ fn assistant(message: &Value, ids: &mut Ids) -> Vec<Value> {
             ReplayPiece::Parts(parts) => out.extend(blocks(Some(parts))),
             ReplayPiece::Call(call, _) => {
                 let call = CallParts::from_value(call);
-                let id = ids.of(call.id);
-                out.push(json!({"type": "tool_use", "id": id, "name": call.name, "input": call.object()}));
+                let id = ids.get(call.id);
+                out.push(json!({"type": "tool_use", "id": id, "name": call.name, "input": call.arguments_object()}));
             }
         }
     }
     out
 }
 
-fn tool_result(message: &Value, ids: &Ids) -> Value {
+fn tool_result(message: &Value, ids: &CallIds) -> Value {
     let id = message
         .get("tool_call_id")
         .and_then(Value::as_str)
@@ -168,7 +168,7 @@ fn tool_result(message: &Value, ids: &Ids) -> Value {
         Some(Value::String(text)) => Value::from(text.as_str()),
         content => Value::Array(blocks(content)),
     };
-    json!({"type": "tool_result", "tool_use_id": ids.of(id), "content": content})
+    json!({"type": "tool_result", "tool_use_id": ids.get(id), "content": content})
 }
 
 fn blocks(content: Option<&Value>) -> Vec<Value> {
@@ -208,9 +208,9 @@ fn block(part: ContentPart<'_>) -> Value {
             json!({"type": "document", "source": {"type": "file", "file_id": id}})
         }
         ContentPart::Inline { kind, .. } | ContentPart::Remote { kind, .. } => {
-            json!({"type": "text", "text": omitted(kind.name())})
+            json!({"type": "text", "text": omitted_text(kind.name())})
         }
-        ContentPart::Unknown(kind) => json!({"type": "text", "text": omitted(kind)}),
+        ContentPart::Unknown(kind) => json!({"type": "text", "text": omitted_text(kind)}),
     }
 }
 
@@ -232,12 +232,12 @@ fn document(mime: &str, data: &str, name: Option<&str>) -> Value {
 /// Maps call ids to unique ids with the characters that this format allows. Other servers repeat `call_0` in every
 /// step, which this format rejects.
 #[derive(Default)]
-struct Ids {
+struct CallIds {
     used: HashSet<String>,
     current: HashMap<String, String>,
 }
 
-impl Ids {
+impl CallIds {
     fn assign(&mut self, calls: &[Value]) {
         for call in calls {
             let original = CallParts::from_value(call).id;
@@ -260,7 +260,7 @@ impl Ids {
         }
     }
 
-    fn of<'a>(&'a self, id: &'a str) -> &'a str {
+    fn get<'a>(&'a self, id: &'a str) -> &'a str {
         self.current.get(id).map_or(id, String::as_str)
     }
 }

@@ -19,7 +19,7 @@ pub(in crate::wire) struct GenerateContentDecoder {
     calls: usize,
     /// The call whose arguments are incomplete.
     open: Option<(usize, PartialArguments)>,
-    layout: BlockOrder,
+    order: BlockOrder,
     usage: Option<Usage>,
     finish: Option<FinishReason>,
 }
@@ -35,7 +35,7 @@ impl GenerateContentDecoder {
         out: &mut Vec<ModelEvent>,
     ) -> Result<(), ModelError> {
         if chunk.raw("error").is_some() {
-            return Err(error_in(chunk));
+            return Err(chunk_error(chunk));
         }
         // Some endpoints send a usage object without counts in early chunks.
         let usage = chunk.value("usageMetadata").filter(has_counts);
@@ -60,8 +60,8 @@ impl GenerateContentDecoder {
         {
             self.part(&part, out);
         }
-        if let Some(word) = candidate.text("finishReason") {
-            self.finish = Some(finish_reason(&word));
+        if let Some(name) = candidate.text("finishReason") {
+            self.finish = Some(finish_reason(&name));
         }
         Ok(())
     }
@@ -78,22 +78,22 @@ impl GenerateContentDecoder {
                 return;
             }
             if !text.is_empty() || signature.is_some() {
-                self.layout.text(text.len(), signature);
+                self.order.text(text.len(), signature);
             }
             out.extend((!text.is_empty()).then(|| ModelEvent::Text(text.into_owned())));
         } else if part.raw("executableCode").is_some() || part.raw("codeExecutionResult").is_some()
         {
-            self.layout.keep(part.to_value());
+            self.order.keep(part.to_value());
         }
     }
 
     fn call(&mut self, call: &RawObject<'_>, signature: Option<Value>, out: &mut Vec<ModelEvent>) {
-        let goes_on = call.raw("willContinue") == Some("true");
+        let will_continue = call.raw("willContinue") == Some("true");
         if let Some(name) = call.text("name") {
-            self.close(out);
+            self.finish_call(out);
             let index = self.calls;
             self.calls += 1;
-            self.layout.call(index, signature);
+            self.order.call(index, signature);
             let arguments = call.value("args").filter(|args| *args != json!({}));
             out.push(ModelEvent::ToolCall(ToolCallDelta {
                 index,
@@ -101,12 +101,12 @@ impl GenerateContentDecoder {
                 name: Some(name.into_owned()),
                 arguments: arguments.map(|args| args.to_string()).unwrap_or_default(),
             }));
-            if goes_on || call.raw("partialArgs").is_some() {
+            if will_continue || call.raw("partialArgs").is_some() {
                 self.open = Some((index, PartialArguments::default()));
             }
         }
         let pieces = call.value("partialArgs");
-        let sound = match &mut self.open {
+        let is_valid = match &mut self.open {
             Some((_, partial)) => {
                 let mut pieces = pieces
                     .as_ref()
@@ -117,15 +117,15 @@ impl GenerateContentDecoder {
             }
             None => true,
         };
-        if !sound {
-            self.abandon(out);
-        } else if !goes_on {
-            self.close(out);
+        if !is_valid {
+            self.abandon_call(out);
+        } else if !will_continue {
+            self.finish_call(out);
         }
     }
 
     /// Emits the arguments of the open call, which are complete.
-    fn close(&mut self, out: &mut Vec<ModelEvent>) {
+    fn finish_call(&mut self, out: &mut Vec<ModelEvent>) {
         if let Some((index, partial)) = self.open.take() {
             let arguments = partial.into_json();
             out.push(ModelEvent::ToolCall(ToolCallDelta {
@@ -138,7 +138,7 @@ impl GenerateContentDecoder {
 
     /// Emits the arguments of the open call, which stays incomplete. Removes their last character, so that they are not
     /// valid JSON and the call cannot run.
-    fn abandon(&mut self, out: &mut Vec<ModelEvent>) {
+    fn abandon_call(&mut self, out: &mut Vec<ModelEvent>) {
         if let Some((index, partial)) = self.open.take() {
             let mut arguments = partial.into_json();
             arguments.pop();
@@ -160,7 +160,7 @@ impl FrameDecoder for GenerateContentDecoder {
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
     ) -> Result<DecodeStatus, ModelError> {
-        self.chunk(&RawObject::frame(event)?, out)?;
+        self.chunk(&RawObject::from_event(event)?, out)?;
         Ok(DecodeStatus::More)
     }
 
@@ -196,10 +196,10 @@ impl FrameDecoder for GenerateContentDecoder {
                 "the stream ended without a finish reason",
             ));
         };
-        self.abandon(out);
+        self.abandon_call(out);
         out.extend(self.usage.take().map(ModelEvent::Usage));
         out.extend(
-            std::mem::take(&mut self.layout)
+            std::mem::take(&mut self.order)
                 .into_state(super::NAME)
                 .map(ModelEvent::ProviderState),
         );
@@ -208,7 +208,7 @@ impl FrameDecoder for GenerateContentDecoder {
     }
 }
 
-fn error_in(chunk: &RawObject<'_>) -> ModelError {
+fn chunk_error(chunk: &RawObject<'_>) -> ModelError {
     let status = chunk.object("error").as_ref().and_then(error_status);
     classify(
         status,
@@ -218,8 +218,8 @@ fn error_in(chunk: &RawObject<'_>) -> ModelError {
     )
 }
 
-fn finish_reason(word: &str) -> FinishReason {
-    match word {
+fn finish_reason(name: &str) -> FinishReason {
+    match name {
         "STOP" => FinishReason::Stop,
         "MAX_TOKENS" => FinishReason::Length,
         "SAFETY"

@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 use crate::wire::HttpRequest;
 use crate::wire::body::RequestBody;
-use crate::wire::media::{self, ContentPart, omitted};
+use crate::wire::media::{self, ContentPart, omitted_text};
 use crate::wire::message::{
-    CallParts, OPENING_LINE, function_of, is_system, opens_with_assistant, parameters_of, role,
-    system_text, text_of,
+    CallParts, OPENING_LINE, content_text, function_object, is_system, opens_with_assistant,
+    parameters_schema, role, system_text,
 };
-use crate::wire::replay::{ReplayPiece, pieces, tool_calls};
+use crate::wire::replay::{ReplayPiece, replay_pieces, tool_calls};
 use crate::{ChatRequest, EffortForm, Quirks};
 
 /// Encodes a request.
@@ -61,7 +61,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     } else {
         "generateContent"
     };
-    let path = format!("/models/{}:{method}", escaped(model));
+    let path = format!("/models/{}:{method}", path_segment(model));
     HttpRequest {
         path,
         headers: Vec::new(),
@@ -83,14 +83,14 @@ const OPTION_PATHS: [(&str, &str); 9] = [
 ];
 
 fn translate_options(body: &mut RequestBody<'_>) {
-    for (theirs, ours) in OPTION_PATHS {
-        if let Some(value) = body.remove(theirs) {
-            let value = if ours == "stopSequences" && value.is_string() {
+    for (option, field) in OPTION_PATHS {
+        if let Some(value) = body.remove(option) {
+            let value = if field == "stopSequences" && value.is_string() {
                 json!([value])
             } else {
                 value
             };
-            body.set_in("generationConfig", ours, value);
+            body.set_in("generationConfig", field, value);
         }
     }
     if let Some(choice) = body.remove("tool_choice") {
@@ -137,14 +137,14 @@ fn set_effort(body: &mut RequestBody<'_>, model: &str, effort: &str) {
 }
 
 fn declaration(tool: &Value) -> Value {
-    let function = function_of(tool);
+    let function = function_object(tool);
     let mut out = Map::new();
     for key in ["name", "description"] {
         if let Some(value) = function.get(key).filter(|value| !value.is_null()) {
             out.insert(key.to_owned(), value.clone());
         }
     }
-    out.insert("parametersJsonSchema".into(), parameters_of(function));
+    out.insert("parametersJsonSchema".into(), parameters_schema(function));
     Value::Object(out)
 }
 
@@ -188,7 +188,7 @@ fn contents(request: &ChatRequest) -> Vec<Value> {
             .filter(|_| joins)
             .and_then(|last| last.get_mut("parts")?.as_array_mut());
         match last {
-            Some(so_far) => so_far.extend(parts),
+            Some(last_parts) => last_parts.extend(parts),
             None if parts.is_empty() => {}
             None => out.push(json!({"role": role, "parts": parts})),
         }
@@ -202,7 +202,7 @@ const PLACEHOLDER_SIGNATURE: &str = "skip_thought_signature_validator";
 fn assistant_parts(message: &Value, needs_signature: bool) -> Vec<Value> {
     let mut out = Vec::new();
     let mut unsigned = needs_signature;
-    for piece in pieces(message, super::NAME) {
+    for piece in replay_pieces(message, super::NAME) {
         match piece {
             ReplayPiece::Kept(part) => out.push(part.clone()),
             ReplayPiece::Text("", None) => {}
@@ -212,12 +212,12 @@ fn assistant_parts(message: &Value, needs_signature: bool) -> Vec<Value> {
             }
             ReplayPiece::Call(call, mark) => {
                 let call = CallParts::from_value(call);
-                let made_up = json!({"thoughtSignature": PLACEHOLDER_SIGNATURE});
-                let mark = mark.or((unsigned).then_some(&made_up));
+                let placeholder = json!({"thoughtSignature": PLACEHOLDER_SIGNATURE});
+                let mark = mark.or((unsigned).then_some(&placeholder));
                 // Only the first call of an answer has a signature.
                 unsigned = false;
                 out.push(with_signature(
-                    json!({"functionCall": {"name": call.name, "args": call.object()}}),
+                    json!({"functionCall": {"name": call.name, "args": call.arguments_object()}}),
                     mark,
                 ));
             }
@@ -240,9 +240,9 @@ fn tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value> {
             .and_then(Value::as_str)
             .filter(|text| !text.is_empty())
     };
-    let asked_for = || text("tool_call_id").and_then(|id| names.get(id).copied());
-    let name = asked_for().or(text("name")).unwrap_or("tool");
-    let result = text_of(message.get("content"));
+    let called_name = || text("tool_call_id").and_then(|id| names.get(id).copied());
+    let name = called_name().or(text("name")).unwrap_or("tool");
+    let result = content_text(message.get("content"));
     let response = match serde_json::from_str(&result) {
         Ok(Value::Object(object)) => Value::Object(object),
         _ => json!({"result": result}),
@@ -266,12 +266,12 @@ fn part(part: ContentPart<'_>) -> Value {
         }
         ContentPart::Remote { url, .. } => json!({"fileData": {"fileUri": url}}),
         ContentPart::Uploaded(id) => json!({"fileData": {"fileUri": id}}),
-        ContentPart::Unknown(kind) => json!({"text": omitted(kind)}),
+        ContentPart::Unknown(kind) => json!({"text": omitted_text(kind)}),
     }
 }
 
 /// Percent-encodes the model's name as a single path segment, so that it cannot change the path.
-fn escaped(model: &str) -> String {
+fn path_segment(model: &str) -> String {
     let mut segment = String::with_capacity(model.len());
     for byte in model.bytes() {
         match byte {

@@ -25,21 +25,23 @@ impl PartialArguments {
         let Some(path) = piece.get("jsonPath").and_then(Value::as_str) else {
             return false;
         };
-        let goes_on = self.open_path.as_deref() == Some(path);
-        let will_go_on = piece
+        let is_continuation = self.open_path.as_deref() == Some(path);
+        let will_continue = piece
             .get("willContinue")
             .and_then(Value::as_bool)
             .unwrap_or(false);
-        self.open_path = will_go_on.then(|| path.to_owned());
-        let Some(steps) = steps(path) else {
+        self.open_path = will_continue.then(|| path.to_owned());
+        let Some(segments) = parse_path(path) else {
             return false;
         };
-        let Some(place) = place(&mut self.arguments, &steps) else {
+        let Some(target) = value_at(&mut self.arguments, &segments) else {
             return false;
         };
-        match (value(piece), place) {
-            (Some(Value::String(more)), Value::String(text)) if goes_on => text.push_str(&more),
-            (Some(value), place) => *place = value,
+        match (value(piece), target) {
+            (Some(Value::String(more)), Value::String(text)) if is_continuation => {
+                text.push_str(&more)
+            }
+            (Some(value), target) => *target = value,
             (None, _) => return false,
         }
         true
@@ -80,19 +82,19 @@ fn as_integer(number: &Number) -> Option<i64> {
     Some(float as i64)
 }
 
-fn steps(path: &str) -> Option<Vec<PathSegment<'_>>> {
+fn parse_path(path: &str) -> Option<Vec<PathSegment<'_>>> {
     let mut rest = path.strip_prefix('$')?;
-    let mut steps = Vec::new();
+    let mut segments = Vec::new();
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix('.') {
             let end = after.find(['.', '[']).unwrap_or(after.len());
             let (key, after) = after.split_at_checked(end)?;
-            steps.push(PathSegment::Key(key));
+            segments.push(PathSegment::Key(key));
             rest = after;
         } else {
             let (inside, after) = rest.strip_prefix('[')?.split_once(']')?;
             let quoted = inside.trim_matches(['\'', '"']);
-            steps.push(
+            segments.push(
                 inside
                     .parse()
                     .map_or(PathSegment::Key(quoted), PathSegment::Index),
@@ -100,32 +102,32 @@ fn steps(path: &str) -> Option<Vec<PathSegment<'_>>> {
             rest = after;
         }
     }
-    (!steps.is_empty()).then_some(steps)
+    (!segments.is_empty()).then_some(segments)
 }
 
 /// Returns the value at a path. Creates it and its parents if they are missing.
-fn place<'a>(
+fn value_at<'a>(
     arguments: &'a mut Map<String, Value>,
-    steps: &[PathSegment<'_>],
+    segments: &[PathSegment<'_>],
 ) -> Option<&'a mut Value> {
-    let (first, rest) = steps.split_first()?;
+    let (first, rest) = segments.split_first()?;
     let PathSegment::Key(key) = first else {
         return None;
     };
-    let mut place = arguments.entry(*key).or_insert(Value::Null);
+    let mut target = arguments.entry(*key).or_insert(Value::Null);
     for step in rest {
-        place = match step {
+        target = match step {
             PathSegment::Key(key) => {
-                if !place.is_object() {
-                    *place = Value::Object(Map::new());
+                if !target.is_object() {
+                    *target = Value::Object(Map::new());
                 }
-                place.as_object_mut()?.entry(*key).or_insert(Value::Null)
+                target.as_object_mut()?.entry(*key).or_insert(Value::Null)
             }
             PathSegment::Index(index) => {
-                if !place.is_array() {
-                    *place = Value::Array(Vec::new());
+                if !target.is_array() {
+                    *target = Value::Array(Vec::new());
                 }
-                let list = place.as_array_mut()?;
+                let list = target.as_array_mut()?;
                 if *index >= MAX_LIST_LEN {
                     return None;
                 }
@@ -136,7 +138,7 @@ fn place<'a>(
             }
         };
     }
-    Some(place)
+    Some(target)
 }
 
 #[cfg(test)]

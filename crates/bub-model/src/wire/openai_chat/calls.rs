@@ -8,14 +8,14 @@ use crate::ModelError;
 /// The tool calls of an answer that have been received so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallAssembler {
-    slots: Vec<AssembledCall>,
+    calls: Vec<AssembledCall>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct AssembledCall {
     wire_index: Option<u64>,
     id: String,
-    named: bool,
+    has_name: bool,
     arguments: ArgumentScanner,
 }
 
@@ -33,59 +33,59 @@ const MAX_TOOL_CALLS: usize = 1024;
 
 impl CallAssembler {
     /// Returns the position of the call that a piece belongs to. Adds a call if necessary.
-    pub(super) fn place(&mut self, piece: CallDelta<'_>) -> Result<usize, ModelError> {
+    pub(super) fn assign(&mut self, piece: CallDelta<'_>) -> Result<usize, ModelError> {
         let position = match self.find(piece) {
             Some(position) => position,
-            None if self.slots.len() >= MAX_TOOL_CALLS => {
+            None if self.calls.len() >= MAX_TOOL_CALLS => {
                 return Err(ModelError::malformed(
                     "the answer has more tool calls than make sense",
                 ));
             }
             None => {
-                self.slots.push(AssembledCall {
+                self.calls.push(AssembledCall {
                     wire_index: piece.index,
                     ..AssembledCall::default()
                 });
-                self.slots.len() - 1
+                self.calls.len() - 1
             }
         };
-        if let Some(slot) = self.slots.get_mut(position) {
-            slot.named |= !piece.name.is_empty();
-            slot.arguments.push(piece.arguments);
+        if let Some(call) = self.calls.get_mut(position) {
+            call.has_name |= !piece.name.is_empty();
+            call.arguments.push(piece.arguments);
             if !piece.id.is_empty() {
-                piece.id.clone_into(&mut slot.id);
+                piece.id.clone_into(&mut call.id);
             }
         }
         Ok(position)
     }
 
     fn find(&self, piece: CallDelta<'_>) -> Option<usize> {
-        let last_where = |test: &dyn Fn(&AssembledCall) -> bool| self.slots.iter().rposition(test);
+        let last_where = |test: &dyn Fn(&AssembledCall) -> bool| self.calls.iter().rposition(test);
         let position = match piece.index {
-            Some(index) => last_where(&|slot| slot.wire_index == Some(index))?,
-            None if piece.id.is_empty() => self.slots.len().checked_sub(1)?,
-            None => last_where(&|slot| slot.id == piece.id).or_else(|| {
-                self.slots
+            Some(index) => last_where(&|call| call.wire_index == Some(index))?,
+            None if piece.id.is_empty() => self.calls.len().checked_sub(1)?,
+            None => last_where(&|call| call.id == piece.id).or_else(|| {
+                self.calls
                     .len()
                     .checked_sub(1)
                     .filter(|_| piece.name.is_empty())
             })?,
         };
-        self.slots
+        self.calls
             .get(position)
-            .filter(|slot| !slot.is_another(piece))
+            .filter(|call| !call.starts_new_call(piece))
             .map(|_| position)
     }
 }
 
 impl AssembledCall {
     /// Returns whether a piece with the index or id of this call is actually the start of another call.
-    fn is_another(&self, piece: CallDelta<'_>) -> bool {
-        if !self.named || piece.name.is_empty() {
+    fn starts_new_call(&self, piece: CallDelta<'_>) -> bool {
+        if !self.has_name || piece.name.is_empty() {
             return false;
         }
         if piece.id.is_empty() {
-            return piece.index.is_none() && self.arguments.is_whole();
+            return piece.index.is_none() && self.arguments.is_complete();
         }
         piece.id != self.id && !self.id.is_empty() && !self.arguments.is_open()
     }
@@ -96,7 +96,7 @@ impl AssembledCall {
 #[derive(Clone, Debug, Default)]
 struct ArgumentScanner {
     depth: usize,
-    begun: bool,
+    has_started: bool,
     in_string: bool,
     escaped: bool,
 }
@@ -117,7 +117,7 @@ impl ArgumentScanner {
                 b'"' => self.in_string = true,
                 b'{' | b'[' => {
                     self.depth += 1;
-                    self.begun = true;
+                    self.has_started = true;
                 }
                 b'}' | b']' => self.depth = self.depth.saturating_sub(1),
                 _ => {}
@@ -126,13 +126,13 @@ impl ArgumentScanner {
     }
 
     /// Returns whether an object has started and ended.
-    fn is_whole(&self) -> bool {
-        self.begun && self.depth == 0 && !self.in_string
+    fn is_complete(&self) -> bool {
+        self.has_started && self.depth == 0 && !self.in_string
     }
 
     /// Returns whether an object has started and not ended.
     fn is_open(&self) -> bool {
-        self.begun && !self.is_whole()
+        self.has_started && !self.is_complete()
     }
 }
 
@@ -140,7 +140,7 @@ impl ArgumentScanner {
 mod tests {
     use super::*;
 
-    fn place(pieces: &[(Option<u64>, &str, &str, &str)]) -> Vec<usize> {
+    fn assign(pieces: &[(Option<u64>, &str, &str, &str)]) -> Vec<usize> {
         let mut calls = CallAssembler::default();
         let piece = |&(index, id, name, arguments)| CallDelta {
             index,
@@ -150,7 +150,7 @@ mod tests {
         };
         pieces
             .iter()
-            .map(|row| calls.place(piece(row)).unwrap())
+            .map(|row| calls.assign(piece(row)).unwrap())
             .collect()
     }
 
@@ -162,41 +162,41 @@ mod tests {
             (Some(1), "b", "g", ""),
             (Some(0), "", "", "{}"),
         ];
-        assert_eq!(place(&by_index), [0, 1, 0]);
+        assert_eq!(assign(&by_index), [0, 1, 0]);
         let gaps = [
             (Some(7), "a", "f", "{}"),
             (Some(900), "b", "g", "{}"),
             (Some(7), "", "", ""),
         ];
-        assert_eq!(place(&gaps), [0, 1, 0]);
+        assert_eq!(assign(&gaps), [0, 1, 0]);
         let no_index = [
             (None, "a", "f", "{"),
             (None, "", "", "}"),
             (None, "b", "g", "{}"),
         ];
-        assert_eq!(place(&no_index), [0, 0, 1]);
+        assert_eq!(assign(&no_index), [0, 0, 1]);
         let neither_index_nor_id = [
             (None, "", "f", "{}"),
             (None, "", "g", "{}"),
             (None, "", "g", "{}"),
         ];
-        assert_eq!(place(&neither_index_nor_id), [0, 1, 2]);
+        assert_eq!(assign(&neither_index_nor_id), [0, 1, 2]);
         let all_zero = [
             (Some(0), "a", "f", "{}"),
             (Some(0), "b", "f", "{}"),
             (Some(0), "b", "f", ""),
         ];
-        assert_eq!(place(&all_zero), [0, 1, 1]);
+        assert_eq!(assign(&all_zero), [0, 1, 1]);
         let repeated = [(Some(0), "a", "f", "{\"x\":"), (Some(0), "a", "f", "1}")];
-        assert_eq!(place(&repeated), [0, 0]);
+        assert_eq!(assign(&repeated), [0, 0]);
         let new_id_each_time = [(Some(0), "a", "f", "{\"x\":"), (Some(0), "b", "f", "1}")];
-        assert_eq!(place(&new_id_each_time), [0, 0]);
+        assert_eq!(assign(&new_id_each_time), [0, 0]);
         let id_each_time_without_name = [(None, "a", "f", "{"), (None, "b", "", "}")];
-        assert_eq!(place(&id_each_time_without_name), [0, 0]);
+        assert_eq!(assign(&id_each_time_without_name), [0, 0]);
         let name_in_pieces = [(Some(0), "a", "get_", ""), (Some(0), "", "weather", "{}")];
-        assert_eq!(place(&name_in_pieces), [0, 0]);
+        assert_eq!(assign(&name_in_pieces), [0, 0]);
         let brackets_in_strings = [(None, "", "f", "{\"a\":\"}\\\"}\""), (None, "", "f", "}")];
-        assert_eq!(place(&brackets_in_strings), [0, 0]);
+        assert_eq!(assign(&brackets_in_strings), [0, 0]);
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
             name: "f",
             arguments: "",
         };
-        let result = (0..5000).try_for_each(|index| calls.place(piece(index)).map(|_| ()));
+        let result = (0..5000).try_for_each(|index| calls.assign(piece(index)).map(|_| ()));
         assert!(result.is_err());
     }
 }

@@ -25,10 +25,10 @@ pub(in crate::wire) struct ChatCompletionsDecoder {
     state: Map<String, Value>,
     usage: Option<Usage>,
     finish: Option<FinishReason>,
-    refused: bool,
+    is_refusal: bool,
     /// Whether any content was received.
-    begun: bool,
-    done: bool,
+    has_content_event: bool,
+    is_done: bool,
 }
 
 impl ChatCompletionsDecoder {
@@ -40,9 +40,9 @@ impl ChatCompletionsDecoder {
             state: Map::new(),
             usage: None,
             finish: None,
-            refused: false,
-            begun: false,
-            done: false,
+            is_refusal: false,
+            has_content_event: false,
+            is_done: false,
         }
     }
 
@@ -50,10 +50,10 @@ impl ChatCompletionsDecoder {
     fn chunk(
         &mut self,
         chunk: &RawObject<'_>,
-        places: [&str; 2],
+        content_keys: [&str; 2],
         out: &mut Vec<ModelEvent>,
     ) -> Result<(), ModelError> {
-        if let Some(error) = error_in(chunk) {
+        if let Some(error) = object_error(chunk) {
             return Err(error);
         }
         let choices = chunk.objects("choices");
@@ -69,24 +69,24 @@ impl ChatCompletionsDecoder {
             self.usage = Some(read_usage(usage));
         }
         let Some(choice) = choice else { return Ok(()) };
-        if let Some(error) = error_in(choice) {
+        if let Some(error) = object_error(choice) {
             return Err(error);
         }
         let before = out.len();
-        if let Some(delta) = places.iter().find_map(|place| choice.object(place)) {
+        if let Some(delta) = content_keys.iter().find_map(|key| choice.object(key)) {
             self.delta(&delta, out)?;
         }
-        self.begun |= out.len() > before;
+        self.has_content_event |= out.len() > before;
         match choice.text("finish_reason") {
-            Some(word) if word == "error" => Err(classify(
+            Some(name) if name == "error" => Err(classify(
                 None,
                 None,
                 b"the server ended its answer with an error",
                 WireFormat::ChatCompletions,
             )),
-            Some(word) => {
+            Some(name) => {
                 // Some servers send an additional `stop` at the end; keep the earlier reason.
-                let reason = finish_reason(&word);
+                let reason = finish_reason(&name);
                 if self.finish.is_none() || reason != FinishReason::Stop {
                     self.finish = Some(reason);
                 }
@@ -104,14 +104,14 @@ impl ChatCompletionsDecoder {
         self.reasoning(delta, out);
         content(delta, out);
         if let Some(refusal) = delta.text("refusal") {
-            self.refused = true;
+            self.is_refusal = true;
             out.push(ModelEvent::Text(refusal.into_owned()));
         }
         for call in delta.objects("tool_calls") {
             self.call(&call, out)?;
         }
         if let Some(function) = delta.object("function_call") {
-            self.piece(Some(0), "", &function, out)?;
+            self.push_piece(Some(0), "", &function, out)?;
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl ChatCompletionsDecoder {
             out.extend(texts.map(|text| ModelEvent::Reasoning(text.into_owned())));
         }
         for detail in details {
-            keep_detail(&mut self.state, &detail);
+            merge_detail(&mut self.state, &detail);
         }
     }
 
@@ -142,7 +142,7 @@ impl ChatCompletionsDecoder {
         let id = call.text("id").unwrap_or_default();
         // Some servers omit the `function` wrapper.
         let function = call.object("function");
-        self.piece(
+        self.push_piece(
             call.u64("index"),
             &id,
             function.as_ref().unwrap_or(call),
@@ -150,7 +150,7 @@ impl ChatCompletionsDecoder {
         )
     }
 
-    fn piece(
+    fn push_piece(
         &mut self,
         index: Option<u64>,
         id: &str,
@@ -163,7 +163,7 @@ impl ChatCompletionsDecoder {
             .raw("arguments")
             .map(|raw| raw::parse_str(raw).unwrap_or(Cow::Borrowed(raw)));
         let arguments = arguments.unwrap_or_default();
-        let index = self.calls.place(CallDelta {
+        let index = self.calls.assign(CallDelta {
             index,
             id,
             name: &name,
@@ -185,7 +185,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
     ) -> Result<DecodeStatus, ModelError> {
-        let chunk = RawObject::frame(event)?;
+        let chunk = RawObject::from_event(event)?;
         if event.event == b"error" && chunk.raw("error").is_none() {
             return Err(classify(
                 error_status(&chunk),
@@ -198,21 +198,21 @@ impl FrameDecoder for ChatCompletionsDecoder {
         Ok(DecodeStatus::More)
     }
 
-    fn end_mark(&mut self) {
-        self.done = true;
+    fn end_marker(&mut self) {
+        self.is_done = true;
     }
 
     fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let answer = RawObject::parse(body)?;
         if answer.raw("choices").is_none() {
-            return Err(error_in(&answer).unwrap_or_else(|| {
+            return Err(object_error(&answer).unwrap_or_else(|| {
                 ModelError::malformed("the answer has no `choices`: not a chat completion")
             }));
         }
         // `message` first, because some servers add an empty `delta` to a complete message.
         self.chunk(&answer, ["message", "delta"], out)?;
         // A complete answer counts as finished, because some servers never send a finish reason.
-        self.done = true;
+        self.is_done = true;
         Ok(())
     }
 
@@ -222,16 +222,16 @@ impl FrameDecoder for ChatCompletionsDecoder {
 
     fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         // The end marker finishes an answer even without a finish reason, unless the answer has no content.
-        let unsaid = (self.done && self.begun).then_some(FinishReason::Stop);
-        let Some(finish) = self.finish.take().or(unsaid) else {
+        let implied = (self.is_done && self.has_content_event).then_some(FinishReason::Stop);
+        let Some(finish) = self.finish.take().or(implied) else {
             let cut = || ModelError::truncated("the stream ended without a finish reason");
-            return Err(if self.done {
+            return Err(if self.is_done {
                 ModelError::empty()
             } else {
                 cut()
             });
         };
-        let finish = if self.refused && finish == FinishReason::Stop {
+        let finish = if self.is_refusal && finish == FinishReason::Stop {
             FinishReason::Refusal
         } else {
             finish
@@ -277,7 +277,7 @@ fn content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
 }
 
 /// Joins the pieces of a reasoning detail, which arrive with every delta. The server expects the complete detail back.
-fn keep_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
+fn merge_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
     let Value::Object(mut detail) = detail.to_value() else {
         return;
     };
@@ -288,7 +288,7 @@ fn keep_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
         return;
     };
     let last = details.last_mut().and_then(Value::as_object_mut);
-    let Some(last) = last.filter(|last| same_detail(last, &detail)) else {
+    let Some(last) = last.filter(|last| is_same_detail(last, &detail)) else {
         details.push(Value::Object(detail));
         return;
     };
@@ -300,7 +300,7 @@ fn keep_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
     last.extend(detail.into_iter().filter(|(_, value)| !value.is_null()));
 }
 
-fn same_detail(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+fn is_same_detail(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
     one.get("type") == other.get("type")
         && one.get("index") == other.get("index")
         && one.get("index").is_some()
@@ -316,8 +316,8 @@ fn append(fields: &mut Map<String, Value>, key: &str, more: &str) {
 }
 
 /// Returns the error in an object, if it contains one in any of the forms that servers use.
-fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
-    let nested = object
+fn object_error(object: &RawObject<'_>) -> Option<ModelError> {
+    let is_nested = object
         .raw("error")
         .is_some_and(|raw| !matches!(raw, "false" | "\"\"" | "{}"));
     let has_content = object.raw("choices").is_some() || object.raw("delta").is_some();
@@ -325,20 +325,20 @@ fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
         || object
             .raw("message")
             .is_some_and(|raw| raw.starts_with('{'));
-    let bare = !is_content
+    let is_bare = !is_content
         && ["message", "detail"]
             .iter()
             .any(|key| object.raw(key).is_some());
-    let verdict = object.object("base_resp");
-    let failed = verdict
+    let base_resp = object.object("base_resp");
+    let failed = base_resp
         .as_ref()
-        .and_then(|verdict| verdict.u64("status_code"))
+        .and_then(|base_resp| base_resp.u64("status_code"))
         .filter(|code| *code != 0);
-    let body = match (failed, verdict) {
-        (Some(code), Some(verdict)) => {
-            json!({"error": {"code": code.to_string(), "message": verdict.str("status_msg")}})
+    let body = match (failed, base_resp) {
+        (Some(code), Some(base_resp)) => {
+            json!({"error": {"code": code.to_string(), "message": base_resp.str("status_msg")}})
         }
-        _ if nested || bare => object.to_value(),
+        _ if is_nested || is_bare => object.to_value(),
         _ => return None,
     };
     let status = object
@@ -354,8 +354,8 @@ fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
     ))
 }
 
-fn finish_reason(word: &str) -> FinishReason {
-    match word.to_ascii_lowercase().as_str() {
+fn finish_reason(name: &str) -> FinishReason {
+    match name.to_ascii_lowercase().as_str() {
         "stop" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "complete" | "completed" => {
             FinishReason::Stop
         }
@@ -363,7 +363,7 @@ fn finish_reason(word: &str) -> FinishReason {
         "length" | "max_tokens" | "model_length" | "max_output_tokens" => FinishReason::Length,
         "content_filter" | "content-filter" | "sensitive" | "safety" => FinishReason::ContentFilter,
         "refusal" => FinishReason::Refusal,
-        _ => FinishReason::Other(word.to_owned()),
+        _ => FinishReason::Other(name.to_owned()),
     }
 }
 

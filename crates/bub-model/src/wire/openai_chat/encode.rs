@@ -30,7 +30,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if request.stream && quirks.stream_options {
         body.set("stream_options", json!({"include_usage": true}));
     }
-    effort(&mut body, request, quirks);
+    set_effort(&mut body, request, quirks);
     HttpRequest {
         path: "/chat/completions".into(),
         headers: Vec::new(),
@@ -38,7 +38,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
 }
 
-fn effort<'a>(body: &mut RequestBody<'a>, request: &'a ChatRequest, quirks: &Quirks) {
+fn set_effort<'a>(body: &mut RequestBody<'a>, request: &'a ChatRequest, quirks: &Quirks) {
     let Some(effort) = request.reasoning_effort.as_deref() else {
         return;
     };
@@ -65,7 +65,7 @@ fn messages<'a>(request: &'a ChatRequest, quirks: &Quirks) -> Field<'a> {
     let mut messages: Vec<_> = request
         .messages
         .iter()
-        .map(|message| rewrite(message, quirks))
+        .map(|message| encode_message(message, quirks))
         .collect();
     if quirks.open_with_user && opens_with_assistant(&request.messages) {
         let first = messages
@@ -78,7 +78,7 @@ fn messages<'a>(request: &'a ChatRequest, quirks: &Quirks) -> Field<'a> {
 }
 
 /// Returns a message as it is sent, which is usually unchanged.
-fn rewrite<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
+fn encode_message<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     let mut message = Cow::Borrowed(message);
     if message.get("provider_state").is_some() {
         restore_state(message.to_mut());
@@ -87,7 +87,7 @@ fn rewrite<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
         .iter()
         .any(|call| !CallParts::from_value(call).has_valid_arguments())
     {
-        mend_arguments(message.to_mut());
+        repair_arguments(message.to_mut());
     }
     if quirks.media_as_file && message.get("content").is_some_and(has_media) {
         media_as_files(message.to_mut());
@@ -109,10 +109,10 @@ fn restore_state(message: &mut Value) {
     }
 }
 
-fn mend_arguments(message: &mut Value) {
+fn repair_arguments(message: &mut Value) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {
-        let arguments = CallParts::from_value(call).json().into_owned();
+        let arguments = CallParts::from_value(call).arguments_json().into_owned();
         if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
             function.insert("arguments".into(), arguments.into());
         }

@@ -18,12 +18,12 @@ use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
 pub(in crate::wire) struct ResponsesDecoder {
     replay_reasoning: bool,
     items: ResponseItems,
-    layout: BlockOrder,
+    order: BlockOrder,
     /// Bytes of text that are not recorded in the block order yet.
-    new_text: usize,
+    unrecorded_text: usize,
     usage: Option<Usage>,
     finish: Option<FinishReason>,
-    refused: bool,
+    is_refusal: bool,
 }
 
 impl ResponsesDecoder {
@@ -37,7 +37,7 @@ impl ResponsesDecoder {
     fn text(&mut self, frame: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         self.mark_streamed(frame);
         if let Some(delta) = frame.text("delta") {
-            self.new_text += delta.len();
+            self.unrecorded_text += delta.len();
             out.push(ModelEvent::Text(delta.into_owned()));
         }
     }
@@ -52,14 +52,19 @@ impl ResponsesDecoder {
     }
 
     /// Emits a piece of the arguments. With `whole`, emits the complete arguments, unless pieces were received.
-    fn arguments(&mut self, frame: &RawObject<'_>, whole: Option<&str>, out: &mut Vec<ModelEvent>) {
-        let arguments = match whole {
+    fn arguments(
+        &mut self,
+        frame: &RawObject<'_>,
+        complete_key: Option<&str>,
+        out: &mut Vec<ModelEvent>,
+    ) {
+        let arguments = match complete_key {
             Some(key) => frame.text(key),
             None => frame.text("delta"),
         };
-        let (index, id) = place(frame);
+        let (index, id) = item_key(frame);
         let call = self.items.with(index, &id, |item| {
-            let wanted = whole.is_none() || !item.streamed;
+            let wanted = complete_key.is_none() || !item.streamed;
             item.streamed |= arguments.is_some();
             item.call.filter(|_| wanted)
         });
@@ -74,7 +79,7 @@ impl ResponsesDecoder {
     }
 
     fn mark_streamed(&mut self, frame: &RawObject<'_>) {
-        let (index, id) = place(frame);
+        let (index, id) = item_key(frame);
         self.items.with(index, &id, |item| item.streamed = true);
     }
 
@@ -97,7 +102,7 @@ impl ResponsesDecoder {
         self.items
             .with(index, &item_id, |known| known.call = Some(call));
         self.flush_text(None);
-        self.layout.call(call, None);
+        self.order.call(call, None);
         let id = item.text("call_id").or_else(|| item.text("id"));
         out.push(ModelEvent::ToolCall(ToolCallDelta {
             index: call,
@@ -136,9 +141,9 @@ impl ResponsesDecoder {
     fn message_done(&mut self, item: &RawObject<'_>, streamed: bool, out: &mut Vec<ModelEvent>) {
         for part in item.objects("content").iter().filter(|_| !streamed) {
             let refusal = part.text("refusal");
-            self.refused |= refusal.is_some();
+            self.is_refusal |= refusal.is_some();
             if let Some(text) = part.text("text").or(refusal) {
-                self.new_text += text.len();
+                self.unrecorded_text += text.len();
                 out.push(ModelEvent::Text(text.into_owned()));
             }
         }
@@ -164,13 +169,14 @@ impl ResponsesDecoder {
             if let Some(fields) = kept.as_object_mut() {
                 fields.shift_remove("status");
             }
-            self.layout.keep(kept);
+            self.order.keep(kept);
         }
     }
 
     fn flush_text(&mut self, mark: Option<Value>) {
-        if self.new_text > 0 {
-            self.layout.text(std::mem::take(&mut self.new_text), mark);
+        if self.unrecorded_text > 0 {
+            self.order
+                .text(std::mem::take(&mut self.unrecorded_text), mark);
         }
     }
 
@@ -200,8 +206,8 @@ impl ResponsesDecoder {
                     .and_then(|details| details.text("reason").map(Cow::into_owned));
                 self.finish = Some(incomplete_reason(reason.as_deref().unwrap_or("incomplete")));
             }
-            "failed" | "cancelled" => return Err(error_in(response, &status)),
-            _ if response.raw("error").is_some() => return Err(error_in(response, &status)),
+            "failed" | "cancelled" => return Err(response_error(response, &status)),
+            _ if response.raw("error").is_some() => return Err(response_error(response, &status)),
             _ => {}
         }
         Ok(())
@@ -214,13 +220,13 @@ impl FrameDecoder for ResponsesDecoder {
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
     ) -> Result<DecodeStatus, ModelError> {
-        let frame = RawObject::frame(event)?;
+        let frame = RawObject::from_event(event)?;
         let index = frame.u64("output_index");
         let item = || frame.object("item").unwrap_or_default();
         match frame.str("type").as_deref().unwrap_or_default() {
             "response.output_text.delta" => self.text(&frame, out),
             "response.refusal.delta" => {
-                self.refused = true;
+                self.is_refusal = true;
                 self.text(&frame, out);
             }
             "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
@@ -240,7 +246,7 @@ impl FrameDecoder for ResponsesDecoder {
                 return Ok(DecodeStatus::Done);
             }
             kind if kind == "error" || event.event == b"error" || frame.raw("error").is_some() => {
-                return Err(error_in(&frame, "error"));
+                return Err(response_error(&frame, "error"));
             }
             _ => {}
         }
@@ -251,7 +257,7 @@ impl FrameDecoder for ResponsesDecoder {
         let response = RawObject::parse(body)?;
         if response.raw("output").is_none() {
             return Err(match response.raw("error").or(response.raw("code")) {
-                Some(_) => error_in(&response, "error"),
+                Some(_) => response_error(&response, "error"),
                 None => ModelError::malformed("the answer has no `output`: not a response"),
             });
         }
@@ -274,14 +280,14 @@ impl FrameDecoder for ResponsesDecoder {
             ));
         };
         self.flush_text(None);
-        let finish = if self.refused && finish == FinishReason::Stop {
+        let finish = if self.is_refusal && finish == FinishReason::Stop {
             FinishReason::Refusal
         } else {
             finish
         };
         out.extend(self.usage.take().map(ModelEvent::Usage));
         out.extend(
-            std::mem::take(&mut self.layout)
+            std::mem::take(&mut self.order)
                 .into_state(super::NAME)
                 .map(ModelEvent::ProviderState),
         );
@@ -298,20 +304,20 @@ fn is_call(item: &RawObject<'_>) -> bool {
 }
 
 /// Returns index and id of the item that an event belongs to.
-fn place<'a>(frame: &RawObject<'a>) -> (Option<u64>, Cow<'a, str>) {
+fn item_key<'a>(frame: &RawObject<'a>) -> (Option<u64>, Cow<'a, str>) {
     let id = frame.text("item_id").or_else(|| frame.text("call_id"));
     (frame.u64("output_index"), id.unwrap_or_default())
 }
 
-fn incomplete_reason(word: &str) -> FinishReason {
-    match word {
+fn incomplete_reason(name: &str) -> FinishReason {
+    match name {
         "max_output_tokens" | "max_tokens" => FinishReason::Length,
         "content_filter" => FinishReason::ContentFilter,
         other => FinishReason::Other(other.to_owned()),
     }
 }
 
-fn error_in(object: &RawObject<'_>, otherwise: &str) -> ModelError {
+fn response_error(object: &RawObject<'_>, status_text: &str) -> ModelError {
     let error = object.object("error");
     let status = error
         .as_ref()
@@ -320,7 +326,7 @@ fn error_in(object: &RawObject<'_>, otherwise: &str) -> ModelError {
     let body = match object.value("error") {
         Some(error) => json!({"error": error}),
         None if object.raw("message").is_some() => object.to_value(),
-        None => json!({"error": {"message": format!("the response ended as `{otherwise}`")}}),
+        None => json!({"error": {"message": format!("the response ended as `{status_text}`")}}),
     };
     classify(
         status,

@@ -4,12 +4,12 @@ use serde_json::{Map, Value, json};
 
 use crate::wire::HttpRequest;
 use crate::wire::body::RequestBody;
-use crate::wire::media::{self, ContentPart, Mime, PartKind, omitted};
+use crate::wire::media::{self, ContentPart, Mime, PartKind, omitted_text};
 use crate::wire::message::{
-    CallParts, OPENING_LINE, function_of, is_system, opens_with_assistant, parameters_of, role,
-    system_text,
+    CallParts, OPENING_LINE, function_object, is_system, opens_with_assistant, parameters_schema,
+    role, system_text,
 };
-use crate::wire::replay::{ReplayPiece, pieces};
+use crate::wire::replay::{ReplayPiece, replay_pieces};
 use crate::{ChatRequest, EffortForm, Quirks};
 
 /// Encodes a request.
@@ -69,14 +69,14 @@ fn tool(tool: &Value) -> Value {
     if tool.get("function").is_none() {
         return tool.clone();
     }
-    let function = function_of(tool);
+    let function = function_object(tool);
     let mut out = Map::from_iter([("type".to_owned(), Value::from("function"))]);
     for key in ["name", "description", "strict"] {
         if let Some(value) = function.get(key).filter(|value| !value.is_null()) {
             out.insert(key.to_owned(), value.clone());
         }
     }
-    out.insert("parameters".into(), parameters_of(function));
+    out.insert("parameters".into(), parameters_schema(function));
     Value::Object(out)
 }
 
@@ -100,7 +100,7 @@ fn input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
 }
 
 fn assistant(message: &Value, items: &mut Vec<Value>) {
-    for piece in pieces(message, super::NAME) {
+    for piece in replay_pieces(message, super::NAME) {
         match piece {
             ReplayPiece::Kept(item) => items.push(item.clone()),
             ReplayPiece::Text("", _) => {}
@@ -124,7 +124,7 @@ fn assistant(message: &Value, items: &mut Vec<Value>) {
                     "type": "function_call",
                     "call_id": call.id,
                     "name": call.name,
-                    "arguments": call.json(),
+                    "arguments": call.arguments_json(),
                     "status": "completed",
                 }));
             }
@@ -157,7 +157,7 @@ fn content(content: Option<&Value>) -> Value {
 fn assistant_part(part: ContentPart<'_>) -> Value {
     match part {
         ContentPart::Text(text) => json!({"type": "output_text", "text": text}),
-        _ => json!({"type": "output_text", "text": omitted("part")}),
+        _ => json!({"type": "output_text", "text": omitted_text("part")}),
     }
 }
 
@@ -204,8 +204,8 @@ fn part(part: ContentPart<'_>) -> Value {
             json!({"type": "input_audio", "input_audio": {"data": data, "format": format}})
         }
         ContentPart::Inline { kind, .. } | ContentPart::Remote { kind, .. } => {
-            json!({"type": "input_text", "text": omitted(kind.name())})
+            json!({"type": "input_text", "text": omitted_text(kind.name())})
         }
-        ContentPart::Unknown(kind) => json!({"type": "input_text", "text": omitted(kind)}),
+        ContentPart::Unknown(kind) => json!({"type": "input_text", "text": omitted_text(kind)}),
     }
 }
