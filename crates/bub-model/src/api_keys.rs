@@ -197,8 +197,8 @@ impl ApiKeys {
                 .is_none()
                 .then(|| {
                     format!(
-                        "{origin}: ignored, a workspace may not say where keys go; \
-                     set it in the environment, or `api_base.{name}` in {config}"
+                        "{origin}: ignored, because a workspace must not decide where keys are sent; \
+                     set it in the environment, or set `api_base.{name}` in {config}"
                     )
                 })
         });
@@ -380,8 +380,7 @@ fn unscoped_owners(
         && !is_from_workspace("api_key")
     {
         if key.is_some() {
-            let reason =
-                "the workspace's .env chose the model, and it may not choose who gets the key";
+            let reason = "the workspace's .env sets the model, and it must not decide which provider gets the key";
             tracing::warn!(setting = "api_key", reason, "model.key_ignored");
         }
         return Default::default();

@@ -13,7 +13,7 @@ pub struct BaseUrl(String);
 
 /// Expected format of a base URL, for error messages.
 pub(crate) const EXPECTED_FORMAT: &str =
-    "a URL such as `https://host/v1`, without user, query and fragment";
+    "a URL such as `https://host/v1`, without user, query or fragment";
 
 impl BaseUrl {
     /// Parses a base URL. Returns `None` if the text is not one.

@@ -137,11 +137,11 @@ fn message(status: Option<u16>, body_info: &ErrorBody) -> String {
     let text = short_message(&body_info.text);
     match (status, text.is_empty()) {
         (Some(300..=399), _) => {
-            "the server redirects, which is not followed with a key: check the base URL".into()
+            "the server redirects, and bub does not follow redirects; check the base URL".into()
         }
-        (Some(407), _) => "the proxy wants a login: put it into the proxy's URL".into(),
+        (Some(407), _) => "the proxy requires a login; add it to the proxy's URL".into(),
         (_, true) => "the server gave no reason".into(),
-        (_, false) if body_info.is_html => format!("a web page instead of an answer: {text}"),
+        (_, false) if body_info.is_html => format!("received a web page: {text}"),
         (_, false) => text,
     }
 }

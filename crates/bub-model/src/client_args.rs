@@ -77,8 +77,8 @@ impl ClientArgs {
     /// Logs a warning for each member that has no effect.
     pub(crate) fn warn(&self) {
         for name in &self.unknown {
-            let hint = "only timeout, max_retries, default_headers, organization and project have an effect; \
-                        proxies and certificates come from HTTPS_PROXY and SSL_CERT_FILE";
+            let hint = "supported: timeout, max_retries, default_headers, organization, project; \
+                        set proxies and certificates with HTTPS_PROXY and SSL_CERT_FILE";
             let setting = format_args!("client_args.{name}");
             tracing::warn!(%setting, hint, "model.setting_ignored");
         }

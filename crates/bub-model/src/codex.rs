@@ -48,7 +48,7 @@ const REFRESH_MARGIN_SECONDS: i64 = 120;
 /// How long a process waits while another process refreshes the tokens.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-const EXPIRED_TEXT: &str = "it has expired and holds no refresh token";
+const EXPIRED_TEXT: &str = "it has expired and has no refresh token";
 const REMOVED_TEXT: &str = "it was removed";
 
 /// Error of getting a token from a login.
@@ -201,8 +201,11 @@ impl CodexAuth {
     async fn refresh(&self, old: OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let inner = Arc::clone(&self.inner);
         let task = tokio::spawn(async move { inner.refresh(&old).await }.in_current_span());
-        task.await
-            .unwrap_or_else(|_| Err(TokenError::temporary("the refresh was cut off".to_owned())))
+        task.await.unwrap_or_else(|_| {
+            Err(TokenError::temporary(
+                "the refresh was interrupted".to_owned(),
+            ))
+        })
     }
 }
 

@@ -182,7 +182,7 @@ impl PartialToolCall {
     fn invalid_reason(&self, finish: &FinishReason) -> Option<String> {
         if finish.is_stopped() {
             return Some(format!(
-                "the provider stopped the answer ({finish}); the call was not made"
+                "the provider stopped the answer ({finish}); the call did not run"
             ));
         }
         let is_truncated = *finish == FinishReason::Length;
@@ -191,13 +191,13 @@ impl PartialToolCall {
         }
         if self.has_no_arguments() {
             return is_truncated
-                .then(|| "the token limit cut the tool call off before its arguments".into());
+                .then(|| "the token limit truncated the tool call before its arguments".into());
         }
         match serde_json::from_str::<Value>(&self.arguments) {
             Ok(Value::Object(_)) => None,
             Ok(_) => Some("the arguments of the tool call are not a JSON object".into()),
             Err(_) if is_truncated => {
-                Some("the token limit cut the arguments of the tool call off".into())
+                Some("the token limit truncated the arguments of the tool call".into())
             }
             Err(error) => Some(format!(
                 "the arguments of the tool call are not valid JSON: {error}"

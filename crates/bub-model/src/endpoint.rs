@@ -49,7 +49,7 @@ pub enum AccessError {
     },
     /// The provider is not in the catalog.
     #[error(
-        "there is no provider `{name}`{}; `bub models` lists them, and `providers.{name}.base_url` in {} adds one",
+        "unknown provider `{name}`{}; run `bub models` to list providers, or add it with `providers.{name}.base_url` in {}",
         .suggestion.as_ref().map(|name| format!(", did you mean `{name}`?")).unwrap_or_default(),
         .config_file.display()
     )]
@@ -74,7 +74,7 @@ pub enum AccessError {
         login: String,
     },
     /// The provider has no default base URL, and none is configured.
-    #[error("no address for `{provider}`: set {variable} or `api_base.{provider}` in {}", .config_file.display())]
+    #[error("no base URL for `{provider}`: set {variable} or `api_base.{provider}` in {}", .config_file.display())]
     MissingBaseUrl {
         /// The provider.
         provider: String,
@@ -85,7 +85,7 @@ pub enum AccessError {
     },
     /// The configured base URL is invalid.
     #[error(
-        "{origin}: the address of `{provider}` is not {}",
+        "{origin}: invalid base URL for `{provider}`: expected {}",
         crate::base_url::EXPECTED_FORMAT
     )]
     InvalidBaseUrl {
@@ -96,7 +96,7 @@ pub enum AccessError {
     },
     /// The key contains characters that are not allowed in a header.
     #[error(
-        "the key of `{provider}` from {source_text} has spaces, line breaks or other characters no key has"
+        "invalid API key for `{provider}` from {source_text}: it contains spaces, line breaks or other forbidden characters"
     )]
     InvalidKey {
         /// The provider.
@@ -105,7 +105,7 @@ pub enum AccessError {
         source_text: String,
     },
     /// The command of `api_key_command` failed.
-    #[error("`api_key_command` of `{provider}` {problem}")]
+    #[error("`api_key_command` of `{provider}`: {problem}")]
     KeyCommandFailed {
         /// The provider.
         provider: String,
@@ -113,7 +113,7 @@ pub enum AccessError {
         problem: String,
     },
     /// The login cannot be used.
-    #[error("the login of `{provider}` cannot be used: {problem}; run `bub login {provider}`")]
+    #[error("the login for `{provider}` cannot be used: {problem}; run `bub login {provider}`")]
     LoginFailed {
         /// The provider.
         provider: String,
@@ -121,7 +121,7 @@ pub enum AccessError {
         problem: String,
     },
     /// The login is valid but cannot be used at the moment.
-    #[error("the login of `{provider}` cannot be refreshed now: {problem}; try again in a while")]
+    #[error("the login for `{provider}` cannot be refreshed: {problem}; try again later")]
     LoginUnavailable {
         /// The provider.
         provider: String,
@@ -140,7 +140,7 @@ impl AccessError {
             Self::MissingKey {
                 variable, login, ..
             } => format!("set {variable}{login}"),
-            Self::MissingBaseUrl { variable, .. } => format!("set {variable} to its address"),
+            Self::MissingBaseUrl { variable, .. } => format!("set {variable} to its base URL"),
             error => error.to_string(),
         }
     }

@@ -95,7 +95,7 @@ impl ModelError {
         Self::new(
             ModelErrorKind::Empty,
             RecoveryAction::Retry,
-            "the model answered nothing",
+            "the model returned an empty answer",
         )
     }
 

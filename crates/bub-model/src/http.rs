@@ -146,7 +146,9 @@ impl Proxies {
         configured
             .map(|(url, name, make)| match make(url.expose()) {
                 Ok(proxy) => Ok(proxy.no_proxy(direct.clone())),
-                Err(_) => Err(setup_error(format!("the proxy in {name} is not a URL"))),
+                Err(_) => Err(setup_error(format!(
+                    "invalid proxy in {name}: expected a URL"
+                ))),
             })
             .collect()
     }
@@ -251,14 +253,12 @@ impl HttpOptions {
             return Ok(Vec::new());
         };
         let certificate_error =
-            |what: String| setup_error(format!("SSL_CERT_FILE names {}, {what}", path.display()));
+            |reason: String| setup_error(format!("SSL_CERT_FILE: {}: {reason}", path.display()));
         let pem = std::fs::read(path)
-            .map_err(|error| certificate_error(format!("which cannot be read: {error}")))?;
+            .map_err(|error| certificate_error(format!("cannot be read: {error}")))?;
         match Certificate::from_pem_bundle(&pem) {
             Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-            _ => Err(certificate_error(
-                "which holds no certificates in PEM form".to_owned(),
-            )),
+            _ => Err(certificate_error("contains no PEM certificates".to_owned())),
         }
     }
 }
@@ -272,7 +272,7 @@ enum TrustStore {
 fn tls_error(error: &reqwest::Error) -> ModelError {
     let cause = crate::client::innermost_cause(error);
     setup_error(format!(
-        "no TLS on this computer: {cause}; install its CA certificates or set SSL_CERT_FILE"
+        "cannot use TLS: {cause}; install the CA certificates of the system or set SSL_CERT_FILE"
     ))
 }
 

@@ -73,11 +73,11 @@ impl fmt::Display for ChoiceReason {
             Self::Added(origin) => write!(f, "no model is configured; provider from {origin}"),
             Self::Login(file) => write!(f, "no model is configured; login in {}", file.display()),
             Self::Local(base_url) => {
-                write!(f, "no model is configured; a server answers at {base_url}")
+                write!(f, "no model is configured; server found at {base_url}")
             }
             Self::Fallback(None) => f.write_str("no model is configured; from `fallback_models`"),
             Self::Fallback(Some(problem)) => {
-                write!(f, "from `fallback_models`; `model` is wrong: {problem}")
+                write!(f, "from `fallback_models`; invalid `model`: {problem}")
             }
             Self::Nothing => {
                 f.write_str("no model is configured, no key is set and no local server answers")

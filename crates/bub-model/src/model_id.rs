@@ -22,7 +22,7 @@ pub struct ModelId {
 
 /// Error for text that is not a model identifier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no model: write `provider:model`, for example `{example}`", example = crate::catalog::EXAMPLE_MODEL)]
+#[error("invalid model `{text}`: expected `provider:model`, for example `{example}`", example = crate::catalog::EXAMPLE_MODEL)]
 pub struct ParseModelIdError {
     /// The rejected text, trimmed.
     pub text: String,

@@ -268,7 +268,7 @@ impl Models {
                 .similar(name)
                 .map(|known| format!(", did you mean `{known}`?"));
             format!(
-                "`{setting}.{name}` is for no known provider{}",
+                "`{setting}.{name}`: unknown provider{}",
                 hint.unwrap_or_default()
             )
         });
@@ -279,7 +279,7 @@ impl Models {
                 && self.find_key(provider).is_some();
             open.then(|| {
                 format!(
-                    "the key of `{}` goes to {base_url} without encryption",
+                    "the key for `{}` is sent to {base_url} without encryption",
                     provider.name
                 )
             })
@@ -376,7 +376,7 @@ impl Models {
     ) -> Result<Endpoint, AccessError> {
         let base_url = self.codex.endpoints().api();
         let base_url = base_url
-            .ok_or_else(|| login_error(provider, "its address is wrong".to_owned().into()))?;
+            .ok_or_else(|| login_error(provider, "its base URL is invalid".to_owned().into()))?;
         let mut headers = configured_headers(provider);
         headers.extend(codex::headers(token, account.as_deref()));
         Ok(Endpoint {

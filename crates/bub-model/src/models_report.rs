@@ -109,7 +109,7 @@ fn provider_report(
     // A local server is usable if it responds and has a model. No setting can tell that.
     let todo = match server {
         Some(server) if server.models.is_empty() => {
-            Some("it has no model yet: load one".to_owned())
+            Some("the server has no models; load one".to_owned())
         }
         None if provider.local && problem.is_none() => {
             Some(missing_server_hint(models, base_url.as_ref()))
@@ -132,10 +132,10 @@ fn provider_report(
 
 fn missing_server_hint(models: &Models, base_url: Option<&BaseUrl>) -> String {
     if !models.settings.get(&LOCAL_MODELS) {
-        return "not asked, because `local_models` is off".to_owned();
+        return "not checked, because `local_models` is off".to_owned();
     }
     let location = base_url
         .map(|base_url| format!(" at {base_url}"))
         .unwrap_or_default();
-    format!("no server answers{location}: start it")
+    format!("no server found{location}; start it")
 }

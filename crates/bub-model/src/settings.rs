@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 pub static MODEL: SettingKey<Option<String>> = SettingKey::new(
     "model",
     None,
-    "Model to use, as `provider:model`; without one bub looks for a usable model.",
+    "Model to use, as `provider:model`; if unset, bub uses the first available model.",
 )
 .format(&text_format::MODEL);
 
@@ -18,7 +18,7 @@ pub static MODEL: SettingKey<Option<String>> = SettingKey::new(
 pub static FALLBACK_MODELS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "fallback_models",
     None,
-    "Models to try, in this order, when the first one fails.",
+    "Models to try in order if `model` fails.",
 )
 .write_as_list();
 
@@ -26,7 +26,7 @@ pub static FALLBACK_MODELS: SettingKey<Option<Vec<String>>> = SettingKey::new(
 pub static API_KEY: SettingKey<PerProvider<Secret>> = SettingKey::new(
     "api_key",
     (),
-    "API key of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_KEY`).",
+    "API key for the provider of `model`, or a map of provider to key (`BUB_<PROVIDER>_API_KEY`).",
 )
 .format(&text_format::KEY);
 
@@ -34,7 +34,7 @@ pub static API_KEY: SettingKey<PerProvider<Secret>> = SettingKey::new(
 pub static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_base",
     (),
-    "Base URL of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_BASE`).",
+    "Base URL for the provider of `model`, or a map of provider to URL (`BUB_<PROVIDER>_API_BASE`).",
 )
 .format(&text_format::BASE_URL)
 .trusted();
@@ -43,7 +43,7 @@ pub static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
 pub static API_KEY_COMMAND: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_key_command",
     (),
-    "Command that prints the API key, for the provider of `model` or one for each; run without a shell.",
+    "Command that prints the API key for the provider of `model`, or a map of provider to command; runs without a shell.",
 )
 .trusted();
 
@@ -51,7 +51,7 @@ pub static API_KEY_COMMAND: SettingKey<PerProvider<String>> = SettingKey::new(
 pub static PROVIDERS: SettingKey<Map<String, Value>> = SettingKey::new(
     "providers",
     (),
-    "Providers to add or change: a map of name to base URL, wire and more.",
+    "Providers to add or change: a map of name to `base_url`, `wire` and other fields.",
 )
 .trusted();
 
@@ -59,28 +59,28 @@ pub static PROVIDERS: SettingKey<Map<String, Value>> = SettingKey::new(
 pub static LOCAL_MODELS: SettingKey<bool> = SettingKey::new(
     "local_models",
     true,
-    "Look for a model server on this computer when no model is configured and no key is found.",
+    "Detect model servers on this machine if no model is configured and no API key is found.",
 );
 
 /// Timeout of a model call; no limit by default.
 pub static MODEL_TIMEOUT: SettingKey<Option<Duration>> = SettingKey::new(
     "model_timeout_seconds",
     None,
-    "Longest time of one model call in seconds, streaming included; null for no limit.",
+    "Timeout of a model call in seconds, streaming included; null for no limit.",
 );
 
 /// Maximum time without data from a model; two minutes by default.
 pub static MODEL_IDLE_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "model_idle_timeout_seconds",
     Duration::from_mins(2),
-    "Longest silence of a model in seconds, before its first and between any two pieces of an answer.",
+    "Maximum time in seconds without data from a model, before and during an answer.",
 );
 
 /// Options of the HTTP client. Trusted, because they can redirect requests.
 pub static CLIENT_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "client_args",
     (),
-    "Options for the HTTP client of the provider.",
+    "Options of the HTTP client for the provider of `model`.",
 )
 .trusted();
 

@@ -20,7 +20,7 @@ pub struct SseEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
     /// An event or a line is longer than the limit.
-    #[error("a single event of the stream exceeds {limit} bytes")]
+    #[error("an event of the stream exceeds {limit} bytes")]
     TooLong {
         /// The limit in bytes.
         limit: usize,

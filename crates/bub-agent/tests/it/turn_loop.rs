@@ -170,7 +170,7 @@ async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
             Reply::new()
                 .call("c", "fs_read", r#"{"path": "a"}"#)
                 .finish(Finish::Filter),
-            "the provider stopped the answer (content_filter); the call was not made",
+            "the provider stopped the answer (content_filter); the call did not run",
         ),
         (
             Reply::new().call("c", "fs_read", r#"{"path": "no-such-file"}"#),

@@ -168,7 +168,7 @@ fn a_failed_turn_is_one_line_and_its_exit_code_says_whose_fault_it_is() {
     for (variables, expected) in [
         (
             &[("BUB_MODEL", "opnai:x")][..],
-            "error: environment variable BUB_MODEL: there is no provider `opnai`, did you mean `openai`?; ",
+            "error: environment variable BUB_MODEL: unknown provider `opnai`, did you mean `openai`?; ",
         ),
         (
             &[("BUB_MODEL", "small")],
@@ -180,21 +180,21 @@ fn a_failed_turn_is_one_line_and_its_exit_code_says_whose_fault_it_is() {
         ),
         (
             &[("BUB_MODEL", "azure:x")],
-            "error: azure:x: no address for `azure`: set AZURE_OPENAI_ENDPOINT",
+            "error: azure:x: no base URL for `azure`: set AZURE_OPENAI_ENDPOINT",
         ),
         (
             &[
                 ("BUB_MODEL", "groq:x"),
                 ("BUB_API_KEY_COMMAND", "pass 'show"),
             ],
-            "error: groq:x: `api_key_command` of `groq` has a quote that is not closed",
+            "error: groq:x: `api_key_command` of `groq`: unclosed quote",
         ),
         (
             &[
                 ("BUB_MODEL", "groq:x"),
                 ("GROQ_API_KEY", "correct-horse-battery\nstaple"),
             ],
-            "error: groq:x: the key of `groq` from environment variable GROQ_API_KEY has spaces",
+            "error: groq:x: invalid API key for `groq` from environment variable GROQ_API_KEY: it contains spaces",
         ),
     ] {
         let run = self::run(&Sandbox::new(), variables, &["run", "hi"]);
@@ -246,7 +246,7 @@ fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
         &["run", "hi"],
     );
     assert!(
-        wrong.stderr.contains("model.invalid error=environment variable BUB_MODEL: there is no provider `opnai`, did you mean `openai`?"),
+        wrong.stderr.contains("model.invalid error=environment variable BUB_MODEL: unknown provider `opnai`, did you mean `openai`?"),
         "{wrong:?}"
     );
     assert!(wrong.stderr.contains(" fallback=vllm:small"), "{wrong:?}");
@@ -267,7 +267,7 @@ fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
 fn an_ignored_address_is_told_once() {
     let sandbox = Sandbox::new();
     sandbox.write("workspace/.env", "OPENAI_BASE_URL=http://127.0.0.1:1/v1\n");
-    let told = "./.env:1 (OPENAI_BASE_URL): ignored, a workspace may not say where keys go";
+    let told = "./.env:1 (OPENAI_BASE_URL): ignored, because a workspace must not decide where keys are sent";
     for args in [["run", "hi"].as_slice(), &["models"]] {
         let run = self::run(&sandbox, &[], args);
         let text = format!("{}{}", run.stdout, run.stderr);

@@ -133,7 +133,7 @@ fn an_answer_of_another_attempt_is_refused() {
     assert_eq!(run.code, Some(1));
     assert!(
         run.stderr
-            .ends_with("start again, and use the page shown then\n"),
+            .ends_with("run the command again and use the new URL\n"),
         "{}",
         run.stderr
     );
@@ -152,7 +152,7 @@ fn a_refusal_of_the_server_is_one_line() {
     let last = run.stderr.lines().last().unwrap();
     assert!(
         last.ends_with(
-            "error: Codex login failed: the token endpoint refused (HTTP 403): code was used"
+            "error: Codex login failed: the token endpoint rejected the request (HTTP 403): code was used"
         ),
         "{last}"
     );

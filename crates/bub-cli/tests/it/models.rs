@@ -55,7 +55,7 @@ fn without_anything_it_says_what_to_do() {
         "{text}"
     );
     assert!(
-        text.contains("\n  ollama       not asked, because `local_models` is off\n"),
+        text.contains("\n  ollama       not checked, because `local_models` is off\n"),
         "{text}"
     );
 }
@@ -98,7 +98,7 @@ fn what_is_configured_and_broken_is_told_with_the_remedy() {
     );
     let text = sandbox.bub(["models"]).ok();
     assert!(
-        text.contains("there is no provider `opnai`, did you mean `openai`?"),
+        text.contains("unknown provider `opnai`, did you mean `openai`?"),
         "{text}"
     );
     assert!(

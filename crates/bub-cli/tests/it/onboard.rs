@@ -419,7 +419,7 @@ fn without_a_terminal_flags_are_enough() {
     );
     let named = refused
         .stderr
-        .contains("refused the key from standard input: ");
+        .contains("rejected the key from standard input; ");
     assert!(
         named && !refused.stderr.contains("config.yml"),
         "{refused:?}"
@@ -749,7 +749,7 @@ fn what_is_saved_without_a_trial_is_looked_at() {
             .args(["onboard", "--yes", "--no-test"])
             .env("BUB_MODEL", model);
         let run = Run::of(command.output().unwrap());
-        let error = format!("there is no provider `{}`", model.replace(":x", ""));
+        let error = format!("unknown provider `{}`", model.replace(":x", ""));
         assert!(
             run.code == Some(1) && run.stderr.contains(&error),
             "{run:?}"

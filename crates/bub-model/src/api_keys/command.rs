@@ -12,7 +12,7 @@ use super::shell_words;
 
 /// Timeout of a command. The user may have to unlock a password store.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
-const EMPTY_COMMAND_TEXT: &str = "is empty";
+const EMPTY_COMMAND_TEXT: &str = "the command is empty";
 /// Maximum bytes read from each of stdout and stderr. Keys are much shorter.
 const MAX_KEY_BYTES: u64 = 16 * 1024;
 
@@ -33,7 +33,7 @@ pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, Strin
         .kill_on_drop(true);
     let mut child = command
         .spawn()
-        .map_err(|error| format!("cannot be run: `{program}`: {error}"))?;
+        .map_err(|error| format!("cannot run `{program}`: {error}"))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let work = async {
         let (stdout, stderr, status) = tokio::join!(read(stdout), read(stderr), child.wait());
@@ -42,11 +42,11 @@ pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, Strin
     let result = tokio::time::timeout(COMMAND_TIMEOUT, work).await;
     let (stdout, stderr, status) = result.map_err(|_| {
         format!(
-            "did not end within {} seconds: `{program}`",
+            "`{program}` did not finish within {} seconds",
             COMMAND_TIMEOUT.as_secs()
         )
     })?;
-    let status = status.map_err(|error| format!("cannot be waited for: {error}"))?;
+    let status = status.map_err(|error| format!("cannot wait for `{program}`: {error}"))?;
     if !status.success() {
         return Err(failure_text(settings, program, status, &stderr));
     }
@@ -71,20 +71,20 @@ pub(super) fn check(settings: &Settings, line: &str) -> Result<(), String> {
     if exists {
         Ok(())
     } else {
-        Err(format!("cannot be run: there is no program `{name}`"))
+        Err(format!("program `{name}` not found"))
     }
 }
 
 fn split_words(line: &str) -> Result<Vec<String>, String> {
-    shell_words::split(line).ok_or_else(|| "has a quote that is not closed".to_owned())
+    shell_words::split(line).ok_or_else(|| "unclosed quote".to_owned())
 }
 
 fn parse_key(stdout: Vec<u8>, program: &str) -> Result<Secret, String> {
     let text = String::from_utf8(stdout)
-        .map_err(|_| format!("printed something that is no text: `{program}`"))?;
+        .map_err(|_| format!("the output of `{program}` is not valid UTF-8"))?;
     match text.trim() {
-        "" => Err(format!("printed nothing: `{program}`")),
-        key if key.contains('\n') => Err(format!("printed more than one line: `{program}`")),
+        "" => Err(format!("`{program}` printed nothing")),
+        key if key.contains('\n') => Err(format!("`{program}` printed more than one line")),
         key => Ok(Secret::from(key)),
     }
 }
@@ -103,7 +103,7 @@ fn failure_text(settings: &Settings, program: &str, status: ExitStatus, stderr: 
     } else {
         format!(": {reason}")
     };
-    format!("failed: `{program}`, {status}{reason}")
+    format!("`{program}` failed with {status}{reason}")
 }
 
 /// Reads up to `MAX_KEY_BYTES` and discards the rest, so that the command never blocks on a full pipe.

@@ -45,7 +45,7 @@ pub(super) fn apply(
     if !is_name(&normalized) {
         return Err(config_path.invalid_error(
             None,
-            "no name".to_owned(),
+            "an invalid name".to_owned(),
             "letters, digits, `-` and `_`",
         ));
     }
@@ -66,8 +66,8 @@ pub(super) fn apply(
             .unwrap_or_default();
         return Err(config_path.invalid_error(
             Some(unknown),
-            format!("no field of a provider{hint}"),
-            &PROVIDER_FIELDS.join(", "),
+            format!("an unknown field{hint}"),
+            &format!("one of {}", PROVIDER_FIELDS.join(", ")),
         ));
     }
     let existing = catalog
@@ -235,7 +235,7 @@ impl ConfigPath<'_> {
     }
 
     fn headers(&self, field: &str, value: &Value) -> Result<Vec<(String, String)>, SettingsError> {
-        let expected = "a map of header to text";
+        let expected = "a map of header name to text";
         let map = value
             .as_object()
             .ok_or_else(|| self.invalid_value_error(field, value, expected))?;
@@ -250,7 +250,7 @@ impl ConfigPath<'_> {
             if !sendable {
                 return Err(self.invalid_error(
                     Some(field),
-                    "a text with control or other characters".into(),
+                    "text with control or non-ASCII characters".into(),
                     expected,
                 ));
             }
@@ -260,7 +260,7 @@ impl ConfigPath<'_> {
                 return Err(self.invalid_error(
                     Some(field),
                     format!("`{name}`"),
-                    "headers that bub does not make itself",
+                    "a header that bub does not set itself",
                 ));
             }
             Ok((name, text))
@@ -289,7 +289,7 @@ impl ConfigPath<'_> {
     /// Parses prices: one price for all models, or a map of model prefix to price.
     fn prices(&self, field: &str, value: &Value) -> Result<Vec<(String, Price)>, SettingsError> {
         let invalid_value_error = |value: &Value| {
-            self.invalid_value_error(field, value, "{input, output, cached, cache_write} in US dollars for a million tokens, or a map of model prefix to that")
+            self.invalid_value_error(field, value, "{input, output, cached, cache_write} in US dollars per million tokens, or a map of model prefix to such prices")
         };
         let map = value
             .as_object()
@@ -319,11 +319,7 @@ impl ConfigPath<'_> {
             .find(|row| row.name == provider)
             .unwrap_or(&EMPTY_ROW);
         quirks(row, own).map_err(|error| {
-            self.invalid_error(
-                Some(field),
-                format!("not understood ({error})"),
-                "a map of quirks",
-            )
+            self.invalid_error(Some(field), format!("invalid ({error})"), "a map of quirks")
         })
     }
 }
@@ -353,10 +349,10 @@ fn price(value: &Value) -> Option<Price> {
 
 fn type_name(value: &Value) -> &'static str {
     match value {
-        Value::Null => "nothing",
-        Value::Bool(_) => "true or false",
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "text",
         Value::Array(_) => "a list",
         Value::Object(_) => "a map",
     }

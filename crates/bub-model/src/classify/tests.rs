@@ -239,7 +239,7 @@ fn the_message_is_the_one_that_helps() {
             502,
             "<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
         ),
-        "a web page instead of an answer: 502 Bad Gateway (HTTP 502)"
+        "received a web page: 502 Bad Gateway (HTTP 502)"
     );
     assert_eq!(show(500, "  "), "the server gave no reason (HTTP 500)");
     assert_eq!(

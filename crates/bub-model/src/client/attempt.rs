@@ -171,7 +171,7 @@ fn url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelError> {
         ModelError::new(
             ModelErrorKind::Setup,
             RecoveryAction::GiveUp,
-            "the address of the provider is no URL",
+            "the base URL of the provider is not valid",
         )
     })
 }
@@ -201,7 +201,7 @@ fn headers(
         .map(|(name, value)| (name.as_str(), value.expose()));
     for (name, value) in own.chain(configured) {
         let invalid_header_error = || {
-            let message = format!("the header `{name}` has characters that no header may have");
+            let message = format!("the header `{name}` contains invalid characters");
             ModelError::new(
                 ModelErrorKind::Setup,
                 RecoveryAction::Reauthenticate,
@@ -246,14 +246,13 @@ pub(super) async fn read_limited(response: Response, limit: usize, time: Duratio
 
 fn idle_timeout_error(wait_timeout: Duration) -> ModelError {
     let seconds = wait_timeout.as_secs_f64().ceil();
-    let message =
-        format!("nothing came from the server for {seconds} s (`model_idle_timeout_seconds`)");
+    let message = format!("no data from the server for {seconds} s (`model_idle_timeout_seconds`)");
     ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message)
 }
 
 fn keep_alive_timeout_error(wait_timeout: Duration) -> ModelError {
     let message = format!(
-        "the server keeps the connection alive and has said nothing for {} s",
+        "only keep-alive data from the server for {} s",
         wait_timeout.as_secs()
     );
     ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message)

@@ -50,7 +50,7 @@ impl ResponseBody {
             "deflate" => ContentDecoder::Deflate(ZlibDecoder::new(Vec::new())),
             other => {
                 let message = format!(
-                    "the answer is compressed as `{other}`, which was not asked for: a proxy in between must not do that"
+                    "the response is compressed as `{other}`, which bub does not support; configure the proxy not to compress responses"
                 );
                 return Err(ModelError::new(
                     ModelErrorKind::Malformed,
@@ -101,7 +101,7 @@ impl ContentDecoder {
             Self::Gzip(decoder) => decoder.write(bytes),
             Self::Deflate(decoder) => decoder.write(bytes),
         };
-        let corrupt_error = |_| ModelError::malformed("the answer is compressed and damaged");
+        let corrupt_error = |_| ModelError::malformed("the compressed response is damaged");
         // The decoder accepts no bytes after the end of the compressed data; ignore trailing bytes.
         while !input.is_empty() {
             match write(&input).map_err(corrupt_error)? {

@@ -204,7 +204,7 @@ impl ModelCall {
             Err(ModelError::new(
                 ModelErrorKind::Setup,
                 RecoveryAction::GiveUp,
-                "there is no model to call",
+                "no model to call",
             ))
         };
         let endpoint = self
@@ -283,11 +283,11 @@ impl ModelCall {
             return error;
         }
         if attempts > 1 {
-            error.message = format!("{}; tried {attempts} times", error.message);
+            error.message = format!("{}; failed after {attempts} attempts", error.message);
         }
         if let Some(delay) = error.retry_after.filter(|delay| !delay.is_zero()) {
             error.message = format!(
-                "{}; it asks to wait {} s",
+                "{}; the server requests a delay of {} s",
                 error.message,
                 delay.as_secs_f64().ceil()
             );

@@ -19,8 +19,7 @@ impl Fetch for ModelClient {
         request: FetchRequest<'a>,
     ) -> BoxFuture<'a, Result<FetchResponse, FetchError>> {
         async move {
-            let url = Url::parse(request.url)
-                .map_err(|_| FetchError("the address is no URL".to_owned()))?;
+            let url = Url::parse(request.url).map_err(|_| FetchError("invalid URL".to_owned()))?;
             let client = self
                 .inner
                 .http
@@ -47,7 +46,7 @@ impl Fetch for ModelClient {
             };
             timeout(request.timeout, exchange)
                 .await
-                .unwrap_or_else(|_| Err(FetchError("no answer in time".to_owned())))
+                .unwrap_or_else(|_| Err(FetchError("request timed out".to_owned())))
         }
         .boxed()
     }
@@ -56,7 +55,7 @@ impl Fetch for ModelClient {
 impl ModelClient {
     fn fetch_error(&self, error: &reqwest::Error) -> FetchError {
         let text = if error.is_timeout() {
-            "no connection in time".to_owned()
+            "connection timed out".to_owned()
         } else {
             innermost_cause(error)
         };

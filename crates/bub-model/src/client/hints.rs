@@ -12,26 +12,26 @@ pub(super) fn add_hints(mut error: ModelError, endpoint: &Endpoint) -> ModelErro
     let advice = match (error.status, error.action) {
         (_, RecoveryAction::Reauthenticate) => match &endpoint.key {
             Some(KeySource::Login(_)) => {
-                format!("{host} refused the login: run `bub login {provider}`")
+                format!("{host} rejected the login; run `bub login {provider}`")
             }
             Some(source) => {
-                format!("{host} refused the key from {source}: correct it, or set another")
+                format!("{host} rejected the key from {source}; check it or set another one")
             }
             None if endpoint.headers.is_empty() => {
-                format!("{host} wants a key and none was sent: set `api_key.{provider}`")
+                format!("{host} requires a key and none was sent; set `api_key.{provider}`")
             }
-            None => format!("{host} refused the key"),
+            None => format!("{host} rejected the key"),
         },
-        (Some(403), _) => format!("{host} refuses this computer, its region or the account"),
+        (Some(403), _) => format!("{host} denies access to this machine, region or account"),
         (Some(404 | 405 | 410), _) => {
             let model = endpoint.id.model();
             format!(
-                "is `{model}` a model of {host}, and {} its address?",
+                "check that {host} has the model `{model}` and that {} is its base URL",
                 endpoint.base_url
             )
         }
         (Some(413), _) => {
-            format!("too large for {host}: shorten the conversation, or send smaller files")
+            format!("too large for {host}; shorten the conversation or send smaller files")
         }
         _ => return error,
     };

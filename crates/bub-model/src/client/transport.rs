@@ -15,10 +15,10 @@ pub(super) fn request_error(
     let transport_error =
         |action, message: String| ModelError::new(ModelErrorKind::Transport, action, message);
     let via_proxy = proxy
-        .map(|proxy| format!(" through the proxy {proxy}"))
+        .map(|proxy| format!(" through proxy {proxy}"))
         .unwrap_or_default();
     if error.is_timeout() {
-        let message = format!("no connection to {server}{via_proxy} in time");
+        let message = format!("connection to {server}{via_proxy} timed out");
         return ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message);
     }
     if let Some(tls) = find_cause::<rustls::Error>(error) {
@@ -32,14 +32,14 @@ pub(super) fn request_error(
     }
     if cause_with_prefix(error, "dns error").is_some() {
         let (host, action) = match proxy {
-            Some(proxy) => (format!("the proxy {proxy}"), RecoveryAction::NextModel),
+            Some(proxy) => (format!("proxy {proxy}"), RecoveryAction::NextModel),
             // The resolver may be down temporarily. A name that does not exist costs a few useless retries.
             None => (server.to_owned(), RecoveryAction::Retry),
         };
         return transport_error(
             action,
             format!(
-                "the name of {host} has no address (DNS): {}",
+                "cannot resolve the name of {host}: {}",
                 innermost_cause(error)
             ),
         );
@@ -49,35 +49,37 @@ pub(super) fn request_error(
     {
         // No server listens there, and a short delay does not change that.
         let message = match proxy {
-            Some(proxy) => format!("the proxy {proxy} refuses the connection: is it running?"),
-            None => format!("nothing answers at {server}: is the server running?"),
+            Some(proxy) => {
+                format!("proxy {proxy} refused the connection; check that it is running")
+            }
+            None => format!("{server} refused the connection; check that the server is running"),
         };
         return transport_error(RecoveryAction::NextModel, message);
     }
     if let Some(reason) = cause_with_prefix(error, "tunnel error: ")
         .or_else(|| cause_with_prefix(error, "SOCKS error"))
     {
-        let proxy = proxy.unwrap_or("in between");
+        let proxy = proxy.unwrap_or("(unknown)");
         return transport_error(
             RecoveryAction::NextModel,
-            format!("the proxy {proxy} opens no way to {server}: {reason}"),
+            format!("proxy {proxy} does not connect to {server}: {reason}"),
         );
     }
     if error.is_builder() {
         let message = format!(
-            "the request to {server} cannot be made: {}",
+            "cannot build the request to {server}: {}",
             innermost_cause(error)
         );
         return transport_error(RecoveryAction::GiveUp, message);
     }
-    let what = if error.is_connect() {
-        "no connection to"
+    let problem = if error.is_connect() {
+        "cannot connect to"
     } else {
-        "no answer from"
+        "no response from"
     };
     transport_error(
         RecoveryAction::Retry,
-        format!("{what} {server}{via_proxy}: {}", innermost_cause(error)),
+        format!("{problem} {server}{via_proxy}: {}", innermost_cause(error)),
     )
 }
 
@@ -92,23 +94,23 @@ fn tls_error_text(error: &rustls::Error) -> String {
     };
     match problem {
         UnknownIssuer => {
-            "its certificate is from nobody this computer trusts; if that is your company's proxy or \
-             your own server, put its CA certificate into a file that SSL_CERT_FILE names"
+            "its certificate has an unknown issuer; for a company proxy or your own server, set SSL_CERT_FILE to a \
+             file with its CA certificate"
                 .to_owned()
         }
         Expired | ExpiredContext { .. } => {
-            "its certificate has expired, or this computer's clock is wrong".to_owned()
+            "its certificate has expired, or the clock of this machine is wrong".to_owned()
         }
         NotValidForName | NotValidForNameContext { .. } => "its certificate is for another host".to_owned(),
         NotValidYet | NotValidYetContext { .. } => {
-            "its certificate is not valid yet, or this computer's clock is wrong".to_owned()
+            "its certificate is not valid yet, or the clock of this machine is wrong".to_owned()
         }
         Revoked => "its certificate has been revoked".to_owned(),
-        InvalidPurpose | InvalidPurposeContext { .. } => "its certificate is not one for servers".to_owned(),
+        InvalidPurpose | InvalidPurposeContext { .. } => "its certificate is not a server certificate".to_owned(),
         // The type of this error is not exported.
         other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
-            "it shows the certificate of a CA (CA:TRUE) as its own; give the server one without CA:TRUE: signed by \
-             that CA, or by itself"
+            "it uses a CA certificate (CA:TRUE) as its server certificate; give the server a certificate without \
+             CA:TRUE, signed by that CA or self-signed"
                 .to_owned()
         }
         other => format!("its certificate is not valid: {other}"),
@@ -118,7 +120,7 @@ fn tls_error_text(error: &rustls::Error) -> String {
 /// Returns the error for a connection that failed during the response.
 pub(super) fn body_error(error: &reqwest::Error) -> ModelError {
     ModelError::truncated(format!(
-        "the connection broke in the middle of the answer: {}",
+        "the connection failed during the response: {}",
         innermost_cause(error)
     ))
 }

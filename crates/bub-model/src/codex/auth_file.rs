@@ -78,7 +78,7 @@ impl AuthFile {
     pub(super) fn store(&self, granted: &TokenGrant, now: i64) -> Result<(), String> {
         let text = self
             .text()
-            .map_err(|error| self.problem("cannot be read", &error))?;
+            .map_err(|error| self.file_error("cannot read", &error))?;
         // A file that is not a JSON object has no content to preserve.
         let mut document: Map<_, _> = text
             .and_then(|text| serde_json::from_slice(&text).ok())
@@ -94,7 +94,7 @@ impl AuthFile {
         document.insert("last_refresh".into(), json!(format_time(now)));
         let text = escape_non_ascii(&format!("{:#}\n", Value::Object(document)));
         self.replace(text.as_bytes())
-            .map_err(|error| self.problem("cannot be written", &error))
+            .map_err(|error| self.file_error("cannot write", &error))
     }
 
     /// Locks the login against changes by other processes. Waits asynchronously.
@@ -109,14 +109,14 @@ impl AuthFile {
                 .mode(0o600)
                 .open(self.sibling_path("lock"))
         };
-        let file = open().map_err(|error| self.problem("cannot be locked", &error))?;
+        let file = open().map_err(|error| self.file_error("cannot lock", &error))?;
         let wait = async {
             loop {
                 match file.try_lock() {
                     Ok(()) => return Ok(()),
                     Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_POLL_INTERVAL).await,
                     Err(TryLockError::Error(error)) => {
-                        return Err(TokenError::from(self.problem("cannot be locked", &error)));
+                        return Err(TokenError::from(self.file_error("cannot lock", &error)));
                     }
                 }
             }
@@ -148,13 +148,13 @@ impl AuthFile {
                 .open(&probe)?;
             fs::remove_file(&probe)
         };
-        probe().map_err(|error| self.problem("cannot be written", &error))
+        probe().map_err(|error| self.file_error("cannot write", &error))
     }
 
     fn read_document(&self) -> Result<Option<Map<String, Value>>, String> {
         let text = self
             .text()
-            .map_err(|error| self.problem("cannot be read", &error))?;
+            .map_err(|error| self.file_error("cannot read", &error))?;
         let Some(text) = text else { return Ok(None) };
         // Omit the parser's message: it could quote a token.
         let invalid_json_error = |_| format!("{} is not valid JSON", self.path.display());
@@ -215,8 +215,8 @@ impl AuthFile {
         self.path.with_extension(format!("json.{suffix}"))
     }
 
-    fn problem(&self, what: &str, error: &io::Error) -> String {
-        format!("{} {what}: {error}", self.path.display())
+    fn file_error(&self, action: &str, error: &io::Error) -> String {
+        format!("{action} {}: {error}", self.path.display())
     }
 }
 

@@ -102,7 +102,7 @@ type CallbackResponse = (
 fn respond(target: &str, state: &str) -> CallbackResponse {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     if path != CALLBACK_PATH {
-        return ("404 Not Found", "There is nothing here.", None);
+        return ("404 Not Found", "Page not found.", None);
     }
     match redirect::parse_query(query, state) {
         Ok(code) => (
@@ -112,12 +112,12 @@ fn respond(target: &str, state: &str) -> CallbackResponse {
         ),
         Err(error @ LoginError::Refused(_)) => (
             "200 OK",
-            "The sign-in was refused. The terminal says more.",
+            "The sign-in was refused. See the terminal for details.",
             Some(Err(error)),
         ),
         Err(_) => (
             "400 Bad Request",
-            "This is not the answer to the login that is waiting.",
+            "This response does not belong to the pending login.",
             None,
         ),
     }

@@ -16,22 +16,22 @@ use super::{CodexAuth, CodexAuthInner, LOCK_TIMEOUT, TokenError, now, redirect, 
 pub enum LoginError {
     /// The sign-in response belongs to another attempt.
     #[error(
-        "the answer belongs to another attempt (its state is missing or different); start again, and use the page shown then"
+        "the sign-in response belongs to another attempt: its state is missing or different; run the command again and use the new URL"
     )]
     StateMismatch,
     /// The sign-in response contains no code.
     #[error(
-        "no code found in what was pasted; paste the address of the page you end on after signing in (`http://localhost…?code=…&state=…`), what follows its `?`, or the code"
+        "no code found in the pasted text; paste the URL of the last page (`http://localhost…?code=…&state=…`), its query string, or the code"
     )]
     NoCode,
     /// The user or the service refused the sign-in.
-    #[error("the sign-in was refused: {0}")]
+    #[error("sign-in refused: {0}")]
     Refused(String),
     /// The browser was not redirected within this number of seconds.
-    #[error("nobody signed in within {0} seconds; start again, --timeout gives you longer")]
+    #[error("sign-in timed out after {0} seconds; run the command again with a larger `--timeout`")]
     TimedOut(u64),
     /// The listener cannot use its port.
-    #[error("port {port} cannot be used ({source}); end the other login, or use --manual")]
+    #[error("cannot use port {port}: {source}; end the other login, or use `--manual`")]
     Port {
         /// The port.
         port: u16,
@@ -39,13 +39,13 @@ pub enum LoginError {
         source: io::Error,
     },
     /// Stdin ended before the user pasted anything.
-    #[error("nothing was pasted: standard input ended")]
+    #[error("nothing was pasted: stdin ended")]
     NoInput,
     /// The login file cannot be written.
-    #[error("{0}; make it writable, or name another directory with --codex-home")]
+    #[error("{0}; make it writable, or choose another directory with `--codex-home`")]
     Unwritable(String),
     /// The code could not be exchanged for tokens, or the login file could not be locked.
-    #[error("{}{}", .0.text, if .0.is_temporary { "; try again in a while" } else { "" })]
+    #[error("{}{}", .0.text, if .0.is_temporary { "; try again later" } else { "" })]
     Failed(TokenError),
 }
 

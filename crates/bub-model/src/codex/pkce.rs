@@ -30,6 +30,7 @@ impl Pkce {
 
 fn random_bytes<const N: usize>() -> Result<[u8; N], String> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| format!("no random numbers: {error}"))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| format!("cannot generate random numbers: {error}"))?;
     Ok(bytes)
 }

@@ -86,9 +86,6 @@ mod tests {
             );
         }
         let refused = code("?error=access_denied&state=s1", "s1").unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            "the sign-in was refused: access_denied"
-        );
+        assert_eq!(refused.to_string(), "sign-in refused: access_denied");
     }
 }

@@ -73,7 +73,7 @@ pub(super) async fn request_tokens(
         timeout: TOKEN_TIMEOUT,
     };
     let unreachable_error =
-        |error| TokenError::temporary(format!("the token endpoint does not answer: {error}"));
+        |error| TokenError::temporary(format!("the token endpoint did not respond: {error}"));
     parse_response(&fetch.fetch(request).await.map_err(unreachable_error)?)
 }
 
@@ -86,7 +86,7 @@ pub(super) fn parse_response(response: &FetchResponse) -> Result<TokenGrant, Tok
     }
     // Omit the parser's message: it could quote a token.
     let tokens: TokenResponse = serde_json::from_slice(&response.body)
-        .map_err(|_| "the answer of the token endpoint holds no tokens".to_owned())?;
+        .map_err(|_| "the token endpoint returned no tokens".to_owned())?;
     let secret = |token: Option<String>| token.filter(|token| !token.is_empty()).map(Secret::from);
     #[expect(
         clippy::cast_possible_truncation,
@@ -141,6 +141,10 @@ fn error_text(status: u16, body: &[u8]) -> String {
     let message = message
         .map(|text| format!(": {}", crate::short_message(&text)))
         .unwrap_or_default();
-    let did = if status >= 500 { "failed" } else { "refused" };
-    format!("the token endpoint {did} (HTTP {status}){message}")
+    let outcome = if status >= 500 {
+        "failed"
+    } else {
+        "rejected the request"
+    };
+    format!("the token endpoint {outcome} (HTTP {status}){message}")
 }

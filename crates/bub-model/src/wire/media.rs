@@ -157,7 +157,7 @@ fn file(file: &Value) -> Option<ContentPart<'_>> {
 
 /// Returns a placeholder for a part that the format does not support, so that the model knows about the part.
 pub(super) fn omitted_text(kind: &str) -> String {
-    format!("[{kind} left out: this model's interface does not take it]")
+    format!("[{kind} omitted: the API of this model does not support it]")
 }
 
 /// Decodes a base64 payload as UTF-8 text.

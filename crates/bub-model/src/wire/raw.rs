@@ -34,7 +34,7 @@ impl<'a> RawObject<'a> {
             return Ok(items_of_list.remove(0));
         }
         serde_json::from_str(text).map_err(|error| {
-            ModelError::malformed(format!("the answer is not the expected JSON: {error}"))
+            ModelError::malformed(format!("the response is not the expected JSON: {error}"))
         })
     }
 

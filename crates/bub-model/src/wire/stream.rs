@@ -84,7 +84,7 @@ impl StreamDecoder {
     pub fn push(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         self.received = self.received.saturating_add(chunk.len());
         let result = if self.received > MAX_STREAM_BYTES {
-            Err(ModelError::too_large("the stream does not end"))
+            Err(ModelError::too_large("the stream is too long"))
         } else {
             self.decode_chunk(chunk, out)
         };
@@ -115,7 +115,7 @@ impl StreamDecoder {
                     Ok(()) if status == DecodeStatus::Done => Ok(()),
                     // The connection ended inside the last frame, so its JSON is truncated and not malformed.
                     Err(error) if error.kind == ModelErrorKind::Malformed => Err(
-                        ModelError::truncated("the stream was cut in the middle of an event"),
+                        ModelError::truncated("the stream ended in the middle of an event"),
                     ),
                     Err(error) => Err(error),
                     Ok(()) => self.frames.end(out).map_err(|error| {
@@ -156,9 +156,7 @@ impl StreamDecoder {
             }
             DecodeMode::Body(body) => {
                 if body.len() + chunk.len() > MAX_EVENT_BYTES {
-                    return Err(ModelError::too_large(
-                        "the answer is too long for one JSON body",
-                    ));
+                    return Err(ModelError::too_large("the JSON response is too long"));
                 }
                 body.extend_from_slice(chunk);
                 Ok(())
@@ -236,7 +234,7 @@ fn plain_text_error(error: ModelError, head: &[u8]) -> ModelError {
         return error;
     }
     ModelError::truncated(format!(
-        "no answer, but these words: {}",
+        "received plain text instead of an answer: {}",
         crate::short_message(line)
     ))
 }
@@ -248,22 +246,19 @@ pub(super) fn body_text(body: &[u8]) -> Result<&str, ModelError> {
         .unwrap_or(body)
         .trim_ascii();
     let text = std::str::from_utf8(body)
-        .map_err(|_| ModelError::malformed("the answer is not valid UTF-8"))?;
+        .map_err(|_| ModelError::malformed("the response is not valid UTF-8"))?;
     if text.is_empty() {
         return Err(empty_error());
     }
     if looks_like_html(text) {
-        let message = format!(
-            "a web page instead of an answer: {}",
-            crate::short_message(text)
-        );
+        let message = format!("received a web page: {}", crate::short_message(text));
         return Err(ModelError::malformed(message));
     }
     Ok(text)
 }
 
 fn empty_error() -> ModelError {
-    ModelError::truncated("the answer is empty")
+    ModelError::truncated("the response is empty")
 }
 
 /// Skips whitespace and the byte order mark at the beginning of a chunk.

@@ -1,11 +1,11 @@
-//! Calls that succeed, and what they send.
+//! Tests of successful calls and their requests.
 
 use bub_model::fetch::{Fetch, FetchRequest};
 use bub_model::{FinishReason, ModelEvent, WireFormat};
 use bub_testkit::model::{Finish, Format, ModelServer, Reply, ReplyUsage};
 use serde_json::json;
 
-use crate::support::{KEY, TEST_TIMEOUT, client, collect, endpoint, quick, request, whole};
+use crate::support::{KEY, TEST_TIMEOUT, client, collect, completion, endpoint, quick, request};
 
 #[tokio::test]
 async fn every_format_is_called_streamed_and_whole() {
@@ -28,7 +28,7 @@ async fn every_format_is_called_streamed_and_whole() {
             let (events, error) =
                 collect(client().stream(endpoint(&server, wire), request(stream), quick())).await;
             assert_eq!(error, None, "{wire:?} {stream}");
-            let answer = whole(events).unwrap();
+            let answer = completion(events).unwrap();
             assert_eq!(answer.text, "let me look", "{wire:?} {stream}");
             assert_eq!(answer.reasoning, "hm", "{wire:?} {stream}");
             assert_eq!(answer.tool_calls.len(), 2, "{wire:?} {stream}");
@@ -89,7 +89,7 @@ async fn the_request_has_the_key_where_the_format_wants_it_and_nowhere_else() {
     }
 }
 
-/// The connection is used again: one handshake for many calls (W-46).
+/// Connections are reused: one handshake for many calls (W-46).
 #[tokio::test]
 async fn one_connection_serves_many_calls() {
     for wire in WireFormat::ALL {
@@ -100,7 +100,10 @@ async fn one_connection_serves_many_calls() {
             let (events, error) =
                 collect(client.stream(endpoint(&server, wire), request(round % 2 == 0), quick()))
                     .await;
-            assert_eq!((error, whole(events).unwrap().text.as_str()), (None, "ab"));
+            assert_eq!(
+                (error, completion(events).unwrap().text.as_str()),
+                (None, "ab")
+            );
         }
         assert_eq!(
             (server.requests().len(), server.connections()),

@@ -1,4 +1,4 @@
-//! `client_args` of the original: what is understood of it, and who gets it.
+//! Tests of the setting `client_args`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn settings(home: &std::path::Path, config: &str) -> Arc<Settings> {
     )
 }
 
-// H-23, H-81, W-39: headers may be credentials, so they go where a plain key goes and nowhere else.
+// H-23, H-81, W-39: headers may be credentials, so they are sent only to the provider that owns a plain key.
 #[tokio::test]
 async fn headers_of_client_args_go_to_the_provider_of_the_model_only() {
     drop(client());
@@ -56,7 +56,7 @@ async fn headers_of_client_args_go_to_the_provider_of_the_model_only() {
     let warned = logged().into_iter().any(|line| {
         line.contains("model.setting_ignored") && line.contains("setting=client_args.http_client ")
     });
-    assert!(warned, "what is not understood is said");
+    assert!(warned, "unsupported members are logged");
 }
 
 // H-23

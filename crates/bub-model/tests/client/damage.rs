@@ -1,10 +1,10 @@
-//! Answers that are cut, empty, wrong or huge: a typed error, no hang, no panic, no half tool call.
+//! Tests of truncated, empty, invalid and huge responses: a typed error, no hang, no panic, no partial tool call.
 
 use bub_model::{CallOptions, ModelErrorKind, ModelEvent, RecoveryAction, WireFormat};
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::json;
 
-use crate::support::{client, collect, endpoint, quick, request, text, whole};
+use crate::support::{client, collect, completion, endpoint, quick, request, text};
 
 fn once() -> CallOptions {
     CallOptions {
@@ -17,7 +17,7 @@ fn calling() -> Reply {
     Reply::text("I will").split_call("call_1", "rm", ["{\"path\":", "\"/tmp/x\"", "}"])
 }
 
-/// A stream cut in the middle, by FIN, by RST and by a proper end of the body, at every event.
+/// A stream that is truncated after every event: by FIN, by RST and by a regular end of the body.
 #[tokio::test]
 async fn a_stream_cut_anywhere_is_never_a_whole_answer() {
     for wire in WireFormat::ALL {
@@ -27,7 +27,8 @@ async fn a_stream_cut_anywhere_is_never_a_whole_answer() {
                 server.script(cut(calling(), events));
                 let (events, error) =
                     collect(client().stream(endpoint(&server, wire), request(true), once())).await;
-                // The last format has no end mark and gives calls whole: cut after its finish it is whole.
+                // The last format has no end marker and sends complete calls. After its finish reason, the answer is
+                // complete.
                 if let Some(error) = error {
                     assert_eq!(error.action, RecoveryAction::Retry, "{wire:?} {error:?}");
                     assert!(
@@ -44,9 +45,9 @@ async fn a_stream_cut_anywhere_is_never_a_whole_answer() {
                             .any(|event| matches!(event, ModelEvent::Finish(_))),
                         "{wire:?}"
                     );
-                    assert!(whole(events).is_err());
+                    assert!(completion(events).is_err());
                 } else {
-                    assert!(whole(events).is_ok(), "{wire:?}");
+                    assert!(completion(events).is_ok(), "{wire:?}");
                 }
             }
         }
@@ -75,7 +76,7 @@ async fn an_error_event_inside_a_200_is_the_error_it_names() {
             ),
             "{wire:?}"
         );
-        assert!(whole(events).is_err());
+        assert!(completion(events).is_err());
         let (_, error) =
             collect(client.stream(endpoint(&server, wire), request(true), once())).await;
         assert_eq!(
@@ -124,7 +125,7 @@ async fn empty_and_foreign_bodies_are_typed_errors() {
     }
 }
 
-/// A JSON array is a body of one format (its stream without SSE); elsewhere gateways wrap what they say in it.
+/// A JSON array is a valid body of one format: its stream without SSE. In other formats, gateways wrap errors in it.
 #[tokio::test]
 async fn a_json_array_is_an_error_or_an_answer_but_never_nothing() {
     for wire in WireFormat::ALL {
@@ -163,7 +164,7 @@ async fn json_where_a_stream_was_asked_for_and_a_stream_where_not_are_read() {
         ))
         .await;
         assert_eq!((error, text(&events).as_str()), (None, expected));
-        whole(events).unwrap();
+        completion(events).unwrap();
     }
 }
 
@@ -182,7 +183,7 @@ async fn crlf_comments_and_tiny_pieces_make_no_difference() {
             let (events, error) =
                 collect(client().stream(endpoint(&server, wire), request(true), once())).await;
             assert_eq!(error, None, "{wire:?}");
-            let answer = whole(events).unwrap();
+            let answer = completion(events).unwrap();
             assert_eq!(
                 (answer.text.as_str(), answer.tool_calls.len()),
                 ("grüße 🎉", 1),
@@ -202,7 +203,7 @@ async fn garbage_between_events_is_an_error_not_an_answer() {
         let error = error.unwrap();
         assert_eq!(error.kind, ModelErrorKind::Malformed, "{wire:?} {error:?}");
         assert_eq!(text(&events), "a", "{wire:?}");
-        assert!(whole(events).is_err());
+        assert!(completion(events).is_err());
     }
 }
 
@@ -221,8 +222,8 @@ async fn invalid_utf8_is_an_error_and_never_patched_into_arguments() {
     }
 }
 
-/// A 10 MB event is an answer; one above the limit is refused while it arrives. All formats share what cuts
-/// bytes into events, so the other three are shown with less.
+/// A 10 MB event is accepted; one above the limit is rejected while it arrives. All formats share the SSE decoder, so
+/// the other three are tested with less data.
 #[tokio::test]
 async fn a_single_event_of_ten_megabytes_is_read_and_a_larger_one_refused() {
     let megabyte = "x".repeat(1024 * 1024);
@@ -272,7 +273,7 @@ async fn an_endless_error_body_is_not_read_to_its_end() {
     assert!(error.message.chars().count() < 500);
 }
 
-/// What came before an error counts, however the network cut it.
+/// Events before an error are emitted, however the network splits the data.
 #[tokio::test]
 async fn whether_a_call_is_repeated_does_not_depend_on_packets() {
     for wire in WireFormat::ALL {
@@ -298,7 +299,7 @@ async fn whether_a_call_is_repeated_does_not_depend_on_packets() {
     }
 }
 
-/// The same where all of it is in one packet.
+/// Events before an error are emitted if all data is in one packet.
 #[tokio::test]
 async fn what_came_in_one_packet_with_an_error_is_handed_out() {
     let server = ModelServer::start();

@@ -1,4 +1,4 @@
-//! Answers that something on the way has compressed, although nobody asked for it.
+//! Tests of responses that a proxy has compressed although bub did not request it.
 
 use std::io::Write as _;
 
@@ -63,7 +63,7 @@ async fn gzip_and_deflate_are_unpacked_however_they_are_cut() {
     }
 }
 
-/// Events that were flushed come at once, not when the stream ends.
+/// Flushed events are emitted immediately and not at the end of the stream.
 #[tokio::test]
 async fn a_compressed_event_is_not_held_back() {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -145,7 +145,7 @@ async fn another_encoding_is_named_and_not_tried_again() {
     assert_eq!(server.requests().len(), 1);
 }
 
-/// A few packed bytes become more than any event may have.
+/// A few compressed bytes expand to more than the limit of an event.
 #[tokio::test]
 async fn a_bomb_is_refused() {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());

@@ -1,4 +1,4 @@
-//! Several models: order, laziness, the error that is reported.
+//! Tests of fallback models: order, lazy lookup and the reported error.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,9 +12,11 @@ use bub_testkit::model::{ModelServer, Reply};
 use futures_util::future::BoxFuture;
 use serde_json::json;
 
-use crate::support::{check, client, collect, named_endpoint, quick, request, text, whole};
+use crate::support::{
+    assert_no_key, client, collect, completion, named_endpoint, quick, request, text,
+};
 
-/// Endpoints by name; what is not there has no key. Remembers what was looked up.
+/// Endpoints by name. Records lookups; a model that is not listed has no key.
 #[derive(Default)]
 struct Source {
     endpoints: HashMap<String, Endpoint>,
@@ -63,7 +65,7 @@ impl EndpointSource for Source {
     }
 }
 
-/// H-80: in order, before the first byte, each with its own model name and format.
+/// H-80: models are tried in order until the first byte, each with its own name and wire format.
 #[tokio::test]
 async fn candidates_are_tried_in_order() {
     let (first, second, third) = (
@@ -99,7 +101,7 @@ async fn candidates_are_tried_in_order() {
     assert_eq!(third.requests()[0].json()["model"], "three");
 }
 
-/// W-46: a fallback without a key does not break a healthy first model, and is not even looked up.
+/// W-46: a fallback without a key does not affect the first model and is not looked up.
 #[tokio::test]
 async fn a_healthy_model_is_not_harmed_by_a_broken_fallback() {
     let server = ModelServer::start();
@@ -141,7 +143,7 @@ async fn a_first_model_without_a_key_leaves_the_turn_to_the_next() {
     assert_eq!(stream.model().unwrap().to_string(), "b:two");
 }
 
-/// H-80: the first error is the one reported; the others are named in it.
+/// H-80: the first error is reported and contains the others.
 #[tokio::test]
 async fn the_error_names_the_first_cause_and_what_was_tried() {
     let (first, second) = (ModelServer::start(), ModelServer::start());
@@ -164,8 +166,8 @@ async fn the_error_names_the_first_cause_and_what_was_tried() {
     );
     assert_eq!(
         error.to_string(),
-        "a:one: slow down; tried 3 times (HTTP 429, rate_limit_error); \
-         also b:two: a web page instead of an answer: Bad Gateway; tried 3 times (HTTP 502); \
+        "a:one: slow down; failed after 3 attempts (HTTP 429, rate_limit_error); \
+         also b:two: received a web page: Bad Gateway; failed after 3 attempts (HTTP 502); \
          also nokey:x: no API key: set X_API_KEY"
     );
     let others: Vec<_> = error
@@ -200,7 +202,7 @@ async fn an_overflow_is_reported_instead_of_sent_elsewhere() {
         RecoveryAction::ShrinkContext
     );
     assert_eq!(second.connections(), 0);
-    // Also when it is the second that says so: that is what the caller can act on.
+    // Also if the second model reports it, because the caller can act on it.
     second.otherwise(Reply::status(404));
     let stream = client().stream_first(
         source.candidates(&["b:two", "a:one"]),
@@ -245,7 +247,7 @@ async fn after_the_first_byte_no_other_model_is_asked_unless_the_output_is_disca
         let (events, error) = collect(stream).await;
         if restartable {
             assert_eq!(error, None);
-            assert_eq!(whole(events).unwrap().text, "other");
+            assert_eq!(completion(events).unwrap().text, "other");
         } else {
             assert_eq!(
                 (error.unwrap().action, text(&events).as_str()),
@@ -256,7 +258,7 @@ async fn after_the_first_byte_no_other_model_is_asked_unless_the_output_is_disca
     }
 }
 
-/// A server that asks for a long wait loses its turn when another one is there.
+/// If a server requests a long delay, the next model is tried.
 #[tokio::test]
 async fn a_long_wait_is_not_spent_when_another_model_is_there() {
     let (first, second) = (ModelServer::start(), ModelServer::start());
@@ -313,7 +315,7 @@ async fn no_candidates_is_an_error_not_a_hang() {
     assert!(events.is_empty());
 }
 
-/// W-39: each server sees its own key and no other.
+/// W-39: each server receives only its own key.
 #[tokio::test]
 async fn a_key_goes_only_to_the_provider_it_belongs_to() {
     let (first, second) = (ModelServer::start(), ModelServer::start());
@@ -349,7 +351,7 @@ async fn a_key_goes_only_to_the_provider_it_belongs_to() {
     }
 }
 
-/// No redirect is followed: neither to another host nor on the same one.
+/// Redirects are not followed, neither to another host nor on the same host.
 #[tokio::test]
 async fn redirects_never_carry_the_key_anywhere() {
     for status in [301, 302, 303, 307, 308] {
@@ -366,12 +368,12 @@ async fn redirects_never_carry_the_key_anywhere() {
             (Some(status), RecoveryAction::NextModel)
         );
         assert!(error.message.contains("redirect"), "{error}");
-        check(&error.to_string());
+        assert_no_key(&error.to_string());
         assert_eq!((server.requests().len(), thief.connections()), (1, 0));
     }
 }
 
-/// From settings to an answer: a broken first provider, a fallback with its own key, and nothing else sent.
+/// From settings to an answer: the first provider fails, and the fallback receives only its own key.
 #[tokio::test]
 async fn configured_models_are_called_with_their_own_keys() {
     let (first, second) = (ModelServer::start(), ModelServer::start());

@@ -1,4 +1,4 @@
-//! The client against a scripted server: what is sent, what is tried again, and how calls end.
+//! Tests of the client with a scripted server: requests, retries, timeouts and errors.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,7 +7,7 @@
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "a test may stop at the first surprise, and reads where the recordings are"
+    reason = "tests panic on failure and read the path of the recordings from the environment"
 )]
 
 mod basics;

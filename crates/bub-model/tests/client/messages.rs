@@ -1,4 +1,4 @@
-//! What errors say: who, where, what failed, and what to do next; never a dumped page, never a key.
+//! Tests of error messages: provider, host, reason and next step, without web pages and keys.
 
 use bub_model::{
     BaseUrl, CallOptions, Endpoint, HttpOptions, ModelClient, ModelError, ModelErrorKind,
@@ -7,7 +7,7 @@ use bub_model::{
 use bub_settings::Redactor;
 use bub_testkit::model::{ModelServer, Reply};
 
-use crate::support::{KEY, check, client, collect, endpoint, quick, request};
+use crate::support::{KEY, assert_no_key, client, collect, endpoint, quick, request};
 
 async fn error(client: &ModelClient, endpoint: Endpoint) -> ModelError {
     let options = CallOptions {
@@ -23,32 +23,35 @@ async fn error(client: &ModelClient, endpoint: Endpoint) -> ModelError {
 #[tokio::test]
 async fn a_refusal_names_the_provider_the_host_and_the_next_step() {
     for (status, advice) in [
-        (401, "HOST refused the key"),
-        (403, "HOST refused the key"),
+        (401, "HOST rejected the key"),
+        (403, "HOST rejected the key"),
         (
             404,
-            "is `model` a model of HOST, and http://HOST/v1 its address?",
+            "check that HOST has the model `model` and that http://HOST/v1 is its base URL",
         ),
         (
             413,
-            "too large for HOST: shorten the conversation, or send smaller files",
+            "too large for HOST; shorten the conversation or send smaller files",
         ),
     ] {
         let server = ModelServer::start();
         server.script(Reply::status(status).message("no"));
         let error = error(&client(), endpoint(&server, WireFormat::ChatCompletions)).await;
         let host = server.url().trim_start_matches("http://").to_owned();
-        let said = format!(
+        let expected_text = format!(
             "test:model: no; {} (HTTP {status}",
             advice.replace("HOST", &host)
         );
-        assert!(error.to_string().starts_with(&said), "{error}\n{said}");
+        assert!(
+            error.to_string().starts_with(&expected_text),
+            "{error}\n{expected_text}"
+        );
     }
 }
 
 #[tokio::test]
 async fn pages_and_xml_are_reduced_to_what_they_say() {
-    for (body, said) in [
+    for (body, expected_text) in [
         (
             "<html><head><title>Blocked</title></head><body>secret stuff</body></html>",
             "Blocked",
@@ -72,13 +75,13 @@ async fn pages_and_xml_are_reduced_to_what_they_say() {
         assert!(
             error
                 .message
-                .starts_with(&format!("a web page instead of an answer: {said}; ")),
+                .starts_with(&format!("received a web page: {expected_text}; ")),
             "{error}"
         );
         assert!(
             error
                 .message
-                .contains("refuses this computer, its region or the account"),
+                .contains("denies access to this machine, region or account"),
             "{error}"
         );
         assert!(
@@ -88,7 +91,7 @@ async fn pages_and_xml_are_reduced_to_what_they_say() {
     }
 }
 
-/// A name that is too long for DNS fails before anybody is asked.
+/// A name that is too long for DNS fails without a network request.
 #[tokio::test]
 async fn a_name_without_an_address_is_said_to_be_one() {
     let base = BaseUrl::parse(&format!("http://{}.invalid/v1", "a".repeat(70))).unwrap();
@@ -100,7 +103,10 @@ async fn a_name_without_an_address_is_said_to_be_one() {
     let error = error(&client(), far).await;
     assert_eq!(error.kind, ModelErrorKind::Transport);
     assert!(
-        error.message.contains(".invalid/v1 has no address (DNS): "),
+        error
+            .message
+            .starts_with("cannot resolve the name of http://")
+            && error.message.contains(".invalid/v1: "),
         "{error}"
     );
 }
@@ -125,19 +131,19 @@ async fn a_proxy_that_fails_is_named_without_its_password() {
         );
         ModelClient::new(options, Redactor::new())
     };
-    for (status, said) in [(407, "proxy authorization required"), (403, "unsuccessful")] {
+    for (status, expected_text) in [(407, "proxy authorization required"), (403, "unsuccessful")] {
         let proxy = ModelServer::start();
         proxy.otherwise(Reply::status(status));
         let error = error(&through(&proxy.url()), far()).await;
         let host = proxy.url().trim_start_matches("http://").to_owned();
         let expected =
-            format!("the proxy {host} opens no way to https://models.invalid/v1: {said}");
+            format!("proxy {host} does not connect to https://models.invalid/v1: {expected_text}");
         assert_eq!(
             (error.message.as_str(), error.action),
             (expected.as_str(), RecoveryAction::NextModel)
         );
         assert!(!format!("{error:?}").contains("hunter2"));
-        check(&format!("{error:?}"));
+        assert_no_key(&format!("{error:?}"));
     }
     let proxy = ModelServer::start();
     let url = proxy.url();
@@ -146,8 +152,8 @@ async fn a_proxy_that_fails_is_named_without_its_password() {
     assert!(
         error
             .message
-            .ends_with("refuses the connection: is it running?"),
+            .ends_with("refused the connection; check that it is running"),
         "{error}"
     );
-    assert!(error.message.starts_with("the proxy 127.0.0.1:"), "{error}");
+    assert!(error.message.starts_with("proxy 127.0.0.1:"), "{error}");
 }

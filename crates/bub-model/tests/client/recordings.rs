@@ -1,4 +1,4 @@
-//! Every recorded error body gets the class that its manifest row asks for.
+//! Checks that every recorded error body is classified as its manifest row requires.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use bub_model::classify::classify;
 use bub_model::{RecoveryAction, WireFormat};
 use serde_json::Value;
 
-/// What a label of the manifest demands; labels that say nothing about the class are not here.
+/// Returns the action that a label of the manifest requires, or `None` if the label implies no action.
 fn demanded(label: &str) -> Option<&'static [RecoveryAction]> {
     use RecoveryAction::{GiveUp, NextModel, Reauthenticate, Retry, ShrinkContext};
     Some(match label {
@@ -66,7 +66,7 @@ fn every_recorded_error_has_the_right_class() {
                 && !error.message.contains("</"),
             "{file}: {error}"
         );
-        // A row without a telling label is a request that was refused for what it is.
+        // A row without such a label is an invalid request.
         let unlabelled: &[RecoveryAction] = &[
             RecoveryAction::GiveUp,
             RecoveryAction::NextModel,

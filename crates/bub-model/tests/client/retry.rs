@@ -1,4 +1,4 @@
-//! What is tried again, how often, and when.
+//! Tests of retries: which errors, how often and when.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use bub_testkit::model::{ManualClock, ModelServer, Reply};
 use futures_util::StreamExt;
 use serde_json::json;
 
-use crate::support::{client, collect, drain, endpoint, logged, quick, request, text, whole};
+use crate::support::{client, collect, completion, drain, endpoint, logged, quick, request, text};
 
 #[tokio::test]
 async fn errors_that_pass_are_tried_again_up_to_the_limit() {
@@ -74,7 +74,7 @@ async fn errors_that_stay_are_not_tried_again() {
     }
 }
 
-/// W-10: a rate limit that is counted in tokens does not shrink the context, it waits.
+/// W-10: a token rate limit causes a retry and does not shrink the context.
 #[tokio::test]
 async fn a_token_rate_limit_waits_and_an_overflow_does_not() {
     let server = ModelServer::start();
@@ -105,8 +105,8 @@ async fn a_token_rate_limit_waits_and_an_overflow_does_not() {
     assert_eq!(error.action, RecoveryAction::ShrinkContext);
 }
 
-/// The clock moves only here, so the second request proves how long the client waited.
-async fn waited(server: &ModelServer, reply: Reply, options: CallOptions) -> Duration {
+/// Returns how long the client waits before the second request. Only this function advances the clock.
+async fn measured_delay(server: &ModelServer, reply: Reply, options: CallOptions) -> Duration {
     server.script(reply).script(Reply::text("ok"));
     let clock = ManualClock::pause();
     let call = tokio::spawn(drain(client().stream(
@@ -120,7 +120,7 @@ async fn waited(server: &ModelServer, reply: Reply, options: CallOptions) -> Dur
     while !call.is_finished() {
         clock.advance(step).await;
         passed += step;
-        // Lets the sockets speak between two steps of the clock.
+        // Let the sockets make progress between two steps of the clock.
         tokio::task::spawn_blocking(std::thread::yield_now)
             .await
             .unwrap();
@@ -135,22 +135,24 @@ async fn waited(server: &ModelServer, reply: Reply, options: CallOptions) -> Dur
 }
 
 #[tokio::test]
-async fn retry_after_is_honoured_in_seconds_and_as_a_date() {
+async fn retry_after_is_honored_in_seconds_and_as_a_date() {
     let seconds = Reply::status(429).header("retry-after", "7");
     let server = ModelServer::start();
-    assert!(waited(&server, seconds, CallOptions::default()).await >= Duration::from_secs(7));
+    assert!(
+        measured_delay(&server, seconds, CallOptions::default()).await >= Duration::from_secs(7)
+    );
     let date = Reply::status(503)
         .header("date", "Sun, 06 Nov 1994 08:49:37 GMT")
         .header("retry-after", "Sun, 06 Nov 1994 08:49:57 GMT");
     let server = ModelServer::start();
-    assert!(waited(&server, date, CallOptions::default()).await >= Duration::from_secs(20));
+    assert!(measured_delay(&server, date, CallOptions::default()).await >= Duration::from_secs(20));
 }
 
 #[tokio::test]
 async fn without_retry_after_the_wait_is_the_backoff() {
     let server = ModelServer::start();
     assert!(
-        waited(&server, Reply::status(500), CallOptions::default()).await
+        measured_delay(&server, Reply::status(500), CallOptions::default()).await
             >= Duration::from_millis(250)
     );
 }
@@ -171,13 +173,15 @@ async fn a_server_that_asks_for_too_long_is_not_waited_for() {
         (RecoveryAction::Retry, Some(Duration::from_hours(1)))
     );
     assert!(
-        error.message.ends_with("; it asks to wait 3600 s"),
+        error
+            .message
+            .ends_with("; the server requests a delay of 3600 s"),
         "{error}"
     );
     assert_eq!(server.requests().len(), 1);
 }
 
-/// Whoever watches is told what is waited for, before the wait; it is no part of the answer.
+/// The stream reports a retry before the delay. The event is not part of the answer.
 #[tokio::test]
 async fn every_wait_is_announced_with_its_reason() {
     let server = ModelServer::start();
@@ -212,20 +216,20 @@ async fn every_wait_is_announced_with_its_reason() {
         quick(),
     ))
     .await;
-    let tries = events.iter().filter_map(|event| match event {
+    let attempts = events.iter().filter_map(|event| match event {
         ModelEvent::Retry(retry) => Some(retry.attempt),
         _ => None,
     });
-    assert_eq!((error, tries.collect::<Vec<_>>()), (None, vec![2, 3]));
-    assert_eq!(whole(events).unwrap().text, "ok");
-    let told = logged().into_iter().any(|line| {
+    assert_eq!((error, attempts.collect::<Vec<_>>()), (None, vec![2, 3]));
+    assert_eq!(completion(events).unwrap().text, "ok");
+    let is_logged = logged().into_iter().any(|line| {
         let is_retry = line.contains("message=model.retry delay_ms=8");
         is_retry && line.contains("slow down")
     });
-    assert!(told, "the log has it, too");
+    assert!(is_logged, "the retry is also logged");
 }
 
-/// An answer with nothing in it is asked for once more; then that is the error.
+/// An empty answer is retried once; then it is an error.
 #[tokio::test]
 async fn an_answer_with_nothing_in_it_is_tried_once_more() {
     let nothing = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3}}\n\ndata: [DONE]\n\n";
@@ -247,12 +251,15 @@ async fn an_answer_with_nothing_in_it_is_tried_once_more() {
             (ModelErrorKind::Empty, RecoveryAction::Retry),
             "{reply:?}"
         );
-        assert_eq!(error.message, "the model answered nothing; tried 2 times");
+        assert_eq!(
+            error.message,
+            "the model returned an empty answer; failed after 2 attempts"
+        );
         assert_eq!(server.requests().len(), 2);
     }
 }
 
-/// H-80: after output began nothing is repeated, because somebody may have acted on it.
+/// H-80: nothing is retried after the first output, because the caller may have acted on it.
 #[tokio::test]
 async fn after_the_first_event_a_broken_stream_is_not_repeated() {
     for wire in WireFormat::ALL {
@@ -289,13 +296,13 @@ async fn a_caller_that_discards_gets_a_restart_and_a_new_answer() {
             collect(client().stream(endpoint(&server, wire), request(true), options)).await;
         assert_eq!(error, None, "{wire:?}");
         assert!(events.contains(&ModelEvent::Restart), "{wire:?} {events:?}");
-        let answer = whole(events).unwrap();
+        let answer = completion(events).unwrap();
         assert_eq!(
             (answer.text.as_str(), answer.tool_calls.len()),
             ("fresh", 0),
             "{wire:?}"
         );
-        // Waiting for the whole answer always discards.
+        // Waiting for the complete answer always discards earlier events.
         let server = ModelServer::start();
         server
             .script(Reply::deltas(["a", "b", "c", "d", "e", "f"]).cut_after(5))
@@ -309,7 +316,7 @@ async fn a_caller_that_discards_gets_a_restart_and_a_new_answer() {
 }
 
 #[tokio::test]
-async fn nobody_listens_is_said_at_once() {
+async fn a_refused_connection_is_reported_at_once() {
     let server = ModelServer::start();
     let endpoint = endpoint(&server, WireFormat::ChatCompletions);
     drop(server);
@@ -319,5 +326,10 @@ async fn nobody_listens_is_said_at_once() {
         (error.kind, error.action),
         (ModelErrorKind::Transport, RecoveryAction::NextModel)
     );
-    assert!(error.message.contains("is the server running?"), "{error}");
+    assert!(
+        error
+            .message
+            .ends_with("refused the connection; check that the server is running"),
+        "{error}"
+    );
 }

@@ -1,14 +1,14 @@
-//! No key in any log at any level, in any error text, in any debug output.
+//! Tests that keys do not occur in logs of any level, in error texts, or in debug output.
 
 use bub_model::{Candidates, HttpOptions, ModelClient, Proxies, WireFormat};
 use bub_settings::{Environment, Redactor};
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::json;
 
-use crate::support::{KEY, check, client, collect, endpoint, logged, quick, request};
+use crate::support::{KEY, assert_no_key, client, collect, endpoint, logged, quick, request};
 
-/// Every record of every test in this binary goes through the same ear, which stops the test that says the key;
-/// this test makes the servers say it.
+/// The log capture checks every record of every test in this binary for the key. In this test, the servers send the
+/// key back.
 #[tokio::test]
 async fn a_server_that_repeats_the_key_does_not_get_it_into_errors_or_logs() {
     for wire in WireFormat::ALL {
@@ -28,25 +28,25 @@ async fn a_server_that_repeats_the_key_does_not_get_it_into_errors_or_logs() {
         let client = client();
         for _ in 0..9 {
             let endpoint = endpoint(&server, wire);
-            check(&format!("{endpoint:?} {client:?} {:?}", quick()));
+            assert_no_key(&format!("{endpoint:?} {client:?} {:?}", quick()));
             let (_, error) = collect(client.stream(endpoint, request(true), quick())).await;
             let error = error.unwrap();
-            check(&format!("{error} {error:?} {error:#?}"));
+            assert_no_key(&format!("{error} {error:?} {error:#?}"));
         }
     }
     let logged = logged();
     assert!(
         logged.iter().any(|line| line.contains("model.retry")),
-        "the ear hears nothing"
+        "no records were captured"
     );
     assert!(
         logged
             .iter()
             .any(|line| line.contains("reqwest") || line.contains("hyper")),
-        "nothing from below"
+        "no records of the libraries were captured"
     );
     for line in logged {
-        check(&line);
+        assert_no_key(&line);
     }
 }
 
@@ -99,7 +99,7 @@ fn a_proxy_without_a_password_is_no_secret() {
 }
 
 #[tokio::test]
-async fn a_proxy_is_used_for_other_hosts_and_never_for_this_computer() {
+async fn a_proxy_is_used_for_other_hosts_and_never_for_this_machine() {
     let (proxy, local) = (ModelServer::start(), ModelServer::start());
     proxy.otherwise(Reply::text("through the proxy"));
     local.otherwise(Reply::text("directly"));
@@ -142,5 +142,5 @@ async fn a_proxy_that_is_no_url_is_named_but_not_shown() {
         )
         .await
         .unwrap_err();
-    assert_eq!(error.message, "the proxy in ALL_PROXY is not a URL");
+    assert_eq!(error.message, "invalid proxy in ALL_PROXY: expected a URL");
 }

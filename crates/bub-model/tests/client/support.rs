@@ -1,4 +1,4 @@
-//! A client, endpoints and requests for tests; and an ear on every log record.
+//! A client, endpoints and requests for tests, and a capture of all log records.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Once};
@@ -18,22 +18,22 @@ use tracing::{Event, Metadata, Subscriber, span};
 /// The key of every endpoint. No error, log record or debug output of any test may contain it.
 pub(crate) const KEY: &str = "sk-test-5f2c9e7ab1d04c3388";
 
-/// Long enough for a busy machine; reached only when something hangs.
+/// Timeout for streams. It is long enough for a busy machine and elapses only if a stream hangs.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) fn client() -> ModelClient {
-    listen();
+    capture_logs();
     ModelClient::new(HttpOptions::default(), Redactor::new())
 }
 
-/// Retries that do not wait.
+/// Returns options for retries without delay.
 pub(crate) fn quick() -> CallOptions {
-    let at_once = Backoff {
+    let backoff = Backoff {
         initial: Duration::ZERO,
         ..Backoff::default()
     };
     CallOptions {
-        backoff: at_once,
+        backoff: backoff,
         ..CallOptions::default()
     }
 }
@@ -58,22 +58,22 @@ pub(crate) fn request(stream: bool) -> ChatRequest {
     }
 }
 
-/// Everything that a stream gives, in real time at most [`TEST_TIMEOUT`].
+/// Collects a stream, with [`TEST_TIMEOUT`] as timeout.
 pub(crate) async fn collect(stream: ModelEventStream) -> (Vec<ModelEvent>, Option<ModelError>) {
     tokio::time::timeout(TEST_TIMEOUT, drain(stream))
         .await
         .expect("the stream hangs")
 }
 
-/// Everything that a stream gives, without a clock of its own.
+/// Collects a stream without a timeout.
 pub(crate) async fn drain(mut stream: ModelEventStream) -> (Vec<ModelEvent>, Option<ModelError>) {
     let mut events = Vec::new();
     while let Some(event) = stream.next().await {
         match event {
             Ok(event) => events.push(event),
             Err(error) => {
-                assert!(stream.next().await.is_none(), "something follows an error");
-                check(&format!("{error} {error:?}"));
+                assert!(stream.next().await.is_none(), "an event follows an error");
+                assert_no_key(&format!("{error} {error:?}"));
                 return (events, Some(error));
             }
         }
@@ -81,8 +81,8 @@ pub(crate) async fn drain(mut stream: ModelEventStream) -> (Vec<ModelEvent>, Opt
     (events, None)
 }
 
-/// The answer so far; an error when it is not whole.
-pub(crate) fn whole(events: Vec<ModelEvent>) -> Result<Completion, ModelError> {
+/// Returns the answer in the events. Fails if it is incomplete.
+pub(crate) fn completion(events: Vec<ModelEvent>) -> Result<Completion, ModelError> {
     let mut answer = Accumulator::new();
     for event in events {
         answer.push(event);
@@ -101,51 +101,51 @@ pub(crate) fn text(events: &[ModelEvent]) -> String {
     texts.collect()
 }
 
-/// Stops the test when a text has the key in it.
-pub(crate) fn check(text: &str) {
-    assert!(!text.contains(KEY), "the key is in: {text}");
+/// Panics if the text contains the key.
+pub(crate) fn assert_no_key(text: &str) {
+    assert!(!text.contains(KEY), "text with the key: {text}");
 }
 
-/// Everything that was logged, at every level, by us and by the libraries below.
+/// Returns all log records of bub and its libraries, at all levels.
 pub(crate) fn logged() -> Vec<String> {
     LOGGED.lock().unwrap().clone()
 }
 
 static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-fn listen() {
+fn capture_logs() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        tracing::subscriber::set_global_default(Ear).unwrap();
-        log::set_logger(&Ear).unwrap();
+        tracing::subscriber::set_global_default(LogCapture).unwrap();
+        log::set_logger(&LogCapture).unwrap();
         log::set_max_level(log::LevelFilter::Trace);
     });
 }
 
-/// Hears everything, and fails the test in which the key is said.
-struct Ear;
+/// Captures all log records, and fails the test that logs the key.
+struct LogCapture;
 
-impl Ear {
-    fn hear(text: String) {
-        check(&text);
+impl LogCapture {
+    fn record_text(text: String) {
+        assert_no_key(&text);
         LOGGED.lock().unwrap().push(text);
     }
 }
 
-impl Subscriber for Ear {
+impl Subscriber for LogCapture {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
     fn new_span(&self, attributes: &span::Attributes<'_>) -> span::Id {
         let mut text = Text(attributes.metadata().name().to_owned());
         attributes.record(&mut text);
-        Self::hear(text.0);
+        Self::record_text(text.0);
         span::Id::from_u64(1)
     }
     fn record(&self, _: &span::Id, values: &span::Record<'_>) {
         let mut text = Text(String::new());
         values.record(&mut text);
-        Self::hear(text.0);
+        Self::record_text(text.0);
     }
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
     fn event(&self, event: &Event<'_>) {
@@ -155,18 +155,18 @@ impl Subscriber for Ear {
             event.metadata().target()
         ));
         event.record(&mut text);
-        Self::hear(text.0);
+        Self::record_text(text.0);
     }
     fn enter(&self, _: &span::Id) {}
     fn exit(&self, _: &span::Id) {}
 }
 
-impl log::Log for Ear {
+impl log::Log for LogCapture {
     fn enabled(&self, _: &log::Metadata<'_>) -> bool {
         true
     }
     fn log(&self, record: &log::Record<'_>) {
-        Self::hear(format!(
+        Self::record_text(format!(
             "{} {} {}",
             record.level(),
             record.target(),

@@ -1,4 +1,4 @@
-//! Silence, deadlines, cancellation.
+//! Tests of timeouts, deadlines and cancellation.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ fn once() -> CallOptions {
     }
 }
 
-/// Reads until text comes, so that the connection is known to stand.
+/// Reads until text arrives, so that the connection is established.
 async fn until_text(stream: &mut ModelEventStream) {
     while !matches!(stream.next().await.unwrap().unwrap(), ModelEvent::Text(_)) {}
 }
 
-/// Moves the clock until the stream speaks, and tells how far.
+/// Advances the clock until the stream returns an error. Returns the error and the elapsed time.
 async fn silence(
     clock: &ManualClock,
     mut stream: ModelEventStream,
@@ -55,7 +55,7 @@ async fn silence_between_events_ends_the_call_after_the_idle_timeout() {
         let clock = ManualClock::pause();
         let mut stream = client().stream(endpoint(&server, wire), request(true), once());
         until_text(&mut stream).await;
-        // How many events of a format are text differs; all that were allowed are read.
+        // The number of text events differs between formats, so read all allowed events.
         let (error, passed) = loop {
             let (item, passed) = tick(&clock, &mut stream).await;
             if let Err(error) = item {
@@ -73,7 +73,7 @@ async fn silence_between_events_ends_the_call_after_the_idle_timeout() {
     }
 }
 
-/// One item of the stream, while the clock moves in steps of a second.
+/// Returns the next item of the stream and the elapsed time. Advances the clock in steps of one second.
 async fn tick(
     clock: &ManualClock,
     stream: &mut ModelEventStream,
@@ -90,7 +90,7 @@ async fn tick(
 }
 
 #[tokio::test]
-async fn a_server_that_never_begins_is_given_up() {
+async fn a_server_that_never_begins_is_abandoned() {
     let server = ModelServer::start();
     let pace = Pace::stopped();
     server.script(Reply::text("x").paced(&pace));
@@ -114,7 +114,7 @@ async fn a_server_that_never_begins_is_given_up() {
     );
 }
 
-/// Lets everything run that has something to read.
+/// Lets all tasks run that have data to read.
 async fn settle() {
     for _ in 0..5 {
         tokio::task::spawn_blocking(std::thread::yield_now)
@@ -123,9 +123,9 @@ async fn settle() {
     }
 }
 
-/// Comments and pings show that somebody is there: longer than silence is borne, but not for ever.
+/// A stream of comments and pings times out later than a stream without data.
 #[tokio::test]
-async fn a_server_that_only_keeps_the_connection_alive_is_given_up() {
+async fn a_server_that_only_keeps_the_connection_alive_is_abandoned() {
     let ping = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
     for (sign, wire) in [
         (": OPENROUTER PROCESSING\n\n", WireFormat::ChatCompletions),
@@ -139,8 +139,8 @@ async fn a_server_that_only_keeps_the_connection_alive_is_given_up() {
         let mut stream = client().stream(endpoint, request(true), once());
         let mut reading = tokio::spawn(async move { stream.next().await.unwrap().unwrap_err() });
         let (mut socket, _) = listener.accept().await.unwrap();
-        let mut asked = [0; 4096];
-        assert!(socket.read(&mut asked).await.unwrap() > 0);
+        let mut request_bytes = [0; 4096];
+        assert!(socket.read(&mut request_bytes).await.unwrap() > 0);
         socket
             .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
             .await
@@ -163,7 +163,9 @@ async fn a_server_that_only_keeps_the_connection_alive_is_given_up() {
             "{wire:?}"
         );
         assert!(
-            error.message.contains("has said nothing for 600 s"),
+            error
+                .message
+                .contains("only keep-alive data from the server for 600 s"),
             "{error}"
         );
         assert!(
@@ -173,7 +175,7 @@ async fn a_server_that_only_keeps_the_connection_alive_is_given_up() {
     }
 }
 
-/// A server that says nothing is asked once more, and whoever watches is told; not three times in silence.
+/// A timeout is retried once and not twice, and the stream reports the retry.
 #[tokio::test]
 async fn silence_is_tried_once_more_and_said() {
     let server = ModelServer::start();
@@ -194,8 +196,11 @@ async fn silence_is_tried_once_more_and_said() {
     );
     let (error, second) = tick(&clock, &mut stream).await;
     let error = error.unwrap_err();
-    assert!(error.message.ends_with("tried 2 times"), "{error}");
-    // A third try would make it three times 120 s; a busy machine lets the clock run ahead of the client.
+    assert!(
+        error.message.ends_with("failed after 2 attempts"),
+        "{error}"
+    );
+    // A third attempt would take three times 120 s. On a busy machine, the clock runs ahead of the client.
     assert!(
         first + second < Duration::from_secs(355),
         "{first:?} {second:?}"
@@ -203,7 +208,7 @@ async fn silence_is_tried_once_more_and_said() {
     assert_eq!(server.requests().len(), 2);
 }
 
-/// The setting is the limit, also before the first event; an answer in one piece has five times as long.
+/// The setting also limits the time before the first event. Without streaming, the limit is five times longer.
 #[tokio::test]
 async fn the_idle_timeout_is_a_setting() {
     let environment = Environment::from_pairs([
@@ -232,9 +237,9 @@ async fn the_idle_timeout_is_a_setting() {
     }
 }
 
-/// W-43: the time of a slow reader is not the server's.
+/// W-43: the time of a slow consumer does not count towards timeouts.
 #[tokio::test]
-async fn a_reader_that_takes_its_time_is_not_cut_off() {
+async fn a_slow_reader_is_not_interrupted() {
     let server = ModelServer::start();
     server.script(Reply::deltas(["a", "b", "c"]));
     let clock = ManualClock::pause();
@@ -252,7 +257,7 @@ async fn a_reader_that_takes_its_time_is_not_cut_off() {
     assert!(seen >= 4);
 }
 
-/// W-32, W-43: the overall limit has a message, and the socket is closed.
+/// W-32, W-43: the overall timeout has a message and closes the socket.
 #[tokio::test]
 async fn the_overall_timeout_ends_a_call_that_drips() {
     let server = ModelServer::start();
@@ -334,14 +339,14 @@ async fn a_token_cancels_before_the_answer_and_in_the_middle_of_it() {
             (error.kind, error.action),
             (ModelErrorKind::Cancelled, RecoveryAction::GiveUp)
         );
-        // The stream is still held: it is the token that closed the socket.
+        // The stream still exists, so the token closed the socket.
         timeout(TEST_TIMEOUT, server.closed(0))
             .await
             .expect("the server still waits");
         assert_eq!(
             server.requests().len(),
             1,
-            "a cancelled call is not tried again"
+            "a cancelled call is not retried"
         );
     }
 }
@@ -365,7 +370,7 @@ async fn a_token_that_is_cancelled_already_sends_nothing() {
     assert_eq!(server.connections(), 0);
 }
 
-/// A server that says why it stopped, and then holds the connection, is not waited for.
+/// The client does not wait for a server that keeps the connection open after the finish reason.
 #[tokio::test]
 async fn after_the_finish_reason_the_end_mark_is_not_needed() {
     let server = ModelServer::start();
@@ -387,7 +392,7 @@ async fn after_the_finish_reason_the_end_mark_is_not_needed() {
     assert!(passed <= Duration::from_secs(10), "{passed:?}");
 }
 
-/// A format without an end mark may repeat its reason in every event: a pause is not the end.
+/// A format without an end marker may repeat the finish reason in every event, so a pause is not the end.
 #[tokio::test]
 async fn a_reason_in_every_event_does_not_end_the_answer_at_the_first_pause() {
     let clock = ManualClock::pause();
@@ -397,8 +402,8 @@ async fn a_reason_in_every_event_does_not_end_the_answer_at_the_first_pause() {
     let stream = client().stream(endpoint, request(true), once());
     let reading = tokio::spawn(crate::support::drain(stream));
     let (mut socket, _) = listener.accept().await.unwrap();
-    let mut asked = [0; 4096];
-    assert!(socket.read(&mut asked).await.unwrap() > 0);
+    let mut request_bytes = [0; 4096];
+    assert!(socket.read(&mut request_bytes).await.unwrap() > 0);
     socket
         .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
         .await
@@ -449,7 +454,7 @@ async fn a_token_ends_the_wait_before_another_try() {
     );
 }
 
-/// Once the end of the answer is delivered, neither a deadline nor a token makes an error of it.
+/// After the end of the answer is emitted, neither a deadline nor a cancellation causes an error.
 #[tokio::test]
 async fn nothing_goes_wrong_after_the_finish() {
     let clock = ManualClock::pause();

@@ -1,4 +1,4 @@
-//! TLS on loopback: a certificate that nobody vouches for is refused, one that the user trusts is not.
+//! Tests of TLS on loopback: untrusted certificates are rejected, those in `SSL_CERT_FILE` are accepted.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::support::{KEY, check, quick, request};
+use crate::support::{KEY, assert_no_key, quick, request};
 
-/// A server with a certificate of its own for `name`: its address, the certificate, and how often it was connected to.
+/// A server with a self-signed certificate: its base URL, the certificate, and the number of connections.
 struct Server {
     base: BaseUrl,
     pem: String,
@@ -53,8 +53,8 @@ async fn serve_as(name: &str, is_ca: rcgen::IsCa) -> Server {
             let Ok(mut stream) = acceptor.accept(socket).await else {
                 continue;
             };
-            let mut asked = [0; 8192];
-            let _ = stream.read(&mut asked).await;
+            let mut request_bytes = [0; 8192];
+            let _ = stream.read(&mut request_bytes).await;
             let _ = stream.write_all(ANSWER.as_bytes()).await;
             let _ = stream.shutdown().await;
         }
@@ -66,7 +66,7 @@ async fn serve_as(name: &str, is_ca: rcgen::IsCa) -> Server {
     }
 }
 
-/// Calls the server, trusting what the file has; the text of the answer.
+/// Calls the server with these trusted certificates and returns the text of the answer.
 async fn call(server: &Server, certificates: Option<&str>) -> Result<String, ModelError> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ca.pem");
@@ -89,7 +89,7 @@ async fn call(server: &Server, certificates: Option<&str>) -> Result<String, Mod
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_vouches_for_is_refused_and_not_tried_again() {
+async fn an_untrusted_certificate_is_refused_and_not_retried() {
     let server = serve("127.0.0.1").await;
     let error = call(&server, None).await.unwrap_err();
     assert_eq!(
@@ -105,9 +105,9 @@ async fn a_certificate_that_nobody_vouches_for_is_refused_and_not_tried_again() 
     );
     assert!(
         error.message.contains("SSL_CERT_FILE"),
-        "what to do is said: {error}"
+        "the error says what to do: {error}"
     );
-    check(&format!("{error:?}"));
+    assert_no_key(&format!("{error:?}"));
     assert_eq!(
         server.connections.load(std::sync::atomic::Ordering::SeqCst),
         1
@@ -143,7 +143,7 @@ async fn a_ca_certificate_shown_by_a_server_is_named_in_words() {
     assert!(
         error
             .message
-            .contains("the certificate of a CA (CA:TRUE) as its own"),
+            .contains("uses a CA certificate (CA:TRUE) as its server certificate"),
         "{error}"
     );
     assert!(!error.message.contains("Error("), "{error}");
@@ -157,7 +157,7 @@ async fn a_file_without_certificates_is_said_to_be_one() {
     assert!(
         error
             .message
-            .contains("ca.pem, which holds no certificates"),
+            .contains("ca.pem: contains no PEM certificates"),
         "{error}"
     );
 }

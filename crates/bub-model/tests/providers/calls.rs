@@ -1,4 +1,4 @@
-//! From settings to the socket: which server sees which key.
+//! Tests with real connections: which server receives which key.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use serde_json::json;
 
 use crate::fixture::ModelsFixture;
 
-/// Calls the chosen model, fallbacks included, over a real connection; gives the text.
-async fn call(given: &ModelsFixture) -> Result<String, String> {
-    let settings = given.settings();
+/// Calls the chosen model, fallbacks included, over a real connection and returns the text.
+async fn call(fixture: &ModelsFixture) -> Result<String, String> {
+    let settings = fixture.settings();
     let client = ModelClient::new(
         HttpOptions::from_environment(settings.environment()),
         settings.redactor().clone(),
@@ -35,7 +35,7 @@ async fn call(given: &ModelsFixture) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
-fn seen(requests: &[Request]) -> String {
+fn request_text(requests: &[Request]) -> String {
     let parts = requests.iter().flat_map(|request| {
         let headers = request
             .headers
@@ -49,20 +49,20 @@ fn seen(requests: &[Request]) -> String {
     parts.collect()
 }
 
-// W-39, W-46: the first one fails, the second has no key, the third answers; each saw its own key only
+// W-39, W-46: the first model fails, the second has no key, the third answers. Each server receives only its own key.
 #[tokio::test]
 async fn every_server_sees_its_own_key_only() {
     let (first, third) = (ModelServer::start(), ModelServer::start());
     first.script(Reply::status(404));
     third.script(Reply::text("hello"));
-    let given = ModelsFixture::new().config(&format!(
+    let fixture = ModelsFixture::new().config(&format!(
         "model: groq:one\nfallback_models: [xai:two, 'claude:three']\napi_key: first-key-1\n\
          api_base: {{groq: '{}/v1', anthropic: '{}'}}\n",
         first.url(),
         third.url()
     ));
-    let given = given.env("ANTHROPIC_API_KEY", "third-key-3");
-    assert_eq!(call(&given).await.unwrap(), "hello");
+    let fixture = fixture.env("ANTHROPIC_API_KEY", "third-key-3");
+    assert_eq!(call(&fixture).await.unwrap(), "hello");
     let (first, third) = (first.requests(), third.requests());
     assert_eq!((first.len(), third.len()), (1, 1));
     assert_eq!(first[0].header("authorization"), Some("Bearer first-key-1"));
@@ -75,7 +75,10 @@ async fn every_server_sees_its_own_key_only() {
         (third[0].path.as_str(), third[0].json()["model"].clone()),
         ("/v1/messages", json!("three"))
     );
-    assert!(!seen(&first).contains("third-key-3") && !seen(&third).contains("first-key-1"));
+    assert!(
+        !request_text(&first).contains("third-key-3")
+            && !request_text(&third).contains("first-key-1")
+    );
 }
 
 // L7
@@ -83,7 +86,7 @@ async fn every_server_sees_its_own_key_only() {
 async fn a_server_named_by_a_cloned_repository_sees_nothing() {
     let (own, evil) = (ModelServer::start(), ModelServer::start());
     own.otherwise(Reply::text("hello"));
-    let given = ModelsFixture::new()
+    let fixture = ModelsFixture::new()
         .config(&format!(
             "model: groq:one\napi_key: first-key-1\napi_base: {{groq: '{}/v1'}}\n",
             own.url()
@@ -93,23 +96,23 @@ async fn a_server_named_by_a_cloned_repository_sees_nothing() {
              BUB_PROVIDERS='{{\"groq\": {{\"base_url\": \"{0}\"}}}}'\n",
             evil.url()
         ));
-    assert_eq!(call(&given).await.unwrap(), "hello");
+    assert_eq!(call(&fixture).await.unwrap(), "hello");
     assert!(evil.requests().is_empty());
     assert_eq!(own.requests().len(), 1);
 }
 
-// design §6: no model configured, no key, and it works
+// design §6: works without a configured model and without a key.
 #[tokio::test]
 async fn a_local_server_is_found_and_answers() {
     let server = ModelServer::start();
     server
         .models(["text-embed", "qwen3:8b"])
         .script(Reply::text("from here"));
-    let nobody = "http://127.0.0.1:1/v1";
-    let given = ModelsFixture::new().env("OLLAMA_HOST", &server.address().to_string()).config(&format!(
-        "api_base: {{lmstudio: '{nobody}', llamacpp: '{nobody}', llamafile: '{nobody}', vllm: '{nobody}'}}\n"
+    let unused = "http://127.0.0.1:1/v1";
+    let fixture = ModelsFixture::new().env("OLLAMA_HOST", &server.address().to_string()).config(&format!(
+        "api_base: {{lmstudio: '{unused}', llamacpp: '{unused}', llamafile: '{unused}', vllm: '{unused}'}}\n"
     ));
-    assert_eq!(call(&given).await.unwrap(), "from here");
+    assert_eq!(call(&fixture).await.unwrap(), "from here");
     let requests = server.requests();
     let paths: Vec<_> = requests
         .iter()
@@ -120,7 +123,7 @@ async fn a_local_server_is_found_and_answers() {
     assert_eq!(requests[1].header("authorization"), None);
 }
 
-// H-91: llamafile has no streams; who wants one gets the answer in one piece
+// H-91: llamafile does not support streaming, so the answer arrives at once.
 #[tokio::test]
 async fn a_server_without_streams_is_asked_for_a_whole_answer() {
     let server = ModelServer::start();
@@ -142,8 +145,8 @@ async fn a_server_without_streams_is_asked_for_a_whole_answer() {
 
 #[tokio::test]
 async fn without_a_key_the_error_says_what_to_do_and_nothing_is_sent() {
-    let given = ModelsFixture::new().env("BUB_MODEL", "groq:x");
-    let error = given.shorten(call(&given).await.unwrap_err());
+    let fixture = ModelsFixture::new().env("BUB_MODEL", "groq:x");
+    let error = fixture.shorten(call(&fixture).await.unwrap_err());
     assert_eq!(
         error,
         "groq:x: no API key for `groq`: set GROQ_API_KEY or `api_key.groq` in user/.bub/config.yml"

@@ -1,4 +1,4 @@
-//! The table, and what the config makes of it.
+//! Tests of the provider catalog and of the setting `providers`.
 
 use std::collections::HashSet;
 
@@ -6,19 +6,19 @@ use bub_model::{BaseUrl, Catalog, EffortForm, PROVIDER_ROWS, Quirks, WireFormat}
 
 use crate::fixture::{ModelsFixture, header};
 
-// H-91: the names of the original that speak the four formats
+// H-91: the providers of the Python version that use one of the four wire formats.
 #[test]
-fn the_providers_of_the_original_are_there() {
-    let catalogue = Catalog::new(&ModelsFixture::new().settings()).unwrap();
+fn the_providers_of_the_python_version_are_there() {
+    let catalog = Catalog::new(&ModelsFixture::new().settings()).unwrap();
     let names = "openai openrouter anthropic gemini deepseek groq mistral ollama xai moonshot zai minimax \
                  dashscope together fireworks deepinfra perplexity azure azureopenai github nebius sambanova \
                  llama inception requesty telnyx qiniu portkey gmi edenai atlascloud neosantara databricks \
                  cerebras lmstudio llamacpp llamafile vllm huggingface cohere";
     for name in names.split_whitespace() {
-        assert!(catalogue.get(name).is_some(), "{name}");
+        assert!(catalog.get(name).is_some(), "{name}");
     }
     let base = |name: &str| {
-        catalogue
+        catalog
             .get(name)
             .unwrap()
             .base_url
@@ -37,7 +37,7 @@ fn every_row_is_well_formed() {
     let mut prefixes = HashSet::new();
     for row in PROVIDER_ROWS {
         for name in row.aliases.iter().chain([&row.name]) {
-            assert!(names.insert(*name), "{name} is there twice");
+            assert!(names.insert(*name), "{name} is not unique");
             assert_eq!(*name, name.to_lowercase().replace('-', "_"));
         }
         assert!(
@@ -83,23 +83,23 @@ fn every_row_is_well_formed() {
 
 #[test]
 fn quirks_of_a_row_are_applied() {
-    let catalogue = Catalog::new(&ModelsFixture::new().settings()).unwrap();
-    let quirks = |name: &str| catalogue.get(name).unwrap().quirks.clone();
+    let catalog = Catalog::new(&ModelsFixture::new().settings()).unwrap();
+    let quirks = |name: &str| catalog.get(name).unwrap().quirks.clone();
     assert_eq!(quirks("openai"), Quirks::default());
     assert_eq!(quirks("together").max_tokens_field, "max_tokens");
     assert_eq!(quirks("openrouter").effort, EffortForm::ReasoningObject);
     assert!(quirks("gemini").media_as_file);
 }
 
-// design §6: providers are rows of data, extendable from config
+// design §6: providers are rows of data that the config can extend.
 #[tokio::test]
 async fn the_config_adds_a_provider_without_code() {
-    let given = ModelsFixture::new().env("LAB_KEY", "lab-key-123456").config(
+    let fixture = ModelsFixture::new().env("LAB_KEY", "lab-key-123456").config(
         "providers:\n  lab:\n    base_url: https://llm.lab.example/v1/\n    wire: anthropic-messages\n    \
          key_variable: [OTHER_KEY, LAB_KEY]\n    key_header: X-Lab\n    headers: {x-team: blue}\n    \
          context_window: {small: 32000, small-2: 64000}\n    quirks: {cache_control: false}\n",
     );
-    let endpoint = given.endpoint("Lab:small-2b").await.unwrap();
+    let endpoint = fixture.endpoint("Lab:small-2b").await.unwrap();
     assert_eq!(endpoint.id.to_string(), "lab:small-2b");
     assert_eq!(endpoint.base_url.as_str(), "https://llm.lab.example");
     assert_eq!(endpoint.wire, WireFormat::Messages);
@@ -115,10 +115,10 @@ async fn the_config_adds_a_provider_without_code() {
 
 #[tokio::test]
 async fn an_added_provider_needs_only_an_address() {
-    let given = ModelsFixture::new()
+    let fixture = ModelsFixture::new()
         .env("MY_LAB_API_KEY", "lab-key-123456")
         .config("providers: {my-lab: {base_url: https://llm.lab.example}}\n");
-    let endpoint = given.endpoint("my-lab:x").await.unwrap();
+    let endpoint = fixture.endpoint("my-lab:x").await.unwrap();
     assert_eq!(endpoint.base_url.as_str(), "https://llm.lab.example");
     assert_eq!(
         header(&endpoint, "authorization").as_deref(),
@@ -128,10 +128,10 @@ async fn an_added_provider_needs_only_an_address() {
 
 #[tokio::test]
 async fn the_config_changes_a_builtin_provider_field_by_field() {
-    let given = ModelsFixture::new()
+    let fixture = ModelsFixture::new()
         .env("OPENROUTER_API_KEY", "or-key-123456")
         .config("providers:\n  openrouter:\n    quirks: {stream_options: false}\n    context_window: 1000\n");
-    let endpoint = given
+    let endpoint = fixture
         .endpoint("openrouter:anthropic/claude-x")
         .await
         .unwrap();
@@ -145,7 +145,7 @@ async fn the_config_changes_a_builtin_provider_field_by_field() {
     assert_eq!(
         endpoint.context_window,
         Some(1000),
-        "config beats catalogue"
+        "the config overrides the catalog"
     );
 }
 
@@ -158,11 +158,11 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
         ),
         (
             "lab: https://x",
-            ":2: `providers.lab` is a text, expected a map with a `base_url`",
+            ":2: `providers.lab` is text, expected a map with a `base_url`",
         ),
         (
             "la b: {base_url: 'https://x'}",
-            ":2: `providers.la b` is no name, expected letters, digits, `-` and `_`",
+            ":2: `providers.la b` is an invalid name, expected letters, digits, `-` and `_`",
         ),
         (
             "lab:\n    base_url: ftp://x",
@@ -170,7 +170,7 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
         ),
         (
             "lab:\n    bas_url: https://x",
-            ":3: `providers.lab.bas_url` is no field of a provider, did you mean `base_url`?",
+            ":3: `providers.lab.bas_url` is an unknown field, did you mean `base_url`?",
         ),
         (
             "openai:\n    wire: soap",
@@ -198,7 +198,7 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
         ),
         (
             "openai:\n    headers: [a]",
-            ":3: `providers.openai.headers` is a list, expected a map of header to text",
+            ":3: `providers.openai.headers` is a list, expected a map of header name to text",
         ),
         (
             "openai:\n    headers: {'a b': c}",
@@ -206,19 +206,19 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
         ),
         (
             "openai:\n    headers: {Host: elsewhere.example}",
-            ":3: `providers.openai.headers` is `host`, expected headers that bub does not make itself",
+            ":3: `providers.openai.headers` is `host`, expected a header that bub does not set itself",
         ),
         (
             "openai:\n    quirks: {strem_options: true}",
-            ":3: `providers.openai.quirks` is not understood (unknown field",
+            ":3: `providers.openai.quirks` is invalid (unknown field",
         ),
         (
             "openai:\n    quirks: 1",
             ":3: `providers.openai.quirks` is `1`, expected a map of quirks",
         ),
     ] {
-        let given = ModelsFixture::new().config(&format!("providers:\n  {yaml}\n"));
-        let error = given.shorten(given.try_models().map(drop).unwrap_err());
+        let fixture = ModelsFixture::new().config(&format!("providers:\n  {yaml}\n"));
+        let error = fixture.shorten(fixture.try_models().map(drop).unwrap_err());
         assert!(
             error.starts_with(&format!("user/.bub/config.yml{message}")),
             "{error}\nnot {message}"
@@ -226,28 +226,38 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
     }
 }
 
-// L7: a cloned repository neither adds providers nor moves them
+// L7: a cloned repository can neither add providers nor change their base URLs.
 #[tokio::test]
-async fn an_untrusted_workspace_cannot_touch_the_catalogue() {
+async fn an_untrusted_workspace_cannot_touch_the_catalog() {
     let evil = "BUB_PROVIDERS='{\"openai\": {\"base_url\": \"https://evil.example/v1\"}}'\n";
-    let given = ModelsFixture::new()
+    let fixture = ModelsFixture::new()
         .env("OPENAI_API_KEY", "oa-key-123456")
         .dotenv(evil);
     assert_eq!(
-        given.endpoint("openai:x").await.unwrap().base_url.as_str(),
+        fixture
+            .endpoint("openai:x")
+            .await
+            .unwrap()
+            .base_url
+            .as_str(),
         "https://api.openai.com/v1"
     );
-    let given = given.trusted();
+    let fixture = fixture.trusted();
     assert_eq!(
-        given.endpoint("openai:x").await.unwrap().base_url.as_str(),
+        fixture
+            .endpoint("openai:x")
+            .await
+            .unwrap()
+            .base_url
+            .as_str(),
         "https://evil.example/v1"
     );
 }
 
 #[test]
 fn context_windows_are_known_where_they_are_public() {
-    let catalogue = Catalog::new(&ModelsFixture::new().settings()).unwrap();
-    let window = |name: &str, model: &str| catalogue.get(name).unwrap().context_window(model);
+    let catalog = Catalog::new(&ModelsFixture::new().settings()).unwrap();
+    let window = |name: &str, model: &str| catalog.get(name).unwrap().context_window(model);
     assert_eq!(window("openai", "gpt-5-mini"), Some(400_000));
     assert_eq!(
         window("openai", "gpt-4o-2024"),
@@ -262,7 +272,7 @@ fn context_windows_are_known_where_they_are_public() {
     assert_eq!(
         window("ollama", "gpt-oss:20b"),
         None,
-        "a local server decides for itself"
+        "it depends on the local server"
     );
 }
 
@@ -270,9 +280,9 @@ fn context_windows_are_known_where_they_are_public() {
 fn prices_are_those_of_exactly_that_model() {
     let config = "providers:\n  openai:\n    prices: {gpt-5-nano: {input: 7, output: 8}}\n  lab:\n    \
                   base_url: https://lab.example\n    prices: {input: 1, cached: 0.5, output: 2}\n";
-    let catalogue = Catalog::new(&ModelsFixture::new().config(config).settings()).unwrap();
+    let catalog = Catalog::new(&ModelsFixture::new().config(config).settings()).unwrap();
     let price = |id: &str| {
-        let price = catalogue.price(&id.parse().unwrap())?;
+        let price = catalog.price(&id.parse().unwrap())?;
         Some([price.input, price.cached, price.cache_write, price.output])
     };
     let mini = Some([0.25, 0.025, 0.25, 2.0]);
@@ -299,54 +309,54 @@ fn prices_are_those_of_exactly_that_model() {
         "openai:gpt-5-9",
         "openai:gpt-5.5-ultra",
         "openai:gpt-5-mini-2",
-        "nobody:gpt-5",
+        "unknown:gpt-5",
         "groq:deepseek-chat",
     ] {
         assert_eq!(price(unknown), None, "{unknown}");
     }
     assert!(
         price("deepseek:deepseek-chat").is_some(),
-        "its maker's price"
+        "the price of its vendor"
     );
     assert_eq!(
         price("ollama:gpt-5-mini"),
         Some([0.0; 4]),
-        "on this computer"
+        "local models are free"
     );
     assert_eq!(price("openrouter:some/model:free"), Some([0.0; 4]));
     assert_eq!(
         price("openai:gpt-5-nano"),
         Some([7.0, 7.0, 7.0, 8.0]),
-        "config beats the table"
+        "the config overrides the table"
     );
     assert_eq!(price("lab:anything"), Some([1.0, 0.5, 1.0, 2.0]));
 }
 
-// H-91, H-95: compatible servers speak chat completions; at its own address the provider speaks more.
+// H-91, H-95: compatible servers use chat completions; the provider itself uses a newer wire format.
 #[tokio::test]
 async fn the_wire_of_a_provider_may_differ_at_its_own_address() {
-    let given = || ModelsFixture::new().env("OPENAI_API_KEY", "some-key-123");
-    let wire = async |given: ModelsFixture| given.endpoint("openai:x").await.unwrap().wire;
-    assert_eq!(wire(given()).await, WireFormat::Responses);
+    let fixture = || ModelsFixture::new().env("OPENAI_API_KEY", "some-key-123");
+    let wire = async |fixture: ModelsFixture| fixture.endpoint("openai:x").await.unwrap().wire;
+    assert_eq!(wire(fixture()).await, WireFormat::Responses);
     assert_eq!(
-        wire(given().config("api_base: {openai: 'https://api.openai.com/v1'}\n")).await,
+        wire(fixture().config("api_base: {openai: 'https://api.openai.com/v1'}\n")).await,
         WireFormat::Responses
     );
     assert_eq!(
-        wire(given().env("OPENAI_BASE_URL", "https://x.example/v1")).await,
+        wire(fixture().env("OPENAI_BASE_URL", "https://x.example/v1")).await,
         WireFormat::ChatCompletions
     );
     assert_eq!(
-        wire(given().config("providers: {openai: {wire: openai-chat}}\n")).await,
+        wire(fixture().config("providers: {openai: {wire: openai-chat}}\n")).await,
         WireFormat::ChatCompletions
     );
-    let moved = given().config("providers: {openai: {base_url: 'https://x.example/v1'}}\n");
+    let moved = fixture().config("providers: {openai: {base_url: 'https://x.example/v1'}}\n");
     assert_eq!(wire(moved).await, WireFormat::ChatCompletions);
 }
 
-// H-91: the variables of the original, wherever they leave the convention
+// H-91: the variables of the Python version that do not follow the convention.
 #[tokio::test]
-async fn addresses_and_keys_are_in_the_variables_of_the_original() {
+async fn addresses_and_keys_are_in_the_variables_of_the_python_version() {
     for (provider, base, key) in [
         ("gemini", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_API_KEY"),
         ("groq", "GROQ_BASE_URL", "GROQ_API_KEY"),
@@ -364,10 +374,10 @@ async fn addresses_and_keys_are_in_the_variables_of_the_original() {
             "AZURE_OPENAI_API_KEY",
         ),
     ] {
-        let given = ModelsFixture::new()
+        let fixture = ModelsFixture::new()
             .env(base, "https://x.example/here")
             .env(key, "some-key-123");
-        let endpoint = given.endpoint(&format!("{provider}:x")).await.unwrap();
+        let endpoint = fixture.endpoint(&format!("{provider}:x")).await.unwrap();
         assert_eq!(
             endpoint.base_url.as_str(),
             "https://x.example/here",
@@ -383,11 +393,11 @@ async fn addresses_and_keys_are_in_the_variables_of_the_original() {
     }
 }
 
-// Context windows are known where they are public: for every default model, however a router spells it.
+// The context window of every default model is known, with any spelling that routers use.
 #[test]
 fn the_windows_of_default_models_are_known() {
-    let catalogue = Catalog::new(&ModelsFixture::new().settings()).unwrap();
-    for provider in catalogue.iter() {
+    let catalog = Catalog::new(&ModelsFixture::new().settings()).unwrap();
+    for provider in catalog.iter() {
         let Some(model) = provider
             .default_model
             .as_deref()
@@ -397,7 +407,7 @@ fn the_windows_of_default_models_are_known() {
         };
         assert!(provider.context_window(model).is_some(), "{model}");
     }
-    let router = catalogue.get("openrouter").unwrap();
+    let router = catalog.get("openrouter").unwrap();
     for (model, window) in [
         ("anthropic/claude-sonnet-4.6", 1_000_000),
         ("anthropic/claude-sonnet-4-5", 200_000),

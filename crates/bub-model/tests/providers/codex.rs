@@ -1,4 +1,4 @@
-//! The Codex login as model calls use it: `auth.json`, refresh, and when it counts.
+//! Tests of the Codex login in model calls: `auth.json`, refreshing, and precedence.
 
 use std::fs;
 use std::future::poll_fn;
@@ -18,13 +18,13 @@ pub(crate) const TOKEN_URL: &str = "http://issuer.test/oauth/token";
 const FUTURE: &str = "2099-01-01T00:00:00Z";
 const PAST: &str = "2020-01-01T00:00:00Z";
 
-/// A token that names an account.
+/// Returns a JWT that names an account.
 pub(crate) fn jwt(account: &str) -> String {
     let claims = json!({"https://api.openai.com/auth": {"chatgpt_account_id": account}});
     format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
 }
 
-fn logged_in(given: ModelsFixture, expires_at: &str) -> ModelsFixture {
+fn logged_in(fixture: ModelsFixture, expires_at: &str) -> ModelsFixture {
     let auth = json!({
         "OPENAI_API_KEY": null,
         "tokens": {
@@ -34,18 +34,19 @@ fn logged_in(given: ModelsFixture, expires_at: &str) -> ModelsFixture {
         "last_refresh": PAST,
         "note": "größer",
     });
-    given.file("user/.codex/auth.json", &auth.to_string())
+    fixture.file("user/.codex/auth.json", &auth.to_string())
 }
 
-fn auth(given: &ModelsFixture) -> Value {
-    serde_json::from_str(&fs::read_to_string(given.path("user/.codex/auth.json")).unwrap()).unwrap()
+fn auth(fixture: &ModelsFixture) -> Value {
+    serde_json::from_str(&fs::read_to_string(fixture.path("user/.codex/auth.json")).unwrap())
+        .unwrap()
 }
 
-// H-95, H-96: endpoint, headers, body defaults
+// H-95, H-96: endpoint, headers and defaults of the body.
 #[tokio::test]
 async fn a_login_is_used_when_there_is_no_key() {
-    let given = logged_in(ModelsFixture::new(), FUTURE);
-    let endpoint = given.endpoint("openai:gpt-6-sol").await.unwrap();
+    let fixture = logged_in(ModelsFixture::new(), FUTURE);
+    let endpoint = fixture.endpoint("openai:gpt-6-sol").await.unwrap();
     assert_eq!(
         endpoint.base_url.as_str(),
         "https://chatgpt.com/backend-api/codex"
@@ -85,16 +86,16 @@ async fn a_login_is_used_when_there_is_no_key() {
     );
     assert_eq!(
         endpoint.key,
-        Some(KeySource::Login(given.path("user/.codex/auth.json")))
+        Some(KeySource::Login(fixture.path("user/.codex/auth.json")))
     );
-    assert!(given.network.asked().is_empty());
+    assert!(fixture.network.requests().is_empty());
     assert_eq!(
-        given.redactor.redact("access-token-1 refresh-token-1"),
+        fixture.redactor.redact("access-token-1 refresh-token-1"),
         "*** ***"
     );
 }
 
-// H-95, but a leftover login does not outrank a key that somebody set
+// H-95, except that a login does not take precedence over a key.
 #[tokio::test]
 async fn every_key_outranks_a_login() {
     for (name, value) in [
@@ -102,10 +103,10 @@ async fn every_key_outranks_a_login() {
         ("BUB_OPENAI_API_KEY", "own-key-1"),
         ("BUB_API_KEY", "own-key-1"),
     ] {
-        let given = logged_in(ModelsFixture::new(), FUTURE)
+        let fixture = logged_in(ModelsFixture::new(), FUTURE)
             .env("BUB_MODEL", "openai:gpt-5")
             .env(name, value);
-        let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
+        let endpoint = fixture.endpoint("openai:gpt-5").await.unwrap();
         assert_eq!(
             endpoint.base_url.as_str(),
             "https://api.openai.com/v1",
@@ -118,25 +119,25 @@ async fn every_key_outranks_a_login() {
     }
 }
 
-// H-95: a key that is a token with an account; an address of one's own
+// H-95: a key that is a token with an account, with and without a configured base URL.
 #[tokio::test]
 async fn a_token_as_key_goes_to_the_service_of_tokens() {
     let token = jwt("acc-9");
-    let given = ModelsFixture::new().env("OPENAI_API_KEY", &token);
-    let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
+    let fixture = ModelsFixture::new().env("OPENAI_API_KEY", &token);
+    let endpoint = fixture.endpoint("openai:gpt-5").await.unwrap();
     assert_eq!(
         endpoint.base_url.as_str(),
         "https://chatgpt.com/backend-api/codex"
     );
     assert_eq!(header(&endpoint, "chatgpt-account-id").unwrap(), "acc-9");
 
-    let given = given.env("BUB_OPENAI_API_BASE", "https://proxy.example/v1");
-    let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
+    let fixture = fixture.env("BUB_OPENAI_API_BASE", "https://proxy.example/v1");
+    let endpoint = fixture.endpoint("openai:gpt-5").await.unwrap();
     assert_eq!(endpoint.base_url.as_str(), "https://proxy.example/v1");
     assert_eq!(endpoint.wire, WireFormat::ChatCompletions);
 }
 
-// H-95: no login for an address of one's own, wherever it is set
+// H-95: a login is not used with a configured base URL.
 #[tokio::test]
 async fn a_login_never_goes_to_another_address() {
     let custom = [
@@ -144,49 +145,50 @@ async fn a_login_never_goes_to_another_address() {
         "providers: {openai: {base_url: 'https://proxy.example/v1'}}",
     ];
     for yaml in custom {
-        let given = logged_in(ModelsFixture::new(), FUTURE).config(&format!("{yaml}\n"));
-        assert!(given.endpoint("openai:gpt-5").await.is_err(), "{yaml}");
+        let fixture = logged_in(ModelsFixture::new(), FUTURE).config(&format!("{yaml}\n"));
+        assert!(fixture.endpoint("openai:gpt-5").await.is_err(), "{yaml}");
     }
-    let given =
+    let fixture =
         logged_in(ModelsFixture::new(), FUTURE).env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
-    let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
+    let endpoint = fixture.endpoint("openai:gpt-5").await.unwrap();
     assert!(endpoint.headers.is_empty(), "{endpoint:?}");
 }
 
 #[tokio::test]
 async fn a_login_decides_about_the_model_after_keys_and_before_local_servers() {
-    let given = logged_in(ModelsFixture::new(), PAST);
-    let choice = given.choice().await;
+    let fixture = logged_in(ModelsFixture::new(), PAST);
+    let choice = fixture.choice().await;
     assert_eq!(choice.model.unwrap().to_string(), "openai:gpt-6-sol");
     assert_eq!(
-        given.shorten(choice.reason),
+        fixture.shorten(choice.reason),
         "no model is configured; login in user/.codex/auth.json"
     );
-    assert!(given.network.asked().is_empty());
-    let given = given.env("GROQ_API_KEY", "groq-key-1");
-    assert_eq!(given.choice().await.model.unwrap().provider(), "groq");
+    assert!(fixture.network.requests().is_empty());
+    let fixture = fixture.env("GROQ_API_KEY", "groq-key-1");
+    assert_eq!(fixture.choice().await.model.unwrap().provider(), "groq");
 }
 
-// C.5, W-40: refreshed, everything else kept, mode 0600, ASCII, two spaces, a line break at the end
+// C.5, W-40: other content is preserved; the file has mode 0600, ASCII text, two spaces and a final newline.
 #[tokio::test]
 async fn an_expired_token_is_refreshed_and_kept() {
     let access = jwt("acc-2");
-    let answer =
+    let response =
         json!({"access_token": access, "refresh_token": "refresh-token-2", "expires_in": 3600});
-    let given = logged_in(ModelsFixture::new(), PAST).answers(TOKEN_URL, 200, &answer.to_string());
-    let endpoint = given.endpoint("openai:x").await.unwrap();
+    let fixture =
+        logged_in(ModelsFixture::new(), PAST).responds(TOKEN_URL, 200, &response.to_string());
+    let endpoint = fixture.endpoint("openai:x").await.unwrap();
     assert_eq!(
         header(&endpoint, "authorization").unwrap(),
         format!("Bearer {access}")
     );
     assert_eq!(header(&endpoint, "chatgpt-account-id").unwrap(), "acc-2");
     assert_eq!(
-        given.network.asked(),
+        fixture.network.requests(),
         [format!(
             "{TOKEN_URL} client_id=app_EMoamEEZ73f0CkXaXp7hrann&grant_type=refresh_token&refresh_token=refresh-token-1"
         )]
     );
-    let stored = auth(&given);
+    let stored = auth(&fixture);
     let tokens = &stored["tokens"];
     assert_eq!(tokens["refresh_token"], "refresh-token-2");
     assert_eq!(
@@ -204,7 +206,7 @@ async fn an_expired_token_is_refreshed_and_kept() {
         expires.len() == 20 && expires.ends_with('Z') && expires > PAST,
         "{expires}"
     );
-    let path = given.path("user/.codex/auth.json");
+    let path = fixture.path("user/.codex/auth.json");
     assert_eq!(
         fs::metadata(&path).unwrap().permissions().mode() & 0o777,
         0o600
@@ -214,76 +216,80 @@ async fn an_expired_token_is_refreshed_and_kept() {
         text.is_ascii() && text.starts_with("{\n  \"") && text.ends_with("}\n"),
         "{text}"
     );
-    given.endpoint("openai:x").await.unwrap();
-    assert_eq!(given.network.asked().len(), 1, "it is fresh now");
+    fixture.endpoint("openai:x").await.unwrap();
+    assert_eq!(
+        fixture.network.requests().len(),
+        1,
+        "the token is valid now"
+    );
 }
 
-// H-99: refreshed when less than two minutes are left
+// H-99: a token is refreshed two minutes before it expires.
 #[tokio::test]
 async fn a_token_is_refreshed_before_it_expires() {
     let soon = jiff::Timestamp::now().as_second() + 60;
-    let given = logged_in(
+    let fixture = logged_in(
         ModelsFixture::new(),
         &jiff::Timestamp::from_second(soon).unwrap().to_string(),
     );
-    let given = given.answers(
+    let fixture = fixture.responds(
         TOKEN_URL,
         200,
         r#"{"access_token": "access-token-2", "expires_in": 3600}"#,
     );
-    let endpoint = given.endpoint("openai:x").await.unwrap();
+    let endpoint = fixture.endpoint("openai:x").await.unwrap();
     assert_eq!(
         header(&endpoint, "authorization").unwrap(),
         "Bearer access-token-2"
     );
     assert_eq!(
-        auth(&given)["tokens"]["refresh_token"],
+        auth(&fixture)["tokens"]["refresh_token"],
         "refresh-token-1",
-        "not rotated, so it stays"
+        "the server did not rotate it, so it is kept"
     );
 }
 
-// H-99: the old token serves while it is valid; otherwise the error says what to do
+// H-99: the old token is used while it is valid; otherwise the error says what to do.
 #[tokio::test]
 async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
     let soon = jiff::Timestamp::now().as_second() + 60;
-    let given = logged_in(
+    let fixture = logged_in(
         ModelsFixture::new(),
         &jiff::Timestamp::from_second(soon).unwrap().to_string(),
     );
-    let endpoint = given.endpoint("openai:x").await.unwrap();
+    let endpoint = fixture.endpoint("openai:x").await.unwrap();
     assert_eq!(
         header(&endpoint, "authorization").unwrap(),
         "Bearer access-token-1"
     );
 
     let refusal = r#"{"error": "invalid_grant", "error_description": "token was revoked"}"#;
-    let given = logged_in(ModelsFixture::new(), PAST).answers(TOKEN_URL, 400, refusal);
-    let error = given.endpoint("openai:x").await.unwrap_err().to_string();
+    let fixture = logged_in(ModelsFixture::new(), PAST).responds(TOKEN_URL, 400, refusal);
+    let error = fixture.endpoint("openai:x").await.unwrap_err().to_string();
     assert_eq!(
         error,
-        "the login of `openai` cannot be used: the token endpoint refused (HTTP 400): token was revoked; \
+        "the login for `openai` cannot be used: the token endpoint rejected the request (HTTP 400): token was revoked; \
          run `bub login openai`"
     );
     assert_eq!(
-        auth(&given)["tokens"]["access_token"],
+        auth(&fixture)["tokens"]["access_token"],
         "access-token-1",
         "a failure changes nothing"
     );
 }
 
-// W-40: many at once, one refresh; a rotated refresh token is never used twice
+// W-40: concurrent calls refresh once; a rotated refresh token is never used twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_calls_at_once_refresh_once() {
-    let given = logged_in(ModelsFixture::new(), PAST);
-    let given = given.answers(
+    let fixture = logged_in(ModelsFixture::new(), PAST);
+    let fixture = fixture.responds(
         TOKEN_URL,
         200,
         r#"{"access_token": "access-token-2", "refresh_token": "r2-token", "expires_in": 3600}"#,
     );
-    // Each has a lock of its own in memory, as processes do; what they share is the lock file.
+    // Each has its own lock in memory, like separate processes. They share only the lock file.
     let processes: Vec<_> = (0..8)
-        .map(|_| std::sync::Arc::new(given.models()))
+        .map(|_| std::sync::Arc::new(fixture.models()))
         .collect();
     let calls = processes
         .iter()
@@ -302,24 +308,24 @@ async fn many_calls_at_once_refresh_once() {
             "Bearer access-token-2"
         );
     }
-    assert_eq!(given.network.asked().len(), 1);
+    assert_eq!(fixture.network.requests().len(), 1);
 }
 
-// A turn may be cancelled at any moment; a refresh token that was rotated must not be lost with it.
+// A turn may be cancelled at any time. A rotated refresh token must not be lost then.
 #[tokio::test]
 async fn a_cancelled_call_does_not_lose_the_rotated_token() {
-    let given = logged_in(ModelsFixture::new(), PAST);
+    let fixture = logged_in(ModelsFixture::new(), PAST);
     let gate = Arc::new(tokio::sync::Notify::new());
-    given.network.hold(&gate);
-    let given = given.answers(
+    fixture.network.hold(&gate);
+    let fixture = fixture.responds(
         TOKEN_URL,
         200,
         r#"{"access_token": "access-token-2", "refresh_token": "r2-token", "expires_in": 3600}"#,
     );
-    let models = given.models();
+    let models = fixture.models();
     let id = models.resolve("openai:x").unwrap();
     let mut call = Box::pin(models.endpoint(&id));
-    while given.network.asked().is_empty() {
+    while fixture.network.requests().is_empty() {
         let pending =
             poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending())).await;
         assert!(pending);
@@ -327,25 +333,25 @@ async fn a_cancelled_call_does_not_lose_the_rotated_token() {
     }
     drop(call);
     gate.notify_one();
-    // The lock is free once the refresh has ended; a second call then finds what it left.
+    // The lock is released when the refresh ends. Then a second call reads the new tokens.
     let endpoint = models.endpoint(&id).await.unwrap();
     assert_eq!(
         header(&endpoint, "authorization").unwrap(),
         "Bearer access-token-2"
     );
-    assert_eq!(auth(&given)["tokens"]["refresh_token"], "r2-token");
-    assert_eq!(given.network.asked().len(), 1);
+    assert_eq!(auth(&fixture)["tokens"]["refresh_token"], "r2-token");
+    assert_eq!(fixture.network.requests().len(), 1);
 }
 
 #[tokio::test]
-async fn a_refused_token_is_renewed_unless_somebody_did_so_already() {
-    let given = logged_in(ModelsFixture::new(), FUTURE);
-    let given = given.answers(
+async fn a_refused_token_is_renewed_unless_it_was_renewed_already() {
+    let fixture = logged_in(ModelsFixture::new(), FUTURE);
+    let fixture = fixture.responds(
         TOKEN_URL,
         200,
         r#"{"access_token": "access-token-2", "expires_in": 3600}"#,
     );
-    let models = given.models();
+    let models = fixture.models();
     let refused = models
         .endpoint(&models.resolve("openai:x").unwrap())
         .await
@@ -360,10 +366,10 @@ async fn a_refused_token_is_renewed_unless_somebody_did_so_already() {
         header(&again, "authorization").unwrap(),
         "Bearer access-token-2"
     );
-    assert_eq!(given.network.asked().len(), 1);
+    assert_eq!(fixture.network.requests().len(), 1);
 }
 
-// C.5: number or date; without one the token itself, then last_refresh, then an hour from now
+// C.5: a number or a date; otherwise the claim of the token, then `last_refresh`, then one hour from now.
 #[tokio::test]
 async fn the_expiry_is_read_in_every_form() {
     let now = jiff::Timestamp::now().as_second();
@@ -408,8 +414,8 @@ async fn the_expiry_is_read_in_every_form() {
             true,
         ),
     ] {
-        let given = ModelsFixture::new().file("user/.codex/auth.json", &auth.to_string());
-        assert_eq!(given.endpoint("openai:x").await.is_ok(), fresh, "{auth}");
+        let fixture = ModelsFixture::new().file("user/.codex/auth.json", &auth.to_string());
+        assert_eq!(fixture.endpoint("openai:x").await.is_ok(), fresh, "{auth}");
     }
 }
 
@@ -421,15 +427,15 @@ async fn a_file_without_tokens_is_no_login_and_a_broken_one_is_not_quoted() {
         r#"{"tokens": {"access_token": ""}}"#,
         r#"{"OPENAI_API_KEY": "x"}"#,
     ] {
-        let given = ModelsFixture::new().file("user/.codex/auth.json", text);
-        let error = given.endpoint("openai:x").await.unwrap_err().to_string();
+        let fixture = ModelsFixture::new().file("user/.codex/auth.json", text);
+        let error = fixture.endpoint("openai:x").await.unwrap_err().to_string();
         assert!(error.starts_with("no API key for `openai`"), "{error}");
     }
-    let given = ModelsFixture::new().file(
+    let fixture = ModelsFixture::new().file(
         "user/.codex/auth.json",
         r#"{"tokens": {"access_token": "sk-secret-1""#,
     );
-    let error = given.endpoint("openai:x").await.unwrap_err().to_string();
+    let error = fixture.endpoint("openai:x").await.unwrap_err().to_string();
     assert!(
         error.contains("auth.json is not valid JSON") && !error.contains("sk-secret-1"),
         "{error}"
@@ -438,36 +444,36 @@ async fn a_file_without_tokens_is_no_login_and_a_broken_one_is_not_quoted() {
 
 #[tokio::test]
 async fn codex_home_moves_the_login_and_a_link_stays_a_link() {
-    let given = logged_in(ModelsFixture::new(), PAST);
-    fs::create_dir(given.path("elsewhere")).unwrap();
+    let fixture = logged_in(ModelsFixture::new(), PAST);
+    fs::create_dir(fixture.path("elsewhere")).unwrap();
     std::os::unix::fs::symlink(
-        given.path("user/.codex/auth.json"),
-        given.path("elsewhere/auth.json"),
+        fixture.path("user/.codex/auth.json"),
+        fixture.path("elsewhere/auth.json"),
     )
     .unwrap();
-    let home = given.path("elsewhere").display().to_string();
-    let given = given.env("CODEX_HOME", &home);
-    let given = given.answers(
+    let home = fixture.path("elsewhere").display().to_string();
+    let fixture = fixture.env("CODEX_HOME", &home);
+    let fixture = fixture.responds(
         TOKEN_URL,
         200,
         r#"{"access_token": "access-token-2", "expires_in": 3600}"#,
     );
-    given.endpoint("openai:x").await.unwrap();
+    fixture.endpoint("openai:x").await.unwrap();
     assert!(
-        fs::symlink_metadata(given.path("elsewhere/auth.json"))
+        fs::symlink_metadata(fixture.path("elsewhere/auth.json"))
             .unwrap()
             .is_symlink()
     );
-    assert_eq!(auth(&given)["tokens"]["access_token"], "access-token-2");
+    assert_eq!(auth(&fixture)["tokens"]["access_token"], "access-token-2");
 }
 
-// A pipe, a device, a directory, something huge: refused at once, named, and never replaced.
+// A pipe, a device, a directory and a huge file are rejected immediately and never replaced.
 #[tokio::test]
 async fn only_a_plain_file_of_reasonable_size_is_a_login() {
-    let made = |how: &str| {
-        let given = ModelsFixture::new().file("user/.codex/other", "");
-        let path = given.path("user/.codex/auth.json");
-        match how {
+    let fixture_with = |kind: &str| {
+        let fixture = ModelsFixture::new().file("user/.codex/other", "");
+        let path = fixture.path("user/.codex/auth.json");
+        match kind {
             "pipe" => assert!(
                 std::process::Command::new("mkfifo")
                     .arg(&path)
@@ -479,51 +485,55 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
             "directory" => fs::create_dir(&path).unwrap(),
             _ => fs::write(&path, vec![b' '; 2 << 20]).unwrap(),
         }
-        given
+        fixture
     };
-    for (how, what) in [
+    for (kind, reason) in [
         ("pipe", "not a regular file"),
         ("device", "not a regular file"),
         ("directory", "not a regular file"),
         ("huge", "larger than 1 MiB"),
     ] {
-        let given = made(how);
+        let fixture = fixture_with(kind);
         let expected = format!(
-            "the login of `openai` cannot be used: user/.codex/auth.json cannot be read: {what}; run `bub login openai`"
+            "the login for `openai` cannot be used: cannot read user/.codex/auth.json: {reason}; run `bub login openai`"
         );
         assert_eq!(
-            given.shorten(given.endpoint("openai:x").await.unwrap_err()),
+            fixture.shorten(fixture.endpoint("openai:x").await.unwrap_err()),
             expected,
-            "{how}"
+            "{kind}"
         );
-        // The model is not chosen because of it, the list says why, and a new login says so before anybody signs in.
-        assert_eq!(given.choice().await.reason, ChoiceReason::Nothing, "{how}");
-        let report = given.models().report().await;
+        // The login does not choose the model, the report says why, and a new login fails before the sign-in.
+        assert_eq!(
+            fixture.choice().await.reason,
+            ChoiceReason::Nothing,
+            "{kind}"
+        );
+        let report = fixture.models().report().await;
         let openai = report
             .providers
             .iter()
             .find(|provider| provider.name == "openai")
             .unwrap();
         assert_eq!(
-            given.shorten(openai.todo.as_ref().unwrap()),
+            fixture.shorten(openai.todo.as_ref().unwrap()),
             expected,
-            "{how}"
+            "{kind}"
         );
-        let models = given.models();
+        let models = fixture.models();
         let Err(LoginError::Unwritable(problem)) = LoginFlow::manual(models.codex()) else {
-            panic!("{how}")
+            panic!("{kind}")
         };
         assert_eq!(
-            given.shorten(problem),
-            format!("user/.codex/auth.json cannot be written: {what}")
+            fixture.shorten(problem),
+            format!("cannot write user/.codex/auth.json: {reason}")
         );
     }
 }
 
 #[tokio::test]
 async fn a_lock_that_is_a_pipe_does_not_hang_a_refresh() {
-    let given = logged_in(ModelsFixture::new(), PAST);
-    let lock = given.path("user/.codex/auth.json.lock");
+    let fixture = logged_in(ModelsFixture::new(), PAST);
+    let lock = fixture.path("user/.codex/auth.json.lock");
     assert!(
         std::process::Command::new("mkfifo")
             .arg(&lock)
@@ -531,88 +541,91 @@ async fn a_lock_that_is_a_pipe_does_not_hang_a_refresh() {
             .unwrap()
             .success()
     );
-    let error = given.shorten(given.endpoint("openai:x").await.unwrap_err());
+    let error = fixture.shorten(fixture.endpoint("openai:x").await.unwrap_err());
     assert!(
-        error.contains("cannot be locked: not a regular file"),
+        error.contains("cannot lock user/.codex/auth.json: not a regular file"),
         "{error}"
     );
 }
 
-// A service that does not answer is not the fault of the login: nobody has to sign in again.
+// If the service does not respond, the login stays valid and the user need not sign in again.
 #[tokio::test]
 async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
-    for (status, said) in [
+    for (status, problem_text) in [
         (
             None,
-            "the token endpoint does not answer: connection refused",
+            "the token endpoint did not respond: connection refused",
         ),
         (Some(503), "the token endpoint failed (HTTP 503)"),
-        (Some(429), "the token endpoint refused (HTTP 429)"),
+        (
+            Some(429),
+            "the token endpoint rejected the request (HTTP 429)",
+        ),
     ] {
-        let given = logged_in(ModelsFixture::new(), PAST);
-        let given = match status {
-            Some(status) => given.answers(TOKEN_URL, status, "<html>busy</html>"),
-            None => given,
+        let fixture = logged_in(ModelsFixture::new(), PAST);
+        let fixture = match status {
+            Some(status) => fixture.responds(TOKEN_URL, status, "<html>busy</html>"),
+            None => fixture,
         };
-        let error = given.endpoint("openai:x").await.unwrap_err();
+        let error = fixture.endpoint("openai:x").await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("the login of `openai` cannot be refreshed now: {said}; try again in a while")
+            format!("the login for `openai` cannot be refreshed: {problem_text}; try again later")
         );
         assert_eq!(
             bub_model::ModelError::from(error).kind,
             bub_model::ModelErrorKind::Transport
         );
-        assert_eq!(auth(&given)["tokens"]["refresh_token"], "refresh-token-1");
-        let models = given.models();
+        assert_eq!(auth(&fixture)["tokens"]["refresh_token"], "refresh-token-1");
+        let models = fixture.models();
         let login = LoginFlow::manual(models.codex())
             .unwrap()
             .finish_with_pasted("bare-code")
             .await;
         assert_eq!(
             login.unwrap_err().to_string(),
-            format!("{said}; try again in a while")
+            format!("{problem_text}; try again later")
         );
     }
 }
 
-// `bub models` and a turn agree about a login that has run out, and one that can be refreshed.
+// `bub models` and a turn treat an expired login equally, with and without a refresh token.
 #[tokio::test]
 async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
-    let given = logged_in(ModelsFixture::new(), PAST);
+    let fixture = logged_in(ModelsFixture::new(), PAST);
     assert!(matches!(
-        given.choice().await.reason,
+        fixture.choice().await.reason,
         ChoiceReason::Login(_)
     ));
 
-    let spent =
+    let expired =
         json!({"tokens": {"access_token": "access-token-1", "expires_at": PAST}}).to_string();
-    let given = ModelsFixture::new().file("user/.codex/auth.json", &spent);
-    assert_eq!(given.choice().await.reason, ChoiceReason::Nothing);
-    let report = given.models().report().await;
+    let fixture = ModelsFixture::new().file("user/.codex/auth.json", &expired);
+    assert_eq!(fixture.choice().await.reason, ChoiceReason::Nothing);
+    let report = fixture.models().report().await;
     let openai = report
         .providers
         .iter()
         .find(|provider| provider.name == "openai")
         .unwrap();
     assert!(!openai.usable && openai.key.is_none());
-    let expected = "the login of `openai` cannot be used: it has expired and holds no refresh token; run `bub login openai`";
+    let expected = "the login for `openai` cannot be used: it has expired and has no refresh token; run `bub login openai`";
     assert_eq!(openai.todo.as_deref(), Some(expected));
     assert_eq!(
-        given.endpoint("openai:x").await.unwrap_err().to_string(),
+        fixture.endpoint("openai:x").await.unwrap_err().to_string(),
         expected
     );
 }
 
-// H-95: with an address of one's own, the token is neither sent there nor the reason to choose a model.
+// H-95: with a configured base URL, the token is neither sent there nor a reason to choose a model.
 #[tokio::test]
 async fn a_login_does_not_choose_a_model_for_another_address() {
-    let given = logged_in(ModelsFixture::new(), "2999-01-01T00:00:00Z")
+    let fixture = logged_in(ModelsFixture::new(), "2999-01-01T00:00:00Z")
         .env("OPENAI_BASE_URL", "https://proxy.example/v1");
-    assert_eq!(given.choice().await.reason, ChoiceReason::Nothing);
-    let error = given.endpoint("openai:x").await.unwrap_err().to_string();
+    assert_eq!(fixture.choice().await.reason, ChoiceReason::Nothing);
+    let error = fixture.endpoint("openai:x").await.unwrap_err().to_string();
     assert!(error.starts_with("no API key for `openai`"), "{error}");
-    let report = given.models().report().await;
+    let report = fixture.models().report().await;
     let openai = report
         .providers
         .iter()

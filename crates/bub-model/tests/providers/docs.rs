@@ -1,4 +1,4 @@
-//! The page about models says what the table says.
+//! Checks the table of providers in `docs/models.md`.
 
 use bub_model::PROVIDER_ROWS;
 
@@ -32,13 +32,13 @@ fn line(row: &bub_model::ProviderRow) -> String {
 }
 
 #[test]
-fn the_catalogue_on_the_page_is_the_table() {
+fn the_catalog_on_the_page_is_the_table() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/models.md");
     let page = std::fs::read_to_string(page).unwrap();
     let table: String = PROVIDER_ROWS.iter().map(line).collect();
     assert!(
         page.contains(&table),
-        "docs/models.md is out of date; it should hold:\n{table}"
+        "docs/models.md is out of date; it should contain:\n{table}"
     );
     assert!(
         page.lines().count() <= 160,

@@ -1,4 +1,4 @@
-//! A home, a workspace, an environment and a network that is a function.
+//! A fixture with a home, a workspace, an environment and a fake network.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +18,7 @@ pub(crate) struct ModelsFixture {
     variables: Vec<(String, String)>,
     trust: WorkspaceTrust,
     pub(crate) redactor: Redactor,
-    pub(crate) network: Arc<Network>,
+    pub(crate) network: Arc<FakeNetwork>,
 }
 
 impl ModelsFixture {
@@ -65,8 +65,8 @@ impl ModelsFixture {
         self
     }
 
-    /// What a GET or POST of this address is answered with.
-    pub(crate) fn answers(self, url: &str, status: u16, body: &str) -> Self {
+    /// Sets the response to requests for this URL.
+    pub(crate) fn responds(self, url: &str, status: u16, body: &str) -> Self {
         self.network.set(url, status, body);
         self
     }
@@ -100,7 +100,7 @@ impl ModelsFixture {
         self.models().choose().await.unwrap()
     }
 
-    /// An error in one line, with the temporary directory cut off.
+    /// Returns an error without the path of the temporary directory. Checks that it is one line.
     pub(crate) fn shorten(&self, text: impl ToString) -> String {
         let text = text.to_string();
         assert!(!text.contains('\n'), "more than one line: {text:?}");
@@ -108,58 +108,61 @@ impl ModelsFixture {
     }
 }
 
-/// The value of a header, exposed.
+/// Returns the exposed value of a header.
 pub(crate) fn header(endpoint: &Endpoint, name: &str) -> Option<String> {
-    let found = endpoint.headers.iter().find(|(known, _)| known == name);
-    found.map(|(_, value)| value.expose().to_owned())
+    let header = endpoint.headers.iter().find(|(known, _)| known == name);
+    header.map(|(_, value)| value.expose().to_owned())
 }
 
-/// A network in which only what a test has set up answers, and everything is remembered.
+/// A network that returns the configured responses and records all requests.
 #[derive(Default)]
-pub(crate) struct Network {
-    answers: Mutex<HashMap<String, FetchResponse>>,
-    asked: Mutex<Vec<String>>,
+pub(crate) struct FakeNetwork {
+    responses: Mutex<HashMap<String, FetchResponse>>,
+    requests: Mutex<Vec<String>>,
     gate: Mutex<Option<Arc<Notify>>>,
 }
 
-impl Network {
+impl FakeNetwork {
     pub(crate) fn set(&self, url: &str, status: u16, body: &str) {
-        let answer = FetchResponse {
+        let response = FetchResponse {
             status,
             body: body.as_bytes().to_vec(),
         };
-        self.answers.lock().unwrap().insert(url.to_owned(), answer);
+        self.responses
+            .lock()
+            .unwrap()
+            .insert(url.to_owned(), response);
     }
 
-    /// Keeps every answer back until it is notified.
+    /// Delays every response until `gate` is notified.
     pub(crate) fn hold(&self, gate: &Arc<Notify>) {
         *self.gate.lock().unwrap() = Some(Arc::clone(gate));
     }
 
-    /// What was asked: the address, and the form after a space.
-    pub(crate) fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    /// Returns the recorded requests: the URL, and the form after a space.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
-impl Fetch for Network {
+impl Fetch for FakeNetwork {
     fn fetch<'a>(
         &'a self,
-        ask: FetchRequest<'a>,
+        request: FetchRequest<'a>,
     ) -> BoxFuture<'a, Result<FetchResponse, FetchError>> {
-        let line = [Some(ask.url), ask.form]
+        let line = [Some(request.url), request.form]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>()
             .join(" ");
-        self.asked.lock().unwrap().push(line);
-        let answer = self.answers.lock().unwrap().get(ask.url).cloned();
+        self.requests.lock().unwrap().push(line);
+        let response = self.responses.lock().unwrap().get(request.url).cloned();
         let gate = self.gate.lock().unwrap().clone();
         Box::pin(async move {
             if let Some(gate) = gate {
                 gate.notified().await;
             }
-            answer.ok_or_else(|| FetchError("connection refused".into()))
+            response.ok_or_else(|| FetchError("connection refused".into()))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `provider:model`.
+//! Tests of model identifiers.
 
 use bub_model::ModelId;
 
@@ -13,7 +13,7 @@ fn parts(text: &str) -> Option<(String, String, bool)> {
     ))
 }
 
-// H-80: the first `:`, or `/` if it comes first; then it is the old form
+// H-80: splits at the first `:`, or at `/` if it comes first, which is the deprecated form.
 #[test]
 fn an_identifier_is_split_at_the_first_separator() {
     for (text, provider, model, old) in [
@@ -50,28 +50,28 @@ fn an_identifier_is_split_at_the_first_separator() {
 }
 
 #[test]
-fn what_is_no_identifier_is_told_how_to_write_one() {
+fn the_error_for_an_invalid_identifier_says_how_to_write_one() {
     let error = "gpt-5".parse::<ModelId>().unwrap_err().to_string();
     assert_eq!(
         error,
-        "`gpt-5` is no model: write `provider:model`, for example `openrouter:openrouter/free`"
+        "invalid model `gpt-5`: expected `provider:model`, for example `openrouter:openrouter/free`"
     );
 }
 
-// H-80, W-56: an unknown provider is an error that helps
+// H-80, W-56: the error for an unknown provider says what to do.
 #[test]
 fn an_unknown_provider_is_an_error_with_a_suggestion_and_a_way_to_add_it() {
-    let given = ModelsFixture::new();
-    let error = |model: &str| given.shorten(given.models().resolve(model).unwrap_err());
+    let fixture = ModelsFixture::new();
+    let error = |model: &str| fixture.shorten(fixture.models().resolve(model).unwrap_err());
     assert_eq!(
         error("opnai:gpt-5"),
-        "there is no provider `opnai`, did you mean `openai`?; `bub models` lists them, and \
-         `providers.opnai.base_url` in user/.bub/config.yml adds one"
+        "unknown provider `opnai`, did you mean `openai`?; run `bub models` to list providers, or add it with \
+         `providers.opnai.base_url` in user/.bub/config.yml"
     );
     assert_eq!(
         error("lab:x"),
-        "there is no provider `lab`; `bub models` lists them, and `providers.lab.base_url` in \
-         user/.bub/config.yml adds one"
+        "unknown provider `lab`; run `bub models` to list providers, or add it with `providers.lab.base_url` in \
+         user/.bub/config.yml"
     );
 }
 

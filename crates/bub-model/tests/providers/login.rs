@@ -1,4 +1,4 @@
-//! Logging in: the address, the listener, the exchange.
+//! Tests of the login flow: the sign-in URL, the listener and the exchange of the code.
 
 use std::collections::HashMap;
 use std::fs;
@@ -27,18 +27,18 @@ fn query(url: &str) -> HashMap<String, String> {
 }
 
 fn ready() -> ModelsFixture {
-    let answer = json!({"access_token": jwt("acc-7"), "refresh_token": "refresh-token-7", "id_token": "id-token-7"});
-    ModelsFixture::new().answers(TOKEN_URL, 200, &answer.to_string())
+    let response = json!({"access_token": jwt("acc-7"), "refresh_token": "refresh-token-7", "id_token": "id-token-7"});
+    ModelsFixture::new().responds(TOKEN_URL, 200, &response.to_string())
 }
 
-/// What a browser does: one GET, the whole answer.
+/// Sends a GET request like a browser and returns the response.
 async fn get(port: u16, target: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let request = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }
 
 async fn start(models: &Models) -> (LoginFlow<'_>, u16, String) {
@@ -55,9 +55,9 @@ async fn start(models: &Models) -> (LoginFlow<'_>, u16, String) {
     (login, port, values["state"].clone())
 }
 
-// H-99: everything the page needs; PKCE S256
+// H-99: the URL has all parameters of the sign-in page, with PKCE S256.
 #[test]
-fn the_address_asks_for_what_the_original_asks_for() {
+fn the_address_asks_for_what_the_python_version_asks_for() {
     let models = ModelsFixture::new().models();
     let (first, second) = (
         LoginFlow::manual(models.codex()).unwrap().url(),
@@ -84,9 +84,9 @@ fn the_address_asks_for_what_the_original_asks_for() {
 }
 
 #[test]
-fn the_usual_redirect_is_that_of_the_original() {
-    let given = ModelsFixture::new();
-    let models = Models::new(given.settings(), given.network.clone()).unwrap();
+fn the_usual_redirect_is_that_of_the_python_version() {
+    let fixture = ModelsFixture::new();
+    let models = Models::new(fixture.settings(), fixture.network.clone()).unwrap();
     let url = LoginFlow::manual(models.codex()).unwrap().url();
     assert!(url.starts_with("https://auth.openai.com/oauth/authorize?"));
     assert_eq!(
@@ -95,15 +95,15 @@ fn the_usual_redirect_is_that_of_the_original() {
     );
 }
 
-// H-99, W-40: 404 elsewhere, another state is turned away and does not end the wait
+// H-99, W-40: other paths get 404; a request with another state is rejected and does not end the wait.
 #[tokio::test]
 async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
-    let given = ready();
-    let models = given.models();
+    let fixture = ready();
+    let models = fixture.models();
     let (login, port, state) = start(&models).await;
     let challenge = query(&login.url())["code_challenge"].clone();
     let browser = async {
-        // A connection on which nothing is ever sent, as browsers open them.
+        // Browsers open connections on which they never send anything.
         let idle = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         assert!(get(port, "/favicon.ico").await.starts_with("HTTP/1.1 404 "));
         assert!(
@@ -131,11 +131,11 @@ async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
     let (outcome, ()) = tokio::join!(login.wait(TEST_TIMEOUT), browser);
     let logged_in = outcome.unwrap();
     assert_eq!(logged_in.account_id.as_deref(), Some("acc-7"));
-    assert_eq!(logged_in.file, given.path("user/.codex/auth.json"));
+    assert_eq!(logged_in.file, fixture.path("user/.codex/auth.json"));
 
-    let asked = given.network.asked();
-    let [exchange] = asked.as_slice() else {
-        panic!("{asked:?}")
+    let requests = fixture.network.requests();
+    let [exchange] = requests.as_slice() else {
+        panic!("{requests:?}")
     };
     let form = query(&exchange.replacen(' ', "?", 1));
     assert_eq!(
@@ -152,15 +152,15 @@ async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
     );
     assert!(
         TcpStream::connect(("127.0.0.1", port)).await.is_err(),
-        "it listens no longer"
+        "the listener is closed"
     );
 
-    let path = given.path("user/.codex/auth.json");
+    let path = fixture.path("user/.codex/auth.json");
     let stored: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(stored["tokens"]["refresh_token"], "refresh-token-7");
     assert_eq!(
         stored["tokens"]["id_token"], "id-token-7",
-        "the other program needs it"
+        "the Codex CLI needs it"
     );
     assert_eq!(stored["tokens"]["account_id"], "acc-7");
     assert_eq!(
@@ -168,7 +168,7 @@ async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
         0o600
     );
     assert_eq!(
-        fs::metadata(given.path("user/.codex"))
+        fs::metadata(fixture.path("user/.codex"))
             .unwrap()
             .permissions()
             .mode()
@@ -176,15 +176,15 @@ async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
         0o700
     );
     assert!(
-        given.endpoint("openai:x").await.is_ok(),
-        "and it works at once"
+        fixture.endpoint("openai:x").await.is_ok(),
+        "the login works immediately"
     );
 }
 
 #[tokio::test]
 async fn the_other_loopback_address_works_too() {
-    let given = ready();
-    let models = given.models();
+    let fixture = ready();
+    let models = fixture.models();
     let (login, port, state) = start(&models).await;
     let Ok(mut stream) = TcpStream::connect(("::1", port)).await else {
         return;
@@ -196,20 +196,20 @@ async fn the_other_loopback_address_works_too() {
 
 #[tokio::test]
 async fn a_refusal_ends_the_wait() {
-    let given = ready();
-    let models = given.models();
+    let fixture = ready();
+    let models = fixture.models();
     let (login, port, state) = start(&models).await;
     let target = format!("/auth/callback?error=access_denied&state={state}");
     let (outcome, _) = tokio::join!(login.wait(TEST_TIMEOUT), get(port, &target));
     assert_eq!(
         outcome.unwrap_err().to_string(),
-        "the sign-in was refused: access_denied"
+        "sign-in refused: access_denied"
     );
-    assert!(given.network.asked().is_empty());
+    assert!(fixture.network.requests().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_comes_back_and_the_wait_ends() {
+async fn without_a_redirect_the_wait_ends() {
     let models = ready().models();
     let (login, ..) = start(&models).await;
     assert!(matches!(
@@ -218,7 +218,7 @@ async fn nobody_comes_back_and_the_wait_ends() {
     ));
 }
 
-// H-99: address, query string or bare code
+// H-99: a URL, a query string or only the code.
 #[tokio::test]
 async fn a_pasted_answer_finishes_the_login() {
     for form in [
@@ -226,24 +226,27 @@ async fn a_pasted_answer_finishes_the_login() {
         "code=c1&state={state}",
         "c1",
     ] {
-        let given = ready();
-        let models = given.models();
+        let fixture = ready();
+        let models = fixture.models();
         let login = LoginFlow::manual(models.codex()).unwrap();
         let state = query(&login.url())["state"].clone();
         login
             .finish_with_pasted(&form.replace("{state}", &state))
             .await
             .unwrap();
-        assert!(given.network.asked()[0].contains("&code=c1&"), "{form}");
+        assert!(
+            fixture.network.requests()[0].contains("&code=c1&"),
+            "{form}"
+        );
     }
-    let given = ready();
-    let models = given.models();
+    let fixture = ready();
+    let models = fixture.models();
     let wrong = LoginFlow::manual(models.codex())
         .unwrap()
         .finish_with_pasted("?code=c1&state=other")
         .await;
     assert!(matches!(wrong, Err(LoginError::StateMismatch)));
-    assert!(given.network.asked().is_empty() && !given.path("user/.codex").exists());
+    assert!(fixture.network.requests().is_empty() && !fixture.path("user/.codex").exists());
 }
 
 #[tokio::test]
@@ -254,10 +257,10 @@ async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
         (200, "{}"),
         (502, "<html>secret-page</html>"),
     ] {
-        let given = ModelsFixture::new()
+        let fixture = ModelsFixture::new()
             .file("user/.codex/auth.json", old)
-            .answers(TOKEN_URL, status, body);
-        let models = given.models();
+            .responds(TOKEN_URL, status, body);
+        let models = fixture.models();
         let error = LoginFlow::manual(models.codex())
             .unwrap()
             .finish_with_pasted("secret-code")
@@ -266,33 +269,33 @@ async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
             .to_string();
         assert!(!error.contains("secret"), "{error}");
         assert_eq!(
-            fs::read_to_string(given.path("user/.codex/auth.json")).unwrap(),
+            fs::read_to_string(fixture.path("user/.codex/auth.json")).unwrap(),
             old
         );
     }
 }
 
-// Nobody signs in for nothing: that the login can be kept is known before.
+// The user does not sign in if the login cannot be stored.
 #[tokio::test]
-async fn a_directory_that_cannot_be_written_is_told_before_anybody_signs_in() {
-    let given = ModelsFixture::new().file("user/.codex", "a file where the directory should be");
-    let models = given.models();
+async fn a_directory_that_cannot_be_written_is_reported_before_the_sign_in() {
+    let fixture = ModelsFixture::new().file("user/.codex", "a file where the directory should be");
+    let models = fixture.models();
     let Err(error) = LoginFlow::manual(models.codex()) else {
-        panic!("it was not noticed")
+        panic!("expected an error")
     };
-    let error = given.shorten(error);
+    let error = fixture.shorten(error);
     assert!(
-        error.starts_with("user/.codex/auth.json cannot be written: "),
+        error.starts_with("cannot write user/.codex/auth.json: "),
         "{error}"
     );
     assert!(
-        error.ends_with("; make it writable, or name another directory with --codex-home"),
+        error.ends_with("; make it writable, or choose another directory with `--codex-home`"),
         "{error}"
     );
-    // Checking leaves nothing behind.
-    let given = ModelsFixture::new();
-    LoginFlow::manual(given.models().codex()).unwrap();
-    let left: Vec<_> = fs::read_dir(given.path("user"))
+    // The check leaves no files behind.
+    let fixture = ModelsFixture::new();
+    LoginFlow::manual(fixture.models().codex()).unwrap();
+    let left: Vec<_> = fs::read_dir(fixture.path("user"))
         .unwrap()
         .map(|file| file.unwrap().file_name())
         .collect();

@@ -1,4 +1,4 @@
-//! Providers, keys, the choice of the model and the login, seen from outside. Loopback only.
+//! Integration tests of providers, keys, the choice of the model and the login. They use loopback connections only.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,7 +6,7 @@
     clippy::panic,
     clippy::needless_pass_by_value,
     missing_docs,
-    reason = "tests stop at the first surprise"
+    reason = "tests panic on failure"
 )]
 
 mod api_keys;

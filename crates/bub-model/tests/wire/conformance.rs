@@ -1,5 +1,5 @@
-//! The same scenarios through every wire format. What a format cannot do is declared here, with the
-//! reason; a scenario that is neither played nor declared fails the suite.
+//! Conformance tests: every scenario in every wire format. Scenarios that a format does not support are declared here
+//! with the reason. A scenario that is neither implemented nor declared fails the tests.
 
 use crate::scenarios::{NAMES, Scenario, scenarios};
 use crate::support;
@@ -7,7 +7,7 @@ use bub_model::{
     Completion, FinishReason, ModelError, ModelErrorKind, Quirks, RecoveryAction, WireFormat,
 };
 
-/// Scenarios a format has no words for.
+/// Scenarios that a format does not support, with the reason.
 const CANNOT: [(WireFormat, &str, &str); 2] = [
     (
         WireFormat::Messages,
@@ -73,7 +73,7 @@ fn play(scenario: &Scenario) {
             scenario.wire.decode(body.as_bytes(), &Quirks::default()),
             &context,
         );
-        // A server that was asked for a stream may answer like this all the same.
+        // A server may send a complete body although a stream was requested.
         expect(
             scenario.name,
             support::complete(scenario.wire, body.as_bytes()),
@@ -135,7 +135,7 @@ fn expect(name: &str, found: Result<Completion, ModelError>, context: &str) {
             );
             assert!(broken.is_empty(), "{context}");
         }
-        // W-7: text beside calls is kept.
+        // W-7: text beside tool calls is kept.
         "text and tool call" => {
             assert_eq!(
                 (&*found.text, names, found.finish),
@@ -157,7 +157,7 @@ fn expect(name: &str, found: Result<Completion, ModelError>, context: &str) {
                 "{context}"
             );
         }
-        // W-6: marked, so that the model gets an error result instead of the turn ending.
+        // W-6: the call is marked as invalid, so that the model gets an error result and the turn continues.
         "cut arguments" => {
             assert_eq!(
                 (broken, found.finish),

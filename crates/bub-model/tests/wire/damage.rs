@@ -1,5 +1,5 @@
-//! Answers as they come when something is wrong: the right typed error, never a hang or a panic, and
-//! never a partial tool call that looks whole.
+//! Tests of damaged responses: a typed error, never a hang or a panic, and never a partial tool call that looks
+//! complete.
 
 use bub_model::{
     Completion, FinishReason, ModelErrorKind, ModelEvent, Quirks, RecoveryAction, WireFormat,
@@ -76,7 +76,7 @@ fn a_malformed_frame_is_an_error_and_ends_the_stream() {
     .concat();
     assert!(decoder.push(&stream, &mut events).is_err());
     assert_eq!(events, [ModelEvent::Text("a".into())]);
-    // After an error it stays silent.
+    // After an error, the decoder emits nothing.
     assert!(decoder.is_done());
     assert!(
         decoder
@@ -101,7 +101,7 @@ fn a_stream_cut_inside_an_event_is_truncated_not_malformed() {
 
 #[test]
 fn invalid_utf8_is_an_error_where_it_matters() {
-    // Replacement characters in the arguments of a tool would be acted on.
+    // Arguments with replacement characters would reach a tool.
     let broken = b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}\n\ndata: [DONE]\n\n";
     assert_eq!(
         kind(WireFormat::ChatCompletions, broken),
@@ -276,11 +276,11 @@ fn errors_in_the_shapes_of_compatible_servers_are_seen() {
         .unwrap();
     assert_eq!(
         found.text, "a",
-        "the message, not the empty delta beside it"
+        "`message` is used and not the empty `delta`"
     );
 }
 
-/// W-6, H-87: malformed arguments do not end the turn and are never run.
+/// W-6, H-87: malformed arguments do not end the turn, and the call never runs.
 #[test]
 fn malformed_arguments_are_marked() {
     let call = |arguments: &str| {
@@ -298,7 +298,7 @@ fn malformed_arguments_are_marked() {
         assert_eq!(found.invalid_calls.len(), 1, "{arguments}");
         assert_eq!(
             found.tool_calls[0]["function"]["arguments"], arguments,
-            "kept for the record"
+            "the call is kept for the tape"
         );
     }
     for arguments in ["", "{}", " {\"a\": 1} ", "null"] {
@@ -317,7 +317,7 @@ fn malformed_arguments_are_marked() {
     );
 }
 
-/// W-6: a call that the token limit cut off before its arguments is not a call without arguments.
+/// W-6: a call that the token limit truncated before its arguments is not a call without arguments.
 #[test]
 fn empty_arguments_after_a_length_stop_are_cut_arguments() {
     let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]});
@@ -332,7 +332,7 @@ fn empty_arguments_after_a_length_stop_are_cut_arguments() {
     );
 }
 
-/// W-6: what a provider stopped for what it says is not acted on, however whole it looks.
+/// W-6: calls in an answer that the provider stopped do not run, even if they look complete.
 #[test]
 fn calls_of_a_stopped_answer_must_not_be_run() {
     let whole = [
@@ -360,7 +360,7 @@ fn calls_of_a_stopped_answer_must_not_be_run() {
     ];
     for (wire, word, body) in whole {
         let found = complete(wire, body.to_string().as_bytes()).unwrap();
-        let reason = format!("the provider stopped the answer ({word}); the call was not made");
+        let reason = format!("the provider stopped the answer ({word}); the call did not run");
         assert_eq!(
             (found.finish.as_str(), found.tool_calls.len()),
             (word, 1),
@@ -368,7 +368,7 @@ fn calls_of_a_stopped_answer_must_not_be_run() {
         );
         assert_eq!(found.invalid_call(0).unwrap().reason, reason, "{wire:?}");
     }
-    // The token limit can come after a whole call.
+    // The token limit may follow a complete call.
     let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]});
     let found = complete(
         WireFormat::ChatCompletions,
@@ -381,7 +381,7 @@ fn calls_of_a_stopped_answer_must_not_be_run() {
     );
 }
 
-/// H-85: the accents of compatible servers.
+/// H-85: deviations of compatible servers.
 #[test]
 fn tool_calls_in_every_accent_are_understood() {
     let names_and_arguments = |deltas: &[Value]| {
@@ -405,7 +405,7 @@ fn tool_calls_in_every_accent_are_understood() {
     let row = |id: &str, name: &str, arguments: &str| {
         (id.to_owned(), name.to_owned(), arguments.to_owned())
     };
-    // Arguments as an object, no index, no id.
+    // The arguments are an object; index and id are missing.
     let object = json!({"tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}, {"function": {"name": "g"}}]});
     assert_eq!(
         names_and_arguments(&[object]),
@@ -414,19 +414,19 @@ fn tool_calls_in_every_accent_are_understood() {
             row("call_1", "g", "{}")
         ]
     );
-    // Name repeated with every piece, id empty after the first.
+    // The name is repeated with every piece; the id is empty after the first piece.
     let piece = |id: &str, arguments: &str| json!({"tool_calls": [{"index": 0, "id": id, "function": {"name": "f", "arguments": arguments}}]});
     assert_eq!(
         names_and_arguments(&[piece("c", "{\"a\""), piece("", ":1}")]),
         [row("c", "f", "{\"a\":1}")]
     );
-    // Name in pieces.
+    // The name arrives in pieces.
     let named = |name: &str| json!({"tool_calls": [{"index": 0, "function": {"name": name}}]});
     assert_eq!(
         names_and_arguments(&[named("get_"), named("weather")]),
         [row("call_0", "get_weather", "{}")]
     );
-    // The old single function call.
+    // The deprecated single function call.
     let old = json!({"function_call": {"name": "f", "arguments": "{}"}});
     assert_eq!(names_and_arguments(&[old]), [row("call_0", "f", "{}")]);
 }
@@ -491,7 +491,7 @@ fn a_done_mark_ends_every_format() {
         assert_eq!(
             kind(wire, b"data: [DONE]\n\n"),
             ModelErrorKind::Truncated,
-            "nothing said why it stopped"
+            "no finish reason was received"
         );
     }
 }
@@ -511,10 +511,10 @@ fn the_end_is_noticed_before_the_connection_closes() {
     assert_eq!(events.last(), Some(&ModelEvent::Finish(FinishReason::Stop)));
     let count = events.len();
     decoder.finish(&mut events).unwrap();
-    assert_eq!(events.len(), count, "the end comes once");
+    assert_eq!(events.len(), count, "the end is emitted once");
 }
 
-/// Half a character in an escape, as a server sends it that cuts between UTF-16 units, costs one character.
+/// A lone surrogate in an escape is replaced with one character. Servers that split between UTF-16 units send it.
 #[test]
 fn half_a_character_never_takes_the_text_around_it_along() {
     let halves = [
@@ -549,7 +549,7 @@ fn half_a_character_never_takes_the_text_around_it_along() {
     }
 }
 
-/// A piece of arguments with half a character in it is still a piece of the arguments.
+/// A piece of arguments with a lone surrogate is still decoded.
 #[test]
 fn half_a_character_in_arguments_is_replaced_or_breaks_the_call() {
     let call = |piece: &str| json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": piece}}]});
@@ -576,7 +576,7 @@ fn half_a_character_in_arguments_is_replaced_or_breaks_the_call() {
         (arguments(&split), split.invalid_calls.len()),
         ("{\"a\":\"x\u{fffd}\u{fffd}y\"}".to_owned(), 0)
     );
-    // The escapes of the arguments themselves meet again.
+    // The escapes inside the arguments form a pair again.
     let joined = found(r"x\\ud83d", r"\\ude00y");
     assert_eq!(
         (&*arguments(&joined), joined.invalid_calls.len()),

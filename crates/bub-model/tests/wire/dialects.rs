@@ -1,4 +1,4 @@
-//! The accents of servers: streams written down after what providers send, as far as no recording has it.
+//! Tests of deviations of servers: streams modeled on what providers send, for cases without recordings.
 
 use bub_model::{Completion, FinishReason, ModelError, ModelErrorKind, RecoveryAction, WireFormat};
 use serde_json::{Value, json};
@@ -144,7 +144,7 @@ fn think_tags_stay_in_the_text_they_came_in() {
 // H-85
 #[test]
 fn calls_without_index_or_id_whole_or_as_objects_are_kept_apart() {
-    // Whole calls, one in each chunk, all with index 0.
+    // One complete call per chunk, all with index 0.
     let whole = |id: &str, name: &str| {
         delta(
             &json!({"role": "assistant", "content": "", "tool_calls": [{"id": id, "index": 0, "type": "function", "function": {"name": name, "arguments": "{\"a\":1}"}}]}),
@@ -159,7 +159,7 @@ fn calls_without_index_or_id_whole_or_as_objects_are_kept_apart() {
         calls(&found),
         [("call_a", "f", "{\"a\":1}"), ("call_b", "g", "{\"a\":1}")]
     );
-    // Arguments as objects, no index, no id, and `stop` as the reason.
+    // The arguments are objects, index and id are missing, and the finish reason is `stop`.
     let objects = delta(
         &json!({"tool_calls": [{"function": {"name": "f", "arguments": {"a": {"b": []}}}}, {"function": {"name": "g", "arguments": {}}}]}),
     );
@@ -172,7 +172,7 @@ fn calls_without_index_or_id_whole_or_as_objects_are_kept_apart() {
         (found.finish, found.invalid_calls.len()),
         (FinishReason::ToolCalls, 0)
     );
-    // The type and an empty name with every piece.
+    // Every piece has the type and an empty name.
     let piece = |name: Value, arguments: &str| {
         delta(
             &json!({"tool_calls": [{"index": 0, "type": "function", "id": null, "function": {"name": name, "arguments": arguments}}]}),
@@ -287,7 +287,7 @@ fn errors_in_plain_words_keep_them() {
             "{wire:?}"
         );
         assert_eq!(
-            body.message, "no answer, but these words: upstream connect error",
+            body.message, "received plain text instead of an answer: upstream connect error",
             "{wire:?}"
         );
         for cut in [
@@ -314,7 +314,7 @@ fn events_of_responses_become_text_reasoning_and_calls() {
         json!({"type": "response.reasoning_summary_text.delta", "output_index": 0, "item_id": "rs", "delta": "so "}),
         json!({"type": "response.reasoning_text.delta", "output_index": 0, "item_id": "rs", "delta": "then"}),
         json!({"type": "response.output_text.delta", "output_index": 1, "item_id": "m", "delta": "hi"}),
-        // Arguments in pieces, which are not taken twice from the end.
+        // The arguments arrive in pieces and are not taken again from the last event.
         item(
             "response.output_item.added",
             2,
@@ -328,14 +328,14 @@ fn events_of_responses_become_text_reasoning_and_calls() {
             2,
             json!({"type": "function_call", "id": "fc", "call_id": "call_1", "name": "f", "arguments": "{\"a\":1}"}),
         ),
-        // Only the end has them, and there is no id but the item's.
+        // Only the last event has the arguments, and the only id is that of the item.
         item(
             "response.output_item.added",
             3,
             json!({"type": "function_call", "id": "fc_2", "name": "g"}),
         ),
         json!({"type": "response.function_call_arguments.done", "output_index": 3, "item_id": "fc_2", "arguments": "{\"b\":2}"}),
-        // A call that comes whole, and one in free form.
+        // A call that arrives complete, and a custom tool call.
         item(
             "response.output_item.done",
             4,
@@ -404,7 +404,7 @@ fn a_blocked_prompt_and_a_malformed_call_are_not_answers() {
 }
 
 #[test]
-fn pauses_refusals_and_overload_of_messages_are_told_apart() {
+fn pauses_refusals_and_overload_of_messages_are_distinguished() {
     let start = json!({"type": "message_start", "message": {"id": "m", "content": [], "usage": {"input_tokens": 1}}});
     let text = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "a"}});
     let end = |reason: &str| json!({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": null}, "usage": {"output_tokens": 1}});
@@ -442,7 +442,7 @@ fn pauses_refusals_and_overload_of_messages_are_told_apart() {
         (error.action, error.code.as_deref()),
         (RecoveryAction::Retry, Some("overloaded_error"))
     );
-    // What the provider's own tools did is kept, and is no call of ours.
+    // Blocks of the provider's tools are kept and are not tool calls.
     let server = json!({"type": "content_block_start", "index": 1, "content_block": {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}});
     let input = json!({"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{\"query\":\"x\"}"}});
     let closed = json!({"type": "content_block_stop", "index": 1});
@@ -470,7 +470,7 @@ fn pauses_refusals_and_overload_of_messages_are_told_apart() {
             .to_string()
             .contains("\"query\":\"x\"")
     );
-    // An empty turn is a turn: the model has nothing to add to what its tools did.
+    // An empty answer is valid: the model may have nothing to add after tool results.
     let empty = decode(WireFormat::Messages, &[start, end("end_turn"), last]).unwrap();
     assert_eq!(
         (empty.text.as_str(), empty.finish),
@@ -494,7 +494,7 @@ fn an_empty_stop_is_an_answer_when_the_server_says_so() {
         let error = complete(WireFormat::ChatCompletions, body.as_bytes()).unwrap_err();
         assert_eq!(
             (error.kind, error.message.as_str()),
-            (ModelErrorKind::Empty, "the model answered nothing"),
+            (ModelErrorKind::Empty, "the model returned an empty answer"),
             "{body}"
         );
     }

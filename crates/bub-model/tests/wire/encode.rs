@@ -1,4 +1,4 @@
-//! Requests: what goes out in each format.
+//! Tests of encoded requests in each format.
 
 use std::sync::Arc;
 
@@ -41,21 +41,21 @@ pub(crate) fn call(id: &str, arguments: &str) -> Value {
     json!({"id": id, "type": "function", "function": {"name": "weather", "arguments": arguments}})
 }
 
-/// A conversation with everything in it.
+/// Returns a conversation with all kinds of messages.
 fn conversation() -> Value {
     json!([
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Oslo?"},
         {"role": "assistant", "content": "Looking.", "tool_calls": [call("c1", "{\"city\":\"Oslo\"}"), call("c2", "")]},
         {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "cold"},
-        {"role": "tool", "tool_call_id": "c2", "name": "weather", "content": "{\"sky\":\"grey\"}"},
+        {"role": "tool", "tool_call_id": "c2", "name": "weather", "content": "{\"sky\":\"gray\"}"},
         {"role": "user", "content": "Thanks"},
     ])
 }
 
 /// H-82, H-83.
 #[test]
-fn chat_completions_send_what_the_original_sends() {
+fn chat_completions_send_what_the_python_version_sends() {
     let mut request = request(conversation());
     request.tools = Arc::new(vec![weather_tool()]);
     let http = WireFormat::ChatCompletions.encode(&request, &Quirks::default());
@@ -70,7 +70,7 @@ fn chat_completions_send_what_the_original_sends() {
     );
 }
 
-/// H-82: later wins.
+/// H-82: later values override earlier ones.
 #[test]
 fn arguments_beat_each_other_in_order() {
     let mut request = request(json!([]));
@@ -101,7 +101,7 @@ fn without_a_stream_no_stream_options() {
     );
 }
 
-/// H-82: effort takes the form each server knows.
+/// H-82: the effort is sent in the form that the server expects.
 #[test]
 fn effort_takes_the_form_of_the_server() {
     let mut request = request(json!([{"role": "user", "content": "x"}]));
@@ -204,7 +204,7 @@ fn messages_become_blocks() {
                 ]},
                 {"role": "user", "content": [
                     {"type": "tool_result", "tool_use_id": "c1", "content": "cold"},
-                    {"type": "tool_result", "tool_use_id": "c2", "content": "{\"sky\":\"grey\"}"},
+                    {"type": "tool_result", "tool_use_id": "c2", "content": "{\"sky\":\"gray\"}"},
                 ]},
                 {"role": "user", "content": [{"type": "text", "text": "Thanks"}]},
             ],
@@ -213,7 +213,7 @@ fn messages_become_blocks() {
     );
 }
 
-/// H-92: system messages are joined, and `max_tokens` is always there.
+/// H-92: system messages are joined, and `max_tokens` is always sent.
 #[test]
 fn system_messages_are_joined_and_a_limit_is_always_sent() {
     let mut request = request(
@@ -284,13 +284,13 @@ fn messages_become_items() {
                 function("c1", "{\"city\":\"Oslo\"}"),
                 function("c2", "{}"),
                 {"type": "function_call_output", "call_id": "c1", "output": "cold"},
-                {"type": "function_call_output", "call_id": "c2", "output": "{\"sky\":\"grey\"}"},
+                {"type": "function_call_output", "call_id": "c2", "output": "{\"sky\":\"gray\"}"},
                 {"role": "user", "content": "Thanks"},
             ],
             "tools": [{"type": "function", "name": "weather", "description": "Looks outside", "parameters": weather_tool()["function"]["parameters"]}],
         })
     );
-    // An output without an id answers nothing.
+    // A result without an id belongs to no call.
     let orphan = plain(
         WireFormat::Responses,
         json!([{"role": "tool", "content": "x"}]),
@@ -298,7 +298,7 @@ fn messages_become_items() {
     assert_eq!(orphan["input"], json!([]));
 }
 
-/// H-96: a server that demands instructions and refuses limits.
+/// H-96: a server that requires instructions and rejects output limits.
 #[test]
 fn instructions_can_be_demanded_and_fields_refused() {
     let quirks = Quirks {
@@ -316,7 +316,7 @@ fn instructions_can_be_demanded_and_fields_refused() {
         (None, None)
     );
     assert_eq!(body["text"], json!({"verbosity": "medium"}));
-    // What the caller says is merged over it.
+    // The fields of the caller are merged and take precedence.
     request.extra = object(json!({"text": {"format": {"type": "text"}}}));
     let body = encode(WireFormat::Responses, &request, &quirks);
     assert_eq!(
@@ -356,7 +356,7 @@ fn messages_become_contents() {
                 ]},
                 {"role": "user", "parts": [
                     {"functionResponse": {"name": "weather", "response": {"result": "cold"}}},
-                    {"functionResponse": {"name": "weather", "response": {"sky": "grey"}}},
+                    {"functionResponse": {"name": "weather", "response": {"sky": "gray"}}},
                 ]},
                 {"role": "user", "parts": [{"text": "Thanks"}]},
             ],
@@ -373,7 +373,7 @@ fn messages_become_contents() {
     );
 }
 
-/// W-6: what the model wrote is shown to it again, in a form that servers accept.
+/// W-6: invalid arguments are sent back to the model in a form that servers accept.
 #[test]
 fn broken_arguments_never_break_the_next_request() {
     let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [call("c", "{\"city\": \"Os")]}]);

@@ -1,4 +1,4 @@
-//! Where the recordings are: `BUB_FIXTURES/wire`, with a manifest that says what each shows.
+//! Recordings of real servers in `$BUB_FIXTURES/wire`, with a manifest that describes each.
 
 use std::path::PathBuf;
 
@@ -14,10 +14,10 @@ pub(crate) struct Recording {
     request: Option<Value>,
 }
 
-/// All recordings, or nothing when the variable is not set.
+/// Returns all recordings, or `None` if `BUB_FIXTURES` is not set.
 pub(crate) fn all() -> Option<Vec<Recording>> {
     let Some(root) = std::env::var_os("BUB_FIXTURES") else {
-        eprintln!("skipped: set BUB_FIXTURES to the directory that holds wire/manifest.jsonl");
+        eprintln!("skipped: set BUB_FIXTURES to the directory that contains wire/manifest.jsonl");
         return None;
     };
     let root = PathBuf::from(root).join("wire");
@@ -53,9 +53,9 @@ pub(crate) fn all() -> Option<Vec<Recording>> {
 }
 
 impl Recording {
-    /// The format of a recording; none for interfaces that are none of ours.
+    /// Returns the wire format of a recording, or `None` if bub does not support it.
     pub(crate) fn wire(&self) -> Option<WireFormat> {
-        const NOT_OURS: [&str; 4] = [
+        const UNSUPPORTED_APIS: [&str; 4] = [
             "bedrock-converse",
             "cohere-chat",
             "gemini-interactions",
@@ -63,14 +63,14 @@ impl Recording {
         ];
         let wire = WireFormat::from_name(&self.api);
         assert!(
-            wire.is_some() || NOT_OURS.contains(&self.api.as_str()),
-            "undeclared interface {}",
+            wire.is_some() || UNSUPPORTED_APIS.contains(&self.api.as_str()),
+            "undeclared API {}",
             self.api
         );
         wire
     }
 
-    /// What was asked, where that was recorded, and the name of the recording.
+    /// Returns the name of the recording and its request, if the request was recorded.
     pub(crate) fn request(&self) -> Option<(&str, &Value)> {
         Some((&self.file, self.request.as_ref()?))
     }
@@ -91,7 +91,7 @@ impl Recording {
         self.shows.iter().any(|shown| shown == label)
     }
 
-    /// The bytes as they came over the wire; recordings of mere frames get their framing back.
+    /// Returns the received bytes. Adds SSE framing to recordings that contain only frames.
     pub(crate) fn wire_bytes(&self) -> Vec<u8> {
         if !self.file.ends_with(".chunks.txt") {
             return self.bytes.clone();

@@ -1,4 +1,4 @@
-//! The wire formats, tried with recordings of real servers, with made-up scenarios and with damage.
+//! Tests of the wire formats with recordings of real servers, scenarios and damaged data.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,11 +10,11 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "tables for whoever runs the tests"
+    reason = "the tests print tables"
 )]
 #![allow(
     clippy::disallowed_methods,
-    reason = "where the recordings are is not a setting of bub"
+    reason = "the path of the recordings is not a setting of bub"
 )]
 
 mod conformance;

@@ -1,11 +1,11 @@
-//! Images, audio, video and files in requests.
+//! Tests of images, audio, video and files in requests.
 
 use bub_model::{Quirks, WireFormat};
 use serde_json::json;
 
 use crate::encode::{call, encode, plain, request};
 
-/// H-84: rewritten for the servers that want it, and only in what is sent.
+/// H-84: media parts are rewritten for servers that require it, and only in the sent request.
 #[test]
 fn video_and_audio_become_files_where_wanted() {
     let parts = json!([
@@ -32,7 +32,7 @@ fn video_and_audio_become_files_where_wanted() {
     );
     assert_eq!(
         request.messages[0]["content"], parts,
-        "the original is untouched"
+        "the source message is unchanged"
     );
     assert_eq!(
         encode(WireFormat::ChatCompletions, &request, &Quirks::default())["messages"][0]["content"],
@@ -40,9 +40,9 @@ fn video_and_audio_become_files_where_wanted() {
     );
 }
 
-/// H-84, H-92, H-101: images, audio, video and files in the words of each format.
+/// H-84, H-92, H-101: images, audio, video and files in each format.
 #[test]
-fn media_are_carried_or_their_absence_is_told() {
+fn media_are_carried_or_their_absence_is_stated() {
     let content = json!([
         {"type": "text", "text": "look"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
@@ -59,7 +59,7 @@ fn media_are_carried_or_their_absence_is_told() {
         content
     );
     let omitted =
-        |what: &str| format!("[{what} left out: this model's interface does not take it]");
+        |kind: &str| format!("[{kind} omitted: the API of this model does not support it]");
     assert_eq!(
         plain(WireFormat::Messages, message.clone())["messages"][0]["content"],
         json!([

@@ -1,5 +1,5 @@
-//! Laws: how bytes are cut makes no difference, and no bytes make a decoder panic or hand out a
-//! damaged call as a whole one. These are also the property forms of the fuzz targets.
+//! Property tests: chunk boundaries do not matter, and no input makes a decoder panic or emit a damaged call as a
+//! complete one. The fuzz targets check these properties too.
 
 use std::sync::OnceLock;
 
@@ -16,7 +16,7 @@ fn one_piece(wire: WireFormat, bytes: &[u8]) -> (Vec<ModelEvent>, Option<ModelEr
     support::stream(wire, [bytes])
 }
 
-/// Cuts bytes at every one of the given places.
+/// Splits bytes at all given positions.
 fn cut<'a>(bytes: &'a [u8], cuts: &[Index]) -> Vec<&'a [u8]> {
     let mut places: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     places.extend([0, bytes.len()]);
@@ -27,7 +27,7 @@ fn cut<'a>(bytes: &'a [u8], cuts: &[Index]) -> Vec<&'a [u8]> {
         .collect()
 }
 
-/// Streams to cut up: the made-up ones, and all recorded ones if there are any.
+/// Returns the streams to split: those of the scenarios, and all recordings if available.
 fn streams() -> &'static [(WireFormat, Vec<u8>)] {
     static STREAMS: OnceLock<Vec<(WireFormat, Vec<u8>)>> = OnceLock::new();
     STREAMS.get_or_init(|| {
@@ -75,12 +75,12 @@ fn any_line_ending_is_the_same() {
     }
 }
 
-/// A stream that ends early gives an error, never a shorter answer that looks whole.
+/// A truncated stream causes an error, never a shorter answer that looks complete.
 #[test]
 fn a_stream_cut_anywhere_is_never_taken_for_whole() {
     for (wire, bytes) in streams() {
         let whole = support::complete(*wire, bytes);
-        // Long streams are cut at fewer places, always near their end, where the finish reason is.
+        // Long streams are truncated at fewer positions, but always near their end, where the finish reason is.
         let step = (bytes.len() / 10).max(1);
         let ends = (0..bytes.len())
             .step_by(step)
@@ -89,19 +89,19 @@ fn a_stream_cut_anywhere_is_never_taken_for_whole() {
             let Ok(found) = support::complete(*wire, &bytes[..end]) else {
                 continue;
             };
-            // An error after a finish reason is lost with the cut, but not that the answer is incomplete.
+            // An error after a finish reason may be lost, but the answer is still incomplete.
             let Ok(whole) = &whole else {
                 assert!(
                     !found.finish.is_complete(),
-                    "a cut made an answer out of an error: {found:?}"
+                    "truncation turned an error into an answer: {found:?}"
                 );
                 continue;
             };
-            // Only usage, state and the end mark may come after the finish reason.
+            // Only usage, state and the end marker may follow the finish reason.
             assert_eq!(
                 (&found.text, &found.tool_calls),
                 (&whole.text, &whole.tool_calls),
-                "cut at {end}"
+                "truncated at {end}"
             );
         }
     }
@@ -119,7 +119,7 @@ proptest! {
         prop_assert_eq!(support::stream(*wire, cut(bytes, &cuts)), one_piece(*wire, bytes));
     }
 
-    /// Property form of the fuzz targets: damaged streams.
+    /// Damaged streams, as in the fuzz targets.
     #[test]
     fn damage_never_panics(
         stream in any::<Index>(),
@@ -145,7 +145,7 @@ proptest! {
         }
     }
 
-    /// Well-formed JSON of any shape where a frame is expected.
+    /// Arbitrary JSON instead of a frame.
     #[test]
     fn any_json_never_panics(values in prop::collection::vec(json(), 0..6), kind in 0_usize..12) {
         for wire in WireFormat::ALL {
@@ -180,7 +180,7 @@ fn events(chunks: Vec<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
     seen
 }
 
-/// What must hold for any bytes: no panic, an end or an error, and no unsound call without a warning.
+/// Checks the properties for any bytes: no panic, an end or an error, and no invalid call that is not marked.
 fn check(wire: WireFormat, bytes: &[u8]) {
     let (events, error) = one_piece(wire, bytes);
     let finishes = events
@@ -231,7 +231,7 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Names that mean something to one of the formats.
+/// Field names of the wire formats.
 fn key() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
         "choices",
@@ -273,7 +273,7 @@ fn key() -> impl Strategy<Value = &'static str> {
     ])
 }
 
-/// Gives a value the outside of some frame, so that it is looked into.
+/// Wraps a value in a frame, so that the decoder reads it.
 fn dress(value: &Value, kind: usize) -> Value {
     let types = [
         "message_start",

@@ -1,4 +1,4 @@
-//! Every recording decodes to what it says, or fails as it should.
+//! Checks that every recording decodes to the expected answer or error.
 
 use bub_model::classify::classify;
 use bub_model::{Completion, ModelError, ModelErrorKind, Quirks, Usage};
@@ -15,14 +15,14 @@ fn every_recording_decodes_to_what_it_says() {
     };
     let mut failures = Vec::new();
     for recording in &recordings {
-        let verdict = check(recording);
-        let (mark, note) = match &verdict {
+        let outcome = check(recording);
+        let (mark, note) = match &outcome {
             Ok(note) => ("ok  ", note.as_str()),
             Err(note) => ("FAIL", note.as_str()),
         };
         println!("{mark} {:18} {:90} {note}", recording.api, recording.file);
         failures.extend(
-            verdict
+            outcome
                 .err()
                 .map(|note| format!("{}: {note}", recording.file)),
         );
@@ -49,8 +49,8 @@ fn check(recording: &Recording) -> Result<String, String> {
     compare(recording, &expected, support::complete(wire, &bytes))
 }
 
-/// Errors with a status are told apart elsewhere; here: they are errors, short, and not HTML. Those
-/// recorded with status 200 came inside a stream.
+/// Checks that recorded errors are errors, short, and without HTML. Other tests check their classification. Errors
+/// recorded with status 200 occurred inside a stream.
 fn check_error(recording: &Recording) -> Result<String, String> {
     let wire = recording.wire().unwrap();
     let error = if recording.status == Some(200) {
@@ -88,7 +88,7 @@ fn compare(
         Ok(found) => found,
     };
     let seen = outcome(&found);
-    // A finish of `stop` beside tool calls means tool calls.
+    // The finish reason `stop` with tool calls means `tool_calls`.
     let finish = if expected.finish == "stop" && !expected.calls.is_empty() {
         "tool_calls"
     } else {
@@ -135,7 +135,7 @@ fn compare(
     ))
 }
 
-/// What the manifest says a recording shows must be seen in the outcome.
+/// Checks that the outcome has the features that the manifest lists.
 fn labels(recording: &Recording, found: &Completion) -> Result<(), String> {
     let usage = found.usage.clone().unwrap_or_default();
     let checks = [
@@ -152,7 +152,7 @@ fn labels(recording: &Recording, found: &Completion) -> Result<(), String> {
         ("redacted_thinking", found.provider_state.is_some()),
         ("signature_delta", found.provider_state.is_some()),
         ("thought_signature", found.provider_state.is_some()),
-        // Some of these only sent it in the request.
+        // Some of these recordings have it only in the request.
         (
             "encrypted_reasoning",
             found.provider_state.is_some() || !recording.contains("encrypted_content"),
@@ -203,7 +203,7 @@ fn outcome(found: &Completion) -> Expected {
     }
 }
 
-/// The reference knows only the official names of counts; a server may use others as well.
+/// Compares counts. The reference decoder reads only the official names; servers may use others too.
 fn same_usage(seen: Option<[Option<u64>; 5]>, expected: Option<[Option<u64>; 5]>) -> bool {
     match (seen, expected) {
         (Some(seen), Some(expected)) => {

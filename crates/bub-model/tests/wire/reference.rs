@@ -1,25 +1,25 @@
-//! What a recording says, read a second time by slow and simple code that shares nothing with the
-//! decoders: whole frames as JSON values, folded into maps.
+//! Reference decoder: slow and simple code that shares nothing with the real decoders. It parses complete frames as JSON
+//! values and folds them into maps.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The expected outcome of an answer.
+/// The expected result of decoding an answer.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Expected {
     pub(crate) text: String,
     pub(crate) reasoning: String,
-    /// Name and arguments of each call; arguments that are no JSON stay a string.
+    /// Name and arguments of each call. Arguments that are not valid JSON stay a string.
     pub(crate) calls: Vec<(String, Value)>,
     pub(crate) ids: Vec<String>,
-    /// prompt, completion, total, cached, reasoning
+    /// Token counts: prompt, completion, total, cached, reasoning.
     pub(crate) usage: Option<[Option<u64>; 5]>,
     pub(crate) finish: String,
     pub(crate) error: bool,
 }
 
-/// The JSON frames of a recorded stream.
+/// Returns the JSON frames of a recorded stream.
 pub(crate) fn frames(bytes: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(bytes).unwrap().replace("\r\n", "\n");
     text.split("\n\n")
@@ -132,7 +132,7 @@ fn chat(frames: &[Value]) -> Expected {
             expected.finish = finish.into();
         }
     }
-    // Servers that never say why they stop say `[DONE]`.
+    // Servers without a finish reason send `[DONE]`.
     if expected.finish.is_empty() {
         expected.finish = "stop".into();
     }
@@ -143,7 +143,7 @@ fn chat(frames: &[Value]) -> Expected {
     expected
 }
 
-/// The last event repeats the whole answer: exactly what the deltas must add up to.
+/// Reads the last event, which repeats the complete answer. The deltas must add up to it.
 fn responses(frames: &[Value]) -> Expected {
     let last = frames.last().unwrap();
     let response = if last["response"].is_object() {
@@ -229,7 +229,7 @@ fn messages(frames: &[Value]) -> Expected {
                 expected.finish = text(&frame["delta"]["stop_reason"]).into();
                 usage.extend(frame["usage"].as_object().unwrap().clone());
             }
-            // A whole message.
+            // A complete message.
             "message" => {
                 for (index, block) in frame["content"].as_array().unwrap().iter().enumerate() {
                     let whole = match text(&block["type"]) {
@@ -323,7 +323,7 @@ fn gemini(frames: &[Value]) -> Expected {
                 expected.ids.push(format!("call_{}", expected.ids.len()));
             }
             for piece in call["partialArgs"].as_array().into_iter().flatten() {
-                // In every recording the pieces are strings directly below the root.
+                // In all recordings, the pieces are strings directly below the root.
                 let key = text(&piece["jsonPath"]).strip_prefix("$.").unwrap();
                 let place = &mut expected.calls.last_mut().unwrap().1[key];
                 *place = Value::from(text(place).to_owned() + text(&piece["stringValue"]));

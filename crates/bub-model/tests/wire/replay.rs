@@ -1,4 +1,4 @@
-//! What a provider wants back with the next call comes back, in its old place and only to it.
+//! Tests that provider state is sent back to its provider only, at its original position.
 
 use bub_model::{ChatRequest, Completion, Quirks, WireFormat};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn body(wire: WireFormat, quirks: &Quirks, messages: Vec<Value>) -> Value {
     serde_json::from_slice(&wire.encode(&request, quirks).body).unwrap()
 }
 
-/// The next request after an answer with its tool results.
+/// Returns the request that follows an answer and its tool results.
 fn next(wire: WireFormat, answer: &Completion) -> Value {
     let mut messages = vec![
         json!({"role": "user", "content": "go"}),
@@ -27,7 +27,7 @@ fn next(wire: WireFormat, answer: &Completion) -> Value {
     body(wire, &Quirks::default(), messages)
 }
 
-/// W-7: signatures of thinking are replayed, between the same blocks as before.
+/// W-7: signatures of thinking are replayed at their position between the other blocks.
 #[test]
 fn signed_thinking_returns_to_its_place() {
     let block = |index: u64, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
@@ -61,7 +61,7 @@ fn signed_thinking_returns_to_its_place() {
         {"type": "tool_use", "id": "c2", "name": "g", "input": {}},
     ]);
     assert_eq!(sent["messages"][1]["content"], expected);
-    // Other formats neither send nor stumble over it.
+    // Other formats ignore the state.
     for wire in [
         WireFormat::ChatCompletions,
         WireFormat::Responses,
@@ -101,7 +101,7 @@ fn state_that_no_longer_fits_gives_its_blocks_first() {
     assert_eq!(kinds, ["thinking", "text"]);
 }
 
-/// H-96: `reasoning.encrypted_content` is asked for and comes back.
+/// H-96: `reasoning.encrypted_content` is requested and sent back.
 #[test]
 fn encrypted_reasoning_returns_before_its_call() {
     let reasoning = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "secret", "status": "completed"});

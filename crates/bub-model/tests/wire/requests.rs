@@ -1,4 +1,4 @@
-//! Recorded conversations through every encoder: nothing is lost on the way.
+//! Encodes recorded conversations in every format and checks that nothing is lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn recorded_conversations_survive_every_encoding() {
     assert!(count > 20);
 }
 
-/// Every piece of text and every tool name of a message.
+/// Returns all texts and tool names of a message.
 fn texts(message: &Value) -> Vec<&str> {
     let content = &message["content"];
     let parts = content
@@ -68,7 +68,7 @@ fn texts(message: &Value) -> Vec<&str> {
         .filter_map(|part| part["text"].as_str());
     let calls = message["tool_calls"].as_array().into_iter().flatten();
     let names = calls.filter_map(|call| call["function"]["name"].as_str());
-    // Results that are JSON objects are sent as such in one format.
+    // One format sends results that are JSON objects as objects.
     let whole = content
         .as_str()
         .filter(|text| !text.trim_start().starts_with('{'));

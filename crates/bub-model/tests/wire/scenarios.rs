@@ -1,11 +1,11 @@
-//! The scenarios of the conformance table, written down in each wire format.
+//! The scenarios of the conformance tests in each wire format.
 
 use bub_model::WireFormat;
 use serde_json::{Value, json};
 
 use crate::support;
 
-/// What every format must be able to express.
+/// Scenarios that every format must implement or declare as unsupported.
 pub(crate) const NAMES: [&str; 12] = [
     "text",
     "reasoning",
@@ -21,16 +21,16 @@ pub(crate) const NAMES: [&str; 12] = [
     "cut stream",
 ];
 
-/// One scenario in one format.
+/// A scenario in one format.
 pub(crate) struct Scenario {
     pub(crate) wire: WireFormat,
     pub(crate) name: &'static str,
     pub(crate) stream: Vec<u8>,
-    /// The same answer in one piece; nothing where the scenario is about streaming.
+    /// The answer as a complete body; `None` if the scenario is about streaming.
     pub(crate) whole: Option<Value>,
 }
 
-/// Every scenario in every format that can play it.
+/// Returns every scenario in every format that supports it.
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let mut all = Vec::new();
     let mut add = |wire, name, frames: Vec<Value>, whole: Value| {
@@ -219,7 +219,7 @@ fn responses(name: &str) -> (Vec<Value>, Value) {
                     "output_item.done",
                     json!({"output_index": 0, "item": call(1, "f", r#"{"a":1}"#)}),
                 ),
-                // No deltas for the second one: the whole of it counts.
+                // The second item has no deltas, so its complete content is used.
                 event(
                     "function_call_arguments.done",
                     json!({"output_index": 1, "arguments": r#"{"b":[2]}"#}),

@@ -1,8 +1,8 @@
-//! Decoding in one line.
+//! Helpers for decoding.
 
 use bub_model::{Accumulator, Completion, ModelError, ModelEvent, Quirks, WireFormat};
 
-/// Everything a stream gives when it arrives in these chunks.
+/// Decodes a stream that arrives in these chunks.
 pub(crate) fn stream<'a>(
     wire: WireFormat,
     chunks: impl IntoIterator<Item = &'a [u8]>,
@@ -29,7 +29,7 @@ pub(crate) fn stream_with<'a>(
     (events, error)
 }
 
-/// The whole answer of a stream.
+/// Decodes a stream and returns the complete answer.
 pub(crate) fn complete(wire: WireFormat, bytes: &[u8]) -> Result<Completion, ModelError> {
     let (events, error) = stream(wire, [bytes]);
     match error {
@@ -46,7 +46,7 @@ pub(crate) fn fold(events: Vec<ModelEvent>) -> Result<Completion, ModelError> {
     accumulator.finish()
 }
 
-/// JSON frames as a stream of events.
+/// Encodes JSON frames as server-sent events.
 pub(crate) fn sse(frames: &[serde_json::Value]) -> Vec<u8> {
     frames
         .iter()

@@ -247,7 +247,7 @@ impl FrameDecoder for MessagesDecoder {
         if message.raw("content").is_none() {
             return Err(match message.raw("error") {
                 Some(_) => frame_error(&message, body.as_bytes()),
-                None => ModelError::malformed("the answer has no `content`: not a message"),
+                None => ModelError::malformed("the response has no `content`"),
             });
         }
         self.start_message(&message, out);

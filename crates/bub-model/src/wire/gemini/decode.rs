@@ -169,9 +169,9 @@ impl FrameDecoder for GenerateContentDecoder {
         if body.starts_with('[') {
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(body) {
                 return Err(if error.is_eof() {
-                    ModelError::truncated("the answer was cut in the middle")
+                    ModelError::truncated("the response is truncated")
                 } else {
-                    ModelError::malformed(format!("the answer is not JSON: {error}"))
+                    ModelError::malformed(format!("the response is not valid JSON: {error}"))
                 });
             }
             return objects(body)
@@ -181,7 +181,7 @@ impl FrameDecoder for GenerateContentDecoder {
         let chunk = RawObject::parse(body)?;
         let known = ["candidates", "promptFeedback", "error", "usageMetadata"];
         if known.iter().all(|key| chunk.raw(key).is_none()) {
-            return Err(ModelError::malformed("the answer has no `candidates`"));
+            return Err(ModelError::malformed("the response has no `candidates`"));
         }
         self.chunk(&chunk, out)
     }

@@ -37,9 +37,7 @@ impl CallAssembler {
         let position = match self.find(piece) {
             Some(position) => position,
             None if self.calls.len() >= MAX_TOOL_CALLS => {
-                return Err(ModelError::malformed(
-                    "the answer has more tool calls than make sense",
-                ));
+                return Err(ModelError::malformed("the answer has too many tool calls"));
             }
             None => {
                 self.calls.push(AssembledCall {

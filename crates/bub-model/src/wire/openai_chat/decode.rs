@@ -81,7 +81,7 @@ impl ChatCompletionsDecoder {
             Some(name) if name == "error" => Err(classify(
                 None,
                 None,
-                b"the server ended its answer with an error",
+                b"the server ended the answer with an error",
                 WireFormat::ChatCompletions,
             )),
             Some(name) => {
@@ -205,9 +205,8 @@ impl FrameDecoder for ChatCompletionsDecoder {
     fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let answer = RawObject::parse(body)?;
         if answer.raw("choices").is_none() {
-            return Err(object_error(&answer).unwrap_or_else(|| {
-                ModelError::malformed("the answer has no `choices`: not a chat completion")
-            }));
+            return Err(object_error(&answer)
+                .unwrap_or_else(|| ModelError::malformed("the response has no `choices`")));
         }
         // `message` first, because some servers add an empty `delta` to a complete message.
         self.chunk(&answer, ["message", "delta"], out)?;

@@ -258,7 +258,7 @@ impl FrameDecoder for ResponsesDecoder {
         if response.raw("output").is_none() {
             return Err(match response.raw("error").or(response.raw("code")) {
                 Some(_) => response_error(&response, "error"),
-                None => ModelError::malformed("the answer has no `output`: not a response"),
+                None => ModelError::malformed("the response has no `output`"),
             });
         }
         self.response(&response, out)?;
@@ -276,7 +276,7 @@ impl FrameDecoder for ResponsesDecoder {
     fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
             return Err(ModelError::truncated(
-                "the stream ended before the response was completed",
+                "the stream ended before the response was complete",
             ));
         };
         self.flush_text(None);
@@ -326,7 +326,9 @@ fn response_error(object: &RawObject<'_>, status_text: &str) -> ModelError {
     let body = match object.value("error") {
         Some(error) => json!({"error": error}),
         None if object.raw("message").is_some() => object.to_value(),
-        None => json!({"error": {"message": format!("the response ended as `{status_text}`")}}),
+        None => {
+            json!({"error": {"message": format!("the response ended with the status `{status_text}`")}})
+        }
     };
     classify(
         status,
