@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slash_at_the_end_is_left_out() {
+    fn a_slash_at_the_end_is_omitted() {
         assert_eq!(
             BaseUrl::parse(" https://api.example.com/v1/ ")
                 .unwrap()
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn this_computer_is_recognised() {
+    fn this_machine_is_recognized() {
         let loopback = |text| BaseUrl::parse(text).unwrap().is_loopback();
         for yes in [
             "http://127.0.0.1",
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn host_variables_are_read_as_people_write_them() {
+    fn host_variables_are_read_as_users_write_them() {
         let default = BaseUrl::parse("http://127.0.0.1:11434/v1").unwrap();
         for (written, meant) in [
             ("0.0.0.0", "http://127.0.0.1:11434/v1"),

@@ -113,7 +113,7 @@ impl Provider {
             .map(String::as_str)
     }
 
-    fn builtin(row: &ProviderRow) -> Self {
+    fn from_row(row: &ProviderRow) -> Self {
         let texts = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
         let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         Self {
@@ -126,7 +126,7 @@ impl Provider {
                 .unwrap_or_else(|| variable_name(row.name, "API_BASE")),
             wire: row.wire,
             native_wire: row.native_wire,
-            quirks: quirks(row, &Map::new()).unwrap_or_default(),
+            quirks: merge_quirks(row, &Map::new()).unwrap_or_default(),
             local: row.local,
             needs_key: !row.local,
             key_header: text(row.key_header),
@@ -156,7 +156,7 @@ impl Catalog {
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let custom = settings.get(&PROVIDERS);
         let mut catalog = Self {
-            providers: PROVIDER_ROWS.iter().map(Provider::builtin).collect(),
+            providers: PROVIDER_ROWS.iter().map(Provider::from_row).collect(),
         };
         for (name, fields) in &custom {
             custom::apply(&mut catalog, settings, name, fields)?;
@@ -222,7 +222,7 @@ fn normalize_name(name: &str) -> String {
 }
 
 /// Returns a row's quirks, overridden by `own`.
-fn quirks(row: &ProviderRow, own: &Map<String, Value>) -> serde_json::Result<Quirks> {
+fn merge_quirks(row: &ProviderRow, own: &Map<String, Value>) -> serde_json::Result<Quirks> {
     let mut merged: Map<String, Value> = serde_json::from_str(row.quirks).unwrap_or_default();
     merged.extend(own.clone());
     serde_json::from_value(Value::Object(merged))

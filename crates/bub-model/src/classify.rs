@@ -40,7 +40,7 @@ pub fn classify(
     body: &[u8],
     _wire: WireFormat,
 ) -> ModelError {
-    let body_info = ErrorBody::read(body);
+    let body_info = ErrorBody::parse(body);
     // Inside a stream the HTTP status is always 200; use the status in the error object instead.
     let status = status.filter(|status| *status >= 300).or(body_info.status);
     let action = choose_action(status, &body_info);

@@ -84,8 +84,8 @@ impl Candidates {
             return Some(Ok(endpoint));
         }
         let id = self.pending.pop_front()?;
-        let found = self.source.as_ref()?.endpoint(&id).await;
-        Some(found.map_err(|error| with_model_name(error, &id)))
+        let endpoint_result = self.source.as_ref()?.endpoint(&id).await;
+        Some(endpoint_result.map_err(|error| with_model_name(error, &id)))
     }
 }
 

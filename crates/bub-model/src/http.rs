@@ -129,7 +129,7 @@ impl Proxies {
     }
 
     /// Returns whether connections to a proxy use TLS.
-    fn need_tls(&self) -> bool {
+    fn uses_tls(&self) -> bool {
         self.urls().any(|url| url.expose().starts_with("https:"))
     }
 
@@ -194,7 +194,7 @@ impl HttpClient {
 
     /// Returns the client for a URL.
     pub(crate) async fn client(&self, url: &Url) -> Result<&Client, ModelError> {
-        let secure = url.scheme() == "https" || self.options.proxies.need_tls();
+        let secure = url.scheme() == "https" || self.options.proxies.uses_tls();
         let (cell, trust) = if secure {
             (&self.secure, TrustStore::System)
         } else {
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_proxy_is_blamed_on_the_way_to_this_computer() {
+    fn no_proxy_is_named_for_addresses_of_this_machine() {
         let proxies = Proxies {
             all: Some("proxy.example:3128".into()),
             ..Proxies::default()

@@ -63,7 +63,7 @@ async fn query_server(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> O
         .await
         .ok()?;
     let models = (response.status == 200)
-        .then(|| models(&response.body))
+        .then(|| parse_models(&response.body))
         .flatten()?;
     Some(LocalServer {
         provider: provider.to_owned(),
@@ -73,7 +73,7 @@ async fn query_server(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> O
 }
 
 /// Parses a list of models. Returns `None` if the body is not such a list, because another program may use the port.
-fn models(body: &[u8]) -> Option<Vec<String>> {
+fn parse_models(body: &[u8]) -> Option<Vec<String>> {
     let body: Value = serde_json::from_slice(body).ok()?;
     // A server without models sends `null`.
     let list = match body.get("data")? {

@@ -108,7 +108,7 @@ impl Models {
             ChoiceReason::Local(_) | ChoiceReason::Fallback(None) | ChoiceReason::Nothing,
             Some(provider),
         ) = (&choice.reason, self.catalog.get(codex::PROVIDER))
-            && let Err(problem) = self.login(provider)
+            && let Err(problem) = self.has_usable_login(provider)
         {
             tracing::warn!(error = %problem, "model.login_unusable");
         }
@@ -143,15 +143,15 @@ impl Models {
                 }
             };
         }
-        let found = match (
+        let chosen = match (
             self.choose_by_key().or_else(|| self.choose_by_login()),
             servers,
         ) {
-            (Some(found), _) => Some(found),
+            (Some(chosen), _) => Some(chosen),
             (None, Some(servers)) => choose_local(servers),
             (None, None) => choose_local(&self.local_servers().await),
         };
-        let Some((model, reason)) = found else {
+        let Some((model, reason)) = chosen else {
             let unavailable = ModelChoice {
                 model: None,
                 reason: ChoiceReason::Nothing,
@@ -197,7 +197,7 @@ impl Models {
         self.catalog.iter().find_map(|provider| {
             let model = ModelId::new(&provider.name, provider.default_model.as_ref()?);
             let reason = match (self.find_key(provider), &provider.origin) {
-                (Some(found), _) => ChoiceReason::Key(found.source().clone()),
+                (Some(lookup), _) => ChoiceReason::Key(lookup.source().clone()),
                 (None, Some(origin)) if !provider.needs_key => ChoiceReason::Added(origin.clone()),
                 (None, _) => return None,
             };
@@ -207,7 +207,7 @@ impl Models {
 
     fn choose_by_login(&self) -> Option<(ModelId, ChoiceReason)> {
         let usable = self
-            .login(self.catalog.get(codex::PROVIDER)?)
+            .has_usable_login(self.catalog.get(codex::PROVIDER)?)
             .unwrap_or_default();
         let model = || ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
         usable.then(|| (model(), ChoiceReason::Login(self.codex.file())))

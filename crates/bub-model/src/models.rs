@@ -221,7 +221,7 @@ impl Models {
             Ok(None) => {}
             Err(error) => return Some(error.into()),
         }
-        match self.login(provider) {
+        match self.has_usable_login(provider) {
             Ok(true) => None,
             Err(problem) => Some(problem),
             Ok(false) => {
@@ -232,7 +232,7 @@ impl Models {
     }
 
     /// Returns whether a login is used if the provider has no key. Fails if the login exists but cannot be used.
-    pub(crate) fn login(&self, provider: &Provider) -> Result<bool, AccessError> {
+    pub(crate) fn has_usable_login(&self, provider: &Provider) -> Result<bool, AccessError> {
         let possible =
             provider.login.is_some() && matches!(self.keys.configured_base_url(provider), Ok(None));
         if !possible {
@@ -294,7 +294,7 @@ impl Models {
     pub fn key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalog.get(provider)?;
         let login = || {
-            self.login(provider)
+            self.has_usable_login(provider)
                 .unwrap_or_default()
                 .then(|| KeySource::Login(self.codex.file()))
         };
@@ -350,10 +350,10 @@ impl Models {
         }
         let (key, source) = key.unzip();
         if let Some(key) = key {
-            let (usual, value) = wire.credentials(&key);
+            let (default, value) = wire.credentials(&key);
             headers.push(match &provider.key_header {
                 Some(header) => (header.clone(), key),
-                None => (usual.to_owned(), value),
+                None => (default.to_owned(), value),
             });
         }
         Ok(Endpoint {
@@ -392,7 +392,7 @@ impl Models {
 
     fn missing_key_error(&self, provider: &Provider) -> AccessError {
         let name = &provider.name;
-        let usual = || format!("BUB_{}_API_KEY", name.to_ascii_uppercase());
+        let default = || format!("BUB_{}_API_KEY", name.to_ascii_uppercase());
         let login = provider
             .login
             .map(|LoginMethod::Codex| format!(", or run `bub login {name}`"));
@@ -402,7 +402,7 @@ impl Models {
                 .key_variables
                 .first()
                 .cloned()
-                .unwrap_or_else(usual),
+                .unwrap_or_else(default),
             config_file: self.keys.config_file().to_owned(),
             login: login.unwrap_or_default(),
         }

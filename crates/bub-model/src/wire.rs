@@ -106,11 +106,11 @@ impl WireFormat {
     pub fn decode(self, body: &[u8], quirks: &Quirks) -> Result<Completion, ModelError> {
         let mut frame_decoder = self.frame_decoder(quirks);
         let mut events = Vec::new();
-        frame_decoder.body(
+        frame_decoder.decode_body(
             stream::body_text(&surrogates::replace_lone_surrogates(body))?,
             &mut events,
         )?;
-        frame_decoder.end(&mut events)?;
+        frame_decoder.finish(&mut events)?;
         let mut accumulator = Accumulator::new();
         for event in events {
             accumulator.push(event);

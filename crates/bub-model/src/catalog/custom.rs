@@ -13,7 +13,8 @@ use bub_settings::{SettingSource, Settings, SettingsError};
 use serde_json::{Map, Value};
 
 use super::{
-    Catalog, PROVIDER_ROWS, Price, Provider, normalize_name, quirks, rows::EMPTY_ROW, variable_name,
+    Catalog, PROVIDER_ROWS, Price, Provider, merge_quirks, normalize_name, rows::EMPTY_ROW,
+    variable_name,
 };
 use crate::base_url::{self, BaseUrl};
 use crate::{Quirks, WireFormat};
@@ -42,7 +43,7 @@ pub(super) fn apply(
 ) -> Result<(), SettingsError> {
     let config_path = ConfigPath { settings, name };
     let normalized = normalize_name(name);
-    if !is_name(&normalized) {
+    if !is_valid_name(&normalized) {
         return Err(config_path.invalid_error(
             None,
             "an invalid name".to_owned(),
@@ -98,7 +99,7 @@ pub(super) fn apply(
 
 /// Returns a new provider with conventional variable names and no other properties.
 fn new_provider(name: &str) -> Provider {
-    let mut provider = Provider::builtin(&EMPTY_ROW);
+    let mut provider = Provider::from_row(&EMPTY_ROW);
     name.clone_into(&mut provider.name);
     provider.key_variables = vec![variable_name(name, "API_KEY")];
     provider.base_variable = variable_name(name, "API_BASE");
@@ -111,7 +112,7 @@ fn apply_fields(
     fields: &Map<String, Value>,
 ) -> Result<(), SettingsError> {
     for (field, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-        let text = || config_path.text(field, value);
+        let text = || config_path.parse_text(field, value);
         match field.as_str() {
             "base_url" => {
                 let parsed = BaseUrl::parse(text()?);
@@ -133,14 +134,16 @@ fn apply_fields(
                     config_path.invalid_value_error(field, value, &format!("one of {names}"))
                 })?;
             }
-            "key_variable" => provider.key_variables = config_path.texts(field, value)?,
+            "key_variable" => provider.key_variables = config_path.parse_texts(field, value)?,
             "base_variable" => text()?.clone_into(&mut provider.base_variable),
-            "key_header" => provider.key_header = Some(config_path.header(field, text()?)?),
+            "key_header" => {
+                provider.key_header = Some(config_path.parse_header_name(field, text()?)?);
+            }
             "default_model" => provider.default_model = Some(text()?.to_owned()),
-            "context_window" => provider.windows = config_path.windows(field, value)?,
-            "prices" => provider.prices = config_path.prices(field, value)?,
-            "headers" => provider.headers = config_path.headers(field, value)?,
-            "quirks" => provider.quirks = config_path.quirks(field, value, &provider.name)?,
+            "context_window" => provider.windows = config_path.parse_windows(field, value)?,
+            "prices" => provider.prices = config_path.parse_prices(field, value)?,
+            "headers" => provider.headers = config_path.parse_headers(field, value)?,
+            "quirks" => provider.quirks = config_path.parse_quirks(field, value, &provider.name)?,
             _ => {}
         }
     }
@@ -153,7 +156,7 @@ fn apply_fields(
     Ok(())
 }
 
-fn is_name(name: &str) -> bool {
+fn is_valid_name(name: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     !name.is_empty() && name.bytes().all(valid)
 }
@@ -204,7 +207,7 @@ impl ConfigPath<'_> {
         self.invalid_error(Some(field), found, expected)
     }
 
-    fn text<'v>(&self, field: &str, value: &'v Value) -> Result<&'v str, SettingsError> {
+    fn parse_text<'v>(&self, field: &str, value: &'v Value) -> Result<&'v str, SettingsError> {
         let text = value
             .as_str()
             .map(str::trim)
@@ -212,17 +215,17 @@ impl ConfigPath<'_> {
         text.ok_or_else(|| self.invalid_value_error(field, value, "text"))
     }
 
-    fn texts(&self, field: &str, value: &Value) -> Result<Vec<String>, SettingsError> {
+    fn parse_texts(&self, field: &str, value: &Value) -> Result<Vec<String>, SettingsError> {
         match value {
             Value::Array(items) => items
                 .iter()
-                .map(|item| self.text(field, item).map(str::to_owned))
+                .map(|item| self.parse_text(field, item).map(str::to_owned))
                 .collect(),
-            value => Ok(vec![self.text(field, value)?.to_owned()]),
+            value => Ok(vec![self.parse_text(field, value)?.to_owned()]),
         }
     }
 
-    fn header(&self, field: &str, name: &str) -> Result<String, SettingsError> {
+    fn parse_header_name(&self, field: &str, name: &str) -> Result<String, SettingsError> {
         let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || !name.bytes().all(valid) {
             return Err(self.invalid_error(
@@ -234,7 +237,11 @@ impl ConfigPath<'_> {
         Ok(name.to_ascii_lowercase())
     }
 
-    fn headers(&self, field: &str, value: &Value) -> Result<Vec<(String, String)>, SettingsError> {
+    fn parse_headers(
+        &self,
+        field: &str,
+        value: &Value,
+    ) -> Result<Vec<(String, String)>, SettingsError> {
         let expected = "a map of header name to text";
         let map = value
             .as_object()
@@ -254,7 +261,7 @@ impl ConfigPath<'_> {
                     expected,
                 ));
             }
-            let name = self.header(field, name)?;
+            let name = self.parse_header_name(field, name)?;
             // The HTTP client derives these headers from the URL and the body. Other values break the request.
             if ["host", "content-length", "transfer-encoding"].contains(&name.as_str()) {
                 return Err(self.invalid_error(
@@ -269,7 +276,11 @@ impl ConfigPath<'_> {
     }
 
     /// Parses context windows: one number for all models, or a map of model prefix to number.
-    fn windows(&self, field: &str, value: &Value) -> Result<Vec<(String, u64)>, SettingsError> {
+    fn parse_windows(
+        &self,
+        field: &str,
+        value: &Value,
+    ) -> Result<Vec<(String, u64)>, SettingsError> {
         let expected = "a number of tokens, or a map of model prefix to number";
         let tokens = |value: &Value| {
             value
@@ -287,7 +298,11 @@ impl ConfigPath<'_> {
     }
 
     /// Parses prices: one price for all models, or a map of model prefix to price.
-    fn prices(&self, field: &str, value: &Value) -> Result<Vec<(String, Price)>, SettingsError> {
+    fn parse_prices(
+        &self,
+        field: &str,
+        value: &Value,
+    ) -> Result<Vec<(String, Price)>, SettingsError> {
         let invalid_value_error = |value: &Value| {
             self.invalid_value_error(field, value, "{input, output, cached, cache_write} in US dollars per million tokens, or a map of model prefix to such prices")
         };
@@ -297,20 +312,25 @@ impl ConfigPath<'_> {
         if map.contains_key("input") {
             return Ok(vec![(
                 String::new(),
-                price(value).ok_or_else(|| invalid_value_error(value))?,
+                parse_price(value).ok_or_else(|| invalid_value_error(value))?,
             )]);
         }
         let pairs = map.iter().map(|(prefix, own)| {
             Ok((
                 prefix.clone(),
-                price(own).ok_or_else(|| invalid_value_error(own))?,
+                parse_price(own).ok_or_else(|| invalid_value_error(own))?,
             ))
         });
         pairs.collect()
     }
 
     /// Parses quirks. They override the built-in quirks of the provider.
-    fn quirks(&self, field: &str, value: &Value, provider: &str) -> Result<Quirks, SettingsError> {
+    fn parse_quirks(
+        &self,
+        field: &str,
+        value: &Value,
+        provider: &str,
+    ) -> Result<Quirks, SettingsError> {
         let own = value
             .as_object()
             .ok_or_else(|| self.invalid_value_error(field, value, "a map of quirks"))?;
@@ -318,14 +338,14 @@ impl ConfigPath<'_> {
             .iter()
             .find(|row| row.name == provider)
             .unwrap_or(&EMPTY_ROW);
-        quirks(row, own).map_err(|error| {
+        merge_quirks(row, own).map_err(|error| {
             self.invalid_error(Some(field), format!("invalid ({error})"), "a map of quirks")
         })
     }
 }
 
 /// Parses a price. `cached` and `cache_write` default to the price of input.
-fn price(value: &Value) -> Option<Price> {
+fn parse_price(value: &Value) -> Option<Price> {
     let map = value.as_object()?;
     let fields = ["input", "cached", "cache_write", "output"];
     let number = |name: &str| match map.get(name) {

@@ -29,7 +29,7 @@ pub(super) struct ErrorBody {
 }
 
 impl ErrorBody {
-    pub(super) fn read(body: &[u8]) -> Self {
+    pub(super) fn parse(body: &[u8]) -> Self {
         let text = String::from_utf8_lossy(body);
         let mut parsed = Self::default();
         parsed.read_text(&text, MAX_DEPTH);

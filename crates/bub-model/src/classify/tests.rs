@@ -188,7 +188,7 @@ fn errors_are_classified_by_what_to_do() {
 
 // H-89, W-10: every phrase of the Python version is recognized, unless a status or code takes precedence.
 #[test]
-fn the_phrases_of_the_original_mean_an_overflow() {
+fn the_phrases_of_the_python_version_mean_an_overflow() {
     for text in [
         "This model's maximum context length is 8192 tokens",
         "the context window of the model is exceeded",

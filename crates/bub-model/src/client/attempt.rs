@@ -62,8 +62,8 @@ impl Attempt {
         options: &CallOptions,
     ) -> Result<Self, ModelError> {
         let encoded = endpoint.wire.encode(request, &endpoint.quirks);
-        let url = url(endpoint, &encoded)?;
-        let headers = headers(endpoint, &encoded, request.stream)?;
+        let url = request_url(endpoint, &encoded)?;
+        let headers = request_headers(endpoint, &encoded, request.stream)?;
         let client = inner.http.client(&url).await?;
         let proxy = inner.http.options().proxies.host_for(&url);
         let sending = client.post(url).headers(headers).body(encoded.body).send();
@@ -135,9 +135,9 @@ impl Attempt {
                     ReadStatus::More
                 })
             }
-            Ok(Ok(None)) => self.end(),
+            Ok(Ok(None)) => self.finish(),
             // The answer is complete, so the connection error does not matter.
-            Err(_) | Ok(Err(_)) if finished => self.end(),
+            Err(_) | Ok(Err(_)) if finished => self.finish(),
             Ok(Err(error)) => Err(error),
             Err(_) if self.waited >= keep_alive_timeout => {
                 Err(keep_alive_timeout_error(keep_alive_timeout))
@@ -146,7 +146,7 @@ impl Attempt {
         }
     }
 
-    fn end(&mut self) -> Result<ReadStatus, ModelError> {
+    fn finish(&mut self) -> Result<ReadStatus, ModelError> {
         self.decoder.finish(&mut self.decoded)?;
         Ok(ReadStatus::Done)
     }
@@ -166,7 +166,7 @@ impl Attempt {
     }
 }
 
-fn url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelError> {
+fn request_url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelError> {
     Url::parse(&format!("{}{}", endpoint.base_url, request.path)).map_err(|_| {
         ModelError::new(
             ModelErrorKind::Setup,
@@ -176,7 +176,7 @@ fn url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelError> {
     })
 }
 
-fn headers(
+fn request_headers(
     endpoint: &Endpoint,
     request: &HttpRequest,
     stream: bool,

@@ -17,15 +17,15 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     if let Some(millis) = text("retry-after-ms").and_then(|millis| millis.parse::<f64>().ok()) {
         return clamped_duration(millis / 1000.0);
     }
-    let asked = text(RETRY_AFTER.as_str())?;
-    if let Ok(seconds) = asked.parse::<f64>() {
+    let requested = text(RETRY_AFTER.as_str())?;
+    if let Ok(seconds) = requested.parse::<f64>() {
         return clamped_duration(seconds);
     }
     // Prefer the server's clock, so that a wrong local clock does not matter.
     let now = text(DATE.as_str())
         .and_then(parse_date)
         .unwrap_or_else(Timestamp::now);
-    Duration::try_from(parse_date(asked)?.duration_since(now))
+    Duration::try_from(parse_date(requested)?.duration_since(now))
         .ok()
         .or(Some(Duration::ZERO))
 }
@@ -51,7 +51,7 @@ fn parse_date(text: &str) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    fn asked(pairs: &[(&'static str, &'static str)]) -> Option<Duration> {
+    fn requested(pairs: &[(&'static str, &'static str)]) -> Option<Duration> {
         let headers = pairs.iter().map(|(name, value)| {
             (
                 name.parse::<reqwest::header::HeaderName>().unwrap(),
@@ -64,36 +64,39 @@ mod tests {
     #[test]
     fn seconds_milliseconds_and_dates_are_understood() {
         let now = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
-        assert_eq!(asked(&[("retry-after", "7")]), Some(Duration::from_secs(7)));
         assert_eq!(
-            asked(&[("retry-after", " 1.5 ")]),
+            requested(&[("retry-after", "7")]),
+            Some(Duration::from_secs(7))
+        );
+        assert_eq!(
+            requested(&[("retry-after", " 1.5 ")]),
             Some(Duration::from_millis(1500))
         );
         assert_eq!(
-            asked(&[("retry-after-ms", "250"), ("retry-after", "1")]),
+            requested(&[("retry-after-ms", "250"), ("retry-after", "1")]),
             Some(Duration::from_millis(250))
         );
         assert_eq!(
-            asked(&[now, ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT")]),
+            requested(&[now, ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT")]),
             Some(Duration::from_secs(30))
         );
         assert_eq!(
-            asked(&[now, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]),
+            requested(&[now, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]),
             Some(Duration::ZERO)
         );
         assert_eq!(
-            asked(&[("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]),
+            requested(&[("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]),
             Some(Duration::ZERO)
         );
         for odd in ["soon", "", "-5", "NaN", "Sun, 99 Nov 1994"] {
-            assert_eq!(asked(&[("retry-after", odd)]), None, "{odd}");
+            assert_eq!(requested(&[("retry-after", odd)]), None, "{odd}");
         }
         for long in ["inf", "1e300", "99999999999999999999999"] {
             assert!(
-                asked(&[("retry-after", long)]) > Some(Duration::from_hours(1)),
+                requested(&[("retry-after", long)]) > Some(Duration::from_hours(1)),
                 "{long}"
             );
         }
-        assert_eq!(asked(&[]), None);
+        assert_eq!(requested(&[]), None);
     }
 }

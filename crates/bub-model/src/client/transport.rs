@@ -145,26 +145,26 @@ pub(crate) fn innermost_cause(error: &dyn StdError) -> String {
 
 /// Returns the text of the first cause that starts with `start`, without that prefix. The library does not export the
 /// types of these causes.
-fn cause_with_prefix(error: &dyn StdError, start: &str) -> Option<String> {
+fn cause_with_prefix(error: &dyn StdError, prefix: &str) -> Option<String> {
     let causes = std::iter::successors(Some(error), |&error| error.source());
     causes
         .map(ToString::to_string)
-        .find_map(|text| text.strip_prefix(start).map(str::to_owned))
+        .find_map(|text| text.strip_prefix(prefix).map(str::to_owned))
 }
 
 /// Returns the first cause of the type `E`.
 fn find_cause<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(found) = error.downcast_ref::<E>() {
-            return Some(found);
+        if let Some(cause) = error.downcast_ref::<E>() {
+            return Some(cause);
         }
         // `source` of an I/O error skips the error that it wraps.
         let wrapped = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref);
-        if let Some(found) = wrapped.and_then(|wrapped| find_cause::<E>(wrapped)) {
-            return Some(found);
+        if let Some(cause) = wrapped.and_then(|wrapped| find_cause::<E>(wrapped)) {
+            return Some(cause);
         }
         next = error.source();
     }

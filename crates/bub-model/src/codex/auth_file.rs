@@ -71,13 +71,13 @@ impl AuthFile {
     pub(super) fn read(&self, now: i64) -> Result<Option<OAuthTokens>, String> {
         Ok(self
             .read_document()?
-            .and_then(|document| tokens(&document, now)))
+            .and_then(|document| parse_tokens(&document, now)))
     }
 
     /// Writes granted tokens to the file and preserves all other content.
     pub(super) fn store(&self, granted: &TokenGrant, now: i64) -> Result<(), String> {
         let text = self
-            .text()
+            .read_bytes()
             .map_err(|error| self.file_error("cannot read", &error))?;
         // A file that is not a JSON object has no content to preserve.
         let mut document: Map<_, _> = text
@@ -93,7 +93,7 @@ impl AuthFile {
         );
         document.insert("last_refresh".into(), json!(format_time(now)));
         let text = escape_non_ascii(&format!("{:#}\n", Value::Object(document)));
-        self.replace(text.as_bytes())
+        self.write_atomically(text.as_bytes())
             .map_err(|error| self.file_error("cannot write", &error))
     }
 
@@ -131,7 +131,7 @@ impl AuthFile {
     /// directories behind.
     pub(super) fn check_writable(&self) -> Result<(), String> {
         let probe = || {
-            self.text()?;
+            self.read_bytes()?;
             let existing = self
                 .path
                 .ancestors()
@@ -153,7 +153,7 @@ impl AuthFile {
 
     fn read_document(&self) -> Result<Option<Map<String, Value>>, String> {
         let text = self
-            .text()
+            .read_bytes()
             .map_err(|error| self.file_error("cannot read", &error))?;
         let Some(text) = text else { return Ok(None) };
         // Omit the parser's message: it could quote a token.
@@ -164,7 +164,7 @@ impl AuthFile {
     }
 
     /// Returns the content of the file, or `None` if it does not exist.
-    fn text(&self) -> io::Result<Option<Vec<u8>>> {
+    fn read_bytes(&self) -> io::Result<Option<Vec<u8>>> {
         check_regular(&self.path)?;
         let file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -180,7 +180,7 @@ impl AuthFile {
 
     /// Writes a temporary file and renames it, so that readers see either the old or the new content. If the path is a
     /// symbolic link, its target is replaced and the link is kept.
-    fn replace(&self, text: &[u8]) -> io::Result<()> {
+    fn write_atomically(&self, text: &[u8]) -> io::Result<()> {
         self.create_directory()?;
         let target = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let new = target.with_file_name(format!(".auth.json.{}", std::process::id()));
@@ -229,19 +229,19 @@ fn check_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-fn tokens(document: &Map<String, Value>, now: i64) -> Option<OAuthTokens> {
+fn parse_tokens(document: &Map<String, Value>, now: i64) -> Option<OAuthTokens> {
     let tokens = document.get("tokens")?.as_object()?;
     let text = |name: &str| tokens.get(name)?.as_str().filter(|text| !text.is_empty());
     let access_token = text("access_token")?;
     let refreshed = || {
         document
             .get("last_refresh")
-            .and_then(time)
+            .and_then(parse_time)
             .map(|time| time.saturating_add(DEFAULT_TOKEN_TTL_SECONDS))
     };
     let expires_at = tokens
         .get("expires_at")
-        .and_then(time)
+        .and_then(parse_time)
         .or_else(|| jwt::expiry(access_token));
     let account = text("account_id").map(str::to_owned);
     Some(OAuthTokens {
@@ -265,7 +265,7 @@ pub fn read_login(
     let Some(status) = status else {
         return Ok(serde_json::from_slice(body)
             .ok()
-            .and_then(|document| tokens(&document, now)));
+            .and_then(|document| parse_tokens(&document, now)));
     };
     let answer = FetchResponse {
         status,
@@ -273,7 +273,10 @@ pub fn read_login(
     };
     let granted = super::token::parse_response(&answer).map_err(|error| error.text)?;
     let kept = Value::Object(merge_tokens(Map::new(), &granted, now));
-    Ok(tokens(&Map::from_iter([("tokens".to_owned(), kept)]), now))
+    Ok(parse_tokens(
+        &Map::from_iter([("tokens".to_owned(), kept)]),
+        now,
+    ))
 }
 
 fn merge_tokens(
@@ -307,7 +310,7 @@ fn merge_tokens(
 }
 
 /// Parses a time: seconds since the Unix epoch, or an RFC 3339 date.
-fn time(value: &Value) -> Option<i64> {
+fn parse_time(value: &Value) -> Option<i64> {
     #[expect(
         clippy::cast_possible_truncation,
         reason = "fractions of a second do not matter"

@@ -41,7 +41,7 @@ impl Listener {
     ///
     /// Every connection has its own task, because browsers open connections on which they never send anything. A
     /// request with another state is rejected but does not end the wait, because any web page could send one.
-    pub(super) async fn code(self, state: &str) -> Result<String, LoginError> {
+    pub(super) async fn wait_for_code(self, state: &str) -> Result<String, LoginError> {
         let state: Arc<str> = state.into();
         let mut requests = JoinSet::new();
         loop {

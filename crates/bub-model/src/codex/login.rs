@@ -123,14 +123,15 @@ impl<'a> LoginFlow<'a> {
     /// Waits for the redirect of the browser and completes the login.
     pub async fn wait(mut self, wait_timeout: Duration) -> Result<LoginOutcome, LoginError> {
         let listener = self.listener.take().ok_or(LoginError::NoCode)?;
-        let wait_result = tokio::time::timeout(wait_timeout, listener.code(&self.pkce.state)).await;
+        let wait_result =
+            tokio::time::timeout(wait_timeout, listener.wait_for_code(&self.pkce.state)).await;
         let code = wait_result.map_err(|_| LoginError::TimedOut(wait_timeout.as_secs()))??;
         self.finish(&code).await
     }
 
     /// Completes the login with the text that the user pasted: a URL, a query string or the code.
     pub async fn finish_with_pasted(self, text: &str) -> Result<LoginOutcome, LoginError> {
-        let code = redirect::code(text, &self.pkce.state)?;
+        let code = redirect::parse_pasted(text, &self.pkce.state)?;
         self.finish(&code).await
     }
 

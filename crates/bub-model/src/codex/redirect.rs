@@ -6,7 +6,7 @@ use super::LoginError;
 ///
 /// A code alone has no state to check. It is accepted only here, because the user copied it manually from the page
 /// that this attempt opened.
-pub(super) fn code(pasted: &str, state: &str) -> Result<String, LoginError> {
+pub(super) fn parse_pasted(pasted: &str, state: &str) -> Result<String, LoginError> {
     let pasted = pasted.trim();
     let is_code = |text: &str| {
         !text.is_empty()
@@ -59,7 +59,7 @@ mod tests {
             "abc+1",
         ];
         for pasted in good {
-            assert_eq!(code(pasted, "s1").unwrap(), "abc+1", "{pasted}");
+            assert_eq!(parse_pasted(pasted, "s1").unwrap(), "abc+1", "{pasted}");
         }
         for pasted in [
             "?code=abc&state=other",
@@ -67,7 +67,7 @@ mod tests {
             "http://localhost/auth/callback?code=abc",
         ] {
             assert!(
-                matches!(code(pasted, "s1"), Err(LoginError::StateMismatch)),
+                matches!(parse_pasted(pasted, "s1"), Err(LoginError::StateMismatch)),
                 "{pasted}"
             );
         }
@@ -81,11 +81,11 @@ mod tests {
             page,
         ] {
             assert!(
-                matches!(code(nothing, "s1"), Err(LoginError::NoCode)),
+                matches!(parse_pasted(nothing, "s1"), Err(LoginError::NoCode)),
                 "{nothing}"
             );
         }
-        let refused = code("?error=access_denied&state=s1", "s1").unwrap_err();
+        let refused = parse_pasted("?error=access_denied&state=s1", "s1").unwrap_err();
         assert_eq!(refused.to_string(), "sign-in refused: access_denied");
     }
 }

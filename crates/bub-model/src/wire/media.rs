@@ -67,7 +67,7 @@ impl Mime<'_> {
 pub(super) fn parts(content: Option<&Value>) -> Vec<ContentPart<'_>> {
     let parts: Vec<_> = match content {
         Some(Value::String(text)) => vec![ContentPart::Text(text)],
-        Some(Value::Array(parts)) => parts.iter().map(part).collect(),
+        Some(Value::Array(parts)) => parts.iter().map(parse_part).collect(),
         _ => Vec::new(),
     };
     parts
@@ -91,7 +91,7 @@ pub(super) fn data_url(url: &str) -> Option<(&str, &str)> {
     ))
 }
 
-fn part(part: &Value) -> ContentPart<'_> {
+fn parse_part(part: &Value) -> ContentPart<'_> {
     let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
     let known = match kind {
         "text" | "input_text" | "output_text" => part
@@ -104,8 +104,8 @@ fn part(part: &Value) -> ContentPart<'_> {
         "video_url" => {
             part_url(part, "video_url").map(|url| media_part(PartKind::Video, url, None))
         }
-        "input_audio" => part.get("input_audio").and_then(audio),
-        "file" => part.get("file").and_then(file),
+        "input_audio" => part.get("input_audio").and_then(parse_audio),
+        "file" => part.get("file").and_then(parse_file),
         _ => part.as_str().map(ContentPart::Text),
     };
     known.unwrap_or(ContentPart::Unknown(kind))
@@ -129,7 +129,7 @@ fn media_part<'a>(kind: PartKind, url: &'a str, name: Option<&'a str>) -> Conten
     }
 }
 
-fn audio(audio: &Value) -> Option<ContentPart<'_>> {
+fn parse_audio(audio: &Value) -> Option<ContentPart<'_>> {
     let data = audio.get("data")?.as_str()?;
     let format = audio.get("format").and_then(Value::as_str).unwrap_or("wav");
     Some(ContentPart::Inline {
@@ -140,7 +140,7 @@ fn audio(audio: &Value) -> Option<ContentPart<'_>> {
     })
 }
 
-fn file(file: &Value) -> Option<ContentPart<'_>> {
+fn parse_file(file: &Value) -> Option<ContentPart<'_>> {
     let text = |key: &str| file.get(key).and_then(Value::as_str);
     if let Some(id) = text("file_id") {
         return Some(ContentPart::Uploaded(id));

@@ -15,7 +15,7 @@ pub(super) struct BlockOrder {
 
 impl BlockOrder {
     /// Records `length` bytes of text. `mark` is a value that the provider attached to the text.
-    pub(super) fn text(&mut self, length: usize, mark: Option<Value>) {
+    pub(super) fn record_text(&mut self, length: usize, mark: Option<Value>) {
         if mark.is_none()
             && let Some(Value::Object(last)) = self.steps.last_mut()
             && last.len() == 1
@@ -25,16 +25,16 @@ impl BlockOrder {
             *count = (length_so_far + length as u64).into();
             return;
         }
-        self.step(json!({"text": length}), mark);
+        self.push_step(json!({"text": length}), mark);
     }
 
     /// Records a tool call. `mark` is a value that the provider attached to the call.
-    pub(super) fn call(&mut self, index: usize, mark: Option<Value>) {
-        self.step(json!({"call": index}), mark);
+    pub(super) fn record_call(&mut self, index: usize, mark: Option<Value>) {
+        self.push_step(json!({"call": index}), mark);
     }
 
     /// Records a block that must be sent back unchanged.
-    pub(super) fn keep(&mut self, block: Value) {
+    pub(super) fn record_block(&mut self, block: Value) {
         self.steps.push(keep_step(block));
         self.has_state = true;
     }
@@ -64,7 +64,7 @@ impl BlockOrder {
         self.has_state.then_some(Value::Object(state))
     }
 
-    fn step(&mut self, mut step: Value, mark: Option<Value>) {
+    fn push_step(&mut self, mut step: Value, mark: Option<Value>) {
         if let (Some(mark), Some(step)) = (mark, step.as_object_mut()) {
             step.insert("mark".into(), mark);
             self.has_state = true;

@@ -8,11 +8,11 @@ use crate::{ModelEvent, RecoveryAction};
 
 /// Decodes the frames of a response in one wire format.
 ///
-/// `frame` and `body` only collect the last events (usage, state, finish); `end` emits them. So their order does not
-/// depend on the server, and an error after a finish reason is not missed.
+/// `decode_frame` and `decode_body` only collect the last events (usage, state, finish); `finish` emits them. So their
+/// order does not depend on the server, and an error after a finish reason is not missed.
 pub(super) trait FrameDecoder: Send {
     /// Decodes an event of the stream.
-    fn frame(
+    fn decode_frame(
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
@@ -22,13 +22,13 @@ pub(super) trait FrameDecoder: Send {
     fn end_marker(&mut self) {}
 
     /// Decodes a complete response from a JSON text.
-    fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
+    fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
 
     /// Returns whether a finish reason was received.
     fn has_finish(&self) -> bool;
 
     /// Ends the answer: emits the last events, or fails if the answer is incomplete.
-    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
+    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
 }
 
 /// Whether more frames are expected.
@@ -101,15 +101,15 @@ impl StreamDecoder {
             DecodeMode::Start => Err(empty_error()),
             DecodeMode::Body(body) => {
                 self.frames
-                    .body(body_text(&replace_lone_surrogates(&body))?, out)?;
-                self.frames.end(out)
+                    .decode_body(body_text(&replace_lone_surrogates(&body))?, out)?;
+                self.frames.finish(out)
             }
             DecodeMode::Events(mut sse) => {
                 let frames = &mut self.frames;
                 let mut status = DecodeStatus::More;
                 let last = sse.finish(|event| {
                     self.has_events = true;
-                    decode_frame(frames.as_mut(), &event, &mut status, out)
+                    handle_event(frames.as_mut(), &event, &mut status, out)
                 });
                 match last {
                     Ok(()) if status == DecodeStatus::Done => Ok(()),
@@ -118,7 +118,7 @@ impl StreamDecoder {
                         ModelError::truncated("the stream ended in the middle of an event"),
                     ),
                     Err(error) => Err(error),
-                    Ok(()) => self.frames.end(out).map_err(|error| {
+                    Ok(()) => self.frames.finish(out).map_err(|error| {
                         if self.has_events {
                             error
                         } else {
@@ -171,7 +171,7 @@ impl StreamDecoder {
                     .extend_from_slice(chunk.get(..remaining).unwrap_or_default());
                 sse.push(chunk, |event| {
                     self.has_events = true;
-                    decode_frame(frames.as_mut(), &event, &mut status, out)
+                    handle_event(frames.as_mut(), &event, &mut status, out)
                 })?;
                 if status == DecodeStatus::Done {
                     self.mode = DecodeMode::Done;
@@ -183,7 +183,7 @@ impl StreamDecoder {
 }
 
 /// Decodes a frame, unless an end marker preceded it.
-fn decode_frame(
+fn handle_event(
     frames: &mut dyn FrameDecoder,
     event: &SseEvent<'_>,
     status: &mut DecodeStatus,
@@ -202,11 +202,11 @@ fn decode_frame(
             ..*event
         };
         frames
-            .frame(&event, out)
+            .decode_frame(&event, out)
             .map_err(|error| error_event(error, &event))?
     };
     if *status == DecodeStatus::Done {
-        frames.end(out)
+        frames.finish(out)
     } else {
         Ok(())
     }

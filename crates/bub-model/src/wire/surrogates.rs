@@ -9,8 +9,8 @@ use std::borrow::Cow;
 pub(super) fn replace_lone_surrogates(json: &[u8]) -> Cow<'_, [u8]> {
     let mut repaired = Cow::Borrowed(json);
     let mut at = 0;
-    while let Some(found) = json.get(at..).and_then(|rest| memchr::memchr(b'\\', rest)) {
-        let slash = at + found;
+    while let Some(offset) = json.get(at..).and_then(|rest| memchr::memchr(b'\\', rest)) {
+        let slash = at + offset;
         at = slash
             + match (
                 utf16_unit(json, slash),

@@ -128,7 +128,7 @@ async fn a_compressed_error_is_read_and_a_damaged_answer_is_one() {
 }
 
 #[tokio::test]
-async fn another_encoding_is_named_and_not_tried_again() {
+async fn another_encoding_is_named_and_not_retried() {
     let server = ModelServer::start();
     server.otherwise(Reply::raw([0x8b, 0x01]).header("content-encoding", "br"));
     let stream = client().stream(

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::{client, collect, completion, drain, endpoint, logged, quick, request, text};
 
 #[tokio::test]
-async fn errors_that_pass_are_tried_again_up_to_the_limit() {
+async fn temporary_errors_are_retried_up_to_the_limit() {
     for reply in [
         Reply::status(500),
         Reply::status(503),
@@ -51,7 +51,7 @@ async fn errors_that_pass_are_tried_again_up_to_the_limit() {
 }
 
 #[tokio::test]
-async fn errors_that_stay_are_not_tried_again() {
+async fn permanent_errors_are_not_retried() {
     for (status, action) in [
         (400, RecoveryAction::GiveUp),
         (401, RecoveryAction::Reauthenticate),

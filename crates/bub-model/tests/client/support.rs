@@ -33,7 +33,7 @@ pub(crate) fn quick() -> CallOptions {
         ..Backoff::default()
     };
     CallOptions {
-        backoff: backoff,
+        backoff,
         ..CallOptions::default()
     }
 }

@@ -75,7 +75,7 @@ impl MessagesDecoder {
         self.emitted = true;
         let open = match block.str("type").as_deref().unwrap_or_default() {
             "text" => {
-                self.text(block.text("text").as_deref(), out);
+                self.push_text(block.text("text").as_deref(), out);
                 Block::Text
             }
             "thinking" => {
@@ -102,7 +102,7 @@ impl MessagesDecoder {
     fn call_start(&mut self, block: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Block {
         let index = self.calls;
         self.calls += 1;
-        self.order.call(index, None);
+        self.order.record_call(index, None);
         out.push(ModelEvent::ToolCall(ToolCallDelta {
             index,
             id: block.text("id").map(Cow::into_owned),
@@ -115,7 +115,7 @@ impl MessagesDecoder {
 
     fn block_delta(&mut self, index: u64, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         match delta.str("type").as_deref().unwrap_or_default() {
-            "text_delta" => self.text(delta.text("text").as_deref(), out),
+            "text_delta" => self.push_text(delta.text("text").as_deref(), out),
             "thinking_delta" => {
                 let Some(more) = delta.text("thinking") else {
                     return;
@@ -134,21 +134,21 @@ impl MessagesDecoder {
                 }
             }
             "input_json_delta" => {
-                self.input(index, &delta.str("partial_json").unwrap_or_default(), out);
+                self.push_input(index, &delta.str("partial_json").unwrap_or_default(), out);
             }
             // Ignore citations: text is sent back as plain text without them.
             _ => {}
         }
     }
 
-    fn text(&mut self, text: Option<&str>, out: &mut Vec<ModelEvent>) {
+    fn push_text(&mut self, text: Option<&str>, out: &mut Vec<ModelEvent>) {
         let Some(text) = text else { return };
         self.emitted = true;
-        self.order.text(text.len(), None);
+        self.order.record_text(text.len(), None);
         out.push(ModelEvent::Text(text.to_owned()));
     }
 
-    fn input(&mut self, index: u64, more: &str, out: &mut Vec<ModelEvent>) {
+    fn push_input(&mut self, index: u64, more: &str, out: &mut Vec<ModelEvent>) {
         match self.open_block(index) {
             Some(Block::Call { index, input }) if !more.is_empty() => {
                 *input = None;
@@ -207,7 +207,7 @@ impl MessagesDecoder {
 }
 
 impl FrameDecoder for MessagesDecoder {
-    fn frame(
+    fn decode_frame(
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
@@ -216,7 +216,7 @@ impl FrameDecoder for MessagesDecoder {
         let index = frame.u64("index").unwrap_or(0);
         match frame.str("type").as_deref().unwrap_or_default() {
             "message_start" => {
-                self.start_message(&frame.object("message").unwrap_or_default(), out)
+                self.start_message(&frame.object("message").unwrap_or_default(), out);
             }
             "content_block_start" => {
                 self.block_start(
@@ -242,7 +242,7 @@ impl FrameDecoder for MessagesDecoder {
         Ok(DecodeStatus::More)
     }
 
-    fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let message = RawObject::parse(body)?;
         if message.raw("content").is_none() {
             return Err(match message.raw("error") {
@@ -263,7 +263,7 @@ impl FrameDecoder for MessagesDecoder {
         self.finish.is_some()
     }
 
-    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
             return Err(ModelError::truncated(
                 "the stream ended without a stop reason",
@@ -272,7 +272,7 @@ impl FrameDecoder for MessagesDecoder {
         while let Some((index, _)) = self.open.first() {
             self.block_stop(*index, out);
         }
-        out.extend(usage::read(std::mem::take(&mut self.usage)).map(ModelEvent::Usage));
+        out.extend(usage::parse_usage(std::mem::take(&mut self.usage)).map(ModelEvent::Usage));
         out.extend(
             std::mem::take(&mut self.order)
                 .into_state(super::NAME)

@@ -33,9 +33,12 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if let Some(system) = system_text(&request.messages) {
         body.set("system", system);
     }
-    body.set("messages", messages(&request.messages));
+    body.set("messages", encode_messages(&request.messages));
     if !request.tools.is_empty() {
-        body.set("tools", request.tools.iter().map(tool).collect::<Vec<_>>());
+        body.set(
+            "tools",
+            request.tools.iter().map(encode_tool).collect::<Vec<_>>(),
+        );
     }
     if quirks.cache_control {
         body.set("cache_control", json!({"type": "ephemeral"}));
@@ -95,7 +98,7 @@ fn set_effort(body: &mut RequestBody<'_>, effort: Option<&str>) {
     body.set_in("output_config", "effort", effort.into());
 }
 
-fn tool(tool: &Value) -> Value {
+fn encode_tool(tool: &Value) -> Value {
     let function = function_object(tool);
     // A tool in this format, such as the provider's web search, is sent unchanged.
     if tool.get("function").is_none() && tool.get("type").is_some() {
@@ -111,7 +114,7 @@ fn tool(tool: &Value) -> Value {
     Value::Object(out)
 }
 
-fn messages(messages: &[Value]) -> Vec<Value> {
+fn encode_messages(messages: &[Value]) -> Vec<Value> {
     let mut ids = CallIds::default();
     let mut out: Vec<Value> = Vec::with_capacity(messages.len() + 1);
     if opens_with_assistant(messages) {
@@ -121,9 +124,9 @@ fn messages(messages: &[Value]) -> Vec<Value> {
     for message in messages.iter().filter(|message| !is_system(message)) {
         let is_tool = role(message) == "tool";
         let (role, blocks) = match role(message) {
-            "assistant" => ("assistant", assistant(message, &mut ids)),
+            "assistant" => ("assistant", assistant_blocks(message, &mut ids)),
             "tool" => ("user", vec![tool_result(message, &ids)]),
-            _ => ("user", blocks(message.get("content"))),
+            _ => ("user", content_blocks(message.get("content"))),
         };
         let joins = is_tool && after_tool;
         after_tool = is_tool;
@@ -140,7 +143,7 @@ fn messages(messages: &[Value]) -> Vec<Value> {
     out
 }
 
-fn assistant(message: &Value, ids: &mut CallIds) -> Vec<Value> {
+fn assistant_blocks(message: &Value, ids: &mut CallIds) -> Vec<Value> {
     ids.assign(tool_calls(message));
     let mut out = Vec::new();
     for piece in replay_pieces(message, super::NAME) {
@@ -148,7 +151,7 @@ fn assistant(message: &Value, ids: &mut CallIds) -> Vec<Value> {
             ReplayPiece::Kept(block) => out.push(block.clone()),
             ReplayPiece::Text(text, _) if text.trim().is_empty() => {}
             ReplayPiece::Text(text, _) => out.push(json!({"type": "text", "text": text})),
-            ReplayPiece::Parts(parts) => out.extend(blocks(Some(parts))),
+            ReplayPiece::Parts(parts) => out.extend(content_blocks(Some(parts))),
             ReplayPiece::Call(call, _) => {
                 let call = CallParts::from_value(call);
                 let id = ids.get(call.id);
@@ -166,16 +169,19 @@ fn tool_result(message: &Value, ids: &CallIds) -> Value {
         .unwrap_or_default();
     let content = match message.get("content") {
         Some(Value::String(text)) => Value::from(text.as_str()),
-        content => Value::Array(blocks(content)),
+        content => Value::Array(content_blocks(content)),
     };
     json!({"type": "tool_result", "tool_use_id": ids.get(id), "content": content})
 }
 
-fn blocks(content: Option<&Value>) -> Vec<Value> {
-    media::parts(content).into_iter().map(block).collect()
+fn content_blocks(content: Option<&Value>) -> Vec<Value> {
+    media::parts(content)
+        .into_iter()
+        .map(content_block)
+        .collect()
 }
 
-fn block(part: ContentPart<'_>) -> Value {
+fn content_block(part: ContentPart<'_>) -> Value {
     match part {
         ContentPart::Text(text) => json!({"type": "text", "text": text}),
         ContentPart::Inline {
@@ -191,7 +197,7 @@ fn block(part: ContentPart<'_>) -> Value {
             mime,
             data,
             name,
-        } => document(&mime.full(), data, name),
+        } => document_block(&mime.full(), data, name),
         ContentPart::Remote {
             kind: PartKind::Image,
             url,
@@ -214,7 +220,7 @@ fn block(part: ContentPart<'_>) -> Value {
     }
 }
 
-fn document(mime: &str, data: &str, name: Option<&str>) -> Value {
+fn document_block(mime: &str, data: &str, name: Option<&str>) -> Value {
     let text = mime
         .starts_with("text/")
         .then(|| media::decode_text(data))

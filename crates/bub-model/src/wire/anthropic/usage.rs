@@ -13,7 +13,7 @@ pub(super) fn merge(into: &mut Map<String, Value>, newer: Value) {
 }
 
 /// Converts the counts. The input count of this format excludes cached tokens.
-pub(super) fn read(raw: Map<String, Value>) -> Option<Usage> {
+pub(super) fn parse_usage(raw: Map<String, Value>) -> Option<Usage> {
     if raw.is_empty() {
         return None;
     }

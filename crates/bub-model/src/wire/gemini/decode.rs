@@ -29,7 +29,7 @@ impl GenerateContentDecoder {
         Self::default()
     }
 
-    fn chunk(
+    fn decode_chunk(
         &mut self,
         chunk: &RawObject<'_>,
         out: &mut Vec<ModelEvent>,
@@ -39,7 +39,7 @@ impl GenerateContentDecoder {
         }
         // Some endpoints send a usage object without counts in early chunks.
         let usage = chunk.value("usageMetadata").filter(has_counts);
-        self.usage = usage.map(read_usage).or(self.usage.take());
+        self.usage = usage.map(parse_usage).or(self.usage.take());
         let blocked = chunk
             .object("promptFeedback")
             .is_some_and(|feedback| feedback.text("blockReason").is_some());
@@ -58,7 +58,7 @@ impl GenerateContentDecoder {
             .unwrap_or_default()
             .objects("parts")
         {
-            self.part(&part, out);
+            self.decode_part(&part, out);
         }
         if let Some(name) = candidate.text("finishReason") {
             self.finish = Some(finish_reason(&name));
@@ -66,34 +66,39 @@ impl GenerateContentDecoder {
         Ok(())
     }
 
-    fn part(&mut self, part: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn decode_part(&mut self, part: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         let signature = part
             .text("thoughtSignature")
             .map(|signature| json!({"thoughtSignature": signature}));
         if let Some(call) = part.object("functionCall") {
-            self.call(&call, signature, out);
+            self.decode_call(&call, signature, out);
         } else if let Some(text) = part.str("text") {
             if part.raw("thought") == Some("true") {
                 out.extend((!text.is_empty()).then(|| ModelEvent::Reasoning(text.into_owned())));
                 return;
             }
             if !text.is_empty() || signature.is_some() {
-                self.order.text(text.len(), signature);
+                self.order.record_text(text.len(), signature);
             }
             out.extend((!text.is_empty()).then(|| ModelEvent::Text(text.into_owned())));
         } else if part.raw("executableCode").is_some() || part.raw("codeExecutionResult").is_some()
         {
-            self.order.keep(part.to_value());
+            self.order.record_block(part.to_value());
         }
     }
 
-    fn call(&mut self, call: &RawObject<'_>, signature: Option<Value>, out: &mut Vec<ModelEvent>) {
+    fn decode_call(
+        &mut self,
+        call: &RawObject<'_>,
+        signature: Option<Value>,
+        out: &mut Vec<ModelEvent>,
+    ) {
         let will_continue = call.raw("willContinue") == Some("true");
         if let Some(name) = call.text("name") {
             self.finish_call(out);
             let index = self.calls;
             self.calls += 1;
-            self.order.call(index, signature);
+            self.order.record_call(index, signature);
             let arguments = call.value("args").filter(|args| *args != json!({}));
             out.push(ModelEvent::ToolCall(ToolCallDelta {
                 index,
@@ -155,17 +160,17 @@ impl GenerateContentDecoder {
 }
 
 impl FrameDecoder for GenerateContentDecoder {
-    fn frame(
+    fn decode_frame(
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
     ) -> Result<DecodeStatus, ModelError> {
-        self.chunk(&RawObject::from_event(event)?, out)?;
+        self.decode_chunk(&RawObject::from_event(event)?, out)?;
         Ok(DecodeStatus::More)
     }
 
     /// Decodes one object, or the list of chunks that `streamGenerateContent` returns without `alt=sse`.
-    fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         if body.starts_with('[') {
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(body) {
                 return Err(if error.is_eof() {
@@ -176,21 +181,21 @@ impl FrameDecoder for GenerateContentDecoder {
             }
             return objects(body)
                 .iter()
-                .try_for_each(|chunk| self.chunk(chunk, out));
+                .try_for_each(|chunk| self.decode_chunk(chunk, out));
         }
         let chunk = RawObject::parse(body)?;
         let known = ["candidates", "promptFeedback", "error", "usageMetadata"];
         if known.iter().all(|key| chunk.raw(key).is_none()) {
             return Err(ModelError::malformed("the response has no `candidates`"));
         }
-        self.chunk(&chunk, out)
+        self.decode_chunk(&chunk, out)
     }
 
     fn has_finish(&self) -> bool {
         self.finish.is_some()
     }
 
-    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
             return Err(ModelError::truncated(
                 "the stream ended without a finish reason",
@@ -240,7 +245,7 @@ fn has_counts(usage: &Value) -> bool {
     usage.get("totalTokenCount").is_some() || usage.get("promptTokenCount").is_some()
 }
 
-fn read_usage(raw: Value) -> Usage {
+fn parse_usage(raw: Value) -> Usage {
     let count = |key: &str| raw.get(key).and_then(as_count);
     let prompt =
         count("promptTokenCount").unwrap_or(0) + count("toolUsePromptTokenCount").unwrap_or(0);

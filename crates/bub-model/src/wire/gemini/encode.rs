@@ -23,12 +23,12 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if let Some(system) = system_text(&request.messages) {
         body.set("systemInstruction", json!({"parts": [{"text": system}]}));
     }
-    body.set("contents", contents(request));
+    body.set("contents", encode_contents(request));
     let declarations: Vec<_> = request
         .tools
         .iter()
         .filter(|tool| tool.get("function").is_some())
-        .map(declaration)
+        .map(function_declaration)
         .collect();
     let mut tools: Vec<_> = request
         .tools
@@ -136,7 +136,7 @@ fn set_effort(body: &mut RequestBody<'_>, model: &str, effort: &str) {
     body.set_in("generationConfig", "thinkingConfig", thinking);
 }
 
-fn declaration(tool: &Value) -> Value {
+fn function_declaration(tool: &Value) -> Value {
     let function = function_object(tool);
     let mut out = Map::new();
     for key in ["name", "description"] {
@@ -148,7 +148,7 @@ fn declaration(tool: &Value) -> Value {
     Value::Object(out)
 }
 
-fn contents(request: &ChatRequest) -> Vec<Value> {
+fn encode_contents(request: &ChatRequest) -> Vec<Value> {
     let needs_signature = request.model.contains("gemini-3");
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut out: Vec<Value> = Vec::new();
@@ -177,7 +177,7 @@ fn contents(request: &ChatRequest) -> Vec<Value> {
                 "user",
                 media::parts(message.get("content"))
                     .into_iter()
-                    .map(part)
+                    .map(encode_part)
                     .collect(),
             ),
         };
@@ -208,7 +208,7 @@ fn assistant_parts(message: &Value, needs_signature: bool) -> Vec<Value> {
             ReplayPiece::Text("", None) => {}
             ReplayPiece::Text(text, mark) => out.push(with_signature(json!({"text": text}), mark)),
             ReplayPiece::Parts(parts) => {
-                out.extend(media::parts(Some(parts)).into_iter().map(part));
+                out.extend(media::parts(Some(parts)).into_iter().map(encode_part));
             }
             ReplayPiece::Call(call, mark) => {
                 let call = CallParts::from_value(call);
@@ -253,12 +253,12 @@ fn tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value> {
         media
             .into_iter()
             .filter(|part| !matches!(part, ContentPart::Text(_)))
-            .map(part),
+            .map(encode_part),
     );
     parts
 }
 
-fn part(part: ContentPart<'_>) -> Value {
+fn encode_part(part: ContentPart<'_>) -> Value {
     match part {
         ContentPart::Text(text) => json!({"text": text}),
         ContentPart::Inline { mime, data, .. } => {

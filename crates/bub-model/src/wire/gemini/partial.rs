@@ -37,9 +37,9 @@ impl PartialArguments {
         let Some(target) = value_at(&mut self.arguments, &segments) else {
             return false;
         };
-        match (value(piece), target) {
+        match (piece_value(piece), target) {
             (Some(Value::String(more)), Value::String(text)) if is_continuation => {
-                text.push_str(&more)
+                text.push_str(&more);
             }
             (Some(value), target) => *target = value,
             (None, _) => return false,
@@ -57,7 +57,7 @@ impl PartialArguments {
     }
 }
 
-fn value(piece: &Value) -> Option<Value> {
+fn piece_value(piece: &Value) -> Option<Value> {
     let number = |value: &Value| match value {
         // An integer sent as `3.0` must not violate a schema that requires an integer.
         Value::Number(number) => as_integer(number).map_or_else(|| value.clone(), Value::from),

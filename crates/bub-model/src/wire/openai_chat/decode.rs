@@ -47,7 +47,7 @@ impl ChatCompletionsDecoder {
     }
 
     /// Decodes a chunk or a complete answer. `content_keys` are the possible keys of its content.
-    fn chunk(
+    fn decode_chunk(
         &mut self,
         chunk: &RawObject<'_>,
         content_keys: [&str; 2],
@@ -66,7 +66,7 @@ impl ChatCompletionsDecoder {
             .or_else(nested_usage)
             .or_else(|| choice?.value("usage"));
         if let Some(usage) = usage.filter(Value::is_object) {
-            self.usage = Some(read_usage(usage));
+            self.usage = Some(parse_usage(usage));
         }
         let Some(choice) = choice else { return Ok(()) };
         if let Some(error) = object_error(choice) {
@@ -74,7 +74,7 @@ impl ChatCompletionsDecoder {
         }
         let before = out.len();
         if let Some(delta) = content_keys.iter().find_map(|key| choice.object(key)) {
-            self.delta(&delta, out)?;
+            self.decode_delta(&delta, out)?;
         }
         self.has_content_event |= out.len() > before;
         match choice.text("finish_reason") {
@@ -96,19 +96,19 @@ impl ChatCompletionsDecoder {
         }
     }
 
-    fn delta(
+    fn decode_delta(
         &mut self,
         delta: &RawObject<'_>,
         out: &mut Vec<ModelEvent>,
     ) -> Result<(), ModelError> {
-        self.reasoning(delta, out);
-        content(delta, out);
+        self.decode_reasoning(delta, out);
+        decode_content(delta, out);
         if let Some(refusal) = delta.text("refusal") {
             self.is_refusal = true;
             out.push(ModelEvent::Text(refusal.into_owned()));
         }
         for call in delta.objects("tool_calls") {
-            self.call(&call, out)?;
+            self.decode_call(&call, out)?;
         }
         if let Some(function) = delta.object("function_call") {
             self.push_piece(Some(0), "", &function, out)?;
@@ -116,13 +116,13 @@ impl ChatCompletionsDecoder {
         Ok(())
     }
 
-    fn reasoning(&mut self, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn decode_reasoning(&mut self, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         let details = delta.objects("reasoning_details");
-        let found = self
+        let field_text = self
             .reasoning_fields
             .iter()
             .find_map(|field| Some((field, delta.text(field)?)));
-        if let Some((field, text)) = found {
+        if let Some((field, text)) = field_text {
             if self.replay_reasoning && details.is_empty() {
                 append(&mut self.state, field, &text);
             }
@@ -138,7 +138,11 @@ impl ChatCompletionsDecoder {
         }
     }
 
-    fn call(&mut self, call: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn decode_call(
+        &mut self,
+        call: &RawObject<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ModelError> {
         let id = call.text("id").unwrap_or_default();
         // Some servers omit the `function` wrapper.
         let function = call.object("function");
@@ -180,7 +184,7 @@ impl ChatCompletionsDecoder {
 }
 
 impl FrameDecoder for ChatCompletionsDecoder {
-    fn frame(
+    fn decode_frame(
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
@@ -194,7 +198,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
                 WireFormat::ChatCompletions,
             ));
         }
-        self.chunk(&chunk, ["delta", "message"], out)?;
+        self.decode_chunk(&chunk, ["delta", "message"], out)?;
         Ok(DecodeStatus::More)
     }
 
@@ -202,14 +206,14 @@ impl FrameDecoder for ChatCompletionsDecoder {
         self.is_done = true;
     }
 
-    fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let answer = RawObject::parse(body)?;
         if answer.raw("choices").is_none() {
             return Err(object_error(&answer)
                 .unwrap_or_else(|| ModelError::malformed("the response has no `choices`")));
         }
         // `message` first, because some servers add an empty `delta` to a complete message.
-        self.chunk(&answer, ["message", "delta"], out)?;
+        self.decode_chunk(&answer, ["message", "delta"], out)?;
         // A complete answer counts as finished, because some servers never send a finish reason.
         self.is_done = true;
         Ok(())
@@ -219,7 +223,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
         self.finish.is_some()
     }
 
-    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         // The end marker finishes an answer even without a finish reason, unless the answer has no content.
         let implied = (self.is_done && self.has_content_event).then_some(FinishReason::Stop);
         let Some(finish) = self.finish.take().or(implied) else {
@@ -246,7 +250,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
 }
 
 /// Decodes content: a string, or a list of parts, some of which may be reasoning.
-fn content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+fn decode_content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
     let Some(raw) = delta.raw("content") else {
         let transcript = delta
             .object("audio")
@@ -366,7 +370,7 @@ fn finish_reason(name: &str) -> FinishReason {
     }
 }
 
-fn read_usage(raw: Value) -> Usage {
+fn parse_usage(raw: Value) -> Usage {
     let count = |path: &str| raw.pointer(path).and_then(raw::as_count);
     let prompt = count("/prompt_tokens").unwrap_or(0);
     let completion = count("/completion_tokens").unwrap_or(0);

@@ -14,7 +14,7 @@ use crate::{ChatRequest, EffortForm, Quirks};
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
     let mut body = RequestBody::new(request, quirks);
     body.set("model", request.model.as_str());
-    body.set("messages", messages(request, quirks));
+    body.set("messages", encode_messages(request, quirks));
     if !request.tools.is_empty() {
         body.set("tools", Field::list(&request.tools));
     }
@@ -61,7 +61,7 @@ fn set_effort<'a>(body: &mut RequestBody<'a>, request: &'a ChatRequest, quirks: 
     }
 }
 
-fn messages<'a>(request: &'a ChatRequest, quirks: &Quirks) -> Field<'a> {
+fn encode_messages<'a>(request: &'a ChatRequest, quirks: &Quirks) -> Field<'a> {
     let mut messages: Vec<_> = request
         .messages
         .iter()

@@ -34,7 +34,7 @@ impl ResponsesDecoder {
         }
     }
 
-    fn text(&mut self, frame: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn push_text(&mut self, frame: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         self.mark_streamed(frame);
         if let Some(delta) = frame.text("delta") {
             self.unrecorded_text += delta.len();
@@ -42,7 +42,7 @@ impl ResponsesDecoder {
         }
     }
 
-    fn reasoning(&mut self, frame: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn push_reasoning(&mut self, frame: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         self.mark_streamed(frame);
         out.extend(
             frame
@@ -51,8 +51,9 @@ impl ResponsesDecoder {
         );
     }
 
-    /// Emits a piece of the arguments. With `whole`, emits the complete arguments, unless pieces were received.
-    fn arguments(
+    /// Emits a piece of the arguments. With `complete_key`, emits the complete arguments in that field, unless pieces were
+    /// received.
+    fn push_arguments(
         &mut self,
         frame: &RawObject<'_>,
         complete_key: Option<&str>,
@@ -63,10 +64,10 @@ impl ResponsesDecoder {
             None => frame.text("delta"),
         };
         let (index, id) = item_key(frame);
-        let call = self.items.with(index, &id, |item| {
-            let wanted = complete_key.is_none() || !item.streamed;
+        let call = self.items.with_item(index, &id, |item| {
+            let is_needed = complete_key.is_none() || !item.streamed;
             item.streamed |= arguments.is_some();
-            item.call.filter(|_| wanted)
+            item.call.filter(|_| is_needed)
         });
         if let (Some(index), Some(arguments)) = (call, arguments) {
             let arguments = arguments.into_owned();
@@ -80,7 +81,8 @@ impl ResponsesDecoder {
 
     fn mark_streamed(&mut self, frame: &RawObject<'_>) {
         let (index, id) = item_key(frame);
-        self.items.with(index, &id, |item| item.streamed = true);
+        self.items
+            .with_item(index, &id, |item| item.streamed = true);
     }
 
     fn item_added(&mut self, index: Option<u64>, item: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
@@ -93,16 +95,16 @@ impl ResponsesDecoder {
         let item_id = item.str("id").unwrap_or_default();
         if self
             .items
-            .with(index, &item_id, |known| known.call)
+            .with_item(index, &item_id, |known| known.call)
             .is_some()
         {
             return;
         }
         let call = self.items.next_call();
         self.items
-            .with(index, &item_id, |known| known.call = Some(call));
+            .with_item(index, &item_id, |known| known.call = Some(call));
         self.flush_text(None);
-        self.order.call(call, None);
+        self.order.record_call(call, None);
         let id = item.text("call_id").or_else(|| item.text("id"));
         out.push(ModelEvent::ToolCall(ToolCallDelta {
             index: call,
@@ -119,7 +121,7 @@ impl ResponsesDecoder {
         if is_call(item) {
             self.begin_call(index, item, out);
         }
-        let (call, streamed) = self.items.with(index, &id, |known| {
+        let (call, streamed) = self.items.with_item(index, &id, |known| {
             (known.call, std::mem::replace(&mut known.streamed, true))
         });
         match (&*kind, call) {
@@ -169,19 +171,19 @@ impl ResponsesDecoder {
             if let Some(fields) = kept.as_object_mut() {
                 fields.shift_remove("status");
             }
-            self.order.keep(kept);
+            self.order.record_block(kept);
         }
     }
 
     fn flush_text(&mut self, mark: Option<Value>) {
         if self.unrecorded_text > 0 {
             self.order
-                .text(std::mem::take(&mut self.unrecorded_text), mark);
+                .record_text(std::mem::take(&mut self.unrecorded_text), mark);
         }
     }
 
     /// Handles the response object, which ends a stream or is the complete answer.
-    fn response(
+    fn finish_response(
         &mut self,
         response: &RawObject<'_>,
         out: &mut Vec<ModelEvent>,
@@ -194,7 +196,7 @@ impl ResponsesDecoder {
         self.usage = response
             .value("usage")
             .filter(Value::is_object)
-            .map(read_usage)
+            .map(parse_usage)
             .or(self.usage.take());
         let status = response.str("status").unwrap_or_default();
         match &*status {
@@ -215,7 +217,7 @@ impl ResponsesDecoder {
 }
 
 impl FrameDecoder for ResponsesDecoder {
-    fn frame(
+    fn decode_frame(
         &mut self,
         event: &SseEvent<'_>,
         out: &mut Vec<ModelEvent>,
@@ -224,25 +226,27 @@ impl FrameDecoder for ResponsesDecoder {
         let index = frame.u64("output_index");
         let item = || frame.object("item").unwrap_or_default();
         match frame.str("type").as_deref().unwrap_or_default() {
-            "response.output_text.delta" => self.text(&frame, out),
+            "response.output_text.delta" => self.push_text(&frame, out),
             "response.refusal.delta" => {
                 self.is_refusal = true;
-                self.text(&frame, out);
+                self.push_text(&frame, out);
             }
             "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
-                self.reasoning(&frame, out);
+                self.push_reasoning(&frame, out);
             }
             "response.output_item.added" => self.item_added(index, &item(), out),
             "response.output_item.done" => self.item_done(index, &item(), out),
             "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
-                self.arguments(&frame, None, out);
+                self.push_arguments(&frame, None, out);
             }
             "response.function_call_arguments.done" => {
-                self.arguments(&frame, Some("arguments"), out);
+                self.push_arguments(&frame, Some("arguments"), out);
             }
-            "response.custom_tool_call_input.done" => self.arguments(&frame, Some("input"), out),
+            "response.custom_tool_call_input.done" => {
+                self.push_arguments(&frame, Some("input"), out);
+            }
             "response.completed" | "response.incomplete" | "response.failed" | "response.done" => {
-                self.response(&frame.object("response").unwrap_or_default(), out)?;
+                self.finish_response(&frame.object("response").unwrap_or_default(), out)?;
                 return Ok(DecodeStatus::Done);
             }
             kind if kind == "error" || event.event == b"error" || frame.raw("error").is_some() => {
@@ -253,7 +257,7 @@ impl FrameDecoder for ResponsesDecoder {
         Ok(DecodeStatus::More)
     }
 
-    fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let response = RawObject::parse(body)?;
         if response.raw("output").is_none() {
             return Err(match response.raw("error").or(response.raw("code")) {
@@ -261,7 +265,7 @@ impl FrameDecoder for ResponsesDecoder {
                 None => ModelError::malformed("the response has no `output`"),
             });
         }
-        self.response(&response, out)?;
+        self.finish_response(&response, out)?;
         // Compatible servers omit the status of complete answers.
         if response.raw("status").is_none() && self.finish.is_none() {
             self.finish = Some(FinishReason::Stop);
@@ -273,7 +277,7 @@ impl FrameDecoder for ResponsesDecoder {
         self.finish.is_some()
     }
 
-    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
             return Err(ModelError::truncated(
                 "the stream ended before the response was complete",
@@ -338,7 +342,7 @@ fn response_error(object: &RawObject<'_>, status_text: &str) -> ModelError {
     )
 }
 
-fn read_usage(raw: Value) -> Usage {
+fn parse_usage(raw: Value) -> Usage {
     let count = |path: &str| raw.pointer(path).and_then(as_count);
     let prompt = count("/input_tokens").unwrap_or(0);
     let completion = count("/output_tokens").unwrap_or(0);

@@ -21,12 +21,15 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if let Some(system) = system {
         body.set("instructions", system);
     }
-    body.set("input", input(request, quirks));
+    body.set("input", encode_input(request, quirks));
     if !request.tools.is_empty() {
-        body.set("tools", request.tools.iter().map(tool).collect::<Vec<_>>());
+        body.set(
+            "tools",
+            request.tools.iter().map(encode_tool).collect::<Vec<_>>(),
+        );
     }
     if let Some(function) = body.remove("tool_choice") {
-        body.set("tool_choice", flat_choice(function));
+        body.set("tool_choice", flatten_tool_choice(function));
     }
     for alias in ["max_tokens", "max_completion_tokens"] {
         if let Some(limit) = body.remove(alias) {
@@ -55,7 +58,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
 }
 
-fn flat_choice(choice: Value) -> Value {
+fn flatten_tool_choice(choice: Value) -> Value {
     match choice
         .get("function")
         .and_then(|function| function.get("name"))
@@ -65,7 +68,7 @@ fn flat_choice(choice: Value) -> Value {
     }
 }
 
-fn tool(tool: &Value) -> Value {
+fn encode_tool(tool: &Value) -> Value {
     if tool.get("function").is_none() {
         return tool.clone();
     }
@@ -80,7 +83,7 @@ fn tool(tool: &Value) -> Value {
     Value::Object(out)
 }
 
-fn input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
+fn encode_input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
     let mut items = Vec::new();
     if quirks.open_with_user && opens_with_assistant(&request.messages) {
         items.push(json!({"role": "user", "content": OPENING_LINE}));
@@ -91,15 +94,18 @@ fn input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
         .filter(|message| !is_system(message))
     {
         match role(message) {
-            "assistant" => assistant(message, &mut items),
+            "assistant" => encode_assistant(message, &mut items),
             "tool" => items.extend(tool_output(message)),
-            role => items.push(json!({"role": role, "content": content(message.get("content"))})),
+            role => {
+                items
+                    .push(json!({"role": role, "content": encode_content(message.get("content"))}));
+            }
         }
     }
     items
 }
 
-fn assistant(message: &Value, items: &mut Vec<Value>) {
+fn encode_assistant(message: &Value, items: &mut Vec<Value>) {
     for piece in replay_pieces(message, super::NAME) {
         match piece {
             ReplayPiece::Kept(item) => items.push(item.clone()),
@@ -140,15 +146,18 @@ fn tool_output(message: &Value) -> Option<Value> {
         .filter(|id| !id.is_empty())?;
     let output = match message.get("content") {
         Some(Value::Null) | None => Value::from(""),
-        other => content(other),
+        other => encode_content(other),
     };
     Some(json!({"type": "function_call_output", "call_id": id, "output": output}))
 }
 
-fn content(content: Option<&Value>) -> Value {
+fn encode_content(content: Option<&Value>) -> Value {
     match content {
         Some(Value::String(text)) => Value::from(text.as_str()),
-        Some(parts @ Value::Array(_)) => media::parts(Some(parts)).into_iter().map(part).collect(),
+        Some(parts @ Value::Array(_)) => media::parts(Some(parts))
+            .into_iter()
+            .map(encode_part)
+            .collect(),
         _ => Value::from(""),
     }
 }
@@ -161,7 +170,7 @@ fn assistant_part(part: ContentPart<'_>) -> Value {
     }
 }
 
-fn part(part: ContentPart<'_>) -> Value {
+fn encode_part(part: ContentPart<'_>) -> Value {
     match part {
         ContentPart::Text(text) => json!({"type": "input_text", "text": text}),
         ContentPart::Inline {

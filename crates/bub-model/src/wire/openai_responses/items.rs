@@ -25,7 +25,7 @@ impl ResponseItems {
     }
 
     /// Calls `change` with the item that has this index or id. Creates the item if it does not exist.
-    pub(super) fn with<T>(
+    pub(super) fn with_item<T>(
         &mut self,
         output_index: Option<u64>,
         id: &str,
