@@ -1,4 +1,4 @@
-//! The builtin agent: what answers prompts when no plugin does.
+//! The builtin agent, which answers prompts unless a plugin implements the model stage.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,29 +22,29 @@ use crate::{
     usage::DailyLimit,
 };
 
-/// What answers prompts when no plugin does.
+/// The builtin agent, which answers prompts unless a plugin implements the model stage.
 pub struct Agent {
     framework: FrameworkRef,
-    /// Or what is wrong with the providers of the settings, for whoever asks.
+    /// The error is reported when a model is used, so that commands work with invalid provider settings.
     models: Result<Arc<Models>>,
     client: ModelClient,
     settings: Arc<Settings>,
     calibration: Calibration,
-    cap: DailyLimit,
-    answering: Option<Arc<ModelOverride>>,
+    daily_limit: DailyLimit,
+    model_override: Option<Arc<ModelOverride>>,
     policy: Policy,
     skills: Arc<Skills>,
     shells: Arc<Shells>,
     all_tools: OnceLock<Arc<ToolSet>>,
 }
 
-/// A service that answers model calls in place of the network: a script in a test, a model in the same process.
+/// A service that answers model calls without the network, such as a script in a test or an in-process model.
 pub struct ModelOverride(pub Box<ModelOverrideFn>);
 
-/// Answers one call of a model.
+/// A function that answers one model call.
 pub type ModelOverrideFn = dyn Fn(&ModelId, &ChatRequest) -> Vec<ModelEvent> + Send + Sync;
 
-/// A run of the agent: a turn, or a run nested in one, with the tools it may use.
+/// One run: a turn or a subagent, with the tools it may use.
 #[derive(Clone)]
 pub(crate) struct AgentTask {
     pub(crate) turn: Turn,
@@ -52,11 +52,11 @@ pub(crate) struct AgentTask {
 }
 
 impl Agent {
-    /// The agent of these settings. Nothing is looked up or connected before the first prompt.
+    /// Creates the agent. It makes no connections before the first prompt.
     pub(crate) fn new(
         framework: FrameworkRef,
         settings: Arc<Settings>,
-        answering: Option<Arc<ModelOverride>>,
+        model_override: Option<Arc<ModelOverride>>,
         skills: Arc<Skills>,
         shells: Arc<Shells>,
     ) -> Self {
@@ -65,14 +65,14 @@ impl Agent {
         let models = models
             .map(Arc::new)
             .map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
-        let cap = DailyLimit::new(&settings);
+        let daily_limit = DailyLimit::new(&settings);
         Self {
             framework,
             models,
             client,
-            cap,
+            daily_limit,
             calibration: Calibration::default(),
-            answering,
+            model_override,
             policy: Policy::new(&settings),
             skills,
             shells,
@@ -81,7 +81,7 @@ impl Agent {
         }
     }
 
-    /// Answers the prompt of a turn: a command at once, anything else by the loop.
+    /// Answers the prompt of a turn. Runs a comma command, or else the agent loop.
     pub(crate) async fn run_stream(
         self: &Arc<Self>,
         prompt: &Prompt,
@@ -106,7 +106,7 @@ impl Agent {
         self.run_task(task, prompt.clone()).await
     }
 
-    /// Answers a prompt by the loop.
+    /// Answers a prompt with the agent loop.
     pub(crate) async fn run_task(
         self: &Arc<Self>,
         task: AgentTask,
@@ -119,7 +119,7 @@ impl Agent {
         let agent = Arc::clone(self);
         Ok(emitter::stream(move |events| async move {
             let cancel = CancellationToken::new();
-            // Whatever ends the run ends what it started.
+            // However the run ends, end the calls it started.
             let _guard = cancel.clone().drop_guard();
             let run = AgentLoop {
                 agent,
@@ -134,11 +134,11 @@ impl Agent {
         }))
     }
 
-    /// The tools that a model may use in a turn. All of them together are the same for every turn.
+    /// Returns the tool set for a turn: the shared set of all tools, or one limited to `allowed_tools` of the state.
     fn tool_set(&self, framework: &Framework, state: &State) -> Result<Arc<ToolSet>> {
         let all = self
             .all_tools
-            .get_or_init(|| Arc::new(ToolSet::new(for_models(framework))));
+            .get_or_init(|| Arc::new(ToolSet::new(model_tools(framework))));
         match state.get("allowed_tools") {
             Some(Value::Array(names)) => {
                 let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
@@ -151,40 +151,40 @@ impl Agent {
         }
     }
 
-    /// The tools that a model may use in a turn.
+    /// Returns the tools that the model may use in a turn.
     pub(crate) fn tools_for(&self, turn: &Turn) -> Result<Vec<Arc<dyn Tool>>> {
         let tools = self.tool_set(turn.framework(), turn.state())?;
         Ok(tools.tools().to_vec())
     }
 
-    /// The models to try: that of the turn, or else the chosen one and its fallbacks.
+    /// Returns the models to try in order: the model of the turn, or else the configured model and its fallbacks.
     async fn candidates(&self, state: &State) -> Result<Vec<ModelId>> {
         let models = self.models.clone()?;
         if let Some(model) = state.get_str("model").filter(|model| !model.is_empty()) {
-            let own = self.resolve(&model)?;
-            // The fallbacks are those of the configured model.
+            let model = self.resolve(&model)?;
+            // The fallbacks belong to the configured model; another model has none.
             let configured = self
                 .settings
                 .get(&MODEL)
                 .and_then(|text| models.resolve(&text).ok());
-            if configured.as_ref() != Some(&own) {
-                return Ok(vec![own]);
+            if configured.as_ref() != Some(&model) {
+                return Ok(vec![model]);
             }
         }
         Ok(models.choose().await.map_err(access_error)?.candidates())
     }
 
-    /// Starts a call of the first of these models that answers.
+    /// Starts a model call. Tries the models in order until one answers.
     pub(crate) fn stream(
         &self,
         models: Vec<ModelId>,
         request: ChatRequest,
         options: CallOptions,
     ) -> Result<bub_model::ModelEventStream> {
-        if let (Some(answering), Some(model)) = (&self.answering, models.first()) {
+        if let (Some(model_override), Some(model)) = (&self.model_override, models.first()) {
             return Ok(bub_model::ModelEventStream::answered(
                 model.clone(),
-                (answering.0)(model, &request),
+                (model_override.0)(model, &request),
             ));
         }
         Ok(self.client.stream_first(
@@ -194,12 +194,12 @@ impl Agent {
         ))
     }
 
-    /// The model that a text names.
+    /// Resolves a model name or an alias.
     pub(crate) fn resolve(&self, model: &str) -> Result<ModelId> {
         self.models.clone()?.resolve(model).map_err(access_error)
     }
 
-    /// The window of a model in tokens, where it is known.
+    /// Returns the context window of a model in tokens, if it is known.
     pub(crate) fn window(&self, model: &ModelId) -> Option<u64> {
         self.models
             .as_ref()
@@ -209,52 +209,52 @@ impl Agent {
             .context_window(model.model())
     }
 
-    /// Whether the cap of the day allows a call of one of these models.
-    pub(crate) async fn check_cap(&self, models: &[ModelId]) -> Result<()> {
-        if !self.cap.is_set() {
+    /// Fails if the daily limit does not allow a call to these models.
+    pub(crate) async fn check_daily_limit(&self, models: &[ModelId]) -> Result<()> {
+        if !self.daily_limit.is_set() {
             return Ok(());
         }
         let store = self.framework()?.tape_store();
-        self.cap
+        self.daily_limit
             .check(models, self.models.clone()?.catalog(), store.as_deref())
             .await
     }
 
-    /// The policy of tool calls.
+    /// Returns the tool policy.
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The skills.
+    /// Returns the skills.
     pub(crate) fn skills(&self) -> &Skills {
         &self.skills
     }
 
-    /// The shells of all sessions.
+    /// Returns the shells of all sessions.
     pub(crate) fn shells(&self) -> &Shells {
         &self.shells
     }
 
-    /// The cap of the day.
-    pub(crate) fn cap(&self) -> &DailyLimit {
-        &self.cap
+    /// Returns the daily limit.
+    pub(crate) fn daily_limit(&self) -> &DailyLimit {
+        &self.daily_limit
     }
 
-    /// What was learned about the size of requests.
+    /// Returns the calibration of token estimates.
     pub(crate) fn calibration(&self) -> &Calibration {
         &self.calibration
     }
 
-    /// The settings of the program.
+    /// Returns the settings.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The framework the agent belongs to.
+    /// Returns the framework that the agent belongs to. Fails during shutdown.
     pub(crate) fn framework(&self) -> Result<Framework> {
         self.framework
             .get()
-            .ok_or_else(|| Error::unknown("the framework is gone"))
+            .ok_or_else(|| Error::unknown("the framework is shut down"))
     }
 }
 
@@ -264,7 +264,7 @@ impl std::fmt::Debug for Agent {
     }
 }
 
-fn for_models(framework: &Framework) -> Vec<Arc<dyn Tool>> {
+fn model_tools(framework: &Framework) -> Vec<Arc<dyn Tool>> {
     framework
         .tools()
         .iter()

@@ -1,11 +1,11 @@
-//! The loop of a turn: ask the model, run the tools it asks for, go on until it has nothing more to ask.
+//! The agent loop: call the model, run the tools it requests, and repeat until it requests none.
 //!
 //! ```text
-//! step: messages that wait → view (budget) → before_llm_call → model → on the tape → tools → on the tape
+//! step: steering messages → view (context budget) → before_llm_call → model → record → tools → record
 //! ```
 //!
-//! What happened is on the tape before the next thing happens, so a turn can end at any point: by an error, by
-//! being cancelled, by the death of the process.
+//! Each result is on the tape before the next action. So a turn can stop at any point and resume from its tape: after
+//! an error, a cancellation or a crash.
 
 mod budget;
 mod calls;
@@ -36,61 +36,63 @@ use crate::{
     tool_set::ToolSet,
 };
 
-/// How much of a prompt the events of the loop repeat: the whole stands in its message.
+/// Maximum length of a prompt in the events of the loop. The message entry has the complete prompt.
 const MAX_EVENT_PROMPT_CHARS: usize = 1000;
 
 /// One run of the agent loop.
 pub(crate) struct AgentLoop {
     pub(crate) agent: Arc<Agent>,
-    /// The turn, or the run nested in it.
+    /// The turn, or the nested run of a subagent.
     pub(crate) turn: Turn,
     pub(crate) tools: Arc<ToolSet>,
-    /// The model of the run, and what to try when it fails.
+    /// The model of the run, followed by its fallbacks.
     pub(crate) models: Vec<ModelId>,
     pub(crate) events: Emitter,
-    /// Fires when the run ends, however it ends.
+    /// Cancelled when the run ends for any reason.
     pub(crate) cancel: CancellationToken,
-    /// What tools ask for between two steps.
+    /// The requests of tools, which are applied between steps.
     pub(crate) requests: Arc<StepRequests>,
 }
 
-/// How a step ended.
+/// The outcome of a step.
 enum StepOutcome {
-    /// The model has nothing more to ask.
+    /// The model requested no tools: the turn is done.
     Done,
-    /// There are results to show it; these events tell of them, once they are on the tape.
+    /// The model needs another step to see the tool results. The events are sent after the results are on the tape.
     Continue(Vec<StreamEvent>),
 }
 
-/// What a turn remembers from step to step.
+/// State that a run keeps between steps.
 #[derive(Default)]
 struct LoopState {
-    breaker: RepeatGuard,
-    /// Whether an earlier step said something.
-    has_spoken: bool,
-    /// Whether the model was asked to hand off, since the last handoff.
+    repeat_guard: RepeatGuard,
+    /// Whether an earlier step sent text.
+    has_text: bool,
+    /// Whether the model was asked to hand off since the last handoff.
     was_asked_to_hand_off: bool,
-    /// Handing off did not help.
+    /// Whether a handoff did not make the request smaller.
     cannot_shrink: bool,
 }
 
 impl AgentLoop {
-    /// Runs the turn to its end.
+    /// Runs steps until the turn is done or fails.
     pub(crate) async fn run(self, prompt: Prompt) -> Result<()> {
-        let (steps, said) = match self.turn.tape().resume_point() {
+        let (steps, sent_text) = match self.turn.tape().resume_point() {
             Some(ResumePoint::Answered(text)) => return self.resend_answer(text.clone()).await,
             Some(ResumePoint::AttemptsExhausted) => {
-                return Err(self.fail(attempts_exhausted()).await);
+                return Err(self.fail(attempts_exhausted_error()).await);
             }
             Some(ResumePoint::AfterSteps { steps, text }) => (*steps, text.as_str()),
             Some(ResumePoint::Command(_)) | None => (0, ""),
         };
         self.turn.tape().append_later(self.loop_start(&prompt));
-        let most = self.agent.settings().get(&MAX_STEPS);
-        let (mut prompt, mut number, mut memory) = (prompt, steps + 1, LoopState::default());
-        if !said.is_empty() {
-            self.events.send(StreamEvent::Text(said.to_owned())).await;
-            memory.has_spoken = true;
+        let max_steps = self.agent.settings().get(&MAX_STEPS);
+        let (mut prompt, mut number, mut loop_state) = (prompt, steps + 1, LoopState::default());
+        if !sent_text.is_empty() {
+            self.events
+                .send(StreamEvent::Text(sent_text.to_owned()))
+                .await;
+            loop_state.has_text = true;
         }
         if steps == 0 {
             self.turn
@@ -101,12 +103,13 @@ impl AgentLoop {
         }
         let mut overflows = 0;
         loop {
-            if let Some(most) = most.filter(|most| number > *most) {
-                let error = Error::new(ErrorKind::Unknown, format!("max_steps_reached={most}"));
+            if let Some(max_steps) = max_steps.filter(|max_steps| number > *max_steps) {
+                let text = format!("max_steps_reached={max_steps}");
+                let error = Error::new(ErrorKind::Unknown, text);
                 return Err(self.fail(error).await);
             }
             let span = tracing::error_span!("step", number);
-            let outcome = self.step(&prompt, &mut memory).instrument(span).await;
+            let outcome = self.step(&prompt, &mut loop_state).instrument(span).await;
             number += 1;
             match outcome {
                 Ok(StepOutcome::Done) if !self.turn.has_steering() => {
@@ -135,13 +138,13 @@ impl AgentLoop {
         }
     }
 
-    /// Begins the next step: records what is left of the last one, what people said meanwhile, and the prompt to go on.
+    /// Begins the next step: records pending entries of the last step, steering messages, and the continue prompt.
     async fn advance(&self, prompt: &mut Prompt, number: u64) -> Result<()> {
-        // A plugin may take its time to make the prompt; what the tools did must not wait for it.
+        // A plugin may take long to build the prompt. Record the tool results before it runs.
         if ContinuePrompt::implementations(self.turn.framework().hooks()).len() > 1 {
             self.turn.tape().append(Vec::new()).await?;
         }
-        let (waiting, commands) = self.turn.take_steering().await?;
+        let (steering, commands) = self.turn.take_steering().await?;
         for command in commands {
             self.run_steered_command(&command).await;
         }
@@ -150,9 +153,9 @@ impl AgentLoop {
             .framework()
             .continue_prompt(prompt, &self.turn)
             .await?;
-        let mut messages: Vec<Entry> = waiting
+        let mut messages: Vec<Entry> = steering
             .iter()
-            .map(|said| self.turn.tape().steered_message(said))
+            .map(|message| self.turn.tape().steered_message(message))
             .collect();
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             *prompt = Prompt::Text(text);
@@ -165,8 +168,8 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Runs a command that somebody sent meanwhile, with that person's rights. What it says goes to the chat, not to the
-    /// model.
+    /// Runs a comma command that arrived during the turn, with the role of its sender. Its output goes to the chat, not
+    /// to the model.
     async fn run_steered_command(&self, command: &Inbound) {
         let task = AgentTask {
             turn: self.turn.on_behalf_of(command.sender()),
@@ -180,10 +183,10 @@ impl AgentLoop {
             .await;
     }
 
-    /// Records the end of the turn by an error.
+    /// Records the error that ends the turn, and returns it.
     async fn fail(&self, error: Error) -> Error {
         let mut chat = self.turn.tape().chat_step();
-        // What was said beside calls is on the tape with them.
+        // Text that came with tool calls is already on the tape.
         chat.text = self
             .turn
             .tape()
@@ -203,7 +206,7 @@ impl AgentLoop {
         error
     }
 
-    /// The answer is on the tape; whoever waits for it has not got it.
+    /// Sends an answer that was recorded but not delivered before a crash.
     async fn resend_answer(&self, text: String) -> Result<()> {
         self.events.send(StreamEvent::Text(text.clone())).await;
         self.events
@@ -227,10 +230,10 @@ impl AgentLoop {
     }
 }
 
-/// The message has ended the process too often.
-fn attempts_exhausted() -> Error {
-    let text = "This message could not be handled: bub stopped unexpectedly each time it was tried. It will not be tried \
-                again; what was done is on the session's tape.";
+/// The error for a message whose turn ended the process too often.
+fn attempts_exhausted_error() -> Error {
+    let text = "Your message was not answered: bub stopped unexpectedly at each attempt. It will not be retried. \
+                Completed work is on the session's tape.";
     Error::new(ErrorKind::Unknown, text)
 }
 

@@ -1,7 +1,7 @@
-//! Comma commands: what a person types to use a tool, or the shell, without a model.
+//! Comma commands: tool calls and shell lines that a user types.
 //!
-//! `,name word key=value` calls the tool `name`; anything else is a line for the shell. Who may do that is not decided
-//! here: a command goes through the same policy and hooks as a call of the model's.
+//! `,name word key=value` calls the tool `name`; anything else after the comma runs in the shell. Permissions are not
+//! checked here: a command passes the same policy and hooks as a tool call of the model.
 
 use std::sync::Arc;
 
@@ -11,21 +11,33 @@ use serde_json::{Map, Value};
 /// A parsed command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CommaCommand {
-    /// A call of a tool. Values are text; the tool makes of them what it needs.
+    /// A tool call. All values are strings; the tool converts them to the types of its parameters.
     Tool {
         /// The tool's name.
         name: String,
         /// The arguments.
         arguments: Map<String, Value>,
     },
-    /// A line for the shell.
+    /// A shell command.
     Shell {
-        /// The line.
+        /// The command line.
         line: String,
     },
 }
 
-/// Parses a command, with or without its leading comma.
+/// Parses a command with or without its leading comma.
+///
+/// ```
+/// use bub_agent::command::{CommaCommand, parse};
+///
+/// let line = "ls -la".to_owned();
+/// assert_eq!(parse(",ls -la", &[])?, CommaCommand::Shell { line });
+/// # Ok::<(), bub_kernel::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Fails if the line is empty, has an unclosed quote, or has arguments that the tool does not accept.
 pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<CommaCommand> {
     let line = line.trim();
     let line = line.strip_prefix(',').unwrap_or(line).trim();
@@ -49,12 +61,12 @@ pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<CommaCommand> {
     }
 }
 
-/// Words by name, or by the order in which the tool lists its parameters.
+/// Assigns words to the parameters of a tool: `key=value` by name, other words by position.
 pub fn arguments(
     spec: &ToolSpec,
     words: impl Iterator<Item = String>,
 ) -> Result<Map<String, Value>> {
-    let wrong = |text: String| Err(Error::invalid_input(text));
+    let fail = |text: String| Err(Error::invalid_input(text));
     let names: Vec<&str> = spec
         .parameters()
         .into_iter()
@@ -69,18 +81,18 @@ pub fn arguments(
                 (name, value)
             }
             None if by_name => {
-                return wrong(format!(
+                return fail(format!(
                     "positional argument '{word}' cannot appear after keyword arguments"
                 ));
             }
             None => match names.get(arguments.len()) {
                 Some(name) => (*name, word.as_str()),
                 None if names.is_empty() => {
-                    return wrong(format!("{} takes no arguments, got '{word}'", spec.name));
+                    return fail(format!("{} takes no arguments, got '{word}'", spec.name));
                 }
                 None => {
                     let takes = names.join(", ");
-                    return wrong(format!(
+                    return fail(format!(
                         "too many arguments for {}: '{word}'; it takes {takes}",
                         spec.name
                     ));
@@ -91,13 +103,20 @@ pub fn arguments(
             .insert(name.to_owned(), Value::from(value))
             .is_some()
         {
-            return wrong(format!("argument '{name}' is given twice"));
+            return fail(format!("duplicate argument '{name}'"));
         }
     }
     Ok(arguments)
 }
 
-/// Splits a line into words as a POSIX shell does, without expanding anything.
+/// Splits a line into words like a POSIX shell, without expansions.
+///
+/// ```
+/// use bub_agent::command::split;
+///
+/// assert_eq!(split("fs.read 'my notes.md' limit=3")?, ["fs.read", "my notes.md", "limit=3"]);
+/// # Ok::<(), bub_kernel::Error>(())
+/// ```
 pub fn split(line: &str) -> Result<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

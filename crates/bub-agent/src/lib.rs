@@ -1,15 +1,15 @@
-//! The builtin plugin: sensible defaults for every stage of a turn.
+//! The builtin plugin: default implementations for every stage of a turn.
 //!
-//! * [`BuiltinAgent`]: the hooks; any of them is replaced by a plugin that is registered later.
-//! * [`Agent`]: answers prompts; `turn` is its loop, `offline` what it says when there is no model.
-//! * [`tools`]: what the model can do; `runner` makes one call, also for a person's [`command`].
-//! * [`policy`]: who may use which tool, and who is asked.
-//! * [`Skills`]: directories of instructions, found where the user and the workspace keep them.
-//! * [`settings`]: what the configuration says about the agent.
-//! * [`shell`]: the commands of the tool `bash`, their processes and output.
-//! * [`usage`]: tokens and cost by session, model and day, and the cap of a day.
-//! * [`web`]: pages of the web, and why others cannot be read.
-//! * `prompt`, `system_prompt`: what the model is told.
+//! * [`BuiltinAgent`]: the hook implementations. A plugin that is registered later can replace each of them.
+//! * [`Agent`]: answers prompts. `agent_loop` calls the model and its tools; `no_model` answers without a model.
+//! * [`tools`]: the builtin tools. `tool_runner` runs one tool call, for the model and for a [comma command](command).
+//! * [`policy`]: rules that allow, ask about or deny tool calls, and approvals.
+//! * [`Skills`]: skills of the workspace, of the user and of bub.
+//! * [`settings`]: the agent's settings.
+//! * [`shell`]: processes and output of the tool `bash`.
+//! * [`usage`]: token usage and cost by session, model and day, and the daily limits.
+//! * [`web`]: the HTTP client of the tool `web.fetch`.
+//! * `prompt`, `system_prompt`: the user prompt and the system prompt of a turn.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -40,13 +40,13 @@ pub use builtin::{BuiltinAgent, BuiltinOptions};
 pub use skills::read_skill;
 pub use skills::{LoadedSkills, Skill, SkillProblem, SkillSource, Skills};
 
-/// Bits nobody can guess.
+/// Returns random bits that cannot be guessed.
 pub(crate) fn random() -> u128 {
     let mut bytes = [0; 16];
     if getrandom::fill(&mut bytes).is_ok() {
         return u128::from_le_bytes(bytes);
     }
-    // Without the system's generator the hasher's keys are the best there is.
+    // Without the system's generator, the keys of std's hasher are the best source of randomness.
     let part = |number: u8| u128::from(RandomState::new().hash_one(number));
     (part(1) << 64) | part(2)
 }

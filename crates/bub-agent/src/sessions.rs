@@ -1,24 +1,24 @@
-//! Several sessions in one chat: which one is in use.
+//! The current session of a chat.
 //!
-//! A chat's first session has the chat's own id; later ones have that id, a tilde and a stamp. Which of them is in
-//! use is an event on the first one's tape, so that the index knows it.
+//! The first session of a chat has the id of the chat. Later sessions have that id, a tilde and a timestamp. An event
+//! on the tape of the first session names the current session, so that the tape index has it.
 
 use bub_kernel::{Framework, Result, SessionId, tape_error};
 use bub_tape::TapeName;
 
-/// The event on the tape of a chat's first session that names the session in use.
+/// The event on the tape of a chat's first session that names the current session.
 pub(crate) const SESSION_SWITCH_EVENT: &str = "session_switch";
 
 const SESSION_SEPARATOR: char = '~';
 
-/// The id that all sessions of a chat have in common.
+/// Returns the id of the chat, which all its session ids start with.
 pub(crate) fn chat_id_of(session_id: &str) -> &str {
     session_id
         .split_once(SESSION_SEPARATOR)
         .map_or(session_id, |(chat, _)| chat)
 }
 
-/// An id for one more session of the same chat.
+/// Returns an id for a new session in the chat of `session_id`.
 pub(crate) fn fresh_id(session_id: &str) -> SessionId {
     let stamp = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%3f");
     SessionId::from(format!(
@@ -27,7 +27,7 @@ pub(crate) fn fresh_id(session_id: &str) -> SessionId {
     ))
 }
 
-/// The session that is in use in the chat of that id.
+/// Returns the current session of the chat with this id.
 pub(crate) async fn current_session(framework: &Framework, session_id: String) -> Result<String> {
     let Some(store) = framework
         .tape_store()

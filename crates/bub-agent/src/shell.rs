@@ -1,8 +1,8 @@
-//! The commands of the `bash` tool: started, watched, read, ended.
+//! Shell commands of the `bash` tool.
 //!
-//! * [`Shells`]: all of them, each owned by a session.
-//! * `process`: one command, under the supervisor of `bub-sandbox` or directly.
-//! * `output`: what it printed, bounded.
+//! * [`Shells`]: the commands of all sessions. Each command belongs to one session.
+//! * `process`: the processes of one command, with or without the supervisor of `bub-sandbox`.
+//! * `output`: the bounded output of one command.
 
 use std::{
     ffi::OsString,
@@ -34,59 +34,59 @@ mod process;
 pub use bub_sandbox::{Launcher, SUBCOMMAND, supervise};
 pub use process::Exit;
 
-/// Most commands that run at a time.
+/// Maximum number of concurrent commands.
 const MAX_RUNNING_SHELLS: usize = 64;
-/// So many that ended are kept to be read.
+/// Maximum number of finished commands whose output is kept.
 const MAX_FINISHED_SHELLS: usize = 32;
-/// How long a command may take to end when it is asked to.
+/// How long a command has to exit after SIGTERM before it is killed.
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long one that was killed is waited for. A process of another user is not ours to end.
+/// How long to wait for a killed command. bub cannot end a process of another user.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long what a shell left running has to end, before the shell's end is all that is waited for.
+/// How long to wait for processes that outlive their shell before the command is reported as still running.
 const ORPHAN_GRACE_PERIOD: Duration = Duration::from_millis(150);
-/// How long the end of the output is waited for. Somebody who got away may hold it open.
+/// How long to wait for the end of the output. An escaped process may hold the pipe open.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the supervisor may take to start a command.
+/// Timeout for starting a command under the supervisor.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Where a shell is when the search path has none.
+/// Directories to search for a shell if `PATH` is not set.
 const DEFAULT_SHELL_PATH: &str = "/bin:/usr/bin:/usr/local/bin";
 
-/// The commands that run or ran, of all sessions.
+/// The running and finished commands of all sessions.
 #[derive(Debug)]
 pub struct Shells {
     settings: Arc<Settings>,
     launcher: Option<Launcher>,
     all: Mutex<Vec<Arc<Shell>>>,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 /// A command to run.
 #[derive(Clone, Debug, Default)]
 pub struct ShellRequest {
-    /// For the shell.
+    /// The command line for the shell.
     pub command: String,
-    /// The session that owns it.
+    /// The session that owns the command.
     pub session: SessionId,
-    /// Where it runs; where the program runs when there is none.
+    /// The working directory. Defaults to that of this process.
     pub directory: Option<PathBuf>,
-    /// Variables beyond those every child gets.
+    /// Environment variables in addition to those of every child process.
     pub granted: Vec<(String, OsString)>,
-    /// Who is told what it prints as it comes, as far as the beginning is kept.
+    /// Receives output while the command runs, up to the size of the kept beginning.
     pub live: Option<Sender<String>>,
 }
 
-/// What a command in the foreground came to.
+/// The outcome of a foreground command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShellOutcome {
-    /// How its shell ended; nothing if it took too long and was ended.
+    /// How the shell exited. `None` if it was terminated after the timeout.
     pub exit: Option<Exit>,
-    /// What it printed, stdout and stderr as they came.
+    /// stdout and stderr, interleaved as they arrived.
     pub output: String,
-    /// The shell to read or end what it left running.
+    /// The id of the shell if processes of the command are still running.
     pub left_running: Option<String>,
 }
 
-/// One command, with all the processes it started.
+/// One command and all the processes it started.
 #[derive(Debug)]
 pub struct Shell {
     id: String,
@@ -99,38 +99,40 @@ pub struct Shell {
 #[derive(Clone, Copy, Debug, Default)]
 struct ShellStatus {
     exit: Option<Exit>,
-    /// The shell was the last process: what is left to do takes no time.
+    /// Whether the shell was the last process of the command when it exited.
     is_alone: bool,
-    is_over: bool,
+    /// Whether all processes are gone and all output is read.
+    is_finished: bool,
 }
 
 impl Shells {
-    /// No commands yet. Without a launcher they run unsupervised: they survive a program that is killed.
+    /// Creates an empty set. Without a launcher, commands run without a supervisor and survive if this process is
+    /// killed.
     pub fn new(settings: Arc<Settings>, launcher: Option<Launcher>) -> Self {
         Self {
             settings,
             launcher,
             all: Mutex::default(),
-            room: Arc::new(Semaphore::new(MAX_RUNNING_SHELLS)),
+            permits: Arc::new(Semaphore::new(MAX_RUNNING_SHELLS)),
         }
     }
 
-    /// Starts a command and lets it run.
+    /// Starts a command in the background.
     pub async fn start(&self, request: ShellRequest) -> Result<Arc<Shell>> {
-        let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| {
-            failed(format!(
-                "{MAX_RUNNING_SHELLS} commands are running already; end one with bash.kill"
+        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
+            tool_error(format!(
+                "too many running commands: the limit is {MAX_RUNNING_SHELLS}; terminate one with bash.kill"
             ))
         })?;
         let process = self.launch(&request).await?;
         let shell = self.add(request.session, request.live);
-        tokio::spawn(Arc::clone(&shell).supervise(process, room));
+        tokio::spawn(Arc::clone(&shell).supervise(process, permit));
         Ok(shell)
     }
 
-    /// Runs a command to its end. It is ended after `limit`, on `cancel`, and when nobody waits any more.
+    /// Runs a command until its shell exits. Terminates it after `limit`, on `cancel`, and when the future is dropped.
     ///
-    /// What its shell leaves running goes on; it ends with the session or the program.
+    /// Processes that outlive the shell keep running until the session or this process ends.
     pub async fn run(
         &self,
         request: ShellRequest,
@@ -138,34 +140,34 @@ impl Shells {
         cancel: &CancellationToken,
     ) -> Result<ShellOutcome> {
         if cancel.is_cancelled() {
-            return Err(cancelled());
+            return Err(cancelled_error());
         }
         let shell = self.start(request).await?;
-        let abandoned = shell.stop.clone().drop_guard();
+        let stop_guard = shell.stop.clone().drop_guard();
         let exit = tokio::select! {
             exit = shell.wait_exit() => Some(exit),
             () = sleep(limit) => None,
             () = cancel.cancelled() => {
                 shell.end().await;
                 self.forget(&shell);
-                return Err(cancelled());
+                return Err(cancelled_error());
             }
         };
         if exit.is_none() {
             shell.stop.cancel();
         }
-        let may_go_on = exit.is_some() && !shell.progress.borrow().is_alone;
-        let wait_timeout = if may_go_on {
+        let may_keep_running = exit.is_some() && !shell.progress.borrow().is_alone;
+        let wait_timeout = if may_keep_running {
             ORPHAN_GRACE_PERIOD
         } else {
             TERMINATE_TIMEOUT + KILL_TIMEOUT + OUTPUT_DRAIN_TIMEOUT
         };
-        let is_over = timeout(wait_timeout, shell.wait_all()).await.is_ok();
-        abandoned.disarm();
-        if is_over {
+        let is_finished = timeout(wait_timeout, shell.wait_all()).await.is_ok();
+        stop_guard.disarm();
+        if is_finished {
             self.forget(&shell);
         }
-        let left_running = (!is_over).then(|| shell.id.clone());
+        let left_running = (!is_finished).then(|| shell.id.clone());
         Ok(ShellOutcome {
             exit,
             output: shell.lock_output().all(),
@@ -173,7 +175,7 @@ impl Shells {
         })
     }
 
-    /// The shell of that id, if it belongs to that session.
+    /// Returns the shell with this id if it belongs to the session.
     pub fn find(&self, session: &str, id: &str) -> Result<Arc<Shell>> {
         let all = self.lock();
         let own = all
@@ -183,7 +185,7 @@ impl Shells {
             .ok_or_else(|| Error::not_found(format!("unknown shell id: {id}")))
     }
 
-    /// Ends and forgets every shell of a session.
+    /// Terminates and removes all shells of a session.
     pub async fn stop_session(&self, session: &str) {
         let own: Vec<_> = self
             .lock()
@@ -192,7 +194,7 @@ impl Shells {
         join_all(own.iter().map(|shell| shell.end())).await;
     }
 
-    /// Ends every shell. What does not end within `deadline` is killed with the program.
+    /// Terminates all shells. Processes that are still running after `deadline` are killed when this process exits.
     pub async fn stop_all(&self, deadline: Duration) {
         let all = std::mem::take(&mut *self.lock());
         if timeout(deadline, join_all(all.iter().map(|shell| shell.end())))
@@ -205,23 +207,21 @@ impl Shells {
 
     async fn launch(&self, request: &ShellRequest) -> Result<Process> {
         if request.command.contains('\0') {
-            return Err(failed(
-                "the command contains a NUL byte, which no program can be given".into(),
-            ));
+            return Err(tool_error("the command contains a NUL byte".into()));
         }
         if let Some(directory) = request
             .directory
             .as_deref()
             .filter(|directory| !directory.is_dir())
         {
-            return Err(failed(format!(
-                "the working directory '{}' does not exist",
+            return Err(tool_error(format!(
+                "working directory '{}' not found",
                 directory.display()
             )));
         }
         let environment = self.environment(&request.granted);
         let shell = find_shell(&environment)
-            .ok_or_else(|| failed("neither bash nor sh was found in PATH; install one".into()))?;
+            .ok_or_else(|| tool_error("neither bash nor sh found in PATH; install one".into()))?;
         let start = SpawnRequest {
             launcher: self.launcher.as_ref().map(|launcher| launcher.0.as_path()),
             shell,
@@ -231,18 +231,18 @@ impl Shells {
         };
         let started = timeout(START_TIMEOUT, start.start()).await;
         started.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|error| match error.kind() {
-            io::ErrorKind::ArgumentListTooLong => failed(format!(
-                "the command is too long for the system ({} bytes); write it to a file and run that",
+            io::ErrorKind::ArgumentListTooLong => tool_error(format!(
+                "the command is too long for the system ({} bytes); write it to a file and run the file",
                 request.command.len()
             )),
-            _ => failed(format!("the command could not be started: {error}")),
+            _ => tool_error(format!("cannot start the command: {error}")),
         })
     }
 
     fn environment(&self, granted: &[(String, OsString)]) -> Vec<(OsString, OsString)> {
-        let usual = self.settings.child_environment().into_iter();
-        let usual = usual.map(|(name, value)| (name.into(), value.to_owned()));
-        usual
+        let inherited = self.settings.child_environment().into_iter();
+        let inherited = inherited.map(|(name, value)| (name.into(), value.to_owned()));
+        inherited
             .chain(
                 granted
                     .iter()
@@ -288,22 +288,22 @@ impl Shells {
 }
 
 impl Shell {
-    /// Its name for the model: `bash-<8 hex>`.
+    /// Returns the id, which the model uses too: `bash-<8 hex digits>`.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// How its shell ended, once it has.
+    /// Returns how the shell exited, or `None` while it runs.
     pub fn exit(&self) -> Option<Exit> {
         self.progress.borrow().exit
     }
 
-    /// Whether no process of it is left.
+    /// Returns whether all processes of the command are gone.
     pub fn is_finished(&self) -> bool {
-        self.progress.borrow().is_over
+        self.progress.borrow().is_finished
     }
 
-    /// At most `limit` characters of the output from `offset` on, and the offset after them.
+    /// Returns at most `limit` characters of the output, starting at `offset`, and the offset after them.
     pub fn read(&self, offset: usize, limit: Option<usize>) -> (String, usize) {
         let output = self.lock_output();
         let start = offset.min(output.chars());
@@ -313,13 +313,13 @@ impl Shell {
         (output.slice(start, end), end)
     }
 
-    /// Ends all its processes: asked first, killed after a grace period.
+    /// Terminates all processes of the command: SIGTERM first, SIGKILL after a grace period.
     pub async fn end(&self) {
         self.stop.cancel();
         self.wait_all().await;
     }
 
-    /// Waits until its shell has ended.
+    /// Waits until the shell exits.
     pub async fn wait_exit(&self) -> Exit {
         let mut progress = self.progress.subscribe();
         let ended = progress.wait_for(|progress| progress.exit.is_some()).await;
@@ -329,17 +329,18 @@ impl Shell {
             .unwrap_or(Exit::Signal(0))
     }
 
-    /// Waits until none of its processes is left and all their output is there.
+    /// Waits until all processes of the command are gone and their output is read.
     pub async fn wait_all(&self) {
         let _ = self
             .progress
             .subscribe()
-            .wait_for(|progress| progress.is_over)
+            .wait_for(|progress| progress.is_finished)
             .await;
     }
 
-    /// Watches the command until it is over.
-    async fn supervise(self: Arc<Self>, process: Process, _room: OwnedSemaphorePermit) {
+    /// Collects output and status of the command until all its processes are gone, and ends it when `stop` is
+    /// cancelled.
+    async fn supervise(self: Arc<Self>, process: Process, _permit: OwnedSemaphorePermit) {
         let Process {
             mut watch,
             control,
@@ -352,7 +353,7 @@ impl Shell {
             self.progress.send_replace(ShellStatus {
                 exit: Some(exit),
                 is_alone,
-                is_over: false,
+                is_finished: false,
             });
             watch.wait_gone().await;
         };
@@ -366,7 +367,7 @@ impl Shell {
         tokio::select! { () = watching => control.release(), () = stopping => {} }
         self.finish_reading(&mut reader).await;
         self.progress
-            .send_modify(|progress| progress.is_over = true);
+            .send_modify(|progress| progress.is_finished = true);
     }
 
     async fn finish_reading(&self, reader: &mut JoinHandle<()>) {
@@ -389,7 +390,7 @@ impl Shell {
     }
 }
 
-/// Ends a task with the one that started it.
+/// Aborts a task when the task that started it ends.
 struct AbortOnDrop(tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -403,18 +404,18 @@ fn new_id() -> String {
     format!("bash-{random:08x}")
 }
 
-fn cancelled() -> Error {
+fn cancelled_error() -> Error {
     Error::new(
         ErrorKind::Cancelled,
         "the command was cancelled and terminated",
     )
 }
 
-fn failed(text: String) -> Error {
+fn tool_error(text: String) -> Error {
     Error::new(ErrorKind::Tool, text)
 }
 
-/// `bash` before `sh`, wherever in the search path.
+/// Returns the first `bash` in `PATH`, or else the first `sh`.
 fn find_shell(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
     let path = environment
         .iter()
@@ -433,5 +434,5 @@ fn find_shell(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
 
 fn is_program(path: &Path) -> bool {
     path.metadata()
-        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }

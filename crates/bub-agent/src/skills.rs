@@ -1,9 +1,13 @@
-//! Agent Skills: directories with a `SKILL.md` that tell a model how to do something.
+//! Agent Skills: directories with a `SKILL.md` that describes how to do a task.
 //!
-//! [`Skills`] is the service: it finds skills in the workspace, in the user's home and in bub itself, lists them for the
-//! system prompt, gives out their text, and knows which variables a loaded skill was granted. `scan` looks at the disk and
-//! notices changes, `frontmatter` says what a valid skill is, `template` fills in its text, `bundled` has our own, `create`
-//! starts new ones.
+//! [`Skills`] finds skills in the workspace, in the user's home directory and in bub. It lists them for the system
+//! prompt, loads their text, and knows which environment variables a loaded skill is granted.
+//!
+//! * `scan` reads skills from disk and detects changes.
+//! * `frontmatter` parses and validates a `SKILL.md`.
+//! * `template` expands placeholders in its text.
+//! * `bundled` has the skills that are part of bub.
+//! * `create` creates new skills.
 
 mod bundled;
 mod create;
@@ -35,20 +39,20 @@ pub(crate) use prompt::is_allowed;
 const SKILLS_DIR: &str = ".agents/skills";
 const LEGACY_SKILLS_DIR: &str = ".agent/skills";
 
-/// Workspaces whose skills are remembered; with more, all are forgotten.
+/// Maximum number of workspaces whose skills are cached. When it is reached, the cache is cleared.
 const MAX_CACHED_WORKSPACES: usize = 64;
 
-/// Warnings that are remembered in order not to repeat them.
+/// Maximum number of warnings remembered to avoid repeats. When it is reached, all are forgotten.
 const MAX_REMEMBERED_WARNINGS: usize = 1000;
 
-/// Where a skill comes from.
+/// The origin of a skill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkillSource {
-    /// The workspace: anybody may have written it.
+    /// The workspace. Its author may not be the user.
     Project,
     /// The user's home directory.
     Global,
-    /// bub itself.
+    /// Part of bub.
     Builtin,
 }
 
@@ -78,7 +82,7 @@ pub struct Skill {
     name: String,
     description: String,
     source: SkillSource,
-    asks: Vec<String>,
+    requested_env: Vec<String>,
     text: SkillText,
 }
 
@@ -90,37 +94,40 @@ enum SkillText {
 
 impl Skill {
     fn new(name: &str, source: SkillSource, frontmatter: Frontmatter, text: SkillText) -> Self {
-        let Frontmatter { description, asks } = frontmatter;
+        let Frontmatter {
+            description,
+            requested_env,
+        } = frontmatter;
         Self {
             name: name.to_owned(),
             description,
             source,
-            asks,
+            requested_env,
             text,
         }
     }
 
-    /// Its name, which is also that of its directory.
+    /// Returns the name, which is also the name of the skill's directory.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// When to use it, in its own words.
+    /// Returns the `description` of the frontmatter, which says when to use the skill.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Where it comes from.
+    /// Returns where the skill was found.
     pub fn source(&self) -> SkillSource {
         self.source
     }
 
-    /// The environment variables it asks for in `metadata.env`.
-    pub fn asks(&self) -> &[String] {
-        &self.asks
+    /// Returns the environment variables that the skill requests in `metadata.env`.
+    pub fn requested_env(&self) -> &[String] {
+        &self.requested_env
     }
 
-    /// Where its text stands, for people and models.
+    /// Returns the path of its `SKILL.md`, or `(part of bub)`, to show to users and models.
     pub fn location(&self) -> String {
         match &self.text {
             SkillText::File(file) => file.display().to_string(),
@@ -132,9 +139,9 @@ impl Skill {
 /// A `SKILL.md` that cannot be used, or a directory that cannot be searched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SkillProblem {
-    /// The file.
+    /// The file or directory.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// The reason, without the path.
     pub reason: String,
 }
 
@@ -144,74 +151,74 @@ impl fmt::Display for SkillProblem {
     }
 }
 
-/// The skills of every workspace this process works in.
+/// The skills of every workspace that this process works in.
 pub struct Skills {
     settings: Arc<Settings>,
-    found: Mutex<HashMap<PathBuf, Arc<WorkspaceSkills>>>,
+    workspaces: Mutex<HashMap<PathBuf, Arc<WorkspaceSkills>>>,
     bundled: OnceLock<Vec<Arc<Skill>>>,
     python: OnceLock<PathBuf>,
     warned: Mutex<HashSet<String>>,
 }
 
-/// The skills of one workspace, each name once, sorted.
+/// The skills available in one workspace. Names are unique and sorted.
 struct WorkspaceSkills {
     skills: Vec<Arc<Skill>>,
     scan: Scan,
 }
 
 impl Skills {
-    /// The skills that these settings and this user have. Nothing is read yet.
+    /// Creates the service. It reads skills from disk on first use.
     pub fn new(settings: &Arc<Settings>) -> Self {
         let skills = Self {
             settings: Arc::clone(settings),
-            found: Mutex::default(),
+            workspaces: Mutex::default(),
             bundled: OnceLock::new(),
             python: OnceLock::new(),
             warned: Mutex::default(),
         };
-        // From the start, children without the grant do not get what is granted to skills.
+        // Reading a granted variable here withholds it from child processes without the grant, from the start.
         for name in settings.get(&SKILLS_ENV).values().flat_map(names) {
             settings.granted_variable(name);
         }
         skills
     }
 
-    /// The skills to use in a workspace, sorted by name. A name that is there twice stands for the first of project,
-    /// global and builtin.
+    /// Returns the skills available in a workspace, sorted by name. If several skills have one name, a project skill
+    /// takes precedence over a global one, and a global one over a builtin one.
     pub fn list(&self, workspace: Option<&Path>) -> Vec<Arc<Skill>> {
         self.workspace_skills(workspace).skills.clone()
     }
 
-    /// What looks like a skill and is none, and why.
+    /// Returns the skills of a workspace that are invalid and the directories that cannot be searched.
     pub fn problems(&self, workspace: Option<&Path>) -> Vec<SkillProblem> {
         self.workspace_skills(workspace).scan.problems.clone()
     }
 
-    /// The skill of that name, whatever its case.
+    /// Returns the skill with this name. Case is ignored.
     pub fn find(&self, workspace: Option<&Path>, name: &str) -> Option<Arc<Skill>> {
         find(&self.workspace_skills(workspace).skills, name).cloned()
     }
 
-    /// The text of a skill with everything filled in, which counts as loaded from now on.
+    /// Returns the text of a skill with its placeholders expanded, and marks the skill as loaded.
     pub fn load(&self, skill: &Arc<Skill>, loaded: &LoadedSkills) -> String {
         let body = self.body(skill);
         loaded.add(skill);
         body
     }
 
-    /// The variables that the loaded skills ask for and `skills.env` grants them.
+    /// Returns the environment variables that the loaded skills request and the setting `skills.env` grants.
     pub fn granted_environment(&self, loaded: &LoadedSkills) -> Vec<(String, OsString)> {
         let grants = self.settings.get(&SKILLS_ENV);
         let mut environment: Vec<(String, OsString)> = Vec::new();
         for skill in loaded.all() {
-            // What was granted to the user's own skill is not for one of that name in a workspace.
+            // A grant for the user's own skill does not apply to a workspace skill with the same name.
             let key = match skill.source {
                 SkillSource::Project => format!("project:{}", skill.name),
                 SkillSource::Global | SkillSource::Builtin => skill.name.clone(),
             };
             let granted: Vec<_> = grants.get(&key).into_iter().flat_map(names).collect();
             for name in skill
-                .asks
+                .requested_env
                 .iter()
                 .filter(|name| granted.contains(&name.as_str()))
             {
@@ -256,7 +263,7 @@ impl Skills {
     fn workspace_skills(&self, workspace: Option<&Path>) -> Arc<WorkspaceSkills> {
         let key = workspace.unwrap_or(Path::new(""));
         let known = self
-            .found
+            .workspaces
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get(key)
@@ -264,13 +271,16 @@ impl Skills {
         if let Some(known) = known.filter(|known| known.scan.is_current()) {
             return known;
         }
-        let found = Arc::new(self.scan(workspace));
-        let mut all = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MAX_CACHED_WORKSPACES {
-            all.clear();
+        let skills = Arc::new(self.scan(workspace));
+        let mut workspaces = self
+            .workspaces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if workspaces.len() >= MAX_CACHED_WORKSPACES {
+            workspaces.clear();
         }
-        all.insert(key.to_owned(), Arc::clone(&found));
-        found
+        workspaces.insert(key.to_owned(), Arc::clone(&skills));
+        skills
     }
 
     fn scan(&self, workspace: Option<&Path>) -> WorkspaceSkills {
@@ -295,7 +305,7 @@ impl Skills {
             .environment()
             .user_home()
             .map(|home| home.join(SKILLS_DIR));
-        // In the home directory itself, the user's skills are the user's.
+        // If the workspace is the home directory, its skills are global, not project skills.
         let project = workspace
             .map(|workspace| workspace.join(SKILLS_DIR))
             .filter(|project| {
@@ -311,13 +321,13 @@ impl Skills {
                 tracing::warn!(%path, %hint, "skill.legacy_directory");
             });
         }
-        let of = |source| move |root: PathBuf| (root, source);
+        let with_source = |source| move |root: PathBuf| (root, source);
         let project = project
             .into_iter()
             .chain(legacy)
-            .map(of(SkillSource::Project));
+            .map(with_source(SkillSource::Project));
         project
-            .chain(global.into_iter().map(of(SkillSource::Global)))
+            .chain(global.into_iter().map(with_source(SkillSource::Global)))
             .collect()
     }
 
@@ -341,13 +351,13 @@ impl fmt::Debug for Skills {
 }
 
 fn find<'a>(skills: &'a [Arc<Skill>], name: &str) -> Option<&'a Arc<Skill>> {
-    // The name of a skill has small letters only.
+    // Names of skills are ASCII.
     skills
         .iter()
         .find(|skill| skill.name.eq_ignore_ascii_case(name))
 }
 
-/// The names in an entry of `skills.env`: a list, or text with commas.
+/// Returns the variable names in an entry of `skills.env`, which is a list or comma-separated text.
 fn names(entry: &Value) -> Vec<&str> {
     match entry {
         Value::Array(items) => items
@@ -365,11 +375,11 @@ fn is_same_directory(one: &Path, other: &Path) -> bool {
         || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
-/// The Python of the user's path, for skills with scripts.
+/// Returns the first `python3` in `PATH`, or `python3`, for skills with scripts.
 fn python(settings: &Settings) -> PathBuf {
     let path = settings.environment().get("PATH").unwrap_or_default();
-    let found = std::env::split_paths(path).map(|directory| directory.join("python3"));
-    found
+    let candidates = std::env::split_paths(path).map(|directory| directory.join("python3"));
+    candidates
         .into_iter()
         .find(|file| file.is_absolute() && file.is_file())
         .unwrap_or_else(|| "python3".into())

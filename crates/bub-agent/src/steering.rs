@@ -7,10 +7,10 @@ use std::{
 
 use bub_kernel::{BoxFuture, Inbound, Result, SessionId, SteeringInbox};
 
-/// Maximum number of messages that wait to steer one turn.
+/// Maximum number of queued steering messages per session.
 const STEERING_CAPACITY: usize = 256;
 
-/// A steering inbox in memory. The gateway's journal holds the messages until their turn ends.
+/// A steering inbox in memory. It needs no file: the gateway's journal keeps the messages until their turn ends.
 #[derive(Debug, Default)]
 pub(crate) struct MemorySteeringInbox(Mutex<HashMap<SessionId, VecDeque<Inbound>>>);
 
@@ -27,17 +27,17 @@ impl SteeringInbox for MemorySteeringInbox {
         message: Inbound,
     ) -> BoxFuture<'a, Result<bool>> {
         let mut sessions = self.lock();
-        let waiting = sessions.entry(session_id.clone()).or_default();
-        let fits = waiting.len() < STEERING_CAPACITY;
+        let queue = sessions.entry(session_id.clone()).or_default();
+        let fits = queue.len() < STEERING_CAPACITY;
         if fits {
-            waiting.push_back(message);
+            queue.push_back(message);
         }
         Box::pin(std::future::ready(Ok(fits)))
     }
 
     fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>> {
-        let taken = self.lock().remove(session_id).unwrap_or_default();
-        Box::pin(std::future::ready(Ok(taken.into())))
+        let messages = self.lock().remove(session_id).unwrap_or_default();
+        Box::pin(std::future::ready(Ok(messages.into())))
     }
 
     fn count(&self, session_id: &SessionId) -> usize {

@@ -76,7 +76,7 @@ fn workspace_file(workspace: &Path) -> Option<PathBuf> {
     WARNED.call_once(|| {
         tracing::warn!(
             file = %file.display(),
-            error = "the link leads out of the workspace",
+            error = "the link links to a file outside the workspace",
             "prompt.file_not_read"
         );
     });

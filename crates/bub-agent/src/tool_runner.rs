@@ -1,10 +1,8 @@
-//! One tool call, from the decision to what is shown of its result.
+//! Runs one tool call, for the model or for a comma command.
 //!
 //! ```text
-//! before_tool_call → the arguments as the tool reads them → policy (asking, where it says so) → the tool → after_tool_call → spill
+//! before_tool_call → normalize arguments → policy (and approval) → tool → after_tool_call → redact, spill
 //! ```
-//!
-//! Calls of the model and commands of people go the same way.
 
 mod command;
 
@@ -27,18 +25,18 @@ use crate::{
     spill,
 };
 
-/// The target of log lines with what people and models say: a program shows them only when asked to.
+/// The target of log events that contain text of users and models. They are logged only on request.
 const CONTENTS_LOG_TARGET: &str = "bub::contents";
-/// The longest value in a log line.
+/// Maximum length of an argument in a log event.
 const MAX_LOGGED_CHARS: usize = 100;
 
-/// Runs tool calls of one run of the agent.
+/// Runs the tool calls of one run.
 pub(crate) struct ToolRunner<'a> {
     pub(crate) agent: &'a Agent,
     pub(crate) turn: &'a Turn,
     pub(crate) cancel: &'a CancellationToken,
     pub(crate) caller: ToolCaller,
-    /// What tools ask of the loop; `None` for a command.
+    /// Receives the requests of tools to the agent loop; `None` for a comma command.
     pub(crate) requests: Option<&'a Arc<StepRequests>>,
     /// Receives output while a tool runs.
     pub(crate) live_output: Option<mpsc::Sender<String>>,
@@ -56,7 +54,7 @@ impl<'a> ToolRunner<'a> {
         }
     }
 
-    /// Makes the call for a model: whatever happens is something it can read.
+    /// Runs a call of the model. Errors become values that the model can read.
     pub(crate) async fn run_for_model(
         &self,
         tool: &Arc<dyn Tool>,
@@ -65,23 +63,23 @@ impl<'a> ToolRunner<'a> {
     ) -> Value {
         let name = tool.spec().name.as_str();
         let span = tracing::error_span!("tool_call", tool = name, call_id);
-        let showing = async {
+        let call = async {
             match self.call_tool(tool, arguments, Some(call_id)).await {
                 Ok(value) => self.spill_result(name, value).await,
                 Err(error) => {
-                    let mut shown = error.to_value();
-                    self.turn.tape().redact(&mut shown);
-                    if let Some(message) = shown.get_mut("message") {
+                    let mut failure = error.to_value();
+                    self.turn.tape().redact(&mut failure);
+                    if let Some(message) = failure.get_mut("message") {
                         *message = self.spill_result(name, message.take()).await;
                     }
-                    shown
+                    failure
                 }
             }
         };
-        showing.instrument(span).await
+        call.instrument(span).await
     }
 
-    /// Makes the call for a user's command.
+    /// Runs a call of a comma command.
     pub(crate) async fn run(
         &self,
         tool: &Arc<dyn Tool>,
@@ -121,7 +119,7 @@ impl<'a> ToolRunner<'a> {
         let result = match gate.decision {
             ToolDecision::Deny(reason) => Err(ToolDecision::denial(&name, reason.as_deref())),
             ToolDecision::Replace(value) => Ok(value),
-            // What is decided about is what the tool is going to read, however it was spelled.
+            // The policy must see the arguments as the tool reads them, not as they were written.
             ToolDecision::Proceed(_) => match tool.normalize(call.arguments.clone()) {
                 Ok(arguments) => {
                     call.arguments = arguments;
@@ -154,7 +152,7 @@ impl<'a> ToolRunner<'a> {
         outcome.result
     }
 
-    /// Asks the policy about the arguments as they are now, and then calls the tool.
+    /// Checks the policy for the normalized arguments, then runs the tool.
     async fn call(
         &self,
         tool: &Arc<dyn Tool>,
@@ -173,13 +171,13 @@ impl<'a> ToolRunner<'a> {
         run_tool(&**tool, call.arguments.clone(), context)
             .await
             .map_err(|error| match error.kind() {
-                // The turn goes on: it is the tool that failed.
+                // Only the tool failed; the turn continues.
                 ErrorKind::Unknown => error.with_kind(ErrorKind::Tool),
                 _ => error,
             })
     }
 
-    /// Asks the policy, and a person when that says so; an error says why the call may not be made.
+    /// Evaluates the policy and asks a user if it requires approval. The error is the reason why the call is denied.
     async fn check_policy(
         &self,
         tool: &ToolSpec,
@@ -192,14 +190,14 @@ impl<'a> ToolRunner<'a> {
             PolicyAction::Allow => Ok(()),
             PolicyAction::Deny => Err(policy_decision.denial(&tool.name)),
             PolicyAction::Ask => {
-                let question = ApprovalParams {
+                let params = ApprovalParams {
                     tool,
                     arguments,
                     policy_decision: &policy_decision,
                     timeout: policy.approval_timeout(),
                     redactor: self.agent.settings().redactor(),
                 };
-                let approval = policy::ask(self.turn, question, self.cancel).await?;
+                let approval = policy::ask(self.turn, params, self.cancel).await?;
                 let event = Entry::event(
                     "approval",
                     Some(approval.event(call_id.unwrap_or_default())),
@@ -213,10 +211,10 @@ impl<'a> ToolRunner<'a> {
         }
     }
 
-    /// The result as it is shown: without secrets, and of a size that fits.
+    /// Returns the result for the model: redacted, and spilled if it is too large.
     async fn spill_result(&self, tool: &str, mut value: Value) -> Value {
         let settings = self.agent.settings();
-        // Before it becomes JSON, in which a quote would no longer look like that of a secret.
+        // Redact before serializing: JSON escapes quotes, so a secret that contains one would not be recognized.
         self.turn.tape().redact(&mut value);
         let text = match value {
             Value::String(text) => text,
@@ -227,7 +225,7 @@ impl<'a> ToolRunner<'a> {
                     spill::fits(settings, &text),
                 ) {
                     (Cow::Borrowed(_), true) => return other,
-                    // In a name, or as a number, after which it may be no JSON any more.
+                    // The secret was in a key or a number. The redacted text may not be valid JSON.
                     (Cow::Owned(clean), true) => {
                         return serde_json::from_str(&clean).unwrap_or_else(|_| clean.into());
                     }
@@ -241,7 +239,7 @@ impl<'a> ToolRunner<'a> {
     }
 }
 
-/// Arguments in a log line: `{ name=value, … }`.
+/// Arguments in a log event: `{ name=value, … }`.
 struct LoggedArguments<'a>(&'a Map<String, Value>);
 
 impl std::fmt::Display for LoggedArguments<'_> {

@@ -1,4 +1,4 @@
-//! The tools of the builtin plugin, one file for each family, and how tools are shown and found (`names`).
+//! The tools of the builtin plugin. `names` lists tools for the model and finds them by name.
 
 mod bash;
 mod fs;

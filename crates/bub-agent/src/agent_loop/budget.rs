@@ -1,4 +1,4 @@
-//! How much of a model's window a request takes.
+//! Estimates how much of a model's context window a request uses.
 
 use std::{
     collections::HashMap,
@@ -7,22 +7,22 @@ use std::{
 
 use serde_json::Value;
 
-/// An image counts this much, however many bytes it has.
+/// Estimated tokens of an image, regardless of its size.
 const TOKENS_PER_IMAGE: u64 = 1500;
-/// What a message costs beside its text.
+/// Tokens of a message in addition to its text.
 const TOKENS_PER_MESSAGE: u64 = 4;
-/// Bytes of plain text that make a token, before anything is known about a model.
+/// Bytes of ASCII text per token, before calibration.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// How many tokens a provider may count for one of ours.
+/// Plausible ratios of reported to estimated tokens. Others are ignored.
 const VALID_CALIBRATION: std::ops::Range<f64> = 0.3..5.0;
 
-/// Learns from the usage that providers report how far the estimate is off, for each model.
+/// Correction factors for estimates, per model, learned from the usage that providers report.
 #[derive(Debug, Default)]
 pub(crate) struct Calibration(Mutex<HashMap<String, f64>>);
 
 impl Calibration {
-    /// The estimate as the model would count.
+    /// Returns the estimate corrected for a model.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -35,38 +35,40 @@ impl Calibration {
         (estimate as f64 * factor) as u64
     }
 
-    /// What the model counted for an estimate. One odd report changes little.
+    /// Updates the factor of a model with the tokens reported for an estimate. Reports are averaged, so that a single
+    /// outlier has little effect.
     #[expect(
         clippy::cast_precision_loss,
         reason = "token counts are far below 2^52"
     )]
     pub(crate) fn update(&self, model: &str, estimate: u64, reported: u64) {
-        let seen = reported as f64 / estimate.max(1) as f64;
-        // Small prompts are mostly what the provider adds itself, and what cannot be right is not believed.
-        if estimate < 200 || !VALID_CALIBRATION.contains(&seen) {
+        let ratio = reported as f64 / estimate.max(1) as f64;
+        // In small prompts, the text that the provider adds dominates.
+        if estimate < 200 || !VALID_CALIBRATION.contains(&ratio) {
             return;
         }
         let mut factors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match factors.get_mut(model) {
-            Some(factor) => *factor = *factor * 0.5 + seen * 0.5,
+            Some(factor) => *factor = *factor * 0.5 + ratio * 0.5,
             None => {
-                factors.insert(model.to_owned(), seen);
+                factors.insert(model.to_owned(), ratio);
             }
         }
     }
 }
 
-/// How the request stands to the window.
+/// The size of a request relative to the context window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContextBudget {
+    /// The request fits.
     Fits,
-    /// So many percent of the window are taken: time to hand off.
+    /// The request uses this percentage of the window: the model should hand off.
     Tight(u64),
-    /// The next answer may not fit.
+    /// The answer may not fit.
     Exceeded,
 }
 
-/// Judges an estimate against a window of which `answer` tokens are kept for the answer.
+/// Compares an estimate with a window in which `answer` tokens are reserved for the answer.
 pub(super) fn check_budget(estimate: u64, window: u64, answer: u64) -> ContextBudget {
     let usable = window - answer.min(window / 4);
     if estimate * 100 >= usable * 92 {
@@ -78,7 +80,7 @@ pub(super) fn check_budget(estimate: u64, window: u64, answer: u64) -> ContextBu
     }
 }
 
-/// Roughly how many tokens messages and tools take.
+/// Estimates the tokens of messages and tools.
 pub(crate) fn estimate<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
     values
         .into_iter()
@@ -99,7 +101,7 @@ fn tokens(value: &Value) -> u64 {
     }
 }
 
-/// Letters of other scripts are about a token each.
+/// Estimates the tokens of a text. Each non-ASCII character counts as one token.
 fn text_tokens(text: &str) -> u64 {
     if text.is_ascii() {
         return (text.len() as u64).div_ceil(BYTES_PER_TOKEN);

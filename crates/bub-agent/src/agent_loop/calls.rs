@@ -1,4 +1,4 @@
-//! The tool calls of one response.
+//! Runs the tool calls of one model response.
 
 use std::time::Instant;
 
@@ -11,31 +11,31 @@ use serde_json::{Map, Value, json};
 use super::{AgentLoop, LoopState, StepOutcome, repeat_guard::RepeatAction};
 use crate::{tool_runner::ToolRunner, tool_set::ToolLookup};
 
-/// So many calls run at once, when they only read.
+/// Maximum number of concurrent calls, if all of them are read-only.
 const MAX_PARALLEL_CALLS: usize = 8;
 
-/// A call as the model made it.
+/// A tool call that the model requested.
 struct RequestedCall<'a> {
     id: &'a str,
     name: &'a str,
-    /// Its arguments, or what is wrong with them.
+    /// The arguments, or the reason why they are invalid.
     arguments: Result<Map<String, Value>, String>,
 }
 
 impl AgentLoop {
-    /// Records the calls of a response, makes them, and leaves their results for the next batch.
+    /// Records the tool calls of a response, runs them, and queues their results for the next write to the tape.
     pub(super) async fn use_tools(
         &self,
         mut chat: StepRecord,
         answer: Completion,
         prompt: &Prompt,
-        memory: &mut LoopState,
+        loop_state: &mut LoopState,
     ) -> Result<StepOutcome> {
-        let wait_timeout = memory.breaker.before(&answer.tool_calls);
+        let action = loop_state.repeat_guard.before(&answer.tool_calls);
         chat.text = Some(answer.text.clone());
         chat.tool_calls.clone_from(&answer.tool_calls);
         chat.provider_state.clone_from(&answer.provider_state);
-        // On the tape before anything is done: after a crash nobody has to guess.
+        // Record the calls before they run, so that after a crash it is known which calls may have run.
         self.turn.tape().record_step(chat, Vec::new()).await?;
         self.turn.tape().begin_calls(
             answer
@@ -47,25 +47,25 @@ impl AgentLoop {
         self.events
             .send(StreamEvent::ToolCall(answer.tool_calls.clone()))
             .await;
-        let unknown = |call: &Value| !self.is_known(text_at(call, "/function/name"));
-        let mut not_made: Vec<usize> = positions(&answer.tool_calls, unknown);
-        let (mut results, took): (Vec<Value>, Vec<u64>) = match wait_timeout {
-            RepeatAction::Proceed => self.make_calls(&answer).await?.into_iter().unzip(),
+        let is_unknown = |call: &Value| !self.is_known(text_at(call, "/function/name"));
+        let mut skipped: Vec<usize> = positions(&answer.tool_calls, is_unknown);
+        let (mut results, elapsed): (Vec<Value>, Vec<u64>) = match action {
+            RepeatAction::Proceed => self.run_calls(&answer).await?.into_iter().unzip(),
             RepeatAction::Refuse(cause) => {
-                not_made = positions(&answer.tool_calls, |_| true);
+                skipped = positions(&answer.tool_calls, |_| true);
                 vec![(Value::String(cause), 0); answer.tool_calls.len()]
                     .into_iter()
                     .unzip()
             }
             RepeatAction::EndTurn => {
-                let text = "the model made the same call with the same result again and again";
+                let text = "the model kept repeating the same tool call with the same result";
                 return Err(Error::new(ErrorKind::Provider, text));
             }
         };
-        if let Some(remark) = memory.breaker.after(&answer.tool_calls, &results)
+        if let Some(note) = loop_state.repeat_guard.after(&answer.tool_calls, &results)
             && let Some(Value::String(last)) = results.last_mut()
         {
-            last.push_str(&remark);
+            last.push_str(&note);
         }
         let ids: Value = answer
             .tool_calls
@@ -78,17 +78,18 @@ impl AgentLoop {
             .tape()
             .append_later(self.turn.tape().with_run_id(entry));
         if self.apply_requests(prompt).await? {
-            memory.was_asked_to_hand_off = false;
+            loop_state.was_asked_to_hand_off = false;
         }
         if let Some(end) = self.turn.tape().end_step("continue", None) {
             self.turn.tape().append_later(end);
         }
-        let is_final = json!({
-            "ok": true, "tool_calls": answer.tool_calls, "tool_results": results, "elapsed_ms": took, "not_made": not_made,
+        let final_data = json!({
+            "ok": true, "tool_calls": answer.tool_calls, "tool_results": results, "elapsed_ms": elapsed,
+            "not_made": skipped,
         });
         Ok(StepOutcome::Continue(vec![
             StreamEvent::ToolResult(results),
-            StreamEvent::Final(is_final),
+            StreamEvent::Final(final_data),
         ]))
     }
 
@@ -96,23 +97,23 @@ impl AgentLoop {
         matches!(self.tools.find(name), ToolLookup::Tool(_))
     }
 
-    /// Makes the calls in their order; all at once when none of them changes anything.
-    async fn make_calls(&self, answer: &Completion) -> Result<Vec<(Value, u64)>> {
+    /// Runs the calls in order, or concurrently if all of them are read-only. Returns results and elapsed milliseconds.
+    async fn run_calls(&self, answer: &Completion) -> Result<Vec<(Value, u64)>> {
         let calls: Vec<RequestedCall<'_>> = answer
             .tool_calls
             .iter()
             .enumerate()
-            .map(|(index, call)| read(call, index, answer))
+            .map(|(index, call)| parse_call(call, index, answer))
             .collect();
-        let only_read = calls.iter().all(|call| self.tools.is_read_only(call.name));
-        let several = calls.len() > 1;
-        let made: Vec<BoxFuture<'_, Result<(Value, u64)>>> = calls
+        let are_read_only = calls.iter().all(|call| self.tools.is_read_only(call.name));
+        let is_one_of_several = calls.len() > 1;
+        let running: Vec<BoxFuture<'_, Result<(Value, u64)>>> = calls
             .iter()
             .enumerate()
             .map(|(index, call)| {
                 Box::pin(async move {
                     let started = Instant::now();
-                    let result = self.make_call(index, call, several).await?;
+                    let result = self.run_call(index, call, is_one_of_several).await?;
                     Ok((
                         result,
                         u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -120,22 +121,21 @@ impl AgentLoop {
                 }) as _
             })
             .collect();
-        let made = stream::iter(made);
-        let made: Vec<Result<_>> = made
-            .buffered(if only_read { MAX_PARALLEL_CALLS } else { 1 })
+        let results: Vec<Result<_>> = stream::iter(running)
+            .buffered(if are_read_only { MAX_PARALLEL_CALLS } else { 1 })
             .collect()
             .await;
-        made.into_iter().collect()
+        results.into_iter().collect()
     }
 
-    async fn make_call(
+    async fn run_call(
         &self,
         index: usize,
         call: &RequestedCall<'_>,
         is_one_of_several: bool,
     ) -> Result<Value> {
         if self.requests.will_reset() {
-            // Nothing would be left to tell of it.
+            // The reset would remove the record of the call.
             return Ok("[not run: the tape is being reset]".into());
         }
         self.turn.tape().set_call_state(index, None);
@@ -164,11 +164,11 @@ impl AgentLoop {
     }
 }
 
-fn positions(calls: &[Value], which: impl Fn(&Value) -> bool) -> Vec<usize> {
+fn positions(calls: &[Value], matches: impl Fn(&Value) -> bool) -> Vec<usize> {
     calls
         .iter()
         .enumerate()
-        .filter(|(_, call)| which(call))
+        .filter(|(_, call)| matches(call))
         .map(|(index, _)| index)
         .collect()
 }
@@ -179,7 +179,7 @@ fn text_at<'a>(call: &'a Value, path: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-fn read<'a>(call: &'a Value, index: usize, answer: &Completion) -> RequestedCall<'a> {
+fn parse_call<'a>(call: &'a Value, index: usize, answer: &Completion) -> RequestedCall<'a> {
     let text = |path: &str| text_at(call, path);
     let raw = text("/function/arguments");
     let arguments = match answer.invalid_call(index) {

@@ -1,53 +1,53 @@
-//! What a phase came to, gathered from its entries without asking anybody.
+//! Builds a digest of the entries since the last anchor, without a model call.
 
 use bub_tape::{Entry, EntryId, EntryKind};
 use serde_json::{Value, json};
 
 const MAX_DIGEST_ITEMS: usize = 20;
 const MAX_DIGEST_FILES: usize = 50;
-const INSTRUCTION_CHARS: usize = 4000;
-const TEXT_CHARS: usize = 800;
-const LINE_CHARS: usize = 160;
+const MAX_INSTRUCTION_CHARS: usize = 4000;
+const MAX_TEXT_CHARS: usize = 800;
+const MAX_LINE_CHARS: usize = 160;
 
-/// The digest of a phase, always with the same slots. `entries` begin with the anchor of the phase; `asked` is the
-/// user's message of the running turn.
-pub(super) fn digest(entries: &[Entry], asked: Option<&Entry>) -> Value {
+/// Returns the digest of `entries`, always with the same keys. `entries` start with the last anchor; `prompt` is the
+/// user message of the running turn.
+pub(super) fn digest(entries: &[Entry], prompt: Option<&Entry>) -> Value {
     let earlier = entries
         .first()
         .filter(|entry| entry.kind == EntryKind::Anchor);
     let earlier_goal =
         earlier.and_then(|anchor| anchor.payload.get("state")?.get("digest")?.get("goal"));
-    let instruction = asked.and_then(text_of).unwrap_or_default();
-    let first_question = || {
+    let instruction = prompt.and_then(entry_text).unwrap_or_default();
+    let first_user_text = || {
         entries
             .iter()
             .find(|entry| is_from(entry, "user"))
-            .and_then(text_of)
+            .and_then(entry_text)
     };
     let goal = match earlier_goal {
         Some(goal) => goal.clone(),
-        None => cut(
-            &first_question().unwrap_or_else(|| instruction.clone()),
-            TEXT_CHARS,
+        None => truncate(
+            &first_user_text().unwrap_or_else(|| instruction.clone()),
+            MAX_TEXT_CHARS,
         )
         .into(),
     };
-    let said: Vec<String> = entries.iter().filter_map(said_by_model).collect();
-    let last_said = said.last().map(String::as_str).unwrap_or_default();
+    let answers: Vec<String> = entries.iter().filter_map(model_text).collect();
+    let last_answer = answers.last().map(String::as_str).unwrap_or_default();
     json!({
         "goal": goal,
-        "latest_instruction": cut(&instruction, INSTRUCTION_CHARS),
-        "done": done(entries, &said),
+        "latest_instruction": truncate(&instruction, MAX_INSTRUCTION_CHARS),
+        "done": done(entries, &answers),
         "in_progress": open_calls(entries),
-        "next": cut(last_said, TEXT_CHARS),
+        "next": truncate(last_answer, MAX_TEXT_CHARS),
         "files": files(entries),
         "source": [entries.first().map(|entry| entry.id), entries.last().map(|entry| entry.id)],
     })
 }
 
-/// The entries of a turn that a view can show again behind an anchor.
-pub(super) fn own_entries(entries: &[Entry], asked: EntryId) -> Vec<EntryId> {
-    let shown = |entry: &&Entry| {
+/// Returns the entries of the turn with this prompt that a view can show after a new anchor.
+pub(super) fn turn_entries(entries: &[Entry], prompt: EntryId) -> Vec<EntryId> {
+    let is_visible = |entry: &&Entry| {
         matches!(
             entry.kind,
             EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
@@ -55,8 +55,8 @@ pub(super) fn own_entries(entries: &[Entry], asked: EntryId) -> Vec<EntryId> {
     };
     let since = entries
         .iter()
-        .filter(|entry| entry.id > asked)
-        .filter(shown)
+        .filter(|entry| entry.id > prompt)
+        .filter(is_visible)
         .map(|entry| entry.id);
     let carried = entries
         .first()
@@ -66,8 +66,8 @@ pub(super) fn own_entries(entries: &[Entry], asked: EntryId) -> Vec<EntryId> {
         .flatten()
         .filter_map(Value::as_i64)
         .map(EntryId::new);
-    let mut ids: Vec<EntryId> = std::iter::once(asked)
-        .chain(carried.filter(|id| *id > asked))
+    let mut ids: Vec<EntryId> = std::iter::once(prompt)
+        .chain(carried.filter(|id| *id > prompt))
         .chain(since)
         .collect();
     ids.sort_unstable();
@@ -75,22 +75,23 @@ pub(super) fn own_entries(entries: &[Entry], asked: EntryId) -> Vec<EntryId> {
     ids
 }
 
-fn done(entries: &[Entry], said: &[String]) -> Vec<String> {
+/// Returns the latest tool calls and the first lines of the latest answers, one line each.
+fn done(entries: &[Entry], answers: &[String]) -> Vec<String> {
     let calls = entries
         .iter()
         .filter(|entry| entry.kind == EntryKind::ToolCall)
         .flat_map(call_lines);
-    let lines = said
+    let lines = answers
         .iter()
         .filter_map(|text| text.lines().find(|line| !line.trim().is_empty()));
     let mut done: Vec<String> = calls
-        .chain(lines.map(|line| cut(line.trim(), LINE_CHARS)))
+        .chain(lines.map(|line| truncate(line.trim(), MAX_LINE_CHARS)))
         .collect();
     done.drain(..done.len().saturating_sub(MAX_DIGEST_ITEMS));
     done
 }
 
-/// The calls of the last response, if nothing came of them yet.
+/// Returns the calls of the last response if they have no results yet.
 fn open_calls(entries: &[Entry]) -> Vec<String> {
     let last = entries
         .iter()
@@ -112,7 +113,7 @@ fn files(entries: &[Entry]) -> Vec<String> {
         if let Some(path) = arguments.get("path").and_then(Value::as_str)
             && !files.iter().any(|known| known == path)
         {
-            files.push(cut(path, LINE_CHARS));
+            files.push(truncate(path, MAX_LINE_CHARS));
         }
     }
     files.drain(..files.len().saturating_sub(MAX_DIGEST_FILES));
@@ -135,17 +136,17 @@ fn call_lines(entry: &Entry) -> Vec<String> {
                 .and_then(Value::as_str)
                 .unwrap_or_default()
         };
-        cut(
+        truncate(
             &format!("{} {}", text("/function/name"), text("/function/arguments")),
-            LINE_CHARS,
+            MAX_LINE_CHARS,
         )
     };
     calls(entry).iter().map(line).collect()
 }
 
-fn said_by_model(entry: &Entry) -> Option<String> {
-    let is_said = entry.kind == EntryKind::ToolCall || is_from(entry, "assistant");
-    text_of(entry).filter(|text| is_said && !text.trim().is_empty())
+fn model_text(entry: &Entry) -> Option<String> {
+    let is_from_model = entry.kind == EntryKind::ToolCall || is_from(entry, "assistant");
+    entry_text(entry).filter(|text| is_from_model && !text.trim().is_empty())
 }
 
 fn is_from(entry: &Entry, role: &str) -> bool {
@@ -153,7 +154,7 @@ fn is_from(entry: &Entry, role: &str) -> bool {
         && entry.payload.get("role").and_then(Value::as_str) == Some(role)
 }
 
-fn text_of(entry: &Entry) -> Option<String> {
+fn entry_text(entry: &Entry) -> Option<String> {
     match entry.payload.get("content")? {
         Value::String(text) => Some(text.clone()),
         Value::Array(parts) => {
@@ -167,8 +168,8 @@ fn text_of(entry: &Entry) -> Option<String> {
     }
 }
 
-fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+fn truncate(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
     }

@@ -1,4 +1,4 @@
-//! New anchors within a turn: because a tool asked, because the window fills, because the provider said so.
+//! Handoffs within a turn: requested by a tool, or automatic when the context window is full.
 
 use bub_kernel::{Error, Prompt, Result, StepRequest, tape_error};
 use bub_tape::{AnchorQuery, Entry, EntryId, EntryKind, EntryRange, handoff_entries};
@@ -7,29 +7,29 @@ use serde_json::{Map, Value, json};
 
 use super::{
     AgentLoop,
-    digest::{digest, own_entries},
+    digest::{digest, turn_entries},
 };
 
 impl AgentLoop {
-    /// The provider says that the conversation is too long: a new phase, once a turn.
+    /// Hands off after the provider reported that the context is too long. Happens at most once per turn.
     pub(super) async fn hand_off_overflow(&self, error: &Error) -> Result<()> {
         let state = json!({"reason": "context_length_exceeded", "error": error.message()});
         self.hand_off("auto_handoff/context_overflow", state)
             .await?;
-        // The attempt counts as a step.
+        // The failed call counts as a step.
         if let Some(end) = self.turn.tape().end_step("auto_handoff", None) {
             self.turn.tape().append_later(end);
         }
         Ok(())
     }
 
-    /// The window is nearly full, and the model did not hand off.
+    /// Hands off because the context window is nearly full and the model did not hand off.
     pub(super) async fn hand_off_budget(&self, estimate: u64, window: u64) -> Result<()> {
         let state = json!({"reason": "context_budget", "tokens": estimate, "window": window});
         self.hand_off("auto_handoff/context_budget", state).await
     }
 
-    /// Writes the anchor with a digest of the phase, and carries over what belongs to this turn.
+    /// Writes an anchor with a digest of the entries since the last one. The entries of this turn stay in the context.
     async fn hand_off(&self, name: &str, mut state: Value) -> Result<()> {
         let tape = self.turn.tape().tape();
         let mark = tape
@@ -39,7 +39,7 @@ impl AgentLoop {
             .pop();
         let span = mark.map_or(EntryRange::ALL, |mark| EntryRange::from(mark.position));
         let entries = tape.entries(span).await.map_err(tape_error)?;
-        let asked = match self.turn.tape().prompt_id() {
+        let prompt = match self.turn.tape().prompt_id() {
             Some(id) => tape
                 .store()
                 .fetch(tape.name(), &[id])
@@ -49,9 +49,9 @@ impl AgentLoop {
             None => None,
         };
         if let Some(state) = state.as_object_mut() {
-            state.insert("digest".to_owned(), digest(&entries, asked.as_ref()));
-            let carried = asked
-                .map(|asked| own_entries(&entries, asked.id))
+            state.insert("digest".to_owned(), digest(&entries, prompt.as_ref()));
+            let carried = prompt
+                .map(|prompt| turn_entries(&entries, prompt.id))
                 .unwrap_or_default();
             state.insert("carry".to_owned(), json!(carried));
         }
@@ -62,18 +62,19 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Does what tools asked for during the step. What follows the results goes with the next batch.
+    /// Applies the requests that tools made during the step, and returns whether there were any. Entries after the tool
+    /// results are queued for the next write to the tape.
     pub(super) async fn apply_requests(&self, prompt: &Prompt) -> Result<bool> {
         let requests = self.requests.take();
-        let any = !requests.is_empty();
+        let has_requests = !requests.is_empty();
         for request in requests {
             match request {
                 StepRequest::HandOff { name, summary } => {
                     let mut carry: Vec<EntryId> =
                         self.turn.tape().prompt_id().into_iter().collect();
-                    // What came of the calls that it made beside the handoff is news to the model.
+                    // The model has not seen the results of calls that it made together with the handoff.
                     let response = self.last_response().await?;
-                    if response.first().is_some_and(|calls| calls_in(calls) > 1) {
+                    if response.first().is_some_and(|calls| call_count(calls) > 1) {
                         carry.extend(response.iter().map(|entry| entry.id));
                     }
                     let state = json!({"summary": summary, "carry": carry});
@@ -84,35 +85,35 @@ impl AgentLoop {
                 StepRequest::Reset { archive } => self.reset_tape(archive, prompt).await?,
             }
         }
-        Ok(any)
+        Ok(has_requests)
     }
 
-    /// The calls of the last response, and their results.
+    /// Returns the tool calls of the last response and their results.
     async fn last_response(&self) -> Result<Vec<Entry>> {
         self.turn.tape().append(Vec::new()).await?;
         let tape = self.turn.tape().tape();
-        let mut found = Vec::new();
+        let mut response = Vec::new();
         let mut newest = tape
             .store()
             .read(tape.name(), EntryRange::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
             let is_first = entry.kind == EntryKind::ToolCall;
             if is_first || entry.kind == EntryKind::ToolResult {
-                found.push(entry);
+                response.push(entry);
             }
             if is_first {
                 break;
             }
         }
-        found.reverse();
-        Ok(found)
+        response.reverse();
+        Ok(response)
     }
 
-    /// Empties the tape. The first on the new one are the message that the turn answers, and the response that asked for
-    /// this: a model that sees only the message asks for it again.
+    /// Clears the tape. The new tape starts with the user message of the turn and the response that requested the
+    /// reset: a model that sees only the message requests the reset again.
     async fn reset_tape(&self, archive: bool, prompt: &Prompt) -> Result<()> {
         let tape = self.turn.tape().tape();
-        let asked = match self.turn.tape().prompt_id() {
+        let recorded_prompt = match self.turn.tape().prompt_id() {
             Some(id) => tape
                 .store()
                 .fetch(tape.name(), &[id])
@@ -124,18 +125,18 @@ impl AgentLoop {
         let response = self.last_response().await?;
         tape.reset(archive).await.map_err(tape_error)?;
         self.turn.tape().invalidate_summary();
-        let anew = |entry: Entry| Entry {
+        let without_id = |entry: Entry| Entry {
             id: EntryId::default(),
             ..entry
         };
         self.turn
             .tape()
-            .rerecord_prompt(anew(
-                asked.unwrap_or_else(|| self.turn.tape().user_message(prompt)),
+            .rerecord_prompt(without_id(
+                recorded_prompt.unwrap_or_else(|| self.turn.tape().user_message(prompt)),
             ))
             .await?;
         for entry in response {
-            self.turn.tape().append_later(anew(entry));
+            self.turn.tape().append_later(without_id(entry));
         }
         Ok(())
     }
@@ -147,7 +148,7 @@ impl AgentLoop {
     }
 }
 
-fn calls_in(entry: &Entry) -> usize {
+fn call_count(entry: &Entry) -> usize {
     entry
         .payload
         .get("calls")

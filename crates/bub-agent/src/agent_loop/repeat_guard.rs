@@ -1,15 +1,15 @@
-//! Stops a model that makes the same call again and again.
+//! Stops a model that repeats the same tool calls.
 
 use serde_json::Value;
 
-/// From so many equal calls with equal results on, the model is told.
+/// Number of equal calls with equal results in a row after which the model gets a warning.
 const WARN_AFTER_REPEATS: usize = 3;
-/// From so many on, the call is not made.
+/// Number of equal calls in a row after which the call is refused.
 const REFUSE_AFTER_REPEATS: usize = 6;
-/// From so many on, the turn ends.
+/// Number of equal calls in a row after which the turn ends.
 const END_AFTER_REPEATS: usize = 8;
 
-/// Counts equal responses in a row. Waiting for something looks like this too, so it is patient.
+/// Counts equal responses in a row. The limits are generous because a model that polls repeats itself too.
 #[derive(Debug, Default)]
 pub(super) struct RepeatGuard {
     last: Option<(Value, Value)>,
@@ -17,25 +17,25 @@ pub(super) struct RepeatGuard {
     refused: bool,
 }
 
-/// What to do about a response's calls.
+/// What to do with the calls of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RepeatAction {
-    /// Make them.
+    /// Run the calls.
     Proceed,
-    /// Answer with this in place of each call.
+    /// Return this text as the result of each call.
     Refuse(String),
     /// End the turn.
     EndTurn,
 }
 
 impl RepeatGuard {
-    /// Looks at the calls of a response before they are made.
+    /// Decides about the calls of a response before they run.
     pub(super) fn before(&mut self, calls: &[Value]) -> RepeatAction {
-        let same = self
+        let is_repeat = self
             .last
             .as_ref()
             .is_some_and(|(last, _)| *last == signature(calls));
-        if !same {
+        if !is_repeat {
             *self = Self::default();
             return RepeatAction::Proceed;
         }
@@ -46,15 +46,15 @@ impl RepeatGuard {
             self.repeats += 1;
             self.refused = true;
             return RepeatAction::Refuse(format!(
-                "[not run: this exact call has been made {} times in a row with the same result. Do something else, \
-                 or give your final answer.]",
+                "[not run: this exact call was made {} times in a row with the same result. Do something else, or give \
+                 your final answer.]",
                 self.repeats
             ));
         }
         RepeatAction::Proceed
     }
 
-    /// Looks at what they came to; a remark for the model when it repeats itself.
+    /// Counts the results of calls that ran. Returns a note for the model if it repeats itself.
     pub(super) fn after(&mut self, calls: &[Value], results: &[Value]) -> Option<String> {
         if std::mem::take(&mut self.refused) {
             return None;
@@ -75,9 +75,9 @@ impl RepeatGuard {
     }
 }
 
-/// The calls without their ids; how their arguments are written does not matter.
+/// Returns names and parsed arguments of the calls, so that ids and JSON formatting make no difference.
 fn signature(calls: &[Value]) -> Value {
-    let one = |call: &Value| {
+    let call_signature = |call: &Value| {
         let arguments = call
             .pointer("/function/arguments")
             .and_then(Value::as_str)
@@ -89,5 +89,5 @@ fn signature(calls: &[Value]) -> Value {
             arguments,
         ])
     };
-    calls.iter().map(one).collect()
+    calls.iter().map(call_signature).collect()
 }

@@ -1,4 +1,4 @@
-//! One step: one model call and the tools it asks for.
+//! One step: one model call and the tool calls it requests.
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
@@ -18,13 +18,13 @@ use super::{
 use crate::settings::{COMPLETION_ARGS, MAX_TOKENS};
 use crate::skills::LoadedSkills;
 
-/// Between what one step says and the next.
+/// The text between the answers of two steps.
 const STEP_SEPARATOR: &str = "\n\n";
 
-/// A step that failed.
+/// The error of a failed step.
 pub(super) struct StepError {
     pub(super) error: Error,
-    /// The conversation is too long for the model.
+    /// Whether the context is too long for the model.
     pub(super) is_overflow: bool,
 }
 
@@ -46,49 +46,50 @@ impl From<ModelError> for StepError {
     }
 }
 
-/// What a model call is made of.
+/// A model call before `before_llm_call`.
 struct PreparedCall {
     request: LlmRequest,
-    seen: Vec<EntryId>,
-    /// Its size in tokens, before calibration.
+    /// The entries that the view shows.
+    entries: Vec<EntryId>,
+    /// The estimated tokens before calibration.
     estimate: u64,
 }
 
 impl AgentLoop {
-    /// Makes one model call and runs the tools it asks for.
+    /// Makes one model call and runs the tool calls it requests.
     pub(super) async fn step(
         &self,
         prompt: &Prompt,
-        memory: &mut LoopState,
+        loop_state: &mut LoopState,
     ) -> Result<StepOutcome, StepError> {
         let system = self.system_prompt(prompt)?;
-        let asked = self.request(&system, memory).await?;
+        let prepared = self.prepare_call(&system, loop_state).await?;
         let gate = self
             .turn
             .framework()
             .hooks()
-            .before_llm_call(asked.request, &self.turn)
+            .before_llm_call(prepared.request, &self.turn)
             .await;
         self.turn.tape().append_hook_notes(&gate.notes);
         let mut chat = self.turn.tape().chat_step();
-        (chat.system, chat.view) = (Some(system), asked.seen);
+        (chat.system, chat.view) = (Some(system), prepared.entries);
         chat.model = Some(gate.request.model.clone());
         if let Some(text) = gate.finish {
-            self.emit_text(&text, memory).await;
+            self.emit_text(&text, loop_state).await;
             return self.end(chat, text).await;
         }
         self.agent
-            .check_cap(&self.models_for(&gate.request)?)
+            .check_daily_limit(&self.models_for(&gate.request)?)
             .await?;
         let started = Instant::now();
-        let answered = self.ask_model(&gate.request, memory).await;
+        let outcome = self.call_model(&gate.request, loop_state).await;
         let mut result = LlmResult {
             run_id: self.turn.id().clone(),
             duration: started.elapsed(),
             ..LlmResult::default()
         };
-        let (answer, model) = match answered {
-            Ok(answered) => answered,
+        let (answer, model) = match outcome {
+            Ok(answer) => answer,
             Err(failure) => {
                 result.error = Some(failure.error.clone());
                 self.after_call(&gate.request, &result).await;
@@ -100,34 +101,34 @@ impl AgentLoop {
         result.usage = answer.usage.as_ref().map(bub_model::Usage::to_json);
         chat.usage.clone_from(&result.usage);
         chat.model = model.map(|model| model.to_string()).or(chat.model);
-        if self.agent.cap().is_set() {
-            // What a provider does not count is estimated: it is never free.
-            let estimated = || json!({"prompt_tokens": asked.estimate, "completion_tokens": answer.text.len() / 3});
+        if self.agent.daily_limit().is_set() {
+            // Usage that the provider does not report is estimated, so that it counts towards the limit.
+            let estimated = || json!({"prompt_tokens": prepared.estimate, "completion_tokens": answer.text.len() / 3});
             let usage = result.usage.clone().unwrap_or_else(estimated);
             self.agent
-                .cap()
+                .daily_limit()
                 .add(chat.model.as_deref().unwrap_or_default(), &usage)
                 .await;
         }
         if let Some(usage) = &answer.usage {
             self.agent
                 .calibration()
-                .update(&gate.request.model, asked.estimate, usage.prompt);
+                .update(&gate.request.model, prepared.estimate, usage.prompt);
         }
         self.after_call(&gate.request, &result).await;
         if let Some(usage) = result.usage {
             self.events.send(StreamEvent::Usage(usage)).await;
         }
-        if let Some(error) = incomplete(&answer) {
+        if let Some(error) = incomplete_error(&answer) {
             self.events.send(StreamEvent::Error(error)).await;
         }
         if answer.tool_calls.is_empty() {
             return self.end(chat, answer.text).await;
         }
-        Ok(self.use_tools(chat, answer, prompt, memory).await?)
+        Ok(self.use_tools(chat, answer, prompt, loop_state).await?)
     }
 
-    /// The last step: records what was said.
+    /// Ends the last step: records the answer.
     async fn end(&self, mut chat: StepRecord, text: String) -> Result<StepOutcome, StepError> {
         chat.text = Some(text.clone());
         let last = self.turn.tape().end_step("ok", None);
@@ -141,8 +142,8 @@ impl AgentLoop {
         Ok(StepOutcome::Done)
     }
 
-    /// What the model is to see, within its window.
-    async fn request(&self, system: &str, memory: &mut LoopState) -> Result<PreparedCall> {
+    /// Builds the request for the model. Hands off first if it does not fit the context window.
+    async fn prepare_call(&self, system: &str, loop_state: &mut LoopState) -> Result<PreparedCall> {
         let model = self
             .models
             .first()
@@ -153,7 +154,7 @@ impl AgentLoop {
             .first()
             .and_then(|model| self.agent.window(model));
         let answer = self.agent.settings().get(&MAX_TOKENS);
-        let mut before = None;
+        let mut tokens_before = None;
         loop {
             let view = self
                 .turn
@@ -167,16 +168,17 @@ impl AgentLoop {
             let tokens = self.agent.calibration().apply(&model, estimate);
             if let Some(window) = window {
                 // A handoff that does not help is not repeated.
-                memory.cannot_shrink |= before.is_some_and(|before| tokens * 10 > before * 9);
+                loop_state.cannot_shrink |=
+                    tokens_before.is_some_and(|before| tokens * 10 > before * 9);
                 match budget::check_budget(tokens, window, answer) {
-                    ContextBudget::Exceeded if !memory.cannot_shrink => {
+                    ContextBudget::Exceeded if !loop_state.cannot_shrink => {
                         self.hand_off_budget(tokens, window).await?;
-                        memory.was_asked_to_hand_off = false;
-                        before = Some(tokens);
+                        loop_state.was_asked_to_hand_off = false;
+                        tokens_before = Some(tokens);
                         continue;
                     }
-                    ContextBudget::Tight(percent) if !memory.was_asked_to_hand_off => {
-                        memory.was_asked_to_hand_off = true;
+                    ContextBudget::Tight(percent) if !loop_state.was_asked_to_hand_off => {
+                        loop_state.was_asked_to_hand_off = true;
                         let notice = Prompt::Text(handoff_notice(percent));
                         self.turn
                             .tape()
@@ -196,31 +198,31 @@ impl AgentLoop {
             };
             return Ok(PreparedCall {
                 request,
-                seen: view.entries,
+                entries: view.entries,
                 estimate,
             });
         }
     }
 
-    /// Makes the call, passing on what the model says while it says it.
-    async fn ask_model(
+    /// Makes the model call and streams its events.
+    async fn call_model(
         &self,
-        asked: &LlmRequest,
-        memory: &mut LoopState,
+        llm_request: &LlmRequest,
+        loop_state: &mut LoopState,
     ) -> Result<(Completion, Option<ModelId>), StepError> {
-        let mut events = self.open(asked)?;
+        let mut events = self.open_stream(llm_request)?;
         let mut accumulator = Accumulator::new();
         let mut is_first = true;
         while let Some(event) = events.next().await {
             let event = event?;
             match &event {
                 ModelEvent::Text(delta) => {
-                    if std::mem::take(&mut is_first) && memory.has_spoken {
+                    if std::mem::take(&mut is_first) && loop_state.has_text {
                         self.events
                             .send(StreamEvent::Text(STEP_SEPARATOR.to_owned()))
                             .await;
                     }
-                    memory.has_spoken = true;
+                    loop_state.has_text = true;
                     self.turn.tape().record_delta(delta);
                     self.events.send(StreamEvent::Text(delta.clone())).await;
                 }
@@ -229,7 +231,7 @@ impl AgentLoop {
                         .send(StreamEvent::Reasoning(delta.clone()))
                         .await;
                 }
-                // For whoever watches: "waiting 8 s, rate limited".
+                // Lets channels show that the call waits, for example because of a rate limit.
                 ModelEvent::Retry(retry) => {
                     let data = json!({
                         "attempt": retry.attempt,
@@ -250,13 +252,13 @@ impl AgentLoop {
         Ok((accumulator.finish()?, events.model()))
     }
 
-    fn open(&self, asked: &LlmRequest) -> Result<ModelEventStream> {
+    fn open_stream(&self, llm_request: &LlmRequest) -> Result<ModelEventStream> {
         let settings = self.agent.settings();
-        let models = self.models_for(asked)?;
+        let models = self.models_for(llm_request)?;
         let request = ChatRequest {
-            messages: Arc::clone(&asked.messages),
-            tools: self.tools.definitions_of(&asked.tool_names),
-            max_tokens: asked.max_tokens,
+            messages: Arc::clone(&llm_request.messages),
+            tools: self.tools.definitions_of(&llm_request.tool_names),
+            max_tokens: llm_request.max_tokens,
             reasoning_effort: self
                 .turn
                 .state()
@@ -273,27 +275,27 @@ impl AgentLoop {
         self.agent.stream(models, request, options)
     }
 
-    /// The models that a request may go to: another one, if a hook chose it, has no fallbacks.
-    fn models_for(&self, asked: &LlmRequest) -> Result<Vec<ModelId>> {
-        let unchanged = self
+    /// Returns the models to try for a request. A model that a hook selected has no fallbacks.
+    fn models_for(&self, llm_request: &LlmRequest) -> Result<Vec<ModelId>> {
+        let is_unchanged = self
             .models
             .first()
-            .is_some_and(|first| first.to_string() == asked.model);
-        if unchanged {
+            .is_some_and(|first| first.to_string() == llm_request.model);
+        if is_unchanged {
             Ok(self.models.clone())
         } else {
-            Ok(vec![self.agent.resolve(&asked.model)?])
+            Ok(vec![self.agent.resolve(&llm_request.model)?])
         }
     }
 
-    /// Says something that no model said.
-    async fn emit_text(&self, text: &str, memory: &mut LoopState) {
-        if memory.has_spoken {
+    /// Sends text that a hook returned instead of calling the model.
+    async fn emit_text(&self, text: &str, loop_state: &mut LoopState) {
+        if loop_state.has_text {
             self.events
                 .send(StreamEvent::Text(STEP_SEPARATOR.to_owned()))
                 .await;
         }
-        memory.has_spoken = true;
+        loop_state.has_text = true;
         self.turn.tape().record_delta(text);
         self.events.send(StreamEvent::Text(text.to_owned())).await;
     }
@@ -346,31 +348,31 @@ impl AgentLoop {
     }
 }
 
-/// Carried entries take at most 40 % of the window, at about three bytes for a token.
+/// Returns the maximum size of carried entries in bytes: 40 % of the window, at about three bytes per token.
 fn carry_limit(window: u64) -> usize {
     usize::try_from(window * 3 * 2 / 5).unwrap_or(usize::MAX)
 }
 
 fn handoff_notice(percent: u64) -> String {
     format!(
-        "[context: {percent} % of your window is used. Before you go on, call tape_handoff with a summary of the goal, \
-         the latest instruction, what is done, what is in progress, what comes next, and the files that matter: \
-         everything before it will be out of your sight.]"
+        "[context: {percent} % of your context window is used. Before you continue, call tape_handoff with a summary of \
+         the goal, the latest instruction, what is done, what is in progress, what comes next, and the relevant files. \
+         After the call you cannot see anything before it.]"
     )
 }
 
-/// An answer that ended before its time is never taken for a whole one.
-fn incomplete(answer: &Completion) -> Option<Error> {
+/// Returns an error if the answer is incomplete, so that it is never taken for a complete one.
+fn incomplete_error(answer: &Completion) -> Option<Error> {
     let reason = match &answer.finish {
-        FinishReason::Length => "it reached the limit of `max_tokens`".to_owned(),
+        FinishReason::Length => "it reached the `max_tokens` limit".to_owned(),
         FinishReason::ContentFilter => "the provider's content filter stopped it".to_owned(),
-        FinishReason::Refusal => "the model refused to go on".to_owned(),
+        FinishReason::Refusal => "the model refused to continue".to_owned(),
         finish if finish.is_complete() => return None,
         finish => format!("the provider stopped it ({})", finish.as_str()),
     };
     Some(Error::new(
         ErrorKind::Provider,
-        format!("the answer is not complete: {reason}"),
+        format!("the answer is incomplete: {reason}"),
     ))
 }
 
@@ -383,9 +385,9 @@ fn model_error(error: &ModelError) -> Error {
         }
         _ => ErrorKind::Provider,
     };
-    let mut own = Error::new(kind, error.to_string());
+    let mut turn_error = Error::new(kind, error.to_string());
     if let Some(delay) = error.retry_after {
-        own = own.with_retry_after(delay);
+        turn_error = turn_error.with_retry_after(delay);
     }
-    own
+    turn_error
 }

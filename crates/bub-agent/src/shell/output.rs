@@ -1,23 +1,24 @@
-//! What a command printed: bounded, decoded as it arrives, read by character offsets.
+//! The output of a command: bounded, decoded as it arrives, and read by character offset.
 
 use std::fmt::Write;
 
 use tokio::sync::mpsc::Sender;
 
-/// So much of the beginning is kept, and as much of the end.
+/// Maximum number of bytes kept from the beginning of the output, and from its end.
 const MAX_KEPT_BYTES: usize = 512 * 1024;
-/// The end is cut only every so often, so that an endless command costs no copy for each block.
+/// The end may exceed its limit by this size before it is trimmed, so that not every block causes a copy.
 const TRIM_MARGIN_BYTES: usize = 64 * 1024;
 
-/// The beginning and the end of a text that may be endless.
+/// The beginning and the end of a text of unlimited size.
 #[derive(Debug, Default)]
 pub(super) struct OutputBuffer {
     head: CountedText,
     tail: CountedText,
-    left_out: OmittedSize,
-    /// The first bytes of a character whose rest has not arrived.
+    /// The size of the text between head and tail.
+    omitted: OmittedSize,
+    /// The first bytes of a character that has not arrived completely.
     incomplete: Vec<u8>,
-    /// Who is told of the beginning as it comes.
+    /// Receives the text of `head` as it arrives.
     live: Option<Sender<String>>,
 }
 
@@ -34,7 +35,7 @@ struct OmittedSize {
 }
 
 impl OutputBuffer {
-    /// Nothing yet; what is kept of the beginning is told as it comes.
+    /// Creates an empty buffer that sends the kept beginning to `live` as it arrives.
     pub(super) fn with_live_output(live: Option<Sender<String>>) -> Self {
         Self {
             live,
@@ -42,7 +43,7 @@ impl OutputBuffer {
         }
     }
 
-    /// Adds a block as it came from the pipe; it may end within a character.
+    /// Adds a block from the pipe. It may end within a character.
     pub(super) fn push(&mut self, block: &[u8]) {
         let joined;
         let mut rest = if self.incomplete.is_empty() {
@@ -68,32 +69,32 @@ impl OutputBuffer {
         }
     }
 
-    /// Nothing more will come.
+    /// Ends the output.
     pub(super) fn finish(&mut self) {
         if !std::mem::take(&mut self.incomplete).is_empty() {
             self.add("\u{FFFD}");
         }
-        self.cut_tail();
+        self.trim_tail();
         self.head.text.shrink_to_fit();
         self.tail.text.shrink_to_fit();
     }
 
-    /// How many characters there were, those left out included.
+    /// Returns the number of characters of the output, including omitted ones.
     pub(super) fn chars(&self) -> usize {
-        self.head.chars + self.left_out.chars + self.tail.chars
+        self.head.chars + self.omitted.chars + self.tail.chars
     }
 
-    /// All of it; a note stands where something was left out.
+    /// Returns the complete output. A note replaces omitted text.
     pub(super) fn all(&self) -> String {
         self.slice(0, self.chars())
     }
 
-    /// The characters from `start` to before `end`.
+    /// Returns the characters from `start` up to, but not including, `end`.
     pub(super) fn slice(&self, start: usize, end: usize) -> String {
         let mut slice = self.head.slice(start, end).to_owned();
-        let gap_end = self.head.chars + self.left_out.chars;
-        if self.left_out.chars > 0 && start < gap_end && end > self.head.chars {
-            let _ = write!(slice, "\n… {} bytes left out …\n", self.left_out.bytes);
+        let gap_end = self.head.chars + self.omitted.chars;
+        if self.omitted.chars > 0 && start < gap_end && end > self.head.chars {
+            let _ = write!(slice, "\n… {} bytes omitted …\n", self.omitted.bytes);
         }
         slice.push_str(
             self.tail
@@ -103,37 +104,37 @@ impl OutputBuffer {
     }
 
     fn add(&mut self, text: &str) {
-        // Once something is in the tail, the head is closed, full or not.
-        let room = if self.tail.chars == 0 {
+        // Once the tail has text, the head gets no more, even if it is not full.
+        let available = if self.tail.chars == 0 {
             MAX_KEPT_BYTES.saturating_sub(self.head.text.len())
         } else {
             0
         };
-        let (first, rest) = text.split_at(text.floor_char_boundary(room));
+        let (first, rest) = text.split_at(text.floor_char_boundary(available));
         self.head.push(first);
         if let Some(live) = self.live.take_if(|_| !first.is_empty())
             && live.try_send(first.to_owned()).is_ok()
         {
-            // A reader that is gone or too slow gets the rest with the result of the command.
+            // A receiver that is closed or too slow gets the rest with the result of the command.
             self.live = Some(live);
         }
         self.tail.push(rest);
         if self.tail.text.len() > MAX_KEPT_BYTES + TRIM_MARGIN_BYTES {
-            self.cut_tail();
+            self.trim_tail();
         }
     }
 
-    fn cut_tail(&mut self) {
+    fn trim_tail(&mut self) {
         let excess = self
             .tail
             .text
             .ceil_char_boundary(self.tail.text.len().saturating_sub(MAX_KEPT_BYTES));
-        let cut = self.tail.text.drain(..excess);
-        let chars = cut.as_str().chars().count();
-        drop(cut);
+        let removed = self.tail.text.drain(..excess);
+        let chars = removed.as_str().chars().count();
+        drop(removed);
         self.tail.chars -= chars;
-        self.left_out.bytes += excess;
-        self.left_out.chars += chars;
+        self.omitted.bytes += excess;
+        self.omitted.chars += chars;
     }
 }
 
@@ -144,11 +145,11 @@ impl CountedText {
     }
 
     fn slice(&self, start: usize, end: usize) -> &str {
-        let (start, end) = (self.byte(start), self.byte(end));
+        let (start, end) = (self.byte_index(start), self.byte_index(end));
         self.text.get(start..end).unwrap_or_default()
     }
 
-    fn byte(&self, char: usize) -> usize {
+    fn byte_index(&self, char: usize) -> usize {
         if char >= self.chars {
             return self.text.len();
         }

@@ -1,4 +1,4 @@
-//! Starting a command, watching it, ending it: under the supervisor, or directly where there is none.
+//! Starts, watches and ends the processes of a command, with or without the supervisor.
 
 use std::{
     collections::BTreeSet,
@@ -21,22 +21,22 @@ use tokio::{
     process::{Child, Command},
 };
 
-/// How often a group without a supervisor is looked at.
+/// How often a process group without a supervisor is checked.
 const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How a command's shell ended.
+/// How the shell of a command exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// With this code.
+    /// Exited with this code.
     Code(i32),
-    /// By this signal.
+    /// Killed by this signal.
     Signal(i32),
-    /// Killed, as somebody had killed its supervisor.
+    /// Killed because its supervisor was killed.
     Unwatched,
 }
 
 impl Exit {
-    /// One number for both: a signal is negative.
+    /// Returns the exit code, or the negated signal number.
     pub fn code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -46,7 +46,7 @@ impl Exit {
     }
 }
 
-/// What is started, and how.
+/// A command to start.
 pub(super) struct SpawnRequest<'a> {
     pub(super) launcher: Option<&'a Path>,
     pub(super) shell: PathBuf,
@@ -55,22 +55,22 @@ pub(super) struct SpawnRequest<'a> {
     pub(super) environment: Vec<(OsString, OsString)>,
 }
 
-/// A command that runs: its end, the means to end it, its output.
+/// A running command.
 pub(super) struct Process {
     pub(super) watch: ProcessWatcher,
     pub(super) control: ProcessControl,
     pub(super) output: Receiver,
 }
 
-/// Learns what becomes of a command.
+/// Waits for the exit of a command and of its processes.
 pub(super) struct ProcessWatcher {
     child: Child,
-    /// Not known of a command that killed its supervisor at once.
+    /// `None` if the command killed its supervisor before the group was reported.
     group: Option<Pid>,
     reports: Option<Lines<BufReader<OwnedReadHalf>>>,
 }
 
-/// Ends a command. Dropped, it ends it at once: so does the closed socket.
+/// Ends a command. Dropping it kills the command: directly, or because the supervisor kills it when its socket closes.
 pub(super) enum ProcessControl {
     Supervised(OwnedWriteHalf),
     Direct(Option<Pid>),
@@ -101,7 +101,7 @@ impl SpawnRequest<'_> {
                 .spawn()?;
             let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
             let group =
-                group.ok_or_else(|| io::Error::other("the system gave the process no number"))?;
+                group.ok_or_else(|| io::Error::other("the child process has no process id"))?;
             let watch = ProcessWatcher {
                 child,
                 group: Some(group),
@@ -122,9 +122,9 @@ impl SpawnRequest<'_> {
             .arg(self.command)
             .stdin(OwnedFd::from(theirs));
         let child = command.spawn()?;
-        // Its copies of the other ends would keep them open.
+        // `command` holds copies of the child's ends of pipe and socket, which would keep them open.
         drop(command);
-        let (reports, orders) = UnixStream::from_std(own)?.into_split();
+        let (reports, requests) = UnixStream::from_std(own)?.into_split();
         let mut reports = BufReader::new(reports).lines();
         let first = reports.next_line().await?.unwrap_or_default();
         let group = first
@@ -138,19 +138,19 @@ impl SpawnRequest<'_> {
         if group.is_none() && !watch.handle_supervisor_loss().await {
             let reason = first
                 .strip_prefix("failed ")
-                .unwrap_or("its supervisor ended");
+                .unwrap_or("the supervisor exited");
             return Err(io::Error::other(reason.to_owned()));
         }
         Ok(Process {
             watch,
-            control: ProcessControl::Supervised(orders),
+            control: ProcessControl::Supervised(requests),
             output,
         })
     }
 }
 
 impl ProcessWatcher {
-    /// Waits for the shell's end, and says whether it was surely the last process.
+    /// Waits until the shell exits. The flag is true if the shell was known to be the last process.
     pub(super) async fn exited(&mut self) -> (Exit, bool) {
         let killed = Exit::Signal(Signal::KILL.as_raw());
         let Some(reports) = &mut self.reports else {
@@ -164,12 +164,13 @@ impl ProcessWatcher {
         (Exit::Unwatched, false)
     }
 
-    /// The supervisor is gone too early: what it watched is not to run unwatched. Whether somebody killed it.
+    /// Kills all processes of a supervisor that exited early, so that none runs without one. Returns whether the
+    /// supervisor was killed by a signal.
     async fn handle_supervisor_loss(&mut self) -> bool {
         if let Some(group) = self.group {
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
-        // Its number is nobody else's before it is waited for.
+        // The system does not reuse the process id before `wait` below.
         if let Some(supervisor) = self
             .child
             .id()
@@ -183,7 +184,7 @@ impl ProcessWatcher {
             .is_ok_and(|status| matches!(Exit::from(status), Exit::Signal(_)))
     }
 
-    /// Waits until no process of the command is left.
+    /// Waits until all processes of the command are gone.
     pub(super) async fn wait_gone(&mut self) {
         match &mut self.reports {
             Some(reports) => {
@@ -211,17 +212,17 @@ impl ProcessControl {
         self.send(KILL, Signal::KILL);
     }
 
-    /// No process is left, and the number of the group is free for others.
+    /// Drops the control without a signal: all processes are gone, and the system may reuse the group id.
     pub(super) fn release(mut self) {
         if let Self::Direct(group) = &mut self {
             *group = None;
         }
     }
 
-    fn send(&self, order: u8, signal: Signal) {
-        // An order that cannot be given is for a supervisor that is gone.
+    fn send(&self, request: u8, signal: Signal) {
         match self {
-            Self::Supervised(orders) => drop(orders.try_write(&[order])),
+            // A write fails only if the supervisor is gone.
+            Self::Supervised(requests) => drop(requests.try_write(&[request])),
             Self::Direct(Some(group)) => {
                 let _ = rustix::process::kill_process_group(*group, signal);
                 let _ = rustix::process::kill_process_group(*group, Signal::CONT);
@@ -239,13 +240,13 @@ impl Drop for ProcessControl {
     }
 }
 
-/// Kills whatever a supervisor's session still has, where the system tells: also what is in no known group.
+/// Kills all processes in the session of a supervisor, also those outside its group. Does nothing without `/proc`.
 fn kill_session(supervisor: Pid) {
     let mut killed = BTreeSet::new();
     loop {
         let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-        let own = pids.filter(|pid| session_of(*pid) == Some(supervisor));
+        let own = pids.filter(|pid| process_session(*pid) == Some(supervisor));
         let new: Vec<_> = own
             .filter(|pid| killed.insert(pid.as_raw_nonzero()))
             .collect();
@@ -258,8 +259,9 @@ fn kill_session(supervisor: Pid) {
     }
 }
 
-/// The fourth field after the name; not by `getsid`, which cannot say that a process has none.
-fn session_of(pid: Pid) -> Option<Pid> {
+/// Returns the session of a process: the fourth field after the name in `/proc/PID/stat`. `getsid` cannot report that
+/// a process has no session.
+fn process_session(pid: Pid) -> Option<Pid> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     Pid::from_raw(stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()?)
 }

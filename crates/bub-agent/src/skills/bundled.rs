@@ -1,4 +1,4 @@
-//! The skills that come with bub. They have no files: their text is all they need.
+//! The skills that are part of bub. Their text is compiled in; they have no directory.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Starting a new skill, and checking one: what `bub skill` does.
+//! Creates and checks skills for `bub skill`.
 
 use std::{
     fs::{self, File},
@@ -9,20 +9,21 @@ use std::{
 use super::{SKILLS_DIR, Skill, SkillProblem, SkillSource, SkillText, Skills, frontmatter, scan};
 
 impl Skills {
-    /// The directory in which a workspace, or else the user, keeps skills.
+    /// Returns the skills directory of a workspace, or of the user's home directory without one. Returns `None` if the
+    /// home directory is unknown.
     pub fn directory(&self, workspace: Option<&Path>) -> Option<PathBuf> {
         let base = workspace.or_else(|| self.settings.environment().user_home());
         base.map(|base| base.join(SKILLS_DIR))
     }
 
-    /// Reads the skill in a directory, or says what is wrong with it.
+    /// Reads and validates the skill in a directory.
     pub fn check(directory: &Path) -> Result<Skill, SkillProblem> {
         let file = directory.join(scan::SKILL_FILE);
-        // `.` and links have the name of what they stand for.
-        let full = directory
+        // Resolves `.` and symbolic links, because the skill must have the name of its directory.
+        let canonical = directory
             .canonicalize()
             .unwrap_or_else(|_| directory.to_owned());
-        let name = full.file_name().unwrap_or_default().to_string_lossy();
+        let name = canonical.file_name().unwrap_or_default().to_string_lossy();
         let read = scan::read(&file).and_then(|text| frontmatter::read(&text, &name));
         match read {
             Ok(frontmatter) => Ok(Skill::new(
@@ -35,23 +36,24 @@ impl Skills {
         }
     }
 
-    /// Writes the beginnings of a skill into a directory of skills. An existing one is never touched.
+    /// Creates a skill with placeholder text in a skills directory and returns the path of its `SKILL.md`. Fails if the
+    /// skill exists.
     pub fn create(
         directory: &Path,
         name: &str,
         description: &str,
     ) -> Result<PathBuf, SkillProblem> {
-        let home = directory.join(name);
-        let file = home.join(scan::SKILL_FILE);
+        let skill_directory = directory.join(name);
+        let file = skill_directory.join(scan::SKILL_FILE);
         let text = format!(
-            "---\nname: {name}\ndescription: {}\n---\n\n# {name}\n\nSay here what to do, step by step.\n",
+            "---\nname: {name}\ndescription: {}\n---\n\n# {name}\n\nDescribe what to do, step by step.\n",
             serde_json::Value::from(description)
         );
         let written = frontmatter::check_name(name, name)
             .and_then(|()| frontmatter::read(&text, name))
             .and_then(|_| {
-                write_new(&home, &file, &text).map_err(|error| match error.kind() {
-                    io::ErrorKind::AlreadyExists => "there is one already".to_owned(),
+                write_new(&skill_directory, &file, &text).map_err(|error| match error.kind() {
+                    io::ErrorKind::AlreadyExists => "the file already exists".to_owned(),
                     _ => error.to_string(),
                 })
             });

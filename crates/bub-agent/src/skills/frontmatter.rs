@@ -1,4 +1,4 @@
-//! What a `SKILL.md` says about itself, and which one is a skill at all.
+//! Parses and validates the frontmatter of a `SKILL.md`.
 
 use std::borrow::Cow;
 
@@ -11,16 +11,16 @@ const MAX_DESCRIPTION_CHARS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Frontmatter {
     pub(super) description: String,
-    /// The variables it asks for in `metadata.env`.
-    pub(super) asks: Vec<String>,
+    /// The environment variables named in `metadata.env`.
+    pub(super) requested_env: Vec<String>,
 }
 
-/// Reads the frontmatter of the skill in the directory `name`, or says what is wrong with it.
+/// Parses the frontmatter of the skill in the directory `name`. The error is the reason why the skill is invalid.
 pub(super) fn read(text: &str, name: &str) -> Result<Frontmatter, String> {
     let text = unix_lines(text);
     let (frontmatter, _) = split(&text)?;
     let value = bub_settings::parse_yaml(frontmatter).map_err(|error| {
-        // Counted in the file, not in the frontmatter.
+        // The parser counts lines from the start of the frontmatter, the error from the start of the file.
         let line = error.line
             + 1
             + text
@@ -45,25 +45,25 @@ pub(super) fn read(text: &str, name: &str) -> Result<Frontmatter, String> {
     }
     Ok(Frontmatter {
         description: description.to_owned(),
-        asks: variables(fields.get("metadata"))?,
+        requested_env: variables(fields.get("metadata"))?,
     })
 }
 
-/// What a file says: description, variables, body. For those who try any bytes.
+/// Returns description, variables and body of a `SKILL.md`, for fuzz tests.
 #[doc(hidden)]
 pub fn read_skill(text: &str, name: &str) -> Result<(String, Vec<String>, String), String> {
-    read(text, name).map(|found| (found.description, found.asks, body(text)))
+    read(text, name).map(|parsed| (parsed.description, parsed.requested_env, body(text)))
 }
 
-/// The text after the frontmatter.
+/// Returns the text after the frontmatter, trimmed.
 pub(super) fn body(text: &str) -> String {
     let text = unix_lines(text);
     split(&text).map_or("", |(_, body)| body.trim()).to_owned()
 }
 
-/// Why `name` cannot be the name of a skill.
+/// Validates the name of the skill in `directory`. The error is the reason why the name is invalid.
 pub(super) fn check_name(name: &str, directory: &str) -> Result<(), String> {
-    let word = |word: &str| {
+    let is_word = |word: &str| {
         !word.is_empty()
             && word
                 .bytes()
@@ -72,20 +72,20 @@ pub(super) fn check_name(name: &str, directory: &str) -> Result<(), String> {
     if name.chars().count() > MAX_NAME_CHARS {
         return Err(format!("`name` is longer than {MAX_NAME_CHARS} characters"));
     }
-    if !name.split('-').all(word) {
+    if !name.split('-').all(is_word) {
         return Err(format!(
-            "`name` is {name:?}: only a-z and 0-9, in words with single hyphens between them"
+            "invalid `name` {name:?}: use a-z and 0-9, with single hyphens between words"
         ));
     }
     if name != directory {
         return Err(format!(
-            "`name` is {name:?}, but the directory is {directory:?}: they must be the same"
+            "`name` is {name:?}, but the directory is {directory:?}: rename one of them"
         ));
     }
     Ok(())
 }
 
-/// The YAML between the first line `---` and the next one, and what follows.
+/// Splits a file into the YAML between the first two `---` lines and the text after them.
 fn split(text: &str) -> Result<(&str, &str), String> {
     let (first, rest) = text.trim().split_once('\n').unwrap_or((text.trim(), ""));
     if first.trim_end() != "---" {
@@ -119,20 +119,20 @@ fn required<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a str, St
         None | Some(Value::Null) => Err(format!("`{key}` is missing")),
         Some(Value::String(text)) if text.trim().is_empty() => Err(format!("`{key}` is empty")),
         Some(Value::String(text)) => Ok(text.trim()),
-        Some(_) => Err(format!("`{key}` is not text: put quotes around it")),
+        Some(_) => Err(format!("`{key}` is not a string; put it in quotes")),
     }
 }
 
-/// The variables that `metadata.env` names, with commas or spaces between them.
+/// Returns the variables in `metadata.env`, which are separated by commas or spaces.
 fn variables(metadata: Option<&Value>) -> Result<Vec<String>, String> {
     let entries = match metadata {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Object(entries)) => entries,
-        Some(_) => return Err("`metadata` is not a map of text to text".into()),
+        Some(_) => return Err("`metadata` is not a map of strings".into()),
     };
     if let Some((key, _)) = entries.iter().find(|(_, value)| !value.is_string()) {
         return Err(format!(
-            "`metadata.{key}` is not text: put quotes around it"
+            "`metadata.{key}` is not a string; put it in quotes"
         ));
     }
     let names = entries

@@ -1,13 +1,14 @@
-//! The list of skills in the system prompt, and the `$name` that opens one.
+//! The list of skills in the system prompt. `$name` in a prompt loads a skill.
 
 use std::{fmt::Write, path::Path};
 
 use super::{LoadedSkills, Skills};
 
 impl Skills {
-    /// The `<available_skills>` block for a step; empty without skills. Those that `prompt` names as `$name` stand there
-    /// in full and count as loaded. `allowed` leaves only these names; `None` leaves all. What looks like a skill and is
-    /// none is warned of once.
+    /// Returns the `<available_skills>` block for a step, or an empty string without skills.
+    ///
+    /// Skills that `prompt` names as `$name` are included with their text and marked as loaded. `allowed` limits the
+    /// block to these names; `None` means all skills. Each invalid skill is logged once.
     pub fn block(
         &self,
         workspace: Option<&Path>,
@@ -15,13 +16,13 @@ impl Skills {
         allowed: Option<&[String]>,
         loaded: &LoadedSkills,
     ) -> String {
-        let found = self.workspace_skills(workspace);
-        for problem in &found.scan.problems {
+        let available = self.workspace_skills(workspace);
+        for problem in &available.scan.problems {
             self.warn_once(problem.to_string(), || {
                 tracing::warn!(error = %problem, "skill.invalid");
             });
         }
-        let mut skills = found.skills.clone();
+        let mut skills = available.skills.clone();
         skills.retain(|skill| is_allowed(skill.name(), allowed));
         if skills.is_empty() {
             return String::new();
@@ -51,7 +52,7 @@ impl Skills {
     }
 }
 
-/// Whether a skill may be used where only `allowed` are.
+/// Returns whether `allowed` contains the skill `name`. Without a list, all skills are allowed.
 pub(crate) fn is_allowed(name: &str, allowed: Option<&[String]>) -> bool {
     allowed.is_none_or(|allowed| {
         allowed
@@ -60,7 +61,7 @@ pub(crate) fn is_allowed(name: &str, allowed: Option<&[String]>) -> bool {
     })
 }
 
-/// The known names that stand in the text after a `$`. The end of a sentence is no part of a name.
+/// Returns the known names that follow a `$` in the text. A period at the end of a sentence is not part of a name.
 fn named_skills(text: &str, is_known: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut names = Vec::new();
     for after in text.split('$').skip(1) {

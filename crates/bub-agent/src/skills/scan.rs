@@ -1,4 +1,4 @@
-//! Finding the skills on disk, and noticing that nothing changed.
+//! Reads skills from disk and detects changes.
 
 use std::{
     fs::{self, File, Metadata},
@@ -13,29 +13,30 @@ use super::{Skill, SkillProblem, SkillSource, SkillText, frontmatter};
 
 pub(super) const SKILL_FILE: &str = "SKILL.md";
 
-/// Longer files are no notes for a model.
+/// Maximum size of a `SKILL.md`. Larger files are not instructions for a model.
 const MAX_SKILL_BYTES: u64 = 1024 * 1024;
 
-/// More directories are not looked at.
+/// Maximum number of entries read per skills directory.
 const MAX_SKILLS: usize = 1000;
 
-/// A file changed less than this before it was read may change again without a trace in its times.
+/// Maximum granularity of modification times. A file modified shortly before it was read can change again without a
+/// new modification time.
 const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
-/// The skills of some directories as they were at one moment.
+/// The skills of several directories at one point in time.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// All that is valid, in the order of the roots and then of the names.
+    /// The valid skills, ordered by root and then by name.
     pub(super) skills: Vec<Arc<Skill>>,
     pub(super) problems: Vec<SkillProblem>,
-    /// Everything that was looked at.
+    /// Every path that was checked. The stamp is `None` if the path did not exist.
     stamps: Vec<(PathBuf, Option<FileStamp>)>,
-    /// Whether a later change must show in the stamps.
+    /// Whether every later change is visible in the stamps.
     is_settled: bool,
 }
 
 impl Scan {
-    /// Looks at every skill in the roots.
+    /// Reads all skills in the roots.
     pub(super) fn new(roots: &[(PathBuf, SkillSource)]) -> Self {
         let mut scan = Self::default();
         let start = SystemTime::now();
@@ -55,7 +56,7 @@ impl Scan {
         scan
     }
 
-    /// Whether a new scan would find the same.
+    /// Returns whether a new scan would have the same result.
     pub(super) fn is_current(&self) -> bool {
         self.is_settled
             && self
@@ -65,7 +66,10 @@ impl Scan {
     }
 
     fn root(&mut self, root: &Path, source: SkillSource) {
-        if !self.read_metadata(root).is_some_and(|found| found.is_dir()) {
+        if !self
+            .read_metadata(root)
+            .is_some_and(|metadata| metadata.is_dir())
+        {
             return;
         }
         let names = fs::read_dir(root).and_then(|entries| {
@@ -81,7 +85,7 @@ impl Scan {
         if names.len() > MAX_SKILLS {
             self.problem(
                 root,
-                &format!("has more than {MAX_SKILLS} entries; some are not looked at"),
+                &format!("has more than {MAX_SKILLS} entries; the others are ignored"),
             );
         }
         names.sort_unstable();
@@ -94,15 +98,15 @@ impl Scan {
         let file = directory.join(SKILL_FILE);
         if !self
             .read_metadata(directory)
-            .is_some_and(|found| found.is_dir())
+            .is_some_and(|metadata| metadata.is_dir())
             || self.read_metadata(&file).is_none()
         {
             return;
         }
         let location = fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
-        // Whoever wrote the workspace must not have files of its owner read to the model.
+        // The author of a workspace must not be able to show other files of the user to the model.
         if source == SkillSource::Project && !is_in_workspace(&location, directory) {
-            return self.problem(&file, "leads out of the workspace");
+            return self.problem(&file, "links to a file outside the workspace");
         }
         match read(&file).and_then(|text| frontmatter::read(&text, name)) {
             Ok(frontmatter) => {
@@ -117,12 +121,12 @@ impl Scan {
         }
     }
 
-    /// Looks at a path and remembers what was there. What is there but cannot be looked at is a problem.
+    /// Reads the metadata of a path and remembers its stamp. Adds a problem if the path exists but cannot be read.
     fn read_metadata(&mut self, path: &Path) -> Option<Metadata> {
-        let (stamp, found) = FileStamp::from_path(path);
+        let (stamp, metadata) = FileStamp::from_path(path);
         self.stamps.push((path.to_owned(), stamp));
-        match found {
-            Ok(found) => Some(found),
+        match metadata {
+            Ok(metadata) => Some(metadata),
             Err(error) => {
                 if !is_absent(path, &error) {
                     self.problem(path, &format!("cannot be read: {error}"));
@@ -140,13 +144,13 @@ impl Scan {
     }
 }
 
-/// Whether the file of a skill in that directory of a workspace, `.agents/skills/name`, is in the workspace, too.
+/// Returns whether `file` is in the workspace of the skill directory `.agents/skills/name`.
 fn is_in_workspace(file: &Path, directory: &Path) -> bool {
     let workspace = directory.ancestors().nth(3).map(fs::canonicalize);
     workspace.is_some_and(|workspace| workspace.is_ok_and(|workspace| file.starts_with(workspace)))
 }
 
-/// A link that leads nowhere is something, though what it leads to is not.
+/// Returns whether nothing exists at `path`. A broken symbolic link exists, although its target does not.
 fn is_absent(path: &Path, error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -154,20 +158,20 @@ fn is_absent(path: &Path, error: &io::Error) -> bool {
     ) && fs::symlink_metadata(path).is_err()
 }
 
-/// The text of a skill's file, or why it cannot be used.
+/// Reads the text of a `SKILL.md`. The error is the reason why it cannot be used.
 pub(super) fn read(file: &Path) -> Result<String, String> {
     let bytes = read_bytes(file).map_err(|error| format!("cannot be read: {error}"))?;
     String::from_utf8(bytes).map_err(|_| "not valid UTF-8 text".to_owned())
 }
 
 fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {
-    let found = fs::metadata(file)?;
-    if !found.is_file() {
-        // A pipe or a device has no end, and opening one may hang.
+    let metadata = fs::metadata(file)?;
+    if !metadata.is_file() {
+        // A pipe or a device may have no end, and opening one may block.
         return Err(io::Error::other("not a regular file"));
     }
     let mut bytes = Vec::new();
-    if found.len() > MAX_SKILL_BYTES
+    if metadata.len() > MAX_SKILL_BYTES
         || File::open(file)?
             .take(MAX_SKILL_BYTES + 1)
             .read_to_end(&mut bytes)? as u64
@@ -178,10 +182,11 @@ fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What changes when a file or a directory does.
+/// Metadata that changes when a file or a directory changes.
 #[derive(Debug, PartialEq)]
 struct FileStamp {
-    place: (u64, u64),
+    /// Device and inode.
+    file_id: (u64, u64),
     size: u64,
     modified: SystemTime,
     changed: (i64, i64),
@@ -189,13 +194,13 @@ struct FileStamp {
 
 impl FileStamp {
     fn from_path(path: &Path) -> (Option<Self>, io::Result<Metadata>) {
-        let found = fs::metadata(path);
-        let stamp = found.as_ref().ok().map(|found| Self {
-            place: (found.dev(), found.ino()),
-            size: found.size(),
-            modified: found.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-            changed: (found.ctime(), found.ctime_nsec()),
+        let metadata = fs::metadata(path);
+        let stamp = metadata.as_ref().ok().map(|metadata| Self {
+            file_id: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            modified: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         });
-        (stamp, found)
+        (stamp, metadata)
     }
 }

@@ -1,4 +1,4 @@
-//! Filling in the body of a skill: its directory, a Python, and settings that may be shown.
+//! Expands placeholders in the body of a skill: its directory, a Python interpreter, and settings that are not secret.
 
 use std::path::Path;
 
@@ -7,17 +7,18 @@ use serde_json::Value;
 
 use super::SkillSource;
 
-/// What the placeholders of one skill stand for.
+/// The values for the placeholders of one skill.
 pub(super) struct Template<'a> {
     pub(super) settings: &'a Settings,
     pub(super) source: SkillSource,
-    /// A builtin skill has none.
+    /// `None` for a builtin skill.
     pub(super) directory: Option<&'a Path>,
     pub(super) python: &'a Path,
 }
 
 impl Template<'_> {
-    /// Replaces `$SKILL_DIR`, `$PYTHON`, `${config.a.b}` and `$$`; everything else stays. What is withheld goes to `warn`.
+    /// Replaces `$SKILL_DIR`, `$PYTHON`, `${config.a.b}` and `$$` in `text`. Other dollar signs stay. Calls `warn` for
+    /// each setting that is withheld.
     pub(super) fn render(&self, text: &str, warn: &mut dyn FnMut(String)) -> String {
         let mut rendered = String::with_capacity(text.len());
         let mut rest = text;
@@ -33,7 +34,7 @@ impl Template<'_> {
         rendered
     }
 
-    /// What stands for the placeholder at the start of `text`, which follows a `$`, and the text after it.
+    /// Returns the value of the placeholder at the start of `text`, which follows a `$`, and the text after it.
     fn replacement<'t>(
         &self,
         text: &'t str,
@@ -64,7 +65,7 @@ impl Template<'_> {
         }
     }
 
-    /// The value of a setting; empty when there is none, or when this skill must not have it.
+    /// Returns the value of a setting. It is empty if the setting has no value or this skill must not see it.
     fn setting(&self, path: &str, warn: &mut dyn FnMut(String)) -> String {
         let below = |long: &str, short: &str| {
             long.strip_prefix(short)
@@ -78,14 +79,14 @@ impl Template<'_> {
             if setting.is_secret() {
                 let variable = setting.variable();
                 warn(format!(
-                    "`${{config.{path}}}` is left empty, because `{key}` is secret: ask for the variable {variable} in \
-                     `metadata.env` and use it in commands; the setting `skills.env` grants it"
+                    "`${{config.{path}}}` is empty because `{key}` is secret; request the variable {variable} in \
+                     `metadata.env`, use it in commands, and grant it with the setting `skills.env`"
                 ));
                 return String::new();
             }
             if setting.is_trusted() && self.source == SkillSource::Project {
                 warn(format!(
-                    "`${{config.{path}}}` is left empty: skills of a workspace do not see `{key}`"
+                    "`${{config.{path}}}` is empty because workspace skills cannot read `{key}`"
                 ));
                 return String::new();
             }
@@ -96,7 +97,7 @@ impl Template<'_> {
             Ok(LookupValue::Value(value)) => value.to_string(),
             Ok(LookupValue::Secret(_)) => {
                 warn(format!(
-                    "`${{config.{path}}}` is left empty, because it is secret"
+                    "`${{config.{path}}}` is empty because it is secret"
                 ));
                 return String::new();
             }

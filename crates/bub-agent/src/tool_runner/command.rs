@@ -1,4 +1,4 @@
-//! A command is a tool call that a person makes.
+//! Runs comma commands: tool calls that a user makes.
 
 use std::{pin::pin, sync::Arc, time::Instant};
 
@@ -19,16 +19,16 @@ use crate::{
     emitter, spill,
 };
 
-/// The tool that runs what is no tool.
+/// The tool that runs lines that do not start with the name of a tool.
 const SHELL_TOOL: &str = "bash";
 
-/// What stands before the output where something is said about it.
+/// The line before the output in a result that also has a status.
 const OUTPUT_HEADING: &str = "\noutput:\n";
 
-/// Chunks of output that wait to be streamed. If the reader is slower than that, the rest comes with the result.
+/// Maximum number of output chunks queued for streaming. If the reader is too slow, the rest comes with the result.
 const LIVE_OUTPUT_CAPACITY: usize = 1024;
 
-/// Runs a command, and says line by line what it prints.
+/// Runs a command and streams its output line by line.
 pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -> ModelStream {
     emitter::stream(move |events| async move {
         let (live_output, mut printed) = mpsc::channel(LIVE_OUTPUT_CAPACITY);
@@ -38,13 +38,13 @@ pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -
             .is_empty()
             .then_some(live_output);
         let redactor = agent.settings().redactor();
-        let mut said = EmittedOutput::default();
+        let mut emitted = EmittedOutput::default();
         let mut running = pin!(run_command(&agent, &task, &line, live_output));
         let outcome = loop {
             tokio::select! {
                 biased;
                 Some(text) = printed.recv() => {
-                    if let Some(lines) = said.add(&text, redactor) {
+                    if let Some(lines) = emitted.add(&text, redactor) {
                         events.send(StreamEvent::Text(lines)).await;
                     }
                 }
@@ -52,8 +52,8 @@ pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -
             }
         };
         let text = match &outcome {
-            Ok(text) => said.rest(text),
-            Err(error) => said.unsent_output(&redactor.redact(error.message())),
+            Ok(text) => emitted.rest(text),
+            Err(error) => emitted.unsent_output(&redactor.redact(error.message())),
         };
         if !text.is_empty() {
             events.send(StreamEvent::Text(text)).await;
@@ -65,57 +65,57 @@ pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -
     })
 }
 
-/// What has been said of an output, and what waits for the end of its line.
+/// The part of an output that was sent, and the part that is pending until its line is complete.
 #[derive(Default)]
 struct EmittedOutput {
-    said: String,
-    held: String,
+    sent: String,
+    pending: String,
 }
 
 impl EmittedOutput {
-    /// Adds what was printed; returns the lines that are whole, without secrets. Blank ones wait for what follows them:
-    /// the output is trimmed.
+    /// Adds output and returns the complete lines, redacted. Blank lines are pending until more text follows, because
+    /// the result is trimmed.
     fn add(&mut self, text: &str, redactor: &Redactor) -> Option<String> {
-        self.held.push_str(text);
-        let whole = self.held.rfind('\n')?;
-        let end = self.held.get(..whole)?.trim_end().len();
-        let rest = self.held.split_off(end);
-        let lines = std::mem::replace(&mut self.held, rest);
-        let lines = if self.said.is_empty() {
+        self.pending.push_str(text);
+        let last_newline = self.pending.rfind('\n')?;
+        let end = self.pending.get(..last_newline)?.trim_end().len();
+        let rest = self.pending.split_off(end);
+        let lines = std::mem::replace(&mut self.pending, rest);
+        let lines = if self.sent.is_empty() {
             lines.trim_start()
         } else {
             &lines
         };
         let lines = redactor.redact(lines).into_owned();
-        self.said.push_str(&lines);
+        self.sent.push_str(&lines);
         Some(lines).filter(|lines| !lines.is_empty())
     }
 
-    /// What is left to say of a result.
+    /// Returns the part of a result that was not sent.
     fn rest(&self, text: &str) -> String {
-        if let Some(rest) = text.strip_prefix(&self.said) {
+        if let Some(rest) = text.strip_prefix(&self.sent) {
             return rest.to_owned();
         }
-        let about = text
+        let status = text
             .split_once(OUTPUT_HEADING)
-            .map_or(text, |(about, _)| about);
-        format!("{}\n{about}", self.unsent_output(text))
+            .map_or(text, |(status, _)| status);
+        format!("{}\n{status}", self.unsent_output(text))
     }
 
-    /// What is left of the output in a text about it, when some of it has been said.
+    /// Returns the unsent part of the output in a result with a status. Empty if no output was sent.
     fn unsent_output(&self, text: &str) -> String {
         let output = text
             .split_once(OUTPUT_HEADING)
-            .filter(|_| !self.said.is_empty());
+            .filter(|_| !self.sent.is_empty());
         output
-            .and_then(|(_, output)| output.strip_prefix(&self.said))
+            .and_then(|(_, output)| output.strip_prefix(&self.sent))
             .unwrap_or_default()
             .to_owned()
     }
 }
 
-/// Runs a command and returns its output. What was asked is on the tape before anything is done; what had begun when
-/// the process died is not run again.
+/// Runs a command and returns its output. The command is on the tape before it runs. After a crash, a command that was
+/// started is not run again, unless it only reads.
 pub(crate) async fn run_command(
     agent: &Agent,
     task: &AgentTask,
@@ -138,16 +138,16 @@ pub(crate) async fn run_command(
     let name = called
         .as_ref()
         .map_or(String::new(), |(tool, _)| tool.spec().name.clone());
-    let begun =
+    let start_event =
         Entry::event("command.start", Some(json!({"raw": raw, "name": name}))).outside_context();
-    // What only reads may be done again when bub dies meanwhile.
-    let only_reads = called
+    // A read-only command may run again after a crash.
+    let is_read_only = called
         .as_ref()
         .map_or(true, |(tool, _)| tool.spec().read_only);
-    tape.append(vec![if only_reads {
-        tape.with_run_id(begun)
+    tape.append(vec![if is_read_only {
+        tape.with_run_id(start_event)
     } else {
-        tape.with_command_id(begun)
+        tape.with_command_id(start_event)
     }])
     .await?;
     let outcome = match called {
@@ -162,7 +162,7 @@ pub(crate) async fn run_command(
                 requests: None,
                 live_output,
             };
-            runner.run(&tool, arguments, None).await.map(text_of)
+            runner.run(&tool, arguments, None).await.map(to_text)
         }
         Err(error) => Err(error),
     };
@@ -170,10 +170,10 @@ pub(crate) async fn run_command(
         Ok(output) => ("ok", output.clone()),
         Err(error) => ("error", error.message().to_owned()),
     };
-    let kept = spill::spill(tape, agent.settings(), &name, output).await;
+    let output = spill::spill(tape, agent.settings(), &name, output).await;
     let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let data = json!({
-        "raw": raw, "name": name, "status": status, "elapsed_ms": elapsed, "output": kept, "date": bub_tape::now_iso(),
+        "raw": raw, "name": name, "status": status, "elapsed_ms": elapsed, "output": output, "date": bub_tape::now_iso(),
     });
     tape.append(vec![
         tape.with_command_id(Entry::event("command", Some(data))),
@@ -183,7 +183,7 @@ pub(crate) async fn run_command(
     outcome.map(|text| agent.settings().redactor().redact(&text).into_owned())
 }
 
-/// Notes that the turn is recorded completely. A command that steered a turn, or that a plugin ran for a prompt, does not
+/// Marks the turn as completely recorded. A command that steered a turn, or that a plugin ran for a prompt, does not
 /// complete that turn.
 fn complete(tape: &TurnTape, outcome: &Result<String>) {
     match outcome {
@@ -206,11 +206,11 @@ fn parse_command(
         }
     };
     let tool = tools.iter().find(|tool| tool.spec().name == name).cloned();
-    let missing = || Error::not_found(format!("there is no tool `{name}` to run this with"));
-    Ok((tool.ok_or_else(missing)?, arguments))
+    let not_found = || Error::not_found(format!("unknown tool `{name}`"));
+    Ok((tool.ok_or_else(not_found)?, arguments))
 }
 
-fn text_of(value: Value) -> String {
+fn to_text(value: Value) -> String {
     match value {
         Value::String(text) => text,
         other => other.to_string(),

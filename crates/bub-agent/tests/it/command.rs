@@ -108,7 +108,7 @@ fn mistakes_are_explained() {
             ",tape.search a 1 z",
             "too many arguments for tape.search: 'z'; it takes query, limit",
         ),
-        (",tape.search a query=b", "argument 'query' is given twice"),
+        (",tape.search a query=b", "duplicate argument 'query'"),
         (",help extra", "help takes no arguments, got 'extra'"),
     ] {
         assert_eq!(parse(line).unwrap_err().message(), message, "{line}");

@@ -145,8 +145,8 @@ async fn an_answer_cut_off_by_its_limit_is_told() {
     assert_eq!(
         *seen,
         [
-            "run_model: [provider] the answer is not complete: it reached the limit of `max_tokens`",
-            "run_model: [provider] the answer is not complete: the provider's content filter stopped it",
+            "run_model: [provider] the answer is incomplete: it reached the `max_tokens` limit",
+            "run_model: [provider] the answer is incomplete: the provider's content filter stopped it",
         ]
     );
 }

@@ -451,13 +451,13 @@ async fn endless_output_is_bounded_and_keeps_its_ends() {
     );
     assert!(outcome.output.len() < 1_200_000, "{}", outcome.output.len());
     assert!(outcome.output.starts_with("first\ny\n"));
-    assert!(outcome.output.contains(" bytes left out …\n"));
+    assert!(outcome.output.contains(" bytes omitted …\n"));
 
     let outcome = fixture.run("seq 1 300000; exit 1").await;
     assert!(outcome.output.starts_with("1\n2\n") && outcome.output.ends_with("\n299999\n300000\n"));
     let bytes: usize = (1..=300_000).map(|n: u32| n.to_string().len() + 1).sum();
     let (head, tail) = outcome.output.split_once("\n… ").unwrap();
-    let (left_out, tail) = tail.split_once(" bytes left out …\n").unwrap();
+    let (left_out, tail) = tail.split_once(" bytes omitted …\n").unwrap();
     assert_eq!(
         head.len() + tail.len() + left_out.parse::<usize>().unwrap(),
         bytes
@@ -506,7 +506,7 @@ async fn output_is_read_by_characters_also_where_some_is_left_out() {
         shell.read(399_999 * 7, None),
         ("400000\n".to_owned(), 400_000 * 7)
     );
-    assert!(shell.read(1_000_000, Some(7)).0.contains("bytes left out"));
+    assert!(shell.read(1_000_000, Some(7)).0.contains("bytes omitted"));
 }
 
 // W-26
@@ -630,7 +630,7 @@ async fn there_is_a_limit_to_what_runs_at_a_time() {
     let error = fixture.run_for("true", LONG).await.unwrap_err();
     assert_eq!(
         error.message(),
-        "64 commands are running already; end one with bash.kill"
+        "too many running commands: the limit is 64; terminate one with bash.kill"
     );
     fixture.shells.stop_all(LONG).await;
     assert_eq!(fixture.run("echo again").await.output, "again\n");
@@ -675,23 +675,14 @@ async fn what_cannot_be_started_says_why() {
         request.granted = vec![("PATH".into(), "/no/such/place".into())];
     };
     let cases: [(Spoil<'_>, &str); 5] = [
-        (
-            &missing,
-            "the working directory '/no/such/place' does not exist",
-        ),
-        (&file, "the working directory '/dev/null' does not exist"),
-        (
-            &null,
-            "the command contains a NUL byte, which no program can be given",
-        ),
+        (&missing, "working directory '/no/such/place' not found"),
+        (&file, "working directory '/dev/null' not found"),
+        (&null, "the command contains a NUL byte"),
         (
             &long,
-            "the command is too long for the system (300005 bytes); write it to a file and run that",
+            "the command is too long for the system (300005 bytes); write it to a file and run the file",
         ),
-        (
-            &no_shell,
-            "neither bash nor sh was found in PATH; install one",
-        ),
+        (&no_shell, "neither bash nor sh found in PATH; install one"),
     ];
     for fixture in ShellFixture::both() {
         for (spoil, expected) in cases {
@@ -713,7 +704,7 @@ async fn a_launcher_that_is_none_is_an_error() {
     let error = fixture.run_for("true", LONG).await.unwrap_err();
     assert_eq!(
         error.message(),
-        "the command could not be started: its supervisor ended"
+        "cannot start the command: the supervisor exited"
     );
 }
 

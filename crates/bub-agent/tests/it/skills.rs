@@ -269,7 +269,7 @@ fn a_skill_is_valid_or_there_is_a_reason() {
         ("---\ndescription: d\n---\n", Err("`name` is missing")),
         (
             "---\nname: 12\ndescription: d\n---\n",
-            Err("`name` is not text: put quotes around it"),
+            Err("`name` is not a string; put it in quotes"),
         ),
         (
             "---\nname: ' '\ndescription: d\n---\n",
@@ -294,7 +294,7 @@ fn a_skill_is_valid_or_there_is_a_reason() {
         ),
         (
             "---\nname: good\ndescription: yes\n---\n",
-            Err("`description` is not text: put quotes around it"),
+            Err("`description` is not a string; put it in quotes"),
         ),
         (
             &too_long,
@@ -302,11 +302,11 @@ fn a_skill_is_valid_or_there_is_a_reason() {
         ),
         (
             "---\nname: good\ndescription: d\nmetadata: x\n---\n",
-            Err("`metadata` is not a map of text to text"),
+            Err("`metadata` is not a map of strings"),
         ),
         (
             "---\nname: good\ndescription: d\nmetadata: {version: 1.0}\n---\n",
-            Err("`metadata.version` is not text: put quotes around it"),
+            Err("`metadata.version` is not a string; put it in quotes"),
         ),
         (
             "---\nname: good\ndescription: d\nmetadata: {a: {b: c}}\n---\n",
@@ -404,10 +404,10 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
         ("deep-flow/SKILL.md: ", "not valid YAML"),
         ("deep-list/SKILL.md: ", "not valid YAML"),
         ("deep-map/SKILL.md: ", "not valid YAML"),
-        ("device/SKILL.md: ", "leads out of the workspace"),
+        ("device/SKILL.md: ", "links to a file outside the workspace"),
         ("folder/SKILL.md: ", "not a regular file"),
         ("huge/SKILL.md: ", "larger than 1 MiB"),
-        ("link/SKILL.md: ", "leads out of the workspace"),
+        ("link/SKILL.md: ", "links to a file outside the workspace"),
         ("loop: ", "symbolic links"),
         ("pipe/SKILL.md: ", "not a regular file"),
     ];

@@ -27,7 +27,7 @@ fn secrets_are_never_filled_in() {
     assert_eq!(text, "[] [] [] [] [] [http://u:***@h]");
     fixture.body("mine");
     let warned = log.text();
-    assert_eq!(log.count("`${config.telegram.token}` is left empty, because `telegram.token` is secret: ask for the variable BUB_TELEGRAM_TOKEN"), 1, "{warned}");
+    assert_eq!(log.count("`${config.telegram.token}` is empty because `telegram.token` is secret; request the variable BUB_TELEGRAM_TOKEN"), 1, "{warned}");
     for secret in [TOKEN, "sk-other", "hunter2", "proxy-password"] {
         assert!(
             !warned.contains(secret) && !text.contains(secret),
@@ -113,7 +113,7 @@ fn loaded_skills_get_what_they_ask_for_and_were_granted() {
         ]
     );
     assert_eq!(
-        fixture.find("mine").unwrap().asks(),
+        fixture.find("mine").unwrap().requested_env(),
         [
             "FOO",
             "NOT_GRANTED",

@@ -277,7 +277,7 @@ async fn the_output_of_a_command_is_trimmed_and_whole() {
         .unwrap();
     let (head, tail) = result
         .model_output
-        .split_once(" bytes left out …\n")
+        .split_once(" bytes omitted …\n")
         .unwrap();
     assert!(
         head.len() > 500_000 && tail.len() > 500_000,

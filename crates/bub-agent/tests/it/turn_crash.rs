@@ -224,7 +224,7 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
         Heard {
             entries: || vec![question(), heard(), open_call()],
             attempt: 4,
-            says: Err("will not be tried again"),
+            says: Err("will not be retried"),
             wait: 1,
             requests: 0,
         },
@@ -430,10 +430,7 @@ async fn a_message_that_ends_the_process_too_often_is_given_up() {
         .with_meta("inbound_id", "in-7");
     tape.append(question).await.unwrap();
     let error = fixture.turn(delivered("go", 4)).await.unwrap_err();
-    assert!(
-        error.message().contains("will not be tried again"),
-        "{error}"
-    );
+    assert!(error.message().contains("will not be retried"), "{error}");
     let entries = entries(&fixture, "s").await;
     let recorded = entries
         .iter()
@@ -443,7 +440,7 @@ async fn a_message_that_ends_the_process_too_often_is_given_up() {
         recorded.payload["message"]
             .as_str()
             .unwrap()
-            .contains("will not be tried again"),
+            .contains("will not be retried"),
         "{recorded:?}"
     );
     assert!(

@@ -95,7 +95,7 @@ fn list(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
         let (name, source, description) = (skill.name(), skill.source(), skill.description());
         let _ = if as_json {
             let (source, location) = (source.to_string(), skill.location());
-            let line = json!({"name": name, "source": source, "description": description, "location": location, "env": skill.asks()});
+            let line = json!({"name": name, "source": source, "description": description, "location": location, "env": skill.requested_env()});
             writeln!(text, "{line}")
         } else {
             let source = source.to_string();

@@ -124,12 +124,12 @@ fn an_answer_that_is_not_complete_fails_in_one_line() {
         (
             Reply::text("Hel").finish(Finish::Length),
             "[cli:local]\nHel\n",
-            "it reached the limit of `max_tokens`",
+            "it reached the `max_tokens` limit",
         ),
         (
             Reply::new().finish(Finish::Length),
             "",
-            "it reached the limit of `max_tokens`",
+            "it reached the `max_tokens` limit",
         ),
         (
             Reply::new().finish(Finish::Filter),
@@ -145,7 +145,7 @@ fn an_answer_that_is_not_complete_fails_in_one_line() {
         );
         assert_eq!(
             run.stderr,
-            format!("error: the answer is not complete: {why}\n")
+            format!("error: the answer is incomplete: {why}\n")
         );
     }
 }
