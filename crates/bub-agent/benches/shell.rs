@@ -1,4 +1,4 @@
-//! What it costs to run `true`, from call to result.
+//! The time to run `true`, from call to result.
 #![allow(
     clippy::expect_used,
     reason = "a bench that cannot start has nothing to measure"
@@ -11,7 +11,7 @@ use bub_kernel::CancellationToken;
 use bub_settings::{Environment, Loader};
 use divan::Bencher;
 
-/// The bench is its own supervisor, as the program is.
+/// Runs the benches, or acts as the supervisor like the real program.
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     match args.as_slice() {
@@ -33,7 +33,7 @@ fn direct(bencher: Bencher<'_, '_>) {
     run(bencher, None);
 }
 
-/// What any program pays for the same.
+/// Baseline: `bash -c true` with the standard library.
 #[divan::bench]
 fn standard_library() {
     std::process::Command::new("bash")

@@ -1,4 +1,4 @@
-//! The cost of a whole turn with the builtin plugin.
+//! The cost of a complete turn with the builtin plugin.
 #![allow(
     clippy::expect_used,
     reason = "a bench that cannot start has nothing to measure"
@@ -65,7 +65,7 @@ fn echo_turn_with_builtin(bencher: Bencher<'_, '_>) {
         });
 }
 
-/// A framework on a fresh home whose model asks for `calls` tools, one after the other, and then answers.
+/// A framework with a new home. Its model requests `calls` tool calls, one per step, and then answers.
 struct TurnFixture {
     framework: Framework,
     runtime: Runtime,
@@ -94,17 +94,17 @@ impl TurnFixture {
             .sections(bub_kernel::settings::sections())
             .load()
             .expect("settings");
-        let answering = ModelOverride(Box::new(move |_, request| {
+        let model_override = ModelOverride(Box::new(move |_, request| {
             let done = request
                 .messages
                 .iter()
                 .rev()
-                .take_while(|message| !is_question(message));
+                .take_while(|message| !is_prompt(message));
             let done = done.filter(|message| message["role"] == "tool").count();
             if done < calls { call(done) } else { answer() }
         }));
         let options = BuiltinOptions {
-            answering: Some(Arc::new(answering)),
+            model_override: Some(Arc::new(model_override)),
             ..BuiltinOptions::default()
         };
         let framework = Framework::builder()
@@ -140,7 +140,7 @@ impl TurnFixture {
             .bench_values(|message| {
                 self.runtime.block_on(async {
                     let turn = self.framework.process_inbound(message).await;
-                    // A session hands off now and then: what is measured is a turn, not a view of a thousand.
+                    // Hand off from time to time: measure a turn, not a view of a thousand entries.
                     let turn = turn.expect("a turn");
                     let tape = self.tape();
                     if tape
@@ -158,7 +158,7 @@ impl TurnFixture {
     }
 }
 
-fn is_question(message: &serde_json::Value) -> bool {
+fn is_prompt(message: &serde_json::Value) -> bool {
     message["role"] == "user"
         && message["content"]
             .as_str()
@@ -185,19 +185,19 @@ fn call(number: usize) -> Vec<ModelEvent> {
     ]
 }
 
-/// A whole turn of the agent: session, state, prompt, view, model, record, render. On a file tape.
+/// A complete turn of the agent on a file tape: session, state, prompt, view, model, record, render.
 #[divan::bench(args = ["os", "always"])]
 fn agent_turn(bencher: Bencher<'_, '_>, durability: &str) {
     TurnFixture::new(durability, 0).turns(bencher);
 }
 
-/// The same with ten tool steps: the difference to the turn without, divided by ten, is the cost of a step.
+/// A turn with ten tool steps. A tenth of the difference to `agent_turn` is the cost of a step.
 #[divan::bench(args = ["os", "always"])]
 fn agent_turn_of_ten_tool_steps(bencher: Bencher<'_, '_>, durability: &str) {
     TurnFixture::new(durability, 10).turns(bencher);
 }
 
-/// The same turn on a tape that has a million entries before it.
+/// A turn on a tape with a million earlier entries.
 #[divan::bench(sample_count = 20)]
 fn agent_turn_on_a_million_entries(bencher: Bencher<'_, '_>) {
     let fixture = TurnFixture::new("os", 0);

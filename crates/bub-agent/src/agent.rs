@@ -240,7 +240,7 @@ impl Agent {
         &self.daily_limit
     }
 
-    /// Returns the calibration of token estimates.
+    /// Returns the correction factors for token estimates.
     pub(crate) fn calibration(&self) -> &Calibration {
         &self.calibration
     }

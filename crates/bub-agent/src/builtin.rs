@@ -1,4 +1,4 @@
-//! The hooks of the builtin plugin.
+//! The hook implementations of the builtin plugin.
 
 use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
@@ -21,10 +21,10 @@ use crate::{
     system_prompt, tools,
 };
 
-/// How long commands have to end when the program does.
+/// How long shell commands have to exit at shutdown.
 const SHELL_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Defaults for every stage of a turn. Registered first, so everything else comes before it.
+/// The builtin plugin: defaults for every stage of a turn. It is registered first, so other plugins take precedence.
 #[derive(Debug)]
 pub struct BuiltinAgent {
     framework: FrameworkRef,
@@ -35,13 +35,13 @@ pub struct BuiltinAgent {
     durability: Durability,
 }
 
-/// What the program provides to the builtin plugin.
+/// Options that the program passes to the builtin plugin.
 #[derive(Default)]
 pub struct BuiltinOptions {
-    /// Starts commands under a supervisor; without one they run directly.
+    /// Starts shell commands under a supervisor. Without it, they run directly.
     pub launcher: Option<Launcher>,
-    /// Answers model calls in place of providers.
-    pub answering: Option<Arc<ModelOverride>>,
+    /// Answers model calls instead of a provider.
+    pub model_override: Option<Arc<ModelOverride>>,
 }
 
 impl std::fmt::Debug for BuiltinOptions {
@@ -51,7 +51,7 @@ impl std::fmt::Debug for BuiltinOptions {
 }
 
 impl BuiltinAgent {
-    /// Makes the plugin from the settings the program loaded.
+    /// Creates the plugin and registers its tools.
     pub fn new(context: &PluginContext<'_>, options: BuiltinOptions) -> Self {
         let settings = context.settings;
         let skills = Arc::new(Skills::new(settings));
@@ -59,7 +59,7 @@ impl BuiltinAgent {
         let agent = Arc::new(Agent::new(
             context.framework.clone(),
             Arc::clone(settings),
-            options.answering,
+            options.model_override,
             Arc::clone(&skills),
             Arc::clone(&shells),
         ));
@@ -77,15 +77,15 @@ impl BuiltinAgent {
     fn framework(&self) -> Result<Framework> {
         self.framework
             .get()
-            .ok_or_else(|| Error::unknown("the framework is gone"))
+            .ok_or_else(|| Error::unknown("the framework is shut down"))
     }
 }
 
 #[hooks(crate = bub_kernel)]
 impl BuiltinAgent {
     async fn resolve_session(&self, message: &Envelope) -> Result<String> {
-        let own = message.session_id().filter(|id| !id.trim().is_empty());
-        let id = own.map_or_else(|| message.chat_session(), Cow::into_owned);
+        let id = message.session_id().filter(|id| !id.trim().is_empty());
+        let id = id.map_or_else(|| message.chat_session(), Cow::into_owned);
         sessions::current_session(&self.framework()?, id).await
     }
 
@@ -162,7 +162,7 @@ impl BuiltinAgent {
         message: Option<&Envelope>,
         turn: Option<&Turn>,
     ) -> Result<()> {
-        // Whoever cancelled a turn knows.
+        // A user who cancels a turn needs no notice.
         let Some(message) = message.filter(|_| error.kind() != ErrorKind::Cancelled) else {
             return Ok(());
         };
@@ -174,7 +174,7 @@ impl BuiltinAgent {
         );
         let text = self.redactor.redact(&text);
         let mut notice = reply(message, &session_id, &text, MessageKind::Error);
-        // Also where the answers of the model are not sent automatically.
+        // Send the notice also in channels where the model's answers are not sent automatically.
         notice.set(
             "output_channel",
             message.channel().unwrap_or_default().into_owned(),
@@ -213,7 +213,7 @@ impl BuiltinAgent {
     }
 }
 
-/// What commands left running ends with the scope.
+/// Terminates shell commands that are still running when the running scope closes.
 struct StopShellsGuard(Arc<Shells>);
 
 impl ScopeGuard for StopShellsGuard {
@@ -225,7 +225,7 @@ impl ScopeGuard for StopShellsGuard {
     }
 }
 
-/// A message back to where `message` came from.
+/// Returns a reply to the chat of `message`.
 fn reply(message: &Envelope, session_id: &str, content: &str, kind: MessageKind) -> Envelope {
     let channel = message.channel().unwrap_or("default".into());
     let mut reply = ChannelMessage::new(session_id, channel, content).kind(kind);
@@ -238,10 +238,10 @@ fn reply(message: &Envelope, session_id: &str, content: &str, kind: MessageKind)
     reply.into()
 }
 
-/// An error in words. What only concerns the computer, its addresses and its settings, is for its owner.
+/// Returns the text of an error for a role. Only owners see paths, addresses and settings of this machine.
 fn error_text(error: &Error, role: Role) -> String {
     let text = error.to_string();
-    let is_place = |word: &str| {
+    let is_internal = |word: &str| {
         let word = word.trim_matches(|letter: char| letter.is_ascii_punctuation() && letter != '/');
         let is_path = word
             .strip_prefix('/')
@@ -252,14 +252,14 @@ fn error_text(error: &Error, role: Role) -> String {
             || word.starts_with("BUB_")
             || word.rsplit_once(':').is_some_and(is_port)
     };
-    let is_inside = text.contains("(os error ") || text.split_whitespace().any(is_place);
-    let what = match error.kind() {
+    let has_internals = text.contains("(os error ") || text.split_whitespace().any(is_internal);
+    let summary = match error.kind() {
         _ if role == Role::Owner => return text,
-        ErrorKind::Config => "something is not set up right",
-        ErrorKind::Provider => "the model refused, or gave no whole answer",
-        ErrorKind::Temporary => "the model, or something else that I need, cannot be reached",
-        _ if is_inside => "something on my side cannot be read or written",
+        ErrorKind::Config => "bub is not configured correctly",
+        ErrorKind::Provider => "the model refused or did not complete its answer",
+        ErrorKind::Temporary => "the model or another service is unavailable",
+        _ if has_internals => "a file or service that bub needs is unavailable",
         _ => return text,
     };
-    format!("{what}; the log has the details")
+    format!("{summary}; see the log for details")
 }

@@ -1,4 +1,4 @@
-//! A stream of events written as a plain `async` function.
+//! A stream of events that an `async` function produces.
 
 use std::{
     pin::Pin,
@@ -9,7 +9,7 @@ use std::{
 use bub_kernel::{ModelStream, Result, StreamEvent};
 use futures_core::Stream;
 
-/// Where the function puts its events. Each waits until the one before it was taken.
+/// The sending side of the stream. It holds one event at a time.
 #[derive(Clone, Default)]
 pub(crate) struct Emitter(Arc<Mutex<EmitterState>>);
 
@@ -20,29 +20,29 @@ struct EmitterState {
 }
 
 impl Emitter {
-    /// Hands one event over.
+    /// Sends an event and waits until the stream has returned it.
     pub(crate) async fn send(&self, event: StreamEvent) {
         let mut event = Some(event);
         std::future::poll_fn(|context| {
-            let mut exchange = self.lock();
-            if exchange.event.is_none() {
+            let mut state = self.lock();
+            if state.event.is_none() {
                 match event.take() {
-                    Some(event) => exchange.event = Some(event),
-                    // It was put there before, and is gone now.
+                    Some(event) => state.event = Some(event),
+                    // An earlier poll stored the event, and the stream has taken it since.
                     None => return Poll::Ready(()),
                 }
             }
-            exchange.sender = Some(context.waker().clone());
+            state.sender = Some(context.waker().clone());
             Poll::Pending
         })
         .await;
     }
 
     fn pop_event(&self) -> Option<StreamEvent> {
-        let mut exchange = self.lock();
-        let event = exchange.event.take()?;
-        let sender = exchange.sender.take();
-        drop(exchange);
+        let mut state = self.lock();
+        let event = state.event.take()?;
+        let sender = state.sender.take();
+        drop(state);
         if let Some(sender) = sender {
             sender.wake();
         }
@@ -54,7 +54,8 @@ impl Emitter {
     }
 }
 
-/// The events that `work` sends. Its error is the last of them; dropping the stream drops the work.
+/// Returns a stream of the events that `work` sends. If `work` fails, its error is the last item. Dropping the stream
+/// drops `work`.
 pub(crate) fn stream<F>(work: impl FnOnce(Emitter) -> F) -> ModelStream
 where
     F: Future<Output = Result<()>> + Send + 'static,

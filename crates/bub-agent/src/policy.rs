@@ -1,10 +1,10 @@
-//! Who may do what: every tool call is decided here, whether a model asked for it or a person typed it.
+//! The tool policy: allows, asks about or denies every tool call of the model and of users.
 //!
-//! * [`Policy`]: the rules of the configuration, then the defaults; [`Policy::decide`] gives a [`PolicyDecision`].
-//! * `rule`: one rule, read and matched. `glob`: its patterns.
-//! * `approvals`: what happens when the verdict is [`PolicyAction::Ask`].
+//! * [`Policy`]: the configured rules, then the defaults. [`Policy::decide`] returns a [`PolicyDecision`].
+//! * `rule`: parses and matches one rule. `glob`: matches its patterns.
+//! * `approvals`: asks users if the decision is [`PolicyAction::Ask`].
 //!
-//! What fails denies: a policy that cannot be read allows nothing.
+//! The policy fails closed: if its rules are invalid, it denies every call.
 
 mod approvals;
 mod glob;
@@ -22,7 +22,7 @@ use crate::settings::{FS_CONFINE, POLICY_APPROVAL_TIMEOUT, POLICY_RULES};
 pub use approvals::{Approval, ApprovalOutcome, ApprovalParams, ask};
 pub use rule::{PolicyAction, PolicyRule};
 
-/// What members may use without a rule: tools that read, and change nothing but the session they are used in.
+/// Tools that members may use without a rule. They only read, or change only the current session.
 const MEMBER_TOOLS: [&str; 9] = [
     "tape.info",
     "tape.search",
@@ -35,26 +35,26 @@ const MEMBER_TOOLS: [&str; 9] = [
     "fs.read",
 ];
 
-/// The rules in force.
+/// The effective tool policy.
 #[derive(Debug)]
 pub struct Policy {
-    /// The rules, or what is wrong with them.
+    /// The rules, or the reason why they are invalid.
     rules: Result<Vec<PolicyRule>, String>,
     owners: Vec<String>,
     approval_timeout: Duration,
     confine: bool,
 }
 
-/// What is to happen to a tool call.
+/// The result of evaluating the policy for one tool call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyDecision {
-    /// What to do.
+    /// The action.
     pub action: PolicyAction,
-    /// What decided: `rule 2`, or a default.
+    /// The rule behind the decision: `rule 2`, or the text of a default.
     pub rule: String,
-    /// Where that rule is written. For the owner's eyes: it names files of this computer.
+    /// The source of the rule. Show it only to the owner: it contains local paths.
     pub origin: SettingSource,
-    /// Why, in the words of the rule.
+    /// The `reason` of the rule.
     pub reason: Option<String>,
 }
 
@@ -68,13 +68,13 @@ impl PolicyDecision {
         }
     }
 
-    /// What the model, or whoever typed the command, is told about a call that is not made.
+    /// Returns the error for a denied call, which the model or the user of the command sees.
     pub fn denial(&self, tool: &str) -> Error {
-        denied(tool, self.reason.as_deref().unwrap_or(&self.rule))
+        denied_error(tool, self.reason.as_deref().unwrap_or(&self.rule))
     }
 }
 
-fn denied(tool: &str, cause: &str) -> Error {
+fn denied_error(tool: &str, cause: &str) -> Error {
     Error::new(
         ErrorKind::Tool,
         format!("Tool '{tool}' denied by policy: {cause}"),
@@ -82,7 +82,8 @@ fn denied(tool: &str, cause: &str) -> Error {
 }
 
 impl Policy {
-    /// Reads the rules. Mistakes are kept: such a policy denies everything, and [`Self::problem`] says why.
+    /// Reads the rules from the settings. If they are invalid, the policy denies every call, and [`Self::problem`]
+    /// returns the reason.
     pub fn new(settings: &Settings) -> Self {
         let rules = settings
             .get(&POLICY_RULES)
@@ -92,14 +93,16 @@ impl Policy {
                 let origin = settings
                     .origin(&format!("policy.rules.{index}"))
                     .unwrap_or(SettingSource::Default);
-                let place = origin.to_string();
+                let source = origin.to_string();
                 PolicyRule::read(map, index + 1, origin)
-                    .map_err(|problem| format!("{place}: rule {}: {problem}", index + 1))
+                    .map_err(|problem| format!("{source}: rule {}: {problem}", index + 1))
             });
         let owners = settings.get(&OWNERS);
-        let wrong = owners.iter().find(|owner| !is_owner_entry(owner));
-        let rules = match wrong {
-            Some(wrong) => Err(format!("`owners` has `{wrong}`, expected `channel:id`")),
+        let invalid_owner = owners.iter().find(|owner| !is_owner_entry(owner));
+        let rules = match invalid_owner {
+            Some(owner) => Err(format!(
+                "invalid entry `{owner}` in `owners`: expected `channel:id`"
+            )),
             None => rules.collect(),
         };
         Self {
@@ -110,42 +113,42 @@ impl Policy {
         }
     }
 
-    /// What is wrong with the configured rules.
+    /// Returns the reason why the rules are invalid, if they are.
     pub fn problem(&self) -> Option<&str> {
         self.rules.as_ref().err().map(String::as_str)
     }
 
-    /// The configured rules, in the order in which they are asked.
+    /// Returns the configured rules in evaluation order.
     pub fn rules(&self) -> &[PolicyRule] {
         self.rules.as_deref().unwrap_or_default()
     }
 
-    /// What happens where no rule fits, one line for each role.
+    /// Returns the defaults that apply if no rule matches, one line per role.
     pub fn defaults() -> [(Role, String); 3] {
         [
-            (Role::Owner, "allow *".to_owned()),
+            (Role::Owner, "allow all tools".to_owned()),
             (
                 Role::Member,
                 format!(
-                    "allow {}, quit, tools of the channel they write by; deny the rest; files only in the workspace",
+                    "allow {}, quit, and tools of their channel; deny others; files only in the workspace",
                     MEMBER_TOOLS.join(", ")
                 ),
             ),
-            (Role::Guest, "deny *".to_owned()),
+            (Role::Guest, "deny all tools".to_owned()),
         ]
     }
 
-    /// How long an answer is waited for.
+    /// Returns how long an approval request waits for an answer.
     pub fn approval_timeout(&self) -> Duration {
         self.approval_timeout
     }
 
-    /// The role of somebody in a channel; `allowed` when the channel's own settings let that person in.
+    /// Returns the role of a user in a channel. `allowed` is whether the settings of the channel grant the user access.
     pub fn role(&self, channel: &str, id: &str, allowed: bool) -> Role {
         let is_owner = |owner: &String| {
             owner
                 .split_once(':')
-                .is_some_and(|(of, who)| of == channel && who == id)
+                .is_some_and(|(owner_channel, owner_id)| owner_channel == channel && owner_id == id)
         };
         match self.owners.iter().any(is_owner) {
             true => Role::Owner,
@@ -154,28 +157,29 @@ impl Policy {
         }
     }
 
-    /// Whether the `fs` tools stay inside the workspace: always, for anybody but the owner.
+    /// Returns whether the `fs` tools of a sender are limited to the workspace. For senders who are not owners, they
+    /// always are.
     pub fn confines_files(&self, sender: &Sender) -> bool {
         self.confine || self.rules.is_err() || sender.role != Role::Owner
     }
 
-    /// Decides about a call, with the arguments it is going to be made with.
+    /// Evaluates the policy for a call. `arguments` are the ones that the tool will receive.
     pub fn decide(
         &self,
         sender: &Sender,
         tool: &ToolSpec,
         arguments: &Map<String, Value>,
     ) -> PolicyDecision {
-        // The details name files of this computer; `bub policy` has them.
+        // The reason contains local paths; `bub policy` shows it.
         let Ok(rules) = &self.rules else {
             return PolicyDecision::default(
                 PolicyAction::Deny,
-                "the policy has a mistake, so nothing is allowed",
+                "the policy is invalid, so every call is denied",
             );
         };
         if let Some(rule) = rules
             .iter()
-            .find(|rule| rule.fits(sender, &tool.name, arguments))
+            .find(|rule| rule.matches(sender, &tool.name, arguments))
         {
             return PolicyDecision {
                 action: rule.action,
@@ -189,28 +193,28 @@ impl Policy {
                 PolicyDecision::default(PolicyAction::Allow, "owners may use every tool")
             }
             Role::Member if MEMBER_TOOLS.contains(&tool.name.as_str()) => {
-                PolicyDecision::default(PolicyAction::Allow, "members may use tools that only read")
+                PolicyDecision::default(PolicyAction::Allow, "members may use read-only tools")
             }
             Role::Member if tool.name == "quit" => PolicyDecision::default(
                 PolicyAction::Allow,
-                "members may end what runs in their session",
+                "members may stop what runs in their session",
             ),
-            // They see to it themselves that they reach no other chat.
+            // The tools of a channel reach only the chat of the turn.
             Role::Member
                 if tool
                     .name
                     .split_once('.')
-                    .is_some_and(|(of, _)| of == sender.channel) =>
+                    .is_some_and(|(channel, _)| channel == sender.channel) =>
             {
                 PolicyDecision::default(
                     PolicyAction::Allow,
-                    "members may use the tools of the channel they write by",
+                    "members may use the tools of their channel",
                 )
             }
             Role::Member => {
-                PolicyDecision::default(PolicyAction::Deny, "members may use only tools that read")
+                PolicyDecision::default(PolicyAction::Deny, "members may use only read-only tools")
             }
-            Role::Guest => PolicyDecision::default(PolicyAction::Deny, "guests may use no tools"),
+            Role::Guest => PolicyDecision::default(PolicyAction::Deny, "guests may not use tools"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a message looks like to the model.
+//! Builds the prompt for the model from a message.
 
 use bub_kernel::{
     COMMAND_PREFIX, Envelope, Error, MediaItem, MediaKind, MessageKind, Prompt, Result,
@@ -7,19 +7,19 @@ use bub_kernel::{
 use jiff::Zoned;
 use serde_json::{Value, json};
 
-/// So many letters of a document reach the model.
+/// Maximum number of characters of a document in a prompt.
 const MAX_DOCUMENT_CHARS: usize = 100_000;
 
-/// What keeps a turn going from step to step.
+/// Returns the prompt for the steps after the first one.
 pub(crate) fn continuation_prompt(context: Option<&str>) -> String {
-    let text = "Go on until everything that was asked for is done; then answer.";
+    let text = "Continue until everything that was requested is done; then answer.";
     context.map_or_else(
         || text.to_owned(),
         |context| format!("{text} [context: {context}]"),
     )
 }
 
-/// Builds the prompt: a command as it was typed; otherwise context, date and content, with media as
+/// Builds the prompt of a message. A command stays as typed. Other messages get context and date, and media become
 /// further parts.
 pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
     let content = message.content();
@@ -46,7 +46,7 @@ pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
     Ok(Prompt::Parts(parts))
 }
 
-/// `command` for a command, otherwise what the message says.
+/// Returns `command` for a command, otherwise the kind of the message.
 pub(crate) fn kind(message: &Envelope) -> MessageKind {
     if message.content().starts_with(COMMAND_PREFIX) {
         MessageKind::Command
@@ -55,7 +55,7 @@ pub(crate) fn kind(message: &Envelope) -> MessageKind {
     }
 }
 
-/// The context of a message, with the files that it came with and that cannot be read.
+/// Returns the context of a message, with the attached files that cannot be read.
 fn context(message: &Envelope, mut unread: Vec<String>) -> String {
     if unread.is_empty() {
         return message.context_str();
@@ -78,7 +78,7 @@ fn with_context(context: &str, text: &str) -> String {
     format!("{context}\n---Date: {date}---\n{text}")
 }
 
-/// The content part of a media item; `None` when there is no form in which a model takes it.
+/// Returns the content part of a media item, or `None` if models do not accept its format.
 async fn part(item: &MediaItem) -> Result<Option<Value>> {
     if item.kind == MediaKind::Document {
         return document_part(item).await;
@@ -86,7 +86,7 @@ async fn part(item: &MediaItem) -> Result<Option<Value>> {
     let url = item
         .resolve_url()
         .await?
-        .ok_or_else(|| Error::unknown("it cannot be had"))?;
+        .ok_or_else(|| Error::unknown("it cannot be loaded"))?;
     Ok(match item.kind {
         MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": url}})),
         MediaKind::Video => Some(json!({"type": "video_url", "video_url": {"url": url}})),
@@ -95,19 +95,19 @@ async fn part(item: &MediaItem) -> Result<Option<Value>> {
     })
 }
 
-/// A document that is text, as text.
+/// Returns a text document as a text part.
 async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
     let name = item.filename.as_deref().unwrap_or("document");
     if !is_text(&item.mime, name) {
-        return Err(Error::invalid_input("it is neither a picture nor text"));
+        return Err(Error::invalid_input("it is neither an image nor text"));
     }
     let bytes = item
         .bytes()
         .await?
-        .ok_or_else(|| Error::unknown("it cannot be had"))?;
-    let text = String::from_utf8(bytes).map_err(|_| Error::unknown("it is no text"))?;
+        .ok_or_else(|| Error::unknown("it cannot be loaded"))?;
+    let text = String::from_utf8(bytes).map_err(|_| Error::unknown("it is not text"))?;
     let (shown, note) = match text.char_indices().nth(MAX_DOCUMENT_CHARS) {
-        Some((end, _)) => (text.get(..end).unwrap_or_default(), "\n[cut off here]"),
+        Some((end, _)) => (text.get(..end).unwrap_or_default(), "\n[truncated here]"),
         None => (text.as_str(), ""),
     };
     Ok(Some(
@@ -115,7 +115,7 @@ async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
     ))
 }
 
-/// Whether a document can be read as it is.
+/// Returns whether a document is text.
 fn is_text(mime: &str, name: &str) -> bool {
     const TEXT_MEDIA_TYPES: [&str; 8] = [
         "json",
@@ -137,19 +137,21 @@ fn is_text(mime: &str, name: &str) -> bool {
         .unwrap_or_default()
         .trim()
         .to_ascii_lowercase();
-    if let Some(of) = mime.strip_prefix("application/")
-        && of != "octet-stream"
+    if let Some(subtype) = mime.strip_prefix("application/")
+        && subtype != "octet-stream"
     {
-        return TEXT_MEDIA_TYPES.contains(&of) || of.ends_with("+json") || of.ends_with("+xml");
+        return TEXT_MEDIA_TYPES.contains(&subtype)
+            || subtype.ends_with("+json")
+            || subtype.ends_with("+xml");
     }
-    let ending = name
+    let extension = name
         .rsplit_once('.')
-        .map(|(_, ending)| ending.to_ascii_lowercase());
+        .map(|(_, extension)| extension.to_ascii_lowercase());
     mime.starts_with("text/")
-        || ending.is_some_and(|ending| TEXT_EXTENSIONS.contains(&ending.as_str()))
+        || extension.is_some_and(|extension| TEXT_EXTENSIONS.contains(&extension.as_str()))
 }
 
-/// Sound has to be sent along: only a data URL of an audio type will do.
+/// Returns the part for audio, which providers accept only inline: the URL must be a data URL of an audio type.
 fn audio_part(url: &str) -> Option<Value> {
     let (mime, data) = url.strip_prefix("data:")?.split_once(";base64,")?;
     if !mime.to_ascii_lowercase().starts_with("audio/") {

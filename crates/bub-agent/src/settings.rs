@@ -5,94 +5,94 @@ use std::time::Duration;
 use bub_settings::{AnySetting, Section, SettingKey};
 use serde_json::{Map, Value};
 
-/// How many steps a turn may take. The original has no limit; 100 stops a runaway loop.
+/// Maximum number of steps per turn. The Python version has no limit; 100 stops a runaway loop.
 pub static MAX_STEPS: SettingKey<Option<u64>> = SettingKey::new(
     "max_steps",
     Some(100),
-    "Most steps of one turn; null for no limit.",
+    "Maximum steps per turn; null for no limit.",
 )
 .at_least(1);
 
-/// How long an answer may be.
+/// Maximum number of tokens per answer.
 pub static MAX_TOKENS: SettingKey<u64> =
-    SettingKey::new("max_tokens", 16_384, "Most tokens of one answer.").at_least(1);
+    SettingKey::new("max_tokens", 16_384, "Maximum tokens per answer.").at_least(1);
 
-/// Options of each model call. Trusted, because some providers take addresses and headers here.
+/// Options for every model call. Trusted, because some providers accept addresses and headers here.
 pub static COMPLETION_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "completion_args",
     (),
-    "Options for every model call, the weakest of all sources.",
+    "Options for every model call; all other sources override them.",
 )
 .trusted();
 
-/// From which size a tool's output is put aside.
+/// Size above which tool output is spilled.
 pub static SPILL_THRESHOLD: SettingKey<u64> = SettingKey::new(
     "spill.threshold",
     4096,
-    "Size in characters above which tool output is put aside; 0 never.",
+    "Size in tokens (about 4 characters each) above which tool output is spilled; 0 disables spilling.",
 );
 
-/// What people may do. Trusted: it is policy.
+/// The rules of the tool policy. Trusted, because a workspace must not change the policy.
 pub static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
     "policy.rules",
     (),
-    "Rules for tool calls, the first that fits decides: a list of maps with roles, channels, tools, arguments, action, reason.",
+    "Rules for tool calls; the first match decides. A list of maps with roles, channels, tools, arguments, action, reason.",
 )
 .trusted();
 
-/// How long an answer is waited for. Trusted: it is policy.
+/// How long an approval request waits for an answer. Trusted, because a workspace must not change the policy.
 pub static POLICY_APPROVAL_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "policy.approval_timeout_seconds",
     Duration::from_mins(5),
-    "Time in seconds after which a tool call that nobody approved is denied.",
+    "Seconds to wait for an approval before the tool call is denied.",
 )
 .trusted();
 
-/// Whether files outside the workspace are out of reach. Trusted: it is policy.
+/// Whether the fs tools can use only files in the workspace. Trusted, because a workspace must not change the policy.
 pub static FS_CONFINE: SettingKey<bool> = SettingKey::new(
     "fs.confine",
     false,
-    "Keep the fs tools inside the workspace, for owners too.",
+    "Restrict the fs tools to the workspace, also for owners.",
 )
 .trusted();
 
-/// Which variables a skill gets once it is loaded. Trusted: it is policy.
+/// Environment variables granted to skills. Trusted, because a workspace must not change the policy.
 pub static SKILLS_ENV: SettingKey<Map<String, Value>> = SettingKey::new(
     "skills.env",
     (),
-    "Variables a skill may ask for: a map of skill to names, `project:name` for a skill of the workspace.",
+    "Environment variables granted to skills: a map of skill to names; use `project:name` for a workspace skill.",
 )
 .trusted();
 
-/// Who in the own network may be read. Trusted: it is policy.
+/// Private hosts that `web.fetch` may reach. Trusted, because a workspace must not change the policy.
 pub static WEB_ALLOW_PRIVATE: SettingKey<Vec<String>> = SettingKey::new(
     "web.allow_private",
     "",
-    "Hosts (`wiki.corp`, `*.corp`) and networks (`10.1.0.0/16`) that `web.fetch` may reach although they are private.",
+    "Private hosts (`wiki.corp`, `*.corp`) and networks (`10.1.0.0/16`) that `web.fetch` may reach.",
 )
 .trusted();
 
-/// Whether proxies are used. Trusted: a proxy looks names up itself.
+/// Whether `web.fetch` uses proxies. Trusted, because a proxy resolves names itself.
 pub static WEB_PROXY: SettingKey<bool> = SettingKey::new(
     "web.proxy",
     true,
-    "Let `web.fetch` use the proxies of the environment (`HTTPS_PROXY` and the like).",
+    "Use the proxies of the environment (such as `HTTPS_PROXY`) for `web.fetch`.",
 )
 .trusted();
 
-/// How many tokens a day. Trusted: a workspace must not lift it.
+/// Daily token limit. Trusted, because a workspace must not raise it.
 pub static USAGE_DAILY_TOKENS: SettingKey<Option<u64>> = SettingKey::new(
     "usage.daily_tokens",
     None,
-    "Most tokens of one day, input and output; null for no limit.",
+    "Maximum tokens per day, input and output; null for no limit.",
 )
 .trusted();
 
-/// How much money a day. Trusted: a workspace must not lift it.
+/// Daily cost limit in US dollars. Trusted, because a workspace must not raise it.
 pub static USAGE_DAILY_COST: SettingKey<Option<f64>> = SettingKey::new(
     "usage.daily_cost",
     None,
-    "Most US dollars of one day; null for no limit.",
+    "Maximum cost per day in US dollars; null for no limit.",
 )
 .trusted();
 
@@ -104,7 +104,7 @@ static SKILLS: &[&dyn AnySetting] = &[&SKILLS_ENV];
 static WEB: &[&dyn AnySetting] = &[&WEB_ALLOW_PRIVATE, &WEB_PROXY];
 static USAGE: &[&dyn AnySetting] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
 
-/// The sections with these settings, for `Loader::sections`. The one without a name adds to the root.
+/// Returns the sections of these settings for `Loader::sections`. The section without a name is the root.
 pub fn sections() -> [Section; 7] {
     [
         Section::new("", ROOT),

@@ -1,4 +1,4 @@
-//! Big tool output is put aside: the model gets its ends and a handle to read the rest with.
+//! Spills large tool output to a sidecar. The model gets a preview and a handle to read the rest.
 
 use bub_kernel::{Result, TurnTape, tape_error};
 use bub_settings::Settings;
@@ -7,25 +7,25 @@ use serde_json::{Value, json};
 
 use crate::settings::SPILL_THRESHOLD;
 
-/// The sidecar that holds it.
+/// The sidecar with spilled output.
 pub(crate) const SPILL_SIDECAR: &str = "spill";
-/// The tool that reads it: its own output stays where it is.
+/// The tool that reads spilled output. Its own output is never spilled.
 pub(crate) const SPILL_READ_TOOL: &str = "spill.read";
 
 const CHUNK_BYTES: usize = 16_384;
 const PREVIEW_CHARS: usize = 600;
-/// Characters for each unit of the threshold: it is meant as tokens.
-const CHARS_PER_UNIT: u64 = 4;
+/// Characters per unit of the threshold, which counts tokens.
+const CHARS_PER_TOKEN: u64 = 4;
 
-/// Whether a text is shown as it is.
+/// Returns whether a text is small enough to show completely.
 pub(crate) fn fits(settings: &Settings, text: &str) -> bool {
     let threshold = settings
         .get(&SPILL_THRESHOLD)
-        .saturating_mul(CHARS_PER_UNIT);
+        .saturating_mul(CHARS_PER_TOKEN);
     threshold == 0 || (text.len() as u64) < threshold || (text.chars().count() as u64) < threshold
 }
 
-/// Stores a text that is too big and returns what is shown in its place.
+/// Returns the text if it is small enough. Otherwise stores it in the sidecar and returns a preview with a handle.
 pub(crate) async fn spill(
     turn: &TurnTape,
     settings: &Settings,
@@ -100,15 +100,15 @@ async fn store(
     Ok(())
 }
 
-/// A part of what was put aside, counted in chunks from the start or from the end.
+/// A range of chunks, counted from the start or from the end.
 pub(crate) struct ChunkRange {
     pub(crate) cursor: usize,
     pub(crate) count: usize,
     pub(crate) from_end: bool,
 }
 
-/// Reads a part of what was put aside, as `spill.read` shows it.
-pub(crate) async fn read(tape: &Tape, handle: &str, wanted: &ChunkRange) -> Result<String> {
+/// Returns a range of spilled output in the format of `spill.read`.
+pub(crate) async fn read(tape: &Tape, handle: &str, range: &ChunkRange) -> Result<String> {
     let Ok(sidecar) = tape.sidecar(SPILL_SIDECAR) else {
         return Ok(
             "[spilled tool results are unavailable: the tape has no spill sidecar]".to_owned(),
@@ -117,18 +117,18 @@ pub(crate) async fn read(tape: &Tape, handle: &str, wanted: &ChunkRange) -> Resu
     let Some(manifest) = after_anchor(&sidecar, &manifest_anchor(handle)).await? else {
         return Ok(format!("[no spilled tool result for handle '{handle}']"));
     };
-    let figure = |name: &str| {
+    let number = |name: &str| {
         let value = manifest
             .data()
             .and_then(|data| data.get(name))
             .and_then(Value::as_u64);
         usize::try_from(value.unwrap_or(0)).unwrap_or(usize::MAX)
     };
-    let (total, bytes) = (figure("chunks"), figure("bytes"));
-    let first = wanted.cursor.min(total);
-    let last = first.saturating_add(wanted.count).min(total);
-    // Counted from the end, a page is still read forwards.
-    let (start, end) = if wanted.from_end {
+    let (total, bytes) = (number("chunks"), number("bytes"));
+    let first = range.cursor.min(total);
+    let last = first.saturating_add(range.count).min(total);
+    // The chunks of a range that counts from the end are still returned in forward order.
+    let (start, end) = if range.from_end {
         (total - last, total - first)
     } else {
         (first, last)
@@ -185,7 +185,7 @@ fn manifest_anchor(handle: &str) -> String {
     format!("spill/{handle}/manifest")
 }
 
-/// Pieces of a bounded number of bytes, none of which splits a character.
+/// Splits a text into chunks of at most `CHUNK_BYTES`, at character boundaries.
 fn chunks(text: &str) -> Vec<&str> {
     let mut chunks = Vec::with_capacity(text.len() / CHUNK_BYTES + 1);
     let mut rest = text;
@@ -197,7 +197,7 @@ fn chunks(text: &str) -> Vec<&str> {
     chunks
 }
 
-/// The ends of a text.
+/// Returns the beginning and the end of a text.
 fn preview(text: &str) -> String {
     let total = text.chars().count();
     if total <= PREVIEW_CHARS {
@@ -212,7 +212,7 @@ fn preview(text: &str) -> String {
     )
 }
 
-/// A number with commas between its thousands.
+/// Formats a number with commas between thousands.
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

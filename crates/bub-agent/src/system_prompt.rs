@@ -12,33 +12,33 @@ use bub_kernel::State;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// The file in which a workspace tells agents about itself, and a person about one session.
+/// The file with instructions for agents, in a workspace or in the directory of a session.
 const AGENTS_FILE: &str = "AGENTS.md";
 
-/// More than this is no note but a mistake.
+/// Maximum bytes read from `AGENTS.md`; the rest is ignored.
 const MAX_NOTES_BYTES: u64 = 256 * 1024;
 
 const INSTRUCTIONS: &str = "\
 <general_instruction>
-You are an agent at work in a real workspace, for the person who writes to you. Look before you act, prefer small \
+You are an agent that works in a real workspace for the user who writes to you. Inspect before you act, prefer small \
 reversible steps, and say plainly what you did, what you did not do and what went wrong. Use the tools you are given; \
-do not claim to have done what no tool result shows.
+do not claim to have done anything that no tool result shows.
 </general_instruction>
 <response_instruction>
-The line before a message tells where it comes from; `channel=$name` is the channel. Decide first whether a reply is \
-wanted. Your final text is delivered to that channel unless the channel's skill says that you must send it yourself. \
+The line before a message says where it comes from; `channel=$name` is the channel. First decide whether a reply is \
+needed. Your final text is delivered to that channel unless the channel's skill says that you must send it yourself. \
 An empty final text sends nothing.
 </response_instruction>
 <context_contract>
-What you see is a view of an append-only tape that starts at its latest anchor. When it grows long, look at it with the \
-tape tools and hand off: write an anchor whose summary holds all that the next phase needs.
+You see a view of an append-only tape, starting at its latest anchor. When it grows long, inspect it with the tape \
+tools and hand off: write an anchor with a summary of everything that you need after it.
 </context_contract>";
 
-/// Longer names of directories are cut, with a hash of the whole behind them.
+/// Maximum length of a directory name. A longer name is truncated and gets a hash of the session id.
 const MAX_DIR_NAME_BYTES: usize = 120;
 
-/// The fragment for a turn: the instructions, the workspace's notes and those of the session. A file that is missing or
-/// cannot be read is left out.
+/// Returns the fragment for a turn: the default instructions, then `AGENTS.md` of the workspace and of the session.
+/// Skips a file that is missing or cannot be read.
 pub(crate) fn build(state: &State, home: &Path) -> String {
     let text = |name| {
         state.with(name, |value: Option<&Value>| {
@@ -52,7 +52,7 @@ pub(crate) fn build(state: &State, home: &Path) -> String {
     for notes in workspace
         .into_iter()
         .chain(session)
-        .map(|file| notes(&file))
+        .map(|file| read_notes(&file))
         .filter(|notes| !notes.is_empty())
     {
         fragment.push_str("\n\n");
@@ -61,29 +61,29 @@ pub(crate) fn build(state: &State, home: &Path) -> String {
     fragment
 }
 
-/// The notes of a workspace. It may come from anywhere: a link in it must not lead to files of its owner, which would
-/// then be read to the model.
+/// Returns the `AGENTS.md` of a workspace. The author of a workspace may not be trusted, so a link must not lead to
+/// other files of the user, which would then be sent to the model.
 fn workspace_file(workspace: &Path) -> Option<PathBuf> {
     static WARNED: Once = Once::new();
-    let found = workspace.join(AGENTS_FILE).canonicalize().ok()?;
+    let target = workspace.join(AGENTS_FILE).canonicalize().ok()?;
     if workspace
         .canonicalize()
-        .is_ok_and(|workspace| found.starts_with(workspace))
+        .is_ok_and(|workspace| target.starts_with(workspace))
     {
-        return Some(found);
+        return Some(target);
     }
     let file = workspace.join(AGENTS_FILE);
     WARNED.call_once(|| {
         tracing::warn!(
             file = %file.display(),
-            error = "the link links to a file outside the workspace",
+            error = "the file is a link that leads outside the workspace",
             "prompt.file_not_read"
         );
     });
     None
 }
 
-/// The file with the instructions for one session, whether it is there or not.
+/// Returns the path of the `AGENTS.md` of a session. The file may not exist.
 pub(crate) fn session_file(home: &Path, session_id: &str) -> Option<PathBuf> {
     (!session_id.is_empty()).then(|| {
         home.join("sessions")
@@ -92,8 +92,8 @@ pub(crate) fn session_file(home: &Path, session_id: &str) -> Option<PathBuf> {
     })
 }
 
-/// A session id as the name of a directory: no two ids share one, also where case does not count, and none leads
-/// elsewhere. Small letters, digits, `-` and `_` stand for themselves, any other byte as `%3a`.
+/// Returns the directory name of a session id. Lower-case letters, digits, `-` and `_` stay; other bytes become `%3a`.
+/// So names are unique, also on case-insensitive file systems, and cannot contain path separators.
 fn directory_name(session_id: &str) -> String {
     let mut name = String::with_capacity(session_id.len());
     for byte in session_id.bytes() {
@@ -106,13 +106,13 @@ fn directory_name(session_id: &str) -> String {
     }
     if name.len() > MAX_DIR_NAME_BYTES {
         name.truncate(MAX_DIR_NAME_BYTES / 2);
-        // No byte is written like this, so no short id has such a name.
+        // `%h` is not an escaped byte, so the name cannot collide with that of a short id.
         let _ = write!(name, "%h{:x}", Sha256::digest(session_id));
     }
     name
 }
 
-fn notes(file: &Path) -> String {
+fn read_notes(file: &Path) -> String {
     let mut bytes = Vec::new();
     match open_notes(file).map(|file| file.take(MAX_NOTES_BYTES).read_to_end(&mut bytes)) {
         Some(Ok(_)) => String::from_utf8_lossy(&bytes).trim().to_owned(),
@@ -120,8 +120,8 @@ fn notes(file: &Path) -> String {
     }
 }
 
-/// Opens the file if it is one: a workspace may come from anywhere, and a pipe or a device has no end.
+/// Opens a regular file. Returns `None` for a pipe or a device, which may have no end.
 fn open_notes(path: &Path) -> Option<File> {
-    let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     if is_file { File::open(path).ok() } else { None }
 }

@@ -1,4 +1,4 @@
-//! The tools of a turn: those the model may call, as it sees them.
+//! The tools that the model may call in a turn.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use serde_json::{Value, json};
 
 use crate::{agent_loop::estimate, tools};
 
-/// Tools in the order of their registration.
+/// Tools in registration order, with their definitions for the model.
 pub(crate) struct ToolSet {
     tools: Vec<Arc<dyn Tool>>,
     names: Vec<String>,
     definitions: Arc<Vec<Value>>,
     block: String,
-    /// What the definitions take of a model's window.
+    /// The estimated tokens of the definitions.
     tokens: u64,
 }
 
-/// What a name that the model used stands for.
+/// The result of looking up a tool name that the model used.
 pub(crate) enum ToolLookup<'a> {
     Tool(&'a Arc<dyn Tool>),
-    /// What to tell the model about it.
-    Nothing(String),
+    /// The tool does not exist; the text is guidance for the model.
+    Unknown(String),
 }
 
 impl ToolSet {
-    /// Exactly these tools.
+    /// Creates a set of these tools.
     pub(crate) fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
         let names = tools.iter().map(|tool| tool.spec().model_name()).collect();
         let definitions: Vec<Value> = tools.iter().map(|tool| definition(&**tool)).collect();
@@ -40,48 +40,52 @@ impl ToolSet {
         }
     }
 
-    /// The tools themselves.
+    /// Returns the tools.
     pub(crate) fn tools(&self) -> &[Arc<dyn Tool>] {
         &self.tools
     }
 
-    /// Their names, as the model knows them.
+    /// Returns the names that the model uses.
     pub(crate) fn model_names(&self) -> Vec<String> {
         self.names.clone()
     }
 
-    /// What the model is told in the system prompt.
+    /// Returns the list of tools for the system prompt.
     pub(crate) fn block(&self) -> &str {
         &self.block
     }
 
-    /// What telling the provider takes of a model's window.
+    /// Returns the estimated tokens of the definitions.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// The same for some of them: a hook may have taken tools away.
+    /// Returns the definitions of the named tools. A hook may have removed some.
     pub(crate) fn definitions_of(&self, names: &[String]) -> Arc<Vec<Value>> {
         if names == self.names {
             return Arc::clone(&self.definitions);
         }
-        let wanted = self
+        let definitions = self
             .names
             .iter()
             .zip(self.definitions.iter())
             .filter(|(name, _)| names.contains(name));
-        Arc::new(wanted.map(|(_, definition)| definition.clone()).collect())
+        Arc::new(
+            definitions
+                .map(|(_, definition)| definition.clone())
+                .collect(),
+        )
     }
 
-    /// Finds what the model means.
+    /// Finds the tool that the model named.
     pub(crate) fn find(&self, name: &str) -> ToolLookup<'_> {
         match tools::find(name, &self.tools) {
             Ok(tool) => ToolLookup::Tool(tool),
-            Err(guidance) => ToolLookup::Nothing(guidance.message().to_owned()),
+            Err(guidance) => ToolLookup::Unknown(guidance.message().to_owned()),
         }
     }
 
-    /// Whether the tool of that name changes nothing.
+    /// Returns whether the named tool exists and is read-only.
     pub(crate) fn is_read_only(&self, name: &str) -> bool {
         matches!(self.find(name), ToolLookup::Tool(tool) if tool.spec().read_only)
     }

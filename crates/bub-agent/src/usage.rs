@@ -1,8 +1,8 @@
-//! What models were used, and what that cost: read from the events `run` on the tapes.
+//! Token usage and cost of model calls, read from the events `run` on the tapes.
 //!
-//! * [`TokenCounts`]: counts of one call or of many, and their cost.
+//! * [`TokenCounts`]: token counts of one or more calls, and their cost.
 //! * [`report()`]: the calls on all tapes, by session, model or day.
-//! * `cap`: the most that a day may cost.
+//! * `daily_limit`: the daily limits of tokens and cost.
 
 mod daily_limit;
 mod report;
@@ -20,37 +20,37 @@ use serde_json::Value;
 pub(crate) use self::daily_limit::DailyLimit;
 pub use self::report::{GroupBy, UsageRow, report};
 
-/// Why the caps of the day let none of these models be called now, as a turn would say it.
+/// Returns the error message that a turn would report if the daily limits do not allow calls to these models now.
 pub async fn daily_limit_error(
     settings: &Settings,
     models: &[ModelId],
-    catalogue: &Catalog,
+    catalog: &Catalog,
 ) -> Option<String> {
-    let checked = daily_limit::DailyLimit::new(settings)
-        .check(models, catalogue, None)
+    let result = daily_limit::DailyLimit::new(settings)
+        .check(models, catalog, None)
         .await;
-    checked.err().map(|error| error.message().to_owned())
+    result.err().map(|error| error.message().to_owned())
 }
 
-/// Tokens of one call, or of many.
+/// Token counts of one or more model calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenCounts {
-    /// All input.
+    /// Input tokens, including cached ones.
     pub input: u64,
-    /// Of the input: what the provider's cache had.
+    /// Input tokens read from the provider's cache.
     pub cached: u64,
-    /// Of the input: what was written to the provider's cache.
+    /// Input tokens written to the provider's cache.
     pub cache_write: u64,
-    /// All output.
+    /// Output tokens.
     pub output: u64,
 }
 
 impl TokenCounts {
-    /// Reads what a `run` event says about a call.
+    /// Reads the `usage` of a `run` event. Returns `None` if it has no input count.
     pub fn from_usage(usage: &Value) -> Option<Self> {
         let number = |path: &str| usage.pointer(path).and_then(Value::as_u64);
         let output = number("/completion_tokens").unwrap_or(0);
-        // Some record no more than the sum.
+        // Some providers report only the sum.
         let input = number("/prompt_tokens")
             .or_else(|| Some(number("/total_tokens")?.saturating_sub(output)))?;
         let cached = number("/prompt_tokens_details/cached_tokens")
@@ -67,20 +67,20 @@ impl TokenCounts {
         })
     }
 
-    /// Input and output.
+    /// Returns the sum of input and output tokens.
     pub fn total(&self) -> u64 {
         self.input.saturating_add(self.output)
     }
 
-    /// What they cost in US dollars.
+    /// Returns the cost in US dollars.
     #[expect(
         clippy::cast_precision_loss,
         reason = "token counts are far below 2^52"
     )]
     pub fn cost(&self, price: Price) -> f64 {
-        let plain = self.input - self.cached - self.cache_write;
+        let uncached = self.input - self.cached - self.cache_write;
         let parts = [
-            (plain, price.input),
+            (uncached, price.input),
             (self.cached, price.cached),
             (self.cache_write, price.cache_write),
             (self.output, price.output),
@@ -102,16 +102,16 @@ impl AddAssign for TokenCounts {
     }
 }
 
-/// A call of a model.
+/// The usage of one model call.
 struct UsageRecord {
     at: Timestamp,
-    /// As it stands on the tape.
+    /// The model as recorded on the tape.
     model: String,
     tokens: TokenCounts,
 }
 
 impl UsageRecord {
-    /// The call that an entry records; a subagent's are on the tape of whoever sent it.
+    /// Reads the model call that an entry records. The calls of a temporary subagent are on the tape of its parent.
     fn read(entry: &Entry) -> Option<Self> {
         if entry.kind != EntryKind::Event || !matches!(entry.name()?, "run" | "subagent.run") {
             return None;
@@ -134,7 +134,7 @@ impl UsageRecord {
     }
 }
 
-/// The calls on a tape, as they are read.
+/// Streams the model calls on a tape.
 fn calls<'a>(
     store: &'a dyn TapeStore,
     tape: &'a TapeName,
@@ -145,7 +145,7 @@ fn calls<'a>(
         .try_filter_map(|entry| std::future::ready(Ok(UsageRecord::read(&entry))))
 }
 
-/// Keeps the lines that can be records of calls.
+/// Keeps the lines that may be records of model calls.
 #[derive(Debug)]
 struct RunEventFilter;
 

@@ -1,10 +1,10 @@
-//! Reading pages of the web, and nothing but the web: the service behind `web.fetch`.
+//! The HTTP client of `web.fetch`. It reads public web pages and refuses private addresses.
 //!
-//! * `address`: which addresses are private, and which of them are allowed.
-//! * `resolve`: names are looked up once and checked; the connection goes to what was checked.
-//! * `page`: what of an answer is read, and as which text; `html` and `markdown` make a page readable.
+//! * `allowlist`: private addresses that are allowed.
+//! * `resolve`: resolves names and checks their addresses; the connection uses the checked addresses.
+//! * `page`: reads a response as text; `html` and `markdown` convert a page to Markdown.
 //!
-//! Redirects are followed here, so that every step is checked like the first.
+//! [`WebClient`] follows redirects itself, so that each target is checked.
 
 mod allowlist;
 mod html;
@@ -30,12 +30,12 @@ use self::resolve::{PublicResolver, SystemResolver};
 pub use self::{markdown::from_html, resolve::HostResolver};
 use crate::settings::{WEB_ALLOW_PRIVATE, WEB_PROXY};
 
-/// What is asked for unless the caller asks for something else.
+/// The default `accept` header.
 const DEFAULT_ACCEPT: &str = "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1";
 const MAX_REDIRECTS: usize = 5;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT: Duration = Duration::from_mins(1);
-/// Headers that belong to the connection, not to whoever asks.
+/// Headers that control the connection and cannot be set by the caller.
 const FORBIDDEN_HEADERS: [&str; 10] = [
     "host",
     "connection",
@@ -49,62 +49,63 @@ const FORBIDDEN_HEADERS: [&str; 10] = [
     "keep-alive",
 ];
 
-/// Reads pages. The client is made at the first use.
+/// Fetches web pages. It creates its HTTP client on first use.
 pub struct WebClient {
     options: HttpOptions,
-    guard: Arc<PublicResolver>,
+    resolver: Arc<PublicResolver>,
     client: OnceCell<Client>,
     redactor: Redactor,
 }
 
 impl WebClient {
-    /// As the settings say.
+    /// Creates a client with the settings `web.proxy` and `web.allow_private`.
     pub fn new(settings: &Settings) -> Self {
         Self::with_lookup(settings, Arc::new(SystemResolver))
     }
 
-    /// The same, with another way to look up names.
+    /// Creates a client that resolves names with `lookup`.
     pub fn with_lookup(settings: &Settings, lookup: Arc<dyn HostResolver>) -> Self {
         let mut options = HttpOptions::from_environment(settings.environment());
         if !settings.get(&WEB_PROXY) {
             options.proxies = bub_model::Proxies::default();
         }
         let allowed = allowlist::PrivateAllowlist::new(&settings.get(&WEB_ALLOW_PRIVATE));
-        let guard = Arc::new(PublicResolver::new(
+        let resolver = Arc::new(PublicResolver::new(
             allowed,
             options.proxies.hosts(),
             lookup,
         ));
         Self {
             options,
-            guard,
+            resolver,
             client: OnceCell::new(),
             redactor: settings.redactor().clone(),
         }
     }
 
-    /// Reads a page. `timeout` is in seconds and for everything together.
+    /// Fetches a page as Markdown or plain text. `timeout` is in seconds and covers all redirects; the default is 10
+    /// and the maximum is 60.
     pub async fn fetch(
         &self,
         url: &str,
         headers: &Map<String, Value>,
         timeout: Option<f64>,
     ) -> Result<String> {
-        let url = parse(url)?;
-        let headers = own_headers(headers)?;
+        let url = parse_url(url)?;
+        let headers = request_headers(headers)?;
         let timeout = match timeout {
             None => DEFAULT_TIMEOUT,
             Some(seconds) => Duration::try_from_secs_f64(seconds)
                 .ok()
                 .filter(|timeout| !timeout.is_zero())
                 .ok_or_else(|| {
-                    Error::invalid_input("`timeout` must be a number of seconds above 0")
+                    Error::invalid_input("invalid `timeout`: expected a number of seconds above 0")
                 })?
                 .min(MAX_TIMEOUT),
         };
-        let late = |_| {
+        let timeout_error = |_| {
             let text = format!(
-                "no complete answer from {} within {} s",
+                "no complete response from {} within {} s",
                 host(&url),
                 timeout.as_secs_f64()
             );
@@ -112,19 +113,19 @@ impl WebClient {
         };
         tokio::time::timeout(timeout, self.follow(url.clone(), headers))
             .await
-            .map_err(late)?
+            .map_err(timeout_error)?
     }
 
-    /// Asks, and asks again where the answer says that it is elsewhere.
+    /// Sends a request and follows redirects.
     async fn follow(&self, mut url: Url, mut headers: HeaderMap) -> Result<String> {
         for _ in 0..=MAX_REDIRECTS {
-            self.guard.check(&url).await?;
-            let response = self.ask(&url, &headers).await?;
-            let Some(next) = target(&response, &url)? else {
+            self.resolver.check(&url).await?;
+            let response = self.send(&url, &headers).await?;
+            let Some(next) = redirect_target(&response, &url)? else {
                 return page::read(response, &url).await;
             };
             if next.origin() != url.origin() {
-                // What was meant for one host is not for another.
+                // The headers of the caller may contain secrets for the first host.
                 headers.retain_only(&ACCEPT);
             }
             url = next;
@@ -132,38 +133,38 @@ impl WebClient {
         Err(Error::new(
             ErrorKind::Tool,
             format!(
-                "more than {MAX_REDIRECTS} redirects, the last to {}",
+                "more than {MAX_REDIRECTS} redirects; the last one goes to {}",
                 host(&url)
             ),
         ))
     }
 
-    async fn ask(&self, url: &Url, headers: &HeaderMap) -> Result<Response> {
-        let make = || async { self.options.client_with(Arc::clone(&self.guard) as _) };
-        let client = self.client.get_or_try_init(make).await;
+    async fn send(&self, url: &Url, headers: &HeaderMap) -> Result<Response> {
+        let create = || async { self.options.client_with(Arc::clone(&self.resolver) as _) };
+        let client = self.client.get_or_try_init(create).await;
         let client = client.map_err(|error| Error::config(error.to_string()))?;
         let request = client.get(url.clone()).headers(headers.clone());
         request
             .send()
             .await
-            .map_err(|error| self.failure(url, &error))
+            .map_err(|error| self.request_error(url, &error))
     }
 
-    fn failure(&self, url: &Url, error: &reqwest::Error) -> Error {
+    fn request_error(&self, url: &Url, error: &reqwest::Error) -> Error {
         let mut cause = error.source();
         while let Some(deeper) = cause.and_then(std::error::Error::source) {
             cause = Some(deeper);
         }
         let text = cause.map_or_else(|| error.to_string(), ToString::to_string);
         let text = if error.is_timeout() {
-            "no connection in time".to_owned()
+            "connection timed out".to_owned()
         } else {
             text
         };
         let text = self.redactor.redact(&text).into_owned();
         Error::new(
             ErrorKind::Tool,
-            format!("cannot read from {}: {text}", host(url)),
+            format!("cannot fetch from {}: {text}", host(url)),
         )
     }
 }
@@ -187,26 +188,26 @@ impl HeaderMapExt for HeaderMap {
     }
 }
 
-/// A URL that may be asked for, without what is only for browsers.
-fn parse(text: &str) -> Result<Url> {
+/// Parses and checks a URL, and removes its fragment.
+fn parse_url(text: &str) -> Result<Url> {
     let mut url = Url::parse(text.trim()).map_err(|error| {
-        Error::invalid_input(format!("`{}` is no URL: {error}", shortened(text)))
+        Error::invalid_input(format!("invalid URL `{}`: {error}", shortened(text)))
     })?;
-    acceptable(&url)?;
+    check_url(&url)?;
     url.set_fragment(None);
     Ok(url)
 }
 
-fn acceptable(url: &Url) -> Result<()> {
+fn check_url(url: &Url) -> Result<()> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(Error::invalid_input(format!(
-            "web.fetch reads http and https only, not `{}`",
+            "unsupported URL scheme `{}`: expected http or https",
             shortened(url.scheme())
         )));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(Error::invalid_input(
-            "a URL with a user or password in it is not fetched; use an `authorization` header",
+            "the URL contains a user name or password; use an `authorization` header instead",
         ));
     }
     if host(url).is_empty() {
@@ -215,23 +216,23 @@ fn acceptable(url: &Url) -> Result<()> {
     Ok(())
 }
 
-/// Where a redirect leads; `None` for an answer that is none.
-fn target(response: &Response, url: &Url) -> Result<Option<Url>> {
+/// Returns the target of a redirect, or `None` if the response is not a redirect.
+fn redirect_target(response: &Response, url: &Url) -> Result<Option<Url>> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return Ok(None);
     }
     let Some(location) = response.headers().get(LOCATION) else {
         return Ok(None);
     };
-    let wrong = || {
+    let invalid_url_error = || {
         Error::new(
             ErrorKind::Tool,
-            format!("{} redirects to what is no URL", host(url)),
+            format!("{} redirects to an invalid URL", host(url)),
         )
     };
-    let text = std::str::from_utf8(location.as_bytes()).map_err(|_| wrong())?;
-    let mut next = url.join(text).map_err(|_| wrong())?;
-    acceptable(&next).map_err(|error| {
+    let text = std::str::from_utf8(location.as_bytes()).map_err(|_| invalid_url_error())?;
+    let mut next = url.join(text).map_err(|_| invalid_url_error())?;
+    check_url(&next).map_err(|error| {
         Error::new(
             ErrorKind::Tool,
             format!(
@@ -245,33 +246,33 @@ fn target(response: &Response, url: &Url) -> Result<Option<Url>> {
     Ok(Some(next))
 }
 
-fn own_headers(given: &Map<String, Value>) -> Result<HeaderMap> {
+fn request_headers(extra: &Map<String, Value>) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static(DEFAULT_ACCEPT));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
-    for (name, value) in given {
-        // The value may be a secret: errors name the header only.
-        let wrong =
-            |what: &str| Error::invalid_input(format!("header `{}`: {what}", shortened(name)));
+    for (name, value) in extra {
+        // The value may be a secret, so errors contain only the name of the header.
+        let header_error =
+            |reason: &str| Error::invalid_input(format!("header `{}`: {reason}", shortened(name)));
         let lower = name.trim().to_ascii_lowercase();
         if FORBIDDEN_HEADERS.contains(&lower.as_str()) || lower.starts_with("proxy-") {
-            return Err(wrong("it belongs to the connection and cannot be set"));
+            return Err(header_error("it controls the connection and cannot be set"));
         }
         let text = match value {
             Value::String(text) => text.clone(),
             Value::Number(number) => number.to_string(),
-            _ => return Err(wrong("its value must be a text")),
+            _ => return Err(header_error("the value must be a string")),
         };
         let key = HeaderName::from_bytes(lower.as_bytes())
-            .map_err(|_| wrong("no header is called that"))?;
+            .map_err(|_| header_error("invalid header name"))?;
         let value =
-            HeaderValue::from_str(text.trim()).map_err(|_| wrong("its value cannot be sent"))?;
+            HeaderValue::from_str(text.trim()).map_err(|_| header_error("invalid header value"))?;
         headers.insert(key, value);
     }
     Ok(headers)
 }
 
-/// The host of a URL, for messages: never the rest, which may hold a secret.
+/// Returns the host of a URL for messages. The rest of a URL may contain secrets.
 fn host(url: &Url) -> &str {
     url.host_str().unwrap_or_default()
 }

@@ -157,7 +157,7 @@ fn compose(case: &str, lab: &Arc<Lab>, home: &Path, server: &ModelServer) -> Fra
         ]
     }));
     let options = BuiltinOptions {
-        answering: (case == "agent").then(|| Arc::new(answering)),
+        model_override: (case == "agent").then(|| Arc::new(answering)),
         ..BuiltinOptions::default()
     };
     server.forget_requests().answer_with(|request| {

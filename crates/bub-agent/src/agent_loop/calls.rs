@@ -147,7 +147,7 @@ impl AgentLoop {
             (ToolLookup::Tool(_), Err(reason)) => {
                 Error::new(ErrorKind::InvalidInput, reason.as_str()).to_value()
             }
-            (ToolLookup::Nothing(guidance), _) => guidance.into(),
+            (ToolLookup::Unknown(guidance), _) => guidance.into(),
         };
         self.turn.tape().set_call_state(index, Some(&result));
         if is_one_of_several {

@@ -1,4 +1,4 @@
-//! Asking users about tool calls; the registry of pending requests is the kernel's `Approvals`.
+//! Asks users to approve tool calls. The kernel's `Approvals` holds the pending requests.
 
 use std::{fmt::Write, time::Duration};
 
@@ -10,23 +10,23 @@ use bub_settings::Redactor;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{PolicyDecision, denied};
+use super::{PolicyDecision, denied_error};
 
-/// How a request ended.
+/// The outcome of an approval request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApprovalOutcome {
-    /// Somebody said yes.
+    /// A user approved the call.
     Approved,
-    /// Somebody said no.
+    /// A user denied the call.
     Denied,
-    /// Nobody said anything in time.
+    /// No user answered in time.
     Expired,
-    /// Nobody could be asked.
+    /// No user could be asked.
     Failed,
 }
 
 impl ApprovalOutcome {
-    /// The name on the tape.
+    /// Returns the name on the tape.
     pub fn name(self) -> &'static str {
         match self {
             Self::Approved => "approved",
@@ -37,23 +37,23 @@ impl ApprovalOutcome {
     }
 }
 
-/// What came of asking; good for one call, the one that was asked about.
+/// The answer to an approval request. It is valid only for the call it was requested for.
 #[derive(Debug)]
 pub struct Approval {
-    /// How it ended.
+    /// The outcome.
     pub decision: ApprovalOutcome,
-    /// Who answered, as `channel:id`; `plugin` when a hook did, nobody when there was no answer.
+    /// The user who answered, as `channel:id`, or `plugin` if a hook answered. `None` without an answer.
     pub by: Option<String>,
-    /// Why not.
+    /// The reason why the call is not approved.
     pub reason: Option<String>,
-    /// How long it took.
+    /// The time from the request to the answer.
     pub elapsed: Duration,
     tool: String,
     arguments: Map<String, Value>,
 }
 
 impl Approval {
-    /// The data of the event `approval` on the tape.
+    /// Returns the data of the tape event `approval`.
     pub fn event(&self, call_id: &str) -> Value {
         let elapsed = u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX);
         json!({
@@ -62,7 +62,7 @@ impl Approval {
         })
     }
 
-    /// Uses the approval up for a call. An error when it was not given, or was given for another call.
+    /// Uses the approval for a call. Fails if it was not given, or was given for another call.
     pub fn consume(self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
         let cause = match self.decision {
             ApprovalOutcome::Approved if self.tool == tool && self.arguments == *arguments => {
@@ -70,45 +70,46 @@ impl Approval {
             }
             ApprovalOutcome::Approved => "the approval was given for another call".to_owned(),
             ApprovalOutcome::Expired => {
-                format!("nobody approved it within {} s", self.elapsed.as_secs())
+                format!("not approved within {} s", self.elapsed.as_secs())
             }
             ApprovalOutcome::Denied => self
                 .reason
-                .unwrap_or_else(|| "the person who was asked said no".to_owned()),
+                .unwrap_or_else(|| "the user denied the call".to_owned()),
             ApprovalOutcome::Failed => {
                 format!(
-                    "nobody could be asked: {}",
+                    "cannot ask for approval: {}",
                     self.reason.as_deref().unwrap_or("no reason given")
                 )
             }
         };
-        Err(denied(tool, &cause))
+        Err(denied_error(tool, &cause))
     }
 }
 
-/// What is asked about, and how.
+/// The call to approve and the options of the request.
 #[derive(Debug)]
 pub struct ApprovalParams<'a> {
     /// The tool.
     pub tool: &'a ToolSpec,
-    /// The arguments it is going to get.
+    /// The arguments that the tool will receive.
     pub arguments: &'a Map<String, Value>,
-    /// The verdict that says to ask.
+    /// The decision that requires the approval.
     pub policy_decision: &'a PolicyDecision,
-    /// How long to wait.
+    /// How long to wait for an answer.
     pub timeout: Duration,
-    /// What must not be shown.
+    /// Redacts secrets in the request.
     pub redactor: &'a Redactor,
 }
 
-/// Puts a call to those who may approve it, and waits. Fails only if the turn is cancelled.
+/// Asks users to approve a call and waits for the answer. Fails if the turn is cancelled or the system has no random
+/// numbers.
 pub async fn ask(
     turn: &Turn,
-    question: ApprovalParams<'_>,
+    params: ApprovalParams<'_>,
     cancel: &CancellationToken,
 ) -> Result<Approval> {
     let started = Instant::now();
-    let request = request(&question, turn)?;
+    let request = build_request(&params, turn)?;
     let framework = turn.framework();
     let pending = framework
         .approvals()
@@ -135,10 +136,10 @@ pub async fn ask(
         Some(Ok(None)) => (
             ApprovalOutcome::Failed,
             None,
-            Some("nothing here asks people".to_owned()),
+            Some("no channel or plugin can ask users".to_owned()),
         ),
         Some(Err(error)) => {
-            // The failure of the call says it, too.
+            // The error of the call contains the message, too.
             tracing::error!(target: "bub::turn", error = error.message(), "approval.failed");
             (
                 ApprovalOutcome::Failed,
@@ -147,7 +148,7 @@ pub async fn ask(
             )
         }
     };
-    let (tool, arguments) = (question.tool.name.clone(), question.arguments.clone());
+    let (tool, arguments) = (params.tool.name.clone(), params.arguments.clone());
     Ok(Approval {
         decision,
         by,
@@ -158,26 +159,26 @@ pub async fn ask(
     })
 }
 
-fn request(question: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalRequest> {
+fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalRequest> {
     let mut random = [0; 8];
     getrandom::fill(&mut random)
-        .map_err(|error| Error::unknown(format!("no random numbers: {error}")))?;
+        .map_err(|error| Error::unknown(format!("cannot get random numbers: {error}")))?;
     let id = random.iter().fold(String::new(), |mut id, byte| {
         let _ = write!(id, "{byte:02x}");
         id
     });
-    let arguments = question.arguments.iter();
+    let arguments = params.arguments.iter();
     let arguments = arguments
-        .map(|(name, value)| (name.clone(), redacted(question.redactor, value)))
+        .map(|(name, value)| (name.clone(), redacted(params.redactor, value)))
         .collect();
-    let policy_decision = question.policy_decision;
+    let policy_decision = params.policy_decision;
     Ok(ApprovalRequest {
         id,
-        tool: question.tool.name.clone(),
+        tool: params.tool.name.clone(),
         arguments,
         sender: turn.sender().clone(),
         session_id: turn.session_id().clone(),
-        expires: question.timeout,
+        expires: params.timeout,
         reason: policy_decision
             .reason
             .clone()

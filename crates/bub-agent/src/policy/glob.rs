@@ -1,11 +1,11 @@
-//! Patterns: text in which `*` stands for anything and `?` for one character.
+//! Glob patterns: `*` matches any text and `?` matches one character.
 
-/// Whether the whole text fits the pattern, where a wildcard may stand only for characters that `wild` accepts.
+/// Returns whether the pattern matches the complete text. Wildcards match only characters that `wild` accepts.
 pub(super) fn matches(pattern: &str, text: &str, wild: impl Fn(char) -> bool) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // Where to go on when the rest does not fit: the last star takes one character more.
+    // Where to resume if the rest does not match: the last star then matches one more character.
     let mut star: Option<(usize, usize)> = None;
     while let Some(&c) = text.get(t) {
         match pattern.get(p) {
@@ -64,7 +64,7 @@ mod tests {
         }
     }
 
-    // One star must not lend its greed to another: each takes only what it may.
+    // Each wildcard matches only accepted characters, also after backtracking.
     #[test]
     fn wildcards_take_only_what_they_may() {
         let safe = |pattern, text| matches(pattern, text, |c| c != ';');

@@ -1,4 +1,4 @@
-//! One rule of the configuration.
+//! One configured rule of the policy.
 
 use std::fmt::Write;
 
@@ -8,21 +8,21 @@ use serde_json::{Map, Value};
 
 use super::glob;
 
-/// What is to happen to a call.
+/// The action for a tool call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyAction {
-    /// It is made.
+    /// Run the call.
     Allow,
-    /// A person is asked.
+    /// Ask a user for approval.
     Ask,
-    /// It is not made.
+    /// Do not run the call.
     Deny,
 }
 
 impl PolicyAction {
     const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
 
-    /// The name in configuration and reports.
+    /// Returns the name in settings and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -32,24 +32,24 @@ impl PolicyAction {
     }
 }
 
-/// For whom, which calls, and what is to happen to them. A part that is not written fits everything.
+/// A policy rule. It matches a call if all its conditions do; a condition that is not set matches every call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyRule {
-    /// Its position, counted from 1.
+    /// The position in the list of rules, starting at 1.
     pub number: usize,
-    /// Where it is written.
+    /// The source of the rule.
     pub origin: SettingSource,
-    /// The roles it is about.
+    /// The roles that the rule applies to.
     pub roles: Option<Vec<Role>>,
-    /// The channels it is about, as patterns.
+    /// Patterns of the channels that the rule applies to.
     pub channels: Option<Vec<String>>,
-    /// The tools it is about, as patterns.
+    /// Patterns of the tools that the rule applies to.
     pub tools: Option<Vec<String>>,
-    /// Arguments the call must have, each with the pattern it must fit.
+    /// Arguments that the call must have, with the patterns that their values must match.
     pub arguments: Vec<(String, String)>,
-    /// What is to happen.
+    /// The action for matching calls.
     pub action: PolicyAction,
-    /// Why; people and models are told.
+    /// The reason shown to users and to the model.
     pub reason: Option<String>,
 }
 
@@ -79,7 +79,7 @@ impl PolicyRule {
             Some(Value::Object(patterns)) => {
                 let pattern = |(name, pattern): (String, Value)| match text(&pattern) {
                     Some(pattern) => Ok((name, pattern)),
-                    None => Err(format!("the pattern of argument `{name}` must be text")),
+                    None => Err(format!("the pattern of argument `{name}` must be a string")),
                 };
                 patterns
                     .into_iter()
@@ -96,10 +96,10 @@ impl PolicyRule {
         });
         let action = action.ok_or("`action` must be one of allow, ask, deny")?;
         let reason = take("reason")
-            .map(|value| text(&value).ok_or("`reason` must be text"))
+            .map(|value| text(&value).ok_or("`reason` must be a string"))
             .transpose()?;
         match map.keys().next() {
-            Some(unknown) => Err(format!("there is no `{unknown}`; a rule has {KEYS}")),
+            Some(unknown) => Err(format!("unknown key `{unknown}`; valid keys: {KEYS}")),
             None => Ok(Self {
                 number,
                 origin,
@@ -113,9 +113,14 @@ impl PolicyRule {
         }
     }
 
-    /// Whether it is about that call.
-    pub(super) fn fits(&self, sender: &Sender, tool: &str, arguments: &Map<String, Value>) -> bool {
-        let any = |patterns: &Option<Vec<String>>, text: &str| {
+    /// Returns whether the rule matches a call.
+    pub(super) fn matches(
+        &self,
+        sender: &Sender,
+        tool: &str,
+        arguments: &Map<String, Value>,
+    ) -> bool {
+        let matches_any = |patterns: &Option<Vec<String>>, text: &str| {
             patterns.as_ref().is_none_or(|all| {
                 all.iter()
                     .any(|pattern| glob::matches(pattern, text, |_| true))
@@ -124,31 +129,32 @@ impl PolicyRule {
         self.roles
             .as_ref()
             .is_none_or(|roles| roles.contains(&sender.role))
-            && any(&self.channels, &sender.channel)
-            && any(&self.tools, &normalize_tool_name(tool))
+            && matches_any(&self.channels, &sender.channel)
+            && matches_any(&self.tools, &normalize_tool_name(tool))
             && self.arguments.iter().all(|(name, pattern)| {
                 arguments
                     .get(name)
-                    .is_some_and(|value| self.argument_fits(name, pattern, value))
+                    .is_some_and(|value| self.argument_matches(name, pattern, value))
             })
     }
 
-    /// A rule that allows must be sure of all it lets through, one that restricts need only suspect.
-    fn argument_fits(&self, name: &str, pattern: &str, value: &Value) -> bool {
+    /// Returns whether an argument matches. Rules that allow match strictly; rules that restrict match any part of the
+    /// value.
+    fn argument_matches(&self, name: &str, pattern: &str, value: &Value) -> bool {
         if self.action != PolicyAction::Allow {
             return matches_any_text(pattern, value);
         }
         let Some(text) = text(value) else {
             return false;
         };
-        let climbs = text.contains("..") && !pattern.contains("..");
+        let has_parent_path = text.contains("..") && !pattern.contains("..");
         let is_shell = matches!(name, "cmd" | "command");
-        !climbs && glob::matches(pattern, &text, |c| !is_shell || is_harmless_in_shell(c))
+        !has_parent_path && glob::matches(pattern, &text, |c| !is_shell || is_harmless_in_shell(c))
     }
 
-    /// Why it is about no call of any of these tools: most likely something is misspelled.
+    /// Returns the reason why the rule cannot match any call of these tools, usually a misspelled name.
     pub fn unmatchable_reason(&self, tools: &[&ToolSpec]) -> Option<String> {
-        let named = |pattern: &str| {
+        let matching_tools = |pattern: &str| {
             tools
                 .iter()
                 .filter(move |spec| {
@@ -160,42 +166,48 @@ impl PolicyRule {
             Some(patterns) => patterns.iter().map(String::as_str).collect(),
             None => vec!["*"],
         };
-        if let Some(pattern) = patterns.iter().find(|pattern| named(pattern).is_empty()) {
-            return Some(format!("there is no tool `{pattern}`"));
+        if let Some(pattern) = patterns
+            .iter()
+            .find(|pattern| matching_tools(pattern).is_empty())
+        {
+            return Some(format!("unknown tool `{pattern}`"));
         }
-        let about: Vec<_> = patterns.into_iter().flat_map(named).collect();
-        let has = |name: &str| {
-            about
+        let specs: Vec<_> = patterns.into_iter().flat_map(matching_tools).collect();
+        let has_parameter = |name: &str| {
+            specs
                 .iter()
                 .any(|spec| spec.parameters().iter().any(|(known, _)| *known == name))
         };
-        let (name, _) = self.arguments.iter().find(|(name, _)| !has(name))?;
-        let known = match about.as_slice() {
+        let (name, _) = self
+            .arguments
+            .iter()
+            .find(|(name, _)| !has_parameter(name))?;
+        let known = match specs.as_slice() {
             [spec] => {
-                let there: Vec<&str> = spec
+                let names: Vec<&str> = spec
                     .parameters()
                     .into_iter()
                     .map(|(name, _)| name)
                     .collect();
-                format!("; `{}` has {}", spec.name, there.join(", "))
+                format!("; arguments of `{}`: {}", spec.name, names.join(", "))
             }
             _ => String::new(),
         };
-        Some(format!(
-            "no tool that it is about has an argument `{name}`{known}"
-        ))
+        Some(format!("no matching tool has an argument `{name}`{known}"))
     }
 
-    /// The rule in one line.
+    /// Returns the rule in one line, such as `ask: bash, all roles`.
     pub fn summary(&self) -> String {
-        let list = |all: &Option<Vec<String>>, none: &str| {
-            all.as_ref().map_or(none.to_owned(), |all| all.join(", "))
+        let list = |items: &Option<Vec<String>>, default: &str| {
+            items
+                .as_ref()
+                .map_or(default.to_owned(), |items| items.join(", "))
         };
         let roles = self
             .roles
             .as_ref()
             .map(|roles| roles.iter().map(|role| role.name().to_owned()).collect());
-        let mut line = format!("{} {}", self.action.name(), list(&self.tools, "*"));
+        let mut line = format!("{}: {}", self.action.name(), list(&self.tools, "*"));
         if !self.arguments.is_empty() {
             let pairs: Vec<_> = self
                 .arguments
@@ -204,9 +216,9 @@ impl PolicyRule {
                 .collect();
             let _ = write!(line, " ({})", pairs.join(", "));
         }
-        let _ = write!(line, " for {}", list(&roles, "everybody"));
+        let _ = write!(line, ", {}", list(&roles, "all roles"));
         if self.channels.is_some() {
-            let _ = write!(line, " in {}", list(&self.channels, ""));
+            let _ = write!(line, ", in {}", list(&self.channels, ""));
         }
         match &self.reason {
             Some(reason) => format!("{line}: {reason}"),
@@ -215,33 +227,34 @@ impl PolicyRule {
     }
 }
 
-/// Whether the pattern fits the value, or any text within it.
+/// Returns whether the pattern matches the value or any text in it.
 fn matches_any_text(pattern: &str, value: &Value) -> bool {
-    let inside = match value {
+    let matches_item = match value {
         Value::Array(items) => items.iter().any(|item| matches_any_text(pattern, item)),
         Value::Object(map) => map.values().any(|item| matches_any_text(pattern, item)),
         _ => false,
     };
-    let whole = || text(value).unwrap_or_else(|| value.to_string());
-    inside || glob::matches(pattern, &whole(), |_| true)
+    let complete = || text(value).unwrap_or_else(|| value.to_string());
+    matches_item || glob::matches(pattern, &complete(), |_| true)
 }
 
-/// What a wildcard may stand for in an allowed shell command: nothing that could start another one.
+/// Returns whether a wildcard may match `c` in an allowed shell command. Characters that could start another command
+/// are excluded.
 fn is_harmless_in_shell(c: char) -> bool {
     c.is_alphanumeric() || " _-./:=@,+%".contains(c)
 }
 
-/// A tool name without its spelling: the model writes `fs_read` for `fs.read`.
+/// Returns a tool name in the form used for matching. The model writes `fs_read` for `fs.read`.
 fn normalize_tool_name(tool: &str) -> String {
     tool.to_lowercase().replace('_', ".")
 }
 
 fn role(name: &str) -> Result<Role, String> {
     Role::from_name(name)
-        .ok_or_else(|| format!("there is no role `{name}`; roles are owner, member, guest"))
+        .ok_or_else(|| format!("unknown role `{name}`; available roles: owner, member, guest"))
 }
 
-/// One text or several.
+/// Converts a string or a list of strings to a list. Fails if it is empty.
 fn list(key: &str, value: Value) -> Result<Vec<String>, String> {
     let items = match value {
         Value::Array(items) => items,
@@ -250,7 +263,7 @@ fn list(key: &str, value: Value) -> Result<Vec<String>, String> {
     let texts: Option<Vec<_>> = items.iter().map(text).collect();
     texts
         .filter(|texts| !texts.is_empty() && texts.iter().all(|text| !text.trim().is_empty()))
-        .ok_or_else(|| format!("`{key}` must be a list of texts with at least one"))
+        .ok_or_else(|| format!("`{key}` must be a non-empty list of strings"))
 }
 
 fn text(value: &Value) -> Option<String> {

@@ -1,4 +1,4 @@
-//! `bash`, `bash.output`, `bash.kill`: commands in the workspace.
+//! The tools `bash`, `bash.output` and `bash.kill`.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     skills::{LoadedSkills, Skills},
 };
 
-/// The tools that run commands.
+/// The tools that run shell commands.
 #[derive(Debug)]
 pub struct BashTools {
     shells: Arc<Shells>,
@@ -17,7 +17,7 @@ pub struct BashTools {
 }
 
 impl BashTools {
-    /// Tools that start shells among these, with the environment that loaded skills were granted.
+    /// Creates the tools. Commands get the environment variables that loaded skills are granted.
     pub fn new(shells: Arc<Shells>, skills: Arc<Skills>) -> Self {
         Self { shells, skills }
     }
@@ -25,20 +25,20 @@ impl BashTools {
 
 #[tools(crate = bub_kernel)]
 impl BashTools {
-    /// Runs a shell command and returns what it printed. Standard input is empty and there is no terminal: commands that
-    /// ask questions do not work. Use `background` for servers and whatever else takes long.
+    /// Run a shell command and return its output. stdin is empty and there is no terminal, so commands that prompt do
+    /// not work. Use `background` for servers and other long-running commands.
     #[tool(name = "bash")]
     async fn bash(
         &self,
         context: &ToolContext,
-        /// The command, for `bash -c`.
+        /// Command for `bash -c`
         cmd: String,
-        /// Where it runs, absolute or relative to the workspace, which is the default.
+        /// Working directory, absolute or relative to the workspace; the workspace by default
         cwd: Option<String>,
-        /// After so many seconds the command and everything it started is terminated; not with `background`.
+        /// Seconds after which the command and all its processes are terminated; ignored with `background`
         #[default(30)]
         timeout_seconds: u64,
-        /// Return at once with a shell id for `bash.output` and `bash.kill`.
+        /// Return immediately with a shell id for `bash.output` and `bash.kill`
         #[default(false)]
         background: bool,
     ) -> Result<String> {
@@ -58,7 +58,7 @@ impl BashTools {
             ));
         }
         if timeout_seconds == 0 {
-            return Err(Error::invalid_input("timeout_seconds must be at least 1"));
+            return Err(Error::invalid_input("`timeout_seconds` must be at least 1"));
         }
         let outcome = self
             .shells
@@ -71,14 +71,14 @@ impl BashTools {
         let output = outcome.output.trim();
         let left_running = outcome.left_running.map_or_else(String::new, |id| {
             format!(
-                "\n[processes of this command still run as {id}: see bash.output and bash.kill]"
+                "\n[processes of this command are still running as {id}; see bash.output and bash.kill]"
             )
         });
-        let shown = format!("{}{left_running}", or_none(output));
+        let result = format!("{}{left_running}", or_no_output(output));
         match outcome.exit {
-            Some(Exit::Code(0)) => Ok(shown),
+            Some(Exit::Code(0)) => Ok(result),
             Some(exit) => {
-                let how = match exit {
+                let detail = match exit {
                     Exit::Code(_) => "",
                     Exit::Signal(_) => " (killed by a signal)",
                     Exit::Unwatched => {
@@ -86,20 +86,20 @@ impl BashTools {
                     }
                 };
                 let text = format!(
-                    "command exited with code {}{how}\noutput:\n{shown}",
+                    "command exited with code {}{detail}\noutput:\n{result}",
                     exit.code()
                 );
                 Err(Error::new(ErrorKind::Tool, text))
             }
             None => {
-                let what =
+                let status =
                     format!("command timed out after {timeout_seconds} seconds and was terminated");
                 let text = if output.is_empty() {
-                    what
+                    status
                 } else {
-                    format!("{what}\noutput:\n{output}")
+                    format!("{status}\noutput:\n{output}")
                 };
-                // To a model that is a result, to a user a failure.
+                // For the model, a timeout is a result; for a user, it is a failure.
                 match context.caller {
                     ToolCaller::Model => Ok(text),
                     ToolCaller::User => Err(Error::new(ErrorKind::Tool, text)),
@@ -108,37 +108,38 @@ impl BashTools {
         }
     }
 
-    /// Reads what a background shell has printed, while it runs and after it ended, as often as wanted.
+    /// Read the output of a background shell. Works while it runs and after it has exited, any number of times.
     #[tool(name = "bash.output", read_only)]
     async fn bash_output(
         &self,
         context: &ToolContext,
-        /// As `bash` returned it.
+        /// Shell id that `bash` returned
         shell_id: String,
-        /// The character to start at: `next_offset` of the last read, to read on.
+        /// Character to start at; to continue, pass `next_offset` of the last call
         #[default(0)]
         offset: i64,
-        /// Most characters to return.
+        /// Maximum number of characters to return
         limit: Option<i64>,
     ) -> Result<String> {
         let shell = self
             .shells
             .find(context.turn.session_id(), shell_id.trim())?;
-        // Before the output: what ended in between is told at the next read, and nothing of it is missed.
+        // Read the status before the output. Otherwise a shell that exits in between could be reported as exited before
+        // all its output was read.
         let status = status(&shell);
         let (chunk, next) = shell.read(clamped(offset), limit.map(clamped));
         Ok(format!(
             "{status}\nnext_offset: {next}\noutput:\n{}",
-            or_none(chunk.trim_end())
+            or_no_output(chunk.trim_end())
         ))
     }
 
-    /// Terminates a background shell with everything it started.
+    /// Terminate a background shell and all its processes
     #[tool(name = "bash.kill")]
     async fn bash_kill(
         &self,
         context: &ToolContext,
-        /// As `bash` returned it.
+        /// Shell id that `bash` returned
         shell_id: String,
     ) -> Result<String> {
         let shell = self
@@ -172,7 +173,7 @@ fn directory(context: &ToolContext, cwd: Option<String>) -> Option<PathBuf> {
     Some(workspace.unwrap_or_default().join(cwd))
 }
 
-fn or_none(output: &str) -> &str {
+fn or_no_output(output: &str) -> &str {
     if output.is_empty() {
         "(no output)"
     } else {

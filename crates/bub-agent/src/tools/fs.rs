@@ -1,9 +1,9 @@
-//! `fs.read`, `fs.write`, `fs.edit`: files as the model sees and changes them.
+//! The tools `fs.read`, `fs.write` and `fs.edit`.
 //!
-//! * `path`: which file a name means, and whether it may be touched.
-//! * `read`: lines of a file of any size.
-//! * `write`: all or nothing.
-//! * `edit`: exact replacement, byte for byte.
+//! * `path`: resolves paths and checks whether they may be used.
+//! * `read`: reads lines of a file of any size.
+//! * `write`: replaces a file atomically.
+//! * `edit`: replaces exact text.
 
 mod edit;
 mod path;
@@ -30,12 +30,12 @@ pub struct FileTools {
 }
 
 impl FileTools {
-    /// File tools under the policy of an agent.
+    /// Creates the tools. They follow the policy of the agent.
     pub(crate) fn new(agent: Arc<Agent>) -> Self {
         Self { agent }
     }
 
-    /// The file that is meant, without links on the way to it.
+    /// Returns the absolute path of a file, without symbolic links.
     fn find(&self, context: &ToolContext, path: &str) -> Result<PathBuf> {
         let home = self.agent.settings().environment().user_home();
         let workspace = context.state().get_str("_runtime_workspace");
@@ -48,33 +48,33 @@ impl FileTools {
 
 #[tools(crate = bub_kernel)]
 impl FileTools {
-    /// Reads a text file, or some lines of it. Line breaks are shown as `\n`.
+    /// Read a text file or a range of its lines. Line breaks are returned as `\n`.
     #[tool(name = "fs.read", read_only)]
     fn fs_read(
         &self,
         context: &ToolContext,
-        /// The file: absolute, or relative to the workspace.
+        /// Path of the file, absolute or relative to the workspace
         path: String,
-        /// The first line to read, counted from 0.
+        /// First line to read, starting at 0
         #[default(0)]
         offset: i64,
-        /// How many lines to read; all when left out.
+        /// Number of lines to read; all by default
         limit: Option<u64>,
     ) -> Result<String> {
         let file = self.find(context, &path)?;
-        regular(&file)?;
+        check_regular(&file)?;
         let first = u64::try_from(offset).unwrap_or(0);
         read::lines(&file, first, limit, &|| context.cancel.is_cancelled())
     }
 
-    /// Writes a file, whole: what was in it is replaced. Directories on the way are created.
+    /// Write a file, replacing its content. Creates missing directories.
     #[tool(name = "fs.write")]
     fn fs_write(
         &self,
         context: &ToolContext,
-        /// The file: absolute, or relative to the workspace.
+        /// Path of the file, absolute or relative to the workspace
         path: String,
-        /// Everything that shall be in it.
+        /// Complete new content
         content: String,
     ) -> Result<String> {
         let file = self.find(context, &path)?;
@@ -82,37 +82,37 @@ impl FileTools {
         Ok(format!("wrote: {}", file.display()))
     }
 
-    /// Replaces text in a file and leaves every other byte as it is. `old` must occur exactly once, unless `all` is set.
+    /// Replace text in a file. All other bytes stay unchanged. `old` must occur exactly once, unless `all` is set.
     #[tool(name = "fs.edit")]
     fn fs_edit(
         &self,
         context: &ToolContext,
-        /// The file: absolute, or relative to the workspace.
+        /// Path of the file, absolute or relative to the workspace
         path: String,
-        /// The text to replace, exactly as it is in the file, with enough around it to be the only one.
+        /// Text to replace, exactly as in the file, with enough context to be unique
         old: String,
-        /// The text to put in its place.
+        /// Replacement text
         new: String,
-        /// Look only from this line on, counted from 0.
+        /// First line to search, starting at 0
         #[default(0)]
         start: i64,
-        /// Replace every occurrence.
+        /// Replace every occurrence
         #[default(false)]
         all: bool,
     ) -> Result<String> {
-        // Two edits of one file at a time must not undo each other.
+        // Concurrent edits of one file must not undo each other.
         static EDIT_LOCK: Mutex<()> = Mutex::new(());
         let file = self.find(context, &path)?;
-        let _one_at_a_time = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-        let metadata = regular(&file)?;
+        let _guard = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let metadata = check_regular(&file)?;
         if metadata.len() > edit::MAX_EDIT_BYTES {
             let problem = format!(
-                "{path} is too big to edit ({} bytes): use a program",
+                "{path} is too large to edit ({} bytes); use a program such as sed",
                 metadata.len()
             );
             return Err(Error::invalid_input(problem));
         }
-        let bytes = std::fs::read(&file).map_err(|error| failure("read", &file, &error))?;
+        let bytes = std::fs::read(&file).map_err(|error| file_error("read", &file, &error))?;
         let start = usize::try_from(start).unwrap_or(0);
         let edited = edit::edit(
             &bytes,
@@ -125,30 +125,30 @@ impl FileTools {
             },
         )?;
         write::replace(&file, &edited.content)?;
-        let times = if edited.times > 1 {
-            format!(" ({} places)", edited.times)
+        let count = if edited.count > 1 {
+            format!(" ({} places)", edited.count)
         } else {
             String::new()
         };
-        Ok(format!("edited: {}{times}", file.display()))
+        Ok(format!("edited: {}{count}", file.display()))
     }
 }
 
-/// Only what has an end and does not answer back: a pipe or a device could block for ever.
-fn regular(file: &Path) -> Result<Metadata> {
-    let metadata = std::fs::metadata(file).map_err(|error| failure("read", file, &error))?;
-    let what = match metadata.file_type() {
+/// Returns the metadata of a regular file. Fails for others: reading a pipe or a device could block forever.
+fn check_regular(file: &Path) -> Result<Metadata> {
+    let metadata = std::fs::metadata(file).map_err(|error| file_error("read", file, &error))?;
+    let file_kind = match metadata.file_type() {
         kind if kind.is_file() => return Ok(metadata),
         kind if kind.is_dir() => "a directory",
         _ => "a pipe, a socket or a device",
     };
     Err(Error::invalid_input(format!(
-        "{} is {what}, not a file",
+        "{} is {file_kind}, not a file",
         file.display()
     )))
 }
 
-fn failure(action: &str, file: &Path, error: &io::Error) -> Error {
+fn file_error(action: &str, file: &Path, error: &io::Error) -> Error {
     let text = format!("cannot {action} {}: {error}", file.display());
     match error.kind() {
         ErrorKind::NotFound => Error::not_found(text),

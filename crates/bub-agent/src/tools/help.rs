@@ -1,4 +1,4 @@
-//! `help`: which commands there are.
+//! The command `help`.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -6,26 +6,26 @@ use bub_kernel::{Sender, Tool, ToolContext, tool};
 
 use super::names::signature;
 
-/// Shows the commands.
+/// Show this help
 #[tool(crate = bub_kernel, command_only, read_only)]
 pub async fn help(context: &ToolContext) -> String {
     let mut text = usage(context.turn.framework().tools());
     if *context.turn.sender() == Sender::terminal() {
         text.push_str(
-            "\n\nIn `bub chat`:\n  ,thinking  Shows or hides the reasoning of the model\n  ,exit  Leaves; so does ,quit",
+            "\n\nIn `bub chat`:\n  ,thinking  Show or hide model reasoning\n  ,exit  Leave the chat (same as ,quit)",
         );
     }
     text
 }
 
-/// What a person can type, from the tools there are.
+/// Returns the help text for comma commands: all commands and tools with their arguments.
 pub fn usage(tools: &[Arc<dyn Tool>]) -> String {
-    let mut text = "A line that starts with a comma is a command: `,name value key=value`. \
-                    What is no command runs in the shell: `,ls -la`.\n"
+    let mut text = "Lines that start with a comma are commands: `,name value key=value`.\n\
+                    Anything else after the comma runs in the shell: `,ls -la`.\n"
         .to_owned();
     for (title, agent_use) in [
         ("Commands", false),
-        ("Tools, which the model uses too", true),
+        ("Tools (also available to the model)", true),
     ] {
         let mut specs = tools
             .iter()

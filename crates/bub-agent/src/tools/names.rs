@@ -1,10 +1,10 @@
-//! How tools are shown to the model, and found by name.
+//! Lists tools for the model and finds them by name.
 
 use std::{fmt::Write, sync::Arc};
 
 use bub_kernel::{Error, Result, Tool, ToolSpec};
 
-/// The part of the system prompt that names the tools; empty without any.
+/// Returns the list of tools for the system prompt, or an empty string without tools.
 pub fn block(tools: &[Arc<dyn Tool>]) -> String {
     let mut block = String::new();
     for spec in tools
@@ -29,7 +29,7 @@ pub fn block(tools: &[Arc<dyn Tool>]) -> String {
     block
 }
 
-/// The arguments by name; those that may be left out have a question mark.
+/// Returns the names of a tool's arguments. Optional ones have a question mark.
 pub(super) fn signature(spec: &ToolSpec) -> String {
     let names = spec.parameters().into_iter();
     let names: Vec<_> = names
@@ -38,11 +38,11 @@ pub(super) fn signature(spec: &ToolSpec) -> String {
     names.join(", ")
 }
 
-/// The tools of these names, in the order of the registry. Case and the space around a name do not matter, and it may be
-/// spelled as the model sees it.
+/// Returns the tools with these names in registration order. Ignores case and surrounding whitespace, and accepts the
+/// names that the model uses, such as `fs_read`. Fails if a name is unknown.
 pub fn resolve<S: AsRef<str>>(names: &[S], tools: &[Arc<dyn Tool>]) -> Result<Vec<Arc<dyn Tool>>> {
-    let is_meant = |name: &S, tool: &Arc<dyn Tool>| is_named(tool.spec(), name.as_ref().trim());
-    let is_unknown = |name: &&S| !tools.iter().any(|tool| is_meant(name, tool));
+    let is_match = |name: &S, tool: &Arc<dyn Tool>| is_named(tool.spec(), name.as_ref().trim());
+    let is_unknown = |name: &&S| !tools.iter().any(|tool| is_match(name, tool));
     let unknown: Vec<_> = names
         .iter()
         .filter(is_unknown)
@@ -56,39 +56,43 @@ pub fn resolve<S: AsRef<str>>(names: &[S], tools: &[Arc<dyn Tool>]) -> Result<Ve
     }
     Ok(tools
         .iter()
-        .filter(|tool| names.iter().any(|name| is_meant(name, tool)))
+        .filter(|tool| names.iter().any(|name| is_match(name, tool)))
         .cloned()
         .collect())
 }
 
-/// The tool a model means; an error tells it which name it may have meant.
+/// Finds the tool that the model named. The error suggests similar names.
 pub fn find<'a>(name: &str, tools: &'a [Arc<dyn Tool>]) -> Result<&'a Arc<dyn Tool>> {
-    let for_models = || tools.iter().filter(|tool| tool.spec().agent_use);
+    let model_tools = || tools.iter().filter(|tool| tool.spec().agent_use);
     // Two names may differ only in case.
     let exact =
-        for_models().find(|tool| tool.spec().model_name() == name || tool.spec().name == name);
+        model_tools().find(|tool| tool.spec().model_name() == name || tool.spec().name == name);
     if let Some(tool) =
-        exact.or_else(|| for_models().find(|tool| is_named(tool.spec(), name.trim())))
+        exact.or_else(|| model_tools().find(|tool| is_named(tool.spec(), name.trim())))
     {
         return Ok(tool);
     }
-    let names: Vec<_> = for_models().map(|tool| tool.spec().model_name()).collect();
+    let names: Vec<_> = model_tools().map(|tool| tool.spec().model_name()).collect();
     Err(Error::not_found(guidance(name, &names)))
 }
 
-/// How alike a name must be to be suggested, and how many are.
+/// Minimum similarity of a suggested name, from 0 to 1.
 const MIN_SIMILARITY: f64 = 0.6;
+/// Maximum number of suggested names.
 const MAX_SUGGESTIONS: usize = 3;
 
-/// What a model is told that called a tool that does not exist.
+/// Returns the guidance for a model that called an unknown tool.
 fn guidance(name: &str, known: &[String]) -> String {
-    let plain = name.to_lowercase().replace('.', "_");
-    let likeness = |known: &str| strsim::normalized_damerau_levenshtein(&plain, known);
-    let mut alike: Vec<_> = known.iter().map(|known| (likeness(known), known)).collect();
-    alike.retain(|(likeness, _)| *likeness >= MIN_SIMILARITY);
-    alike.sort_by(|one, other| other.0.total_cmp(&one.0));
-    if !alike.is_empty() {
-        let names: Vec<_> = alike
+    let normalized = name.to_lowercase().replace('.', "_");
+    let similarity = |known: &str| strsim::normalized_damerau_levenshtein(&normalized, known);
+    let mut similar: Vec<_> = known
+        .iter()
+        .map(|known| (similarity(known), known))
+        .collect();
+    similar.retain(|(similarity, _)| *similarity >= MIN_SIMILARITY);
+    similar.sort_by(|one, other| other.0.total_cmp(&one.0));
+    if !similar.is_empty() {
+        let names: Vec<_> = similar
             .iter()
             .take(MAX_SUGGESTIONS)
             .map(|(_, known)| known.as_str())
@@ -100,7 +104,7 @@ fn guidance(name: &str, known: &[String]) -> String {
     }
     if known.iter().any(|known| known == "skill") {
         return format!(
-            "Tool `{name}` does not exist. If it is a skill, invoke `skill` without a name to list the skills there are."
+            "Tool `{name}` does not exist. If it is a skill, invoke `skill` without a name to list the available skills."
         );
     }
     format!("Tool `{name}` does not exist, and no similar tool is available.")

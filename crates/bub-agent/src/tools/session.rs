@@ -1,4 +1,4 @@
-//! What changes the session itself: its phase, its model, its tape, which one it is.
+//! The commands that change a session or switch to another one.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use serde_json::json;
 
 use crate::{agent::Agent, sessions};
 
-/// What providers know.
+/// The reasoning efforts that providers accept.
 const REASONING_EFFORTS: [&str; 8] = [
     "none", "minimal", "low", "medium", "high", "xhigh", "max", "auto",
 ];
 
-/// What stands for the configured model.
+/// The argument of `model` that selects the configured model.
 const DEFAULT_MODEL_WORD: &str = "default";
 
-/// The commands that change a session.
+/// The session commands.
 #[derive(Debug)]
 pub(crate) struct SessionTools {
     agent: Arc<Agent>,
@@ -32,7 +32,7 @@ impl SessionTools {
 
 #[tools(crate = bub_kernel)]
 impl SessionTools {
-    /// Stops what runs in this session: background commands and other turns.
+    /// Stop background shells and other turns of this session
     #[tool(command_only)]
     async fn quit(&self, context: &ToolContext) -> Result<String> {
         let session_id = context.turn.session_id();
@@ -43,17 +43,17 @@ impl SessionTools {
         Ok("Session tasks stopped.".to_owned())
     }
 
-    /// Chooses the model of this session, from the next turn on.
+    /// Show or set the model of this session, from the next turn
     #[tool(command_only)]
     async fn model(
         &self,
         context: &ToolContext,
-        /// As `provider:model`, or `default` for the configured one; without it, the choices are shown.
+        /// Model as `provider:model`, or `default` for the configured model; omit it to show the choices
         #[default("")]
         model_id: String,
     ) -> Result<String> {
-        let chosen = model_id.trim();
-        if chosen == DEFAULT_MODEL_WORD {
+        let model = model_id.trim();
+        if model == DEFAULT_MODEL_WORD {
             context
                 .tape()
                 .event("model_switch", json!({"model": null}))
@@ -61,76 +61,78 @@ impl SessionTools {
                 .map_err(tape_error)?;
             context.state().remove("model");
             return Ok(
-                "Session model set to the configured one (applies from the next turn).".to_owned(),
+                "Session model set to the configured model (applies from the next turn)."
+                    .to_owned(),
             );
         }
-        let offered = context
+        let options = context
             .turn
             .framework()
             .model_options(context.turn.session_id())
             .await?;
-        if chosen.is_empty() {
-            return Ok(choices(context.state().get_str("model"), &offered));
+        if model.is_empty() {
+            return Ok(format_choices(context.state().get_str("model"), &options));
         }
-        // One that cannot be would fail every turn from now on. What a plugin offers, it knows.
-        if !offered.choices.iter().any(|choice| choice.id == chosen) {
-            self.agent.resolve(chosen)?;
+        // An invalid model would fail every later turn. Models that a plugin offers need no check.
+        if !options.choices.iter().any(|choice| choice.id == model) {
+            self.agent.resolve(model)?;
         }
         context
             .tape()
-            .event("model_switch", json!({"model": chosen}))
+            .event("model_switch", json!({"model": model}))
             .await
             .map_err(tape_error)?;
-        context.state().set("model", chosen);
+        context.state().set("model", model);
         Ok(format!(
-            "Session model set to {chosen} (applies from the next turn)."
+            "Session model set to {model} (applies from the next turn)."
         ))
     }
 
-    /// Chooses how hard the model of this session thinks, from the next turn on.
+    /// Set the reasoning effort of this session, from the next turn
     #[tool(command_only)]
     async fn reasoning_effort(
         &self,
         context: &ToolContext,
-        /// One of: none, minimal, low, medium, high, xhigh, max, auto.
+        /// One of: none, minimal, low, medium, high, xhigh, max, auto
         reasoning_effort: String,
     ) -> Result<String> {
-        let chosen = reasoning_effort.trim();
-        if !REASONING_EFFORTS.contains(&chosen) {
-            let known = REASONING_EFFORTS.join(", ");
+        let effort = reasoning_effort.trim();
+        if !REASONING_EFFORTS.contains(&effort) {
+            let available = REASONING_EFFORTS.join(", ");
             return Err(Error::invalid_input(format!(
-                "there is no reasoning effort `{chosen}`; there are: {known}"
+                "unknown reasoning effort `{effort}`; available: {available}"
             )));
         }
-        let event = json!({"reasoning_effort": chosen});
+        let event = json!({"reasoning_effort": effort});
         context
             .tape()
             .event("reasoning_effort_switch", event)
             .await
             .map_err(tape_error)?;
-        context.state().set("reasoning_effort", chosen);
+        context.state().set("reasoning_effort", effort);
         Ok(format!(
-            "Session reasoning effort set to {chosen} (applies from the next turn)."
+            "Session reasoning effort set to {effort} (applies from the next turn)."
         ))
     }
 
-    /// Begins a fresh session in this chat. The old one stays, and can be resumed.
+    /// Start a new session in this chat; the current one is kept
     #[tool(name = "new", command_only)]
     async fn new_session(&self, context: &ToolContext) -> Result<String> {
         let old = context.turn.session_id();
-        let fresh = sessions::fresh_id(old);
-        switch(context, &fresh).await?;
+        let new = sessions::fresh_id(old);
+        switch(context, &new).await?;
         Ok(format!(
-            "New session: {fresh}\nThe old one is kept; go back with: ,resume {old}"
+            "New session: {new}\nThe old session is kept; to return, type: ,resume {old}"
         ))
     }
 
-    /// Lists the sessions of this chat, the latest first; at a terminal also the others of this workspace's terminals.
+    /// List the sessions of this chat, newest first. At a terminal, also lists other terminal sessions of this
+    /// workspace.
     #[tool(command_only, read_only)]
     async fn sessions(&self, context: &ToolContext) -> Result<String> {
         let current = context.turn.session_id();
         let tape = context.tape();
-        let (mut found, mut others) = (Vec::new(), Vec::new());
+        let (mut own, mut others) = (Vec::new(), Vec::new());
         for name in tape
             .store()
             .list(TapeListFilter::Sessions)
@@ -147,7 +149,7 @@ impl SessionTools {
             let is_known = is_own
                 || (is_at_terminal(context) && session.channel == Some(Sender::terminal().channel));
             if is_here && is_known {
-                let list = if is_own { &mut found } else { &mut others };
+                let list = if is_own { &mut own } else { &mut others };
                 list.push((
                     summary.last_date.unwrap_or_default(),
                     session.session_id,
@@ -155,7 +157,7 @@ impl SessionTools {
                 ));
             }
         }
-        let listed = |mut list: Vec<(String, String, Option<String>)>| {
+        let format_list = |mut list: Vec<(String, String, Option<String>)>| {
             list.sort_by(|one, other| other.cmp(one));
             let line = |(date, id, title): &(String, String, Option<String>)| {
                 let mark = if current == id { "*" } else { "-" };
@@ -164,66 +166,66 @@ impl SessionTools {
             };
             list.iter().map(line).collect::<Vec<_>>().join("\n")
         };
-        let mut text = if found.is_empty() {
+        let mut text = if own.is_empty() {
             "(no sessions)".to_owned()
         } else {
-            listed(found)
+            format_list(own)
         };
         if !others.is_empty() {
             text.push_str(
-                "\n\nOther sessions of this workspace; `bub chat --session ID` opens one:\n",
+                "\n\nOther sessions of this workspace (open one with `bub chat --session ID`):\n",
             );
-            text.push_str(&listed(others));
+            text.push_str(&format_list(others));
         }
         Ok(text)
     }
 
-    /// Goes back to an earlier session of this chat.
+    /// Switch to an earlier session of this chat
     #[tool(command_only)]
     async fn resume(
         &self,
         context: &ToolContext,
-        /// Its id, as `sessions` shows it.
+        /// Session id from `sessions`
         session_id: String,
     ) -> Result<String> {
-        let (old, wanted) = (
+        let (current, target) = (
             context.turn.session_id(),
             SessionId::from(session_id.trim()),
         );
-        if sessions::chat_id_of(&wanted) != sessions::chat_id_of(old) {
-            let how = if is_at_terminal(context) {
-                format!("; `bub chat --session {wanted}` opens it")
+        if sessions::chat_id_of(&target) != sessions::chat_id_of(current) {
+            let hint = if is_at_terminal(context) {
+                format!("; open it with `bub chat --session {target}`")
             } else {
                 String::new()
             };
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                format!("{wanted} is not a session of this chat{how}"),
+                format!("{target} is not a session of this chat{hint}"),
             ));
         }
-        let known = context
+        let tape = context
             .turn
             .framework()
-            .session_tape(&wanted)?
-            .ok_or_else(no_tape)?;
-        if known.summary().await.map_err(tape_error)?.entries == 0 {
+            .session_tape(&target)?
+            .ok_or_else(no_tape_error)?;
+        if tape.summary().await.map_err(tape_error)?.entries == 0 {
             return Err(Error::not_found(format!(
-                "there is no session {wanted}; `,sessions` lists them"
+                "unknown session {target}; `,sessions` lists the sessions"
             )));
         }
-        switch(context, &wanted).await?;
-        Ok(format!("Resumed session: {wanted}"))
+        switch(context, &target).await?;
+        Ok(format!("Resumed session: {target}"))
     }
 }
 
-/// The model of the session, and those that plugins offer.
-fn choices(own: Option<String>, offered: &ModelOptions) -> String {
-    let current = own.or_else(|| offered.current.clone());
+/// Returns the current model of the session and the models that plugins offer.
+fn format_choices(session_model: Option<String>, options: &ModelOptions) -> String {
+    let current = session_model.or_else(|| options.current.clone());
     let mut lines = vec![format!(
         "Session model: {}.",
-        current.as_deref().unwrap_or("the configured one")
+        current.as_deref().unwrap_or("the configured model")
     )];
-    lines.extend(offered.choices.iter().map(|choice| {
+    lines.extend(options.choices.iter().map(|choice| {
         let mark = if current.as_deref() == Some(choice.id.as_str()) {
             "*"
         } else {
@@ -237,28 +239,28 @@ fn choices(own: Option<String>, offered: &ModelOptions) -> String {
         .trim_end()
         .to_owned()
     }));
-    lines.push("Choose with: ,model provider:model, or ,model default".to_owned());
+    lines.push("To change it, type: ,model provider:model, or ,model default".to_owned());
     lines.join("\n")
 }
 
-/// Whether a person at the terminal asks, whose every session is.
+/// Returns whether the sender is the user at the terminal, who owns all terminal sessions.
 fn is_at_terminal(context: &ToolContext) -> bool {
     *context.turn.sender() == Sender::terminal()
 }
 
-/// The tape of the chat's first session says which one is in use.
-async fn switch(context: &ToolContext, wanted: &SessionId) -> Result<()> {
+/// Makes `target` the current session of the chat. The tape of the chat's first session records it.
+async fn switch(context: &ToolContext, target: &SessionId) -> Result<()> {
     let turn = &context.turn;
     let chat = sessions::chat_id_of(turn.session_id());
     let name = TapeName::for_session(turn.framework().workspace_text(), chat);
-    let data = json!({"session_id": wanted});
+    let data = json!({"session_id": target});
     let event = Entry::event(sessions::SESSION_SWITCH_EVENT, Some(data)).outside_context();
     let store = context.tape().store();
     store.append(&name, vec![event]).await.map_err(tape_error)?;
-    turn.switch_session(wanted.clone());
+    turn.switch_session(target.clone());
     Ok(())
 }
 
-fn no_tape() -> Error {
-    Error::not_found("there is no tape in this turn")
+fn no_tape_error() -> Error {
+    Error::not_found("the turn has no tape")
 }

@@ -1,4 +1,4 @@
-//! The tool that opens a skill.
+//! The tool `skill`.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::skills::{LoadedSkills, Skills, is_allowed};
 
-/// The tool that opens skills.
+/// The tool that loads skills.
 #[derive(Debug)]
 pub struct SkillTools {
     skills: Arc<Skills>,
 }
 
 impl SkillTools {
-    /// A tool for these skills.
+    /// Creates the tool.
     pub fn new(skills: Arc<Skills>) -> Self {
         Self { skills }
     }
@@ -22,12 +22,12 @@ impl SkillTools {
 
 #[tools(crate = bub_kernel)]
 impl SkillTools {
-    /// Opens a skill: returns where it is and what it says. Without a name, lists the skills there are.
+    /// Load a skill, or list all skills. Returns the location and the text of the skill.
     #[tool(name = "skill", read_only)]
     fn skill(
         &self,
         context: &ToolContext,
-        /// The name of the skill.
+        /// Name of the skill; omit it to list all skills
         name: Option<String>,
     ) -> String {
         let state = context.state();
@@ -64,7 +64,7 @@ impl SkillTools {
     }
 }
 
-/// The only skills this turn may use; `None`: all.
+/// Returns the skills that this turn may use; `None` means all.
 fn allowed(state: &State) -> Option<Vec<String>> {
     state.with("allowed_skills", |value| {
         let names = value?.as_array()?.iter();

@@ -1,25 +1,25 @@
-//! Reading what was put aside.
+//! The tool `spill.read`.
 
 use bub_kernel::{Error, Result, ToolContext, tool};
 
 use crate::spill::{self, ChunkRange};
 
-/// At most so many chunks at once, so that reading needs no putting aside again.
+/// Maximum number of chunks per call, so that the result need not be spilled again.
 const MAX_CHUNKS_PER_READ: i64 = 4;
 
-/// Reads tool output that was too long to show. Follow `next_cursor` until `complete` is true, or read from the end.
+/// Read tool output that was too large to show. Follow `next_cursor` until `complete` is true, or read from the end.
 #[tool(crate = bub_kernel, name = "spill.read", read_only)]
 pub(crate) async fn spill_read(
     context: &ToolContext,
-    /// The handle from the message that says the output was spilled.
+    /// Handle from the message about the spilled output
     handle: String,
-    /// The first chunk to read, counted from 0.
+    /// First chunk to read, starting at 0
     #[default(0)]
     cursor: i64,
-    /// How many chunks to read, at most 4.
+    /// Number of chunks to read, at most 4
     #[default(1)]
     count: i64,
-    /// Count chunks from the end.
+    /// Count chunks from the end
     #[default(false)]
     from_end: bool,
 ) -> Result<String> {

@@ -1,4 +1,4 @@
-//! A second agent for a part of the work.
+//! The tool `subagent`.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::{
     tools,
 };
 
-/// The tool; it cannot be given to a subagent.
+/// The name of the tool. A subagent cannot use it.
 pub(crate) const NAME: &str = "subagent";
 
-/// Runs another agent with a prompt of its own and returns what it says.
+/// Runs a nested agent loop with a separate prompt and returns its answer.
 pub(crate) struct SubagentTool {
     spec: ToolSpec,
     agent: Arc<Agent>,
@@ -39,23 +39,22 @@ impl SubagentTool {
             "properties": {
                 "prompt": {
                     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}],
-                    "description": "What the other agent is to do, with everything it needs to know: it sees nothing else.",
+                    "description": "Task for the subagent, with everything it needs to know: it sees nothing else",
                 },
-                "model": text("Its model, as provider:model; the configured one by default."),
+                "model": text("Model of the subagent, as provider:model; the configured model by default"),
                 "session": {
                     "type": "string",
                     "default": "temp",
-                    "description": "temp: forgotten afterwards; inherit: sees this conversation; any other name: remembered under that name.",
+                    "description": "temp: discarded afterwards; inherit: sees this conversation; any other name: kept under that name",
                 },
-                "allowed_tools": list("The tools it may use; all but subagent by default."),
-                "allowed_skills": list("The skills it may use; all by default."),
+                "allowed_tools": list("Tools it may use; all except subagent by default"),
+                "allowed_skills": list("Skills it may use; all by default"),
             },
             "required": ["prompt"],
         });
         let spec = ToolSpec {
             name: NAME.to_owned(),
-            description: "Gives a part of the work to another agent and returns its answer."
-                .to_owned(),
+            description: "Delegate a task to a subagent and return its answer".to_owned(),
             parameters,
             agent_use: true,
             read_only: false,
@@ -94,28 +93,26 @@ async fn run(
         Some(Value::Array(parts)) => Prompt::Parts(parts.clone()),
         _ => {
             return Err(Error::invalid_input(
-                "subagent needs a prompt: a text, or a list of content parts",
+                "missing `prompt`: expected a string or a list of content parts",
             ));
         }
     };
     if prompt.is_empty() {
-        return Err(Error::invalid_input(
-            "the prompt of a subagent must not be empty",
-        ));
+        return Err(Error::invalid_input("`prompt` must not be empty"));
     }
-    let asked_for = arguments
+    let session = arguments
         .get("session")
         .and_then(Value::as_str)
         .unwrap_or("temp")
         .trim();
-    let session_id = session_of(asked_for, turn.session_id());
+    let session_id = resolve_session(session, turn.session_id());
     let allowed = names(&arguments, "allowed_tools")?.filter(|names| !names.is_empty());
-    let mut toolset = agent.tools_for(turn)?;
-    toolset.retain(|tool| tool.spec().name != NAME);
+    let mut available = agent.tools_for(turn)?;
+    available.retain(|tool| tool.spec().name != NAME);
     if let Some(allowed) = &allowed {
-        toolset = tools::resolve(allowed, &toolset)?;
+        available = tools::resolve(allowed, &available)?;
     }
-    let state = state_for(turn.state(), &session_id);
+    let state = nested_state(turn.state(), &session_id);
     if let Some(skills) = names(&arguments, "allowed_skills")? {
         state.set(
             "allowed_skills",
@@ -131,11 +128,11 @@ async fn run(
         .filter(|model| !model.trim().is_empty())
     {
         Some(model) => state.set("model", model.trim()),
-        // It does not inherit the model of the session.
+        // A subagent does not inherit the model of the session.
         None => drop(state.remove("model")),
     }
-    let inherited = asked_for == "inherit";
-    let fork = if inherited {
+    let is_inherited = session == "inherit";
+    let fork = if is_inherited {
         Some(
             parent
                 .tape()
@@ -155,37 +152,37 @@ async fn run(
     tape.record_prompt(&prompt, Vec::new()).await?;
     let task = AgentTask {
         turn: nested.clone(),
-        tools: Arc::new(ToolSet::new(toolset)),
+        tools: Arc::new(ToolSet::new(available)),
     };
     let span = error_span!("turn", session_id = %session_id, run_id = %nested.id());
     let stream = agent.run_task(task, prompt.clone());
     let stream = stream.instrument(span.clone()).await?;
-    let said = collect(stream).instrument(span).await;
+    let output = collect(stream).instrument(span).await;
     let end = ModelStageEnd {
         prompt: &prompt,
-        output: &said.text,
-        error: said.error.as_ref(),
+        output: &output.text,
+        error: output.error.as_ref(),
     };
     tape.end_model_stage(end).await?;
-    if inherited || session_id.is_temporary() {
-        // Its tape goes; what it cost stays.
-        for run in runs_of(tape).await? {
+    if is_inherited || session_id.is_temporary() {
+        // The tape of the subagent is discarded, so its usage is recorded on the parent's tape.
+        for run in run_events(tape).await? {
             let event = Entry::event("subagent.run", Some(run)).outside_context();
             parent.append_later(parent.with_run_id(event));
         }
     }
-    // What a session that is forgotten has started goes with it.
+    // The shells of a discarded session end with it.
     if session_id.is_temporary() {
         agent.shells().stop_session(&session_id).await;
     }
     if let Some(fork) = fork {
         fork.finish().await.map_err(tape_error)?;
     }
-    Ok(said.to_display_string())
+    Ok(output.to_display_string())
 }
 
-/// The model calls of a turn, as its tape has them.
-async fn runs_of(turn: &TurnTape) -> Result<Vec<Value>> {
+/// Returns the data of the `run` events of a turn, one per model call.
+async fn run_events(turn: &TurnTape) -> Result<Vec<Value>> {
     let tape = turn.tape();
     let mut runs = Vec::new();
     let mut newest = tape
@@ -206,10 +203,11 @@ async fn runs_of(turn: &TurnTape) -> Result<Vec<Value>> {
     Ok(runs)
 }
 
-/// The model chooses among its own: it can neither read nor write the session of another chat.
-fn session_of(asked_for: &str, current: &SessionId) -> SessionId {
+/// Returns the session for the argument `session`. Names are relative to the current session, so the model cannot read
+/// or write the session of another chat.
+fn resolve_session(session: &str, current: &SessionId) -> SessionId {
     const TEMP: &str = SessionId::TEMP_PREFIX;
-    match asked_for {
+    match session {
         "inherit" => current.clone(),
         "" | "temp" => SessionId::from(format!("{TEMP}{:08x}", crate::random() & 0xffff_ffff)),
         name if name.starts_with(TEMP) => SessionId::from(name),
@@ -217,13 +215,13 @@ fn session_of(asked_for: &str, current: &SessionId) -> SessionId {
     }
 }
 
-/// The state of the turn for another one: without what is only for this one.
-fn state_for(state: &State, session_id: &SessionId) -> State {
-    let own = state.detached();
-    own.set("session_id", session_id);
-    own.remove("_runtime_thread_id");
-    LoadedSkills::from_state(&own).clear();
-    own
+/// Returns a copy of the state for a nested run, without values that belong only to the parent turn.
+fn nested_state(state: &State, session_id: &SessionId) -> State {
+    let nested = state.detached();
+    nested.set("session_id", session_id);
+    nested.remove("_runtime_thread_id");
+    LoadedSkills::from_state(&nested).clear();
+    nested
 }
 
 fn names(arguments: &Map<String, Value>, key: &str) -> Result<Option<Vec<String>>> {
@@ -243,7 +241,7 @@ fn names(arguments: &Map<String, Value>, key: &str) -> Result<Option<Vec<String>
                 .collect(),
         )),
         Some(_) => Err(Error::invalid_input(format!(
-            "{key} must be a list of names"
+            "`{key}` must be a list of names"
         ))),
     }
 }
@@ -266,17 +264,17 @@ impl SubagentOutput {
 }
 
 async fn collect(mut stream: ModelStream) -> SubagentOutput {
-    let mut said = SubagentOutput::default();
+    let mut output = SubagentOutput::default();
     while let Some(event) = stream.next().await {
         match event {
-            Ok(StreamEvent::Text(delta)) => said.text.push_str(&delta),
-            Ok(StreamEvent::Error(error)) => said.errors.push(error.message().to_owned()),
+            Ok(StreamEvent::Text(delta)) => output.text.push_str(&delta),
+            Ok(StreamEvent::Error(error)) => output.errors.push(error.message().to_owned()),
             Ok(_) => {}
             Err(error) => {
-                said.errors.push(error.message().to_owned());
-                said.error = Some(error);
+                output.errors.push(error.message().to_owned());
+                output.error = Some(error);
             }
         }
     }
-    said
+    output
 }

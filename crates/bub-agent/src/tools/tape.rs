@@ -1,4 +1,4 @@
-//! `tape.info`, `tape.search`, `tape.anchors`: looking back at the session.
+//! The tools `tape.info`, `tape.search`, `tape.reset`, `tape.handoff` and `tape.anchors`.
 
 use bub_kernel::{Result, StepRequest, ToolContext, tape_error, tool};
 use bub_tape::{AnchorQuery, DateRange, EntryKind, Query, SEARCH_MARKER, Search, SearchHit};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 const MAX_SHOWN_ANCHORS: usize = 20;
 
-/// Shows how long the session's tape is, where its last anchor stands, and how many tokens the last model call took.
+/// Show tape size, last anchor, and last token usage
 #[tool(crate = bub_kernel, name = "tape.info", read_only)]
 pub async fn tape_info(context: &ToolContext) -> Result<String> {
     let tape = context.tape();
@@ -38,21 +38,21 @@ pub async fn tape_info(context: &ToolContext) -> Result<String> {
         .join("\n"))
 }
 
-/// Searches what was said and done in this session, also before the last anchor. Near matches count; the best and
-/// latest come first, each with its date and the text around the match.
+/// Search this session, including entries before the last anchor. Similar words match too. The best and latest matches
+/// come first, each with its date and the surrounding text.
 #[tool(crate = bub_kernel, name = "tape.search", read_only)]
 pub async fn tape_search(
     context: &ToolContext,
-    /// The text to look for, in any case.
+    /// Text to search; case is ignored
     query: String,
-    /// How many matches to show at most.
+    /// Maximum number of matches
     #[default(20)]
     limit: u32,
-    /// Only from this date on, as in 2026-01-31.
+    /// Only entries since this date, such as 2026-01-31
     start: Option<String>,
-    /// Only up to this date, that day included.
+    /// Only entries up to and including this date
     end: Option<String>,
-    /// Which kinds of entries to look at: message, tool_result, tool_call, event, anchor, error, system.
+    /// Kinds of entries to search: message, tool_result, tool_call, event, anchor, error, system
     #[default(vec!["message".to_owned(), "tool_result".to_owned()])]
     kinds: Vec<String>,
 ) -> Result<String> {
@@ -61,37 +61,38 @@ pub async fn tape_search(
         start: non_empty(start),
         end: non_empty(end),
     };
-    let within = Query {
+    let filter = Query {
         dates,
         ..Query::new().kinds(kinds)
     };
-    let search = Search::new(query).within(within).limit(limit as usize);
-    let found = context.tape().search(&search).await?;
+    let search = Search::new(query).within(filter).limit(limit as usize);
+    let result = context.tape().search(&search).await?;
     let count = format!(
         "{SEARCH_MARKER}: {} matches ({} filtered)",
-        found.hits.len(),
-        found.filtered
+        result.hits.len(),
+        result.filtered
     );
-    let lines = found.hits.iter().map(line);
+    let lines = result.hits.iter().map(line);
     Ok(std::iter::once(count)
         .chain(lines)
         .collect::<Vec<_>>()
         .join("\n"))
 }
 
-/// Starts the tape anew: everything before leaves your sight.
+/// Clear the tape and start with an empty context; archive=true keeps a copy
 #[tool(crate = bub_kernel, name = "tape.reset")]
 pub(crate) async fn tape_reset(
     context: &ToolContext,
-    /// Whether the old content is kept in a file of its own.
+    /// Whether to keep the old content in a separate file
     archive: Option<bool>,
 ) -> Result<String> {
-    // A person who leaves it out wants it gone, as in the original; what a model forgets, people may want back.
+    // By default, a user's reset discards the tape, as in the Python version. A model's reset archives it, because
+    // users may want it back.
     if let Some(requests) = &context.step_requests {
         requests.add(StepRequest::Reset {
             archive: archive.unwrap_or(true),
         });
-        return Ok("the tape is reset with the end of this step".to_owned());
+        return Ok("the tape will be reset at the end of this step".to_owned());
     }
     let archive = archive.unwrap_or(false);
     let report = context.tape().reset(archive).await.map_err(tape_error)?;
@@ -101,14 +102,14 @@ pub(crate) async fn tape_reset(
     ))
 }
 
-/// Begins a new phase: everything before it leaves your sight, except for the summary and the message you are answering.
+/// Add an anchor; the model then sees its summary, the current message, and later entries
 #[tool(crate = bub_kernel, name = "tape.handoff")]
 pub(crate) async fn tape_handoff(
     context: &ToolContext,
-    /// The name of the new anchor.
+    /// Name of the new anchor
     #[default("handoff")]
     name: String,
-    /// All that the next phase needs: goal, latest instruction, what is done, in progress and next, files.
+    /// Everything needed after the anchor: goal, latest instruction, what is done, in progress and next, files
     #[default("")]
     summary: String,
 ) -> Result<String> {
@@ -126,7 +127,7 @@ pub(crate) async fn tape_handoff(
     Ok(answer)
 }
 
-/// Lists the latest anchors of the session's tape: where its phases begin.
+/// List the most recent anchors of this session
 #[tool(crate = bub_kernel, name = "tape.anchors", read_only)]
 pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
     let marks = context
@@ -143,12 +144,13 @@ pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
         .join("\n"))
 }
 
-/// One match: the text around it, not the whole entry, which the next search would find again.
+/// Returns the line of one match. It has only the surrounding text, because the next search would find a complete entry
+/// again.
 fn line(hit: &SearchHit) -> String {
     json!({"date": hit.entry.date, "content": hit.snippet, "id": hit.entry.id}).to_string()
 }
 
-/// Models fill in empty text for what they do not mean.
+/// Returns a date that is not empty. Models pass empty strings for arguments that they do not need.
 fn non_empty(date: Option<String>) -> Option<String> {
     date.map(|date| date.trim().to_owned())
         .filter(|date| !date.is_empty())

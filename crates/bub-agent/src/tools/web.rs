@@ -1,18 +1,18 @@
-//! `web.fetch`: a page of the web as text.
+//! The tool `web.fetch`.
 
 use bub_kernel::{Result, tools};
 use serde_json::{Map, Value};
 
 use crate::web::WebClient;
 
-/// The tool that reads web pages.
+/// The tool that fetches web pages.
 #[derive(Debug)]
 pub struct WebTools {
     web: WebClient,
 }
 
 impl WebTools {
-    /// A tool that fetches with this client.
+    /// Creates the tool with this client.
     pub fn new(web: WebClient) -> Self {
         Self { web }
     }
@@ -20,15 +20,15 @@ impl WebTools {
 
 #[tools(crate = bub_kernel)]
 impl WebTools {
-    /// Reads a page of the web as Markdown or plain text. Private networks and this computer are out of reach.
+    /// Fetch a web page as Markdown or plain text. Private networks and localhost are not reachable.
     #[tool(name = "web.fetch", read_only)]
     async fn web_fetch(
         &self,
-        /// The address, with http:// or https://.
+        /// URL of the page, starting with http:// or https://
         url: String,
-        /// Headers to send, as an object; `accept` prefers Markdown unless it is given.
+        /// Request headers as an object; the default `accept` prefers Markdown
         headers: Option<Map<String, Value>>,
-        /// The longest time in seconds for everything together, at most 60.
+        /// Timeout in seconds for the complete request, at most 60; 10 by default
         timeout: Option<f64>,
     ) -> Result<String> {
         self.web

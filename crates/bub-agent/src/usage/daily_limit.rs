@@ -1,8 +1,8 @@
-//! The most that a day may cost, kept by all processes of a home together.
+//! The daily limits of tokens and cost, shared by all processes of a home.
 //!
-//! The tapes are the truth, but reading them all before a call would cost more the longer bub is used. A ledger of
-//! the day, `usage/<day>.jsonl`, has one line for each call; it is made from the tapes when it is missing, and read
-//! on from where it was read last. Without a cap there is no ledger and nothing is done.
+//! The tapes are authoritative, but reading all of them before each call would take longer the more bub is used. So a
+//! ledger of the day, `usage/<day>.jsonl`, has one line per call. It is rebuilt from the tapes if it is missing, and
+//! read incrementally. Without a limit, no ledger is written.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -24,7 +24,7 @@ use tokio::sync::Mutex;
 use super::{TokenCounts, calls};
 use crate::settings::{USAGE_DAILY_COST, USAGE_DAILY_TOKENS};
 
-/// The cap, and what is known of the day.
+/// The configured limits and the usage of the current day.
 pub(crate) struct DailyLimit {
     tokens: Option<u64>,
     cost: Option<f64>,
@@ -32,15 +32,15 @@ pub(crate) struct DailyLimit {
     today: Mutex<DailyUsage>,
 }
 
-/// What the ledger of a day said so far.
+/// The usage of a day, as far as its ledger was read.
 #[derive(Default)]
 struct DailyUsage {
     day: String,
-    /// How far the ledger is read.
+    /// The offset up to which the ledger was read.
     offset: u64,
     tokens: u64,
     cost: f64,
-    /// Lines that could not be written: they count here all the same.
+    /// Calls that could not be written to the ledger. They count in this process.
     unwritten: Vec<(String, TokenCounts)>,
 }
 
@@ -54,42 +54,42 @@ impl DailyLimit {
         }
     }
 
-    /// Whether there is a cap at all.
+    /// Returns whether a limit is configured.
     pub(crate) fn is_set(&self) -> bool {
         self.tokens.is_some() || self.cost.is_some()
     }
 
-    /// Whether one of these models may be called now; the error says why not, and when again.
+    /// Checks whether these models may be called now. The error has the reason and the time of the reset.
     pub(crate) async fn check(
         &self,
         models: &[ModelId],
-        catalogue: &Catalog,
+        catalog: &Catalog,
         store: Option<&dyn TapeStore>,
     ) -> Result<()> {
         if !self.is_set() {
             return Ok(());
         }
-        let unpriced = models.iter().find(|model| catalogue.price(model).is_none());
+        let unpriced = models.iter().find(|model| catalog.price(model).is_none());
         if let Some(model) = unpriced.filter(|_| self.cost.is_some() && self.tokens.is_none()) {
             return Err(Error::config(format!(
-                "the price of {model} is not known, so `usage.daily_cost` cannot be kept: set \
-                 `providers.{}.prices`, or `usage.daily_tokens` as well, which then counts its tokens",
+                "cannot enforce `usage.daily_cost`: the price of {model} is unknown; set `providers.{}.prices`, or \
+                 also set `usage.daily_tokens` to limit its tokens",
                 model.provider()
             )));
         }
         let now = Zoned::now();
         let mut today = self.today.lock().await;
-        self.read_on(&mut today, &now, catalogue, store).await?;
+        self.read_ledger(&mut today, &now, catalog, store).await?;
         let mut cost = today.cost;
         let mut tokens = today.tokens;
-        for (model, own) in &today.unwritten {
-            tokens = tokens.saturating_add(own.total());
-            cost += cost_of(model, *own, catalogue);
+        for (model, counts) in &today.unwritten {
+            tokens = tokens.saturating_add(counts.total());
+            cost += known_cost(model, *counts, catalog);
         }
-        let spent = if let Some(most) = self.tokens.filter(|most| tokens >= *most) {
-            format!("{tokens} of {most} tokens (`usage.daily_tokens`)")
-        } else if let Some(most) = self.cost.filter(|most| cost >= *most) {
-            format!("${cost:.4} of ${most:.4} (`usage.daily_cost`)")
+        let spent = if let Some(limit) = self.tokens.filter(|limit| tokens >= *limit) {
+            format!("{tokens} of {limit} tokens (`usage.daily_tokens`)")
+        } else if let Some(limit) = self.cost.filter(|limit| cost >= *limit) {
+            format!("${cost:.4} of ${limit:.4} (`usage.daily_cost`)")
         } else {
             return Ok(());
         };
@@ -102,12 +102,12 @@ impl DailyLimit {
         Err(Error::new(
             ErrorKind::Provider,
             format!(
-                "the cap of the day is reached: {spent}; it resets at {reset} 00:00{zone}, or raise the setting"
+                "daily limit reached: {spent}; it resets at {reset} 00:00{zone}; to continue now, raise the setting"
             ),
         ))
     }
 
-    /// Counts a call that was made.
+    /// Adds a model call to the ledger.
     pub(crate) async fn add(&self, model: &str, usage: &Value) {
         let Some(tokens) = TokenCounts::from_usage(usage).filter(|_| self.is_set()) else {
             return;
@@ -125,12 +125,12 @@ impl DailyLimit {
         self.directory.join(format!("{day}.jsonl"))
     }
 
-    /// Reads what all processes have added since the last time.
-    async fn read_on(
+    /// Reads the lines that all processes have added to the ledger since the last call.
+    async fn read_ledger(
         &self,
         today: &mut DailyUsage,
         now: &Zoned,
-        catalogue: &Catalog,
+        catalog: &Catalog,
         store: Option<&dyn TapeStore>,
     ) -> Result<()> {
         let day = now.date().to_string();
@@ -141,9 +141,9 @@ impl DailyLimit {
             };
         }
         let path = self.ledger(&day);
-        let failure = |error: io::Error| {
+        let read_error = |error: io::Error| {
             let text = format!(
-                "the usage of the day cannot be read from {}: {error}",
+                "cannot read the usage of the day from {}: {error}",
                 path.display()
             );
             Error::new(ErrorKind::Temporary, text)
@@ -158,25 +158,25 @@ impl DailyLimit {
                 };
                 let start = now
                     .start_of_day()
-                    .map_err(|error| failure(io::Error::other(error)))?
+                    .map_err(|error| read_error(io::Error::other(error)))?
                     .timestamp();
                 rebuild(&path, start, store).await?;
-                File::open(&path).map_err(failure)?
+                File::open(&path).map_err(read_error)?
             }
-            opened => opened.map_err(failure)?,
+            opened => opened.map_err(read_error)?,
         };
-        if file.metadata().map_err(failure)?.len() < today.offset {
-            // Somebody wrote another one.
+        if file.metadata().map_err(read_error)?.len() < today.offset {
+            // The file was replaced.
             (today.offset, today.tokens, today.cost) = (0, 0, 0.0);
         }
         let mut text = Vec::new();
         file.seek(SeekFrom::Start(today.offset))
             .and_then(|_| file.read_to_end(&mut text))
-            .map_err(failure)?;
-        // A line without its end is still being written.
-        let whole = memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1);
+            .map_err(read_error)?;
+        // A line without a newline is still being written.
+        let complete = memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1);
         for line in text
-            .get(..whole)
+            .get(..complete)
             .unwrap_or_default()
             .split(|byte| *byte == b'\n')
         {
@@ -187,29 +187,29 @@ impl DailyLimit {
                 continue;
             };
             today.tokens = today.tokens.saturating_add(tokens.total());
-            today.cost += cost_of(
+            today.cost += known_cost(
                 call.get("model")
                     .and_then(Value::as_str)
                     .unwrap_or_default(),
                 tokens,
-                catalogue,
+                catalog,
             );
         }
-        today.offset += u64::try_from(whole).unwrap_or_default();
+        today.offset += u64::try_from(complete).unwrap_or_default();
         Ok(())
     }
 }
 
-/// What is known of the cost; what is not counts as tokens.
-fn cost_of(model: &str, tokens: TokenCounts, catalogue: &Catalog) -> f64 {
+/// Returns the cost of a call, or 0 if the price is unknown. Such calls count only towards the token limit.
+fn known_cost(model: &str, tokens: TokenCounts, catalog: &Catalog) -> f64 {
     let price = model
         .parse()
         .ok()
-        .and_then(|model: ModelId| catalogue.price(&model));
+        .and_then(|model: ModelId| catalog.price(&model));
     price.map(|price| tokens.cost(price)).unwrap_or_default()
 }
 
-/// One call. It begins a line of its own, whatever a crash has left before it.
+/// Returns the ledger line of a call. It starts with a newline, because a crash may have left an incomplete line.
 fn line(model: &str, tokens: TokenCounts) -> String {
     let usage = json!({
         "prompt_tokens": tokens.input,
@@ -224,7 +224,7 @@ fn append(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Makes the ledger of a day from the tapes, reading of each only what is of that day.
+/// Creates the ledger of a day from the tapes. It reads only the entries of that day.
 async fn rebuild(path: &Path, start: Timestamp, store: Option<&dyn TapeStore>) -> Result<()> {
     let mut text = String::from("\n");
     if let Some(store) = store {
@@ -248,25 +248,25 @@ async fn rebuild(path: &Path, start: Timestamp, store: Option<&dyn TapeStore>) -
             .recursive(true)
             .mode(0o700)
             .create(directory)?;
-        let own = directory.join(format!(".{:016x}", crate::random()));
+        let temporary = directory.join(format!(".{:016x}", crate::random()));
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(&own)?;
-        let made = file
-            .write_all(text.as_bytes())
-            .and_then(|()| match fs::hard_link(&own, path) {
-                // Another process was quicker, and has added to it since.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                linked => linked,
-            });
-        fs::remove_file(&own)?;
-        made
+            .open(&temporary)?;
+        let result =
+            file.write_all(text.as_bytes())
+                .and_then(|()| match fs::hard_link(&temporary, path) {
+                    // Another process was faster, and may have added calls since.
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                    linked => linked,
+                });
+        fs::remove_file(&temporary)?;
+        result
     };
     write().map_err(|error| {
         let text = format!(
-            "the usage of the day cannot be written to {}: {error}",
+            "cannot write the usage of the day to {}: {error}",
             path.display()
         );
         Error::new(ErrorKind::Temporary, text)

@@ -1,4 +1,4 @@
-//! The calls on all tapes, added up.
+//! Sums up the model calls on all tapes.
 
 use std::{collections::BTreeMap, pin::pin};
 
@@ -10,29 +10,29 @@ use jiff::{Timestamp, civil::Date, tz::TimeZone};
 
 use super::{TokenCounts, calls};
 
-/// What makes a row of a report.
+/// The grouping of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupBy {
-    /// A session.
+    /// One row per session.
     Session,
-    /// A model.
+    /// One row per model.
     Model,
-    /// A day of the computer's time zone.
+    /// One row per day in the local time zone.
     Day,
 }
 
-/// What belongs together.
+/// One row of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageRow {
     /// The session, the model, or the day.
     pub name: String,
-    /// How many calls there were.
+    /// The number of calls.
     pub calls: u64,
-    /// Their tokens.
+    /// The sum of their tokens.
     pub tokens: TokenCounts,
-    /// What the calls of known price cost, in US dollars.
+    /// The cost of the calls with a known price, in US dollars.
     pub cost: f64,
-    /// How many calls had a price that nobody knows.
+    /// The number of calls without a known price.
     pub unpriced: u64,
 }
 
@@ -45,17 +45,17 @@ impl UsageRow {
     }
 }
 
-/// The calls on all tapes of a store since a day (`2026-11-16`), sorted by name, and their sum. Tapes that cannot be
-/// read are named and left out.
+/// Returns the calls on all tapes of a store since a date (`2026-11-16`): the rows sorted by name, their sum, and the
+/// errors of tapes that cannot be read.
 pub async fn report(
     store: &dyn TapeStore,
-    catalogue: &Catalog,
+    catalog: &Catalog,
     by: GroupBy,
     since: Option<&str>,
 ) -> Result<(Vec<UsageRow>, UsageRow, Vec<String>)> {
     let zone = TimeZone::system();
     let since = since
-        .map(|day| start_of(day, &zone))
+        .map(|day| start_of_day(day, &zone))
         .transpose()?
         .unwrap_or(Timestamp::MIN);
     let (mut rows, mut sum, mut unread) = (
@@ -100,7 +100,7 @@ pub async fn report(
                     (day.clone(), day)
                 }
             };
-            let price = call.model_id().and_then(|model| catalogue.price(&model));
+            let price = call.model_id().and_then(|model| catalog.price(&model));
             let cost = price.map(|price| call.tokens.cost(price));
             rows.entry((name.clone(), key))
                 .or_insert_with(|| UsageRow {
@@ -114,11 +114,14 @@ pub async fn report(
     Ok((rows.into_values().collect(), sum, unread))
 }
 
-fn start_of(day: &str, zone: &TimeZone) -> Result<Timestamp> {
-    let wrong = || Error::invalid_input(format!("`{day}` is no day; write it as 2026-11-16"));
-    let date: Date = day.trim().parse().map_err(|_| wrong())?;
+fn start_of_day(day: &str, zone: &TimeZone) -> Result<Timestamp> {
+    let date_error = || {
+        let expected = "expected YYYY-MM-DD, for example 2026-11-16";
+        Error::invalid_input(format!("invalid date `{day}`: {expected}"))
+    };
+    let date: Date = day.trim().parse().map_err(|_| date_error())?;
     Ok(date
         .to_zoned(zone.clone())
-        .map_err(|_| wrong())?
+        .map_err(|_| date_error())?
         .timestamp())
 }

@@ -1,4 +1,4 @@
-//! Which addresses may be reached: public ones, and private ones that a setting names.
+//! Decides which addresses may be reached: public ones, and private ones that the setting `web.allow_private` names.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ pub(super) struct PrivateAllowlist {
 }
 
 impl PrivateAllowlist {
-    /// Reads the entries of the setting; one that is wrong allows nothing and is told.
+    /// Parses the entries of the setting. An invalid entry is ignored and logged.
     pub(super) fn new(entries: &[String]) -> Self {
         let mut allowed = Self::default();
         for entry in entries
@@ -20,7 +20,7 @@ impl PrivateAllowlist {
             .map(|entry| entry.trim().to_ascii_lowercase())
             .filter(|entry| !entry.is_empty())
         {
-            if let Some(network) = network(&entry) {
+            if let Some(network) = parse_network(&entry) {
                 allowed.networks.push(network);
             } else if entry.contains(['/', ':', '[']) {
                 let hint = "expected a host name or a network, for example 10.1.0.0/16";
@@ -32,17 +32,19 @@ impl PrivateAllowlist {
         allowed
     }
 
-    /// Whether a host may be reached wherever it is.
+    /// Returns whether a host may be reached at any address.
     pub(super) fn has_name(&self, name: &str) -> bool {
-        self.names.iter().any(|own| match own.strip_prefix("*.") {
-            Some(domain) => name
-                .strip_suffix(domain)
-                .is_some_and(|rest| rest.ends_with('.')),
-            None => own == name,
-        })
+        self.names
+            .iter()
+            .any(|allowed| match allowed.strip_prefix("*.") {
+                Some(domain) => name
+                    .strip_suffix(domain)
+                    .is_some_and(|rest| rest.ends_with('.')),
+                None => allowed == name,
+            })
     }
 
-    /// Whether an address may be reached.
+    /// Returns whether an address may be reached.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         is_public(address)
@@ -53,28 +55,28 @@ impl PrivateAllowlist {
     }
 }
 
-/// `10.1.0.0/16`, or one address.
-fn network(text: &str) -> Option<(IpAddr, u8)> {
+/// Parses a network such as `10.1.0.0/16`, or a single address.
+fn parse_network(text: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length.parse::<u8>().ok()?)),
         None => (text, None),
     };
     let address: IpAddr = address.trim_matches(['[', ']']).parse().ok()?;
-    let longest = if address.is_ipv4() { 32 } else { 128 };
-    let length = length.unwrap_or(longest);
-    (length <= longest).then_some((address, length))
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    let length = length.unwrap_or(bits);
+    (length <= bits).then_some((address, length))
 }
 
 fn is_in(address: IpAddr, network: IpAddr, length: u8) -> bool {
-    let same = |left: u128, right: u128, bits: u8| {
+    let has_same_prefix = |left: u128, right: u128, bits: u8| {
         let rest = u32::from(bits - length.min(bits));
         left.checked_shr(rest).unwrap_or(0) == right.checked_shr(rest).unwrap_or(0)
     };
     match (address, network) {
         (IpAddr::V4(left), IpAddr::V4(right)) => {
-            same(u32::from(left).into(), u32::from(right).into(), 32)
+            has_same_prefix(u32::from(left).into(), u32::from(right).into(), 32)
         }
-        (IpAddr::V6(left), IpAddr::V6(right)) => same(left.into(), right.into(), 128),
+        (IpAddr::V6(left), IpAddr::V6(right)) => has_same_prefix(left.into(), right.into(), 128),
         _ => false,
     }
 }

@@ -1,23 +1,24 @@
-//! HTML cut into tags and text, in one pass over any input: no tree, no error, no work that grows faster than the page.
+//! Splits HTML into tags and text in one pass. It accepts any input, builds no tree, and takes time linear in the size
+//! of the page.
 
-/// A piece of a page.
+/// A token of a page.
 #[derive(Debug, PartialEq)]
 pub(super) enum Token<'a> {
-    /// Text as written, entities included.
+    /// Text with entities.
     Text(&'a str),
-    /// An opening tag: its name in lower case, and its attributes as written.
+    /// An opening tag: the name in lower case, and the unparsed attributes.
     Open(String, &'a str),
-    /// A closing tag: its name in lower case.
+    /// A closing tag: the name in lower case.
     Close(String),
 }
 
-/// Elements whose content is no markup.
+/// Elements whose content is not markup.
 const RAW_TEXT_ELEMENTS: [&str; 5] = ["script", "style", "textarea", "title", "xmp"];
 
-/// Cuts a page.
+/// Splits a page into tokens.
 pub(super) struct HtmlTokenizer<'a> {
     rest: &'a str,
-    /// Inside such an element: everything up to its closing tag is text.
+    /// The open raw text element. Everything up to its closing tag is text.
     raw: Option<String>,
 }
 
@@ -38,7 +39,7 @@ impl<'a> HtmlTokenizer<'a> {
         taken
     }
 
-    /// What is skipped ends with this, or with the page.
+    /// Skips up to and including `end`, or to the end of the page.
     fn skip_past(&mut self, end: &str) {
         let length = self
             .rest
@@ -47,7 +48,7 @@ impl<'a> HtmlTokenizer<'a> {
         self.advance(length);
     }
 
-    /// The inside of a tag; a page that ends in it has no such tag.
+    /// Returns the content of a tag. If the page ends within the tag, drops the rest and returns `None`.
     fn tag(&mut self) -> Option<&'a str> {
         let mut quote = None;
         let mut after_equals = false;
@@ -72,7 +73,7 @@ impl<'a> HtmlTokenizer<'a> {
         Some(inside)
     }
 
-    /// The content of an element without markup.
+    /// Returns the content of a raw text element.
     fn raw_text(&mut self, name: &str) -> &'a str {
         let closes = |at: &usize| {
             let after = self.rest.as_bytes().get(at + 2..at + 2 + name.len());
@@ -93,8 +94,8 @@ impl<'a> Iterator for HtmlTokenizer<'a> {
         }
         loop {
             let mut after = self.rest.strip_prefix('<').map(|after| after.bytes());
-            let follows = after.as_mut().and_then(Iterator::next);
-            match follows {
+            let next_byte = after.as_mut().and_then(Iterator::next);
+            match next_byte {
                 Some(b'!') if self.rest.starts_with("<!--") => {
                     self.advance(4);
                     self.skip_past("-->");
@@ -138,7 +139,7 @@ fn split_name(tag: &str) -> (String, &str) {
     (name.to_ascii_lowercase(), attributes)
 }
 
-/// The value of an attribute, entities replaced.
+/// Returns the value of an attribute with entities replaced.
 pub(super) fn attribute(attributes: &str, wanted: &str) -> Option<String> {
     let mut rest = attributes;
     loop {
@@ -164,14 +165,14 @@ pub(super) fn attribute(attributes: &str, wanted: &str) -> Option<String> {
     }
 }
 
-/// Replaces entities; one that nobody knows stays.
+/// Replaces entities. Unknown entities stay.
 pub(super) fn unescape(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = memchr::memchr(b'&', rest.as_bytes()) {
         let (before, from) = rest.split_at_checked(at).unwrap_or((rest, ""));
         plain.push_str(before);
-        // No entity is longer, so that a page of ampersands costs no more than another.
+        // Known entities are shorter. The limit keeps pages full of ampersands cheap.
         let end = from.bytes().take(12).position(|byte| byte == b';');
         let known = end.and_then(|end| Some((entity(from.get(1..end)?)?, end + 1)));
         let (replacement, length) = known.unwrap_or(('&', 1));

@@ -1,15 +1,15 @@
-//! A page as Markdown: what a reader sees, in the order of the page, without what only a browser needs.
+//! Converts an HTML page to Markdown: the visible text in page order.
 
 use reqwest::Url;
 
 use super::html::{HtmlTokenizer, Token, attribute, unescape};
 
-/// Elements that are left out with all they hold.
+/// Elements that are omitted with their content.
 const SKIPPED_ELEMENTS: [&str; 12] = [
     "script", "style", "template", "svg", "iframe", "object", "canvas", "audio", "video", "select",
     "textarea", "math",
 ];
-/// Elements that stand on lines of their own.
+/// Elements that start and end a line.
 const BLOCK_ELEMENTS: [&str; 22] = [
     "p",
     "div",
@@ -34,31 +34,31 @@ const BLOCK_ELEMENTS: [&str; 22] = [
     "html",
     "center",
 ];
-/// Deeper than this, lists and quotes are indented no further.
+/// Maximum indentation of nested lists and quotes.
 const MAX_INDENT_DEPTH: usize = 12;
 
-/// Turns a page into Markdown. Links become absolute.
+/// Converts a page to Markdown. Links become absolute.
 pub fn from_html(page: &str, base: &Url) -> String {
     let mut writer = Writer::new(base);
-    let mut dropped: Option<(String, usize)> = None;
+    let mut skipped: Option<(String, usize)> = None;
     for token in HtmlTokenizer::new(page) {
-        if let Some((name, depth)) = &mut dropped {
+        if let Some((name, depth)) = &mut skipped {
             match token {
-                Token::Open(own, attributes) if own == *name && !attributes.ends_with('/') => {
+                Token::Open(tag, attributes) if tag == *name && !attributes.ends_with('/') => {
                     *depth += 1;
                 }
-                Token::Close(own) if own == *name => *depth -= 1,
+                Token::Close(tag) if tag == *name => *depth -= 1,
                 _ => {}
             }
             if *depth == 0 {
-                dropped = None;
+                skipped = None;
             }
             continue;
         }
         match token {
             Token::Open(name, attributes) if SKIPPED_ELEMENTS.contains(&name.as_str()) => {
                 if !attributes.ends_with('/') {
-                    dropped = Some((name, 1));
+                    skipped = Some((name, 1));
                 }
             }
             Token::Open(name, attributes) => writer.open(&name, attributes),
@@ -69,31 +69,32 @@ pub fn from_html(page: &str, base: &Url) -> String {
     writer.finish()
 }
 
-/// Puts Markdown together.
+/// Writes Markdown from the tokens of a page.
 #[allow(
     clippy::struct_excessive_bools,
-    reason = "each is where in the page it is, and they are independent"
+    reason = "independent flags of the position in the page"
 )]
 struct Writer<'a> {
     base: &'a Url,
     out: String,
-    /// Line breaks that come before the next text.
+    /// Pending line breaks before the next text.
     breaks: usize,
-    /// Whether a space comes before the next text.
+    /// Whether a space is pending before the next text.
     space: bool,
-    /// How many quotes are open.
+    /// Number of open quotes.
     quotes: usize,
-    /// The numbers of lists; `None` for one with bullets.
+    /// The next item numbers of open lists; `None` for a bullet list.
     lists: Vec<Option<u64>>,
-    /// What the first line of a list item begins with.
+    /// The pending list marker of an item.
     marker: Option<String>,
-    /// Where the text of the open link begins, once there is some, and where the link leads.
+    /// The offset where the text of the open link starts, once it has text, and the target of the link.
     link: Option<(Option<usize>, String)>,
-    /// Open emphasis, and where its text begins.
+    /// Open emphasis marks and the offsets where their text starts.
     marks: Vec<(&'static str, usize)>,
     preformatted: bool,
-    /// Cells of the row so far, and whether it is the first of its table.
+    /// Number of cells in the open table row.
     row: Option<usize>,
+    /// Whether the next row is the first of its table.
     is_first_row: bool,
     title: Option<String>,
     in_title: bool,
@@ -167,7 +168,7 @@ impl<'a> Writer<'a> {
             "strong" | "b" if !self.preformatted => self.mark("**"),
             "em" | "i" if !self.preformatted => self.mark("*"),
             "a" => {
-                // A link cannot be inside another.
+                // Links do not nest.
                 self.end_link();
                 let link = attribute(attributes, "href").and_then(|link| self.absolute(&link));
                 self.link = link.filter(|_| !self.preformatted).map(|link| (None, link));
@@ -271,7 +272,7 @@ impl<'a> Writer<'a> {
             text.ends_with(|c: char| c.is_whitespace()) && (self.space || !text.trim().is_empty());
     }
 
-    /// Writes, after the line breaks and the space that are due.
+    /// Writes pending line breaks or a pending space, then the text.
     fn write(&mut self, text: &str) {
         if self.out.is_empty() {
             self.breaks = 0;
@@ -279,7 +280,7 @@ impl<'a> Writer<'a> {
         } else if self.breaks > 0 {
             for index in 0..self.breaks {
                 self.out.push('\n');
-                // An empty line inside a quote belongs to it.
+                // An empty line inside a quote is part of the quote.
                 if index + 1 < self.breaks {
                     self.begin_quote();
                 }
@@ -312,21 +313,21 @@ impl<'a> Writer<'a> {
             .push_str(&"> ".repeat(self.quotes.min(MAX_INDENT_DEPTH)));
     }
 
-    /// What follows begins on a new line; with 2, after an empty one.
+    /// Starts a new line before the next text; with 2, after an empty line.
     fn block(&mut self, breaks: usize) {
         if self.preformatted {
             return;
         }
         if self.row.is_some() {
-            // The cell of a table is one line.
+            // A table cell has one line.
             self.space = true;
             return;
         }
         // Text follows its list marker on the same line.
         if self.marker.is_none() {
-            // Inside a list, items stay together.
-            let most = if self.lists.is_empty() { 2 } else { 1 };
-            self.breaks = self.breaks.max(breaks.min(most.max(self.breaks)));
+            // No empty lines between the items of a list.
+            let max_breaks = if self.lists.is_empty() { 2 } else { 1 };
+            self.breaks = self.breaks.max(breaks.min(max_breaks.max(self.breaks)));
         }
         self.space = false;
     }
@@ -352,7 +353,7 @@ impl<'a> Writer<'a> {
         self.marks.push((mark, self.out.len()));
     }
 
-    /// Closes what was marked; a mark around nothing is taken back.
+    /// Closes an emphasis mark. A mark without text is removed.
     fn unmark(&mut self, mark: &str) {
         let Some((_, start)) = self.marks.pop_if(|(open, _)| *open == mark) else {
             return;
@@ -360,7 +361,7 @@ impl<'a> Writer<'a> {
         if self.out.len() == start {
             self.out.truncate(start - mark.len());
         } else {
-            // The space or line break behind it stays behind it.
+            // A pending space or line break is written after the mark.
             self.out.push_str(mark);
         }
     }
@@ -402,7 +403,7 @@ impl<'a> Writer<'a> {
         self.breaks = 1;
     }
 
-    /// Where a link leads, if that is a page.
+    /// Returns the absolute URL of a link. Returns `None` for fragments and for schemes such as `javascript:`.
     fn absolute(&self, link: &str) -> Option<String> {
         let link = link.trim();
         if link.is_empty() || link.starts_with('#') {
@@ -427,7 +428,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The language of a code block, as highlighters write it.
+/// Returns the language of a code block from classes such as `language-rust`.
 fn language(attributes: &str) -> Option<String> {
     let classes = attribute(attributes, "class")?;
     let name = classes.split_whitespace().find_map(|class| {

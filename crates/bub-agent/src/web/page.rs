@@ -1,4 +1,4 @@
-//! What an answer of the web says, as text of a bounded size.
+//! Converts an HTTP response to text of limited size.
 
 use std::fmt::Write as _;
 
@@ -11,15 +11,16 @@ use reqwest::{
 
 use super::{host, markdown};
 
-/// The most that is read of a page, unpacked.
+/// Maximum decompressed size of a page.
 const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
-/// The most that is read of an answer that is an error, and how much of it is shown.
+/// Maximum number of bytes read from an error response.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
+/// Maximum number of characters of an error response in the error message.
 const MAX_ERROR_CHARS: usize = 300;
-/// Where a page may say how it is written.
+/// Number of bytes at the start of a page that are searched for its encoding.
 const CHARSET_PROBE_BYTES: usize = 2048;
 
-/// Reads the answer; an error when it is no success, or not text.
+/// Reads a response. Fails if its status is not a success or its body is not text.
 pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
     let status = response.status();
     let header = |name| {
@@ -31,87 +32,91 @@ pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
     let kind = ContentType::parse(header(CONTENT_TYPE).unwrap_or_default());
     let size = header(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if status.is_success() && !kind.is_text() {
-        return Err(not_text(url, &kind.essence, size));
+        return Err(not_text_error(url, &kind.essence, size));
     }
     let limit = if status.is_success() {
         MAX_PAGE_BYTES
     } else {
         MAX_ERROR_BYTES
     };
-    let (bytes, was_cut) = body(response, url, limit).await?;
-    let Some((mut text, lost)) = kind.text_of(&bytes, url) else {
-        let size = size.or(u64::try_from(bytes.len()).ok().filter(|_| !was_cut));
-        return Err(not_text(url, "binary data", size));
+    let (bytes, is_truncated) = read_body(response, url, limit).await?;
+    let Some((mut text, lossy_charset)) = kind.to_text(&bytes, url) else {
+        let size = size.or(u64::try_from(bytes.len()).ok().filter(|_| !is_truncated));
+        return Err(not_text_error(url, "binary data", size));
     };
     if !status.is_success() {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let short: String = words.chars().take(MAX_ERROR_CHARS).collect();
-        let what = if short.is_empty() {
+        let detail = if short.is_empty() {
             String::new()
         } else {
             format!(": {short}")
         };
         return Err(Error::new(
             ErrorKind::Tool,
-            format!("HTTP {status} from {}{what}", host(url)),
+            format!("HTTP {status} from {}{detail}", host(url)),
         ));
     }
     if text.trim().is_empty() {
         "(no text)".clone_into(&mut text);
     }
-    if let Some(charset) = lost {
+    if let Some(charset) = lossy_charset {
         let _ = write!(
             text,
-            "\n\n[the page is written in {charset}, which is not known here: characters are lost]"
+            "\n\n[unsupported encoding {charset}: some characters are lost]"
         );
     }
-    if was_cut {
-        text.push_str("\n\n[cut: the page is longer than the 2 MB that are read]");
+    if is_truncated {
+        text.push_str("\n\n[truncated: the page is larger than 2 MB]");
     }
     Ok(text)
 }
 
-/// The text of a page with this header and these bytes. For those who try any bytes.
+/// Returns the text of a page with this `content-type` and body, for fuzz tests.
 #[doc(hidden)]
 pub fn text_of(content_type: &str, bytes: &[u8], url: &Url) -> Option<String> {
     ContentType::parse(content_type)
-        .text_of(bytes, url)
+        .to_text(bytes, url)
         .map(|(text, _)| text)
 }
 
-/// The unpacked bytes up to a limit, and whether there are more.
-async fn body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u8>, bool)> {
+/// Returns the decompressed body up to a limit, and whether it is truncated.
+async fn read_body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u8>, bool)> {
     let failure = |error: bub_model::ModelError| {
         Error::new(
             ErrorKind::Tool,
-            format!("the answer of {} broke off: {}", host(url), error.message),
+            format!(
+                "the response from {} was interrupted: {}",
+                host(url),
+                error.message
+            ),
         )
     };
     let mut body = ResponseBody::new(response).map_err(failure)?;
     let mut bytes = Vec::new();
     while let Some(chunk) = body.chunk().await.map_err(failure)? {
-        let room = limit - bytes.len();
-        bytes.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
-        if chunk.len() > room {
+        let available = limit - bytes.len();
+        bytes.extend_from_slice(chunk.get(..available).unwrap_or(&chunk));
+        if chunk.len() > available {
             return Ok((bytes, true));
         }
     }
     Ok((bytes, false))
 }
 
-fn not_text(url: &Url, kind: &str, size: Option<u64>) -> Error {
+fn not_text_error(url: &Url, kind: &str, size: Option<u64>) -> Error {
     let size = size.map_or("unknown size".to_owned(), |size| format!("{size} bytes"));
     let text = format!(
-        "{} answered with {kind} ({size}), which is not text; download it with a program to work with it",
+        "{} returned {kind} ({size}), which is not text; download it with a program such as curl",
         host(url)
     );
     Error::new(ErrorKind::Tool, text)
 }
 
-/// The header `content-type`.
+/// A parsed `content-type` header.
 #[derive(Debug, PartialEq)]
 struct ContentType {
-    /// `text/html`, in lower case.
+    /// The media type in lower case, such as `text/html`.
     essence: String,
     charset: Option<String>,
 }
@@ -127,7 +132,7 @@ impl ContentType {
         Self { essence, charset }
     }
 
-    /// Without a type, the bytes decide.
+    /// Returns whether the type is text. An empty type counts as text; `looks_binary` checks the bytes later.
     fn is_text(&self) -> bool {
         let Some((kind, name)) = self.essence.split_once('/') else {
             return self.essence.is_empty();
@@ -161,12 +166,13 @@ impl ContentType {
             .is_some_and(|charset| charset.starts_with("utf-16"))
     }
 
-    /// What the bytes say, and the name of the encoding if characters are lost; `None` when they are no text.
-    fn text_of(&self, bytes: &[u8], url: &Url) -> Option<(String, Option<String>)> {
+    /// Decodes a body. The second value is the name of the encoding if characters are lost. Returns `None` for binary
+    /// data.
+    fn to_text(&self, bytes: &[u8], url: &Url) -> Option<(String, Option<String>)> {
         if looks_binary(bytes) && !self.is_wide() {
             return None;
         }
-        let (text, lost) = decode(bytes, self.charset.as_deref());
+        let (text, lossy_charset) = decode(bytes, self.charset.as_deref());
         let is_html = self.is_html() || (self.essence.is_empty() && looks_like_html(&text));
         Some((
             if is_html {
@@ -174,12 +180,12 @@ impl ContentType {
             } else {
                 text
             },
-            lost,
+            lossy_charset,
         ))
     }
 }
 
-/// Text has no zero bytes, except where characters have two.
+/// Returns whether the bytes are binary data. Only UTF-16 text has zero bytes.
 fn looks_binary(bytes: &[u8]) -> bool {
     let is_wide = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
     !is_wide && memchr::memchr(0, bytes).is_some()
@@ -191,7 +197,7 @@ fn looks_like_html(text: &str) -> bool {
     start.starts_with("<!doctype html") || start.starts_with("<html")
 }
 
-/// The text, and the name of the encoding if it is one in which characters are lost.
+/// Decodes bytes. The second value is the name of the encoding if it is not supported and characters are lost.
 fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
     let utf16 = |bytes: &[u8], read: fn([u8; 2]) -> u16| {
         let units = bytes.chunks_exact(2).map(|pair| {
@@ -219,7 +225,7 @@ fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
         }
         Some("utf-16le" | "utf-16") => (utf16(bytes, u16::from_le_bytes), None),
         Some("utf-16be") => (utf16(bytes, u16::from_be_bytes), None),
-        // A page cut in the middle of a character is still UTF-8.
+        // A page truncated within a character is still UTF-8.
         _ => match std::str::from_utf8(bytes) {
             Ok(text) => (text.to_owned(), None),
             Err(error) if error.error_len().is_none() => (lossy(), None),
@@ -251,7 +257,7 @@ fn declared(bytes: &[u8]) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Windows-1252, which is what browsers read where Latin-1 is said.
+/// Decodes Windows-1252, which browsers also use for Latin-1.
 fn western(bytes: &[u8]) -> String {
     const WINDOWS_1252_HIGH: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
     let upper: Vec<char> = WINDOWS_1252_HIGH.chars().collect();

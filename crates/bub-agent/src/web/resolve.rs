@@ -1,5 +1,5 @@
-//! Names are looked up once, all their addresses are checked, and the connection is made to one of those: a name
-//! that answers differently the next time gains nothing.
+//! Resolves host names and checks all their addresses. The connection uses the checked addresses, so a name that
+//! resolves differently the next time (DNS rebinding) cannot reach a private address.
 
 use std::{
     io,
@@ -15,7 +15,7 @@ use reqwest::{
 
 use super::allowlist::PrivateAllowlist;
 
-/// Names that mean something only in a private network.
+/// Domains that are used only in private networks.
 const PRIVATE_DOMAINS: [&str; 9] = [
     "localhost",
     "local",
@@ -28,13 +28,13 @@ const PRIVATE_DOMAINS: [&str; 9] = [
     "home.arpa",
 ];
 
-/// Looks up names.
+/// A resolver for host names.
 pub trait HostResolver: Send + Sync {
-    /// The addresses of a host.
+    /// Returns the addresses of a host.
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
 }
 
-/// The resolver of the computer.
+/// The resolver of the operating system.
 pub(super) struct SystemResolver;
 
 impl HostResolver for SystemResolver {
@@ -48,11 +48,11 @@ impl HostResolver for SystemResolver {
     }
 }
 
-/// Lets through to the public internet, and to what is allowed beside it.
+/// A resolver that returns only public addresses and private ones that the allowlist names.
 #[derive(Clone)]
 pub(super) struct PublicResolver {
     allowed: Arc<PrivateAllowlist>,
-    /// The hosts of proxies: they are where the user says, private or not.
+    /// The hosts of configured proxies. They may be private.
     proxies: Arc<[String]>,
     lookup: Arc<dyn HostResolver>,
 }
@@ -70,11 +70,11 @@ impl PublicResolver {
         }
     }
 
-    /// Checks what can be checked before there is a connection: addresses, and names that a proxy may look up.
+    /// Checks a URL before connecting: IP addresses, and names that a proxy would resolve.
     pub(super) async fn check(&self, url: &Url) -> Result<()> {
         let host = url.host_str().unwrap_or_default();
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
-            // The list may name it as a host as well as by its network.
+            // `has_address` covers entries for single addresses and for networks.
             return if self.allowed.has_address(address) {
                 Ok(())
             } else {
@@ -82,35 +82,35 @@ impl PublicResolver {
             };
         }
         if self.proxies.is_empty() {
-            // The name is checked when it is looked up.
+            // The name is checked when it is resolved.
             return Ok(());
         }
-        let name = normal(host);
+        let name = normalize(host);
         match self.addresses(&name).await {
-            // Behind a proxy names of the internet are often unknown; what sounds private is refused.
+            // Behind a proxy, public names often cannot be resolved. Refuse names that look private.
             Err(ResolveError::Unknown(_)) if !looks_private(&name) => Ok(()),
             Err(_) => Err(private_address_error(&name)),
             Ok(_) => Ok(()),
         }
     }
 
-    /// The addresses of a host, all of them allowed.
+    /// Returns the addresses of a host. Fails if one of them is not allowed.
     async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
-        let found = self
+        let addresses = self
             .lookup
             .lookup(name)
             .await
             .map_err(ResolveError::Unknown)?;
-        if found.is_empty() {
+        if addresses.is_empty() {
             return Err(ResolveError::Unknown(io::Error::new(
                 io::ErrorKind::NotFound,
                 "the name has no address",
             )));
         }
-        let fits = |address: &IpAddr| self.allowed.has_address(*address);
-        // One private address among public ones is no accident.
-        if self.allowed.has_name(name) || found.iter().all(fits) {
-            Ok(found)
+        let is_allowed = |address: &IpAddr| self.allowed.has_address(*address);
+        // A private address among public ones is probably an attack.
+        if self.allowed.has_name(name) || addresses.iter().all(is_allowed) {
+            Ok(addresses)
         } else {
             Err(ResolveError::Private)
         }
@@ -119,27 +119,30 @@ impl PublicResolver {
 
 impl Resolve for PublicResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let name = normal(name.as_str());
-        let guard = self.clone();
+        let name = normalize(name.as_str());
+        let resolver = self.clone();
         Box::pin(async move {
-            let found = if guard.proxies.contains(&name) {
-                guard
+            let result = if resolver.proxies.contains(&name) {
+                resolver
                     .lookup
                     .lookup(&name)
                     .await
                     .map_err(ResolveError::Unknown)
             } else {
-                guard.addresses(&name).await
+                resolver.addresses(&name).await
             };
-            let found = found.map_err(|problem| match problem {
+            let result = result.map_err(|problem| match problem {
                 ResolveError::Private => private_address_error(&name),
                 ResolveError::Unknown(error) => Error::new(
                     ErrorKind::Tool,
-                    format!("the name cannot be looked up: {error}"),
+                    format!("cannot resolve the host name: {error}"),
                 ),
             })?;
-            let addresses: Addrs =
-                Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0)));
+            let addresses: Addrs = Box::new(
+                result
+                    .into_iter()
+                    .map(|address| SocketAddr::new(address, 0)),
+            );
             Ok(addresses)
         })
     }
@@ -150,8 +153,8 @@ enum ResolveError {
     Unknown(io::Error),
 }
 
-/// A name as it is compared.
-fn normal(name: &str) -> String {
+/// Returns a host name in the form used for comparisons: lower case, without a final dot.
+fn normalize(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
@@ -163,12 +166,12 @@ fn looks_private(name: &str) -> bool {
     !name.contains('.') || PRIVATE_DOMAINS.into_iter().any(is_in)
 }
 
-/// Says nothing about the address: whoever asks need not know the inside of the network.
+/// The error for a private address. It does not contain the address, so that it reveals nothing about the network.
 fn private_address_error(host: &str) -> Error {
     Error::new(
         ErrorKind::Tool,
         format!(
-            "refused: {host} is in a private network or on this computer; the owner can permit it with the setting \
+            "refused: {host} is in a private network or on this machine; the owner can allow it with the setting \
              `web.allow_private`"
         ),
     )

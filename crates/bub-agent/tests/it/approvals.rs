@@ -141,7 +141,7 @@ async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
 async fn a_no_is_a_no_with_its_reason() {
     for (reason, told) in [
         (Some("not today".to_owned()), "not today"),
-        (None, "the person who was asked said no"),
+        (None, "the user denied the call"),
     ] {
         let no = ApprovalAnswer::Denied(reason);
         let fixture = ApprovalFixture::new(move |approvals, request| {
@@ -239,7 +239,7 @@ async fn nobody_else_and_from_nowhere_else_can_answer() {
         .to_owned();
     assert_eq!(
         told,
-        "Tool 'bash' denied by policy: nobody approved it within 300 s"
+        "Tool 'bash' denied by policy: not approved within 300 s"
     );
 }
 
@@ -321,7 +321,7 @@ async fn when_nobody_can_be_asked_or_asking_fails_the_answer_is_no() {
         }
     }
     for (builder, told) in [
-        (Framework::builder(), "nothing here asks people"),
+        (Framework::builder(), "no channel or plugin can ask users"),
         (
             Framework::builder().plugin("broken", Broken),
             "the line is dead",
@@ -340,7 +340,7 @@ async fn when_nobody_can_be_asked_or_asking_fails_the_answer_is_no() {
             .to_owned();
         assert_eq!(
             error,
-            format!("Tool 'bash' denied by policy: nobody could be asked: {told}")
+            format!("Tool 'bash' denied by policy: cannot ask for approval: {told}")
         );
     }
 }

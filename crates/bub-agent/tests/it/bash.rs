@@ -160,7 +160,7 @@ async fn a_command_that_takes_too_long_is_no_error_and_shows_what_it_printed() {
         .bash(json!({"cmd": "true", "timeout_seconds": 0}))
         .await
         .unwrap_err();
-    assert_eq!(error.message(), "timeout_seconds must be at least 1");
+    assert_eq!(error.message(), "`timeout_seconds` must be at least 1");
 }
 
 // H-127: for a user a command that takes too long has failed.
@@ -192,9 +192,9 @@ async fn what_a_command_left_running_is_named() {
     let (output, note) = result.split_once('\n').unwrap();
     assert_eq!(output, "started");
     let id = note
-        .strip_prefix("[processes of this command still run as ")
+        .strip_prefix("[processes of this command are still running as ")
         .unwrap()
-        .split(':')
+        .split(';')
         .next()
         .unwrap();
     let killed = fixture

@@ -284,7 +284,7 @@ async fn a_failure_is_told_when_the_tape_cannot_be_written() {
     for (inbound, expected) in [
         (
             message().into(),
-            "something on my side cannot be read or written; the log",
+            "a file or service that bub needs is unavailable; see the log",
         ),
         (owned(message()), "/srv/tapes/x"),
     ] {
@@ -295,7 +295,7 @@ async fn a_failure_is_told_when_the_tape_cannot_be_written() {
     }
     // Now the tape cannot be opened.
     fixture.turn(message()).await.unwrap_err();
-    told("something is not set up right; the log has the details");
+    told("bub is not configured correctly; see the log for details");
     fixture.turn(owned(message())).await.unwrap_err();
     told(tapes.to_str().unwrap());
     running.close().await.unwrap();
@@ -311,12 +311,12 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
         (
             ErrorKind::Temporary,
             "nothing answers at http://127.0.0.1:4015/v1",
-            "cannot be reached; the log",
+            "is unavailable; see the log",
         ),
         (
             ErrorKind::Temporary,
             "no connection to inner-host in time",
-            "cannot be reached; the log",
+            "is unavailable; see the log",
         ),
         (
             ErrorKind::Provider,
@@ -326,11 +326,23 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
         (
             ErrorKind::Config,
             "set `api_key.openai`",
-            "not set up right; the log",
+            "not configured correctly; see the log",
         ),
-        (ErrorKind::Tool, "(inner-host:8080) is gone", "on my side"),
-        (ErrorKind::Unknown, "see BUB_HOME", "on my side"),
-        (ErrorKind::Unknown, "see <https://inner-host>", "on my side"),
+        (
+            ErrorKind::Tool,
+            "(inner-host:8080) is gone",
+            "a file or service that bub needs",
+        ),
+        (
+            ErrorKind::Unknown,
+            "see BUB_HOME",
+            "a file or service that bub needs",
+        ),
+        (
+            ErrorKind::Unknown,
+            "see <https://inner-host>",
+            "a file or service that bub needs",
+        ),
         (
             ErrorKind::Unknown,
             "max_steps_reached=3",

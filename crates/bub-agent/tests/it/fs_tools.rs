@@ -310,7 +310,7 @@ async fn huge_files_cost_what_is_read_of_them() {
         .await
         .unwrap_err();
     assert!(
-        error.starts_with("sparse is too big to edit (10737418240 bytes)"),
+        error.starts_with("sparse is too large to edit (10737418240 bytes)"),
         "{error}"
     );
 }
@@ -327,7 +327,7 @@ async fn a_long_answer_is_cut_at_a_line_and_says_how_to_go_on() {
             .await
             .unwrap();
         assert!(text.len() < (1 << 20) + 100);
-        let more = text.rsplit_once("\n[more lines follow: read on with offset=");
+        let more = text.rsplit_once("\n[more lines follow: continue with offset=");
         lines += more.map_or(text.as_str(), |(text, _)| text).lines().count();
         let Some((_, next)) = more else { break };
         offset = next.trim_end_matches(']').parse().unwrap();
@@ -336,7 +336,7 @@ async fn a_long_answer_is_cut_at_a_line_and_says_how_to_go_on() {
     assert_eq!(lines, 3000);
     let place = Place::with("a", "é".repeat(1 << 20));
     let text = place.read(json!({"path": "a"})).await.unwrap();
-    assert!(text.ends_with("é\n[line 0 goes on: it is too long to be read whole]"));
+    assert!(text.ends_with("é\n[line 0 is truncated: it is too long to read completely]"));
 }
 
 #[tokio::test]
@@ -474,7 +474,7 @@ async fn several_matches_need_more_text_a_start_or_all() {
         .unwrap_err();
     assert_eq!(
         error,
-        "'x = 1' occurs 2 times in a, at lines 0, 3 (counted from 0); give more of the text around it, or set all=true"
+        "'x = 1' occurs 2 times in a, at lines 0, 3 (starting at 0); include more context in `old`, or set all=true"
     );
     assert_eq!(place.content("a"), content.as_bytes());
     place
@@ -532,8 +532,8 @@ async fn what_is_not_found_is_told_with_a_hint() {
         (
             "    body();\n}",
             0,
-            "'    body();\n}' not found in a from line 0; the same text with other whitespace is at line 1 (counted \
-             from 0): read it again",
+            "'    body();\n}' not found in a from line 0; the same text with different whitespace is at line 1 \
+             (starting at 0); read it again",
         ),
     ];
     for (old, start, expected) in cases {
@@ -569,7 +569,7 @@ async fn an_edit_that_says_nothing_is_refused() {
         .edit(json!({"path": "a", "old": "one", "new": "one"}))
         .await
         .unwrap_err();
-    assert!(same.starts_with("`old` and `new` are the same"), "{same}");
+    assert!(same.starts_with("`old` and `new` are equal"), "{same}");
     let missing = place
         .edit(json!({"path": "b", "old": "one", "new": "two"}))
         .await

@@ -183,7 +183,7 @@ fn the_first_rule_that_fits_decides_and_says_so() {
         "fs.read",
         json!({}),
         PolicyAction::Allow,
-        "members may use tools that only read",
+        "members may use read-only tools",
     );
     let policy_decision = decide(&policy, Role::Owner, "bash", json!({}));
     assert_eq!(
@@ -339,15 +339,15 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
         ),
         (
             json!([{"action": "deny", "tool": "bash"}]),
-            "there is no `tool`; a rule has roles, channels, tools",
+            "unknown key `tool`; valid keys: roles, channels, tools",
         ),
         (
             json!([{"action": "deny", "roles": ["admin"]}]),
-            "there is no role `admin`; roles are owner, member, guest",
+            "unknown role `admin`; available roles: owner, member, guest",
         ),
         (
             json!([{"action": "deny", "roles": []}]),
-            "`roles` must be a list of texts with at least one",
+            "`roles` must be a non-empty list of strings",
         ),
         (
             json!([{"action": "deny", "tools": [""]}]),
@@ -363,11 +363,11 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
         ),
         (
             json!([{"action": "deny", "arguments": {"x": ["y"]}}]),
-            "the pattern of argument `x` must be text",
+            "the pattern of argument `x` must be a string",
         ),
         (
             json!([{"action": "deny", "reason": ["y"]}]),
-            "`reason` must be text",
+            "`reason` must be a string",
         ),
     ] {
         let policy = policy(&rules);
@@ -384,13 +384,13 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
         let told = policy_decision.denial("help").message().to_owned();
         assert_eq!(
             told,
-            "Tool 'help' denied by policy: the policy has a mistake, so nothing is allowed"
+            "Tool 'help' denied by policy: the policy is invalid, so every call is denied"
         );
     }
     let policy = Policy::new(&settings(&[("BUB_OWNERS", "ada")]));
     assert_eq!(
         policy.problem(),
-        Some("`owners` has `ada`, expected `channel:id`")
+        Some("invalid entry `ada` in `owners`: expected `channel:id`")
     );
 }
 

@@ -108,9 +108,9 @@ async fn media_become_parts_after_the_text() {
             (Prompt::Text(text), None) => {
                 assert!(text.ends_with("look"));
                 let told = match item.kind {
-                    MediaKind::Image => "files_not_read=image (it cannot be had)",
+                    MediaKind::Image => "files_not_read=image (it cannot be loaded)",
                     MediaKind::Document => {
-                        "files_not_read=document (it is neither a picture nor text)"
+                        "files_not_read=document (it is neither an image nor text)"
                     }
                     _ => "",
                 };

@@ -281,11 +281,11 @@ fn a_skill_is_valid_or_there_is_a_reason() {
         ),
         (
             "---\nname: Good\ndescription: d\n---\n",
-            Err("`name` is \"Good\": only a-z and 0-9"),
+            Err("invalid `name` \"Good\": use a-z and 0-9"),
         ),
         (
             "---\nname: go--od\ndescription: d\n---\n",
-            Err("`name` is \"go--od\": only a-z and 0-9"),
+            Err("invalid `name` \"go--od\": use a-z and 0-9"),
         ),
         ("---\nname: good\n---\n", Err("`description` is missing")),
         (
@@ -310,7 +310,7 @@ fn a_skill_is_valid_or_there_is_a_reason() {
         ),
         (
             "---\nname: good\ndescription: d\nmetadata: {a: {b: c}}\n---\n",
-            Err("`metadata.a` is not text"),
+            Err("`metadata.a` is not a string"),
         ),
     ];
     for (text, expected) in rows {

@@ -54,7 +54,7 @@ fn a_skill_of_the_workspace_sees_only_harmless_settings() {
     fixture.write("workspace/.agents/skills/it/SKILL.md", &text);
     assert_eq!(fixture.body("it"), "[local:x] [] [] [] []");
     assert_eq!(
-        log.count("skills of a workspace do not see `api_base`"),
+        log.count("workspace skills cannot read `api_base`"),
         1,
         "{}",
         log.text()

@@ -58,7 +58,8 @@ fn names(tools: &[Arc<dyn Tool>]) -> Vec<&str> {
 // H-104
 #[test]
 fn the_block_has_a_line_for_each_tool_of_the_model() {
-    let description = "Reads a text file, or some lines of it. Line breaks are shown as `\\n`.";
+    let description =
+        "Read a text file or a range of its lines. Line breaks are returned as `\\n`.";
     assert_eq!(
         block(&tools()),
         format!(
@@ -105,12 +106,12 @@ fn a_call_by_a_wrong_name_is_told_the_right_one() {
 async fn help_lists_commands_and_tools_with_their_arguments() {
     assert_eq!(
         usage(&tools()),
-        "A line that starts with a comma is a command: `,name value key=value`. What is no command runs in the shell: \
-         `,ls -la`.\n\n\
-         Commands:\n  ,help  Shows the commands\n\n\
-         Tools, which the model uses too:\n  ,fs.read(path, offset?, limit?)  Reads a text file, or some lines of it\n  \
-         ,plain.tool\n  ,lines  One\n  ,tape.anchors  Lists the latest anchors of the session's tape: where its phases \
-         begin"
+        "Lines that start with a comma are commands: `,name value key=value`.\n\
+         Anything else after the comma runs in the shell: `,ls -la`.\n\n\
+         Commands:\n  ,help  Show this help\n\n\
+         Tools (also available to the model):\n  \
+         ,fs.read(path, offset?, limit?)  Read a text file or a range of its lines\n  \
+         ,plain.tool\n  ,lines  One\n  ,tape.anchors  List the most recent anchors of this session"
     );
     // The tool finds what is registered.
     let framework = Framework::builder()
@@ -145,7 +146,7 @@ async fn help_is_a_command() {
         "{text}"
     );
     assert!(
-        text.contains("\n  ,thinking  ") && text.contains("so does ,quit"),
+        text.contains("\n  ,thinking  ") && text.contains("(same as ,quit)"),
         "{text}"
     );
 }

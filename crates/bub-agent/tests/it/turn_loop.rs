@@ -310,7 +310,7 @@ async fn a_model_that_repeats_itself_is_stopped() {
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap_err();
-    assert!(error.message().contains("the same call"), "{error}");
+    assert!(error.message().contains("the same tool call"), "{error}");
     let ran = std::fs::read_to_string(fixture.dir.path().join("workspace/log")).unwrap();
     assert_eq!(ran.lines().count(), 5, "refused from the sixth on");
     assert_eq!(server.requests().len(), 8);

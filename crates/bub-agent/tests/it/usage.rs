@@ -57,8 +57,7 @@ async fn tokens_of_a_day_have_a_cap_that_says_what_how_much_and_until_when() {
     ask(&fixture, "one").await.unwrap();
     ask(&fixture, "two").await.unwrap();
     let error = ask(&fixture, "one").await.unwrap_err();
-    let told =
-        "the cap of the day is reached: 2000 of 2000 tokens (`usage.daily_tokens`); it resets at ";
+    let told = "daily limit reached: 2000 of 2000 tokens (`usage.daily_tokens`); it resets at ";
     assert!(
         error.message().starts_with(told) && error.message().contains(" 00:00"),
         "{error}"
@@ -104,7 +103,7 @@ async fn a_price_that_is_not_known_is_never_nothing() {
     assert!(
         error
             .message()
-            .contains("the price of openai:mystery is not known"),
+            .contains("the price of openai:mystery is unknown"),
         "{error}"
     );
     assert!(
@@ -388,6 +387,6 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
             .await
             .unwrap_err()
             .message()
-            .contains("`soon` is no day")
+            .contains("invalid date `soon`")
     );
 }

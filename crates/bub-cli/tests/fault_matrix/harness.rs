@@ -206,7 +206,7 @@ impl FaultFixture {
             read_only: false,
         };
         let builtin = BuiltinOptions {
-            answering: Some(Arc::new(ModelOverride(Box::new(|_, request| {
+            model_override: Some(Arc::new(ModelOverride(Box::new(|_, request| {
                 answer(&request.messages)
             })))),
             ..BuiltinOptions::default()

@@ -53,14 +53,14 @@ fn findings(run: &Run, check: &str) -> Vec<String> {
 fn rules_of_the_policy_that_never_fit_are_found() {
     let sandbox = Sandbox::new();
     let rules = [
-        ("tools: [bsh]", Some("there is no tool `bsh`")),
+        ("tools: [bsh]", Some("unknown tool `bsh`")),
         (
             "tools: [bash], arguments: {command: '*rm*'}",
             Some("has an argument `command`; `bash` has cmd, "),
         ),
         (
             "tools: ['fs.*'], arguments: {file: x}",
-            Some("no tool that it is about has an argument `file`"),
+            Some("no matching tool has an argument `file`"),
         ),
         ("tools: [fs_read, 'tape*'], arguments: {path: x}", None),
         ("channels: [nowhere]", None),
@@ -425,10 +425,7 @@ fn at_a_terminal_the_report_is_readable() {
 #[test]
 fn what_no_turn_and_no_gateway_would_run_with_is_broken() {
     for (config, found) in [
-        (
-            "usage: {daily_cost: 1}\n",
-            "the price of lab:x is not known",
-        ),
+        ("usage: {daily_cost: 1}\n", "the price of lab:x is unknown"),
         (
             "usage: {daily_tokens: 0}\n",
             "0 of 0 tokens (`usage.daily_tokens`)",

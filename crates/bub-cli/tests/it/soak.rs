@@ -41,7 +41,7 @@ impl Dice {
 /// A model that answers, calls tools of all kinds, and fails in every way.
 fn moody(request: &Request, dice: &Dice) -> Reply {
     let text = String::from_utf8_lossy(&request.body);
-    let is_first = !text.contains("Go on until everything");
+    let is_first = !text.contains("Continue until everything");
     match dice.roll(20) {
         0 => Reply::status(401),
         1 => Reply::deltas(["half an ", "answer"]).cut_after(1),

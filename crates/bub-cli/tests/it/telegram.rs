@@ -329,7 +329,7 @@ fn a_broken_home_is_told_without_its_paths() {
         server.texts(OWNER).join(" "),
     );
     assert!(
-        member.contains("the log has the details") && !member.contains("tapes"),
+        member.contains("see the log for details") && !member.contains("tapes"),
         "{member}"
     );
     assert!(owner.contains("tapes"), "{owner}");
@@ -478,7 +478,7 @@ fn pictures_and_text_documents_reach_the_model() {
         requests[3]
     );
     assert!(
-        requests[4].contains("files_not_read=binary.txt (it is no text)"),
+        requests[4].contains("files_not_read=binary.txt (it is not text)"),
         "{}",
         requests[4]
     );

@@ -1,21 +1,21 @@
-//! Replacing text byte for byte: whatever the line endings, the encoding or the end of the file are, they stay.
+//! Replaces text byte for byte. Line endings, encoding and the end of the file stay unchanged.
 
 use bub_kernel::{Error, Result};
 use memchr::memmem;
 
-/// More than anybody edits by hand.
+/// Maximum size of a file to edit, and maximum growth of an edit.
 pub(super) const MAX_EDIT_BYTES: u64 = 64 << 20;
-/// How often is of no interest beyond this.
+/// Maximum number of matches to count for an error.
 const MAX_COUNTED_MATCHES: usize = 1000;
 const MAX_SHOWN_CHARS: usize = 200;
 const MAX_SHOWN_LINES: usize = 10;
 
 pub(super) struct EditRequest<'a> {
-    /// As it was asked for, to be named in errors.
+    /// The path as the caller wrote it, for errors.
     pub(super) path: &'a str,
     pub(super) old: &'a str,
     pub(super) new: &'a str,
-    /// The first line to look at, counted from 0.
+    /// The first line to search, starting at 0.
     pub(super) start: usize,
     pub(super) all: bool,
 }
@@ -23,41 +23,42 @@ pub(super) struct EditRequest<'a> {
 #[derive(Debug)]
 pub(super) struct EditResult {
     pub(super) content: Vec<u8>,
-    pub(super) times: usize,
+    /// The number of replacements.
+    pub(super) count: usize,
 }
 
 pub(super) fn edit(content: &[u8], change: &EditRequest<'_>) -> Result<EditResult> {
     let EditRequest { old, new, .. } = *change;
     if old.is_empty() {
         return Err(Error::invalid_input(
-            "`old` is empty: give the text to replace, or write the whole file",
+            "`old` is empty; pass the text to replace, or write the file with fs.write",
         ));
     }
     if old == new {
         return Err(Error::invalid_input(
-            "`old` and `new` are the same: there is nothing to change",
+            "`old` and `new` are equal; nothing to change",
         ));
     }
     let from = line_start(content, change.start);
     let tail = content.get(from..).unwrap_or_default();
-    let times = if change.all {
+    let count = if change.all {
         memmem::find_iter(tail, old).count()
     } else {
-        let places: Vec<usize> = overlapping(tail, old.as_bytes())
+        let matches: Vec<usize> = overlapping_matches(tail, old.as_bytes())
             .take(MAX_COUNTED_MATCHES)
             .collect();
-        if places.len() > 1 {
-            return Err(ambiguous(content, from, change, &places));
+        if matches.len() > 1 {
+            return Err(ambiguous_error(content, from, change, &matches));
         }
-        places.len()
+        matches.len()
     };
-    if times == 0 {
-        return Err(not_found(content, change));
+    if count == 0 {
+        return Err(not_found_error(content, change));
     }
-    let added = times.saturating_mul(new.len().saturating_sub(old.len()));
+    let added = count.saturating_mul(new.len().saturating_sub(old.len()));
     if added as u64 > MAX_EDIT_BYTES {
         return Err(Error::invalid_input(format!(
-            "{} would grow by {added} bytes: use a program",
+            "{} would grow by {added} bytes; use a program such as sed",
             change.path
         )));
     }
@@ -72,12 +73,12 @@ pub(super) fn edit(content: &[u8], change: &EditRequest<'_>) -> Result<EditResul
     edited.extend_from_slice(tail.get(done..).unwrap_or_default());
     Ok(EditResult {
         content: edited,
-        times,
+        count,
     })
 }
 
-/// Where `needle` occurs, also where two occurrences share bytes: then it is not clear which one is meant.
-fn overlapping<'a>(text: &'a [u8], needle: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+/// Returns the offsets of all matches. Overlapping matches are included, because they make the edit ambiguous, too.
+fn overlapping_matches<'a>(text: &'a [u8], needle: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     let finder = memmem::Finder::new(needle);
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -87,7 +88,7 @@ fn overlapping<'a>(text: &'a [u8], needle: &'a [u8]) -> impl Iterator<Item = usi
     })
 }
 
-/// Where a line begins; the end of the content when it has fewer lines.
+/// Returns the offset where a line starts, or the length of the content if it has fewer lines.
 fn line_start(content: &[u8], line: usize) -> usize {
     let Some(breaks) = line.checked_sub(1) else {
         return 0;
@@ -97,34 +98,39 @@ fn line_start(content: &[u8], line: usize) -> usize {
         .map_or(content.len(), |at| at + 1)
 }
 
-fn line_of(content: &[u8], at: usize) -> usize {
+fn line_number(content: &[u8], at: usize) -> usize {
     memchr::memchr_iter(b'\n', content.get(..at).unwrap_or_default()).count()
 }
 
-fn ambiguous(content: &[u8], from: usize, change: &EditRequest<'_>, places: &[usize]) -> Error {
-    let lines = places
+fn ambiguous_error(
+    content: &[u8],
+    from: usize,
+    change: &EditRequest<'_>,
+    matches: &[usize],
+) -> Error {
+    let lines = matches
         .iter()
         .take(MAX_SHOWN_LINES)
-        .map(|at| line_of(content, from + at).to_string());
+        .map(|at| line_number(content, from + at).to_string());
     let mut lines: Vec<String> = lines.collect();
-    if places.len() > MAX_SHOWN_LINES {
+    if matches.len() > MAX_SHOWN_LINES {
         lines.push("…".to_owned());
     }
-    let at_least = if places.len() == MAX_COUNTED_MATCHES {
+    let at_least = if matches.len() == MAX_COUNTED_MATCHES {
         "at least "
     } else {
         ""
     };
     Error::invalid_input(format!(
-        "'{}' occurs {at_least}{} times in {}, at lines {} (counted from 0); give more of the text around it, or set all=true",
+        "'{}' occurs {at_least}{} times in {}, at lines {} (starting at 0); include more context in `old`, or set all=true",
         shorten(change.old),
-        places.len(),
+        matches.len(),
         change.path,
         lines.join(", ")
     ))
 }
 
-fn not_found(content: &[u8], change: &EditRequest<'_>) -> Error {
+fn not_found_error(content: &[u8], change: &EditRequest<'_>) -> Error {
     let EditRequest {
         path, old, start, ..
     } = *change;
@@ -137,12 +143,12 @@ fn not_found(content: &[u8], change: &EditRequest<'_>) -> Error {
     ))
 }
 
-/// What is there in place of the text that is not.
+/// Returns a hint why the text was not found, such as different whitespace.
 fn hint(content: &[u8], old: &str) -> Option<String> {
     if let Some(at) = memmem::find(content, old.as_bytes()) {
         return Some(format!(
             "it is at line {}, before `start`",
-            line_of(content, at)
+            line_number(content, at)
         ));
     }
     if memmem::find(
@@ -151,21 +157,21 @@ fn hint(content: &[u8], old: &str) -> Option<String> {
     )
     .is_some()
     {
-        let (file, given) = if old.contains("\r\n") {
+        let (in_file, in_old) = if old.contains("\r\n") {
             ("\\n", "\\r\\n")
         } else {
             ("\\r\\n", "\\n")
         };
         return Some(format!(
-            "the line endings differ: {file} in the file, {given} in `old`"
+            "the line endings differ: {in_file} in the file, {in_old} in `old`"
         ));
     }
     let bytes = |text| -> Vec<u8> { collapse_whitespace(text).map(|(byte, _)| byte).collect() };
-    let wanted = bytes(old.trim().as_bytes());
-    let at = memmem::find(&bytes(content), &wanted).filter(|_| !wanted.is_empty())?;
+    let needle = bytes(old.trim().as_bytes());
+    let at = memmem::find(&bytes(content), &needle).filter(|_| !needle.is_empty())?;
     let (_, line) = collapse_whitespace(content).nth(at)?;
     Some(format!(
-        "the same text with other whitespace is at line {line} (counted from 0): read it again"
+        "the same text with different whitespace is at line {line} (starting at 0); read it again"
     ))
 }
 
@@ -178,7 +184,7 @@ fn strip_carriage_returns(text: &[u8]) -> Vec<u8> {
     kept.map(|(byte, _)| *byte).collect()
 }
 
-/// The text with every stretch of whitespace as one space, each byte with its line.
+/// Returns the bytes of a text and their lines. Each run of whitespace becomes one space.
 fn collapse_whitespace(text: &[u8]) -> impl Iterator<Item = (u8, usize)> + '_ {
     let mut line = 0;
     let mut was_space = false;
@@ -191,7 +197,7 @@ fn collapse_whitespace(text: &[u8]) -> impl Iterator<Item = (u8, usize)> + '_ {
     })
 }
 
-/// The text, cut where it gets long.
+/// Truncates a long text for an error.
 fn shorten(text: &str) -> String {
     match text.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),

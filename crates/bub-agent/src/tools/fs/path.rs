@@ -1,4 +1,4 @@
-//! Which file a name means.
+//! Resolves paths.
 
 use std::{
     ffi::OsString,
@@ -8,12 +8,12 @@ use std::{
 
 use bub_kernel::{Error, Result};
 
-use super::failure;
+use super::file_error;
 
-/// As many as the system follows.
+/// Maximum number of symbolic links to follow; Linux has the same limit.
 const MAX_SYMLINKS: usize = 40;
 
-/// The absolute path of a name: `~` is the home directory, and what is relative starts at the workspace.
+/// Returns the absolute path for `name`. `~` is the home directory; relative paths start at the workspace.
 pub(super) fn absolute(
     name: &str,
     workspace: Option<&Path>,
@@ -27,7 +27,7 @@ pub(super) fn absolute(
     let path = match in_home {
         Some(rest) => home
             .ok_or_else(|| {
-                Error::invalid_input(format!("there is no home directory for '{name}'"))
+                Error::invalid_input(format!("cannot resolve '{name}': no home directory"))
             })?
             .join(rest.trim_start_matches('/')),
         None => PathBuf::from(name),
@@ -35,62 +35,61 @@ pub(super) fn absolute(
     if path.is_absolute() {
         return Ok(path);
     }
-    let refusal = || format!("relative path '{name}' is not allowed without a workspace");
+    let reason = || format!("relative path '{name}' is not allowed without a workspace");
     Ok(workspace
-        .ok_or_else(|| Error::invalid_input(refusal()))?
+        .ok_or_else(|| Error::invalid_input(reason()))?
         .join(path))
 }
 
-/// The real place of an absolute path, whether there is something yet or not: no link is left in it. Confined, it must
-/// lie in the workspace.
+/// Resolves the symbolic links of an absolute path, which need not exist. With `confine`, fails if the result is outside
+/// the workspace.
 ///
-/// The answer is what must be opened, not the path that was asked for: what was checked is then what is used.
+/// Open the returned path, not `path`: then the file that was checked is the one that is used.
 pub fn resolve(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<PathBuf> {
-    let place = resolve_symlinks(path)?;
+    let resolved = resolve_symlinks(path)?;
     if !confine {
-        return Ok(place);
+        return Ok(resolved);
     }
     let workspace = workspace.ok_or_else(|| {
-        Error::invalid_input("files are confined to the workspace, and there is none")
+        Error::invalid_input("file access is limited to the workspace, but no workspace is set")
     })?;
-    if place.starts_with(resolve_symlinks(workspace)?) {
-        return Ok(place);
+    if resolved.starts_with(resolve_symlinks(workspace)?) {
+        return Ok(resolved);
     }
-    // Without any path: people who may not know them are told, too.
+    // The error contains no path, because users who may not know it see the error, too.
     Err(Error::invalid_input(
-        "the path is outside the workspace, and only files in it may be touched",
+        "the path is outside the workspace; only files in the workspace are allowed",
     ))
 }
 
-/// Follows every link by hand, as the system would, because the system gives no answer where the last part is
-/// missing: behind a link that leads nowhere, a file could be created.
+/// Follows all symbolic links. `canonicalize` fails if the last part does not exist, but a write through a broken link
+/// would create a file there.
 fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
-    let mut place = PathBuf::new();
+    let mut resolved = PathBuf::new();
     let mut todo = parts(path);
     let mut links = 0;
     while let Some(part) = todo.pop() {
         match Path::new(&part).components().next() {
-            Some(Component::RootDir) => place = PathBuf::from("/"),
+            Some(Component::RootDir) => resolved = PathBuf::from("/"),
             Some(Component::ParentDir) => {
-                place.pop();
+                resolved.pop();
             }
             Some(Component::Normal(name)) => {
-                place.push(name);
-                match std::fs::symlink_metadata(&place) {
+                resolved.push(name);
+                match std::fs::symlink_metadata(&resolved) {
                     Ok(metadata) if metadata.is_symlink() => {
                         links += 1;
                         if links > MAX_SYMLINKS {
-                            let problem =
-                                format!("too many symbolic links on the way to {}", path.display());
+                            let problem = format!("too many symbolic links in {}", path.display());
                             return Err(Error::invalid_input(problem));
                         }
-                        let target = std::fs::read_link(&place)
-                            .map_err(|error| failure("follow", &place, &error))?;
-                        place.pop();
+                        let target = std::fs::read_link(&resolved)
+                            .map_err(|error| file_error("follow", &resolved, &error))?;
+                        resolved.pop();
                         todo.extend(parts(&target));
                     }
                     Err(error) if error.kind() != ErrorKind::NotFound => {
-                        return Err(failure("reach", &place, &error));
+                        return Err(file_error("reach", &resolved, &error));
                     }
                     _ => {}
                 }
@@ -98,10 +97,10 @@ fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
             _ => {}
         }
     }
-    Ok(place)
+    Ok(resolved)
 }
 
-/// The parts of a path, the last one first.
+/// Returns the parts of a path in reverse order.
 fn parts(path: &Path) -> Vec<OsString> {
     path.components()
         .rev()

@@ -1,4 +1,4 @@
-//! Lines of a file of any size, in bounded memory.
+//! Reads lines of a file of any size in bounded memory.
 
 use std::{
     fs::File,
@@ -8,26 +8,26 @@ use std::{
 
 use bub_kernel::{Error, ErrorKind, Result};
 
-use super::failure;
+use super::file_error;
 
-/// Longer answers help nobody; the rest is read with another call.
+/// Maximum bytes returned per call; read the rest with `offset`.
 const MAX_READ_BYTES: usize = 1 << 20;
-/// Text has no zero byte, and what is not text shows one early.
+/// Number of bytes that are searched for a zero byte. Text has none; binary files usually have one near the start.
 const BINARY_PROBE_BYTES: usize = 8 << 10;
 
-/// The lines from `first` on, joined with `\n`, at most `limit` of them.
+/// Returns at most `limit` lines, starting with line `first`, joined with `\n`.
 pub(super) fn lines(
     file: &Path,
     first: u64,
     limit: Option<u64>,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<String> {
-    let wrong = |error| failure("read", file, &error);
-    let mut reader = BufReader::with_capacity(1 << 16, File::open(file).map_err(wrong)?);
-    let head = reader.fill_buf().map_err(wrong)?;
+    let read_error = |error| file_error("read", file, &error);
+    let mut reader = BufReader::with_capacity(1 << 16, File::open(file).map_err(read_error)?);
+    let head = reader.fill_buf().map_err(read_error)?;
     if head.iter().take(BINARY_PROBE_BYTES).any(|byte| *byte == 0) {
         let problem = format!(
-            "{} is not a text file: look at it with a program",
+            "{} is not a text file; inspect it with a program",
             file.display()
         );
         return Err(Error::invalid_input(problem));
@@ -35,13 +35,13 @@ pub(super) fn lines(
     let end = limit.map_or(u64::MAX, |limit| first.saturating_add(limit));
     let mut text = Vec::new();
     let mut line = 0;
-    let mut is_inside = false;
-    let mut is_cut = false;
-    while line < end && !is_cut {
+    let mut is_within_line = false;
+    let mut is_truncated = false;
+    while line < end && !is_truncated {
         if is_cancelled() {
             return Err(Error::new(ErrorKind::Cancelled, "reading was cancelled"));
         }
-        let buffer = reader.fill_buf().map_err(wrong)?;
+        let buffer = reader.fill_buf().map_err(read_error)?;
         if buffer.is_empty() {
             break;
         }
@@ -49,36 +49,37 @@ pub(super) fn lines(
         let used = newline.map_or(buffer.len(), |at| at + 1);
         if line >= first {
             let part = buffer.get(..used).unwrap_or_default();
-            let room = MAX_READ_BYTES - text.len();
-            text.extend_from_slice(part.get(..room.min(used)).unwrap_or_default());
-            is_cut = room < used;
+            let available = MAX_READ_BYTES - text.len();
+            text.extend_from_slice(part.get(..available.min(used)).unwrap_or_default());
+            is_truncated = available < used;
         }
         reader.consume(used);
-        is_inside = newline.is_none();
-        line += u64::from(!is_inside);
+        is_within_line = newline.is_none();
+        line += u64::from(!is_within_line);
     }
-    if line + u64::from(is_inside) <= first && first > 0 {
+    if line + u64::from(is_within_line) <= first && first > 0 {
         return Ok(format!(
             "[the file has {} lines]",
-            line + u64::from(is_inside)
+            line + u64::from(is_within_line)
         ));
     }
-    Ok(present(text, is_cut.then_some((first, line))))
+    Ok(format_lines(text, is_truncated.then_some((first, line))))
 }
 
-/// The bytes as text, with what the model must know about it.
-fn present(mut bytes: Vec<u8>, cut: Option<(u64, u64)>) -> String {
+/// Returns the bytes as text, with notes for the model. `truncated` has the first line and the line where reading
+/// stopped.
+fn format_lines(mut bytes: Vec<u8>, truncated: Option<(u64, u64)>) -> String {
     let mut notes = Vec::new();
-    if let Some((first, line)) = cut {
+    if let Some((first, line)) = truncated {
         match memchr::memrchr(b'\n', &bytes).filter(|_| line > first) {
             Some(at) => {
-                let whole = bytes.get(..=at).unwrap_or_default();
-                let next = first + memchr::memchr_iter(b'\n', whole).count() as u64;
+                let complete = bytes.get(..=at).unwrap_or_default();
+                let next = first + memchr::memchr_iter(b'\n', complete).count() as u64;
                 bytes.truncate(at + 1);
-                notes.push(format!("[more lines follow: read on with offset={next}]"));
+                notes.push(format!("[more lines follow: continue with offset={next}]"));
             }
             None => notes.push(format!(
-                "[line {first} goes on: it is too long to be read whole]"
+                "[line {first} is truncated: it is too long to read completely]"
             )),
         }
     }
@@ -89,17 +90,18 @@ fn present(mut bytes: Vec<u8>, cut: Option<(u64, u64)>) -> String {
     let mut text = match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
-            // A character may have been cut at the end of the answer; that is no damage of the file.
+            // Truncation may have split the last character; then the file itself is valid.
             let bytes = error.as_bytes();
-            let is_damaged = error.utf8_error().error_len().is_some() || cut.is_none() || has_end;
+            let is_damaged =
+                error.utf8_error().error_len().is_some() || truncated.is_none() || has_end;
             if is_damaged {
                 notes.push("[bytes that are not UTF-8 are shown as \u{fffd}]".to_owned());
                 String::from_utf8_lossy(bytes).into_owned()
             } else {
-                let good = bytes
+                let valid = bytes
                     .get(..error.utf8_error().valid_up_to())
                     .unwrap_or_default();
-                String::from_utf8_lossy(good).into_owned()
+                String::from_utf8_lossy(valid).into_owned()
             }
         }
     };

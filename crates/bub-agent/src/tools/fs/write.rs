@@ -1,4 +1,4 @@
-//! Replacing a file, all or nothing.
+//! Replaces a file atomically.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -10,34 +10,37 @@ use std::{
 
 use bub_kernel::Result;
 
-use super::{failure, regular};
+use super::{check_regular, file_error};
 
-/// Puts the content into the file, whose path has no links left. A reader sees the old content or the new one; the mode
-/// is kept.
+/// Replaces the content of a file and keeps its mode. Readers see the old or the new content. The path must not contain
+/// symbolic links.
 pub(super) fn replace(file: &Path, content: &[u8]) -> Result<()> {
-    let wrong = |error| failure("write", file, &error);
+    let write_error = |error| file_error("write", file, &error);
     let old = match fs::symlink_metadata(file) {
-        Ok(_) => Some(regular(file)?),
+        Ok(_) => Some(check_regular(file)?),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(wrong(error)),
+        Err(error) => return Err(write_error(error)),
     };
     let Some(directory) = file.parent() else {
-        return Err(wrong(ErrorKind::IsADirectory.into()));
+        return Err(write_error(ErrorKind::IsADirectory.into()));
     };
     let Some(old) = old else {
-        fs::create_dir_all(directory).map_err(wrong)?;
-        return replace_atomically(directory, file, content, None).map_err(wrong);
+        fs::create_dir_all(directory).map_err(write_error)?;
+        return replace_atomically(directory, file, content, None).map_err(write_error);
     };
-    // Renaming would get around a file that must not be written.
-    let mut open = OpenOptions::new().write(true).open(file).map_err(wrong)?;
-    // Another name of the same file shall see the new content, too.
+    // Open the file first: a rename would also replace a file that must not be written.
+    let mut open = OpenOptions::new()
+        .write(true)
+        .open(file)
+        .map_err(write_error)?;
+    // A rename would not update other hard links of the file.
     let outcome = if old.nlink() > 1 {
         Err(ErrorKind::PermissionDenied.into())
     } else {
         replace_atomically(directory, file, content, Some(old.permissions()))
     };
     match outcome {
-        // The directory may not be written, or something is mounted on the file: then in place, as there is no other way.
+        // If the directory is not writable or the file is a mount point, write in place.
         Err(error)
             if matches!(
                 error.kind(),
@@ -47,20 +50,20 @@ pub(super) fn replace(file: &Path, content: &[u8]) -> Result<()> {
             open.set_len(0)
                 .and_then(|()| open.write_all(content))
                 .and_then(|()| open.sync_all())
-                .map_err(wrong)
+                .map_err(write_error)
         }
-        outcome => outcome.map_err(wrong),
+        outcome => outcome.map_err(write_error),
     }
 }
 
-/// Writes a new file and gives it the name of the old one.
+/// Writes a temporary file and renames it.
 fn replace_atomically(
     directory: &Path,
     file: &Path,
     content: &[u8],
     permissions: Option<fs::Permissions>,
 ) -> io::Result<()> {
-    // Until the mode of the old file is in force, nobody else may read what could be private.
+    // Until the mode of the old file is set, other users must not read content that may be private.
     let mode = if permissions.is_some() { 0o600 } else { 0o666 };
     let (temporary, mut new) = create(directory, mode)?;
     let written = (|| {
@@ -72,13 +75,13 @@ fn replace_atomically(
         fs::rename(&temporary, file)
     })();
     if written.is_err() {
-        // The first error is the one to tell.
+        // Ignore this error: the first one is reported.
         let _ = fs::remove_file(&temporary);
     }
     written
 }
 
-/// A new file of a name nobody uses.
+/// Creates a file with an unused name.
 fn create(directory: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     static NEXT_TEMP_NUMBER: AtomicU64 = AtomicU64::new(0);
     loop {

@@ -444,11 +444,13 @@ fn sessions_are_listed_and_completed() {
     chat.is_idle();
     chat.send(",sessions\r");
     chat.sees(
-        "Other sessions of this workspace; `bub chat --session ID` opens one:\n- cli:other  ",
+        "Other sessions of this workspace (open one with `bub chat --session ID`):\n- cli:other  ",
     );
     chat.is_idle();
     chat.send(",resume cli:other\r");
-    chat.sees("cli:other is not a session of this chat; `bub chat --session cli:other` opens it");
+    chat.sees(
+        "cli:other is not a session of this chat; open it with `bub chat --session cli:other`",
+    );
     chat.is_idle();
     chat.send(",resume \t");
     chat.sees("> ,resume cli:local\n");
