@@ -1,4 +1,4 @@
-//! Approvals: who may give them, for what, and for how long.
+//! Approvals: who can give them, for which call, and for how long.
 
 use std::{sync::Arc, sync::Mutex, time::Duration};
 
@@ -10,20 +10,20 @@ use bub_kernel::{
 use bub_settings::Redactor;
 use serde_json::{Value, json};
 
-use crate::policy::{map, settings, somebody, tool};
+use crate::policy::{map, sender_with_role, settings, tool};
 
-/// What a person does when asked; what came of it is kept.
-type Person = Box<dyn Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send + Sync>;
+/// The reaction of a user to a request. The results are kept.
+type AnswerFn = Box<dyn Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send + Sync>;
 
-/// A channel that shows requests to its people.
-struct Chat {
-    person: Person,
-    heard: Mutex<Vec<String>>,
+/// A channel that shows requests to a user.
+struct FakeChat {
+    answer: AnswerFn,
+    outcomes_seen: Mutex<Vec<String>>,
     shown: Mutex<Vec<ApprovalRequest>>,
 }
 
 #[hooks(crate = bub_kernel)]
-impl Chat {
+impl FakeChat {
     async fn request_approval(
         &self,
         request: &ApprovalRequest,
@@ -31,22 +31,22 @@ impl Chat {
     ) -> Option<ApprovalAnswer> {
         self.shown.lock().unwrap().push(request.clone());
         let approvals = turn.framework().approvals();
-        let outcomes = (self.person)(approvals, request);
+        let outcomes = (self.answer)(approvals, request);
         let words = outcomes
             .into_iter()
             .map(|outcome| outcome.map_or_else(|no| no.message().to_owned(), |()| "ok".to_owned()));
-        self.heard.lock().unwrap().extend(words);
+        self.outcomes_seen.lock().unwrap().extend(words);
         approvals.wait(&request.id).await
     }
 }
 
 struct ApprovalFixture {
-    chat: Arc<Chat>,
+    chat: Arc<FakeChat>,
     turn: Turn,
     cancel: CancellationToken,
 }
 
-struct Shared(Arc<Chat>);
+struct Shared(Arc<FakeChat>);
 
 impl bub_kernel::Plugin for Shared {
     fn register(self: Arc<Self>, hooks: &mut bub_kernel::hooks::HookSet) {
@@ -56,11 +56,11 @@ impl bub_kernel::Plugin for Shared {
 
 impl ApprovalFixture {
     fn new(
-        person: impl Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send + Sync + 'static,
+        answer: impl Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send + Sync + 'static,
     ) -> Self {
-        let chat = Arc::new(Chat {
-            person: Box::new(person),
-            heard: Mutex::default(),
+        let chat = Arc::new(FakeChat {
+            answer: Box::new(answer),
+            outcomes_seen: Mutex::default(),
             shown: Mutex::default(),
         });
         let framework = Framework::builder()
@@ -68,7 +68,7 @@ impl ApprovalFixture {
             .build();
         Self {
             chat,
-            turn: turn(&framework, somebody(Role::Member)),
+            turn: turn(&framework, sender_with_role(Role::Member)),
             cancel: CancellationToken::new(),
         }
     }
@@ -80,38 +80,38 @@ impl ApprovalFixture {
         let policy_decision = policy.decide(self.turn.sender(), &tool, &arguments);
         let redactor = Redactor::new();
         redactor.register(&bub_settings::Secret::from("correct-horse-battery"));
-        let question = ApprovalParams {
+        let params = ApprovalParams {
             tool: &tool,
             arguments: &arguments,
             policy_decision: &policy_decision,
             timeout: policy.approval_timeout(),
             redactor: &redactor,
         };
-        policy::ask(&self.turn, question, &self.cancel).await
+        policy::ask(&self.turn, params, &self.cancel).await
     }
 
     async fn ask(&self, arguments: Value) -> Approval {
         self.try_ask(arguments).await.unwrap()
     }
 
-    fn heard(&self) -> Vec<String> {
-        std::mem::take(&mut *self.chat.heard.lock().unwrap())
+    fn outcomes_seen(&self) -> Vec<String> {
+        std::mem::take(&mut *self.chat.outcomes_seen.lock().unwrap())
     }
 }
 
-/// A turn in the chat that requests are for.
+/// Returns a turn in the chat of the requests.
 fn turn(framework: &Framework, sender: Sender) -> Turn {
     let message = Inbound::from(ChannelMessage::new("chat:7", "chat", "hi").chat_id("7"));
     Turn::detached(framework, message.with_sender(sender), State::new())
 }
 
 const YES: ApprovalAnswer = ApprovalAnswer::Approved;
-const GONE: &str = "approval request not found: it was already answered or has expired";
+const NOT_FOUND: &str = "there is no such request; it was answered or has expired";
 
 #[tokio::test(start_paused = true)]
 async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
     let fixture = ApprovalFixture::new(|approvals, request| {
-        vec![approvals.answer(&request.id, &somebody(Role::Member), YES)]
+        vec![approvals.answer(&request.id, &sender_with_role(Role::Member), YES)]
     });
     let arguments =
         json!({"cmd": "curl -H correct-horse-battery x", "list": [{"a": "correct-horse-battery"}]});
@@ -121,7 +121,7 @@ async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
         json!({"tool": "bash", "call_id": "c1", "decision": "approved", "by": "chat:ada", "elapsed_ms": 0})
     );
     approval.consume("bash", &map(arguments)).unwrap();
-    assert_eq!(fixture.heard(), ["ok"]);
+    assert_eq!(fixture.outcomes_seen(), ["ok"]);
     let shown = fixture.chat.shown.lock().unwrap().pop().unwrap();
     assert_eq!(
         Value::Object(shown.arguments),
@@ -133,59 +133,58 @@ async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
     );
     assert_eq!(
         (shown.sender, shown.expires),
-        (somebody(Role::Member), Duration::from_mins(5))
+        (sender_with_role(Role::Member), Duration::from_mins(5))
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_no_is_a_no_with_its_reason() {
-    for (reason, told) in [
+    for (reason, expected) in [
         (Some("not today".to_owned()), "not today"),
         (None, "the user denied the call"),
     ] {
         let no = ApprovalAnswer::Denied(reason);
         let fixture = ApprovalFixture::new(move |approvals, request| {
-            vec![approvals.answer(&request.id, &somebody(Role::Owner), no.clone())]
+            vec![approvals.answer(&request.id, &sender_with_role(Role::Owner), no.clone())]
         });
         let approval = fixture.ask(json!({})).await;
         assert_eq!(approval.decision, ApprovalOutcome::Denied);
         let error = approval.consume("bash", &map(json!({}))).unwrap_err();
         assert_eq!(
             error.message(),
-            format!("Tool 'bash' denied by policy: {told}")
+            format!("Tool 'bash' denied by policy: {expected}")
         );
         assert_eq!(error.kind(), ErrorKind::Tool);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_else_and_from_nowhere_else_can_answer() {
+async fn no_one_else_and_from_nowhere_else_can_answer() {
     let strangers = || {
-        let ada = somebody(Role::Member);
+        let ada = sender_with_role(Role::Member);
         let other_chat = "approval request belongs to another chat";
-        let other_person =
-            "approval request is for another user: only that user or an owner can answer it";
+        let other_user = "only approval person approval request is for, or an owner, can answer it";
         vec![
             (
                 Sender {
                     id: "eve".to_owned(),
                     ..ada.clone()
                 },
-                other_person,
+                other_user,
             ),
             (
                 Sender {
                     id: String::new(),
                     ..ada.clone()
                 },
-                other_person,
+                other_user,
             ),
             (
                 Sender {
                     role: Role::Guest,
                     ..ada.clone()
                 },
-                other_person,
+                other_user,
             ),
             (
                 Sender {
@@ -193,7 +192,7 @@ async fn nobody_else_and_from_nowhere_else_can_answer() {
                     role: Role::Guest,
                     ..ada.clone()
                 },
-                other_person,
+                other_user,
             ),
             (
                 Sender {
@@ -223,22 +222,22 @@ async fn nobody_else_and_from_nowhere_else_can_answer() {
     let fixture = ApprovalFixture::new(move |approvals, request| {
         strangers()
             .into_iter()
-            .map(|(who, _)| approvals.answer(&request.id, &who, YES))
+            .map(|(sender, _)| approvals.answer(&request.id, &sender, YES))
             .collect()
     });
     let approval = fixture.ask(json!({"cmd": "rm x"})).await;
     let expected: Vec<_> = strangers().into_iter().map(|(_, cause)| cause).collect();
-    assert_eq!(fixture.heard(), expected);
-    // None of them was heard, so the request waited until it expired.
+    assert_eq!(fixture.outcomes_seen(), expected);
+    // All answers were rejected, so the request expired.
     assert_eq!(approval.decision, ApprovalOutcome::Expired);
     assert_eq!(approval.event("c")["by"], Value::Null);
-    let told = approval
+    let message = approval
         .consume("bash", &map(json!({"cmd": "rm x"})))
         .unwrap_err()
         .message()
         .to_owned();
     assert_eq!(
-        told,
+        message,
         "Tool 'bash' denied by policy: not approved within 300 s"
     );
 }
@@ -248,9 +247,9 @@ async fn an_answer_counts_once_and_for_one_request() {
     let ids = Arc::new(Mutex::new(Vec::<String>::new()));
     let seen = Arc::clone(&ids);
     let fixture = ApprovalFixture::new(move |approvals, request| {
-        let ada = somebody(Role::Member);
+        let ada = sender_with_role(Role::Member);
         let mut ids = seen.lock().unwrap();
-        // The answers of all earlier requests, replayed, and then, for the first one only, a right one twice.
+        // Replays the answers to all earlier requests. For the first request, also sends a valid answer twice.
         let mut outcomes: Vec<_> = ids
             .iter()
             .map(|id| approvals.answer(id, &ada, YES))
@@ -266,23 +265,23 @@ async fn an_answer_counts_once_and_for_one_request() {
     });
     let first = fixture.ask(json!({"cmd": "ls"})).await;
     assert_eq!(
-        (first.decision, fixture.heard()),
+        (first.decision, fixture.outcomes_seen()),
         (
             ApprovalOutcome::Approved,
-            vec!["ok".to_owned(), GONE.to_owned()]
+            vec!["ok".to_owned(), NOT_FOUND.to_owned()]
         )
     );
     let second = fixture.ask(json!({"cmd": "ls"})).await;
     assert_eq!(
-        (second.decision, fixture.heard()),
-        (ApprovalOutcome::Expired, vec![GONE.to_owned()])
+        (second.decision, fixture.outcomes_seen()),
+        (ApprovalOutcome::Expired, vec![NOT_FOUND.to_owned()])
     );
     let ids = ids.lock().unwrap().clone();
     assert_ne!(ids[0], ids[1]);
     for id in ids.iter().map(String::as_str).chain(["", "x"]) {
         let approvals = fixture.turn.framework().approvals();
-        let late = approvals.answer(id, &somebody(Role::Owner), YES);
-        assert_eq!(late.unwrap_err().message().to_owned(), GONE);
+        let late = approvals.answer(id, &sender_with_role(Role::Owner), YES);
+        assert_eq!(late.unwrap_err().message().to_owned(), NOT_FOUND);
     }
 }
 
@@ -290,7 +289,7 @@ async fn an_answer_counts_once_and_for_one_request() {
 async fn an_approval_is_for_the_call_as_it_was_shown() {
     let yes = || {
         ApprovalFixture::new(|approvals, request| {
-            vec![approvals.answer(&request.id, &somebody(Role::Member), YES)]
+            vec![approvals.answer(&request.id, &sender_with_role(Role::Member), YES)]
         })
     };
     for (name, arguments) in [
@@ -299,36 +298,36 @@ async fn an_approval_is_for_the_call_as_it_was_shown() {
         ("fs.write", json!({"cmd": "ls"})),
     ] {
         let approval = yes().ask(json!({"cmd": "ls"})).await;
-        let told = approval
+        let message = approval
             .consume(name, &map(arguments))
             .unwrap_err()
             .message()
             .to_owned();
         assert!(
-            told.ends_with("denied by policy: the approval was given for another call"),
-            "{told}"
+            message.ends_with("denied by policy: the approval was given for another call"),
+            "{message}"
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_nobody_can_be_asked_or_asking_fails_the_answer_is_no() {
-    struct Broken;
+async fn when_no_user_can_be_asked_or_asking_fails_the_answer_is_no() {
+    struct FailingApprover;
     #[hooks(crate = bub_kernel)]
-    impl Broken {
+    impl FailingApprover {
         async fn request_approval(&self) -> Result<Option<ApprovalAnswer>> {
             Err(bub_kernel::Error::unknown("the line is dead"))
         }
     }
-    for (builder, told) in [
+    for (builder, expected) in [
         (Framework::builder(), "no channel or plugin can ask users"),
         (
-            Framework::builder().plugin("broken", Broken),
+            Framework::builder().plugin("broken", FailingApprover),
             "the line is dead",
         ),
     ] {
         let fixture = ApprovalFixture {
-            turn: turn(&builder.build(), somebody(Role::Member)),
+            turn: turn(&builder.build(), sender_with_role(Role::Member)),
             ..ApprovalFixture::new(|_, _| Vec::new())
         };
         let approval = fixture.ask(json!({})).await;
@@ -340,13 +339,13 @@ async fn when_nobody_can_be_asked_or_asking_fails_the_answer_is_no() {
             .to_owned();
         assert_eq!(
             error,
-            format!("Tool 'bash' denied by policy: cannot ask for approval: {told}")
+            format!("Tool 'bash' denied by policy: cannot ask for approval: {expected}")
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_turn_waits_for_nobody() {
+async fn a_cancelled_turn_does_not_wait_for_an_answer() {
     let fixture = ApprovalFixture::new(|_, _| Vec::new());
     fixture.cancel.cancel();
     assert_eq!(
@@ -355,22 +354,22 @@ async fn a_cancelled_turn_waits_for_nobody() {
     );
 }
 
-// The person may take longer than any other hook.
+// A user may take longer than the timeout of other hooks.
 #[tokio::test(start_paused = true)]
 async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
-    struct Slow;
+    struct SlowApprover;
     #[hooks(crate = bub_kernel)]
-    impl Slow {
+    impl SlowApprover {
         async fn request_approval(&self) -> ApprovalAnswer {
             tokio::time::sleep(bub_kernel::hooks::HOOK_TIMEOUT * 3).await;
             ApprovalAnswer::Approved
         }
     }
-    let framework = Framework::builder().plugin("slow", Slow).build();
+    let framework = Framework::builder().plugin("slow", SlowApprover).build();
     let (tool, arguments, redactor) = (tool("bash"), map(json!({})), Redactor::new());
     let policy_decision =
         Policy::new(&settings(&[])).decide(&Sender::terminal(), &tool, &arguments);
-    let question = ApprovalParams {
+    let params = ApprovalParams {
         tool: &tool,
         arguments: &arguments,
         policy_decision: &policy_decision,
@@ -378,11 +377,11 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
         redactor: &redactor,
     };
     let turn = turn(&framework, Sender::terminal());
-    let asked = policy::ask(&turn, question, &CancellationToken::new())
+    let approval = policy::ask(&turn, params, &CancellationToken::new())
         .await
         .unwrap();
     assert_eq!(
-        (asked.decision, asked.by.as_deref()),
+        (approval.decision, approval.by.as_deref()),
         (ApprovalOutcome::Approved, Some("plugin"))
     );
 }

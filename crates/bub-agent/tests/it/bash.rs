@@ -70,7 +70,7 @@ impl BashFixture {
     }
 }
 
-/// The context of a model's call in a session whose workspace is `dir`.
+/// Returns the context of a model's call in a session whose workspace is `dir`.
 fn context(dir: &TempDir, session_id: &str) -> ToolContext {
     let state = State::new();
     state.set(
@@ -163,7 +163,7 @@ async fn a_command_that_takes_too_long_is_no_error_and_shows_what_it_printed() {
     assert_eq!(error.message(), "`timeout_seconds` must be at least 1");
 }
 
-// H-127: for a user a command that takes too long has failed.
+// H-127: for a user, a command that times out has failed.
 #[tokio::test]
 async fn to_a_user_a_command_that_takes_too_long_has_failed() {
     let mut fixture = BashFixture::new();
@@ -285,7 +285,7 @@ async fn a_command_gets_the_variables_of_loaded_skills_only() {
     let skill = skills.find(None, "mine").unwrap();
     skills.load(&skill, &LoadedSkills::from_state(fixture.context.state()));
     assert_eq!(fixture.bash(arguments.clone()).await.unwrap(), "foo-secret");
-    // Another turn has loaded nothing.
+    // Another turn has loaded no skills.
     let fixture = BashFixture {
         context: context(&fixture.dir, "s"),
         ..fixture

@@ -1,4 +1,4 @@
-//! The grammar of comma commands.
+//! Parsing of comma commands.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn call(name: &str, arguments: Value) -> CommaCommand {
     }
 }
 
-// H-126, H-128: positional arguments work for every tool here.
+// H-126, H-128: positional arguments work for every tool.
 #[test]
 fn words_become_arguments_by_order_or_by_name() {
     for (line, expected) in [
@@ -74,7 +74,7 @@ fn what_names_no_tool_is_a_line_for_the_shell() {
         (",ls -la | wc", "ls -la | wc"),
         (",  echo a=b c ", "echo a=b c"),
         (",echo 'a  b'", "echo 'a  b'"),
-        // Only the exact name is a tool, so that no spelling of it is another way in.
+        // Only the exact name is a tool, so that other spellings cannot bypass a rule.
         (",tape_search foo", "tape_search foo"),
         (",Help", "Help"),
         (",,help", ",help"),
@@ -115,7 +115,7 @@ fn mistakes_are_explained() {
     }
 }
 
-// H-126: the expectations were made with Python's `shlex.split`.
+// H-126: the expected values come from Python's `shlex.split`.
 #[test]
 fn words_are_split_as_the_original_splits_them() {
     let corpus: Vec<(String, Value)> =
@@ -136,7 +136,7 @@ proptest! {
         let _ = parse(&odd);
     }
 
-    // A word that is quoted comes back as it was.
+    // A quoted word is returned unchanged.
     #[test]
     fn quoting_hides_everything(word in "\\PC*") {
         let quoted = format!("'{}'", word.replace('\'', "'\\''"));

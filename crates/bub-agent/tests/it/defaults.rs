@@ -1,4 +1,4 @@
-//! What each stage does when no other plugin has an opinion.
+//! The builtin implementation of each stage.
 
 use std::{
     path::PathBuf,
@@ -14,13 +14,13 @@ use serde_json::json;
 
 use crate::harness::{AgentFixture, OutboxPlugin, owned};
 
-// S-27: builtin comes first, so a plugin registered later replaces any stage.
+// S-27: the builtin plugin is registered first, so a plugin registered later replaces any stage.
 #[tokio::test]
 async fn a_later_plugin_replaces_any_default() {
-    struct Override;
+    struct OverridePlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Override {
+    impl OverridePlugin {
         fn resolve_session(&self) -> &'static str {
             "mine"
         }
@@ -34,7 +34,7 @@ async fn a_later_plugin_replaces_any_default() {
         }
     }
 
-    let fixture = AgentFixture::with_plugin("override", Override);
+    let fixture = AgentFixture::with_plugin("override", OverridePlugin);
     assert_eq!(&*fixture.framework.plugins()[0].name, "builtin");
     let result = fixture
         .turn(Envelope::text("hi").with("session_id", "theirs"))
@@ -44,7 +44,7 @@ async fn a_later_plugin_replaces_any_default() {
     assert_eq!(result.model_output, "answer to my prompt");
 }
 
-// S-28: used as it is when it is not blank, and not trimmed.
+// S-28: a session id that is not blank is used unchanged and not trimmed.
 #[tokio::test]
 async fn the_session_is_that_of_the_envelope_or_of_the_chat() {
     let fixture = AgentFixture::new();
@@ -98,9 +98,9 @@ async fn the_state_is_seeded_with_session_agent_and_context() {
 }
 
 #[derive(Clone, Default)]
-struct Trace(Arc<Mutex<Vec<String>>>);
+struct LifespanTrace(Arc<Mutex<Vec<String>>>);
 
-impl LifespanScope for Trace {
+impl LifespanScope for LifespanTrace {
     fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
         self.0.lock().unwrap().push("enter".into());
         Box::pin(std::future::ready(Ok(())))
@@ -113,15 +113,15 @@ impl LifespanScope for Trace {
     }
 }
 
-fn message_with(trace: &Trace) -> Inbound {
+fn message_with(trace: &LifespanTrace) -> Inbound {
     let message = ChannelMessage::new("s", "lab", "hi");
     Inbound::from(message).with_lifespan(Lifespan::new(trace.clone()))
 }
 
-// S-29, S-32: entered in load_state, left in save_state, once each.
+// S-29, S-32: the lifespan is entered in `load_state` and left in `save_state`, once each.
 #[tokio::test]
 async fn the_lifespan_spans_the_turn() {
-    let trace = Trace::default();
+    let trace = LifespanTrace::default();
     AgentFixture::new()
         .turn(message_with(&trace))
         .await
@@ -129,20 +129,20 @@ async fn the_lifespan_spans_the_turn() {
     assert_eq!(*trace.0.lock().unwrap(), ["enter", "exit"]);
 }
 
-// S-19, S-32: and it learns what the turn failed with.
+// S-19, S-32: the lifespan gets the error of the turn.
 #[tokio::test]
 async fn the_lifespan_learns_of_the_failure() {
-    struct Failing;
+    struct FailingPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Failing {
+    impl FailingPlugin {
         fn run_model(&self) -> Result<String> {
             Err(Error::config("no key"))
         }
     }
 
-    let trace = Trace::default();
-    AgentFixture::with_plugin("failing", Failing)
+    let trace = LifespanTrace::default();
+    AgentFixture::with_plugin("failing", FailingPlugin)
         .turn(message_with(&trace))
         .await
         .unwrap_err();
@@ -195,20 +195,20 @@ async fn dispatch_goes_to_the_bound_router() {
     assert_eq!(outbox.0.lock().unwrap()[0].content(), "out");
 }
 
-// S-24: the failure is visible where the message came from, and a secret in it is not; only a failure that ends the turn
-// is the failure of the turn.
+// S-24: an error is reported in the chat of the message, without secrets. Only an error that ends the turn is the
+// error of the turn.
 #[tokio::test]
-async fn a_failure_is_told_on_the_inbound_channel() {
-    struct Failing;
+async fn a_failure_is_reported_on_the_inbound_channel() {
+    struct FailingPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Failing {
+    impl FailingPlugin {
         fn build_prompt(&self) -> Result<Prompt> {
             Err(Error::config("key correct-horse-battery is refused"))
         }
     }
 
-    let fixture = AgentFixture::with_plugin("failing", Failing);
+    let fixture = AgentFixture::with_plugin("failing", FailingPlugin);
     let outbox = Arc::new(OutboxPlugin::default());
     fixture.framework.bind_router(Some(outbox.clone()));
     let message = || owned(ChannelMessage::new("s", "lab", "hi").chat_id("7"));
@@ -233,7 +233,7 @@ async fn a_failure_is_told_on_the_inbound_channel() {
     );
 }
 
-/// Reports an error that happened in a turn.
+/// Reports an error that occurred in a turn.
 async fn notify(turn: &Turn, stage: &str, error: &Error) {
     let args = args::OnError {
         stage,
@@ -244,16 +244,16 @@ async fn notify(turn: &Turn, stage: &str, error: &Error) {
     turn.framework().hooks().notify_error(args).await;
 }
 
-// L1: whoever wrote is told also when the failure cannot be recorded, or the tape cannot be opened; the paths of the
-// computer are for its owner.
+// L1: the sender is notified also if the error cannot be recorded or the tape cannot be opened. Only owners see local
+// paths.
 #[tokio::test]
-async fn a_failure_is_told_when_the_tape_cannot_be_written() {
-    /// Breaks the store of tapes in the middle of a turn.
+async fn a_failure_is_reported_when_the_tape_cannot_be_written() {
+    /// Breaks the tape store during a turn.
     #[derive(Clone, Default)]
-    struct Breaking(Arc<OnceLock<PathBuf>>);
+    struct StoreBreaker(Arc<OnceLock<PathBuf>>);
 
     #[hooks(crate = bub_kernel)]
-    impl Breaking {
+    impl StoreBreaker {
         fn resolve_session(&self) -> String {
             "s".to_owned()
         }
@@ -266,7 +266,7 @@ async fn a_failure_is_told_when_the_tape_cannot_be_written() {
         }
     }
 
-    let breaking = Breaking::default();
+    let breaking = StoreBreaker::default();
     let fixture = AgentFixture::with_plugin("breaking", breaking.clone());
     let tapes = fixture.dir.path().join("home/tapes");
     breaking.0.set(tapes.clone()).unwrap();
@@ -274,7 +274,7 @@ async fn a_failure_is_told_when_the_tape_cannot_be_written() {
     let outbox = Arc::new(OutboxPlugin::default());
     fixture.framework.bind_router(Some(outbox.clone()));
     let message = || ChannelMessage::new("s", "lab", "hi").chat_id("7");
-    let told = |text: &str| {
+    let assert_notice = |text: &str| {
         let sent = std::mem::take(&mut *outbox.0.lock().unwrap());
         let [notice] = sent.as_slice() else {
             panic!("{sent:?}")
@@ -290,18 +290,18 @@ async fn a_failure_is_told_when_the_tape_cannot_be_written() {
     ] {
         let _ = std::fs::remove_file(&tapes);
         fixture.turn(inbound).await.unwrap_err();
-        told(expected);
+        assert_notice(expected);
         assert!(tapes.is_file());
     }
     // Now the tape cannot be opened.
     fixture.turn(message()).await.unwrap_err();
-    told("bub is not configured correctly; see the log for details");
+    assert_notice("bub is not configured correctly; see the log for details");
     fixture.turn(owned(message())).await.unwrap_err();
-    told(tapes.to_str().unwrap());
+    assert_notice(tapes.to_str().unwrap());
     running.close().await.unwrap();
 }
 
-// L1: addresses and settings are for the owner; everybody else learns of what kind the failure was.
+// L1: only owners see addresses and settings; other users see the kind of the error.
 #[tokio::test]
 async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
     let fixture = AgentFixture::new();
@@ -349,7 +349,7 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
             "max_steps_reached=3",
         ),
     ];
-    for (kind, text, told) in cases {
+    for (kind, text, expected) in cases {
         let error = Error::new(kind, text);
         let message = || ChannelMessage::new("s", "lab", "hi").chat_id("7");
         for inbound in [message().into(), owned(message())] {
@@ -362,14 +362,14 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
         };
         let is_whole = guest.content().contains(text);
         assert!(
-            guest.content().contains(told) && is_whole == (text == told),
+            guest.content().contains(expected) && is_whole == (text == expected),
             "{guest:?}"
         );
         assert!(owner.content().contains(text), "{owner:?}");
     }
 }
 
-// S-24: defaults of the error envelope, and none without a message.
+// S-24: defaults of the error envelope; no envelope without a message.
 #[tokio::test]
 async fn an_error_without_an_address_goes_to_the_default_one() {
     let fixture = AgentFixture::new();
@@ -419,7 +419,7 @@ async fn the_system_prompt_ends_with_the_workspace_notes() {
     );
 }
 
-// S-31 for now: without a model, the guide says so and what to do.
+// S-31: without a model, the answer is a guide that explains what to do.
 #[tokio::test]
 async fn without_a_model_the_guide_answers_honestly() {
     let result = AgentFixture::new()
@@ -433,7 +433,7 @@ async fn without_a_model_the_guide_answers_honestly() {
     );
 }
 
-// W-58: overrides and state belong to the turn; the caller's state is untouched by another turn.
+// W-58: overrides and state belong to the turn; another turn does not change the caller's state.
 #[tokio::test]
 async fn turns_do_not_share_state() {
     let fixture = AgentFixture::echoing();

@@ -1,4 +1,4 @@
-//! `fs.read`, `fs.write`, `fs.edit`: what they do to files, to the byte.
+//! The tools `fs.read`, `fs.write` and `fs.edit`, checked byte for byte.
 
 use std::{
     fs,
@@ -20,13 +20,13 @@ use tempfile::TempDir;
 use crate::harness::{sections, with_builtin};
 
 /// A workspace and a home directory side by side.
-struct Place {
+struct FileFixture {
     dir: TempDir,
     framework: Framework,
     sender: Sender,
 }
 
-impl Place {
+impl FileFixture {
     fn new() -> Self {
         Self::make(&[])
     }
@@ -68,12 +68,12 @@ impl Place {
     }
 
     fn with(name: &str, content: impl AsRef<[u8]>) -> Self {
-        let place = Self::new();
-        fs::write(place.path(name), content).unwrap();
-        place
+        let fixture = Self::new();
+        fs::write(fixture.path(name), content).unwrap();
+        fixture
     }
 
-    /// A path in the workspace, without links on the way to it.
+    /// Returns a path in the workspace without symbolic links.
     fn path(&self, name: &str) -> PathBuf {
         self.dir
             .path()
@@ -92,7 +92,7 @@ impl Place {
         Turn::detached(&self.framework, message, state)
     }
 
-    /// A state that names the workspace.
+    /// Returns a state that names the workspace.
     fn state(&self) -> State {
         let state = State::new();
         state.set(
@@ -144,7 +144,7 @@ impl Place {
         self.call("fs.edit", arguments).await
     }
 
-    /// The names in the workspace: nothing may be left lying about.
+    /// Returns the names in the workspace, to check that no temporary files are left.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("")).unwrap();
         let mut names: Vec<_> = entries
@@ -158,7 +158,7 @@ impl Place {
 // H-114
 #[tokio::test]
 async fn reading_gives_lines_from_an_offset() {
-    let place = Place::with("a", "one\ntwo\r\nthree\u{2028}still three\nfour\n");
+    let fixture = FileFixture::with("a", "one\ntwo\r\nthree\u{2028}still three\nfour\n");
     let cases = [
         (
             json!({"path": "a"}),
@@ -172,19 +172,19 @@ async fn reading_gives_lines_from_an_offset() {
     ];
     for (arguments, expected) in cases {
         assert_eq!(
-            place.read(arguments.clone()).await.unwrap(),
+            fixture.read(arguments.clone()).await.unwrap(),
             expected,
             "{arguments}"
         );
     }
     assert_eq!(
-        Place::with("a", "")
+        FileFixture::with("a", "")
             .read(json!({"path": "a"}))
             .await
             .unwrap(),
         ""
     );
-    let unfinished = Place::with("a", "one\ntwo");
+    let unfinished = FileFixture::with("a", "one\ntwo");
     assert_eq!(
         unfinished
             .read(json!({"path": "a", "offset": 1}))
@@ -204,20 +204,23 @@ async fn reading_gives_lines_from_an_offset() {
 // H-114
 #[tokio::test]
 async fn paths_are_absolute_relative_to_the_workspace_or_in_the_home() {
-    let place = Place::with("a", "work");
-    fs::write(place.dir.path().join("user/a"), "home").unwrap();
-    assert_eq!(place.read(json!({"path": "a"})).await.unwrap(), "work");
+    let fixture = FileFixture::with("a", "work");
+    fs::write(fixture.dir.path().join("user/a"), "home").unwrap();
+    assert_eq!(fixture.read(json!({"path": "a"})).await.unwrap(), "work");
     assert_eq!(
-        place.read(json!({"path": "../work/a"})).await.unwrap(),
+        fixture.read(json!({"path": "../work/a"})).await.unwrap(),
         "work"
     );
     assert_eq!(
-        place.read(json!({"path": place.path("a")})).await.unwrap(),
+        fixture
+            .read(json!({"path": fixture.path("a")}))
+            .await
+            .unwrap(),
         "work"
     );
-    assert_eq!(place.read(json!({"path": "~/a"})).await.unwrap(), "home");
-    let context = ToolContext::new(place.turn(State::new()));
-    let error = place
+    assert_eq!(fixture.read(json!({"path": "~/a"})).await.unwrap(), "home");
+    let context = ToolContext::new(fixture.turn(State::new()));
+    let error = fixture
         .call_in(context, "fs.read", json!({"path": "a"}))
         .await
         .unwrap_err();
@@ -225,20 +228,20 @@ async fn paths_are_absolute_relative_to_the_workspace_or_in_the_home() {
         error,
         "relative path 'a' is not allowed without a workspace"
     );
-    let error = place.read(json!({"path": "b"})).await.unwrap_err();
+    let error = fixture.read(json!({"path": "b"})).await.unwrap_err();
     let expected = format!(
         "cannot read {}: No such file or directory (os error 2)",
-        place.path("b").display()
+        fixture.path("b").display()
     );
     assert_eq!(error, expected);
 }
 
 #[tokio::test]
 async fn what_is_no_text_file_is_refused() {
-    let place = Place::with("binary", b"\x7fELF\0\0");
-    fs::create_dir(place.path("dir")).unwrap();
+    let fixture = FileFixture::with("binary", b"\x7fELF\0\0");
+    fs::create_dir(fixture.path("dir")).unwrap();
     let made = std::process::Command::new("mkfifo")
-        .arg(place.path("fifo"))
+        .arg(fixture.path("fifo"))
         .status()
         .unwrap();
     assert!(made.success());
@@ -248,11 +251,11 @@ async fn what_is_no_text_file_is_refused() {
         ("fifo", "is a pipe, a socket or a device, not a file"),
         ("/dev/zero", "is a pipe, a socket or a device, not a file"),
     ] {
-        let error = place.read(json!({"path": name})).await.unwrap_err();
+        let error = fixture.read(json!({"path": name})).await.unwrap_err();
         assert!(error.contains(what), "{error}");
         if name != "binary" {
-            assert!(place.write(name, "x").await.unwrap_err().contains(what));
-            let error = place
+            assert!(fixture.write(name, "x").await.unwrap_err().contains(what));
+            let error = fixture
                 .edit(json!({"path": name, "old": "a", "new": "b"}))
                 .await
                 .unwrap_err();
@@ -263,49 +266,52 @@ async fn what_is_no_text_file_is_refused() {
 
 #[tokio::test]
 async fn bytes_that_are_no_text_are_replaced_and_said() {
-    let place = Place::with("a", b"caf\xe9\nok\n");
-    let text = place.read(json!({"path": "a"})).await.unwrap();
+    let fixture = FileFixture::with("a", b"caf\xe9\nok\n");
+    let text = fixture.read(json!({"path": "a"})).await.unwrap();
     assert_eq!(
         text,
         "caf\u{fffd}\nok\n[bytes that are not UTF-8 are shown as \u{fffd}]"
     );
     assert_eq!(
-        place.read(json!({"path": "a", "offset": 1})).await.unwrap(),
+        fixture
+            .read(json!({"path": "a", "offset": 1}))
+            .await
+            .unwrap(),
         "ok"
     );
 }
 
 #[tokio::test]
 async fn huge_files_cost_what_is_read_of_them() {
-    let place = Place::with("sparse", "first\nsecond\n");
-    // 10 GB that take no room on the disk.
+    let fixture = FileFixture::with("sparse", "first\nsecond\n");
+    // A sparse file of 10 GB.
     fs::File::options()
         .write(true)
-        .open(place.path("sparse"))
+        .open(fixture.path("sparse"))
         .unwrap()
         .set_len(10 << 30)
         .unwrap();
-    let error = place
+    let error = fixture
         .read(json!({"path": "sparse", "limit": 2}))
         .await
         .unwrap_err();
     assert!(error.contains("not a text"), "{error}");
     let head = "text\n".repeat(4096);
-    fs::write(place.path("sparse"), head).unwrap();
+    fs::write(fixture.path("sparse"), head).unwrap();
     fs::File::options()
         .write(true)
-        .open(place.path("sparse"))
+        .open(fixture.path("sparse"))
         .unwrap()
         .set_len(10 << 30)
         .unwrap();
     assert_eq!(
-        place
+        fixture
             .read(json!({"path": "sparse", "limit": 2}))
             .await
             .unwrap(),
         "text\ntext"
     );
-    let error = place
+    let error = fixture
         .edit(json!({"path": "sparse", "old": "a", "new": "b"}))
         .await
         .unwrap_err();
@@ -318,11 +324,11 @@ async fn huge_files_cost_what_is_read_of_them() {
 #[tokio::test]
 async fn a_long_answer_is_cut_at_a_line_and_says_how_to_go_on() {
     let line = format!("{}é\n", "x".repeat(998));
-    let place = Place::with("a", line.repeat(3000));
+    let fixture = FileFixture::with("a", line.repeat(3000));
     let mut offset = 0;
     let mut lines = 0;
     loop {
-        let text = place
+        let text = fixture
             .read(json!({"path": "a", "offset": offset}))
             .await
             .unwrap();
@@ -334,18 +340,18 @@ async fn a_long_answer_is_cut_at_a_line_and_says_how_to_go_on() {
         assert_eq!(lines, offset);
     }
     assert_eq!(lines, 3000);
-    let place = Place::with("a", "é".repeat(1 << 20));
-    let text = place.read(json!({"path": "a"})).await.unwrap();
+    let fixture = FileFixture::with("a", "é".repeat(1 << 20));
+    let text = fixture.read(json!({"path": "a"})).await.unwrap();
     assert!(text.ends_with("é\n[line 0 is truncated: it is too long to read completely]"));
 }
 
 #[tokio::test]
 async fn reading_stops_when_the_turn_is_cancelled() {
-    let place = Place::with("a", "text\n");
-    let context = place.context();
+    let fixture = FileFixture::with("a", "text\n");
+    let context = fixture.context();
     context.cancel.cancel();
     let arguments = json!({"path": "a"}).as_object().cloned().unwrap();
-    let error = place
+    let error = fixture
         .tool("fs.read")
         .call(arguments, context)
         .await
@@ -356,24 +362,24 @@ async fn reading_stops_when_the_turn_is_cancelled() {
 // H-114
 #[tokio::test]
 async fn writing_creates_directories_and_replaces_everything() {
-    let place = Place::new();
-    let answer = place
+    let fixture = FileFixture::new();
+    let answer = fixture
         .write("new/dir/a", "one\r\ntwo\n\u{feff}")
         .await
         .unwrap();
     assert_eq!(
         answer,
-        format!("wrote: {}", place.path("new/dir/a").display())
+        format!("wrote: {}", fixture.path("new/dir/a").display())
     );
     assert_eq!(
-        place.content("new/dir/a"),
+        fixture.content("new/dir/a"),
         "one\r\ntwo\n\u{feff}".as_bytes()
     );
-    place.write("new/dir/a", "").await.unwrap();
-    assert_eq!(place.content("new/dir/a"), b"");
-    assert_eq!(place.names(), ["new"]);
+    fixture.write("new/dir/a", "").await.unwrap();
+    assert_eq!(fixture.content("new/dir/a"), b"");
+    assert_eq!(fixture.names(), ["new"]);
     assert!(
-        place
+        fixture
             .write("new/dir/a/b", "x")
             .await
             .unwrap_err()
@@ -381,52 +387,55 @@ async fn writing_creates_directories_and_replaces_everything() {
     );
 }
 
-// W-29: a reader sees the old content or the new one, never a part.
+// W-29: a reader sees the old content or the new content, never a part.
 #[tokio::test]
 async fn writing_is_atomic_and_keeps_the_mode() {
-    let place = Place::with("a", "old");
-    fs::set_permissions(place.path("a"), fs::Permissions::from_mode(0o750)).unwrap();
-    let mut old = fs::File::open(place.path("a")).unwrap();
-    let number = fs::metadata(place.path("a")).unwrap().ino();
-    place.write("a", "new").await.unwrap();
-    let metadata = fs::metadata(place.path("a")).unwrap();
+    let fixture = FileFixture::with("a", "old");
+    fs::set_permissions(fixture.path("a"), fs::Permissions::from_mode(0o750)).unwrap();
+    let mut old = fs::File::open(fixture.path("a")).unwrap();
+    let number = fs::metadata(fixture.path("a")).unwrap().ino();
+    fixture.write("a", "new").await.unwrap();
+    let metadata = fs::metadata(fixture.path("a")).unwrap();
     assert_eq!(metadata.mode() & 0o777, 0o750);
     assert_ne!(
         metadata.ino(),
         number,
-        "a new file took the place of the old one"
+        "a new file took the fixture of the old one"
     );
     let mut text = String::new();
     std::io::Read::read_to_string(&mut old, &mut text).unwrap();
     assert_eq!(text, "old");
-    assert_eq!(place.names(), ["a"]);
+    assert_eq!(fixture.names(), ["a"]);
 }
 
 #[tokio::test]
 async fn links_stay_links() {
-    let place = Place::with("target", "old");
-    symlink("target", place.path("link")).unwrap();
-    symlink("missing", place.path("dangling")).unwrap();
-    symlink("loop", place.path("loop")).unwrap();
-    fs::hard_link(place.path("target"), place.path("twin")).unwrap();
-    let answer = place.write("link", "new").await.unwrap();
-    assert_eq!(answer, format!("wrote: {}", place.path("target").display()));
-    place.write("dangling", "made").await.unwrap();
+    let fixture = FileFixture::with("target", "old");
+    symlink("target", fixture.path("link")).unwrap();
+    symlink("missing", fixture.path("dangling")).unwrap();
+    symlink("loop", fixture.path("loop")).unwrap();
+    fs::hard_link(fixture.path("target"), fixture.path("twin")).unwrap();
+    let answer = fixture.write("link", "new").await.unwrap();
+    assert_eq!(
+        answer,
+        format!("wrote: {}", fixture.path("target").display())
+    );
+    fixture.write("dangling", "made").await.unwrap();
     for (name, content) in [
         ("target", "new"),
         ("link", "new"),
         ("twin", "new"),
         ("missing", "made"),
     ] {
-        assert_eq!(place.content(name), content.as_bytes(), "{name}");
+        assert_eq!(fixture.content(name), content.as_bytes(), "{name}");
     }
-    assert!(place.path("link").is_symlink() && place.path("dangling").is_symlink());
+    assert!(fixture.path("link").is_symlink() && fixture.path("dangling").is_symlink());
     assert_eq!(
-        place.names(),
+        fixture.names(),
         ["dangling", "link", "loop", "missing", "target", "twin"]
     );
     assert!(
-        place
+        fixture
             .write("loop", "x")
             .await
             .unwrap_err()
@@ -452,14 +461,14 @@ async fn editing_leaves_every_other_byte_as_it_is() {
         (b"one\ntwo\n", "one\ntwo\n", "one\r\n", b"one\r\n"),
     ];
     for (content, old, new, expected) in cases {
-        let place = Place::with("a", content);
-        let answer = place
+        let fixture = FileFixture::with("a", content);
+        let answer = fixture
             .edit(json!({"path": "a", "old": old, "new": new}))
             .await
             .unwrap();
-        assert_eq!(answer, format!("edited: {}", place.path("a").display()));
-        assert_eq!(place.content("a"), expected, "{old}");
-        assert_eq!(place.names(), ["a"]);
+        assert_eq!(answer, format!("edited: {}", fixture.path("a").display()));
+        assert_eq!(fixture.content("a"), expected, "{old}");
+        assert_eq!(fixture.names(), ["a"]);
     }
 }
 
@@ -467,8 +476,8 @@ async fn editing_leaves_every_other_byte_as_it_is() {
 #[tokio::test]
 async fn several_matches_need_more_text_a_start_or_all() {
     let content = "x = 1\n\ny = 2\nx = 1\n";
-    let place = Place::with("a", content);
-    let error = place
+    let fixture = FileFixture::with("a", content);
+    let error = fixture
         .edit(json!({"path": "a", "old": "x = 1", "new": "z"}))
         .await
         .unwrap_err();
@@ -476,25 +485,25 @@ async fn several_matches_need_more_text_a_start_or_all() {
         error,
         "'x = 1' occurs 2 times in a, at lines 0, 3 (starting at 0); include more context in `old`, or set all=true"
     );
-    assert_eq!(place.content("a"), content.as_bytes());
-    place
+    assert_eq!(fixture.content("a"), content.as_bytes());
+    fixture
         .edit(json!({"path": "a", "old": "x = 1", "new": "z", "start": 1}))
         .await
         .unwrap();
-    assert_eq!(place.content("a"), b"x = 1\n\ny = 2\nz\n");
-    fs::write(place.path("a"), content).unwrap();
-    let answer = place
+    assert_eq!(fixture.content("a"), b"x = 1\n\ny = 2\nz\n");
+    fs::write(fixture.path("a"), content).unwrap();
+    let answer = fixture
         .edit(json!({"path": "a", "old": "x = 1", "new": "z", "all": "true"}))
         .await
         .unwrap();
     assert_eq!(
         answer,
-        format!("edited: {} (2 places)", place.path("a").display())
+        format!("edited: {} (2 places)", fixture.path("a").display())
     );
-    assert_eq!(place.content("a"), b"z\n\ny = 2\nz\n");
-    // Two that share a byte are two: it is not clear which one is meant.
-    let place = Place::with("a", "aaa");
-    let error = place
+    assert_eq!(fixture.content("a"), b"z\n\ny = 2\nz\n");
+    // Overlapping matches are ambiguous, too.
+    let fixture = FileFixture::with("a", "aaa");
+    let error = fixture
         .edit(json!({"path": "a", "old": "aa", "new": "b"}))
         .await
         .unwrap_err();
@@ -502,8 +511,8 @@ async fn several_matches_need_more_text_a_start_or_all() {
         error.starts_with("'aa' occurs 2 times in a, at lines 0, 0"),
         "{error}"
     );
-    let place = Place::with("a", "a\n".repeat(5000));
-    let error = place
+    let fixture = FileFixture::with("a", "a\n".repeat(5000));
+    let error = fixture
         .edit(json!({"path": "a", "old": "a", "new": "b"}))
         .await
         .unwrap_err();
@@ -515,8 +524,8 @@ async fn several_matches_need_more_text_a_start_or_all() {
 
 // H-114
 #[tokio::test]
-async fn what_is_not_found_is_told_with_a_hint() {
-    let place = Place::with("a", "fn  main() {\r\n\tbody();\r\n}\r\n");
+async fn what_is_not_found_is_reported_with_a_hint() {
+    let fixture = FileFixture::with("a", "fn  main() {\r\n\tbody();\r\n}\r\n");
     let cases = [
         ("nothing", 0, "'nothing' not found in a from line 0"),
         (
@@ -538,14 +547,14 @@ async fn what_is_not_found_is_told_with_a_hint() {
     ];
     for (old, start, expected) in cases {
         let edit = json!({"path": "a", "old": old, "new": "x", "start": start});
-        assert_eq!(place.edit(edit).await.unwrap_err(), expected);
+        assert_eq!(fixture.edit(edit).await.unwrap_err(), expected);
     }
-    let long = place
+    let long = fixture
         .edit(json!({"path": "a", "old": "é".repeat(5000), "new": ""}))
         .await
         .unwrap_err();
     assert!(long.chars().count() < 300, "{long}");
-    let unix = Place::with("a", "one\ntwo\n");
+    let unix = FileFixture::with("a", "one\ntwo\n");
     let error = unix
         .edit(json!({"path": "a", "old": "one\r\ntwo", "new": "x"}))
         .await
@@ -559,23 +568,23 @@ async fn what_is_not_found_is_told_with_a_hint() {
 // W-29
 #[tokio::test]
 async fn an_edit_that_says_nothing_is_refused() {
-    let place = Place::with("a", "one");
-    let empty = place
+    let fixture = FileFixture::with("a", "one");
+    let empty = fixture
         .edit(json!({"path": "a", "old": "", "new": "x"}))
         .await
         .unwrap_err();
     assert!(empty.starts_with("`old` is empty"), "{empty}");
-    let same = place
+    let same = fixture
         .edit(json!({"path": "a", "old": "one", "new": "one"}))
         .await
         .unwrap_err();
     assert!(same.starts_with("`old` and `new` are equal"), "{same}");
-    let missing = place
+    let missing = fixture
         .edit(json!({"path": "b", "old": "one", "new": "two"}))
         .await
         .unwrap_err();
     assert!(missing.contains("No such file"), "{missing}");
-    assert_eq!(place.content("a"), b"one");
+    assert_eq!(fixture.content("a"), b"one");
 }
 
 proptest! {
@@ -585,44 +594,44 @@ proptest! {
     #[test]
     fn editing_a_unique_text_is_the_replacement_of_its_bytes(
         before in "[ab\r\n\u{2028}é\u{feff} \t]{0,60}",
-        // Not to be found in what is around it.
+        // A marker that does not occur in the surrounding text.
         old in "x[ab\r\n\u{2028}é \t]{0,8}y",
         after in "[ab\r\n\u{2028}é\u{feff} \t]{0,60}",
         new in ".{0,20}",
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let place = Place::with("a", format!("{before}{old}{after}"));
-        runtime.block_on(place.edit(json!({"path": "a", "old": old, "new": new}))).unwrap();
-        prop_assert_eq!(place.content("a"), format!("{before}{new}{after}").into_bytes());
+        let fixture = FileFixture::with("a", format!("{before}{old}{after}"));
+        runtime.block_on(fixture.edit(json!({"path": "a", "old": old, "new": new}))).unwrap();
+        prop_assert_eq!(fixture.content("a"), format!("{before}{new}{after}").into_bytes());
     }
 }
 
 #[tokio::test]
 async fn edits_at_the_same_time_do_not_undo_each_other() {
     let words: Vec<_> = (0..8).map(|number| format!("word{number};")).collect();
-    let place = Place::with("a", words.concat());
+    let fixture = FileFixture::with("a", words.concat());
     let edits = words
         .iter()
-        .map(|word| place.edit(json!({"path": "a", "old": word, "new": "."})));
+        .map(|word| fixture.edit(json!({"path": "a", "old": word, "new": "."})));
     for outcome in futures_util::future::join_all(edits).await {
         outcome.unwrap();
     }
-    assert_eq!(place.content("a"), b"........");
+    assert_eq!(fixture.content("a"), b"........");
 }
 
 // W-37
 #[tokio::test]
 async fn confined_tools_stay_in_the_workspace_whatever_the_path_says() {
-    let place = Place::confined();
-    let outside = place.dir.path().canonicalize().unwrap().join("user");
+    let fixture = FileFixture::confined();
+    let outside = fixture.dir.path().canonicalize().unwrap().join("user");
     fs::write(outside.join("secret"), "secret").unwrap();
-    fs::create_dir(place.path("sub")).unwrap();
-    symlink(outside.join("secret"), place.path("file-link")).unwrap();
-    symlink("../user", place.path("dir-link")).unwrap();
-    symlink("dir-link", place.path("link-to-link")).unwrap();
-    symlink(outside.join("new"), place.path("dangling")).unwrap();
-    symlink(outside.join("new-dir"), place.path("dangling-dir")).unwrap();
-    symlink("/proc/self/cwd", place.path("cwd-link")).unwrap();
+    fs::create_dir(fixture.path("sub")).unwrap();
+    symlink(outside.join("secret"), fixture.path("file-link")).unwrap();
+    symlink("../user", fixture.path("dir-link")).unwrap();
+    symlink("dir-link", fixture.path("link-to-link")).unwrap();
+    symlink(outside.join("new"), fixture.path("dangling")).unwrap();
+    symlink(outside.join("new-dir"), fixture.path("dangling-dir")).unwrap();
+    symlink("/proc/self/cwd", fixture.path("cwd-link")).unwrap();
     let inner = outside.strip_prefix("/").unwrap();
     let escapes = [
         "../user/secret".into(),
@@ -639,10 +648,10 @@ async fn confined_tools_stay_in_the_workspace_whatever_the_path_says() {
         "~".into(),
         "/etc/passwd".into(),
         "/".into(),
-        format!("{}/../user/secret", place.path("").display()),
+        format!("{}/../user/secret", fixture.path("").display()),
         format!(
             "{}2/secret",
-            place.path("").display().to_string().trim_end_matches('/')
+            fixture.path("").display().to_string().trim_end_matches('/')
         ),
         format!("/proc/self/root/{}/secret", inner.display()),
         format!(
@@ -657,9 +666,9 @@ async fn confined_tools_stay_in_the_workspace_whatever_the_path_says() {
     ];
     for path in escapes {
         let error = [
-            place.read(json!({"path": path})).await,
-            place.write(&path, "owned").await,
-            place
+            fixture.read(json!({"path": path})).await,
+            fixture.write(&path, "owned").await,
+            fixture
                 .edit(json!({"path": path, "old": "secret", "new": "owned"}))
                 .await,
         ];
@@ -674,56 +683,56 @@ async fn confined_tools_stay_in_the_workspace_whatever_the_path_says() {
 
 #[tokio::test]
 async fn confined_tools_work_in_the_workspace() {
-    let place = Place::confined();
-    symlink("real", place.path("link")).unwrap();
-    place.write("link", "through a link").await.unwrap();
-    place.write("new/../other/a", "b").await.unwrap();
-    place.write(place.path("abs"), "c").await.unwrap();
+    let fixture = FileFixture::confined();
+    symlink("real", fixture.path("link")).unwrap();
+    fixture.write("link", "through a link").await.unwrap();
+    fixture.write("new/../other/a", "b").await.unwrap();
+    fixture.write(fixture.path("abs"), "c").await.unwrap();
     assert_eq!(
-        place.read(json!({"path": "real"})).await.unwrap(),
+        fixture.read(json!({"path": "real"})).await.unwrap(),
         "through a link"
     );
-    assert_eq!(place.read(json!({"path": "other/a"})).await.unwrap(), "b");
-    // The workspace may itself be reached by a link.
-    symlink(place.path(""), place.dir.path().join("alias")).unwrap();
-    let context = place.context();
+    assert_eq!(fixture.read(json!({"path": "other/a"})).await.unwrap(), "b");
+    // The workspace path may contain a symbolic link.
+    symlink(fixture.path(""), fixture.dir.path().join("alias")).unwrap();
+    let context = fixture.context();
     context.state().set(
         "_runtime_workspace",
-        place.dir.path().join("alias").to_str().unwrap(),
+        fixture.dir.path().join("alias").to_str().unwrap(),
     );
-    let read = place.call_in(context, "fs.read", json!({"path": "abs"}));
+    let read = fixture.call_in(context, "fs.read", json!({"path": "abs"}));
     assert_eq!(read.await.unwrap(), "c");
 }
 
-// W-37: whatever the settings say.
+// W-37: independent of the settings.
 #[tokio::test]
 async fn the_tools_of_a_member_are_confined() {
-    let place = Place::of_a_member();
-    let error = place
+    let fixture = FileFixture::of_a_member();
+    let error = fixture
         .read(json!({"path": "/etc/passwd"}))
         .await
         .unwrap_err();
     assert!(error.contains("outside the workspace"), "{error}");
-    place.write("inside", "x").await.unwrap();
+    fixture.write("inside", "x").await.unwrap();
 }
 
-// W-37: nobody vouched for the sender, so the tools are as confined as a guest's.
+// W-37: the sender is not authenticated, so the tools are confined as for a guest.
 #[tokio::test]
 async fn the_tools_of_an_unknown_sender_are_confined() {
-    let place = Place::new();
-    let turn = Turn::detached(&place.framework, Envelope::text("hi"), place.state());
-    assert_confined(&place, turn).await;
+    let fixture = FileFixture::new();
+    let turn = Turn::detached(&fixture.framework, Envelope::text("hi"), fixture.state());
+    assert_confined(&fixture, turn).await;
 }
 
-// W-37: the rights are those of the sender, also in a nested run and for a command that steered the turn of somebody else.
+// W-37: the role of the sender applies, also in a nested run and for a command that steers another user's turn.
 #[tokio::test]
 async fn nested_runs_and_steered_commands_have_the_rights_of_their_sender() {
-    let owner = Place::new();
+    let owner = FileFixture::new();
     let steered = owner.turn(owner.state()).on_behalf_of(Arc::new(member()));
     assert_confined(&owner, nested(&steered)).await;
     assert_confined(&owner, steered).await;
 
-    let member = Place::of_a_member();
+    let member = FileFixture::of_a_member();
     assert_confined(&member, nested(&member.turn(member.state()))).await;
 
     let context = ToolContext::new(nested(&owner.turn(owner.state())));
@@ -738,7 +747,7 @@ fn member() -> Sender {
     }
 }
 
-/// A subagent's run.
+/// The turn of a subagent.
 fn nested(turn: &Turn) -> Turn {
     let session_id = turn.session_id().clone();
     let store = Arc::new(MemoryStore::new());
@@ -747,8 +756,8 @@ fn nested(turn: &Turn) -> Turn {
     turn.nested(session_id, turn.state().detached(), tape)
 }
 
-async fn assert_confined(place: &Place, turn: Turn) {
-    let outside = place.dir.path().join("user/new");
+async fn assert_confined(fixture: &FileFixture, turn: Turn) {
+    let outside = fixture.dir.path().join("user/new");
     let calls = [
         ("fs.read", json!({"path": "/etc/passwd"})),
         ("fs.write", json!({"path": &outside, "content": "x"})),
@@ -759,11 +768,11 @@ async fn assert_confined(place: &Place, turn: Turn) {
     ];
     for (tool, arguments) in calls {
         let context = ToolContext::new(turn.clone());
-        let error = place.call_in(context, tool, arguments).await.unwrap_err();
+        let error = fixture.call_in(context, tool, arguments).await.unwrap_err();
         assert!(error.contains("outside the workspace"), "{tool}: {error}");
     }
     assert!(!outside.exists());
     let context = ToolContext::new(turn);
     let inside = json!({"path": "inside", "content": "x"});
-    place.call_in(context, "fs.write", inside).await.unwrap();
+    fixture.call_in(context, "fs.write", inside).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! A framework with the builtin plugin, in a fresh home and workspace.
+//! A framework with the builtin plugin, in a new home and workspace.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,12 +20,12 @@ impl AgentFixture {
         Self::with(|builder| builder)
     }
 
-    /// A world in which a plugin answers with what it was asked.
+    /// Creates a fixture in which a plugin echoes the prompt.
     pub(crate) fn echoing() -> Self {
         Self::with(|builder| builder.plugin("echo", Echo))
     }
 
-    /// An echoing world with one more plugin.
+    /// Creates an echoing fixture with another plugin.
     pub(crate) fn echoing_with(name: &str, plugin: impl Plugin) -> Self {
         Self::with(|builder| builder.plugin("echo", Echo).plugin(name, plugin))
     }
@@ -34,12 +34,12 @@ impl AgentFixture {
         Self::with(|builder| builder.plugin(name, plugin))
     }
 
-    /// A world with further plugins.
+    /// Creates a fixture with additional plugins.
     pub(crate) fn with_plugins(add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder) -> Self {
         Self::with(add)
     }
 
-    /// A world whose model is the one that server has.
+    /// Creates a fixture whose model is served at `url`.
     pub(crate) fn asking(url: &str) -> Self {
         Self::make(&model_at(url), |builder| builder)
     }
@@ -48,7 +48,7 @@ impl AgentFixture {
         Self::make(&model_at(url), |builder| builder.plugin(name, plugin))
     }
 
-    /// A world with that model, further variables and further plugins.
+    /// Creates a fixture with a model at `url`, additional variables and additional plugins.
     pub(crate) fn asking_so(
         url: &str,
         variables: &[(&'static str, &str)],
@@ -63,7 +63,7 @@ impl AgentFixture {
         Self::make(&all, add)
     }
 
-    /// A turn of the person at the terminal.
+    /// Runs a turn for the user at the terminal.
     pub(crate) async fn own_turn(&self, message: impl Into<Inbound>) -> Result<TurnResult> {
         self.turn(owned(message)).await
     }
@@ -92,7 +92,7 @@ impl AgentFixture {
         self.framework.process_inbound(message).await
     }
 
-    /// A turn outside of the pipeline, after `load_state`.
+    /// Returns a turn outside of the pipeline, after `load_state`.
     pub(crate) async fn loaded(&self, message: impl Into<Inbound>) -> Turn {
         let turn = Turn::detached(&self.framework, message, State::new());
         self.framework.load_state(&turn).await.unwrap();
@@ -107,7 +107,7 @@ pub(crate) fn with_builtin(builder: FrameworkBuilder) -> FrameworkBuilder {
     })
 }
 
-/// A message of the person at the terminal.
+/// Returns a message of the user at the terminal.
 pub(crate) fn owned(message: impl Into<Inbound>) -> Inbound {
     message.into().with_sender(Sender::terminal())
 }
@@ -126,7 +126,7 @@ static ALLOW_USERS: SettingKey<Option<Vec<String>>> =
     SettingKey::new("telegram.allow_users", None, "A policy.").trusted();
 static TELEGRAM: &[&dyn AnySetting] = &[&TOKEN, &PROXY, &ALLOW_USERS];
 
-/// The settings that the agent reads, those of the kernel and the models included, and those of a plugin.
+/// Returns the settings of the agent, the kernel, the models, and a sample plugin.
 pub(crate) fn sections() -> impl Iterator<Item = Section> {
     let agent = bub_agent::settings::sections().into_iter();
     let model = bub_model::settings::sections();
@@ -141,7 +141,7 @@ fn settings(dir: &TempDir, variables: &[(&str, String)]) -> Settings {
         ("BUB_HOME", dir.path().join("home").into_os_string()),
         ("HOME", dir.path().to_owned().into_os_string()),
         ("BUB_TELEGRAM_TOKEN", "correct-horse-battery".into()),
-        // Nobody is asked but who the test names.
+        // Only models that the test names are used.
         ("BUB_LOCAL_MODELS", "false".into()),
     ];
     let more = variables.iter().map(|(name, value)| (*name, value.into()));
@@ -160,7 +160,7 @@ impl Echo {
     }
 }
 
-/// Keeps what was dispatched.
+/// Records dispatched replies.
 #[derive(Default)]
 pub(crate) struct OutboxPlugin(pub(crate) Mutex<Vec<Outbound>>);
 

@@ -8,18 +8,18 @@ use std::{
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Collects what the current thread logs, as `LEVEL span{field=value}: event field=value`, until it is dropped.
-pub(crate) struct Log {
-    text: Text,
+/// Collects the log of the current thread as `LEVEL span{field=value}: event field=value`, until it is dropped.
+pub(crate) struct LogCapture {
+    text: LogBuffer,
     _guard: DefaultGuard,
 }
 
 #[derive(Clone, Default)]
-struct Text(Arc<Mutex<Vec<u8>>>);
+struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Log {
+impl LogCapture {
     pub(crate) fn new() -> Self {
-        let text = Text::default();
+        let text = LogBuffer::default();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(text.clone())
             .with_ansi(false)
@@ -36,7 +36,7 @@ impl Log {
         String::from_utf8(self.text.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// How many lines contain the text.
+    /// Returns the number of lines that contain the text.
     pub(crate) fn count(&self, text: &str) -> usize {
         self.text()
             .lines()
@@ -45,7 +45,7 @@ impl Log {
     }
 }
 
-impl io::Write for Text {
+impl io::Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -55,7 +55,7 @@ impl io::Write for Text {
     }
 }
 
-impl<'a> MakeWriter<'a> for Text {
+impl<'a> MakeWriter<'a> for LogBuffer {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {

@@ -1,4 +1,4 @@
-//! The builtin plugin, seen through a framework that has it.
+//! Tests of the builtin plugin in a framework.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! The builtin agent with a real model server behind it.
+//! The builtin agent with a real model server.
 
 use bub_kernel::{ChannelMessage, ErrorKind};
 use bub_tape::{EntryKind, EntryRange};
@@ -10,7 +10,7 @@ fn fixture(server: &ModelServer) -> AgentFixture {
     AgentFixture::asking(&server.url())
 }
 
-// S-31, W-8: the question is on the tape before the answer, and the next turn sees both.
+// S-31, W-8: the prompt is on the tape before the answer, and the next turn sees both.
 #[tokio::test]
 async fn a_model_answers_and_remembers() {
     let server = ModelServer::start();
@@ -63,7 +63,7 @@ async fn a_model_answers_and_remembers() {
     running.close().await.unwrap();
 }
 
-// W-8, W-10: a failed call leaves the question and the error; the server's words are told in one line.
+// W-8, W-10: a failed call leaves the prompt and the error; the message of the server is reported in one line.
 #[tokio::test]
 async fn a_refused_call_fails_the_turn_and_is_recorded() {
     let server = ModelServer::start();
@@ -101,13 +101,13 @@ async fn a_refused_call_fails_the_turn_and_is_recorded() {
     running.close().await.unwrap();
 }
 
-// W-6: an answer that was cut off is never taken for a whole one.
+// W-6: a truncated answer is never taken for a complete one.
 #[tokio::test]
-async fn an_answer_cut_off_by_its_limit_is_told() {
-    struct Watching(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+async fn an_answer_cut_off_by_its_limit_is_reported() {
+    struct ErrorRecorder(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
 
     #[bub_kernel::hooks(crate = bub_kernel)]
-    impl Watching {
+    impl ErrorRecorder {
         fn on_error(&self, stage: &str, error: &bub_kernel::Error) {
             self.0.lock().unwrap().push(format!("{stage}: {error}"));
         }
@@ -115,7 +115,7 @@ async fn an_answer_cut_off_by_its_limit_is_told() {
 
     let server = ModelServer::start();
     server.script(Reply::text("The answer is").finish(Finish::Length));
-    // Also when calls came with it, and the model goes on after them.
+    // Also if tool calls came with it and the model continues after them.
     server.script(
         Reply::new()
             .call("c", "fs_list", "{}")
@@ -126,7 +126,7 @@ async fn an_answer_cut_off_by_its_limit_is_told() {
     let fixture = AgentFixture::asking_with(
         &server.url(),
         "watching",
-        Watching(std::sync::Arc::clone(&seen)),
+        ErrorRecorder(std::sync::Arc::clone(&seen)),
     );
     let result = fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))

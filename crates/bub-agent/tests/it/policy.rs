@@ -1,4 +1,4 @@
-//! What the policy says about calls, and who tries to get around it.
+//! Decisions of the policy, and attempts to bypass it.
 
 use bub_agent::{
     command::{self, CommaCommand},
@@ -36,7 +36,7 @@ pub(crate) fn tool(name: &str) -> ToolSpec {
     }
 }
 
-pub(crate) fn somebody(role: Role) -> Sender {
+pub(crate) fn sender_with_role(role: Role) -> Sender {
     let text = str::to_owned;
     Sender {
         role,
@@ -55,7 +55,7 @@ pub(crate) fn map(value: Value) -> Map<String, Value> {
 }
 
 fn decide(policy: &Policy, role: Role, name: &str, arguments: Value) -> PolicyDecision {
-    policy.decide(&somebody(role), &tool(name), &map(arguments))
+    policy.decide(&sender_with_role(role), &tool(name), &map(arguments))
 }
 
 // L7, W-37
@@ -115,7 +115,7 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
     assert_eq!(Sender::default().role, Role::Guest);
 }
 
-// W-33, W-34: a comma is no way around the policy.
+// W-33, W-34: a comma command cannot bypass the policy.
 #[test]
 fn a_comma_command_of_a_guest_or_member_runs_nothing() {
     let policy = policy(&json!([]));
@@ -125,8 +125,11 @@ fn a_comma_command_of_a_guest_or_member_runs_nothing() {
     for role in [Role::Guest, Role::Member] {
         let policy_decision = decide(&policy, role, "bash", json!({"cmd": line}));
         assert_eq!(policy_decision.action, PolicyAction::Deny);
-        let told = policy_decision.denial("bash").message().to_owned();
-        assert!(told.starts_with("Tool 'bash' denied by policy: "), "{told}");
+        let message = policy_decision.denial("bash").message().to_owned();
+        assert!(
+            message.starts_with("Tool 'bash' denied by policy: "),
+            "{message}"
+        );
     }
     assert_eq!(
         decide(&policy, Role::Guest, "help", json!({})).action,
@@ -196,7 +199,7 @@ fn the_first_rule_that_fits_decides_and_says_so() {
     );
     let elsewhere = Sender {
         channel: "other-chat".to_owned(),
-        ..somebody(Role::Owner)
+        ..sender_with_role(Role::Owner)
     };
     assert_eq!(
         policy.decide(&elsewhere, &tool("help"), &Map::new()).rule,
@@ -223,7 +226,7 @@ fn another_spelling_of_a_tool_is_the_same_tool() {
     }
 }
 
-// A pattern that allows commands allows no more of them than it says.
+// A pattern that allows commands allows no other commands.
 #[test]
 fn an_allowed_command_cannot_bring_another() {
     let policy = policy(&json!([
@@ -308,7 +311,7 @@ fn an_allowed_path_cannot_climb_out() {
     }
 }
 
-// A rule that restricts looks everywhere.
+// A rule that restricts matches any part of an argument.
 #[test]
 fn a_forbidden_argument_is_found_wherever_it_hides() {
     let policy =
@@ -325,7 +328,7 @@ fn a_forbidden_argument_is_found_wherever_it_hides() {
     assert_eq!(action(json!("ls")), PolicyAction::Allow);
 }
 
-// L7: what fails denies.
+// L7: an invalid policy denies every call.
 #[test]
 fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
     for (rules, problem) in [
@@ -381,9 +384,9 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
         );
         let policy_decision = policy.decide(&Sender::terminal(), &tool("help"), &Map::new());
         assert_eq!(policy_decision.action, PolicyAction::Deny, "{rules}");
-        let told = policy_decision.denial("help").message().to_owned();
+        let message = policy_decision.denial("help").message().to_owned();
         assert_eq!(
-            told,
+            message,
             "Tool 'help' denied by policy: the policy is invalid, so every call is denied"
         );
     }
@@ -424,7 +427,7 @@ fn owners_are_known_by_channel_and_id() {
 #[test]
 fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
     let confines = |pairs: &[(&str, &str)], role| {
-        Policy::new(&settings(pairs)).confines_files(&somebody(role))
+        Policy::new(&settings(pairs)).confines_files(&sender_with_role(role))
     };
     assert!(!confines(&[], Role::Owner));
     assert!(confines(&[], Role::Member) && confines(&[], Role::Guest));
@@ -433,7 +436,7 @@ fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
     let unknown = Inbound::from(Envelope::text("hi"));
     assert!(
         policy.confines_files(&unknown.sender()),
-        "nobody vouched for a sender, so none is trusted"
+        "an unauthenticated sender is not trusted"
     );
     assert!(!policy.confines_files(&Sender::terminal()));
 }

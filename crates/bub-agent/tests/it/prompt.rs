@@ -1,4 +1,4 @@
-//! What a message looks like to the model.
+//! Building the prompt for the model.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ async fn text_without_context_stays_as_it_is() {
     );
 }
 
-// S-30: a command is passed on untouched, media or not, and its reply is marked.
+// S-30: a command stays unchanged, with or without media, and its reply is marked.
 #[tokio::test]
 async fn a_command_is_passed_on_as_typed() {
     let image = MediaItem::from_url(MediaKind::Image, "image/png", "https://example.com/a.png");
@@ -55,16 +55,16 @@ async fn a_command_is_passed_on_as_typed() {
     );
 }
 
-struct Bytes(Option<&'static [u8]>);
+struct FakeFetcher(Option<&'static [u8]>);
 
-impl MediaFetcher for Bytes {
+impl MediaFetcher for FakeFetcher {
     fn fetch(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
         Box::pin(std::future::ready(Ok(self.0.map(<[u8]>::to_vec))))
     }
 }
 
 fn fetched(kind: MediaKind, mime: &str, bytes: Option<&'static [u8]>) -> MediaItem {
-    MediaItem::fetched(kind, mime, Arc::new(Bytes(bytes)))
+    MediaItem::fetched(kind, mime, Arc::new(FakeFetcher(bytes)))
 }
 
 // S-30, H-101
@@ -88,7 +88,8 @@ async fn media_become_parts_after_the_text() {
             fetched(MediaKind::Audio, "audio/mpeg", Some(b"abc")),
             Some(json!({"type": "input_audio", "input_audio": {"data": "YWJj", "format": "mp3"}})),
         ),
-        // Remote sound, documents that are no text and what cannot be fetched are left out; of files the model is told.
+        // Remote audio, documents that are not text and media that cannot be fetched are omitted; the context names
+        // skipped files.
         (
             MediaItem::from_url(MediaKind::Audio, "audio/mpeg", "https://example.com/a.mp3"),
             None,
@@ -107,7 +108,7 @@ async fn media_become_parts_after_the_text() {
         match (prompt, expected) {
             (Prompt::Text(text), None) => {
                 assert!(text.ends_with("look"));
-                let told = match item.kind {
+                let note = match item.kind {
                     MediaKind::Image => "files_not_read=image (it cannot be loaded)",
                     MediaKind::Document => {
                         "files_not_read=document (it is neither an image nor text)"
@@ -115,7 +116,7 @@ async fn media_become_parts_after_the_text() {
                     _ => "",
                 };
                 assert!(
-                    text.contains(told) && text.contains("not_read") != told.is_empty(),
+                    text.contains(note) && text.contains("not_read") != note.is_empty(),
                     "{text}"
                 );
             }

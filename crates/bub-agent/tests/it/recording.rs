@@ -1,4 +1,4 @@
-//! Every turn leaves entries on its session's tape.
+//! Every turn records entries on the tape of its session.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +30,7 @@ async fn kinds(tape: &Tape) -> Vec<String> {
         .collect()
 }
 
-// S-1: also when a plugin answered in place of the builtin agent.
+// S-1: also if a plugin answers instead of the builtin agent.
 #[tokio::test]
 async fn a_turn_leaves_the_message_the_output_and_the_run() {
     let fixture = AgentFixture::echoing();
@@ -63,16 +63,16 @@ async fn a_turn_leaves_the_message_the_output_and_the_run() {
 // S-1, W-8: a failed turn leaves the user's message and the error.
 #[tokio::test]
 async fn a_failed_turn_leaves_the_message_and_the_error() {
-    struct Failing;
+    struct FailingPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Failing {
+    impl FailingPlugin {
         fn run_model(&self) -> Result<String> {
             Err(Error::config("no key"))
         }
     }
 
-    let fixture = AgentFixture::with_plugin("failing", Failing);
+    let fixture = AgentFixture::with_plugin("failing", FailingPlugin);
     let running = fixture.framework.running().await.unwrap();
     fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
@@ -97,7 +97,7 @@ async fn a_failed_turn_leaves_the_message_and_the_error() {
     running.close().await.unwrap();
 }
 
-// W-71: a tape says whose it is.
+// W-71: a tape records its session and workspace.
 #[tokio::test]
 async fn the_tape_names_its_session() {
     let fixture = AgentFixture::echoing();
@@ -119,7 +119,7 @@ async fn the_tape_names_its_session() {
     running.close().await.unwrap();
 }
 
-// L4: turns of one session take turns; each finds the tape as the one before left it.
+// L4: the turns of one session run one after the other; each sees the tape as the previous one left it.
 #[tokio::test]
 async fn turns_of_one_session_do_not_overlap() {
     let fixture = AgentFixture::echoing();
@@ -137,12 +137,12 @@ async fn turns_of_one_session_do_not_overlap() {
             ["event turn.start", "message", "message", "event run"]
         );
     }
-    // And the lease is free again.
+    // The lease is free again.
     drop(tape_of(&fixture, "s").lease(LeaseWait::No).await.unwrap());
     running.close().await.unwrap();
 }
 
-// S-53: outside a running scope there is no store, and the turn still works.
+// S-53: without a running scope there is no tape store, and the turn still works.
 #[tokio::test]
 async fn without_a_scope_nothing_is_recorded() {
     let fixture = AgentFixture::echoing();
@@ -154,13 +154,13 @@ async fn without_a_scope_nothing_is_recorded() {
     assert!(!fixture.dir.path().join("home").exists());
 }
 
-// L7: a secret that bub knows is not put on a tape, wherever it comes from.
+// L7: a secret that bub knows is never written to a tape, whatever its source.
 #[tokio::test]
 async fn secrets_are_not_recorded() {
-    struct Leaky;
+    struct LeakingPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Leaky {
+    impl LeakingPlugin {
         fn run_model(&self, session_id: &str) -> Result<String> {
             match session_id {
                 "fails" => {
@@ -172,7 +172,7 @@ async fn secrets_are_not_recorded() {
         }
     }
 
-    let fixture = AgentFixture::with_plugin("leaky", Leaky);
+    let fixture = AgentFixture::with_plugin("leaky", LeakingPlugin);
     let running = fixture.framework.running().await.unwrap();
     for session_id in ["fails", "answers"] {
         let channel = "lab of correct-horse-battery";
@@ -197,16 +197,16 @@ async fn secrets_are_not_recorded() {
     running.close().await.unwrap();
 }
 
-/// Fails in one stage, or waits there until the turn is cancelled. It keeps every turn that it saw.
+/// Fails in one stage, or waits there until the turn is cancelled. It keeps every turn it has seen.
 #[derive(Clone)]
-struct Failing {
+struct FailingPlugin {
     stage: Stage,
     error: Option<&'static str>,
     entered: CancellationToken,
     turns: Arc<Mutex<Vec<Turn>>>,
 }
 
-impl Failing {
+impl FailingPlugin {
     fn new(stage: Stage, error: Option<&'static str>) -> Self {
         Self {
             stage,
@@ -230,7 +230,7 @@ impl Failing {
 }
 
 #[hooks(crate = bub_kernel)]
-impl Failing {
+impl FailingPlugin {
     async fn load_state(&self, turn: &Turn) -> Result<Option<StatePatch>> {
         self.enter(turn).await.map(|()| None)
     }
@@ -244,7 +244,7 @@ impl Failing {
     }
 }
 
-/// The user's messages and the errors on a tape.
+/// Returns the user's messages and the errors on a tape.
 async fn messages_and_errors(tape: &Tape) -> (Vec<String>, Vec<String>) {
     let entries = tape.entries(EntryRange::ALL).await.unwrap();
     let texts = |kind: EntryKind, field: &str| -> Vec<String> {
@@ -260,13 +260,13 @@ async fn messages_and_errors(tape: &Tape) -> (Vec<String>, Vec<String>) {
     )
 }
 
-// S-1, L1: a turn that fails or is cancelled before its model stage leaves the message and the error, each once, and its
+// S-1, L1: a turn that fails or is cancelled before its model stage leaves the message and the error, each once. Its
 // session is free, also if a plugin keeps the turn.
 #[tokio::test]
 async fn a_turn_that_ends_early_is_recorded_once_and_frees_its_session() {
     for stage in [Stage::LoadState, Stage::BuildPrompt] {
         for error in [Some("cannot go on"), None] {
-            let failing = Failing::new(stage, error);
+            let failing = FailingPlugin::new(stage, error);
             let fixture = AgentFixture::with_plugin("failing", failing.clone());
             let running = fixture.framework.running().await.unwrap();
             let message = Inbound::from(ChannelMessage::new("s", "lab", "hi"));
@@ -294,8 +294,10 @@ async fn a_turn_that_ends_early_is_recorded_once_and_frees_its_session() {
 // The message of an early failure is part of the conversation: the next turn shows it to the model.
 #[tokio::test]
 async fn the_next_turn_sees_the_message_of_one_that_failed_early() {
-    let fixture =
-        AgentFixture::with_plugin("failing", Failing::new(Stage::BuildPrompt, Some("odd")));
+    let fixture = AgentFixture::with_plugin(
+        "failing",
+        FailingPlugin::new(Stage::BuildPrompt, Some("odd")),
+    );
     let running = fixture.framework.running().await.unwrap();
     let message = ChannelMessage::new("s", "lab", "remember 42");
     fixture.turn(message).await.unwrap_err();
@@ -308,10 +310,10 @@ async fn the_next_turn_sees_the_message_of_one_that_failed_early() {
     running.close().await.unwrap();
 }
 
-// W-8: a failure after the model stage is recorded behind the answer, which stays.
+// W-8: a failure after the model stage is recorded after the answer, which stays.
 #[tokio::test]
 async fn a_failure_after_the_answer_is_recorded_behind_it() {
-    let failing = Failing::new(Stage::Render, Some("cannot render"));
+    let failing = FailingPlugin::new(Stage::Render, Some("cannot render"));
     let fixture = AgentFixture::echoing_with("failing", failing);
     let running = fixture.framework.running().await.unwrap();
     let message = ChannelMessage::new("s", "lab", "hi");
@@ -331,13 +333,14 @@ async fn a_failure_after_the_answer_is_recorded_behind_it() {
     running.close().await.unwrap();
 }
 
-// S-1: the answer of a plugin is on the tape, once, before anything is rendered, also if another plugin cannot save.
+// S-1: the answer of a plugin is on the tape, once, before it is rendered, also if another plugin fails to save its
+// state.
 #[tokio::test]
 async fn the_answer_of_a_plugin_is_recorded_before_it_is_rendered() {
-    struct Saving(Arc<Mutex<Vec<usize>>>, bool);
+    struct SavingPlugin(Arc<Mutex<Vec<usize>>>, bool);
 
     #[hooks(crate = bub_kernel)]
-    impl Saving {
+    impl SavingPlugin {
         fn save_state(&self) -> Result<()> {
             if self.1 {
                 return Err(Error::config("the disk is full"));
@@ -361,7 +364,7 @@ async fn the_answer_of_a_plugin_is_recorded_before_it_is_rendered() {
 
     for fails in [false, true] {
         let seen = Arc::default();
-        let fixture = AgentFixture::echoing_with("saving", Saving(Arc::clone(&seen), fails));
+        let fixture = AgentFixture::echoing_with("saving", SavingPlugin(Arc::clone(&seen), fails));
         let running = fixture.framework.running().await.unwrap();
         let outcome = fixture.turn(ChannelMessage::new("s", "lab", "hi")).await;
         assert_eq!(outcome.is_err(), fails);
@@ -376,13 +379,13 @@ async fn the_answer_of_a_plugin_is_recorded_before_it_is_rendered() {
     }
 }
 
-// What there was of an answer is on the tape when the turn fails.
+// The partial answer is on the tape if the turn fails.
 #[tokio::test]
 async fn half_an_answer_is_recorded() {
-    struct Breaking;
+    struct InterruptedPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Breaking {
+    impl InterruptedPlugin {
         fn run_model_stream(&self) -> bub_kernel::ModelStream {
             let events = [
                 Ok(bub_kernel::StreamEvent::Text("half an answer".into())),
@@ -392,7 +395,7 @@ async fn half_an_answer_is_recorded() {
         }
     }
 
-    let fixture = AgentFixture::with_plugin("breaking", Breaking);
+    let fixture = AgentFixture::with_plugin("breaking", InterruptedPlugin);
     let running = fixture.framework.running().await.unwrap();
     fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
@@ -406,7 +409,7 @@ async fn half_an_answer_is_recorded() {
     running.close().await.unwrap();
 }
 
-// S-59: one directory is one workspace, however it is spelled.
+// S-59: one directory is one workspace, whatever its spelling.
 #[tokio::test]
 async fn a_workspace_has_one_name() {
     let dir = tempfile::TempDir::new().unwrap();

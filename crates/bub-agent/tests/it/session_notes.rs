@@ -28,7 +28,7 @@ fn notes(fixture: &AgentFixture, directory: &str, text: &str) -> PathBuf {
     file
 }
 
-// Each session has a directory of its own, inside of `sessions`, whatever its id.
+// Each session has its own directory inside `sessions`, whatever its id.
 #[tokio::test]
 async fn a_session_has_its_own_instructions() {
     let long = "x:".repeat(200);
@@ -76,7 +76,7 @@ fn sha256(text: &str) -> String {
     format!("{:x}", sha2::Sha256::digest(text))
 }
 
-// Only regular files, and only so much of them.
+// Only regular files are read, up to a maximum size.
 #[tokio::test]
 async fn odd_files_are_no_instructions() {
     let fixture = AgentFixture::new();
@@ -99,7 +99,7 @@ async fn odd_files_are_no_instructions() {
     assert_eq!(system_prompt(&fixture, "s").await, plain);
 }
 
-// L7: a workspace that came from elsewhere must not have its owner's files read to the model.
+// L7: an untrusted workspace must not send other files of the user to the model.
 #[tokio::test]
 async fn notes_that_lead_out_of_the_workspace_are_not_read() {
     let fixture = AgentFixture::new();

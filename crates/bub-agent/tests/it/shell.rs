@@ -1,4 +1,4 @@
-//! Commands as real processes, under the supervisor and without one.
+//! Shell commands as real processes, with and without the supervisor.
 
 use std::{
     ffi::OsString,
@@ -16,7 +16,7 @@ use crate::harness::sections;
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// A directory to work in and the shells of a fresh program.
+/// A working directory and the shells of a new process.
 struct ShellFixture {
     dir: TempDir,
     shells: Arc<Shells>,
@@ -31,7 +31,7 @@ impl ShellFixture {
         Self::new(None, &[])
     }
 
-    /// What holds with and without a supervisor is tried with both.
+    /// Runs a test with and without a supervisor.
     fn both() -> [Self; 2] {
         [Self::supervised(), Self::direct()]
     }
@@ -71,7 +71,7 @@ impl ShellFixture {
             .await
     }
 
-    /// The process whose number a command wrote into a file.
+    /// Returns the process whose id a command wrote to a file.
     async fn pid(&self, file: &str) -> u32 {
         let path = self.dir.path().join(file);
         let read = || std::fs::read_to_string(&path).ok()?.trim().parse().ok();
@@ -96,7 +96,7 @@ fn supervised_program() -> PathBuf {
     path
 }
 
-/// Whether a process runs; one that only waits to be noticed does not.
+/// Returns whether a process runs. A zombie does not.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
@@ -157,7 +157,7 @@ async fn a_command_runs_in_its_directory_with_bash() {
 // W-24
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_ended_with_all_it_started() {
-    // Orphans that nobody supervises count until the system's init has noticed their end.
+    // Orphans without a supervisor count until the init process has reaped them.
     for (fixture, most) in ShellFixture::both().into_iter().zip([1500, 4000]) {
         let started = Instant::now();
         let command = "echo before; sleep 99 & echo $! > child; echo $$ > shell; sleep 99; true";
@@ -229,7 +229,7 @@ async fn processes_that_left_the_group_are_ended_as_well() {
         "timeout 99 sh -c 'echo $$ > pid; sleep 99'; true",
         "setsid sh -c 'echo $$ > pid; sleep 99' & wait",
         "set -m; sh -c 'echo $$ > pid; sleep 99' & wait",
-        // A daemon: the shell and the parent have long ended.
+        // A daemon: the shell and the parent process have already exited.
         "(setsid sh -c 'echo $$ > pid; exec sleep 99' >/dev/null 2>&1 &); sleep 99",
     ];
     for command in commands {
@@ -311,7 +311,7 @@ async fn a_cancelled_command_is_ended() {
 
 // W-24
 #[tokio::test]
-async fn a_command_nobody_waits_for_is_ended() {
+async fn a_command_without_a_waiter_is_ended() {
     for fixture in ShellFixture::both() {
         let shells = Arc::clone(&fixture.shells);
         let request = fixture.request("echo $$ > shell; sleep 99; true");
@@ -400,7 +400,7 @@ async fn a_supervisor_that_is_killed_takes_the_command_along() {
     assert_eq!(shell.exit(), Some(Exit::Unwatched));
 }
 
-// L7: at once, before the supervisor could tell anything, and from another group.
+// L7: the supervisor is killed before it can report anything, by a process in another group.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_command_that_kills_its_supervisor_does_not_get_away() {
@@ -559,9 +559,9 @@ async fn a_command_inherits_no_files() {
         .unwrap()
         .stdout;
     let usual = String::from_utf8(usual).unwrap();
-    // What whoever runs the tests left open, every child has that nobody supervises.
+    // An unsupervised child inherits the file descriptors that the test runner left open.
     assert_eq!(ShellFixture::direct().run(listing).await.output, usual);
-    // The next free one is for the directory that `ls` reads; 255 is what bash may keep for itself.
+    // The next free descriptor is the directory that `ls` reads. bash may keep 255 for itself.
     let supervised = ShellFixture::supervised().run(listing).await.output;
     assert!(
         supervised
@@ -591,7 +591,7 @@ async fn a_shell_belongs_to_its_session() {
 
 // W-27
 #[tokio::test]
-async fn shells_that_ended_are_kept_but_not_for_ever() {
+async fn shells_that_ended_are_kept_but_not_forever() {
     let fixture = ShellFixture::direct();
     let mut ids = Vec::new();
     for number in 0..40 {
@@ -612,7 +612,7 @@ async fn shells_that_ended_are_kept_but_not_for_ever() {
         fixture.shells.find("s", &ids[39]).unwrap().read(0, None).0,
         "39\n"
     );
-    // One in the foreground that left nothing behind takes no place.
+    // A foreground command that left no processes does not count.
     fixture.run("true").await;
     assert!(fixture.shells.find("s", &ids[9]).is_ok());
 }
@@ -665,7 +665,7 @@ async fn fifty_commands_at_once_lose_nothing() {
 
 #[tokio::test]
 async fn what_cannot_be_started_says_why() {
-    type Spoil<'a> = &'a dyn Fn(&mut ShellRequest);
+    type ChangeRequest<'a> = &'a dyn Fn(&mut ShellRequest);
     let missing = |request: &mut ShellRequest| request.directory = Some("/no/such/place".into());
     let file = |request: &mut ShellRequest| request.directory = Some("/dev/null".into());
     let null = |request: &mut ShellRequest| "echo \0".clone_into(&mut request.command);
@@ -674,7 +674,7 @@ async fn what_cannot_be_started_says_why() {
     let no_shell = |request: &mut ShellRequest| {
         request.granted = vec![("PATH".into(), "/no/such/place".into())];
     };
-    let cases: [(Spoil<'_>, &str); 5] = [
+    let cases: [(ChangeRequest<'_>, &str); 5] = [
         (&missing, "working directory '/no/such/place' not found"),
         (&file, "working directory '/dev/null' not found"),
         (&null, "the command contains a NUL byte"),

@@ -1,4 +1,4 @@
-//! Which skills there are, what they say, and how the model gets to them.
+//! Finding, validating and loading skills.
 
 use std::{
     fs::{self, File},
@@ -17,10 +17,10 @@ use tempfile::TempDir;
 
 use crate::{
     harness::{AgentFixture, sections},
-    log::Log,
+    log::LogCapture,
 };
 
-/// A user's home directory, a workspace, and the skills in them.
+/// A home directory of a user, a workspace, and their skills.
 pub(crate) struct SkillFixture {
     pub(crate) dir: TempDir,
     pub(crate) skills: Skills,
@@ -32,7 +32,7 @@ impl SkillFixture {
         Self::with("", &[])
     }
 
-    /// With a config file and more variables.
+    /// Creates the fixture with a config file and additional variables.
     pub(crate) fn with(config: &str, variables: &[(&str, &str)]) -> Self {
         let dir = TempDir::new().unwrap();
         fs::create_dir_all(dir.path().join("workspace")).unwrap();
@@ -62,7 +62,7 @@ impl SkillFixture {
         self.dir.path().join("workspace")
     }
 
-    /// Writes a file below the house.
+    /// Writes a file below the temporary directory.
     pub(crate) fn write(&self, path: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.dir.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -70,7 +70,7 @@ impl SkillFixture {
         path
     }
 
-    /// A skill in `workspace/.agents/skills` and the like.
+    /// Writes a skill into a skills directory such as `workspace/.agents/skills`.
     pub(crate) fn skill(&self, root: &str, name: &str, body: &str) -> PathBuf {
         self.write(&format!("{root}/{name}/SKILL.md"), skill_text(name, body))
     }
@@ -94,7 +94,7 @@ impl SkillFixture {
         (block, loaded.names())
     }
 
-    /// Each skill as `source name: description`.
+    /// Returns each skill as `source name: description`.
     fn listed(&self) -> Vec<String> {
         let all = self.skills.list(Some(&self.workspace()));
         all.iter()
@@ -102,7 +102,7 @@ impl SkillFixture {
             .collect()
     }
 
-    /// Each problem as `path below the house: reason`.
+    /// Returns each problem as `path below the temporary directory: reason`.
     fn problems(&self) -> Vec<String> {
         let base = format!("{}/", self.dir.path().display());
         let all = self.skills.problems(Some(&self.workspace()));
@@ -156,12 +156,12 @@ fn the_first_skill_of_a_name_wins_and_the_list_is_sorted() {
         ("project".into(), "global".into(), "legacy".into())
     );
     assert!(fixture.find("ALPHA").is_some());
-    // Without a workspace only the user's own and ours are there.
+    // Without a workspace, only global and builtin skills are available.
     assert_eq!(fixture.skills.list(None).len(), 5);
     assert_eq!(fixture.problems(), [""; 0]);
 }
 
-// H-135: in the home directory the user's skills are the user's, not those of a stranger's workspace.
+// H-135: if the workspace is the home directory, its skills are global, not project skills.
 #[test]
 fn skills_of_the_home_directory_are_global_also_when_it_is_the_workspace() {
     let fixture = SkillFixture::new();
@@ -176,7 +176,7 @@ fn skills_of_the_home_directory_are_global_also_when_it_is_the_workspace() {
 // H-135
 #[test]
 fn the_legacy_directory_works_with_one_warning() {
-    let (fixture, log) = (SkillFixture::new(), Log::new());
+    let (fixture, log) = (SkillFixture::new(), LogCapture::new());
     fixture.listed();
     assert_eq!(log.text(), "");
     fixture.skill(LEGACY, "old", "x");
@@ -191,7 +191,7 @@ fn the_legacy_directory_works_with_one_warning() {
     );
 }
 
-// H-136, W-54: each row is a `SKILL.md` in the directory `good`, and what is wrong with it.
+// H-136, W-54: each row is a `SKILL.md` in the directory `good` and its description or the reason why it is invalid.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn a_skill_is_valid_or_there_is_a_reason() {
@@ -334,10 +334,10 @@ fn a_skill_is_valid_or_there_is_a_reason() {
     assert!(fixture.problems()[0].ends_with("`name` is longer than 64 characters"));
 }
 
-// W-54: none of these stops the others, and each is told once.
+// W-54: an invalid skill does not affect others, and each is reported once.
 #[test]
-fn broken_skills_are_reported_once_and_hurt_nobody() {
-    let (fixture, log) = (SkillFixture::new(), Log::new());
+fn broken_skills_are_reported_once_and_do_not_affect_others() {
+    let (fixture, log) = (SkillFixture::new(), LogCapture::new());
     fixture.skill(PROJECT, "good", "body");
     fixture.write(
         "workspace/.agents/skills/binary/SKILL.md",
@@ -378,7 +378,7 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
     symlink("/nowhere/at/all", at("dangling")).unwrap();
     fs::create_dir(at("device")).unwrap();
     symlink("/dev/zero", at("device/SKILL.md")).unwrap();
-    // Valid, but whoever wrote the workspace did not write it.
+    // Valid, but the file is not part of the workspace.
     fixture.write(
         "elsewhere/link/SKILL.md",
         "---\nname: link\ndescription: d\n---\nprivate",
@@ -424,7 +424,7 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
     }
 }
 
-/// Aliases that multiply.
+/// YAML aliases that expand exponentially.
 fn bomb() -> String {
     let level = |level: usize| {
         let alias = format!("*a{}, ", level - 1).repeat(10);
@@ -443,7 +443,7 @@ fn a_directory_that_cannot_be_read_is_a_problem_of_its_own() {
     let root = fixture.workspace().join(".agents/skills");
     fs::set_permissions(&root, fs::Permissions::from_mode(0o000)).unwrap();
     let (listed, problems) = (fixture.listed(), fixture.problems());
-    // Whoever runs as root reads everything.
+    // The root user can read everything.
     let is_root = fs::read_dir(&root).is_ok();
     fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
     assert!(listed.contains(&"global good".to_owned()));
@@ -459,7 +459,7 @@ fn a_directory_that_cannot_be_read_is_a_problem_of_its_own() {
     }
 }
 
-// H-138, W-68: what changes on disk is seen at the next look.
+// H-138, W-68: changes on disk are visible at the next access.
 #[test]
 fn changes_on_disk_are_seen_at_once() {
     let fixture = SkillFixture::new();
@@ -468,12 +468,12 @@ fn changes_on_disk_are_seen_at_once() {
     assert_eq!(fixture.body("new"), "one");
     fixture.skill(PROJECT, "new", "two");
     assert_eq!(fixture.body("new"), "two");
-    // The same size, the same moment, other words.
+    // Same size and same time, but different text.
     fs::write(&file, skill_text("new", "two").replace("About", "above")).unwrap();
     assert_eq!(fixture.find("new").unwrap().description(), "above new.");
     settle(fixture.dir.path());
     assert_eq!(fixture.find("new").unwrap().description(), "above new.");
-    // Settled: now only what stat shows counts.
+    // The scan is settled: now only changes visible to `stat` count.
     fs::write(&file, skill_text("new", "two")).unwrap();
     assert_eq!(fixture.find("new").unwrap().description(), "About new.");
     settle(fixture.dir.path());
@@ -488,7 +488,7 @@ fn changes_on_disk_are_seen_at_once() {
     assert!(fixture.find("other").is_some());
 }
 
-/// Makes everything look as if it had last been changed a minute ago.
+/// Sets all modification times to a minute ago.
 fn settle(path: &Path) {
     if path.is_dir() {
         for entry in fs::read_dir(path).unwrap() {
@@ -501,7 +501,7 @@ fn settle(path: &Path) {
         .unwrap();
 }
 
-// W-68: the original takes 6 to 15 ms for four skills at every step.
+// W-68: the Python version takes 6 to 15 ms for four skills in every step.
 #[test]
 fn looking_again_costs_a_few_stats() {
     let fixture = SkillFixture::new();
@@ -522,7 +522,7 @@ fn looking_again_costs_a_few_stats() {
         start.elapsed()
     });
     let best = best.min().unwrap();
-    // Measured without optimisation: 21 µs.
+    // Measured without optimization: 21 µs.
     assert!(best < Duration::from_micros(100), "{best:?}");
 }
 
@@ -553,12 +553,12 @@ fn the_prompt_lists_skills_and_opens_those_it_names() {
     );
     assert!(block.ends_with("SKILL.md\n</available_skills>"), "{block}");
     assert_eq!(loaded, ["empty"]);
-    // H-75: what is not allowed is neither listed nor opened.
+    // H-75: a skill that is not allowed is neither listed nor loaded.
     assert_eq!(fixture.block("$deploy", Some(&["empty"])).1, [""; 0]);
     assert_eq!(fixture.block("$deploy", Some(&[])).0, "");
 }
 
-// H-105: the end of a sentence is no part of the name.
+// H-105: punctuation at the end of a sentence is not part of the name.
 #[test]
 fn a_name_is_found_wherever_it_stands() {
     let fixture = SkillFixture::new();
@@ -617,7 +617,7 @@ fn a_body_is_what_follows_the_frontmatter_filled_in() {
             "local:x 9 false",
         ),
         ("[${config.fallback_models}]", r#"[["a:b","c:d"]]"#),
-        // The environment wins, unknown is empty, defaults count.
+        // The environment takes precedence, unknown settings are empty, and defaults apply.
         ("[${config.nothing.here}] ${config.max_tokens}", "[] 16384"),
         ("${config.model", "${config.model"),
         ("${config.a b}", "${config.a b}"),
@@ -709,7 +709,7 @@ async fn the_tool_lists_and_opens_skills() {
     assert_eq!(loaded.names(), ["deploy", "hollow"]);
 }
 
-// Calls of `skill` only read, so they may run at the same time: none of them forgets what another one loaded.
+// Calls of `skill` are read-only and may run concurrently. None of them overwrites what another one loaded.
 #[tokio::test]
 async fn skills_that_are_loaded_at_the_same_time_are_all_known() {
     let fixture = AgentFixture::new();

@@ -1,8 +1,8 @@
-//! Skills and secrets: never in the text, in the environment only where both sides agreed.
+//! Skills and secrets: never in the text, and in the environment only if requested and granted.
 
 use bub_agent::LoadedSkills;
 
-use crate::{log::Log, skills::SkillFixture};
+use crate::{log::LogCapture, skills::SkillFixture};
 
 const TOKEN: &str = "correct-horse-battery";
 
@@ -10,7 +10,7 @@ fn asking(name: &str, env: &str) -> String {
     format!("---\nname: {name}\ndescription: d\nmetadata:\n  env: \"{env}\"\n---\nbody")
 }
 
-// W-36: no way of writing it gets a secret into the text.
+// W-36: no spelling gets a secret into the text.
 #[test]
 fn secrets_are_never_filled_in() {
     let config = "api_key: {openai: sk-other-secret-123}\ncompletion_args: {password: hunter2hunter2}\n\
@@ -18,7 +18,7 @@ fn secrets_are_never_filled_in() {
     let fixture = SkillFixture::with(config, &[("BUB_TELEGRAM_TOKEN", TOKEN)]);
     let body = "[${config.telegram.token}] [${config.telegram}] [${config.api_key}] [${config.api_key.openai}] \
                 [${config.completion_args.password}] [${config.telegram.proxy}]";
-    let log = Log::new();
+    let log = LogCapture::new();
     fixture.write(
         ".agents/skills/mine/SKILL.md",
         crate::skills::skill_text("mine", body),
@@ -36,13 +36,13 @@ fn secrets_are_never_filled_in() {
     }
 }
 
-// W-36: a repository somebody else wrote sees no policy and no addresses.
+// W-36: an untrusted repository sees neither policy settings nor addresses.
 #[test]
 fn a_skill_of_the_workspace_sees_only_harmless_settings() {
     let config = "model: local:x\napi_base: http://inner.example\ntelegram: {allow_users: [ada]}\n";
     let fixture = SkillFixture::with(config, &[]);
     let body = "[${config.model}] [${config.api_base}] [${config.telegram.allow_users}] [${config.env}] [${config.home}]";
-    let (log, text) = (Log::new(), crate::skills::skill_text("it", body));
+    let (log, text) = (LogCapture::new(), crate::skills::skill_text("it", body));
     fixture.write(".agents/skills/it/SKILL.md", &text);
     assert!(
         fixture
@@ -61,7 +61,7 @@ fn a_skill_of_the_workspace_sees_only_harmless_settings() {
     );
 }
 
-// W-36: exactly what is asked for, granted, there, and of a loaded skill.
+// W-36: only variables that a loaded skill requests, that are granted, and that exist.
 #[test]
 fn loaded_skills_get_what_they_ask_for_and_were_granted() {
     let config = "skills: {env: {mine: [FOO, BAR, NOT_ASKED, ABSENT, DROPPED, BUB_TELEGRAM_TOKEN], 'project:it': 'FOO, BAR', other: [FOO]}}\n\
@@ -102,7 +102,7 @@ fn loaded_skills_get_what_they_ask_for_and_were_granted() {
         ["FOO=foo-secret", "BUB_TELEGRAM_TOKEN=correct-horse-battery"]
     );
     assert_eq!(granted(&["it"]), ["BAR=bar-secret"]);
-    // Granted to a skill of the user's, not to one of that name in a workspace.
+    // Granted to a global skill, not to a workspace skill with the same name.
     assert_eq!(granted(&["other"]), [""; 0]);
     assert_eq!(
         granted(&["it", "mine", "it"]),
@@ -124,7 +124,7 @@ fn loaded_skills_get_what_they_ask_for_and_were_granted() {
     );
 }
 
-// W-36: who shadows a granted skill after it was loaded, or before, gets nothing.
+// W-36: a skill that shadows a granted skill, before or after that was loaded, gets nothing.
 #[test]
 fn a_skill_of_the_workspace_cannot_take_over_a_grant() {
     let fixture = SkillFixture::with("skills: {env: {mine: [FOO]}}\n", &[("FOO", "foo-secret")]);
@@ -145,9 +145,9 @@ fn a_skill_of_the_workspace_cannot_take_over_a_grant() {
     );
 }
 
-// L7, W-37: what is granted to a skill is a secret, from the start: other children do not get it.
+// L7, W-37: a variable granted to a skill is a secret from the start: other child processes do not get it.
 #[test]
-fn granted_variables_are_kept_from_everybody_else() {
+fn granted_variables_are_kept_from_all_others() {
     let fixture = SkillFixture::with(
         "skills: {env: {mine: [FOO]}}\n",
         &[("FOO", "foo-secret"), ("PLAIN", "x")],

@@ -1,4 +1,4 @@
-//! `tape.info`, `tape.search`, `tape.anchors`.
+//! The tools `tape.info`, `tape.search` and `tape.anchors`.
 
 use std::sync::Arc;
 
@@ -181,7 +181,7 @@ async fn kinds_are_chosen_and_earlier_searches_are_filtered() {
     let (_, events) = search(&tape, json!({"query": "keys", "kinds": "event"})).await;
     assert_eq!(events.len(), 1);
     assert_eq!(events[0]["id"], 2);
-    // A long entry is shown in part.
+    // Only a part of a long entry is shown.
     say(
         &tape,
         &format!("{} needle {}", "x ".repeat(5000), "y ".repeat(5000)),

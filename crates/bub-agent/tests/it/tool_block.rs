@@ -1,4 +1,4 @@
-//! How tools are shown to the model and to people, and found by name.
+//! How tools are listed for the model and for users, and found by name.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 
 use crate::harness::AgentFixture;
 
-/// A tool somebody wrote by hand.
-struct Bare(ToolSpec);
+/// A tool without the macro.
+struct FakeTool(ToolSpec);
 
-impl Tool for Bare {
+impl Tool for FakeTool {
     fn spec(&self) -> &ToolSpec {
         &self.0
     }
@@ -25,7 +25,7 @@ impl Tool for Bare {
 }
 
 fn bare(name: &str, description: &str) -> Arc<dyn Tool> {
-    Arc::new(Bare(ToolSpec {
+    Arc::new(FakeTool(ToolSpec {
         name: name.into(),
         description: description.into(),
         parameters: json!({}),
@@ -34,7 +34,7 @@ fn bare(name: &str, description: &str) -> Arc<dyn Tool> {
     }))
 }
 
-/// A tool of the builtin plugin.
+/// Returns a tool of the builtin plugin.
 fn builtin_tool(name: &str) -> Arc<dyn Tool> {
     let framework = AgentFixture::new().framework;
     let mut tools = framework.tools().iter();
@@ -85,7 +85,7 @@ fn allowed_tools_are_found_in_any_case_by_both_names() {
 
 // H-37
 #[test]
-fn a_call_by_a_wrong_name_is_told_the_right_one() {
+fn a_call_by_a_wrong_name_gets_the_right_one() {
     let tools = tools();
     for name in ["fs_read", "fs.read", " FS_READ"] {
         assert_eq!(find(name, &tools).unwrap().spec().name, "fs.read");
@@ -94,7 +94,7 @@ fn a_call_by_a_wrong_name_is_told_the_right_one() {
     let suggestion = "does not exist. Did you mean one of the following?\n- fs_read";
     assert_eq!(problem("fs_raed"), format!("Tool `fs_raed` {suggestion}"));
     assert_eq!(problem("fs.reads"), format!("Tool `fs.reads` {suggestion}"));
-    // A command is not for the model.
+    // The model cannot use a command.
     assert_eq!(
         problem("help"),
         "Tool `help` does not exist, and no similar tool is available."
@@ -113,9 +113,9 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
          ,fs.read(path, offset?, limit?)  Read a text file or a range of its lines\n  \
          ,plain.tool\n  ,lines  One\n  ,tape.anchors  List the most recent anchors of this session"
     );
-    // The tool finds what is registered.
+    // The tool lists the registered tools.
     let framework = Framework::builder()
-        .tool(Bare(builtin_tool("fs.edit").spec().clone()))
+        .tool(FakeTool(builtin_tool("fs.edit").spec().clone()))
         .tool(help())
         .build();
     let turn = Turn::detached(&framework, Envelope::text(",help"), State::new());

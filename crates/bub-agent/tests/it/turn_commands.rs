@@ -1,4 +1,4 @@
-//! Commands: tool calls that people make.
+//! Comma commands: tool calls that users make.
 
 use std::{
     sync::{Arc, Mutex},
@@ -25,7 +25,7 @@ fn command(text: &str) -> ChannelMessage {
     ChannelMessage::new("s", "lab", text)
 }
 
-// H-125, H-126, H-127, H-128: a command is run without a model; the tape has an event, and the model never sees it.
+// H-125, H-126, H-127, H-128: a command runs without a model; the tape has an event, and the model never sees it.
 #[tokio::test]
 async fn a_command_is_run_without_a_model() {
     let server = ModelServer::start();
@@ -75,13 +75,13 @@ async fn a_command_is_run_without_a_model() {
     running.close().await.unwrap();
 }
 
-// A command that fails is one event, whatever fails: the tool, or a stage before the command is reached.
+// A failed command is one event, whether the tool fails or a stage before it.
 #[tokio::test]
 async fn a_failed_command_is_recorded_once() {
-    struct Failing;
+    struct FailingPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Failing {
+    impl FailingPlugin {
         fn build_prompt(&self) -> Result<Option<Prompt>> {
             Err(Error::config("cannot build"))
         }
@@ -90,7 +90,7 @@ async fn a_failed_command_is_recorded_once() {
     for (fixture, output) in [
         (AgentFixture::new(), "command exited with code 1"),
         (
-            AgentFixture::with_plugin("failing", Failing),
+            AgentFixture::with_plugin("failing", FailingPlugin),
             "cannot build",
         ),
     ] {
@@ -106,7 +106,7 @@ async fn a_failed_command_is_recorded_once() {
             ended["output"].as_str().unwrap().starts_with(output),
             "{ended}"
         );
-        // The model sees neither the command nor that it failed.
+        // The model sees neither the command nor its failure.
         assert!(
             entries
                 .iter()
@@ -118,19 +118,19 @@ async fn a_failed_command_is_recorded_once() {
     }
 }
 
-// A later stage that fails does not change how the command ended.
+// A failure in a later stage does not change the recorded outcome of the command.
 #[tokio::test]
 async fn a_command_whose_output_cannot_be_rendered_has_succeeded() {
-    struct Failing;
+    struct FailingPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Failing {
+    impl FailingPlugin {
         fn render_outbound(&self) -> Result<Vec<Envelope>> {
             Err(Error::config("cannot render"))
         }
     }
 
-    let fixture = AgentFixture::with_plugin("failing", Failing);
+    let fixture = AgentFixture::with_plugin("failing", FailingPlugin);
     let running = fixture.framework.running().await.unwrap();
     for attempt in [1, 2] {
         let message = delivered_as("in-7", ",echo hi", attempt);
@@ -149,7 +149,7 @@ async fn a_command_whose_output_cannot_be_rendered_has_succeeded() {
     running.close().await.unwrap();
 }
 
-// A command that is cancelled has failed.
+// A cancelled command counts as failed.
 #[tokio::test]
 async fn a_cancelled_command_is_recorded_once() {
     let fixture = AgentFixture::new();
@@ -180,10 +180,10 @@ async fn a_cancelled_command_is_recorded_once() {
 #[tokio::test]
 async fn the_output_of_a_command_is_streamed_while_it_runs() {
     #[derive(Clone, Default)]
-    struct Watching(Arc<Mutex<Vec<String>>>);
+    struct OutputRecorder(Arc<Mutex<Vec<String>>>);
 
     #[hooks(crate = bub_kernel)]
-    impl Watching {
+    impl OutputRecorder {
         async fn run_model_stream(
             &self,
             next: Next<'_, RunModelStream>,
@@ -201,18 +201,18 @@ async fn the_output_of_a_command_is_streamed_while_it_runs() {
         }
     }
 
-    struct Changing;
+    struct ChangingPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Changing {
+    impl ChangingPlugin {
         fn after_tool_call(&self) -> Value {
             json!("changed")
         }
     }
 
-    // The second line comes after somebody has seen the first.
+    // The second line is printed after the first one was received.
     let line = ",echo a; until [ -e go ]; do sleep 0.01; done; echo b";
-    let watching = Watching::default();
+    let watching = OutputRecorder::default();
     let fixture = AgentFixture::with_plugin("watching", watching.clone());
     let running = fixture.framework.running().await.unwrap();
     let reader = async {
@@ -226,16 +226,16 @@ async fn the_output_of_a_command_is_streamed_while_it_runs() {
     assert_eq!(watching.0.lock().unwrap()[0], "a");
     running.close().await.unwrap();
 
-    let watching = Watching::default();
+    let watching = OutputRecorder::default();
     let fixture = AgentFixture::with_plugins(|builder| {
         let builder = builder.plugin("watching", watching.clone());
-        builder.plugin("changing", Changing)
+        builder.plugin("changing", ChangingPlugin)
     });
     fixture.own_turn(command(",echo a; echo b")).await.unwrap();
     assert_eq!(*watching.0.lock().unwrap(), ["changed"]);
 }
 
-// What a command prints is said as it comes, and is the same text in the end.
+// The output of a command is streamed as it arrives, and the result has the same text.
 #[tokio::test]
 async fn the_output_of_a_command_is_trimmed_and_whole() {
     let fixture = AgentFixture::new();
@@ -252,7 +252,7 @@ async fn the_output_of_a_command_is_trimmed_and_whole() {
         let result = fixture.own_turn(command(line)).await.unwrap();
         assert_eq!(result.model_output, expected, "{line}");
     }
-    // H-127: to the model this is a result, to whoever typed it a failure.
+    // H-127: for the model this is a result, for the user who typed it a failure.
     let late = "command timed out after 1 seconds and was terminated";
     for (line, expected) in [
         (
@@ -289,13 +289,13 @@ async fn the_output_of_a_command_is_trimmed_and_whole() {
     running.close().await.unwrap();
 }
 
-// W-33, W-34, L7: a stranger's comma is nobody's command; hooks that deny are asked as for any call.
+// W-33, W-34, L7: a command of an unknown user is not run; hooks can deny commands like any call.
 #[tokio::test]
 async fn a_command_goes_through_policy_and_hooks() {
-    struct Denying;
+    struct DenyingPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Denying {
+    impl DenyingPlugin {
         fn before_tool_call(&self) -> ToolDecision {
             ToolDecision::Deny(Some("not today".to_owned()))
         }
@@ -320,13 +320,13 @@ async fn a_command_goes_through_policy_and_hooks() {
     assert!(!fixture.dir.path().join("workspace/pwned").exists());
     running.close().await.unwrap();
 
-    let fixture = AgentFixture::with_plugin("denying", Denying);
+    let fixture = AgentFixture::with_plugin("denying", DenyingPlugin);
     let error = fixture.own_turn(command(",touch pwned")).await.unwrap_err();
     assert_eq!(error.message(), "not today");
     assert!(!fixture.dir.path().join("workspace/pwned").exists());
 }
 
-// L7: a rule about `background: true` is about every spelling of it, typed or asked for by a model.
+// L7: a rule about `background: true` applies to every spelling of it, typed or requested by a model.
 #[tokio::test]
 async fn rules_see_arguments_as_the_tool_reads_them() {
     let server = ModelServer::start();
@@ -366,7 +366,7 @@ async fn rules_see_arguments_as_the_tool_reads_them() {
     running.close().await.unwrap();
 }
 
-// H-72, H-119: model and effort of a session last from the next turn on, and in no other session.
+// H-72, H-119: model and effort of a session apply from the next turn, and in no other session.
 #[tokio::test]
 async fn the_model_of_a_session_lasts() {
     let server = ModelServer::start();
@@ -403,7 +403,7 @@ async fn the_model_of_a_session_lasts() {
             .await
             .is_err()
     );
-    // One that cannot be would fail every turn from now on.
+    // An invalid model would fail every later turn.
     assert!(fixture.own_turn(command(",model nonsense")).await.is_err());
     fixture.own_turn(command("hi")).await.unwrap();
     let request = server.requests().last().unwrap().json();
@@ -411,7 +411,7 @@ async fn the_model_of_a_session_lasts() {
         (&request["model"], &request["reasoning_effort"]),
         (&json!("other"), &json!("high"))
     );
-    // The message's own wish wins for its turn.
+    // The model in the message's context takes precedence for its turn.
     fixture
         .own_turn(command("hi").context("model", "llamacpp:third"))
         .await
@@ -428,7 +428,7 @@ async fn the_model_of_a_session_lasts() {
     running.close().await.unwrap();
 }
 
-// `,new`: a fresh session in the chat; the old one is listed, and can be resumed.
+// `,new` starts a new session in the chat; the old one is listed and can be resumed.
 #[tokio::test]
 async fn a_chat_can_have_a_fresh_session_and_go_back() {
     let server = ModelServer::start();
@@ -474,7 +474,7 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
     running.close().await.unwrap();
 }
 
-// The chat goes to the session that was switched to last, also if commands that steer one turn switch several times.
+// The chat uses the session that was switched to last, also if several commands that steer one turn switch sessions.
 #[tokio::test]
 async fn the_last_switch_of_a_turn_counts() {
     let server = ModelServer::start();
@@ -497,7 +497,7 @@ async fn the_last_switch_of_a_turn_counts() {
     running.close().await.unwrap();
 }
 
-// H-116: a reset by a person takes effect at once.
+// H-116: a reset by a user takes effect immediately.
 #[tokio::test]
 async fn a_reset_by_a_person_is_done_at_once() {
     let fixture = AgentFixture::echoing();
@@ -519,7 +519,7 @@ async fn a_reset_by_a_person_is_done_at_once() {
     running.close().await.unwrap();
 }
 
-// H-112, H-119: `,quit` ends what the session started.
+// H-112, H-119: `,quit` terminates the shells of the session.
 #[tokio::test]
 async fn quit_ends_the_commands_of_the_session() {
     let fixture = AgentFixture::new();

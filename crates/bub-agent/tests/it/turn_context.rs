@@ -1,4 +1,4 @@
-//! Handoffs, the window, and what is put aside.
+//! Handoffs, the context window, and spilled output.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn anchors(entries: &[Entry]) -> Vec<&Entry> {
         .collect()
 }
 
-// S-65, W-10: the first overflow of a turn makes an anchor and tries again with less; no tool runs twice.
+// S-65, W-10: the first overflow of a turn adds an anchor and retries with less context; no tool runs twice.
 #[tokio::test]
 async fn an_overflow_hands_off_once_and_no_tool_runs_twice() {
     let server = ModelServer::start();
@@ -87,7 +87,7 @@ async fn an_overflow_hands_off_once_and_no_tool_runs_twice() {
         .collect();
     assert_eq!(steps, ["ok", "continue", "auto_handoff", "ok"]);
 
-    // What belongs to the turn is shown again behind the anchor, the old talk is not.
+    // The entries of the turn are shown again after the anchor; the old conversation is not.
     let shown = shown(&server);
     let text = json!(shown).to_string();
     assert!(text.contains("new question"), "{text}");
@@ -107,7 +107,7 @@ async fn an_overflow_hands_off_once_and_no_tool_runs_twice() {
     running.close().await.unwrap();
 }
 
-// S-65: a second overflow in the same turn is raised.
+// S-65: a second overflow in the same turn fails the turn.
 #[tokio::test]
 async fn a_second_overflow_ends_the_turn() {
     let server = ModelServer::start();
@@ -127,7 +127,8 @@ async fn a_second_overflow_ends_the_turn() {
     running.close().await.unwrap();
 }
 
-// H-116, S-56: a handoff that the model asks for takes effect when its step ends, behind the result, and the user's message stays.
+// H-116, S-56: a handoff that the model requests takes effect at the end of its step, after the result; the user's
+// message stays.
 #[tokio::test]
 async fn a_handoff_by_the_model_takes_effect_behind_its_result() {
     let server = ModelServer::start();
@@ -162,7 +163,7 @@ async fn a_handoff_by_the_model_takes_effect_behind_its_result() {
         text.contains("[Anchor created: phase 2]") && text.contains("the question"),
         "{text}"
     );
-    // What else the same response did is not lost on the model.
+    // The model sees the results of the other calls in the same response.
     let results: Vec<_> = shown
         .iter()
         .filter(|message| message["role"] == "tool")
@@ -177,7 +178,7 @@ async fn a_handoff_by_the_model_takes_effect_behind_its_result() {
     running.close().await.unwrap();
 }
 
-// The same, when the handoff is all that the response asks for: the new phase begins with the summary and the question.
+// If the handoff is the only call of a response, the new context starts with the summary and the prompt.
 #[tokio::test]
 async fn a_handoff_alone_leaves_only_the_summary_and_the_question() {
     let server = ModelServer::start();
@@ -197,8 +198,9 @@ async fn a_handoff_alone_leaves_only_the_summary_and_the_question() {
     running.close().await.unwrap();
 }
 
-// H-116: a reset that the model asks for empties the tape at the end of its step. The question is the first on the new one,
-// and the call itself stays, or the model would make it again. The old content is kept unless the model says otherwise.
+// H-116: a reset that the model requests clears the tape at the end of its step. The new tape starts with the prompt
+// and the call itself; otherwise the model would repeat the call. The old content is archived unless the model sets
+// `archive=false`.
 #[tokio::test]
 async fn a_reset_by_the_model_keeps_the_question_the_call_and_an_archive() {
     let server = ModelServer::start();
@@ -238,7 +240,7 @@ async fn a_reset_by_the_model_keeps_the_question_the_call_and_an_archive() {
     );
     assert!(
         !fixture.dir.path().join("workspace/after-reset").exists(),
-        "nothing would be left to tell of it"
+        "the reset would remove the record of the call"
     );
     let tapes = std::fs::read_dir(fixture.dir.path().join("home/tapes")).unwrap();
     let names: Vec<String> = tapes
@@ -255,7 +257,7 @@ fn small_window() -> [(&'static str, &'static str); 2] {
     ]
 }
 
-// W-22: near the window the model is asked to hand off.
+// W-22: when the context window is nearly full, the model is asked to hand off.
 #[tokio::test]
 async fn near_the_window_the_model_is_asked_to_hand_off() {
     let server = ModelServer::start();
@@ -280,7 +282,7 @@ async fn near_the_window_the_model_is_asked_to_hand_off() {
     running.close().await.unwrap();
 }
 
-// W-22, L3: a model that does not hand off is handed off; the view shrinks, and the latest message stays word for word.
+// W-22, L3: if the model does not hand off, bub does; the view shrinks, and the latest message stays verbatim.
 #[tokio::test]
 async fn a_full_window_is_handed_off_by_the_runtime() {
     let server = ModelServer::start();
@@ -313,7 +315,8 @@ async fn a_full_window_is_handed_off_by_the_runtime() {
     running.close().await.unwrap();
 }
 
-// The estimate learns from what the provider reports: with a tokenizer twice as hungry the handoff comes earlier.
+// The estimate is calibrated with the reported usage: with a tokenizer that counts twice as much, the handoff comes
+// earlier.
 #[tokio::test]
 async fn the_estimate_follows_the_reported_usage() {
     let mut turns_until_handoff = Vec::new();
@@ -353,7 +356,7 @@ async fn the_estimate_follows_the_reported_usage() {
     );
 }
 
-// H-130, H-131, H-132, H-38, W-28: big output is put aside, of failures too; it can be read in pages, exactly.
+// H-130, H-131, H-132, H-38, W-28: large output is spilled, also that of errors; it can be read in pages, exactly.
 #[tokio::test]
 async fn big_output_is_put_aside_and_can_be_read() {
     let script = "seq 1 12000; echo été; exit 1";
@@ -441,7 +444,7 @@ async fn big_output_is_put_aside_and_can_be_read() {
     running.close().await.unwrap();
 }
 
-// H-132: what cannot be read is told.
+// H-132: output that cannot be read is reported.
 #[tokio::test]
 async fn what_was_not_put_aside_cannot_be_read() {
     let cases = [
@@ -475,7 +478,7 @@ async fn what_was_not_put_aside_cannot_be_read() {
     }
 }
 
-// H-133: a threshold of 0 puts nothing aside.
+// H-133: a threshold of 0 disables spilling.
 #[tokio::test]
 async fn a_threshold_of_zero_puts_nothing_aside() {
     let server = ModelServer::start();
@@ -496,7 +499,7 @@ async fn a_threshold_of_zero_puts_nothing_aside() {
     assert!(tool["content"].as_str().unwrap().ends_with("12000"));
 }
 
-/// Every file below a directory that has this text in it.
+/// Returns every file below a directory that contains this text.
 fn files_with(directory: &Path, text: &str) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(directory)
         .unwrap()
@@ -515,17 +518,17 @@ fn files_with(directory: &Path, text: &str) -> Vec<std::path::PathBuf> {
     found.collect()
 }
 
-// L7: whatever a tool gives back, a secret in it reaches neither the disk nor the model.
+// L7: a secret in the result of a tool reaches neither the disk nor the model.
 #[tokio::test]
 async fn no_result_of_a_tool_carries_a_secret() {
-    /// With a quote: it looks different in JSON.
+    /// Contains a quote, which JSON escapes.
     const QUOTED: &str = "top\"secret\"token";
     const SECRET: &str = "correct-horse-battery";
 
-    struct Leaking;
+    struct LeakingPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Leaking {
+    impl LeakingPlugin {
         fn before_tool_call(&self, call: &ToolCall) -> Option<ToolDecision> {
             let filler = "x".repeat(90_000);
             let object = json!({"a": [SECRET, {"b": QUOTED}], SECRET: 1});
@@ -549,7 +552,7 @@ async fn no_result_of_a_tool_carries_a_secret() {
     server.script(Reply::text("done"));
     let quoted = ("BUB_WEBHOOK_TOKEN", QUOTED);
     let fixture = AgentFixture::asking_so(&server.url(), &[quoted], |builder| {
-        builder.plugin("leaking", Leaking)
+        builder.plugin("leaking", LeakingPlugin)
     });
     let running = fixture.framework.running().await.unwrap();
     fixture
@@ -573,7 +576,7 @@ async fn no_result_of_a_tool_carries_a_secret() {
     let home = fixture.dir.path().join("home");
     assert!(
         !files_with(&home, &"x".repeat(1000)).is_empty(),
-        "it was put aside"
+        "it was spilled"
     );
     for secret in [SECRET, QUOTED, "top\\\"secret"] {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A turn that goes on after the death of its process: the tape is what is left.
+//! Turns that continue from their tape after their process died.
 
 use bub_kernel::{ChannelMessage, Inbound, InboundAttempt, SessionId};
 use bub_tape::{Entry, EntryKind, SessionInfo, StepRecord, tool_done};
@@ -15,7 +15,7 @@ fn delivered(text: &str, attempt: u32) -> Inbound {
     delivered_as("in-7", text, attempt)
 }
 
-/// A journaled message of the person at the terminal.
+/// Returns a journaled message of the user at the terminal.
 pub(crate) fn delivered_as(id: &str, text: &str, number: u32) -> Inbound {
     let mut message = owned(ChannelMessage::new("s", "lab", text));
     message.attempt = Some(InboundAttempt {
@@ -30,8 +30,8 @@ fn session() -> SessionId {
     SessionId::from("s")
 }
 
-// Design §5: a killed turn goes on from its tape: the message is not recorded again, a finished call is shown as done, an open one
-// as interrupted, and neither runs again.
+// Design §5: a killed turn continues from its tape. The message is not recorded again, a finished call is shown as
+// done, an open call as interrupted, and neither runs again.
 #[tokio::test]
 async fn a_killed_turn_goes_on_from_its_tape() {
     let server = ModelServer::start();
@@ -78,7 +78,7 @@ async fn a_killed_turn_goes_on_from_its_tape() {
     running.close().await.unwrap();
 }
 
-// L1: what was said to a turn that died is said to it when it goes on, or left for the next turn.
+// L1: steering messages for a turn that died reach it when it continues, or are left for the next turn.
 #[tokio::test]
 async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
     let server = ModelServer::start();
@@ -113,7 +113,7 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
         "{said:?}"
     );
     assert_eq!(inbox.count(&session()), 0);
-    // It is answered already: nobody hears any more.
+    // The turn is already answered, so it takes no more steering messages.
     assert!(
         inbox
             .enqueue(
@@ -128,20 +128,20 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
     running.close().await.unwrap();
 }
 
-/// Puts something that was said to the turn into its inbox, as a delivery of its own.
+/// Adds a steering message to the inbox of the turn, as a separate delivery.
 async fn steer(fixture: &AgentFixture, inbound_id: &str) {
     let message = delivered_as(inbound_id, &format!("said as {inbound_id}"), 2);
     let inbox = &fixture.framework;
     assert!(inbox.steer_message(&session(), message).await.unwrap());
 }
 
-/// What the tape of the turn holds when its process dies, and what becomes of it.
-struct Heard {
+/// The tape of a turn when its process dies, and the expected outcome.
+struct CrashCase {
     entries: fn() -> Vec<Entry>,
     attempt: u32,
-    /// What the turn says, or a part of its error.
+    /// The answer of the turn, or a part of its error.
     says: Result<&'static str, &'static str>,
-    /// The steered messages that wait on.
+    /// The steering messages that stay in the inbox.
     wait: usize,
     requests: usize,
 }
@@ -166,7 +166,7 @@ fn open_call() -> Entry {
     ]))
 }
 
-/// An answer that ends its step.
+/// Returns an answer that ends its step.
 fn answered(text: &str) -> [Entry; 2] {
     [
         of_run(Entry::message("assistant", text)),
@@ -174,13 +174,13 @@ fn answered(text: &str) -> [Entry; 2] {
     ]
 }
 
-// L4, design §5: what was said to a killed turn and is on its tape is not said again, and settled with it (it is not in the inbox
-// any more); what is not on the tape is said now, or left for a turn of its own.
+// L4, design §5: steering messages that are on the tape of a killed turn are not repeated, and are settled with it
+// (they are no longer in the inbox). Those that are not on the tape are used now, or left for a separate turn.
 #[tokio::test]
 async fn a_killed_turn_has_heard_what_is_on_its_tape() {
     let cases = [
-        // In the middle of a call that a steered message led to, after the question itself was answered.
-        Heard {
+        // During a call that a steering message caused, after the prompt itself was answered.
+        CrashCase {
             entries: || {
                 [
                     vec![question()],
@@ -194,24 +194,24 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
             wait: 0,
             requests: 1,
         },
-        // The model was asked again, and had not answered.
-        Heard {
+        // The model was called again and had not answered.
+        CrashCase {
             entries: || [vec![question()], answered("first").into(), vec![heard()]].concat(),
             attempt: 2,
             says: Ok("first\n\ndone\n\nand done"),
             wait: 0,
             requests: 2,
         },
-        // It waited when the turn began, and stands before the question.
-        Heard {
+        // It was queued when the turn started and comes before the prompt.
+        CrashCase {
             entries: || vec![heard(), question(), open_call()],
             attempt: 2,
             says: Ok("done"),
             wait: 0,
             requests: 1,
         },
-        // All is answered, only the delivery is missing.
-        Heard {
+        // Everything is answered, only the delivery is missing.
+        CrashCase {
             entries: || {
                 let parts = [vec![question()], answered("first").into(), vec![heard()]];
                 [parts.concat(), answered("second").into()].concat()
@@ -221,7 +221,7 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
             wait: 1,
             requests: 0,
         },
-        Heard {
+        CrashCase {
             entries: || vec![question(), heard(), open_call()],
             attempt: 4,
             says: Err("will not be retried"),
@@ -282,7 +282,7 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
     }
 }
 
-// L4: a steered message whose turn is over ended with it, also when that could not be written down.
+// L4: a steering message ends with its turn, also if that could not be recorded.
 #[tokio::test]
 async fn a_steered_message_ended_with_its_turn() {
     let server = ModelServer::start();
@@ -304,7 +304,7 @@ async fn a_steered_message_ended_with_its_turn() {
     running.close().await.unwrap();
 }
 
-// A turn that was answered, but not delivered, is delivered without asking the model again.
+// A turn that was answered but not delivered is delivered without another model call.
 #[tokio::test]
 async fn an_answer_that_was_not_delivered_is_said_again() {
     let server = ModelServer::start();
@@ -325,7 +325,8 @@ async fn an_answer_that_was_not_delivered_is_said_again() {
     running.close().await.unwrap();
 }
 
-// Found by the fault matrix: a loss of power leaves the beginning of a batch, here an answer without the end of its step.
+// Found by the fault injection tests: power loss leaves the start of a batch, here an answer without the end of its
+// step.
 #[tokio::test]
 async fn an_answer_that_lost_its_end_with_the_power_is_said_again() {
     let server = ModelServer::start();
@@ -346,8 +347,8 @@ async fn an_answer_that_lost_its_end_with_the_power_is_said_again() {
     running.close().await.unwrap();
 }
 
-// Design §5: a command that had begun when the process died is not run again, however often it is delivered; one that had
-// ended says again what it said; one that only reads is run again.
+// Design §5: a command that had started when the process died is not run again, however often it is delivered. A
+// finished command returns its output again; a read-only command runs again.
 #[tokio::test]
 async fn a_command_that_had_begun_is_not_run_again() {
     let fixture = AgentFixture::new();
@@ -418,7 +419,8 @@ async fn a_command_that_had_begun_is_not_run_again() {
     running.close().await.unwrap();
 }
 
-// Design §5: after three crashed attempts the message is dropped, with a reason on the tape, and the user is told.
+// Design §5: after three crashed attempts the message is dropped, with a reason on the tape, and the user is
+// notified.
 #[tokio::test]
 async fn a_message_that_ends_the_process_too_often_is_given_up() {
     let server = ModelServer::start();

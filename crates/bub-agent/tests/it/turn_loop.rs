@@ -1,4 +1,4 @@
-//! The loop of a turn: steps, tools, steering, limits, cancelling.
+//! The agent loop: steps, tools, steering, limits, cancellation.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +22,7 @@ pub(crate) async fn entries(fixture: &AgentFixture, session: &str) -> Vec<Entry>
         .unwrap()
 }
 
-/// The events of that name, as data.
+/// Returns the data of the events with this name.
 pub(crate) fn events(entries: &[Entry], name: &str) -> Vec<Value> {
     let found = entries
         .iter()
@@ -32,7 +32,7 @@ pub(crate) fn events(entries: &[Entry], name: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What the model was shown in its last request, without the system prompt.
+/// Returns the messages of the last model request, without the system prompt.
 pub(crate) fn shown(server: &ModelServer) -> Vec<Value> {
     let request = server.requests().last().unwrap().json();
     request["messages"].as_array().unwrap()[1..].to_vec()
@@ -42,8 +42,8 @@ fn message(text: &str) -> Inbound {
     owned(ChannelMessage::new("s", "lab", text))
 }
 
-// S-31, H-70, H-71, H-74, W-23: tools run until the model has nothing more to ask; the tape tells the story; the texts of the
-// steps do not run into each other.
+// S-31, H-70, H-71, H-74, W-23: tools run until the model requests none; the tape records every step; the texts of
+// the steps are separated.
 #[tokio::test]
 async fn tools_run_until_the_model_has_nothing_more_to_ask() {
     let server = ModelServer::start();
@@ -97,7 +97,7 @@ async fn tools_run_until_the_model_has_nothing_more_to_ask() {
         result.payload["results"][0]["message"],
         "command exited with code 3\noutput:\nfound"
     );
-    // The call is on the tape before its result, with the same run.
+    // The call is on the tape before its result, with the same run id.
     assert!(call.id < result.id && call.meta["run_id"] == result.meta["run_id"]);
 
     let shown = shown(&server);
@@ -120,7 +120,7 @@ async fn tools_run_until_the_model_has_nothing_more_to_ask() {
     running.close().await.unwrap();
 }
 
-// H-102, S-39: the prompt of the next step carries the context of the channel.
+// H-102, S-39: the prompt of the next step has the context of the channel.
 #[tokio::test]
 async fn the_next_step_is_asked_for_with_the_context() {
     let server = ModelServer::start();
@@ -138,7 +138,7 @@ async fn the_next_step_is_asked_for_with_the_context() {
     running.close().await.unwrap();
 }
 
-// H-37, H-111, W-39: whatever is wrong with a call is something the model can read; the turn goes on.
+// H-37, H-111, W-39: every problem with a call is reported to the model, and the turn continues.
 #[tokio::test]
 async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
     let cases = [
@@ -148,8 +148,8 @@ async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
         ),
         (Reply::new().call("c", "frobnicate", "{}"), "invoke `skill`"),
         (
-            Reply::new().call("c", "fs_read", r#"{"path": "a", "colour": 1}"#),
-            "unknown argument 'colour'",
+            Reply::new().call("c", "fs_read", r#"{"path": "a", "color": 1}"#),
+            "unknown argument 'color'",
         ),
         (Reply::new().call("c", "fs_read", "{}"), "path"),
         (
@@ -196,7 +196,7 @@ async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
     }
 }
 
-// W-30: calls that change something run one after the other, in their order.
+// W-30: calls that change something run one after the other, in order.
 #[tokio::test]
 async fn calls_of_one_response_run_in_order() {
     let server = ModelServer::start();
@@ -217,12 +217,12 @@ async fn calls_of_one_response_run_in_order() {
         std::fs::read_to_string(fixture.dir.path().join("workspace/log")).unwrap(),
         "one\ntwo\n"
     );
-    // Each is on the tape as soon as it is done.
+    // Each result is on the tape as soon as its call is done.
     assert_eq!(events(&entries(&fixture, "s").await, "tool.done").len(), 2);
     running.close().await.unwrap();
 }
 
-/// Waits for a second call of itself, so that it ends only when two run at once.
+/// Waits for a second call, so that it ends only if two calls run concurrently.
 #[tool(crate = bub_kernel, read_only)]
 async fn meet(name: String) -> String {
     static BARRIER: std::sync::LazyLock<tokio::sync::Barrier> =
@@ -231,7 +231,7 @@ async fn meet(name: String) -> String {
     name
 }
 
-// W-30: those that only read run side by side; their results keep their places.
+// W-30: read-only calls run concurrently; their results keep their order.
 #[tokio::test]
 async fn calls_that_only_read_run_side_by_side() {
     let server = ModelServer::start();
@@ -262,7 +262,7 @@ async fn blow_up() -> String {
     panic!("boom")
 }
 
-// L8: a tool that panics costs its own call.
+// L8: a tool that panics fails only its own call.
 #[tokio::test]
 async fn a_tool_that_panics_is_a_failed_call() {
     let server = ModelServer::start();
@@ -276,7 +276,7 @@ async fn a_tool_that_panics_is_a_failed_call() {
     assert_eq!(result.model_output, "done");
 }
 
-// H-71, W-32: a turn has a limit of steps.
+// H-71, W-32: the number of steps per turn is limited.
 #[tokio::test]
 async fn a_turn_ends_at_the_limit_of_its_steps() {
     let server = ModelServer::start();
@@ -300,7 +300,7 @@ async fn a_turn_ends_at_the_limit_of_its_steps() {
     running.close().await.unwrap();
 }
 
-// Point 1 of the loop: a model that makes the same call again and again is told, then refused, then stopped.
+// A model that repeats the same call gets a warning, then a refusal, and then the turn ends.
 #[tokio::test]
 async fn a_model_that_repeats_itself_is_stopped() {
     let server = ModelServer::start();
@@ -316,14 +316,14 @@ async fn a_model_that_repeats_itself_is_stopped() {
     assert_eq!(server.requests().len(), 8);
 }
 
-// H-73, S-54, W-47: what people say meanwhile comes before the prompt of the next step, once, and only in its session; a command
-// is run, with the rights of whoever sent it, and not told to the model.
+// H-73, S-54, W-47: steering messages come before the prompt of the next step, once, and only in their session. A
+// comma command runs with the role of its sender, and the model does not see it.
 #[tokio::test]
 async fn steering_messages_reach_the_next_step() {
-    struct Steering(Mutex<bool>);
+    struct SteeringPlugin(Mutex<bool>);
 
     #[hooks(crate = bub_kernel)]
-    impl Steering {
+    impl SteeringPlugin {
         async fn after_tool_call(&self, turn: &Turn) -> Result<Option<Value>> {
             if !std::mem::replace(&mut *self.0.lock().unwrap(), true) {
                 let messages: [Inbound; 5] = [
@@ -348,7 +348,7 @@ async fn steering_messages_reach_the_next_step() {
     server.script(Reply::new().call("a", "tape_info", "{}"));
     server.script(Reply::text("fini"));
     let fixture = AgentFixture::asking_so(&server.url(), &[], |b| {
-        b.plugin("steering", Steering(Mutex::new(false)))
+        b.plugin("steering", SteeringPlugin(Mutex::new(false)))
     });
     let running = fixture.framework.running().await.unwrap();
     let result = fixture
@@ -389,7 +389,8 @@ async fn steering_messages_reach_the_next_step() {
     running.close().await.unwrap();
 }
 
-// H-73: what waits when a turn begins comes before its question, and a message that arrives at the very end is not left behind.
+// H-73: messages that are queued when a turn starts come before its prompt, and a message that arrives at the very
+// end is not lost.
 #[tokio::test]
 async fn what_waits_before_the_turn_comes_before_its_question() {
     let server = ModelServer::start();
@@ -415,13 +416,13 @@ async fn what_waits_before_the_turn_comes_before_its_question() {
     running.close().await.unwrap();
 }
 
-// H-33…H-36: hooks around the calls change what is sent, answered, run and shown; what they did is on the tape.
+// H-33…H-36: hooks around calls change requests, answers, calls and results; their changes are on the tape.
 #[tokio::test]
 async fn hooks_around_the_calls_have_the_last_word() {
-    struct Watching;
+    struct WatchingPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Watching {
+    impl WatchingPlugin {
         fn before_llm_call(&self, request: &LlmRequest) -> Option<LlmDecision> {
             let done = request
                 .messages
@@ -453,7 +454,7 @@ async fn hooks_around_the_calls_have_the_last_word() {
             .call("b", "bash", r#"{"cmd": "replace"}"#)
             .call("c", "bash", r#"{"cmd": "run"}"#),
     );
-    let fixture = AgentFixture::asking_with(&server.url(), "watching", Watching);
+    let fixture = AgentFixture::asking_with(&server.url(), "watching", WatchingPlugin);
     let running = fixture.framework.running().await.unwrap();
     let result = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
@@ -490,13 +491,13 @@ async fn hooks_around_the_calls_have_the_last_word() {
     running.close().await.unwrap();
 }
 
-// H-34: a hook that sees a failed call sees why.
+// H-34: a hook that gets a failed call gets the reason.
 #[tokio::test]
 async fn a_failed_call_is_seen_by_after_llm_call_once() {
-    struct Watching(Arc<Mutex<Vec<Option<String>>>>);
+    struct WatchingPlugin(Arc<Mutex<Vec<Option<String>>>>);
 
     #[hooks(crate = bub_kernel)]
-    impl Watching {
+    impl WatchingPlugin {
         fn after_llm_call(&self, result: &bub_kernel::LlmResult) {
             self.0
                 .lock()
@@ -509,7 +510,8 @@ async fn a_failed_call_is_seen_by_after_llm_call_once() {
     let server = ModelServer::start();
     server.script(Reply::text("fine"));
     server.otherwise(Reply::status(401));
-    let fixture = AgentFixture::asking_with(&server.url(), "watching", Watching(Arc::clone(&seen)));
+    let fixture =
+        AgentFixture::asking_with(&server.url(), "watching", WatchingPlugin(Arc::clone(&seen)));
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
@@ -525,7 +527,8 @@ async fn a_failed_call_is_seen_by_after_llm_call_once() {
     );
 }
 
-// Cancelling in the middle of a tool: the command ends, the tape stays valid, the next turn sees the call as interrupted.
+// If a turn is cancelled during a tool call, the command ends, the tape stays valid, and the next turn sees the call
+// as interrupted.
 #[tokio::test]
 async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
     let server = ModelServer::start();
@@ -578,7 +581,7 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
             .count(),
         3
     );
-    // The results are closed as they were: done, cut off, not begun.
+    // The results have the state of each call: done, interrupted, not started.
     let closed = entries
         .iter()
         .rfind(|entry| entry.kind == EntryKind::ToolResult)
@@ -600,13 +603,13 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
     running.close().await.unwrap();
 }
 
-// Cancelling while the model talks: what it said is on the tape, and the connection is closed.
+// If a turn is cancelled while the model answers, the partial answer is on the tape, and the connection is closed.
 #[tokio::test]
 async fn a_turn_cancelled_in_the_middle_of_an_answer_keeps_what_was_said() {
-    struct Stopping(CancellationToken);
+    struct CancellingPlugin(CancellationToken);
 
     #[hooks(crate = bub_kernel)]
-    impl Stopping {
+    impl CancellingPlugin {
         async fn run_model_stream(
             &self,
             next: bub_kernel::hooks::Next<'_, bub_kernel::hooks::point::RunModelStream>,
@@ -627,7 +630,8 @@ async fn a_turn_cancelled_in_the_middle_of_an_answer_keeps_what_was_said() {
     let server = ModelServer::start();
     server.script(Reply::deltas(["half", " an answer"]).hang_after(2));
     let cancel = CancellationToken::new();
-    let fixture = AgentFixture::asking_with(&server.url(), "stopping", Stopping(cancel.clone()));
+    let fixture =
+        AgentFixture::asking_with(&server.url(), "stopping", CancellingPlugin(cancel.clone()));
     let running = fixture.framework.running().await.unwrap();
     fixture
         .turn(message("go").with_cancel(cancel))
@@ -652,13 +656,13 @@ async fn a_turn_cancelled_in_the_middle_of_an_answer_keeps_what_was_said() {
     running.close().await.unwrap();
 }
 
-// A command that steered the turn is no end of it: the record is completed also if the turn is cancelled after that.
+// A command that steered the turn does not complete it: the record is completed also if the turn is cancelled later.
 #[tokio::test]
 async fn a_turn_cancelled_after_a_steered_command_keeps_what_was_said() {
-    struct Stopping(CancellationToken);
+    struct CancellingPlugin(CancellationToken);
 
     #[hooks(crate = bub_kernel)]
-    impl Stopping {
+    impl CancellingPlugin {
         async fn after_tool_call(&self, call: &ToolCall, turn: &Turn) -> Result<Option<Value>> {
             if call.tool == "tape.info" {
                 let command = owned(ChannelMessage::new("s", "lab", ",echo ran"));
@@ -689,7 +693,8 @@ async fn a_turn_cancelled_after_a_steered_command_keeps_what_was_said() {
     server.script(Reply::new().call("a", "tape_info", "{}"));
     server.script(Reply::deltas(["half", " an answer"]).hang_after(2));
     let cancel = CancellationToken::new();
-    let fixture = AgentFixture::asking_with(&server.url(), "stopping", Stopping(cancel.clone()));
+    let fixture =
+        AgentFixture::asking_with(&server.url(), "stopping", CancellingPlugin(cancel.clone()));
     let running = fixture.framework.running().await.unwrap();
     let outcome = fixture.turn(message("go").with_cancel(cancel)).await;
     outcome.unwrap_err();
@@ -720,7 +725,7 @@ async fn a_turn_cancelled_after_a_steered_command_keeps_what_was_said() {
     running.close().await.unwrap();
 }
 
-// H-70: an empty prompt is answered without a model and without a trace.
+// H-70: an empty prompt is answered without a model and leaves nothing on the tape.
 #[tokio::test]
 async fn an_empty_prompt_leaves_no_trace() {
     let server = ModelServer::start();
@@ -769,13 +774,13 @@ async fn a_secret_in_a_tool_result_is_taken_out() {
     running.close().await.unwrap();
 }
 
-// H-75: only the tools that are allowed are offered and listed; an unknown name is an error.
+// H-75: only allowed tools are offered and listed; an unknown name is an error.
 #[tokio::test]
 async fn a_turn_has_only_the_tools_it_is_allowed() {
-    struct Allowing(&'static [&'static str]);
+    struct AllowlistPlugin(&'static [&'static str]);
 
     #[hooks(crate = bub_kernel)]
-    impl Allowing {
+    impl AllowlistPlugin {
         fn load_state(&self) -> bub_kernel::StatePatch {
             bub_kernel::StatePatch::new().with("allowed_tools", json!(self.0))
         }
@@ -786,7 +791,7 @@ async fn a_turn_has_only_the_tools_it_is_allowed() {
     let fixture = AgentFixture::asking_with(
         &server.url(),
         "allowing",
-        Allowing(&[" FS.read ", "tape_info"]),
+        AllowlistPlugin(&[" FS.read ", "tape_info"]),
     );
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
@@ -806,7 +811,7 @@ async fn a_turn_has_only_the_tools_it_is_allowed() {
         "{system}"
     );
 
-    let fixture = AgentFixture::asking_with(&server.url(), "allowing", Allowing(&["x"]));
+    let fixture = AgentFixture::asking_with(&server.url(), "allowing", AllowlistPlugin(&["x"]));
     let error: Error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
@@ -817,7 +822,7 @@ async fn a_turn_has_only_the_tools_it_is_allowed() {
     );
 }
 
-// H-110: the order in which the model sees the tools; commands are not among them.
+// H-110: the order in which the model sees the tools; commands are not included.
 #[tokio::test]
 async fn the_model_sees_the_tools_in_their_order() {
     let server = ModelServer::start();
@@ -864,11 +869,11 @@ async fn the_model_sees_the_tools_in_their_order() {
     );
 }
 
-/// Every event of a turn's stream, by kind.
-struct Listening(Arc<Mutex<Vec<String>>>);
+/// Records the kind of every event in the stream of a turn.
+struct EventRecorder(Arc<Mutex<Vec<String>>>);
 
 #[hooks(crate = bub_kernel)]
-impl Listening {
+impl EventRecorder {
     async fn run_model_stream(
         &self,
         next: bub_kernel::hooks::Next<'_, bub_kernel::hooks::point::RunModelStream>,
@@ -884,15 +889,18 @@ impl Listening {
     }
 }
 
-// H-74, H-86: whoever watches sees the calls, the results and the end of every step, in this order.
+// H-74, H-86: the stream has the calls, the results and the end of every step, in this order.
 #[tokio::test]
 async fn the_stream_tells_of_calls_results_and_the_end_of_each_step() {
     let server = ModelServer::start();
     server.script(Reply::text("look").call("a", "tape_info", "{}"));
     server.script(Reply::text("done"));
     let heard = Arc::default();
-    let fixture =
-        AgentFixture::asking_with(&server.url(), "listening", Listening(Arc::clone(&heard)));
+    let fixture = AgentFixture::asking_with(
+        &server.url(),
+        "listening",
+        EventRecorder(Arc::clone(&heard)),
+    );
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
@@ -912,13 +920,13 @@ async fn the_stream_tells_of_calls_results_and_the_end_of_each_step() {
     assert_eq!(*heard, expected);
 }
 
-// H-90: when the context cannot be built, the turn fails and the tape says why.
+// H-90: if the context cannot be built, the turn fails and the tape has the reason.
 #[tokio::test]
 async fn a_context_that_cannot_be_built_is_recorded() {
-    struct Lost;
+    struct FailingContextPlugin;
 
     #[hooks(crate = bub_kernel)]
-    impl Lost {
+    impl FailingContextPlugin {
         fn build_tape_context(&self) -> bub_tape::TapeContext {
             bub_tape::TapeContext {
                 anchor: bub_tape::AnchorSelector::Named("nowhere".to_owned()),
@@ -928,7 +936,7 @@ async fn a_context_that_cannot_be_built_is_recorded() {
     }
 
     let server = ModelServer::start();
-    let fixture = AgentFixture::asking_with(&server.url(), "lost", Lost);
+    let fixture = AgentFixture::asking_with(&server.url(), "lost", FailingContextPlugin);
     let running = fixture.framework.running().await.unwrap();
     let error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
@@ -941,7 +949,7 @@ async fn a_context_that_cannot_be_built_is_recorded() {
     running.close().await.unwrap();
 }
 
-// H-103: the system prompt is the fragments of the plugins, the tools and the skills, with blank lines between them.
+// H-103: the system prompt has the fragments of the plugins, the tools and the skills, separated by blank lines.
 #[tokio::test]
 async fn the_system_prompt_is_fragments_tools_and_skills() {
     let server = ModelServer::start();

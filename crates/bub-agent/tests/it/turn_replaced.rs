@@ -1,4 +1,4 @@
-//! A plugin asks the builtin agent something else than what was recorded.
+//! Turns in which a plugin passes other prompts to the builtin agent than the recorded one.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use crate::{
     turn_loop::{entries, events, shown},
 };
 
-/// Asks the agent these prompts one after the other, and says what it answers to each.
-struct Asking(&'static [&'static str]);
+/// Passes these prompts to the agent one after the other, and returns its answers.
+struct PromptingPlugin(&'static [&'static str]);
 
 #[hooks(crate = bub_kernel)]
-impl Asking {
+impl PromptingPlugin {
     async fn run_model_stream(
         &self,
         next: Next<'_, RunModelStream>,
@@ -67,14 +67,15 @@ fn user_messages(entries: &[Entry]) -> Vec<&Entry> {
         .collect()
 }
 
-// Design §3: every stage can be replaced: what is asked below a plugin is what the model is asked, also in later turns; what
-// the person said stays on the tape, and which of the two was shown is recorded.
+// Design §3: every stage can be replaced. The model gets the prompt that the plugin passes on, also in later turns.
+// The user's message stays on the tape, and the tape records which of the two was shown.
 #[tokio::test]
 async fn what_a_plugin_asks_in_place_of_the_question_is_what_the_model_sees() {
     let server = ModelServer::start();
     server.script(Reply::text("four"));
     server.script(Reply::text("four again"));
-    let fixture = AgentFixture::asking_with(&server.url(), "asking", Asking(&["two and two?"]));
+    let fixture =
+        AgentFixture::asking_with(&server.url(), "asking", PromptingPlugin(&["two and two?"]));
     let running = fixture.framework.running().await.unwrap();
     let result = fixture.turn(message("my secret: 2+2?")).await.unwrap();
     assert_eq!(result.model_output, "four");
@@ -122,7 +123,8 @@ async fn what_a_plugin_asks_in_place_of_the_question_is_what_the_model_sees() {
     running.close().await.unwrap();
 }
 
-// A plugin that asks again after an answer goes on from there: the answer stays in sight, before the new question.
+// A plugin that calls the agent again after an answer continues from there: the answer stays in the context, before
+// the new prompt.
 #[tokio::test]
 async fn a_further_question_of_a_plugin_follows_the_answer() {
     let server = ModelServer::start();
@@ -131,7 +133,7 @@ async fn a_further_question_of_a_plugin_follows_the_answer() {
     let fixture = AgentFixture::asking_with(
         &server.url(),
         "asking",
-        Asking(&["write", "make it better"]),
+        PromptingPlugin(&["write", "make it better"]),
     );
     let running = fixture.framework.running().await.unwrap();
     let result = fixture.turn(message("a poem")).await.unwrap();
@@ -144,12 +146,16 @@ async fn a_further_question_of_a_plugin_follows_the_answer() {
     running.close().await.unwrap();
 }
 
-// What began as a command and is asked as a question is one: on the tape, with its answer.
+// A command that a plugin turns into a prompt is recorded as a prompt, with its answer.
 #[tokio::test]
 async fn a_command_that_a_plugin_turns_into_a_question_is_recorded() {
     let server = ModelServer::start();
     server.script(Reply::text("a place to live"));
-    let fixture = AgentFixture::asking_with(&server.url(), "asking", Asking(&["what is a home?"]));
+    let fixture = AgentFixture::asking_with(
+        &server.url(),
+        "asking",
+        PromptingPlugin(&["what is a home?"]),
+    );
     let running = fixture.framework.running().await.unwrap();
     fixture.turn(message(",home")).await.unwrap();
     assert!(contents(&shown(&server)).contains(&"what is a home?"));
@@ -158,12 +164,12 @@ async fn a_command_that_a_plugin_turns_into_a_question_is_recorded() {
     running.close().await.unwrap();
 }
 
-// A command that a plugin runs first does not complete the record of the question that follows it.
+// A command that a plugin runs first does not complete the record of the prompt that follows it.
 #[tokio::test]
 async fn a_question_after_a_command_is_recorded_also_when_it_is_cancelled() {
     let server = ModelServer::start();
     server.script(Reply::deltas(["half", " an answer"]).hang_after(2));
-    let asking = Asking(&[",echo hi", "what is a home?"]);
+    let asking = PromptingPlugin(&[",echo hi", "what is a home?"]);
     let fixture = AgentFixture::asking_with(&server.url(), "asking", asking);
     let running = fixture.framework.running().await.unwrap();
     let cancel = CancellationToken::new();
@@ -188,12 +194,13 @@ async fn a_question_after_a_command_is_recorded_also_when_it_is_cancelled() {
     running.close().await.unwrap();
 }
 
-// Design §5: after a crash the turn goes on with what was asked instead, once: neither of the two is recorded again.
+// Design §5: after a crash the turn continues with the replaced prompt. Neither of the two prompts is recorded again.
 #[tokio::test]
 async fn a_killed_turn_goes_on_with_what_was_asked_instead() {
     let server = ModelServer::start();
     server.script(Reply::text("four"));
-    let fixture = AgentFixture::asking_with(&server.url(), "asking", Asking(&["two and two?"]));
+    let fixture =
+        AgentFixture::asking_with(&server.url(), "asking", PromptingPlugin(&["two and two?"]));
     let running = fixture.framework.running().await.unwrap();
     let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&bub_tape::SessionInfo::new("s"))

@@ -1,4 +1,4 @@
-//! A second agent for a part of the work.
+//! The tool `subagent`.
 
 use bub_kernel::{ChannelMessage, Inbound, Role, Sender};
 use bub_tape::TapeListFilter;
@@ -35,7 +35,7 @@ async fn answer_of_subagent(
     (fixture, server, text)
 }
 
-// H-118: it has a conversation and a session of its own, all tools but itself, and leaves nothing behind.
+// H-118: a subagent has its own conversation and session and all tools except `subagent`, and leaves nothing behind.
 #[tokio::test]
 async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
     let replies = vec![
@@ -77,7 +77,7 @@ async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
     running.close().await.unwrap();
 }
 
-// W-34: a prompt that starts with a comma is a prompt, not a command; allowed tools hold.
+// W-34: a prompt that starts with a comma is a prompt, not a command; `allowed_tools` applies.
 #[tokio::test]
 async fn a_subagent_runs_no_commands() {
     let arguments = json!({"prompt": ",touch pwned", "allowed_tools": ["fs_read"]});
@@ -101,7 +101,7 @@ async fn a_subagent_runs_no_commands() {
     );
 }
 
-// H-118: an unknown tool is told before anything runs; a failure is shown.
+// H-118: an unknown tool is reported before the run; a failure is part of the result.
 #[tokio::test]
 async fn a_subagent_that_cannot_run_says_why() {
     let (_, _, text) =
@@ -113,7 +113,8 @@ async fn a_subagent_that_cannot_run_says_why() {
     assert!(text.contains("must not be empty"), "{text}");
 }
 
-// W-38, W-48: it cannot write into another chat's session, and does not take the messages for the turn it belongs to.
+// W-38, W-48: a subagent cannot write into the session of another chat, and does not take the steering messages of
+// its turn.
 #[tokio::test]
 async fn a_subagent_stays_out_of_other_sessions() {
     let arguments = json!({"prompt": "hi", "session": "telegram:42"});
@@ -125,7 +126,7 @@ async fn a_subagent_stays_out_of_other_sessions() {
     running.close().await.unwrap();
 }
 
-// H-118: `inherit` sees the conversation; what it says is in the result, not in the conversation.
+// H-118: `inherit` sees the conversation; the answer is in the tool result, not in the conversation.
 #[tokio::test]
 async fn an_inheriting_subagent_sees_the_conversation() {
     let arguments = json!({"prompt": "look at it again", "session": "inherit"});
@@ -143,7 +144,7 @@ async fn an_inheriting_subagent_sees_the_conversation() {
     );
 }
 
-// W-37, L7: it acts for the sender of its turn, under the same policy.
+// W-37, L7: a subagent acts for the sender of its turn, under the same policy.
 #[tokio::test]
 async fn a_subagent_of_a_member_has_the_rights_of_the_member() {
     let server = ModelServer::start();
@@ -170,7 +171,7 @@ async fn a_subagent_of_a_member_has_the_rights_of_the_member() {
     running.close().await.unwrap();
 }
 
-// A model answered the turn, whether or not its subagents have one.
+// The turn counts as answered by a model, whether or not its subagents have a model.
 #[tokio::test]
 async fn a_subagent_without_a_model_does_not_speak_for_its_turn() {
     let server = ModelServer::start();

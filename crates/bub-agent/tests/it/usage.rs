@@ -1,4 +1,4 @@
-//! The cap of a day, and what is counted.
+//! The daily limits and the usage report.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 
@@ -17,7 +17,7 @@ use crate::{
 
 const TOKENS: &str = "BUB_USAGE_DAILY_TOKENS";
 const COST: &str = "BUB_USAGE_DAILY_COST";
-/// A dollar for a million tokens of input, ten for output.
+/// One dollar per million input tokens, ten dollars per million output tokens.
 const PRICES: (&str, &str) = (
     "BUB_PROVIDERS",
     r#"{"llamacpp": {"prices": {"input": 1, "cached": 0.1, "output": 10}}}"#,
@@ -53,23 +53,26 @@ async fn tokens_of_a_day_have_a_cap_that_says_what_how_much_and_until_when() {
     let server = server();
     let fixture = fixture(&server, &[(TOKENS, "2000")]);
     let running = fixture.framework.running().await.unwrap();
-    // Two calls of 1000 tokens, in whatever session, and no third.
+    // Two calls of 1000 tokens are allowed, in any session, but not a third.
     ask(&fixture, "one").await.unwrap();
     ask(&fixture, "two").await.unwrap();
     let error = ask(&fixture, "one").await.unwrap_err();
-    let told = "daily limit reached: 2000 of 2000 tokens (`usage.daily_tokens`); it resets at ";
+    let expected = "daily limit reached: 2000 of 2000 tokens (`usage.daily_tokens`); it resets at ";
     assert!(
-        error.message().starts_with(told) && error.message().contains(" 00:00"),
+        error.message().starts_with(expected) && error.message().contains(" 00:00"),
         "{error}"
     );
-    assert_eq!(server.requests().len(), 2, "nobody was asked");
+    assert_eq!(server.requests().len(), 2, "the model was not called");
     let entries = tape_of(&fixture, "one")
         .entries(bub_tape::EntryRange::ALL)
         .await
         .unwrap();
     let recorded = entries.iter().any(|entry| {
         entry.kind == bub_tape::EntryKind::Error
-            && entry.payload["message"].as_str().unwrap().starts_with(told)
+            && entry.payload["message"]
+                .as_str()
+                .unwrap()
+                .starts_with(expected)
     });
     assert!(recorded, "{entries:?}");
     running.close().await.unwrap();
@@ -78,7 +81,7 @@ async fn tokens_of_a_day_have_a_cap_that_says_what_how_much_and_until_when() {
 #[tokio::test]
 async fn cost_of_a_day_has_a_cap() {
     let server = server();
-    // A call is 900 * $1 + 100 * $10 for a million: $0.0019.
+    // A call costs 900 * $1 + 100 * $10 per million tokens: $0.0019.
     let fixture = fixture(&server, &[(COST, "0.003"), PRICES]);
     let running = fixture.framework.running().await.unwrap();
     ask(&fixture, "s").await.unwrap();
@@ -112,7 +115,7 @@ async fn a_price_that_is_not_known_is_never_nothing() {
     );
     assert!(server.requests().is_empty());
     running.close().await.unwrap();
-    // With a cap of tokens beside it, that one counts.
+    // With a token limit in addition, the token limit applies.
     let counting = fixture(&server, &[(COST, "1"), (TOKENS, "1000"), unknown]);
     let running = counting.framework.running().await.unwrap();
     ask(&counting, "s").await.unwrap();
@@ -128,7 +131,7 @@ async fn a_price_that_is_not_known_is_never_nothing() {
 
 #[tokio::test]
 async fn what_is_not_counted_by_the_provider_is_estimated() {
-    // A server that says nothing about tokens.
+    // A server that reports no usage.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -175,14 +178,14 @@ async fn other_processes_count_and_the_ledger_is_derived() {
     let path = ledger(&fixture).unwrap();
     let before = std::fs::read_to_string(&path).unwrap();
     assert!(before.contains(r#""prompt_tokens":900"#), "{before}");
-    // Another process adds, and one dies while it writes.
+    // Another process adds a call, and one dies while it writes.
     let other =
         r#"{"model": "llamacpp:test", "usage": {"prompt_tokens": 3000, "completion_tokens": 0}}"#;
     std::fs::write(&path, format!("{before}\n{other}\n{{\"model\": \"lla")).unwrap();
     ask(&fixture, "s").await.unwrap();
     let error = ask(&fixture, "s").await.unwrap_err();
     assert!(error.message().contains("5000 of 5000"), "{error}");
-    // Without the file, the tapes say the same as before: two calls were made.
+    // If the file is missing, the tapes give the same result as before: two calls.
     std::fs::remove_file(&path).unwrap();
     for _ in 0..3 {
         ask(&fixture, "s").await.unwrap();
@@ -203,7 +206,7 @@ async fn a_call_that_cannot_be_written_down_counts_all_the_same() {
     let usage = home.path().join("usage");
     let (aside, server) = (usage.join("aside"), ModelServer::start());
     let (place, kept) = (usage.clone(), aside.clone());
-    // While the model is called, a directory takes the place of the ledger.
+    // During the model call, a directory replaces the ledger.
     server.answer_with(move |_| {
         let ledger = std::fs::read_dir(&place)
             .unwrap()
@@ -281,7 +284,7 @@ fn tokens_are_read_and_priced_by_kind() {
     assert!((tokens.cost(price) - 0.001_47).abs() < 1e-12);
     let sum_only = TokenCounts::from_usage(&json!({"total_tokens": 70})).unwrap();
     assert_eq!((sum_only.input, sum_only.total()), (70, 70));
-    // What contradicts itself counts what there is, and panics nowhere.
+    // Contradictory counts are used as far as possible and never cause a panic.
     let odd = json!({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9, "cache_write_tokens": 9}});
     assert_eq!(
         TokenCounts::from_usage(&odd).unwrap(),
@@ -348,9 +351,9 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
         .sections(sections())
         .load()
         .unwrap();
-    let catalogue = Catalog::new(&settings).unwrap();
+    let catalog = Catalog::new(&settings).unwrap();
     let shown = async |by, since: Option<&str>| {
-        let (rows, sum, unread) = report(&store, &catalogue, by, since).await.unwrap();
+        let (rows, sum, unread) = report(&store, &catalog, by, since).await.unwrap();
         assert_eq!(unread, Vec::<String>::new());
         let short = |row: bub_agent::usage::UsageRow| {
             (
@@ -375,7 +378,7 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
         row("b", 1, 2_000_000, 5.0, 0),
     ];
     assert_eq!(shown(GroupBy::Session, None).await, (session, 3));
-    // Noon of UTC may be the next day far in the east, but the days stay two apart.
+    // Noon in UTC may be the next day in the far east, but the two days stay apart.
     let (days, _) = shown(GroupBy::Day, None).await;
     assert_eq!(
         days.iter().map(|day| (day.1, day.2)).collect::<Vec<_>>(),
@@ -383,7 +386,7 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
     );
     assert_eq!(shown(GroupBy::Day, Some("2026-11-11")).await.1, 2);
     assert!(
-        report(&store, &catalogue, GroupBy::Day, Some("soon"))
+        report(&store, &catalog, GroupBy::Day, Some("soon"))
             .await
             .unwrap_err()
             .message()

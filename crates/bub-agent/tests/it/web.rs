@@ -1,4 +1,4 @@
-//! `web.fetch`: pages of the web as text, and nothing of the network around.
+//! `web.fetch`: web pages as text, without access to private networks.
 
 use std::{
     collections::HashMap,
@@ -21,13 +21,13 @@ use serde_json::{Value, json};
 
 use crate::harness::sections;
 
-/// A server on loopback that answers each path with the same bytes, and keeps what it was asked.
-struct Site {
+/// A server on loopback that returns fixed bytes for each path and records the requests.
+struct FakeSite {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
-impl Site {
+impl FakeSite {
     fn start<const N: usize>(pages: [(&'static str, Vec<u8>); N]) -> Self {
         Self::at("127.0.0.1:0", pages)
     }
@@ -71,7 +71,7 @@ fn answer(mut stream: TcpStream, pages: &HashMap<&'static str, Vec<u8>>, log: &M
         .unwrap_or_else(|| http("404 Not Found", "", b"nothing here"));
     let _ = stream.write_all(&page);
     if path == "/slow" {
-        // Until the client gives up.
+        // Wait until the client gives up.
         let _ = stream.read(&mut byte);
     }
 }
@@ -124,7 +124,7 @@ async fn fetch(web: WebClient, url: &str) -> Result<String> {
 // H-117
 #[tokio::test]
 async fn a_page_is_asked_for_as_markdown_and_returned_as_text() {
-    let site = Site::start([
+    let site = FakeSite::start([
         ("/md", page("text/markdown", b"# Hello\n\n*as it is*\n")),
         (
             "/html",
@@ -171,7 +171,7 @@ async fn a_page_is_asked_for_as_markdown_and_returned_as_text() {
 // H-117
 #[tokio::test]
 async fn what_is_no_success_is_an_error_with_its_status_and_words() {
-    let site = Site::start([(
+    let site = FakeSite::start([(
         "/gone",
         http(
             "410 Gone",
@@ -195,10 +195,10 @@ async fn what_is_no_success_is_an_error_with_its_status_and_words() {
     );
 }
 
-// W-31, L7: every way to write an address of this computer or of the own network.
+// W-31, L7: all spellings of loopback and private addresses.
 #[tokio::test]
 async fn private_addresses_are_refused_however_they_are_written() {
-    let site = Site::start([("/", page("text/plain", b"secret"))]);
+    let site = FakeSite::start([("/", page("text/plain", b"secret"))]);
     let port = site.address.port();
     let hosts = [
         "127.0.0.1",
@@ -261,9 +261,9 @@ async fn private_addresses_are_refused_however_they_are_written() {
 // W-31
 #[tokio::test]
 async fn the_owner_permits_hosts_and_networks() {
-    let site = Site::start([("/", page("text/plain", b"intranet"))]);
+    let site = FakeSite::start([("/", page("text/plain", b"intranet"))]);
     let port = site.address.port();
-    let answers = |name: &'static str| Fake::of(vec![(name, vec!["127.0.0.1"])]);
+    let answers = |name: &'static str| FakeResolver::new(vec![(name, vec!["127.0.0.1"])]);
     let cases = [
         ("127.0.0.0/8", "127.0.0.1", true),
         ("127.0.0.1", "[::ffff:127.0.0.1]", true),
@@ -291,10 +291,10 @@ async fn the_owner_permits_hosts_and_networks() {
 // W-31
 #[tokio::test]
 async fn redirects_are_checked_counted_and_carry_nothing_to_other_hosts() {
-    let inside = Site::at("127.0.0.2:0", [("/", page("text/plain", b"secret"))]);
-    let other = Site::at("127.0.0.3:0", [("/", page("text/plain", b"other"))]);
-    let to = |site: &Site| redirect(&site.url("/"));
-    let site = Site::start([
+    let inside = FakeSite::at("127.0.0.2:0", [("/", page("text/plain", b"secret"))]);
+    let other = FakeSite::at("127.0.0.3:0", [("/", page("text/plain", b"other"))]);
+    let to = |site: &FakeSite| redirect(&site.url("/"));
+    let site = FakeSite::start([
         ("/inside", to(&inside)),
         (
             "/metadata",
@@ -348,14 +348,14 @@ async fn redirects_are_checked_counted_and_carry_nothing_to_other_hosts() {
     assert!(asked.contains("accept: text/markdown"), "{asked}");
 }
 
-/// A name server with one list of answers for each name: each is given once, the last for ever.
-struct Fake {
+/// A resolver with a list of results per name. Each result is used once, the last one without a limit.
+struct FakeResolver {
     answers: HashMap<&'static str, Vec<&'static str>>,
     asked: AtomicUsize,
 }
 
-impl Fake {
-    fn of(answers: Vec<(&'static str, Vec<&'static str>)>) -> Arc<Self> {
+impl FakeResolver {
+    fn new(answers: Vec<(&'static str, Vec<&'static str>)>) -> Arc<Self> {
         Arc::new(Self {
             answers: answers.into_iter().collect(),
             asked: AtomicUsize::new(0),
@@ -363,7 +363,7 @@ impl Fake {
     }
 }
 
-impl HostResolver for Fake {
+impl HostResolver for FakeResolver {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst);
         let found = self
@@ -377,17 +377,17 @@ impl HostResolver for Fake {
     }
 }
 
-// W-31: the name is looked up once, and the connection goes to the address that was checked.
+// W-31: a name is resolved once, and the connection uses the checked address.
 #[tokio::test]
 async fn a_name_that_changes_its_address_gains_nothing() {
-    let public = Site::start([("/", page("text/plain", b"public"))]);
+    let public = FakeSite::start([("/", page("text/plain", b"public"))]);
     let port = public.address.port();
-    let inside = Site::at(
+    let inside = FakeSite::at(
         &format!("127.0.0.2:{port}"),
         [("/", page("text/plain", b"secret"))],
     );
-    // One address of loopback stands for the internet, another for what is inside.
-    let lookup = Fake::of(vec![("rebind.example", vec!["127.0.0.1", "127.0.0.2"])]);
+    // One loopback address represents the public internet, another one a private network.
+    let lookup = FakeResolver::new(vec![("rebind.example", vec!["127.0.0.1", "127.0.0.2"])]);
     let web = Arc::new(WebClient::with_lookup(
         &settings(&[("BUB_WEB_ALLOW_PRIVATE", "127.0.0.1")]),
         Arc::clone(&lookup) as _,
@@ -410,10 +410,10 @@ async fn a_name_that_changes_its_address_gains_nothing() {
     );
     assert!(
         !second.message().contains("127.0.0.2"),
-        "the inside of the network is nobody's business: {second}"
+        "the error must not reveal internal addresses: {second}"
     );
-    // Hidden among others it does not help either.
-    let mixed = Fake::of(vec![("mixed.example", vec!["127.0.0.1 127.0.0.2"])]);
+    // A private address among public ones is refused, too.
+    let mixed = FakeResolver::new(vec![("mixed.example", vec!["127.0.0.1 127.0.0.2"])]);
     let web = WebClient::with_lookup(&settings(&[("BUB_WEB_ALLOW_PRIVATE", "127.0.0.1")]), mixed);
     assert!(
         fetch(web, &format!("http://mixed.example:{port}/"))
@@ -423,10 +423,10 @@ async fn a_name_that_changes_its_address_gains_nothing() {
     assert!(inside.requests().is_empty());
 }
 
-// W-31: a proxy looks names up itself, so they are checked before it is asked.
+// W-31: a proxy resolves names itself, so they are checked before the request.
 #[tokio::test]
 async fn proxies_are_used_and_never_asked_for_what_is_private() {
-    let proxy = Site::start([("http://far.example/", page("text/plain", b"by proxy"))]);
+    let proxy = FakeSite::start([("http://far.example/", page("text/plain", b"by proxy"))]);
     let address = proxy.url("");
     let lookup = || {
         let answers = [
@@ -434,7 +434,7 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
             ("proxy.corp", "127.0.0.1"),
             ("ok.example", "1.1.1.1"),
         ];
-        Fake::of(
+        FakeResolver::new(
             answers
                 .into_iter()
                 .map(|(name, address)| (name, vec![address]))
@@ -446,7 +446,7 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
         fetch(via(&address), "http://far.example/").await.unwrap(),
         "by proxy"
     );
-    // A proxy may have a name of the own network.
+    // The name of a proxy may resolve to a private address.
     let named = format!("http://proxy.corp:{}", proxy.address.port());
     assert_eq!(
         fetch(via(&named), "http://far.example/").await.unwrap(),
@@ -470,7 +470,7 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
         assert!(error.message().contains("refused"), "{host}: {error}");
     }
     assert_eq!(proxy.requests().len(), asked);
-    // Switched off, nobody asks it.
+    // If it is disabled, the proxy gets no requests.
     let off = settings(&[("HTTP_PROXY", address.as_str()), ("BUB_WEB_PROXY", "false")]);
     assert!(
         fetch(
@@ -508,7 +508,7 @@ async fn size_time_and_kind_have_limits() {
     };
     let endless =
         b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 100\r\n\r\nbegin".to_vec();
-    let site = Site::start([
+    let site = FakeSite::start([
         ("/huge", page("text/plain", &vec![b'x'; 5 * 1024 * 1024])),
         ("/bomb", packed(&bomb)),
         ("/packed", packed(&small)),
@@ -569,7 +569,7 @@ async fn size_time_and_kind_have_limits() {
 }
 
 #[tokio::test]
-async fn wrong_arguments_are_told_and_never_echo_secrets() {
+async fn wrong_arguments_are_reported_and_never_echo_secrets() {
     let cases = [
         (
             json!({"url": "ftp://a.example/"}),
@@ -657,7 +657,7 @@ fn html_becomes_markdown() {
         ("&copy; &#8364; &#x41; &unknown; &", "© € A &unknown; &"),
         ("<i><b>x</b></i><b></b>", "***x***"),
         ("1 < 2 and <", "1 < 2 and <"),
-        ("<p>cut off <a href='", "cut off"),
+        ("<p>truncated <a href='", "truncated"),
         ("<script>never closed", ""),
         ("<p title='a > b'>x</p>", "x"),
     ];
@@ -689,7 +689,7 @@ fn hostile_pages_cost_no_more_than_others() {
         let started = Instant::now();
         let text = from_html(&page, &base);
         assert!(text.len() < 8 * 1024 * 1024, "{shape}: {}", text.len());
-        // Generous, for a slow computer; what grows with the square takes hours.
+        // Generous for a slow machine; quadratic time would take hours.
         assert!(
             started.elapsed() < Duration::from_secs(5),
             "{shape}: {:?}",

@@ -1,4 +1,4 @@
-//! A program for the tests: the supervisor of commands, and, for being killed, a program that runs one.
+//! A program for the tests: the supervisor of commands, and a program that runs a command until it is killed.
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts the command and waits for ever.
+/// Starts the command and waits forever.
 fn run(command: &str) -> ExitCode {
     let Ok(settings) = Loader::new(Environment::process()).load() else {
         return ExitCode::from(2);
