@@ -106,12 +106,12 @@ async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
         .await?
         .ok_or_else(|| Error::unknown("it cannot be loaded"))?;
     let text = String::from_utf8(bytes).map_err(|_| Error::unknown("it is not text"))?;
-    let (shown, note) = match text.char_indices().nth(MAX_DOCUMENT_CHARS) {
+    let (text, note) = match text.char_indices().nth(MAX_DOCUMENT_CHARS) {
         Some((end, _)) => (text.get(..end).unwrap_or_default(), "\n[truncated here]"),
         None => (text.as_str(), ""),
     };
     Ok(Some(
-        json!({"type": "text", "text": format!("[Content of {name}]\n{shown}{note}")}),
+        json!({"type": "text", "text": format!("[Content of {name}]\n{text}{note}")}),
     ))
 }
 

@@ -1,4 +1,4 @@
-//! The builtin part of the system prompt: default instructions, then the `AGENTS.md` of the workspace and of the session.
+//! The builtin part of the system prompt: default instructions, then `AGENTS.md` of the workspace and of the session.
 
 use std::{
     fmt::Write,

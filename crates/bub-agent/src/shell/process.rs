@@ -113,18 +113,18 @@ impl SpawnRequest<'_> {
                 output,
             });
         }
-        let (own, theirs) = StdStream::pair()?;
-        own.set_nonblocking(true)?;
+        let (socket, child_socket) = StdStream::pair()?;
+        socket.set_nonblocking(true)?;
         command
             .arg0(PROCESS_NAME)
             .arg(SUBCOMMAND)
             .arg(self.shell)
             .arg(self.command)
-            .stdin(OwnedFd::from(theirs));
+            .stdin(OwnedFd::from(child_socket));
         let child = command.spawn()?;
         // `command` holds copies of the child's ends of pipe and socket, which would keep them open.
         drop(command);
-        let (reports, requests) = UnixStream::from_std(own)?.into_split();
+        let (reports, requests) = UnixStream::from_std(socket)?.into_split();
         let mut reports = BufReader::new(reports).lines();
         let first = reports.next_line().await?.unwrap_or_default();
         let group = first
@@ -246,8 +246,8 @@ fn kill_session(supervisor: Pid) {
     loop {
         let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-        let own = pids.filter(|pid| process_session(*pid) == Some(supervisor));
-        let new: Vec<_> = own
+        let members = pids.filter(|pid| process_session(*pid) == Some(supervisor));
+        let new: Vec<_> = members
             .filter(|pid| killed.insert(pid.as_raw_nonzero()))
             .collect();
         if new.is_empty() {

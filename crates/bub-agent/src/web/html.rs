@@ -140,7 +140,7 @@ fn split_name(tag: &str) -> (String, &str) {
 }
 
 /// Returns the value of an attribute with entities replaced.
-pub(super) fn attribute(attributes: &str, wanted: &str) -> Option<String> {
+pub(super) fn attribute(attributes: &str, attribute_name: &str) -> Option<String> {
     let mut rest = attributes;
     loop {
         rest = rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '/');
@@ -158,7 +158,7 @@ pub(super) fn attribute(attributes: &str, wanted: &str) -> Option<String> {
                 .find(|c: char| c.is_ascii_whitespace())
                 .unwrap_or(inside.len()),
         };
-        if name.eq_ignore_ascii_case(wanted) {
+        if name.eq_ignore_ascii_case(attribute_name) {
             return Some(unescape(inside.get(..length)?));
         }
         rest = inside.get(length + usize::from(quote.is_some())..)?;

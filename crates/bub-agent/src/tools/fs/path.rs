@@ -41,8 +41,8 @@ pub(super) fn absolute(
         .join(path))
 }
 
-/// Resolves the symbolic links of an absolute path, which need not exist. With `confine`, fails if the result is outside
-/// the workspace.
+/// Resolves the symbolic links of an absolute path, which need not exist. With `confine`, fails if the result is
+/// outside the workspace.
 ///
 /// Open the returned path, not `path`: then the file that was checked is the one that is used.
 pub fn resolve(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<PathBuf> {
