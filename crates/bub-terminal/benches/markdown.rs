@@ -1,17 +1,18 @@
-//! What a delta of an answer costs: a megabyte in deltas of four bytes, by kinds of text; and with a preview after each.
+//! Measures the cost of one answer delta: one megabyte in deltas of four bytes, for different kinds of text, with and
+//! without a preview after each delta.
 
 use std::fmt;
 
 use bub_terminal::markdown::{Markdown, MarkdownStyle};
 use divan::{Bencher, counter::ItemsCount};
 
-const SIZE: usize = 1 << 20;
-const DELTA: usize = 4;
+const ANSWER_BYTES: usize = 1 << 20;
+const DELTA_BYTES: usize = 4;
 
 struct Answer {
     name: &'static str,
-    begin: &'static str,
-    part: &'static str,
+    prefix: &'static str,
+    repeated: &'static str,
 }
 
 impl fmt::Display for Answer {
@@ -22,70 +23,70 @@ impl fmt::Display for Answer {
 
 impl Answer {
     fn text(&self, size: usize) -> String {
-        self.begin.to_owned() + &self.part.repeat(size / self.part.len())
+        self.prefix.to_owned() + &self.repeated.repeat(size / self.repeated.len())
     }
 }
 
 const ANSWERS: [Answer; 12] = [
     Answer {
         name: "blocks",
-        begin: "",
-        part: "# Title\n\nSome *text* of a `paragraph`.\n\n```\ncode\n```\n\n- item\n- item\n\n",
+        prefix: "",
+        repeated: "# Title\n\nSome *text* of a `paragraph`.\n\n```\ncode\n```\n\n- item\n- item\n\n",
     },
     Answer {
         name: "paragraph",
-        begin: "",
-        part: "some words of *text* and `code`\n",
+        prefix: "",
+        repeated: "some words of *text* and `code`\n",
     },
     Answer {
         name: "line",
-        begin: "",
-        part: "some words of *text* and `code` ",
+        prefix: "",
+        repeated: "some words of *text* and `code` ",
     },
     Answer {
         name: "code",
-        begin: "```rust\n",
-        part: "let x = 1; // a line\n",
+        prefix: "```rust\n",
+        repeated: "let x = 1; // a line\n",
     },
     Answer {
         name: "code line",
-        begin: "```\n",
-        part: "let x = 1;",
+        prefix: "```\n",
+        repeated: "let x = 1;",
     },
     Answer {
         name: "list",
-        begin: "",
-        part: "- an item with **words**\n",
+        prefix: "",
+        repeated: "- an item with **words**\n",
     },
     Answer {
         name: "nested",
-        begin: "- a\n",
-        part: "  - nested\n",
+        prefix: "- a\n",
+        repeated: "  - nested\n",
     },
     Answer {
         name: "table",
-        begin: "| a | b |\n|---|---|\n",
-        part: "| one | two |\n",
+        prefix: "| a | b |\n|---|---|\n",
+        repeated: "| one | two |\n",
     },
     Answer {
         name: "wide",
-        begin: "",
-        part: "你好世界，再见。",
+        prefix: "",
+        repeated: "你好世界，再见。",
     },
     Answer {
         name: "brackets",
-        begin: "",
-        part: "[[[[",
+        prefix: "",
+        repeated: "[[[[",
     },
     Answer {
         name: "quotes",
-        begin: "",
-        part: ">",
+        prefix: "",
+        repeated: ">",
     },
     Answer {
         name: "stars",
-        begin: "",
-        part: "*a **b ",
+        prefix: "",
+        repeated: "*a **b ",
     },
 ];
 
@@ -93,7 +94,7 @@ fn deltas(text: &str) -> Vec<&str> {
     let mut deltas = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let (delta, after) = rest.split_at(rest.ceil_char_boundary(DELTA));
+        let (delta, after) = rest.split_at(rest.ceil_char_boundary(DELTA_BYTES));
         deltas.push(delta);
         rest = after;
     }
@@ -102,7 +103,7 @@ fn deltas(text: &str) -> Vec<&str> {
 
 #[divan::bench(args = &ANSWERS, sample_count = 3, sample_size = 1)]
 fn push(bencher: Bencher, answer: &Answer) {
-    let text = answer.text(SIZE);
+    let text = answer.text(ANSWER_BYTES);
     let deltas = deltas(&text);
     bencher
         .counter(ItemsCount::new(deltas.len()))
@@ -115,7 +116,7 @@ fn push(bencher: Bencher, answer: &Answer) {
 
 #[divan::bench(args = &ANSWERS[..9], sample_count = 3, sample_size = 1)]
 fn push_and_preview(bencher: Bencher, answer: &Answer) {
-    let text = answer.text(SIZE / 64);
+    let text = answer.text(ANSWER_BYTES / 64);
     let deltas = deltas(&text);
     bencher
         .counter(ItemsCount::new(deltas.len()))

@@ -1,4 +1,4 @@
-//! Processor time of a delta of an answer, laid out as Markdown, by the length of the answer: it must not depend on it.
+//! Measures the CPU time to lay out one answer delta as Markdown. It must not depend on the length of the answer.
 #![allow(clippy::unwrap_used, reason = "a bench that fails stops")]
 
 use bub_terminal::markdown::{Markdown, MarkdownStyle};
@@ -6,7 +6,7 @@ use bub_testkit::bench_output::{is_quick, least, time};
 
 const PART: &str =
     "# Title\n\nSome *text* of a `paragraph`.\n\n```\ncode\n```\n\n- item\n- item\n\n";
-const DELTA: usize = 4;
+const DELTA_BYTES: usize = 4;
 
 fn main() {
     for size in [1_000, 10_000, 100_000, 1_000_000]
@@ -16,7 +16,7 @@ fn main() {
         let text = PART.repeat(size / PART.len());
         let deltas: Vec<&str> = text
             .as_bytes()
-            .chunks(DELTA)
+            .chunks(DELTA_BYTES)
             .map(|bytes| str::from_utf8(bytes).unwrap())
             .collect();
         let cost = least(20, || {

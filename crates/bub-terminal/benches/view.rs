@@ -1,4 +1,4 @@
-//! What one delta of an answer costs the chat: held back, redacted, laid out, and shown as far as it is finished.
+//! Measures the cost of one answer delta in the chat: buffering, redaction, layout, and output of finished lines.
 
 use bub_kernel::StreamEvent;
 use bub_settings::Redactor;
@@ -9,9 +9,9 @@ fn main() {
     divan::main();
 }
 
-/// A megabyte of paragraphs, lists and code, in deltas of eight bytes.
+/// Returns about `bytes` bytes of paragraphs, lists and code, in deltas of eight bytes.
 fn deltas(bytes: usize) -> Vec<StreamEvent> {
-    let part = "Some **bold** text with `code`, which goes on for a while.\n\n- one\n- two\n\n```rust\nlet x = 1;\n```\n\n";
+    let part = "Some **bold** text with `code`, which continues for a bit.\n\n- one\n- two\n\n```rust\nlet x = 1;\n```\n\n";
     let text = part.repeat(bytes / part.len());
     text.as_bytes()
         .chunks(8)

@@ -1,4 +1,4 @@
-//! The channel `cli`: what turns say reaches the chat, and lines that are typed meanwhile steer them.
+//! The `cli` channel: sends the output of turns to the chat, and lets lines typed during a turn steer it.
 
 use std::sync::{
     Arc, Mutex, PoisonError, Weak,
@@ -19,15 +19,15 @@ use crate::turn_view::StatusLine;
 /// The name of the channel.
 pub const CHANNEL_NAME: &str = "cli";
 
-/// So many events may wait for the chat; then turns wait, too.
+/// Capacity of the event queue of a chat. When it is full, turns wait.
 const EVENT_CAPACITY: usize = 256;
 
-/// Lines of an earlier chat are numbered from here.
+/// Number of the first line recovered from an earlier chat. Later ones count up from it.
 pub const FIRST_RECOVERED_LINE: u64 = 1 << 63;
 
-/// Which lines of the chat messages are, by their receipts. A handle: clones share the lines.
+/// Maps messages to line numbers of the chat by their receipts. Clones share the same map.
 ///
-/// A line is known for as long as its receipt is used.
+/// A line is known while its receipt is in use.
 #[derive(Debug, Clone, Default)]
 pub struct OpenLines(Arc<Mutex<Vec<OpenLine>>>);
 
@@ -38,7 +38,7 @@ struct OpenLine {
 }
 
 impl OpenLines {
-    /// Makes a message a line of the chat. Returns the receipt that the message has from now on.
+    /// Registers a message as a line of the chat. Returns the receipt of the message, which is created if missing.
     pub fn open(&self, number: u64, message: &mut Inbound) -> Arc<InboundReceipt> {
         let receipt = message
             .receipt
@@ -52,7 +52,7 @@ impl OpenLines {
         Arc::clone(receipt)
     }
 
-    /// The line that a message is; `None` if it is not a line of this chat.
+    /// Returns the line number of a message, or `None` if the message is not a line of this chat.
     pub fn line(&self, message: &Inbound) -> Option<u64> {
         let is_same = |line: &&OpenLine| {
             let Some(receipt) = line.receipt.upgrade() else {
@@ -70,83 +70,83 @@ impl OpenLines {
     }
 }
 
-/// Something for the chat to show.
+/// An event that a chat shows.
 #[derive(Debug)]
 pub enum ChatEvent {
-    /// A line of an earlier chat waits.
-    Found {
-        /// Its number here.
+    /// A line of an earlier chat is queued again.
+    LineRecovered {
+        /// Its number in this chat.
         line: u64,
-        /// What it says.
+        /// Its text.
         content: String,
     },
-    /// A line is on disk: it is going to be answered.
-    Taken(u64),
-    /// A turn begins to answer.
-    Began {
-        /// The line it answers; none when that is of an earlier chat, and of another session.
+    /// A line is on disk and will be answered.
+    LineAccepted(u64),
+    /// A turn starts.
+    TurnStarted {
+        /// The line that the turn answers; `None` for a line of an earlier chat in another session.
         line: Option<u64>,
-        /// What the line says.
+        /// The text of the line.
         content: String,
     },
-    /// The turn goes on.
-    Event(StreamEvent),
-    /// It says no more.
-    Ended,
-    /// A line is done with, in one way or another.
-    Settled {
-        /// The line.
+    /// The running turn produced a stream event.
+    Stream(StreamEvent),
+    /// The turn produces no more events.
+    TurnEnded,
+    /// The outcome of a line is known.
+    LineSettled {
+        /// The line number.
         line: u64,
         /// The outcome.
         outcome: LineOutcome,
-        /// How many replies there are; each is said, before this or after.
+        /// Number of replies. Each is sent as a [`ChatEvent::Message`], before or after this event.
         replies: u32,
     },
-    /// A message came for this chat.
-    Said {
-        /// What it says.
+    /// An outbound message for this chat.
+    Message {
+        /// The text of the message.
         content: String,
         /// The kind of the message.
         kind: MessageKind,
-        /// Whether the events of its turn said it already.
-        is_known: bool,
+        /// Whether the stream events of the turn already contained the text.
+        is_streamed: bool,
     },
-    /// Somebody has to say whether a call may be made.
-    Asked(UserQuestion),
-    /// Nobody waits for that answer any more.
-    Withdrawn(String),
-    /// The session is another one, or has changed.
+    /// A question that the user has to answer.
+    Question(UserQuestion),
+    /// The question with this id no longer needs an answer.
+    QuestionWithdrawn(String),
+    /// The status of the session, or the session itself, changed.
     Status(StatusLine),
-    /// The sessions of the chat, the latest first.
+    /// The ids of the chat's sessions, newest first.
     Sessions(Vec<String>),
-    /// Something to remark.
-    Remark(String),
+    /// A short notice to show.
+    Notice(String),
 }
 
-/// The outcome of a line.
+/// The outcome of a line that the user typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LineOutcome {
-    /// Its turn ended, or it steered another one.
+    /// The line's turn ended, or the line steered another turn.
     Answered,
-    /// The user withdrew it while it was queued.
+    /// The user withdrew the line while it was queued.
     Withdrawn,
-    /// It could not be accepted, and a reply says why.
+    /// The line was not accepted, and a reply gives the reason.
     Rejected,
-    /// It is not answered, for a reason that no reply says.
+    /// The line is not answered, for this reason. No reply reports it.
     NotAnswered(String),
 }
 
-/// Something that waits for the person at the terminal, with where the answer goes.
+/// A question for the user at the terminal, with the channel for the answer.
 #[derive(Debug)]
 pub enum UserQuestion {
-    /// Whether a call may be made.
+    /// Asks whether a tool call is allowed.
     Call(Box<ApprovalRequest>, oneshot::Sender<ApprovalAnswer>),
-    /// A question of a plugin: its id, its text and where the answer goes. There is room for the one answer.
+    /// A plugin's question: id, text, and a channel with capacity for one answer.
     Line(String, String, std::sync::mpsc::SyncSender<String>),
 }
 
 impl UserQuestion {
-    /// What is asked, in full: nobody can approve what was cut away.
+    /// Returns the complete text of the question. It is never truncated: a user must see all of what is approved.
     pub fn text(&self) -> String {
         match self {
             Self::Call(request, _) => {
@@ -166,7 +166,7 @@ impl UserQuestion {
         }
     }
 
-    /// What it is known by.
+    /// Returns the id of the question.
     pub fn id(&self) -> &str {
         match self {
             Self::Call(request, _) => &request.id,
@@ -175,24 +175,24 @@ impl UserQuestion {
     }
 }
 
-/// Tells the chat.
+/// Sends events to a chat.
 #[derive(Debug, Clone)]
 pub struct ChatEventSender(mpsc::Sender<ChatEvent>);
 
 impl ChatEventSender {
-    /// A teller, and what it tells.
+    /// Creates a sender and the receiver of its events.
     pub fn new() -> (Self, mpsc::Receiver<ChatEvent>) {
         let (sender, chat_events) = mpsc::channel(EVENT_CAPACITY);
         (Self(sender), chat_events)
     }
 
-    /// Tells, and waits until there is room for it.
+    /// Sends an event. Waits while the queue is full.
     pub async fn emit(&self, chat_event: ChatEvent) {
-        // Nobody is there to be told once the chat has ended.
+        // The receiver is dropped when the chat ends; ignore the send error.
         let _ = self.0.send(chat_event).await;
     }
 
-    /// Tells from where nothing can be waited for.
+    /// Sends an event from code that cannot wait. If the queue is full, a task sends the event later.
     pub fn emit_detached(&self, chat_event: ChatEvent) {
         if let Err(mpsc::error::TrySendError::Full(chat_event)) = self.0.try_send(chat_event)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -202,14 +202,14 @@ impl ChatEventSender {
         }
     }
 
-    /// Asks the person. When whoever asks goes away, so does the question.
+    /// Asks the user to approve a tool call. The question is withdrawn if the returned future is dropped.
     pub async fn ask(&self, request: &ApprovalRequest) -> ApprovalAnswer {
         let (answer, answered) = oneshot::channel();
         let _withdraw = WithdrawGuard {
             event_sender: self,
             id: request.id.clone(),
         };
-        self.emit(ChatEvent::Asked(UserQuestion::Call(
+        self.emit(ChatEvent::Question(UserQuestion::Call(
             Box::new(request.clone()),
             answer,
         )))
@@ -221,7 +221,7 @@ impl ChatEventSender {
 }
 
 impl ChatEventSender {
-    /// Asks the person for a line, on a thread that may wait; nothing when the chat ends before.
+    /// Asks the user for a line and blocks the thread until the answer. Returns `None` if the chat ends first.
     pub fn ask_line(&self, text: &str) -> Option<String> {
         static NEXT_QUESTION_ID: AtomicU64 = AtomicU64::new(0);
         let id = format!("line {}", NEXT_QUESTION_ID.fetch_add(1, Ordering::Relaxed));
@@ -230,7 +230,7 @@ impl ChatEventSender {
             event_sender: self,
             id: id.clone(),
         };
-        self.emit_detached(ChatEvent::Asked(UserQuestion::Line(
+        self.emit_detached(ChatEvent::Question(UserQuestion::Line(
             id,
             text.to_owned(),
             answer,
@@ -247,42 +247,43 @@ struct WithdrawGuard<'a> {
 impl Drop for WithdrawGuard<'_> {
     fn drop(&mut self) {
         self.event_sender
-            .emit_detached(ChatEvent::Withdrawn(std::mem::take(&mut self.id)));
+            .emit_detached(ChatEvent::QuestionWithdrawn(std::mem::take(&mut self.id)));
     }
 }
 
-/// Takes up a message of an earlier chat.
+/// Restores a message of an earlier chat as a line of this one.
 pub type RestoreFn = Box<dyn Fn(&mut Inbound) + Send + Sync>;
 
-/// Asks the user about a tool call.
+/// Asks the user to approve a tool call.
 pub type AskApproval =
     Box<dyn for<'a> Fn(&'a ApprovalRequest) -> BoxFuture<'a, Result<ApprovalAnswer>> + Send + Sync>;
 
-/// The channel.
+/// The `cli` channel of a chat.
 pub struct CliChannel {
     event_sender: ChatEventSender,
     redactor: Redactor,
-    take_up: RestoreFn,
+    restore: RestoreFn,
     ask: AskApproval,
-    /// What turns have said that their replies need not repeat.
+    /// Streamed texts that replies need not repeat.
     streamed: Arc<Mutex<Vec<String>>>,
 }
 
-/// So many answers are remembered.
+/// Maximum number of streamed answers kept for comparison with replies.
 const MAX_STREAMED_ANSWERS: usize = 8;
 
 impl CliChannel {
-    /// A channel that tells a chat. Replies come without the secrets that are registered there.
+    /// Creates a channel that sends events to a chat. `redactor` removes secrets from the streamed text before it is
+    /// compared with replies, because replies are redacted, too.
     pub fn new(
         event_sender: ChatEventSender,
         redactor: Redactor,
-        take_up: RestoreFn,
+        restore: RestoreFn,
         ask: AskApproval,
     ) -> Self {
         Self {
             event_sender,
             redactor,
-            take_up,
+            restore,
             ask,
             streamed: Arc::default(),
         }
@@ -298,33 +299,34 @@ impl CliChannel {
 }
 
 impl CliChannel {
-    /// An error without what the person at the terminal knows: that it was this turn, and what its command printed.
+    /// Removes what the user at the terminal already knows from an error: the stage of the turn, and the output that
+    /// the command printed.
     fn shorten_error(&self, content: &str) -> String {
         let text = content
             .strip_prefix("An error occurred at stage 'turn': ")
             .unwrap_or(content);
-        let plain = text
+        let without_kind = text
             .strip_prefix('[')
             .and_then(|rest| rest.split_once("] "));
-        let text = plain
+        let text = without_kind
             .filter(|(kind, _)| ErrorKind::from_name(kind).name() == *kind)
             .map_or(text, |(_, text)| text);
-        let wrong = text
+        let invalid_arguments = text
             .strip_prefix("Tool '")
             .and_then(|rest| rest.split_once("' argument validation failed. "));
-        if let Some((name, cause)) = wrong {
+        if let Some((name, cause)) = invalid_arguments {
             return format!(",{name}: {cause}");
         }
         let streamed = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
-        let about = |printed: &String| {
+        let output_of = |printed: &String| {
             let printed = Some(printed.trim_end()).filter(|printed| !printed.is_empty())?;
             text.trim_end()
                 .strip_suffix(printed)?
                 .strip_suffix("\noutput:\n")
         };
-        let nothing = text.strip_suffix("\noutput:\n(no output)");
-        nothing
-            .or_else(|| streamed.iter().find_map(about))
+        let without_output = text.strip_suffix("\noutput:\n(no output)");
+        without_output
+            .or_else(|| streamed.iter().find_map(output_of))
             .unwrap_or(text)
             .to_owned()
     }
@@ -344,25 +346,25 @@ impl Channel for CliChannel {
     }
 
     fn restore(&self, message: &mut Inbound) {
-        (self.take_up)(message);
+        (self.restore)(message);
     }
 
-    // H-159: what was streamed is not said again.
+    // H-159: streamed text is not shown again.
     fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let (content, kind) = (reply.content().into_owned(), reply.kind());
             let is_error = kind == MessageKind::Error;
-            let is_known = !is_error && self.was_streamed(&content);
+            let is_streamed = !is_error && self.was_streamed(&content);
             let content = if is_error {
                 self.shorten_error(&content)
             } else {
                 content
             };
             self.event_sender
-                .emit(ChatEvent::Said {
+                .emit(ChatEvent::Message {
                     content,
                     kind,
-                    is_known,
+                    is_streamed,
                 })
                 .await;
             Ok(())
@@ -370,26 +372,26 @@ impl Channel for CliChannel {
     }
 
     fn stream_events(self: Arc<Self>, _turn: Turn, stream: ModelStream) -> ModelStream {
-        // The program reports the start of a turn: a command may end before there is a stream.
-        let telling = StreamedTextGuard {
+        // The host reports the start of a turn, because a command can end before a stream exists.
+        let guard = StreamedTextGuard {
             cli: self,
             text: String::new(),
         };
         ModelStream::new(futures_util::stream::unfold(
-            (stream, telling),
-            |(mut stream, mut telling)| async {
+            (stream, guard),
+            |(mut stream, mut guard)| async {
                 let event = stream.next().await?;
                 if let Ok(event) = &event {
                     if let StreamEvent::Text(delta) = event {
-                        telling.text.push_str(delta);
+                        guard.text.push_str(delta);
                     }
-                    telling
+                    guard
                         .cli
                         .event_sender
-                        .emit(ChatEvent::Event(event.clone()))
+                        .emit(ChatEvent::Stream(event.clone()))
                         .await;
                 }
-                Some((event, (stream, telling)))
+                Some((event, (stream, guard)))
             },
         ))
     }
@@ -401,7 +403,7 @@ impl Channel for CliChannel {
         Box::pin(async move { (self.ask)(request).await.map(Some) })
     }
 
-    // H-157, W-47: text steers the turn that runs; a command waits for its own, and what is typed after it waits behind it.
+    // H-157, W-47: text steers the running turn. A command and all lines typed after it are queued for their own turns.
     fn admit_message<'a>(
         &'a self,
         message: &'a Inbound,
@@ -424,7 +426,7 @@ impl std::fmt::Debug for CliChannel {
     }
 }
 
-/// A stream that is being told of. When it is dropped, what it said is known.
+/// Collects the text of a stream and records it as streamed when dropped.
 struct StreamedTextGuard {
     cli: Arc<CliChannel>,
     text: String,
@@ -464,7 +466,7 @@ mod tests {
         let mut message = Inbound::from(Envelope::text("hello"));
         let other = Inbound::from(Envelope::text("hello"));
         let receipt = lines.open(7, &mut message);
-        // The session of a message is named before the message has an id.
+        // A message's session is resolved before the message has an id.
         assert_eq!(lines.line(&message), Some(7));
         assert_eq!(lines.line(&other), None);
 

@@ -1,4 +1,4 @@
-//! A chat at a terminal: keys in, turns out, and one screen for both.
+//! The interactive chat: reads keys, shows turns, and draws both on one screen.
 
 mod events;
 mod input;
@@ -32,114 +32,116 @@ use crate::{
     turn_view::{StatusLine, TurnView},
 };
 
-/// What is on its way is shown this often.
+/// Delay before stream events are drawn; it limits the frame rate.
 const FRAME_INTERVAL: Duration = Duration::from_millis(33);
-/// How long an escape waits for what may follow it.
+/// How long the decoder waits after an escape byte for the rest of a key sequence.
 const ESCAPE_TIMEOUT: Duration = Duration::from_millis(40);
-/// How often the spinner turns.
+/// Time between two frames of the spinner.
 const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
-/// Nothing is drawn until the window has kept its size for so long: terminals tell of it late (tmux up to a quarter of
-/// a second), and what is drawn for another size than they have by then ends up in the wrong place.
+/// How long the window size must be stable before the chat draws again. Terminals report a new size late (tmux by up
+/// to a quarter of a second), and output for the wrong size ends up in the wrong place.
 const RESIZE_DEBOUNCE: Duration = Duration::from_millis(300);
-/// A second Ctrl-C within this time leaves.
+/// A second Ctrl-C within this time leaves the chat.
 pub(crate) const DOUBLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
-/// So long what runs may take to end when the person leaves.
+/// How long leaving waits for running turns to end.
 pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(3);
-/// So many happenings are taken before the screen is drawn again.
+/// Maximum number of events handled before the screen is drawn again.
 const MAX_EVENTS_PER_FRAME: usize = 512;
-/// Lines that may wait for the host to accept them, which takes as long as one write to the disk each. The chat never
-/// waits for room, because the task that hands lines in waits for the chat to hear of the last one: a line for which
-/// there is no room goes back to the editor.
+/// Capacity of the queue of lines that the host has not accepted yet. Accepting a line takes one disk write.
+///
+/// The chat never waits for space in this queue: the submitting task may itself be waiting for the chat to handle an
+/// event. If the queue is full, the line goes back to the editor.
 const SUBMISSION_CAPACITY: usize = 64;
 
-/// What a chat is made of.
+/// Options of an interactive chat.
 pub struct ChatOptions {
-    /// The program around it.
+    /// The program that runs the chat.
     pub host: Arc<dyn ChatHost>,
-    /// What it is told.
+    /// The events to show.
     pub chat_events: mpsc::Receiver<ChatEvent>,
-    /// Ends it, without ending what runs.
+    /// Ends the chat without cancelling the running turn.
     pub stop: CancellationToken,
-    /// Where the histories are.
+    /// The home directory; history files are in its `history` directory.
     pub home: PathBuf,
-    /// The workspace, as text.
+    /// The workspace path. It selects the history file, and its last component is the prompt.
     pub workspace: String,
-    /// What is printed first.
+    /// Lines printed at the start.
     pub welcome: Vec<String>,
-    /// What can be completed.
+    /// Words that Tab completes.
     pub words: CompletionItems,
-    /// How the session is.
+    /// The initial status of the session.
     pub status: StatusLine,
-    /// What must not be shown.
+    /// Removes secrets from all output.
     pub redactor: Redactor,
-    /// What may be written beside text.
+    /// Which escape sequences may be written.
     pub color_mode: ColorMode,
-    /// Whether the terminal wraps its lines anew when its width changes.
+    /// Whether the terminal rewraps its lines when its width changes.
     pub reflows: bool,
 }
 
 /// How a chat ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChatExit {
-    /// The person left.
+    /// The user left.
     Quit,
-    /// Somebody stopped the program, or the terminal is gone.
+    /// The program was stopped, or the terminal was closed.
     Stopped,
 }
 
 struct ChatScreen {
     screen: Screen<Stdout>,
-    raw: Option<RawMode>,
+    raw_mode: Option<RawMode>,
     view: TurnView,
     editor: Editor,
     history: History,
     host: Arc<dyn ChatHost>,
-    /// What is on its way to the host, in order.
+    /// Requests to the host, in order.
     submitted: mpsc::Sender<ChatHostRequest>,
     name: String,
-    /// The size that was last seen, and until when it may still change.
+    /// The last known size of the terminal.
     size: TerminalSize,
+    /// Set while the window is being resized: when its size counts as stable.
     resizing: Option<Instant>,
     status: StatusLine,
     last_line: u64,
-    /// Lines that are not settled.
+    /// Lines without an outcome.
     open: Vec<u64>,
-    /// Whether what runs, or is about to, is a command.
+    /// Whether the turn that runs or starts next is a command.
     runs_command: bool,
-    /// Lines that wait to be seen where they belong.
-    waiting: Vec<QueuedLine>,
-    /// The line that was last asked for back.
-    taking: Option<u64>,
+    /// Lines typed during a turn that are not in the transcript yet.
+    queued: Vec<QueuedLine>,
+    /// The queued line that was last asked to be withdrawn.
+    withdrawing: Option<u64>,
     running: Option<RunningTurn>,
     questions: VecDeque<UserQuestion>,
-    /// What was being written when a question came.
+    /// The text in the editor when a question arrived.
     draft: Option<String>,
     interrupted: Option<Instant>,
-    /// What is to be known right now.
+    /// Shown instead of the status line.
     hint: Option<String>,
-    was_history_refused: bool,
+    is_history_error_reported: bool,
     is_leaving: bool,
-    left: Option<ChatExit>,
+    exit: Option<ChatExit>,
 }
 
-/// What the chat asks of the host.
+/// A request from the chat to its host.
 pub(crate) enum ChatHostRequest {
-    /// Answer a line.
+    /// Submit a line.
     Line(u64, String),
-    /// Take back the last line that waits.
+    /// Withdraw the last queued line.
     Withdraw,
 }
 
-/// A line that was typed while a turn ran.
+/// A line that was typed during a turn.
 struct QueuedLine {
     line: u64,
     text: String,
     steers: bool,
-    /// Whether it is on disk.
-    is_taken: bool,
+    /// Whether the line is on disk.
+    is_accepted: bool,
 }
 
-/// A turn that runs.
+/// The running turn.
 struct RunningTurn {
     line: Option<u64>,
     since: Instant,
@@ -147,47 +149,51 @@ struct RunningTurn {
     is_ended: bool,
 }
 
-/// Runs a chat until somebody leaves it.
+/// Runs a chat until the user leaves, `stop` is cancelled, or the terminal is closed.
+///
+/// # Errors
+///
+/// Fails if the terminal cannot be read, written, or set to raw mode.
 pub async fn run(chat_options: ChatOptions) -> Result<ChatExit> {
     let mut resized = signal(SignalKind::window_change()).map_err(terminal_error)?;
-    let raw = RawMode::enter().map_err(terminal_error)?;
-    let mut typed = tty::typed().map_err(terminal_error)?;
-    let (mut chat, mut chat_events, stop) = ChatScreen::new(chat_options, raw);
+    let raw_mode = RawMode::enter().map_err(terminal_error)?;
+    let mut input = tty::spawn_reader().map_err(terminal_error)?;
+    let (mut chat, mut chat_events, stop) = ChatScreen::new(chat_options, raw_mode);
     let mut decoder = KeyDecoder::default();
     let mut draw_at = Some(Instant::now());
     loop {
         if draw_at.is_some_and(|at| at <= Instant::now()) {
             draw_at = chat.draw()?;
         }
-        if let Some(left) = chat.left {
-            // From now on nobody waits for room to tell: what runs can end.
+        if let Some(exit) = chat.exit {
+            // Close the queue so that turns stop waiting for space in it and can end.
             chat_events.close();
             while let Ok(chat_event) = chat_events.try_recv() {
                 chat.handle_event(chat_event);
             }
-            return chat.leave(left).await;
+            return chat.leave(exit).await;
         }
         let spin = chat.is_busy().then(|| Instant::now() + SPINNER_INTERVAL);
         let wake = [draw_at, spin].into_iter().flatten().min();
-        let soon = tokio::select! {
+        let is_urgent = tokio::select! {
             biased;
             () = stop.cancelled() => {
-                chat.left = Some(ChatExit::Stopped);
+                chat.exit = Some(ChatExit::Stopped);
                 true
             }
-            bytes = typed.recv() => {
+            bytes = input.recv() => {
                 match bytes {
-                    Some(bytes) => chat.typed(decoder.feed(&bytes)).await?,
-                    None => chat.left = Some(ChatExit::Stopped),
+                    Some(bytes) => chat.handle_keys(decoder.feed(&bytes)).await?,
+                    None => chat.exit = Some(ChatExit::Stopped),
                 }
                 true
             }
-            () = tokio::time::sleep(ESCAPE_TIMEOUT), if decoder.is_waiting() => {
-                chat.typed(decoder.flush()).await?;
+            () = tokio::time::sleep(ESCAPE_TIMEOUT), if decoder.is_pending() => {
+                chat.handle_keys(decoder.flush()).await?;
                 true
             }
             _ = resized.recv() => {
-                chat.is_resized();
+                chat.handle_resize();
                 true
             }
             Some(chat_event) = chat_events.recv() => {
@@ -200,7 +206,7 @@ pub async fn run(chat_options: ChatOptions) -> Result<ChatExit> {
             }
             () = sleep_until(wake) => true,
         };
-        let at = if soon {
+        let at = if is_urgent {
             Instant::now()
         } else {
             Instant::now() + FRAME_INTERVAL
@@ -210,13 +216,13 @@ pub async fn run(chat_options: ChatOptions) -> Result<ChatExit> {
 }
 
 impl ChatScreen {
-    /// A chat on the screen, what it is told, and what ends it.
+    /// Creates the chat. Also returns its events and the token that ends it.
     fn new(
         chat_options: ChatOptions,
-        raw: RawMode,
+        raw_mode: RawMode,
     ) -> (Self, mpsc::Receiver<ChatEvent>, CancellationToken) {
         let size = tty::size();
-        let (history, was_read) = History::open(&chat_options.home, &chat_options.workspace);
+        let (history, read) = History::open(&chat_options.home, &chat_options.workspace);
         let name = chat_options
             .workspace
             .rsplit('/')
@@ -230,11 +236,11 @@ impl ChatScreen {
                 chat_options.color_mode,
                 chat_options.reflows,
             ),
-            raw: Some(raw),
+            raw_mode: Some(raw_mode),
             view: TurnView::new(size.columns, chat_options.color_mode, chat_options.redactor),
             editor: Editor::new(chat_options.words),
             history,
-            submitted: submitting(Arc::clone(&chat_options.host)),
+            submitted: spawn_submitter(Arc::clone(&chat_options.host)),
             host: chat_options.host,
             name,
             size,
@@ -243,28 +249,28 @@ impl ChatScreen {
             last_line: 0,
             open: Vec::new(),
             runs_command: false,
-            waiting: Vec::new(),
-            taking: None,
+            queued: Vec::new(),
+            withdrawing: None,
             running: None,
             questions: VecDeque::new(),
             draft: None,
             interrupted: None,
             hint: None,
-            was_history_refused: false,
+            is_history_error_reported: false,
             is_leaving: false,
-            left: None,
+            exit: None,
         };
-        chat.welcome(&chat_options.welcome);
-        if let Err(error) = was_read {
-            chat.history_refused(&error);
+        chat.print_welcome(&chat_options.welcome);
+        if let Err(error) = read {
+            chat.report_history_error(&error);
         }
         (chat, chat_options.chat_events, chat_options.stop)
     }
 
-    /// Shows everything as it is now; or says when, while the window changes.
+    /// Draws the current state. While the window is being resized, returns when to try again instead.
     fn draw(&mut self) -> Result<Option<Instant>> {
         if tty::size() != self.size {
-            self.is_resized();
+            self.handle_resize();
         }
         if let Some(until) = self.resizing {
             if until > Instant::now() {
@@ -273,59 +279,61 @@ impl ChatScreen {
             self.resizing = None;
             self.screen.resize(self.size).map_err(terminal_error)?;
         }
-        if self.is_busy() && self.interrupted.is_some() && !self.leaves_at_interrupt() {
-            // Ctrl-C means the turn again.
+        if self.is_busy() && self.interrupted.is_some() && !self.should_leave_on_interrupt() {
+            // Another turn started: Ctrl-C cancels it and no longer leaves.
             (self.interrupted, self.hint) = (None, None);
         }
-        let live = self.live();
+        let live_area = self.live_area();
         let lines = self.view.take_lines();
-        self.screen.draw(&lines, &live).map_err(terminal_error)?;
+        self.screen
+            .draw(&lines, &live_area)
+            .map_err(terminal_error)?;
         Ok(None)
     }
 
-    /// Whether a turn runs or waits.
+    /// Whether a turn is running or a line has no outcome yet.
     fn is_busy(&self) -> bool {
         self.running.is_some() || !self.open.is_empty()
     }
 
-    fn is_resized(&mut self) {
+    fn handle_resize(&mut self) {
         self.size = tty::size();
         self.resizing = Some(Instant::now() + RESIZE_DEBOUNCE);
         self.view.set_width(self.size.columns);
     }
 
-    fn welcome(&mut self, lines: &[String]) {
+    fn print_welcome(&mut self, lines: &[String]) {
         for line in lines {
             self.view.notice(line, crate::Style::DIM);
         }
         self.view.line(Line::default());
     }
 
-    /// The last words; the terminal is as it was.
-    async fn leave(mut self, left: ChatExit) -> Result<ChatExit> {
-        if left == ChatExit::Quit {
-            // What does not end by then is interrupted when the program ends.
+    /// Ends the turn view, draws the last lines and restores the terminal.
+    async fn leave(mut self, exit: ChatExit) -> Result<ChatExit> {
+        if exit == ChatExit::Quit {
+            // Turns that do not end in time are interrupted when the program exits.
             let _ = tokio::time::timeout(QUIT_TIMEOUT, self.host.quit()).await;
         }
-        let is_cut_off = self.running.as_ref().is_some_and(|turn| !turn.is_ended);
-        self.view.end(is_cut_off && left == ChatExit::Quit);
-        if left == ChatExit::Quit {
+        let is_interrupted = self.running.as_ref().is_some_and(|turn| !turn.is_ended);
+        self.view.end(is_interrupted && exit == ChatExit::Quit);
+        if exit == ChatExit::Quit {
             self.view.notice("Bye.", crate::Style::NONE);
         }
         if self.resizing.is_some() {
             let _ = self.screen.resize(self.size);
         }
         let lines = self.view.take_lines();
-        // A terminal that is gone needs no last words.
+        // Ignore errors: the terminal may be closed.
         let _ = self
             .screen
             .draw(&lines, &crate::screen::LiveArea::default());
         let _ = self.screen.clear();
-        self.raw = None;
-        Ok(left)
+        self.raw_mode = None;
+        Ok(exit)
     }
 
-    /// The prompt: the workspace, or the sign of commands.
+    /// Returns the prompt: the workspace name, or a comma in shell mode.
     fn prompt(&self) -> Line {
         if self.editor.is_shell() {
             return Line::new(", ", crate::Style::BOLD | crate::Style::CYAN);
@@ -340,19 +348,18 @@ impl ChatScreen {
         Line::new(format!("{name} > "), crate::Style::BOLD)
     }
 
-    fn history_refused(&mut self, error: &io::Error) {
-        if !std::mem::replace(&mut self.was_history_refused, true) {
+    fn report_history_error(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.is_history_error_reported, true) {
             let file = self.history.file().display();
-            let text = format!(
-                "the history in {file} cannot be used: {error}; lines are kept until you leave"
-            );
+            let text =
+                format!("the history in {file} cannot be used: {error}; lines are kept until you leave");
             self.view.notice(&text, crate::Style::YELLOW);
         }
     }
 }
 
-/// Submits lines in their order.
-pub(crate) fn submitting(host: Arc<dyn ChatHost>) -> mpsc::Sender<ChatHostRequest> {
+/// Starts a task that passes requests to the host in order.
+pub(crate) fn spawn_submitter(host: Arc<dyn ChatHost>) -> mpsc::Sender<ChatHostRequest> {
     let (sender, mut submissions) = mpsc::channel(SUBMISSION_CAPACITY);
     drop(tokio::spawn(async move {
         while let Some(submission) = submissions.recv().await {
@@ -379,7 +386,7 @@ fn terminal_error(error: io::Error) -> Error {
 
 impl std::fmt::Debug for ChatOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setup")
+        f.debug_struct("ChatOptions")
             .field("workspace", &self.workspace)
             .finish_non_exhaustive()
     }

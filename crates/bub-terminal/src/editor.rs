@@ -1,4 +1,4 @@
-//! The line editor: text, keys, history, completion. It knows no terminal.
+//! The line editor: text, keys, history and completion. It does no terminal I/O.
 
 mod buffer;
 mod complete;
@@ -6,7 +6,7 @@ mod layout;
 
 pub use self::{
     buffer::Buffer,
-    complete::{CompletionItem, CompletionItems, CompletionMatches, common},
+    complete::{CompletionItem, CompletionItems, CompletionMatches, common_prefix},
     layout::{EditorLayout, lay_out},
 };
 use crate::{
@@ -15,58 +15,58 @@ use crate::{
     sanitize::{line as one_line, sanitize},
 };
 
-/// So many choices are shown.
+/// Maximum number of completions shown.
 const MAX_MENU_ROWS: usize = 6;
 
-/// What a key led to.
+/// What the chat does after a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EditorAction {
-    /// Something to be seen has changed, or nothing.
+    /// Redraw the editor; the text may have changed.
     Changed,
-    /// The text is to be sent; the editor is empty again.
+    /// Send this text. The editor is empty again.
     Submit(String),
-    /// Ctrl-C on an empty line; otherwise it empties the line.
+    /// Ctrl-C on an empty line. On other lines, Ctrl-C clears the line.
     Interrupt,
     /// Ctrl-D on an empty line.
     End,
-    /// Ctrl-X: the other mode.
+    /// Ctrl-X: switch between agent and shell mode.
     ToggleMode,
-    /// Ctrl-L.
+    /// Ctrl-L: clear the screen.
     ClearScreen,
-    /// Ctrl-Z.
+    /// Ctrl-Z: suspend the program.
     Suspend,
 }
 
-/// A line editor.
+/// A line editor with Emacs keys.
 #[derive(Debug, Default)]
 pub struct Editor {
     buffer: Buffer,
-    words: CompletionItems,
+    items: CompletionItems,
     is_shell: bool,
-    killed: String,
+    kill_buffer: String,
     was_kill: bool,
-    walk: Option<HistoryCursor>,
+    history_cursor: Option<HistoryCursor>,
     menu: Option<Menu>,
     search: Option<HistorySearch>,
 }
 
-/// Going through the history: only through lines that begin as this one did.
+/// A position in the history. Up and Down visit only lines that start with `prefix`.
 #[derive(Debug)]
 struct HistoryCursor {
     prefix: String,
-    /// What was written before.
+    /// The text before the first Up.
     draft: String,
     index: usize,
 }
 
-/// Choices to go through with Tab.
+/// Completions that Tab cycles through.
 #[derive(Debug)]
 struct Menu {
     choices: CompletionMatches,
-    chosen: Option<usize>,
+    selected: Option<usize>,
 }
 
-/// Looking for a line of the history.
+/// An incremental search through the history.
 #[derive(Debug)]
 struct HistorySearch {
     query: String,
@@ -75,45 +75,45 @@ struct HistorySearch {
 }
 
 impl Editor {
-    /// An editor that completes these words.
-    pub fn new(words: CompletionItems) -> Self {
+    /// Creates an editor that completes these words.
+    pub fn new(items: CompletionItems) -> Self {
         Self {
-            words,
+            items,
             ..Self::default()
         }
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn text(&self) -> &str {
         self.buffer.text()
     }
 
-    /// Puts a text in.
+    /// Replaces the text.
     pub fn set_text(&mut self, text: &str) {
         self.buffer.set(text);
     }
 
-    /// Whether what is typed are commands.
+    /// Whether the editor is in shell mode, where every line is a command.
     pub fn is_shell(&self) -> bool {
         self.is_shell
     }
 
-    /// Changes that.
+    /// Switches shell mode on or off.
     pub fn set_shell(&mut self, is_shell: bool) {
         self.is_shell = is_shell;
     }
 
-    /// Completes these sessions from now on.
+    /// Sets the session ids to complete after `,resume`.
     pub fn set_sessions(&mut self, ids: Vec<String>) {
         let word = |text| CompletionItem {
             text,
             about: String::new(),
             arguments: String::new(),
         };
-        self.words.sessions = ids.into_iter().map(word).collect();
+        self.items.sessions = ids.into_iter().map(word).collect();
     }
 
-    /// Takes a key. `history` has the latest line last.
+    /// Handles a key. `history` has the latest line last.
     pub fn press(&mut self, key: KeyEvent, history: &[String]) -> EditorAction {
         let was_kill = std::mem::take(&mut self.was_kill);
         if self.search.is_some()
@@ -131,7 +131,7 @@ impl Editor {
             key,
             KeyEvent::Up | KeyEvent::Down | KeyEvent::Ctrl('p' | 'n')
         ) {
-            self.walk = None;
+            self.history_cursor = None;
         }
         match key {
             KeyEvent::Enter => return self.submit(),
@@ -164,26 +164,26 @@ impl Editor {
                 });
             }
             KeyEvent::Ctrl('y') => {
-                let killed = self.killed.clone();
-                self.buffer.insert(&killed);
+                let kill_buffer = self.kill_buffer.clone();
+                self.buffer.insert(&kill_buffer);
             }
             KeyEvent::Ctrl('t') => self.buffer.transpose(),
-            key => self.move_or_cut(&key, was_kill),
+            key => self.handle_edit_key(&key, was_kill),
         }
         EditorAction::Changed
     }
 
-    fn move_or_cut(&mut self, key: &KeyEvent, was_kill: bool) {
+    fn handle_edit_key(&mut self, key: &KeyEvent, was_kill: bool) {
         let buffer = &mut self.buffer;
         match key {
-            KeyEvent::Left | KeyEvent::Ctrl('b') => buffer.go(buffer.left()),
-            KeyEvent::Right | KeyEvent::Ctrl('f') => buffer.go(buffer.right()),
-            KeyEvent::WordLeft => buffer.go(buffer.word_left()),
-            KeyEvent::WordRight => buffer.go(buffer.word_right()),
-            KeyEvent::Home | KeyEvent::Ctrl('a') => buffer.go(buffer.line_start()),
-            KeyEvent::End | KeyEvent::Ctrl('e') => buffer.go(buffer.line_end()),
-            KeyEvent::Alt('<') => buffer.go(0),
-            KeyEvent::Alt('>') => buffer.go(buffer.text().len()),
+            KeyEvent::Left | KeyEvent::Ctrl('b') => buffer.move_to(buffer.left()),
+            KeyEvent::Right | KeyEvent::Ctrl('f') => buffer.move_to(buffer.right()),
+            KeyEvent::WordLeft => buffer.move_to(buffer.word_left()),
+            KeyEvent::WordRight => buffer.move_to(buffer.word_right()),
+            KeyEvent::Home | KeyEvent::Ctrl('a') => buffer.move_to(buffer.line_start()),
+            KeyEvent::End | KeyEvent::Ctrl('e') => buffer.move_to(buffer.line_end()),
+            KeyEvent::Alt('<') => buffer.move_to(0),
+            KeyEvent::Alt('>') => buffer.move_to(buffer.text().len()),
             KeyEvent::Backspace => drop(buffer.cut_to(buffer.left())),
             KeyEvent::Delete | KeyEvent::Ctrl('d') => drop(buffer.cut_to(buffer.right())),
             KeyEvent::Ctrl('k') if buffer.line_end() == buffer.cursor() => {
@@ -191,91 +191,94 @@ impl Editor {
             }
             KeyEvent::Ctrl('k') => self.kill(Buffer::line_end, was_kill),
             KeyEvent::Ctrl('u') => self.kill(Buffer::line_start, was_kill),
-            KeyEvent::Ctrl('w') => self.kill(Buffer::blank_left, was_kill),
+            KeyEvent::Ctrl('w') => self.kill(Buffer::blank_word_left, was_kill),
             KeyEvent::AltBackspace => self.kill(Buffer::word_left, was_kill),
             KeyEvent::DeleteWord => self.kill(Buffer::word_right, was_kill),
             _ => {}
         }
     }
 
-    /// Cuts up to a place; what is cut in a row is one piece for Ctrl-Y.
-    fn kill(&mut self, place: impl Fn(&Buffer) -> usize, was_kill: bool) {
-        let place = place(&self.buffer);
-        let is_backwards = place < self.buffer.cursor();
-        let cut = self.buffer.cut_to(place);
-        self.killed = match (was_kill, is_backwards) {
+    /// Cuts the text up to an offset. Consecutive cuts are combined for Ctrl-Y.
+    fn kill(&mut self, target: impl Fn(&Buffer) -> usize, was_kill: bool) {
+        let target = target(&self.buffer);
+        let is_backwards = target < self.buffer.cursor();
+        let cut = self.buffer.cut_to(target);
+        self.kill_buffer = match (was_kill, is_backwards) {
             (false, _) => cut,
-            (true, true) => cut + &self.killed,
-            (true, false) => std::mem::take(&mut self.killed) + &cut,
+            (true, true) => cut + &self.kill_buffer,
+            (true, false) => std::mem::take(&mut self.kill_buffer) + &cut,
         };
         self.was_kill = true;
     }
 
     fn submit(&mut self) -> EditorAction {
-        (self.menu, self.walk) = (None, None);
+        (self.menu, self.history_cursor) = (None, None);
         let text = self.buffer.text().to_owned();
         self.buffer.set("");
         EditorAction::Submit(text)
     }
 
     fn up(&mut self, history: &[String]) {
-        if self.walk.is_none() && self.buffer.before().contains('\n') {
-            return self.go_line(-1);
+        if self.history_cursor.is_none() && self.buffer.before().contains('\n') {
+            return self.move_line(-1);
         }
-        let prefix = match &self.walk {
-            Some(walk) => walk.prefix.clone(),
+        let prefix = match &self.history_cursor {
+            Some(history_cursor) => history_cursor.prefix.clone(),
             None => self.buffer.before().to_owned(),
         };
-        let from = self.walk.as_ref().map_or(history.len(), |walk| walk.index);
+        let from = self
+            .history_cursor
+            .as_ref()
+            .map_or(history.len(), |history_cursor| history_cursor.index);
         let current = self.buffer.text();
         let found = history
             .iter()
             .take(from)
             .rposition(|line| line.starts_with(&prefix) && line != current);
         if let Some(index) = found {
-            let draft = self
-                .walk
-                .take()
-                .map_or_else(|| self.buffer.text().to_owned(), |walk| walk.draft);
-            self.walk = Some(HistoryCursor {
+            let draft = self.history_cursor.take().map_or_else(
+                || self.buffer.text().to_owned(),
+                |history_cursor| history_cursor.draft,
+            );
+            self.history_cursor = Some(HistoryCursor {
                 prefix,
                 draft,
                 index,
             });
-            self.show(history, index);
+            self.load_history_line(history, index);
         }
     }
 
     fn down(&mut self, history: &[String]) {
-        if self.walk.is_none() && self.buffer.after().contains('\n') {
-            return self.go_line(1);
+        if self.history_cursor.is_none() && self.buffer.after().contains('\n') {
+            return self.move_line(1);
         }
-        let Some(mut walk) = self.walk.take() else {
+        let Some(mut history_cursor) = self.history_cursor.take() else {
             return;
         };
-        let later = history.iter().enumerate().skip(walk.index + 1);
+        let later = history.iter().enumerate().skip(history_cursor.index + 1);
         let current = self.buffer.text();
         match later
             .into_iter()
-            .find(|(_, line)| line.starts_with(&walk.prefix) && *line != current)
+            .find(|(_, line)| line.starts_with(&history_cursor.prefix) && *line != current)
         {
             Some((index, _)) => {
-                walk.index = index;
-                self.walk = Some(walk);
-                self.show(history, index);
+                history_cursor.index = index;
+                self.history_cursor = Some(history_cursor);
+                self.load_history_line(history, index);
             }
-            None => self.buffer.set(walk.draft),
+            None => self.buffer.set(history_cursor.draft),
         }
     }
 
-    fn show(&mut self, history: &[String], index: usize) {
+    fn load_history_line(&mut self, history: &[String], index: usize) {
         if let Some(line) = history.get(index) {
             self.buffer.set(line.clone());
         }
     }
 
-    /// To the same column of the line above or below.
-    fn go_line(&mut self, direction: isize) {
+    /// Moves the cursor to the same column of the line above or below.
+    fn move_line(&mut self, direction: isize) {
         let start = self.buffer.line_start();
         let column = self
             .buffer
@@ -287,7 +290,7 @@ impl Editor {
         } else {
             self.buffer.line_end() + 1
         };
-        self.buffer.go(target);
+        self.buffer.move_to(target);
         let start = self.buffer.line_start();
         let line = self
             .buffer
@@ -298,48 +301,48 @@ impl Editor {
             .char_indices()
             .nth(column)
             .map_or(line.len(), |(at, _)| at);
-        self.buffer.go(start + offset);
+        self.buffer.move_to(start + offset);
     }
 
     fn complete(&mut self, step: isize) {
         if let Some(menu) = &mut self.menu {
-            let count = menu.choices.words.len();
-            let at = match menu.chosen {
-                Some(chosen) => chosen
+            let count = menu.choices.items.len();
+            let at = match menu.selected {
+                Some(selected) => selected
                     .checked_add_signed(step)
                     .map_or(count - 1, |next| next % count),
                 None if step < 0 => count - 1,
                 None => 0,
             };
-            menu.chosen = Some(at);
-            if let Some(word) = menu.choices.words.get(at) {
+            menu.selected = Some(at);
+            if let Some(word) = menu.choices.items.get(at) {
                 let from = menu.choices.from;
                 self.buffer.replace(from, self.buffer.cursor(), &word.text);
             }
             return;
         }
-        let Some(choices) = self.words.complete(self.buffer.before(), self.is_shell) else {
+        let Some(choices) = self.items.complete(self.buffer.before(), self.is_shell) else {
             return;
         };
-        let typed = self.buffer.cursor() - choices.from;
-        let common = common(&choices.words).to_owned();
-        if let [only] = choices.words.as_slice() {
+        let typed_bytes = self.buffer.cursor() - choices.from;
+        let common_prefix = common_prefix(&choices.items).to_owned();
+        if let [only] = choices.items.as_slice() {
             let text = format!("{} ", only.text);
             self.buffer
                 .replace(choices.from, self.buffer.cursor(), &text);
         } else {
-            if common.len() >= typed {
+            if common_prefix.len() >= typed_bytes {
                 self.buffer
-                    .replace(choices.from, self.buffer.cursor(), &common);
+                    .replace(choices.from, self.buffer.cursor(), &common_prefix);
             }
             self.menu = Some(Menu {
                 choices,
-                chosen: None,
+                selected: None,
             });
         }
     }
 
-    /// How the text could go on, as a line of the history did.
+    /// Returns the rest of the latest history line that starts with the text.
     fn hint(&self, history: &[String]) -> Option<String> {
         let text = self.buffer.text();
         if text.is_empty() || !self.buffer.after().is_empty() || self.menu.is_some() {
@@ -373,7 +376,7 @@ impl Editor {
             }
             _ => {
                 self.search = None;
-                // Enter takes what was found, and leaves it to be looked at.
+                // Enter accepts the match without submitting it, so that the user can check it.
                 return (*key == KeyEvent::Enter).then_some(EditorAction::Changed);
             }
         }
@@ -384,30 +387,30 @@ impl Editor {
             .rposition(|line| line.to_lowercase().contains(&query));
         if let Some(index) = found.filter(|_| !query.is_empty()) {
             search.index = index;
-            self.show(history, index);
+            self.load_history_line(history, index);
         }
         Some(EditorAction::Changed)
     }
 
-    /// The editor as rows: the text, at most `most` rows of it, and below it what may help. The cursor is in the text.
+    /// Lays out the editor: at most `max_rows` rows of text with the cursor, and the rows of the completion menu.
     pub fn rows(
         &self,
         prompt: &Line,
         history: &[String],
         width: usize,
-        most: usize,
+        max_rows: usize,
     ) -> (EditorLayout, Vec<Line>) {
-        let searching = self.search.as_ref().map(|search| {
+        let search_prompt = self.search.as_ref().map(|search| {
             Line::new(
                 format!("(search `{}') ", one_line(&search.query)),
                 Style::DIM,
             )
         });
-        let prompt = searching.as_ref().unwrap_or(prompt);
+        let prompt = search_prompt.as_ref().unwrap_or(prompt);
         let layout = lay_out(prompt, self.buffer.text(), self.buffer.cursor(), width);
-        let mut layout = layout.window(most.max(1));
+        let mut layout = layout.window(max_rows.max(1));
         let arguments = || {
-            self.words
+            self.items
                 .arguments(self.buffer.text(), self.is_shell)
                 .map(str::to_owned)
         };
@@ -426,16 +429,16 @@ impl Editor {
         let Some(menu) = &self.menu else {
             return Vec::new();
         };
-        let words = &menu.choices.words;
-        let chosen = menu.chosen.unwrap_or(0);
-        let first = chosen.saturating_sub(MAX_MENU_ROWS - 1);
-        let widest = words
+        let items = &menu.choices.items;
+        let selected = menu.selected.unwrap_or(0);
+        let first = selected.saturating_sub(MAX_MENU_ROWS - 1);
+        let widest = items
             .iter()
             .map(|word| crate::columns(&word.text))
             .max()
             .unwrap_or(0);
         let row = |(index, word): (usize, &CompletionItem)| {
-            let style = if menu.chosen == Some(index) {
+            let style = if menu.selected == Some(index) {
                 Style::REVERSE
             } else {
                 Style::NONE
@@ -448,12 +451,12 @@ impl Editor {
             let mut row = Line::new(fit(&name, width - 1).0, style);
             let room = width.saturating_sub(1).saturating_sub(row.columns());
             row.push(
-                &shortened(&format!("  {}", one_line(&word.about)), room),
+                &truncate_at_word(&format!("  {}", one_line(&word.about)), room),
                 Style::DIM,
             );
             row
         };
-        words
+        items
             .iter()
             .enumerate()
             .skip(first)
@@ -463,8 +466,8 @@ impl Editor {
     }
 }
 
-/// As many whole words of a text as there is room for.
-fn shortened(text: &str, room: usize) -> String {
+/// Returns as many complete words of a text as fit into `room` columns.
+fn truncate_at_word(text: &str, room: usize) -> String {
     if crate::columns(text) <= room {
         return text.to_owned();
     }

@@ -1,5 +1,5 @@
-//! The lines of earlier chats, in the file of the original: records of a comment with the time and one `+` line for
-//! each line of the text.
+//! The lines of earlier chats, in the file format of the Python version: each record is a comment with the time,
+//! followed by one `+` line per line of text.
 
 use std::{
     fmt::Write as _,
@@ -11,12 +11,12 @@ use std::{
 
 use md5::{Digest as _, Md5};
 
-/// What is older is left alone.
+/// Maximum number of bytes read from the end of the file. Older lines are ignored.
 const MAX_HISTORY_BYTES: u64 = 1024 * 1024;
-/// So many lines are remembered.
+/// Maximum number of lines kept in memory.
 const MAX_HISTORY_LINES: usize = 5000;
 
-/// The lines of a workspace, the latest last.
+/// The history of a workspace, latest line last.
 #[derive(Debug)]
 pub struct History {
     file: PathBuf,
@@ -24,7 +24,8 @@ pub struct History {
 }
 
 impl History {
-    /// The history of a workspace. What cannot be read is an error; the history is then empty and can be used.
+    /// Opens the history of a workspace. If the file cannot be read, returns the error beside an empty history that can
+    /// still be used. A missing file is not an error.
     pub fn open(home: &Path, workspace: &str) -> (Self, io::Result<()>) {
         let name =
             Md5::digest(workspace.as_bytes())
@@ -51,17 +52,18 @@ impl History {
         (history, read)
     }
 
-    /// The file.
+    /// Returns the path of the history file.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// All lines, the latest last.
+    /// Returns all lines, latest last.
     pub fn lines(&self) -> &[String] {
         &self.lines
     }
 
-    /// Adds a line, also to the file. When that fails it is remembered all the same.
+    /// Adds a line to the history and to its file. A line equal to the last one is ignored. If writing the file fails,
+    /// the line is still kept in memory.
     pub fn add(&mut self, line: &str) -> io::Result<()> {
         if self.lines.last().is_some_and(|last| last == line) {
             return Ok(());
@@ -80,7 +82,7 @@ impl History {
                 .mode(0o700)
                 .create(directory)?;
         }
-        // One write: another chat may be adding at the same time.
+        // Use a single write: another chat may append at the same time.
         OpenOptions::new()
             .append(true)
             .create(true)
@@ -131,7 +133,7 @@ mod tests {
 
     // C.6, L6
     #[test]
-    fn the_file_is_that_of_the_original() {
+    fn the_file_has_the_format_of_the_python_version() {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("history")).unwrap();
         // md5 of "/work"
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_or_written_is_said_and_does_not_stop_anybody() {
+    fn errors_of_the_file_are_returned_and_lines_are_kept_in_memory() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join("history"), "in the way").unwrap();
         let (mut history, read) = History::open(home.path(), "/work");

@@ -1,6 +1,6 @@
-//! What somebody types, from the bytes a terminal sends.
+//! Decodes the bytes that a terminal sends into keys.
 
-/// A key, or what was pasted.
+/// A key press, or pasted text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyEvent {
     /// A character.
@@ -11,7 +11,7 @@ pub enum KeyEvent {
     Alt(char),
     /// Enter.
     Enter,
-    /// Enter with Alt or Shift: a new line in the text.
+    /// Enter with Alt or Shift, which inserts a line break.
     NewLine,
     /// Tab.
     Tab,
@@ -25,17 +25,17 @@ pub enum KeyEvent {
     Delete,
     /// Delete with Alt or Ctrl.
     DeleteWord,
-    /// An arrow.
+    /// Left arrow.
     Left,
-    /// An arrow.
+    /// Right arrow.
     Right,
-    /// An arrow with Alt or Ctrl.
+    /// Left arrow with Alt or Ctrl.
     WordLeft,
-    /// An arrow with Alt or Ctrl.
+    /// Right arrow with Alt or Ctrl.
     WordRight,
-    /// An arrow.
+    /// Up arrow.
     Up,
-    /// An arrow.
+    /// Down arrow.
     Down,
     /// Home.
     Home,
@@ -43,45 +43,46 @@ pub enum KeyEvent {
     End,
     /// Escape.
     Escape,
-    /// Pasted text, with line ends as `\n`.
+    /// Pasted text, with all line endings as `\n`.
     Paste(String),
 }
 
 const PASTE_END: &[u8] = b"\x1b[201~";
-/// More is not pasted into a line.
+/// Maximum size of one paste. The rest of a longer paste is read as keys.
 const MAX_PASTE_BYTES: usize = 4 * 1024 * 1024;
-/// No sequence of a key is as long.
+/// Maximum length of a key sequence; longer ones are discarded.
 const MAX_SEQUENCE_BYTES: usize = 64;
 
-/// Makes keys of bytes. What is not UTF-8 becomes U+FFFD.
+/// Decodes bytes into keys. Invalid UTF-8 becomes U+FFFD.
 #[derive(Debug, Default)]
 pub struct KeyDecoder {
     pending: Vec<u8>,
     is_pasting: bool,
 }
 
-/// What the beginning of the pending bytes is.
+/// The result of parsing the start of the pending bytes.
 enum ParsedKey {
-    /// So many bytes that are this key; or none worth having.
+    /// The length in bytes and the key; `None` for a sequence to ignore.
     Key(usize, Option<KeyEvent>),
+    /// The length of the sequence that starts a paste.
     PasteStart(usize),
-    /// Not to be told yet.
+    /// More bytes are needed.
     More,
 }
 
 impl KeyDecoder {
-    /// Takes bytes; returns the keys that are complete.
+    /// Adds bytes and returns the keys that are complete.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<KeyEvent> {
         self.pending.extend_from_slice(bytes);
         let mut keys = Vec::new();
         loop {
             if self.is_pasting {
-                let Some(pasted) = self.pasted() else {
+                let Some(take_paste) = self.take_paste() else {
                     return keys;
                 };
-                keys.push(pasted);
+                keys.push(take_paste);
             }
-            match first(&self.pending) {
+            match parse_key(&self.pending) {
                 ParsedKey::Key(length, key) => {
                     self.pending.drain(..length.min(self.pending.len()));
                     keys.extend(key);
@@ -95,14 +96,14 @@ impl KeyDecoder {
         }
     }
 
-    /// Whether an escape waits for what may follow it. When nothing does, [`Self::flush`] takes it as a key.
-    pub fn is_waiting(&self) -> bool {
+    /// Whether the start of a key sequence is pending. If nothing follows in time, call [`Self::flush`].
+    pub fn is_pending(&self) -> bool {
         !self.is_pasting && !self.pending.is_empty()
     }
 
-    /// Nothing followed.
+    /// Returns the pending bytes as keys.
     pub fn flush(&mut self) -> Vec<KeyEvent> {
-        if !self.is_waiting() {
+        if !self.is_pending() {
             return Vec::new();
         }
         let pending = std::mem::take(&mut self.pending);
@@ -117,7 +118,7 @@ impl KeyDecoder {
         }
     }
 
-    fn pasted(&mut self) -> Option<KeyEvent> {
+    fn take_paste(&mut self) -> Option<KeyEvent> {
         let end = self
             .pending
             .windows(PASTE_END.len())
@@ -137,14 +138,14 @@ impl KeyDecoder {
     }
 }
 
-fn first(bytes: &[u8]) -> ParsedKey {
+fn parse_key(bytes: &[u8]) -> ParsedKey {
     let one = |key: KeyEvent| ParsedKey::Key(1, Some(key));
     match bytes {
         [] | [0x1b] | [0x1b, b'O'] => ParsedKey::More,
-        [0x1b, b'[', rest @ ..] => control_sequence(rest),
+        [0x1b, b'[', rest @ ..] => parse_control_sequence(rest),
         [0x1b, b'O', letter, ..] => ParsedKey::Key(3, letter_key(*letter, false)),
         [0x1b, 0x1b, ..] => one(KeyEvent::Escape),
-        [0x1b, rest @ ..] => match first(rest) {
+        [0x1b, rest @ ..] => match parse_key(rest) {
             ParsedKey::Key(length, key) => ParsedKey::Key(length + 1, key.map(with_alt)),
             other => other,
         },
@@ -154,11 +155,11 @@ fn first(bytes: &[u8]) -> ParsedKey {
         [control @ 1..=26, ..] => one(KeyEvent::Ctrl(char::from(control + b'a' - 1))),
         [0..=0x1f, ..] => ParsedKey::Key(1, None),
         [ascii @ ..=0x7e, ..] => one(KeyEvent::Char(char::from(*ascii))),
-        _ => unicode(bytes),
+        _ => parse_char(bytes),
     }
 }
 
-fn unicode(bytes: &[u8]) -> ParsedKey {
+fn parse_char(bytes: &[u8]) -> ParsedKey {
     let start = bytes.get(..bytes.len().min(4)).unwrap_or_default();
     let (valid, error) = match str::from_utf8(start) {
         Ok(text) => (text, None),
@@ -183,10 +184,10 @@ fn unicode(bytes: &[u8]) -> ParsedKey {
     }
 }
 
-/// What follows `ESC [`.
-fn control_sequence(rest: &[u8]) -> ParsedKey {
+/// Parses what follows `ESC [`.
+fn parse_control_sequence(rest: &[u8]) -> ParsedKey {
     let Some(end) = rest.iter().position(|byte| (0x40..=0x7e).contains(byte)) else {
-        // No key: it is thrown away before it grows without end.
+        // Discard an unterminated sequence, so that it cannot grow without limit.
         return if rest.len() > MAX_SEQUENCE_BYTES {
             ParsedKey::Key(rest.len() + 2, None)
         } else {
@@ -202,7 +203,7 @@ fn control_sequence(rest: &[u8]) -> ParsedKey {
         .map(|number| number.parse().unwrap_or(0))
         .collect();
     let number = |index: usize| numbers.get(index).copied().unwrap_or(0);
-    // 2 is Shift, 3 Alt, 5 Ctrl, and their sums.
+    // The modifier is 2 for Shift, 3 for Alt, 5 for Ctrl; combinations are larger.
     let is_modified = number(1) > 2;
     let length = end + 3;
     let key = match (last, number(0)) {
@@ -211,7 +212,7 @@ fn control_sequence(rest: &[u8]) -> ParsedKey {
         (b'~', 4 | 8) => Some(KeyEvent::End),
         (b'~', 3) if is_modified => Some(KeyEvent::DeleteWord),
         (b'~', 3) => Some(KeyEvent::Delete),
-        // Two ways of terminals to tell Enter with Shift, Alt or Ctrl from Enter.
+        // Terminals report Enter with a modifier in one of two formats.
         (b'~', 27) if number(2) == 13 => Some(KeyEvent::NewLine),
         (b'u', 13) if number(1) > 1 => Some(KeyEvent::NewLine),
         (b'u', 13) => Some(KeyEvent::Enter),
@@ -284,7 +285,7 @@ mod tests {
                 std::slice::from_ref(key),
                 "{bytes:?}"
             );
-            // However the bytes arrive.
+            // The result is the same if the bytes arrive one at a time.
             let mut decoder = KeyDecoder::default();
             let split: Vec<KeyEvent> = bytes
                 .iter()
@@ -298,7 +299,7 @@ mod tests {
     fn a_paste_is_one_key_and_its_line_ends_stay() {
         let mut decoder = KeyDecoder::default();
         assert_eq!(decoder.feed(b"\x1b[200~one\r\ntw"), []);
-        assert!(!decoder.is_waiting());
+        assert!(!decoder.is_pending());
         assert_eq!(
             decoder.feed(b"o\rthree\x1b[A\x1b[201~x"),
             [
@@ -312,13 +313,13 @@ mod tests {
     fn escape_alone_is_a_key_once_nothing_follows() {
         let mut decoder = KeyDecoder::default();
         assert_eq!(decoder.feed(b"\x1b"), []);
-        assert!(decoder.is_waiting());
+        assert!(decoder.is_pending());
         assert_eq!(decoder.flush(), [KeyEvent::Escape]);
-        assert!(!decoder.is_waiting());
+        assert!(!decoder.is_pending());
     }
 
     #[test]
-    fn rubbish_is_no_key_and_does_no_harm() {
+    fn invalid_bytes_are_ignored_or_replaced() {
         let mut decoder = KeyDecoder::default();
         assert_eq!(
             decoder.feed(b"\xff\xfea"),

@@ -1,15 +1,15 @@
-//! Text on a terminal, and the chat that is made of it.
+//! Text output for terminals, and the terminal chat built on it.
 //!
-//! * [`sanitize`](mod@sanitize): text of somebody else that cannot move the cursor, hide or forge anything.
-//! * [`columns`]: how wide a text is.
-//! * [`Line`], [`Span`], [`Style`], [`ColorMode`]: styled text; escape sequences appear when it is written, not before.
-//! * [`markdown`]: an answer that is laid out while it streams.
+//! * [`sanitize`](mod@sanitize): makes untrusted text safe to print. It cannot move the cursor, or hide or forge text.
+//! * [`columns`]: the display width of a text.
+//! * [`Line`], [`Span`], [`Style`], [`ColorMode`]: styled text. Escape sequences are added only when it is written.
+//! * [`markdown`]: lays out Markdown while it streams.
 //! * [`screen`]: finished lines that scroll away, and a live area below them.
-//! * [`keys`], [`editor`], [`history`]: what somebody types.
-//! * [`turn_view`]: a turn as lines.
-//! * [`channel`], [`ChatHost`]: how the chat hears of turns, and what it asks of the program around it.
-//! * [`chat`], [`plain_chat`]: the chat at a terminal, and without one.
-//! * [`tty`]: raw mode, and the way back.
+//! * [`keys`], [`editor`], [`history`]: keyboard input, the line editor, and its history.
+//! * [`turn_view`]: renders a turn as lines.
+//! * [`channel`], [`ChatHost`]: the `cli` channel, and the interface between a chat and the program that runs it.
+//! * [`chat`], [`plain_chat`]: the interactive chat, and the chat for pipes, dumb terminals and screen readers.
+//! * [`tty`]: raw mode and terminal restoration.
 
 pub mod channel;
 pub mod chat;

@@ -1,4 +1,4 @@
-//! Styled text, and how it becomes bytes for a terminal.
+//! Styled text and its output as escape sequences.
 
 use std::{
     fmt::Write as _,
@@ -7,40 +7,40 @@ use std::{
 
 use crate::{columns, sanitize::without_tabs};
 
-/// How far apart the tab stops of a terminal are.
+/// Columns between the tab stops of a terminal.
 const TAB_WIDTH: usize = 8;
 
-/// How a piece of text looks: a set, combined with `|`.
+/// A set of text attributes and colors, combined with `|`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style(u16);
 
 impl Style {
-    /// As the terminal writes by itself.
+    /// No attributes.
     pub const NONE: Self = Self(0);
-    /// Strong text, headings.
+    /// Bold, for strong text and headings.
     pub const BOLD: Self = Self(1);
-    /// What is less important.
+    /// Dim, for less important text.
     pub const DIM: Self = Self(1 << 1);
-    /// Emphasis.
+    /// Italic, for emphasis.
     pub const ITALIC: Self = Self(1 << 2);
-    /// Underlined.
+    /// Underlined text.
     pub const UNDERLINE: Self = Self(1 << 3);
-    /// Struck through.
+    /// Struck-through text.
     pub const STRIKE: Self = Self(1 << 4);
-    /// Swapped colours.
+    /// Swapped foreground and background colors.
     pub const REVERSE: Self = Self(1 << 5);
-    /// Errors.
+    /// Red, for errors.
     pub const RED: Self = Self(1 << 6);
-    /// Success.
+    /// Green, for success.
     pub const GREEN: Self = Self(1 << 7);
-    /// Warnings.
+    /// Yellow, for warnings.
     pub const YELLOW: Self = Self(1 << 8);
-    /// The assistant, links.
+    /// Blue, for the assistant and links.
     pub const BLUE: Self = Self(1 << 9);
-    /// Code, commands.
+    /// Cyan, for code and commands.
     pub const CYAN: Self = Self(1 << 10);
 
-    /// SGR numbers; from `FIRST_COLOR` on they are colours.
+    /// SGR parameters. Entries from `FIRST_COLOR` on are colors.
     const SGR: [(Self, &'static str); 11] = [
         (Self::BOLD, "1"),
         (Self::DIM, "2"),
@@ -56,13 +56,13 @@ impl Style {
     ];
     const FIRST_COLOR: usize = 6;
 
-    /// Whether all of `other` is in it.
+    /// Whether the set contains all of `other`.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    fn start(self, color_mode: ColorMode, out: &mut String) -> bool {
-        let known = match color_mode {
+    fn write_start(self, color_mode: ColorMode, out: &mut String) -> bool {
+        let known_count = match color_mode {
             ColorMode::None => 0,
             ColorMode::Attributes => Self::FIRST_COLOR,
             ColorMode::Colors => Self::SGR.len(),
@@ -70,17 +70,17 @@ impl Style {
         let mut separator = "\x1b[";
         for (_, number) in Self::SGR
             .iter()
-            .take(known)
+            .take(known_count)
             .filter(|(style, _)| self.has(*style))
         {
             let _ = write!(out, "{separator}{number}");
             separator = ";";
         }
-        let styled = separator == ";";
-        if styled {
+        let is_styled = separator == ";";
+        if is_styled {
             out.push('m');
         }
-        styled
+        is_styled
     }
 }
 
@@ -97,42 +97,52 @@ impl BitOrAssign for Style {
     }
 }
 
-/// What may be written beside the text.
+/// Which escape sequences may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColorMode {
-    /// Nothing: no escape sequence at all.
+    /// No escape sequences.
     None,
-    /// Bold, underlined and so on, but no colours.
+    /// Attributes such as bold and underline, but no colors.
     Attributes,
-    /// Everything.
+    /// Attributes and colors.
     Colors,
 }
 
-/// A piece of text in one style.
+/// A piece of text with one style.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// The text: harmless, without line ends; with tabs only where it begins the line.
+    /// The text: sanitized and without line endings. It contains tabs only at the start of a line.
     pub text: String,
-    /// How it looks.
+    /// The style of the text.
     pub style: Style,
 }
 
-/// One line of the screen.
+/// One line of styled text.
+///
+/// ```
+/// use bub_terminal::{ColorMode, Line, Style};
+///
+/// let mut line = Line::new("error: ", Style::RED);
+/// line.push("file not found", Style::NONE);
+/// let mut out = String::new();
+/// line.paint(ColorMode::Colors, &mut out);
+/// assert_eq!(out, "\x1b[31merror: \x1b[0mfile not found");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Line {
-    /// Its pieces, from left to right.
+    /// The pieces of the line, from left to right.
     pub spans: Vec<Span>,
 }
 
 impl Line {
-    /// A line of one piece.
+    /// Creates a line of one piece.
     pub fn new(text: impl Into<String>, style: Style) -> Self {
         let mut line = Self::default();
         line.push(&text.into(), style);
         line
     }
 
-    /// Appends a piece; neighbours of the same style become one.
+    /// Appends a piece. It is merged with the last one if the styles are equal.
     pub fn push(&mut self, text: &str, style: Style) {
         match self.spans.last_mut() {
             _ if text.is_empty() => {}
@@ -144,7 +154,7 @@ impl Line {
         }
     }
 
-    /// Takes the spaces at its end away.
+    /// Removes trailing spaces.
     pub fn trim_end(&mut self) {
         while let Some(last) = self.spans.last_mut() {
             last.text.truncate(last.text.trim_end_matches(' ').len());
@@ -155,17 +165,17 @@ impl Line {
         }
     }
 
-    /// The text alone.
+    /// Returns the text without styles.
     pub fn text(&self) -> String {
         self.spans.iter().map(|span| span.text.as_str()).collect()
     }
 
-    /// How many columns it takes.
+    /// Returns the display width in columns.
     pub fn columns(&self) -> usize {
         self.spans.iter().map(|span| columns(&span.text)).sum()
     }
 
-    /// The same with spaces that reach as far as its tabs do.
+    /// Returns the line with tabs expanded to spaces.
     #[must_use]
     pub fn without_tabs(&self) -> Self {
         let mut line = Self::default();
@@ -175,12 +185,12 @@ impl Line {
         line
     }
 
-    /// Writes it without a line end; styles do not leak out of it.
+    /// Appends the line to `out` without a line ending. Each styled piece ends with a reset.
     pub fn paint(&self, color_mode: ColorMode, out: &mut String) {
         for span in &self.spans {
-            let styled = span.style.start(color_mode, out);
+            let is_styled = span.style.write_start(color_mode, out);
             out.push_str(&span.text);
-            if styled {
+            if is_styled {
                 out.push_str("\x1b[0m");
             }
         }
@@ -192,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn styles_appear_only_in_ink() {
+    fn styles_appear_only_in_their_color_mode() {
         let mut line = Line::new("a", Style::NONE);
         line.push("b", Style::BOLD | Style::CYAN);
         line.push("c", Style::RED);

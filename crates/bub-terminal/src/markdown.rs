@@ -1,15 +1,15 @@
-//! Markdown that is laid out while it streams.
+//! Layout of Markdown while it streams.
 //!
-//! [`Markdown::push`] returns lines as soon as nothing can change them: a block when it is over, code line by line, a
-//! list item by item. Lines depend on the text (and the width) alone, never on how the stream was cut. What is not
-//! finished is bounded: a block longer than [`MAX_BLOCK_BYTES`] goes on as another one, so that each delta costs the same.
+//! [`Markdown::push`] returns lines as soon as they are final: blocks when they end, code line by line, lists item by
+//! item. Lines depend only on the text and the width, never on how the stream was split. Unfinished text is bounded: a
+//! block longer than [`MAX_BLOCK_BYTES`] continues as another block, so that each delta costs the same.
 //!
-//! The price: a definition of a link's target (`[name]: address`) is known only in its own block. It is shown as it is,
-//! and so is a link that refers to one elsewhere. Footnotes and HTML are shown as they are, too.
+//! Limitation: a link definition (`[name]: address`) applies only in its own block. It is shown verbatim, and so is a
+//! link that refers to a definition in another block. Footnotes and HTML are also shown verbatim.
 //!
-//! * `start`: what one line may begin.
-//! * `blocks`: lines into blocks.
-//! * `layout`, `flow`, `table`: a block into lines of the screen.
+//! * `start`: recognizes the block that a line starts.
+//! * `blocks`: groups lines into blocks.
+//! * `layout`, `inline`, `table`: lay out a block as lines of the screen.
 
 mod blocks;
 mod inline;
@@ -23,15 +23,15 @@ use crate::{Line, Span, fit};
 
 use blocks::Blocks;
 
-/// How many bytes of source are laid out at once.
+/// Maximum number of source bytes that are laid out at once.
 pub const MAX_BLOCK_BYTES: usize = 16 * 1024;
 
-/// How Markdown looks.
+/// How Markdown elements are marked in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MarkdownStyle {
-    /// By styles: the marks of the source are gone.
+    /// By text styles; the marks of the source are removed.
     Styled,
-    /// Without styles: the marks of emphasis, code and headings stay in the text.
+    /// By the marks of the source for emphasis, code and headings, without styles.
     Plain,
 }
 
@@ -51,7 +51,7 @@ impl MarkdownStyle {
     }
 }
 
-/// An answer that grows.
+/// A Markdown text that is laid out while it grows.
 ///
 /// ```
 /// use bub_terminal::markdown::{MarkdownStyle, Markdown};
@@ -64,35 +64,35 @@ impl MarkdownStyle {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Markdown {
-    /// The line that has no end yet.
+    /// The last line, which has no line ending yet.
     partial: String,
-    /// The last character was a carriage return: a line feed belongs to it.
-    returned: bool,
-    /// The line without an end is the rest of a longer one.
-    continued: bool,
+    /// Whether the last character was a carriage return. A line feed that follows belongs to the same line ending.
+    ends_with_cr: bool,
+    /// Whether `partial` continues a line that was too long.
+    is_continuation: bool,
     blocks: Blocks,
 }
 
 impl Markdown {
-    /// For a terminal of so many columns.
-    pub fn new(width: usize, look: MarkdownStyle) -> Self {
+    /// Creates an empty text for a terminal with `width` columns.
+    pub fn new(width: usize, style: MarkdownStyle) -> Self {
         Self {
             partial: String::new(),
-            returned: false,
-            continued: false,
-            blocks: Blocks::new(width, look),
+            ends_with_cr: false,
+            is_continuation: false,
+            blocks: Blocks::new(width, style),
         }
     }
 
-    /// From now on so wide; finished lines stay as they are.
+    /// Sets the width in columns. Finished lines do not change.
     pub fn set_width(&mut self, width: usize) {
         self.blocks.set_width(width);
     }
 
-    /// Takes what has arrived; returns the lines that are finished by it. Only code may be wider than the terminal.
+    /// Adds text and returns the lines that it finishes. Only code lines may be wider than the terminal.
     pub fn push(&mut self, delta: &str) -> Vec<Line> {
         let mut rest = delta;
-        if !rest.is_empty() && std::mem::take(&mut self.returned) {
+        if !rest.is_empty() && std::mem::take(&mut self.ends_with_cr) {
             rest = rest.strip_prefix('\n').unwrap_or(rest);
         }
         while let Some((line, end, after)) = split_line(rest) {
@@ -100,7 +100,7 @@ impl Markdown {
             self.end_line();
             rest = after;
             if end == '\r' {
-                self.returned = rest.is_empty();
+                self.ends_with_cr = rest.is_empty();
                 rest = rest.strip_prefix('\n').unwrap_or(rest);
             }
         }
@@ -109,14 +109,15 @@ impl Markdown {
         self.blocks.take_lines()
     }
 
-    /// The last lines of what is not finished, as they would be if nothing followed. None is wider than the terminal.
+    /// Returns the last lines of the unfinished text, laid out as if the text ended here. No line is wider than the
+    /// terminal.
     pub fn preview(&self, max_lines: usize) -> Vec<Line> {
         let mut blocks = self.blocks.tail();
-        let partial = blocks::recent(&self.partial);
+        let partial = blocks::preview_tail(&self.partial);
         if !partial.is_empty() {
             blocks.preview_line(
                 partial,
-                self.continued || partial.len() < self.partial.len(),
+                self.is_continuation || partial.len() < self.partial.len(),
             );
         }
         blocks.close();
@@ -127,7 +128,7 @@ impl Markdown {
         lines.split_off(lines.len().saturating_sub(max_lines))
     }
 
-    /// The end: the lines that were not finished. Afterwards a new answer can begin.
+    /// Ends the text and returns the remaining lines. A new text can start afterwards.
     pub fn finish(&mut self) -> Vec<Line> {
         if !self.partial.is_empty() {
             self.end_line();
@@ -136,9 +137,9 @@ impl Markdown {
         let lines = self.blocks.take_lines();
         *self = Self {
             partial: String::new(),
-            returned: false,
-            continued: false,
-            blocks: self.blocks.fresh(),
+            ends_with_cr: false,
+            is_continuation: false,
+            blocks: self.blocks.empty_copy(),
         };
         lines
     }
@@ -146,20 +147,20 @@ impl Markdown {
     fn end_line(&mut self) {
         self.cut_partial();
         let line = std::mem::take(&mut self.partial);
-        let continued = std::mem::take(&mut self.continued);
-        self.blocks.line(&line, continued);
-        // The buffer is used again.
+        let is_continuation = std::mem::take(&mut self.is_continuation);
+        self.blocks.line(&line, is_continuation);
+        // Reuse the allocation.
         self.partial = line;
         self.partial.clear();
     }
 
-    /// A line without an end does not grow for ever, except in code, which is not laid out.
+    /// Splits a partial line that is too long. Code is not split, because it is not laid out.
     fn cut_partial(&mut self) {
         while self.partial.len() > MAX_BLOCK_BYTES && !self.blocks.is_code() {
-            let rest = self.partial.split_off(blocks::cut(&self.partial));
-            self.blocks.line(&self.partial, self.continued);
+            let rest = self.partial.split_off(blocks::split_offset(&self.partial));
+            self.blocks.line(&self.partial, self.is_continuation);
             self.partial = rest;
-            self.continued = true;
+            self.is_continuation = true;
         }
     }
 }
@@ -172,7 +173,7 @@ fn split_line(text: &str) -> Option<(&str, char, &str)> {
     Some((line, end, rest.as_str()))
 }
 
-/// Lines that are too wide go on below.
+/// Splits a line that is wider than `width`.
 fn split_wide(line: Line, width: usize, lines: &mut Vec<Line>) {
     if line.columns() <= width {
         lines.push(line);

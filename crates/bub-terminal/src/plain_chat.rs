@@ -1,4 +1,4 @@
-//! A chat without a screen: lines in, lines out. For pipes, dumb terminals and screen readers.
+//! A chat that reads and prints lines, for pipes, dumb terminals and screen readers.
 
 use std::{
     collections::VecDeque,
@@ -25,23 +25,27 @@ use crate::{
     turn_view::{self, TurnView},
 };
 
-/// No message is this long.
+/// Maximum length of an input line.
 const MAX_LINE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// What a chat without a screen is made of.
+/// Options of a line-based chat.
 pub struct PlainChatOptions {
-    /// The program around it.
+    /// The program that runs the chat.
     pub host: Arc<dyn ChatHost>,
-    /// What it is told.
+    /// The events to print.
     pub chat_events: mpsc::Receiver<ChatEvent>,
-    /// Ends it, without ending what runs.
+    /// Ends the chat without cancelling the running turn.
     pub stop: CancellationToken,
-    /// What must not be shown.
+    /// Removes secrets from all output.
     pub redactor: Redactor,
 }
 
-/// Answers the lines of stdin in their order: answers go to stdout, everything else to stderr. Lines that an earlier chat
+/// Processes the lines of stdin in order. Answers go to stdout, everything else to stderr. Lines that an earlier chat
 /// left unanswered come first.
+///
+/// # Errors
+///
+/// Fails if stdin cannot be read or stdout cannot be written. A closed stdout is not an error.
 pub async fn pipe(options: PlainChatOptions, is_terminal: bool) -> Result<ChatExit> {
     let mut pipe = Pipe {
         out: StdoutWriter::new(options.redactor.clone(), is_terminal),
@@ -54,7 +58,7 @@ pub async fn pipe(options: PlainChatOptions, is_terminal: bool) -> Result<ChatEx
     if !pipe.until_settled().await? {
         return Ok(ChatExit::Stopped);
     }
-    let mut lines = lines(false);
+    let mut lines = spawn_line_reader(false);
     let mut number = 0;
     loop {
         let line = tokio::select! {
@@ -81,7 +85,7 @@ pub async fn pipe(options: PlainChatOptions, is_terminal: bool) -> Result<ChatEx
 struct Pipe {
     options: PlainChatOptions,
     out: StdoutWriter,
-    /// Lines that are not settled.
+    /// Lines without an outcome.
     open: Vec<u64>,
     expected_replies: u32,
     replies: u32,
@@ -129,48 +133,48 @@ impl Pipe {
     }
 
     fn handle(&mut self, event: ChatEvent) -> Result<()> {
-        self.replies += u32::from(matches!(event, ChatEvent::Said { .. }));
+        self.replies += u32::from(matches!(event, ChatEvent::Message { .. }));
         match event {
-            ChatEvent::Found { line, content } => {
+            ChatEvent::LineRecovered { line, content } => {
                 self.open.push(line);
                 let content = crate::sanitize::line(&content);
-                self.remark(&format!(
+                self.print_notice(&format!(
                     "continuing a line from an earlier chat: {content}"
                 ));
             }
-            ChatEvent::Event(StreamEvent::Text(delta)) => self.out.text(&delta)?,
-            ChatEvent::Event(StreamEvent::Final(end)) => {
+            ChatEvent::Stream(StreamEvent::Text(delta)) => self.out.text(&delta)?,
+            ChatEvent::Stream(StreamEvent::Final(end)) => {
                 for failure in turn_view::failures(&end) {
-                    self.remark(&format!("tool {failure}"));
+                    self.print_notice(&format!("tool {failure}"));
                 }
             }
-            ChatEvent::Event(StreamEvent::Error(error)) => self.complain(error.message()),
-            ChatEvent::Began { .. } | ChatEvent::Ended => self.out.end()?,
-            ChatEvent::Said {
+            ChatEvent::Stream(StreamEvent::Error(error)) => self.print_error(error.message()),
+            ChatEvent::TurnStarted { .. } | ChatEvent::TurnEnded => self.out.end()?,
+            ChatEvent::Message {
                 content,
                 kind: MessageKind::Error,
                 ..
             } => {
                 self.out.end()?;
-                self.complain(&content);
+                self.print_error(&content);
             }
-            ChatEvent::Said {
+            ChatEvent::Message {
                 content,
-                is_known: false,
+                is_streamed: false,
                 ..
             } => {
                 self.out.text(&content)?;
                 self.out.end()?;
             }
-            ChatEvent::Remark(text) => self.remark(&text),
-            ChatEvent::Settled {
+            ChatEvent::Notice(text) => self.print_notice(&text),
+            ChatEvent::LineSettled {
                 line,
                 outcome,
                 replies,
             } if self.open.contains(&line) => {
                 self.out.end()?;
                 if let LineOutcome::NotAnswered(reason) = outcome {
-                    self.complain(&format!("the message was not answered: {reason}"));
+                    self.print_error(&format!("the message was not answered: {reason}"));
                 }
                 self.open.retain(|open| *open != line);
                 self.expected_replies += replies;
@@ -180,22 +184,22 @@ impl Pipe {
         Ok(())
     }
 
-    fn complain(&self, text: &str) {
-        self.remark(&format!("error: {text}"));
+    fn print_error(&self, text: &str) {
+        self.print_notice(&format!("error: {text}"));
     }
 
-    fn remark(&self, text: &str) {
+    fn print_notice(&self, text: &str) {
         let text = self.options.redactor.redact(text);
         // Ignore errors: stderr is closed and there is nowhere to report them.
         let _ = writeln!(io::stderr(), "{}", sanitize(text.trim_end()));
     }
 }
 
-/// Text on its way to standard output, without secrets. A reader that has gone away is no failure.
+/// Writes redacted answers to stdout. A closed pipe is not an error.
 struct StdoutWriter {
     redactor: Redactor,
     out: Option<RedactingWriter<io::Stdout>>,
-    /// What came before the first word: an answer that is nothing else is none.
+    /// Whitespace before the first word. It is dropped if no word follows.
     blank: String,
     is_shown: bool,
     is_open: bool,
@@ -230,7 +234,7 @@ impl StdoutWriter {
         } else {
             text.into()
         };
-        written(out.write_all(text.as_bytes()))
+        ignore_broken_pipe(out.write_all(text.as_bytes()))
     }
 
     /// Ends the last line.
@@ -240,35 +244,44 @@ impl StdoutWriter {
             return Ok(());
         };
         if std::mem::take(&mut self.is_open) {
-            written(out.write_all(b"\n"))?;
+            ignore_broken_pipe(out.write_all(b"\n"))?;
         }
         drop(out);
-        written(io::stdout().flush())
+        ignore_broken_pipe(io::stdout().flush())
     }
 }
 
-fn written(outcome: io::Result<()>) -> Result<()> {
+fn ignore_broken_pipe(outcome: io::Result<()>) -> Result<()> {
     match outcome {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::unknown(format!(
-            "cannot write to standard output: {error}"
-        ))),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::unknown(format!("cannot write to standard output: {error}")))
+        }
         _ => Ok(()),
     }
 }
 
-/// A conversation in lines: nothing that was written changes, and signs are words.
+/// Runs a line-based chat at a terminal, for dumb terminals and screen readers. Printed text never changes, and words
+/// replace symbols.
+///
+/// # Errors
+///
+/// Fails if stdin cannot be read, stdout cannot be written, or signals cannot be received.
 pub async fn run_plain_chat(
-    mut plain: PlainChatOptions,
+    mut options: PlainChatOptions,
     history: History,
     welcome: Vec<String>,
     prompt: &str,
 ) -> Result<ChatExit> {
-    let mut typed = lines(true);
+    let mut typed = spawn_line_reader(true);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(input_error)?;
-    let mut talk = PlainChat {
-        view: TurnView::new(tty::size().columns, ColorMode::None, plain.redactor.clone()),
-        submitted: chat::submitting(Arc::clone(&plain.host)),
-        host: Arc::clone(&plain.host),
+    let mut plain_chat = PlainChat {
+        view: TurnView::new(
+            tty::size().columns,
+            ColorMode::None,
+            options.redactor.clone(),
+        ),
+        submitted: chat::spawn_submitter(Arc::clone(&options.host)),
+        host: Arc::clone(&options.host),
         history,
         prompt: crate::sanitize::line(prompt) + " ",
         number: 0,
@@ -283,34 +296,34 @@ pub async fn run_plain_chat(
     for line in welcome {
         print_to_terminal(&format!("{}\n", sanitize(&line)))?;
     }
-    talk.print(true)?;
+    plain_chat.print(true)?;
     loop {
         tokio::select! {
-            () = plain.stop.cancelled() => {
-                while let Ok(event) = plain.chat_events.try_recv() {
-                    talk.handle_event(event)?;
+            () = options.stop.cancelled() => {
+                while let Ok(event) = options.chat_events.try_recv() {
+                    plain_chat.handle_event(event)?;
                 }
                 return Ok(ChatExit::Stopped);
             }
             line = typed.recv() => {
                 let leaves = match line.transpose().map_err(input_error)? {
-                    Some(StdinLine::Line(text)) => talk.typed(text)?,
-                    Some(StdinLine::End) => talk.end()?,
+                    Some(StdinLine::Line(text)) => plain_chat.handle_line(text)?,
+                    Some(StdinLine::End) => plain_chat.end()?,
                     None => true,
                 };
                 if leaves {
-                    return talk.leave(plain.chat_events).await;
+                    return plain_chat.leave(options.chat_events).await;
                 }
             }
             _ = interrupts.recv() => {
-                if talk.interrupt().await? {
-                    return talk.leave(plain.chat_events).await;
+                if plain_chat.interrupt().await? {
+                    return plain_chat.leave(options.chat_events).await;
                 }
             }
-            Some(chat_event) = plain.chat_events.recv() => talk.handle_event(chat_event)?,
+            Some(chat_event) = options.chat_events.recv() => plain_chat.handle_event(chat_event)?,
         }
-        if talk.is_leaving && talk.open.is_empty() && talk.running.is_none() {
-            return talk.leave(plain.chat_events).await;
+        if plain_chat.is_leaving && plain_chat.open.is_empty() && plain_chat.running.is_none() {
+            return plain_chat.leave(options.chat_events).await;
         }
     }
 }
@@ -323,28 +336,28 @@ struct PlainChat {
     prompt: String,
     number: u64,
     open: Vec<u64>,
-    /// The line whose turn runs; 0 when it is of an earlier chat.
+    /// The line whose turn is running; 0 for a line of an earlier chat.
     running: Option<u64>,
-    /// Whether that, or a line that waits, is a command: text does not steer then.
+    /// Whether the running line or a queued one is a command. Text does not steer then.
     has_command: bool,
     questions: VecDeque<UserQuestion>,
     is_leaving: bool,
     interrupted: Option<Instant>,
-    /// The turn that runs is cancelled, and nobody has said so.
+    /// Whether the running turn is cancelled and this is not reported yet.
     is_cancelled: bool,
 }
 
 impl PlainChat {
-    /// Prints what is finished and, when it is somebody's turn to type, the prompt.
-    fn print(&mut self, asks: bool) -> Result<()> {
+    /// Prints finished lines and, with `with_prompt`, the prompt.
+    fn print(&mut self, with_prompt: bool) -> Result<()> {
         let mut text = String::new();
         for line in self.view.take_lines() {
             text.push_str(&Line::text(&line));
             text.push('\n');
         }
         let mut out = io::stdout();
-        written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
-        match (asks, self.questions.front()) {
+        ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+        match (with_prompt, self.questions.front()) {
             (false, _) => Ok(()),
             (true, None) => print_to_terminal(&self.prompt),
             (true, Some(UserQuestion::Call(..))) => print_to_terminal("allow? [y/N] "),
@@ -352,8 +365,8 @@ impl PlainChat {
         }
     }
 
-    /// Takes a line; `true` when it leaves.
-    fn typed(&mut self, text: String) -> Result<bool> {
+    /// Handles a typed line. Returns `true` if it ends the chat.
+    fn handle_line(&mut self, text: String) -> Result<bool> {
         (self.interrupted, self.is_leaving) = (None, false);
         if matches!(text.trim(), ",quit" | ",exit") {
             return Ok(true);
@@ -415,20 +428,20 @@ impl PlainChat {
                     crate::Style::NONE,
                 );
             }
-            // Whoever asked may have gone.
-            (Some(UserQuestion::Call(_, waiting)), Some(answer)) => {
-                let said = if answer == ApprovalAnswer::Approved {
+            // Ignore send errors: the question may have been withdrawn.
+            (Some(UserQuestion::Call(_, answer_sender)), Some(answer)) => {
+                let notice = if answer == ApprovalAnswer::Approved {
                     "allowed"
                 } else {
                     "denied"
                 };
-                let _ = waiting.send(answer);
-                self.view.notice(said, crate::Style::NONE);
+                let _ = answer_sender.send(answer);
+                self.view.notice(notice, crate::Style::NONE);
                 self.show_question()?;
             }
-            (Some(UserQuestion::Line(_, _, waiting)), _) => {
-                // The plugin may be gone.
-                let _ = waiting.try_send(text.trim().to_owned());
+            (Some(UserQuestion::Line(_, _, answer_sender)), _) => {
+                // Ignore errors: the plugin may have exited.
+                let _ = answer_sender.try_send(text.trim().to_owned());
                 self.show_question()?;
             }
             (None, _) => {}
@@ -436,7 +449,7 @@ impl PlainChat {
         self.print(!self.questions.is_empty())
     }
 
-    /// Ctrl-D: leaves, after what runs, which gets no answers any more; twice: at once.
+    /// Handles Ctrl-D: leaves after the running turn and drops its questions. Pressed twice, it leaves immediately.
     fn end(&mut self) -> Result<bool> {
         let is_busy = !self.open.is_empty() || self.running.is_some();
         if !is_busy || std::mem::replace(&mut self.is_leaving, true) {
@@ -451,14 +464,14 @@ impl PlainChat {
         Ok(false)
     }
 
-    /// Later chats can have it back.
+    /// Adds a line to the history.
     fn remember(&mut self, text: &str) {
         if let Err(error) = self.history.add(text.trim_end()) {
             tracing::debug!(%error, "history.write_failed");
         }
     }
 
-    /// Ctrl-C: ends the turn; twice: leaves.
+    /// Handles Ctrl-C: cancels the turn. Pressed twice, it returns `true` to leave.
     async fn interrupt(&mut self) -> Result<bool> {
         if self
             .interrupted
@@ -469,27 +482,29 @@ impl PlainChat {
         }
         if self.running.is_some() || !self.open.is_empty() {
             self.is_cancelled = self.running.is_some();
-            // What is typed from now on is for somebody else.
+            // Drop plugin questions, so that text typed after Ctrl-C does not answer them.
             self.drop_questions(|question| matches!(question, UserQuestion::Line(..)))?;
             self.host.cancel().await;
         } else {
-            self.view
-                .notice("\nCtrl-C again leaves; so does ,quit", crate::Style::NONE);
+            self.view.notice(
+                "\nCtrl-C again leaves; so does ,quit",
+                crate::Style::NONE,
+            );
             self.print(self.open.is_empty())?;
         }
         Ok(false)
     }
 
     fn handle_event(&mut self, chat_event: ChatEvent) -> Result<()> {
-        let mut is_free = false;
+        let mut should_prompt = false;
         match chat_event {
-            ChatEvent::Began { line, content } => {
+            ChatEvent::TurnStarted { line, content } => {
                 let is_command = content.trim_start().starts_with(',');
                 self.view.begin(is_command.then_some(content.as_str()));
                 self.has_command = is_command || (self.has_command && self.open.len() > 1);
                 self.running = Some(line.unwrap_or(0));
             }
-            ChatEvent::Found { line, content } => {
+            ChatEvent::LineRecovered { line, content } => {
                 self.open.push(line);
                 let text = format!(
                     "(queued, of an earlier chat) {}",
@@ -497,12 +512,13 @@ impl PlainChat {
                 );
                 self.view.notice(&text, crate::Style::NONE);
             }
-            ChatEvent::Event(event) => self.view.event(&event),
-            ChatEvent::Ended => {
+            ChatEvent::Stream(event) => self.view.event(&event),
+            ChatEvent::TurnEnded => {
                 self.view.end(std::mem::take(&mut self.is_cancelled));
-                is_free = self.running.take_if(|line| *line == 0).is_some() && self.open.is_empty();
+                should_prompt =
+                    self.running.take_if(|line| *line == 0).is_some() && self.open.is_empty();
             }
-            ChatEvent::Settled { line, outcome, .. } => {
+            ChatEvent::LineSettled { line, outcome, .. } => {
                 self.open.retain(|open| *open != line);
                 let was_running = self.running.take_if(|running| *running == line).is_some();
                 self.view.end(false);
@@ -513,42 +529,42 @@ impl PlainChat {
                     self.view
                         .notice(&format!("not answered: {reason}"), crate::Style::NONE);
                 }
-                is_free = self.open.is_empty() && self.running.is_none();
+                should_prompt = self.open.is_empty() && self.running.is_none();
             }
-            ChatEvent::Said {
+            ChatEvent::Message {
                 content,
                 kind: MessageKind::Error,
                 ..
             } => self.view.error(&content),
-            ChatEvent::Said {
+            ChatEvent::Message {
                 content,
                 kind,
-                is_known: false,
+                is_streamed: false,
             } => {
                 self.view.message(&content, kind == MessageKind::Command);
             }
-            ChatEvent::Asked(UserQuestion::Line(..)) if self.is_cancelled => {}
-            ChatEvent::Asked(question) => {
+            ChatEvent::Question(UserQuestion::Line(..)) if self.is_cancelled => {}
+            ChatEvent::Question(question) => {
                 self.questions.push_back(question);
-                is_free = self.questions.len() == 1;
-                if is_free {
+                should_prompt = self.questions.len() == 1;
+                if should_prompt {
                     self.show_question()?;
                 }
             }
-            ChatEvent::Withdrawn(id) => {
-                is_free = self.drop_questions(|question| question.id() == id)?
+            ChatEvent::QuestionWithdrawn(id) => {
+                should_prompt = self.drop_questions(|question| question.id() == id)?
                     && !self.questions.is_empty();
             }
-            ChatEvent::Said { .. }
-            | ChatEvent::Taken(_)
+            ChatEvent::Message { .. }
+            | ChatEvent::LineAccepted(_)
             | ChatEvent::Status(_)
             | ChatEvent::Sessions(_) => {}
-            ChatEvent::Remark(text) => self.view.notice(&text, crate::Style::NONE),
+            ChatEvent::Notice(text) => self.view.notice(&text, crate::Style::NONE),
         }
-        self.print(is_free)
+        self.print(should_prompt)
     }
 
-    /// Says the question whose turn it is.
+    /// Prints the first question.
     fn show_question(&mut self) -> Result<()> {
         let Some(text) = self.questions.front().map(UserQuestion::text) else {
             return Ok(());
@@ -561,7 +577,7 @@ impl PlainChat {
             .try_for_each(|line| print_to_terminal(&(line.text() + "\n")))
     }
 
-    /// Nobody waits for these answers any more; `true` when another question has its turn, or none.
+    /// Drops questions that no longer need an answer. Returns `true` if the first question was dropped.
     fn drop_questions(&mut self, is_over: impl Fn(&UserQuestion) -> bool) -> Result<bool> {
         let was_first = self.questions.front().is_some_and(&is_over);
         self.questions.retain(|question| !is_over(question));
@@ -572,9 +588,9 @@ impl PlainChat {
     }
 
     async fn leave(mut self, chat_events: mpsc::Receiver<ChatEvent>) -> Result<ChatExit> {
-        // Nobody has to wait for room to tell: what runs can end.
+        // Close the queue so that turns stop waiting for space in it and can end.
         drop(chat_events);
-        // What does not end by then is interrupted when the program ends.
+        // Turns that do not end in time are interrupted when the program exits.
         let _ = tokio::time::timeout(QUIT_TIMEOUT, self.host.quit()).await;
         self.view.end(self.running.is_some());
         self.view.notice("Bye.", crate::Style::NONE);
@@ -583,28 +599,28 @@ impl PlainChat {
     }
 }
 
-/// Writes what is for the person at the terminal and nobody else.
+/// Prints text that only the user at the terminal should see: to stdout if that is a terminal, otherwise to stderr.
 fn print_to_terminal(text: &str) -> Result<()> {
     if io::stdout().is_terminal() {
         let mut out = io::stdout();
-        return written(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+        return ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
     }
-    // Nothing sensible is left to do when standard error is gone.
+    // Ignore errors: stderr is closed and there is nowhere to report them.
     let _ = io::stderr().write_all(text.as_bytes());
     Ok(())
 }
 
-/// What standard input says.
+/// One read from stdin.
 enum StdinLine {
     Line(String),
-    /// Its end, which at a terminal is a key like any other.
+    /// End of input. At a terminal, reading can continue after it, because Ctrl-D is just a key.
     End,
 }
 
-/// The lines of standard input. What is not UTF-8 is replaced, with a word about it.
-fn lines(is_terminal: bool) -> mpsc::Receiver<io::Result<StdinLine>> {
+/// Starts a thread that reads the lines of stdin. Invalid UTF-8 is replaced, with a warning.
+fn spawn_line_reader(is_terminal: bool) -> mpsc::Receiver<io::Result<StdinLine>> {
     let (sender, lines) = mpsc::channel(1);
-    let reading = move || {
+    let read_lines = move || {
         let mut input = BufReader::new(io::stdin());
         loop {
             let mut line = Vec::new();
@@ -618,7 +634,7 @@ fn lines(is_terminal: bool) -> mpsc::Receiver<io::Result<StdinLine>> {
                 Ok(_) if line.len() as u64 > MAX_LINE_BYTES => Err(io::Error::other(format!(
                     "a line is longer than {MAX_LINE_BYTES} bytes"
                 ))),
-                Ok(_) => Ok(StdinLine::Line(decoded(&line))),
+                Ok(_) => Ok(StdinLine::Line(decode(&line))),
                 Err(error) => Err(error),
             };
             if sender.blocking_send(line).is_err() {
@@ -626,17 +642,17 @@ fn lines(is_terminal: bool) -> mpsc::Receiver<io::Result<StdinLine>> {
             }
         }
     };
-    // Without a thread there is nothing to read; the chat then ends at once.
+    // Ignore errors: without the thread, the channel closes and the chat ends.
     let _ = std::thread::Builder::new()
         .name("typed".to_owned())
-        .spawn(reading);
+        .spawn(read_lines);
     lines
 }
 
-fn decoded(line: &[u8]) -> String {
+fn decode(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     if matches!(text, std::borrow::Cow::Owned(_)) {
-        // Nothing sensible is left to do when standard error is gone.
+        // Ignore errors: stderr is closed and there is nowhere to report them.
         let _ = writeln!(
             io::stderr(),
             "a line of the input is not valid UTF-8; what is not was replaced"
@@ -652,6 +668,6 @@ fn input_error(error: io::Error) -> Error {
 
 impl std::fmt::Debug for PlainChatOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Plain").finish_non_exhaustive()
+        f.debug_struct("PlainChatOptions").finish_non_exhaustive()
     }
 }

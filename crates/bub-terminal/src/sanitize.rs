@@ -1,12 +1,19 @@
-//! Text of models, tools, commands and tapes on its way to a terminal: it must not move the cursor, change the
-//! order of what is read, or hide anything.
+//! Makes text from models, tools, commands and tapes safe for a terminal. The text cannot move the cursor, change the
+//! reading order, or hide anything.
 
 use std::{borrow::Cow, fmt::Write as _};
 
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-/// Text in which control sequences and invisible characters are shown instead of obeyed. Line ends and tabs stay.
+/// Replaces control characters and invisible characters with visible ones. Line feeds and tabs are kept; `\r\n`
+/// becomes `\n`.
+///
+/// ```
+/// use bub_terminal::sanitize::sanitize;
+///
+/// assert_eq!(sanitize("\x1b[2Jhello"), "␛[2Jhello");
+/// ```
 pub fn sanitize(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
     if text.bytes().all(is_plain)
@@ -24,7 +31,7 @@ pub fn sanitize(text: &str) -> Cow<'_, str> {
             '\r' if rest.peek() == Some(&'\n') => {}
             '\n' | '\t' => clean.push(character),
             _ if is_unsafe_char(character) || is_stray_joiner(character, previous) => {
-                show(&mut clean, character);
+                push_visible(&mut clean, character);
             }
             _ => clean.push(character),
         }
@@ -33,14 +40,14 @@ pub fn sanitize(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// The same on one line.
+/// Sanitizes a text and joins its words with single spaces, so that it fits on one line.
 pub fn line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     sanitize(&words.join(" ")).into_owned()
 }
 
-/// Tabs as spaces up to the next tab stop, for text without line ends that begins in the first column.
-pub fn without_tabs(text: &str, stop: usize) -> Cow<'_, str> {
+/// Expands tabs to spaces up to the next tab stop. The text must have no line endings and start in the first column.
+pub fn without_tabs(text: &str, tab_width: usize) -> Cow<'_, str> {
     if !text.contains('\t') {
         return Cow::Borrowed(text);
     }
@@ -48,7 +55,7 @@ pub fn without_tabs(text: &str, stop: usize) -> Cow<'_, str> {
     let mut column = 0;
     for cluster in text.graphemes(true) {
         if cluster == "\t" {
-            let spaces = stop - column % stop;
+            let spaces = tab_width - column % tab_width;
             expanded.extend(std::iter::repeat_n(' ', spaces));
             column += spaces;
         } else {
@@ -59,7 +66,7 @@ pub fn without_tabs(text: &str, stop: usize) -> Cow<'_, str> {
     Cow::Owned(expanded)
 }
 
-/// Controls, marks that make text read in another order than it is written, and characters that nobody sees.
+/// Whether a character is a control character, changes the reading order, or is invisible.
 pub fn is_unsafe_char(character: char) -> bool {
     character.is_control()
         || matches!(character,
@@ -81,15 +88,16 @@ fn is_tag(character: char) -> bool {
     matches!(character, '\u{e0000}'..='\u{e007f}')
 }
 
-/// Joiners belong between letters that join and between emoji, tags into flags. Elsewhere they only hide.
+/// Whether a joiner or tag is misplaced. Joiners belong between joining letters or emoji, tags into flag emoji.
+/// Elsewhere they only hide text.
 fn is_stray_joiner(character: char, previous: char) -> bool {
     (is_joiner(character) && (previous.is_ascii() || is_joiner(previous)))
         || (is_tag(character) && previous != '\u{1f3f4}' && !is_tag(previous))
 }
 
-fn show(clean: &mut String, character: char) {
+fn push_visible(clean: &mut String, character: char) {
     match u32::from(character) {
-        // Every control character of ASCII has a picture.
+        // Unicode has a picture for each ASCII control character.
         code @ 0..=0x1f => clean.extend(char::from_u32(0x2400 + code)),
         0x7f => clean.push('\u{2421}'),
         code => {

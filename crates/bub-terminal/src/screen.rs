@@ -1,5 +1,5 @@
-//! The terminal as the chat uses it: lines that are finished scroll away and are never touched again; below them a
-//! live area is redrawn, and of that only what has changed.
+//! Output of the chat to the terminal. Finished lines scroll away and are never changed. Below them is a live area, of
+//! which only changed rows are redrawn.
 
 use std::{
     fmt::Write as _,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::{ColorMode, Line};
 
-/// How large the terminal is.
+/// The size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TerminalSize {
     /// Columns; at least 1.
@@ -17,31 +17,31 @@ pub struct TerminalSize {
     pub rows: usize,
 }
 
-/// What is to be seen in the live area.
+/// The content of the live area.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveArea {
-    /// Its rows. None may be wider than the terminal; there must be fewer of them than the terminal has.
+    /// The rows. No row may be wider than the terminal, and there must be fewer rows than the terminal has.
     pub rows: Vec<Line>,
     /// Row and column of the cursor.
     pub cursor: (usize, usize),
 }
 
-/// A terminal, or whatever else takes its bytes.
+/// Draws lines and a live area on a terminal, or on any writer.
 #[derive(Debug)]
 pub struct Screen<W: Write> {
     out: W,
     color_mode: ColorMode,
     size: TerminalSize,
-    /// Whether the terminal wraps its lines anew when its width changes.
+    /// Whether the terminal rewraps its lines when its width changes.
     reflows: bool,
-    /// What stands in the live area: the bytes and the width of each row.
+    /// The live area as drawn: the bytes and the width of each row.
     shown: Vec<(String, usize)>,
-    /// Where the cursor is in it.
+    /// Row and column of the cursor in the live area.
     cursor: (usize, usize),
 }
 
 impl<W: Write> Screen<W> {
-    /// A screen whose cursor stands at the beginning of an empty row.
+    /// Creates a screen. The cursor must be at the start of an empty row.
     pub fn new(out: W, size: TerminalSize, color_mode: ColorMode, reflows: bool) -> Self {
         Self {
             out,
@@ -53,13 +53,12 @@ impl<W: Write> Screen<W> {
         }
     }
 
-    /// How large it is.
+    /// Returns the size of the screen.
     pub fn size(&self) -> TerminalSize {
         self.size
     }
 
-    /// Lets finished lines scroll away above the live area, and shows that as it is now. Nothing is written when
-    /// nothing has changed.
+    /// Prints finished lines above the live area and updates the live area. Writes nothing if nothing has changed.
     pub fn draw(&mut self, finished: &[Line], live: &LiveArea) -> io::Result<()> {
         let rows: Vec<(String, usize)> =
             live.rows.iter().map(|row| self.render_line(row)).collect();
@@ -71,8 +70,8 @@ impl<W: Write> Screen<W> {
         let mut covered = 0;
         for line in finished {
             let (text, width) = self.render_line(line);
-            // Wiped before it is written, from the first column: what is wiped behind a text stays part of its row for
-            // some terminals, and is wrapped with it. A line of several rows must not let old ones look out.
+            // Erase the row before writing it, from the first column. If a row is erased after its text, some terminals
+            // treat the erased cells as part of it and rewrap them. A line that spans rows erases all rows below, too.
             out.text.push_str(if width > self.size.columns {
                 "\x1b[J"
             } else {
@@ -113,10 +112,9 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
 
-    /// The terminal has, or had meanwhile, another size. What the live area has become is wiped; the next [`Self::draw`]
-    /// shows it again.
+    /// Sets the size after the terminal was resized, and erases the live area. The next [`Self::draw`] shows it again.
     pub fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
-        let rows_of = |width: usize| {
+        let wrapped_rows = |width: usize| {
             if self.reflows {
                 width.max(1).div_ceil(size.columns)
             } else {
@@ -127,7 +125,7 @@ impl<W: Write> Screen<W> {
             .shown
             .iter()
             .take(self.cursor.0)
-            .map(|(_, width)| rows_of(*width))
+            .map(|(_, width)| wrapped_rows(*width))
             .sum();
         let within = if self.reflows {
             self.cursor.1 / size.columns
@@ -138,17 +136,17 @@ impl<W: Write> Screen<W> {
         self.clear_live_area(above + within)
     }
 
-    /// Removes the live area: the cursor stands below the finished lines.
+    /// Erases the live area. The cursor is then below the finished lines.
     pub fn clear(&mut self) -> io::Result<()> {
         self.clear_live_area(self.cursor.0)
     }
 
-    /// Lets the live area stay where it is; the next one is drawn below it.
-    pub fn forget(&mut self) {
+    /// Leaves the live area on the screen; the next one is drawn below it.
+    pub fn keep_live_area(&mut self) {
         (self.shown, self.cursor) = (Vec::new(), (0, 0));
     }
 
-    /// Everything is drawn anew the next time, and the screen above is empty: what Ctrl-L asks for.
+    /// Clears the whole screen, for Ctrl-L. The next [`Self::draw`] draws everything again.
     pub fn clear_all(&mut self) -> io::Result<()> {
         (self.shown, self.cursor) = (Vec::new(), (0, 0));
         self.out.write_all(b"\x1b[H\x1b[2J")?;
@@ -164,18 +162,19 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
 
-    /// The bytes of a line and its width. Tabs stay, to be copied, where they reach as far on every row.
+    /// Returns the bytes of a line and its width. Tabs are kept for copying, unless the line wraps: then they would
+    /// have another width.
     fn render_line(&self, line: &Line) -> (String, usize) {
         let mut text = String::new();
-        let spaced = line.without_tabs();
-        let width = spaced.columns();
-        let is_whole = width < self.size.columns;
-        (if is_whole { line } else { &spaced }).paint(self.color_mode, &mut text);
+        let expanded = line.without_tabs();
+        let width = expanded.columns();
+        let fits_on_row = width < self.size.columns;
+        (if fits_on_row { line } else { &expanded }).paint(self.color_mode, &mut text);
         (text, width)
     }
 }
 
-/// Bytes for one update, which the terminal shows at once, and the row of the live area they have come to.
+/// The bytes of one synchronized update, and the current row in the live area.
 struct UpdateBuffer {
     text: String,
     row: usize,
@@ -189,8 +188,8 @@ impl UpdateBuffer {
         }
     }
 
-    /// Goes to the beginning of a row. Downwards by line feeds: where a window that became lower has cut rows off below
-    /// the cursor, they make them again, while a cursor that was only moved would stop short and be believed elsewhere.
+    /// Moves to the start of a row. Moves down with line feeds: if the window shrank and lost rows below the cursor,
+    /// line feeds create them again. A cursor movement would stop at the last row, at a position unknown to the screen.
     fn go_to(&mut self, row: usize) {
         let up = self.row.saturating_sub(row);
         if up > 0 {

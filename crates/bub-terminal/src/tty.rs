@@ -1,4 +1,4 @@
-//! The terminal device: raw mode, its size, what is typed, and its restoration whatever happens.
+//! The terminal device: raw mode, size, input, and restoration of its modes.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -15,29 +15,33 @@ use tokio::sync::mpsc;
 
 use crate::screen::TerminalSize;
 
-/// How the terminal was before it was changed. In one place, because whoever ends the process has to put it back.
+/// The terminal modes before they were changed. Global, because every way to end the process must restore them.
 static SAVED_TERMINAL: Mutex<Option<SavedTerminal>> = Mutex::new(None);
 
 struct SavedTerminal {
     modes: Termios,
-    /// What else undoes the change.
+    /// Bytes to write before the modes are restored.
     undo: &'static [u8],
 }
 
-/// Bracketed paste off, the cursor shown, no style, no update left open.
+/// Ends a synchronized update, turns bracketed paste off, shows the cursor, and resets the style.
 const RESTORE_SEQUENCE: &[u8] = b"\x1b[?2026l\x1b[?2004l\x1b[?25h\x1b[0m";
 
-/// Raw mode, until this is dropped.
+/// Keeps the terminal in raw mode until dropped.
 #[derive(Debug)]
 pub struct RawMode(());
 
 impl RawMode {
-    /// Every key arrives at once and is not echoed; pasted text is marked as such.
+    /// Enters raw mode: each key arrives immediately and is not echoed, and pasted text is marked.
+    ///
+    /// # Errors
+    ///
+    /// Fails if stdin is not a terminal or stdout cannot be written.
     pub fn enter() -> io::Result<Self> {
         let before = tcgetattr(stdin())?;
         let mut raw = before.clone();
         raw.make_raw();
-        // Line ends that somebody else writes still go to the first column.
+        // Keep output processing, so that a line feed from another writer still returns to the first column.
         raw.output_modes |= OutputModes::OPOST;
         *self::saved_terminal() = Some(SavedTerminal {
             modes: before,
@@ -57,12 +61,16 @@ impl Drop for RawMode {
     }
 }
 
-/// A terminal that does not show what is typed, until this is dropped.
+/// Turns the echo of typed text off until dropped.
 #[derive(Debug)]
 pub struct EchoOff(());
 
 impl EchoOff {
-    /// Forgets what was typed before.
+    /// Turns the echo off and discards input that was typed before.
+    ///
+    /// # Errors
+    ///
+    /// Fails if stdin is not a terminal.
     pub fn enter() -> io::Result<Self> {
         let modes = tcgetattr(stdin())?;
         let mut quiet = modes.clone();
@@ -85,7 +93,7 @@ fn saved_terminal() -> MutexGuard<'static, Option<SavedTerminal>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts the terminal back as it was before it was changed. Does nothing when it is so already.
+/// Restores the terminal modes. Does nothing if they were not changed.
 pub fn restore() {
     let before = saved_terminal().take();
     if let Some(SavedTerminal { modes, undo }) = before {
@@ -95,30 +103,34 @@ pub fn restore() {
     }
 }
 
-/// Whether somebody has the terminal, in raw mode or for a secret: then nobody else may ask anything there.
-pub fn is_taken() -> bool {
+/// Whether the terminal is in raw mode or reads a secret. Other code must not prompt then.
+pub fn is_in_use() -> bool {
     saved_terminal().is_some()
 }
 
-/// How large the terminal is; what it does not say is taken as usual.
+/// Returns the size of the terminal. Unknown dimensions default to 80 columns and 24 rows.
 pub fn size() -> TerminalSize {
     let (columns, rows) = tcgetwinsize(stdout()).map_or((0, 0), |size| (size.ws_col, size.ws_row));
-    let or = |count: u16, usual: usize| {
+    let or_default = |count: u16, default: usize| {
         if count == 0 {
-            usual
+            default
         } else {
             usize::from(count)
         }
     };
     TerminalSize {
-        columns: or(columns, 80),
-        rows: or(rows, 24),
+        columns: or_default(columns, 80),
+        rows: or_default(rows, 24),
     }
 }
 
-/// What is typed. The channel ends with the terminal.
-pub fn typed() -> io::Result<mpsc::Receiver<Vec<u8>>> {
-    let (sender, typed) = mpsc::channel(64);
+/// Starts a thread that reads typed bytes. The channel closes when stdin ends.
+///
+/// # Errors
+///
+/// Fails if the thread cannot be started.
+pub fn spawn_reader() -> io::Result<mpsc::Receiver<Vec<u8>>> {
+    let (sender, input) = mpsc::channel(64);
     std::thread::Builder::new()
         .name("typed".to_owned())
         .spawn(move || {
@@ -137,5 +149,5 @@ pub fn typed() -> io::Result<mpsc::Receiver<Vec<u8>>> {
                 }
             }
         })?;
-    Ok(typed)
+    Ok(input)
 }

@@ -1,4 +1,4 @@
-//! A turn as lines: what is finished, and what can still change.
+//! Renders turns as lines: finished lines, and a preview of what can still change.
 
 mod calls;
 mod status;
@@ -19,39 +19,52 @@ use crate::{
     sanitize::line as one_line,
 };
 
-/// So much reasoning is kept to be shown later.
+/// Maximum bytes of reasoning kept for `,thinking`.
 const MAX_REASONING_BYTES: usize = 256 * 1024;
-/// A word that is longer is not held back any more.
+/// Maximum bytes held back until a word is complete. Longer words are shown in pieces.
 const MAX_HELD_BYTES: usize = 4096;
-/// A rule is no longer than this, so that it survives a narrower window.
+/// Maximum width of a title line, so that it still fits if the window becomes narrower.
 const MAX_RULE_WIDTH: usize = 40;
 
-/// What a frame holds.
+/// The kind of a titled section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
-    /// What a model says.
+    /// An answer of the model.
     Assistant,
-    /// What a command printed.
+    /// The output of a command.
     Command,
-    /// What went wrong.
+    /// An error.
     Error,
 }
 
-/// The lines of turns.
+/// Renders turns as lines.
+///
+/// ```
+/// use bub_kernel::StreamEvent;
+/// use bub_settings::Redactor;
+/// use bub_terminal::{ColorMode, turn_view::TurnView};
+///
+/// let mut view = TurnView::new(80, ColorMode::None, Redactor::default());
+/// view.begin(None);
+/// view.event(&StreamEvent::Text("Hello".to_owned()));
+/// view.end(false);
+/// let lines: Vec<String> = view.take_lines().iter().map(|line| line.text()).collect();
+/// assert_eq!(lines, ["Assistant:", "Hello", ""]);
+/// ```
 #[derive(Debug)]
 pub struct TurnView {
     width: usize,
-    look: MarkdownStyle,
+    markdown_style: MarkdownStyle,
     redactor: Redactor,
-    shows_thinking: bool,
-    /// Finished, and not taken yet.
+    is_thinking_shown: bool,
+    /// Finished lines that were not taken yet.
     lines: Vec<Line>,
-    /// What the turn is, and what stands beside its title.
+    /// The kind of the turn and the text beside its title.
     turn: (FrameKind, String),
-    /// Text of the segment that runs.
+    /// The text of the current section.
     text: Option<AnswerText>,
     held: String,
-    thought: ReasoningText,
+    reasoning: ReasoningText,
     calls: StepCalls,
 }
 
@@ -61,51 +74,51 @@ enum AnswerText {
     Verbatim(VerbatimText),
 }
 
-/// Reasoning.
+/// The reasoning of a model.
 #[derive(Debug, Default)]
 struct ReasoningText {
     is_open: bool,
     chars: usize,
-    /// What is kept of it.
+    /// The text for `,thinking`.
     kept: String,
     streamed: VerbatimText,
 }
 
-/// The calls of a step that runs.
+/// The tool calls of the current step.
 #[derive(Debug, Default)]
 struct StepCalls {
-    made: Vec<Value>,
+    requested: Vec<Value>,
     started: Option<Instant>,
     results: Option<(Vec<Value>, Duration)>,
 }
 
 impl TurnView {
-    /// For a screen of so many columns.
+    /// Creates a view for a screen with `width` columns.
     pub fn new(width: usize, color_mode: ColorMode, redactor: Redactor) -> Self {
         Self {
             width,
-            look: if color_mode == ColorMode::None {
+            markdown_style: if color_mode == ColorMode::None {
                 MarkdownStyle::Plain
             } else {
                 MarkdownStyle::Styled
             },
             redactor,
-            shows_thinking: false,
+            is_thinking_shown: false,
             lines: Vec::new(),
             turn: (FrameKind::Assistant, String::new()),
             text: None,
             held: String::new(),
-            thought: ReasoningText::default(),
+            reasoning: ReasoningText::default(),
             calls: StepCalls::default(),
         }
     }
 
-    /// The finished lines; each is returned once.
+    /// Returns the finished lines. Each line is returned once.
     pub fn take_lines(&mut self) -> Vec<Line> {
         std::mem::take(&mut self.lines)
     }
 
-    /// From now on so wide.
+    /// Sets the width in columns.
     pub fn set_width(&mut self, width: usize) {
         self.width = width;
         if let Some(AnswerText::Markdown(markdown)) = &mut self.text {
@@ -114,35 +127,33 @@ impl TurnView {
     }
 
     /// Whether reasoning is shown.
-    pub fn shows_thinking(&self) -> bool {
-        self.shows_thinking
+    pub fn is_thinking_shown(&self) -> bool {
+        self.is_thinking_shown
     }
 
-    /// Shows reasoning from now on, beginning with the latest, or hides it.
+    /// Switches the display of reasoning. When it is switched on, the latest reasoning is shown.
     pub fn toggle_thinking(&mut self) {
-        self.shows_thinking = !self.shows_thinking;
-        if self.thought.is_open {
-            self.close_thought();
+        self.is_thinking_shown = !self.is_thinking_shown;
+        if self.reasoning.is_open {
+            self.close_reasoning();
         } else if self.text.is_some() {
-            // In the middle of an answer it would be in the way; the status tells.
-        } else if !self.shows_thinking || self.thought.kept.is_empty() {
-            let now = if self.shows_thinking {
+            // Print nothing in the middle of an answer; the status line shows the change.
+        } else if !self.is_thinking_shown || self.reasoning.kept.is_empty() {
+            let state = if self.is_thinking_shown {
                 "shown"
             } else {
                 "hidden"
             };
-            self.lines.push(Line::new(
-                format!("reasoning is {now} from now on"),
-                Style::DIM,
-            ));
+            self.lines
+                .push(Line::new(format!("reasoning is {state} from now on"), Style::DIM));
         } else {
-            let kept = self.thought.kept.clone();
+            let kept = self.reasoning.kept.clone();
             self.lines.push(Line::new("[-] Thinking", Style::DIM));
             self.lines.extend(verbatim::lines(kept.trim(), Style::DIM));
         }
     }
 
-    /// A turn begins. `command` is its line, when it is one.
+    /// Starts a turn. `command` is the line of a command turn.
     pub fn begin(&mut self, command: Option<&str>) {
         self.end(false);
         self.turn = match command {
@@ -151,7 +162,7 @@ impl TurnView {
         };
     }
 
-    /// Something happened in the turn.
+    /// Handles a stream event of the turn.
     pub fn event(&mut self, event: &StreamEvent) {
         match event {
             StreamEvent::Text(delta) => self.push_text(delta),
@@ -160,29 +171,29 @@ impl TurnView {
                 self.close();
                 self.finish_calls(None);
                 self.calls = StepCalls {
-                    made: calls.clone(),
+                    requested: calls.clone(),
                     started: Some(Instant::now()),
                     results: None,
                 };
             }
             StreamEvent::ToolResult(results) => {
-                let took = self
+                let duration = self
                     .calls
                     .started
                     .map_or(Duration::ZERO, |started| started.elapsed());
-                self.calls.results = Some((results.clone(), took));
+                self.calls.results = Some((results.clone(), duration));
             }
             StreamEvent::Final(data) => {
                 self.finish_calls(Some(data));
                 self.close();
             }
             StreamEvent::Error(error) => self.error(error.message()),
-            // The log tells of tries that are made again.
+            // Retries are logged.
             _ => {}
         }
     }
 
-    /// The turn is over; whatever is open ends here.
+    /// Ends the turn and everything that is open.
     pub fn end(&mut self, was_cancelled: bool) {
         self.close();
         self.finish_calls(None);
@@ -191,20 +202,20 @@ impl TurnView {
         }
     }
 
-    /// Something went wrong: said in full.
+    /// Shows an error in full.
     pub fn error(&mut self, text: &str) {
         self.close();
-        self.rule(FrameKind::Error, "");
+        self.push_title(FrameKind::Error, "");
         let text = self.redactor.redact(text).into_owned();
         self.lines
             .extend(verbatim::lines(text.trim_end(), Style::RED));
         self.lines.push(Line::default());
     }
 
-    /// Something that is said outside of a stream.
+    /// Shows a message that is not part of a stream.
     pub fn message(&mut self, text: &str, is_command: bool) {
         self.close();
-        let before = self.turn.clone();
+        let previous_turn = self.turn.clone();
         self.turn = (
             if is_command {
                 FrameKind::Command
@@ -215,54 +226,54 @@ impl TurnView {
         );
         self.push_text(text);
         self.close();
-        self.turn = before;
+        self.turn = previous_turn;
     }
 
-    /// A remark.
+    /// Shows a notice.
     pub fn notice(&mut self, text: &str, style: Style) {
         let text = self.redactor.redact(text).into_owned();
         self.lines.extend(verbatim::lines(text.trim_end(), style));
     }
 
-    /// A line as it is.
+    /// Adds a line unchanged.
     pub fn line(&mut self, line: Line) {
         self.lines.push(line);
     }
 
-    /// What is not finished, in at most so many rows, none wider than the screen.
-    pub fn preview(&self, most: usize) -> Vec<Line> {
+    /// Returns the unfinished text in at most `max_rows` rows, none wider than the screen.
+    pub fn preview(&self, max_rows: usize) -> Vec<Line> {
         let room = self.width.saturating_sub(1).max(1);
         let mut rows = Vec::new();
-        if self.thought.is_open {
-            let partial = self.thought.streamed.preview(room);
-            let row = if self.shows_thinking {
+        if self.reasoning.is_open {
+            let partial = self.reasoning.streamed.preview(room);
+            let row = if self.is_thinking_shown {
                 partial
             } else {
-                Some(self.collapsed())
+                Some(self.collapsed_reasoning())
             };
-            rows.extend(row.map(|row| cut(&row, room)));
+            rows.extend(row.map(|row| truncate(&row, room)));
         }
         match &self.text {
-            Some(AnswerText::Markdown(markdown)) => rows.extend(markdown.preview(most)),
+            Some(AnswerText::Markdown(markdown)) => rows.extend(markdown.preview(max_rows)),
             Some(AnswerText::Verbatim(verbatim)) => rows.extend(verbatim.preview(room)),
             None => {}
         }
-        for call in &self.calls.made {
+        for call in &self.calls.requested {
             rows.extend(
-                calls::call(call, self.width, self.look)
+                calls::call(call, self.width, self.markdown_style)
                     .iter()
                     .take(3)
-                    .map(|row| cut(row, room)),
+                    .map(|row| truncate(row, room)),
             );
         }
-        let skipped = rows.len().saturating_sub(most);
+        let skipped = rows.len().saturating_sub(max_rows);
         rows.drain(..skipped);
         rows
     }
 
-    /// What the turn is doing, in a word.
+    /// Returns one word for what the turn is doing.
     pub fn activity(&self) -> &'static str {
-        match (&self.calls.made.is_empty(), self.thought.is_open) {
+        match (&self.calls.requested.is_empty(), self.reasoning.is_open) {
             (false, _) => "Working",
             (true, true) => "Thinking",
             (true, false) if self.turn.0 == FrameKind::Command => "Running",
@@ -272,26 +283,26 @@ impl TurnView {
 
     fn push_text(&mut self, mut delta: &str) {
         if self.text.is_none() {
-            // Held back until a word comes, so that it does not matter how the stream was cut.
+            // Hold whitespace back until a word arrives, so that the split of the stream does not matter.
             if delta.trim().is_empty() {
                 self.held.push_str(delta);
                 return;
             }
-            self.close_thought();
+            self.close_reasoning();
             self.finish_calls(None);
             let (frame, title) = self.turn.clone();
             if frame == FrameKind::Assistant {
-                // Blank lines before the first word are nobody's; what indents it belongs to it.
+                // Drop blank lines before the first word, but keep its indentation.
                 let indent = delta.len() - delta.trim_start().len();
                 self.held.push_str(delta.get(..indent).unwrap_or_default());
                 delta = delta.get(indent..).unwrap_or_default();
                 let blank = self.held.rfind(['\n', '\r']).map_or(0, |end| end + 1);
                 self.held.drain(..blank);
             }
-            self.rule(frame, &title);
+            self.push_title(frame, &title);
             self.text = Some(match frame {
                 FrameKind::Assistant => {
-                    AnswerText::Markdown(Box::new(Markdown::new(self.width, self.look)))
+                    AnswerText::Markdown(Box::new(Markdown::new(self.width, self.markdown_style)))
                 }
                 FrameKind::Command | FrameKind::Error => {
                     AnswerText::Verbatim(VerbatimText::new(Style::NONE))
@@ -299,7 +310,7 @@ impl TurnView {
             });
         }
         self.held.push_str(delta);
-        // A secret may arrive in pieces: only whole words are passed on. Commands say whole lines.
+        // A secret may arrive in pieces, so only complete words are passed on. Commands print complete lines.
         let is_end = |letter: char| !letter.is_ascii_graphic();
         let end = if self.held.len() > MAX_HELD_BYTES
             || matches!(self.text, Some(AnswerText::Verbatim(_)))
@@ -326,17 +337,17 @@ impl TurnView {
             Some(AnswerText::Verbatim(verbatim)) => verbatim.push(&text),
             None => Vec::new(),
         };
-        self.add(lines);
+        self.add_lines(lines);
     }
 
-    /// Adds lines of the turn. Only those of the help are made to fit.
-    fn add(&mut self, lines: Vec<Line>) {
+    /// Adds lines of the turn. Only the output of `,help` is wrapped.
+    fn add_lines(&mut self, lines: Vec<Line>) {
         if self.turn.1.trim() == ",help" {
             let room = self.width.saturating_sub(1).max(1);
             self.lines.extend(
                 lines
                     .iter()
-                    .flat_map(|line| verbatim::wrapped(line, room, Style::NONE)),
+                    .flat_map(|line| verbatim::wrap_line(line, room, Style::NONE)),
             );
         } else {
             self.lines.extend(lines);
@@ -344,53 +355,53 @@ impl TurnView {
     }
 
     fn push_reasoning(&mut self, delta: &str) {
-        if !self.thought.is_open {
+        if !self.reasoning.is_open {
             if delta.trim().is_empty() {
                 return;
             }
             self.close();
-            self.thought = ReasoningText {
+            self.reasoning = ReasoningText {
                 is_open: true,
                 streamed: VerbatimText::new(Style::DIM),
                 ..ReasoningText::default()
             };
-            if self.shows_thinking {
+            if self.is_thinking_shown {
                 self.lines.push(Line::new("[-] Thinking", Style::DIM));
             }
         }
-        self.thought.chars += delta.chars().count();
-        if self.thought.kept.len() < MAX_REASONING_BYTES {
-            self.thought.kept.push_str(&self.redactor.redact(delta));
+        self.reasoning.chars += delta.chars().count();
+        if self.reasoning.kept.len() < MAX_REASONING_BYTES {
+            self.reasoning.kept.push_str(&self.redactor.redact(delta));
         }
-        if self.shows_thinking {
+        if self.is_thinking_shown {
             let delta = self.redactor.redact(delta).into_owned();
-            self.lines.extend(self.thought.streamed.push(&delta));
+            self.lines.extend(self.reasoning.streamed.push(&delta));
         }
     }
 
-    fn collapsed(&self) -> Line {
+    fn collapsed_reasoning(&self) -> Line {
         Line::new(
-            format!("[+] Thinking ({} chars hidden)", self.thought.chars),
+            format!("[+] Thinking ({} chars hidden)", self.reasoning.chars),
             Style::DIM,
         )
     }
 
-    fn close_thought(&mut self) {
-        if !std::mem::take(&mut self.thought.is_open) {
+    fn close_reasoning(&mut self) {
+        if !std::mem::take(&mut self.reasoning.is_open) {
             return;
         }
-        if self.shows_thinking {
-            let rest = self.thought.streamed.finish();
+        if self.is_thinking_shown {
+            let rest = self.reasoning.streamed.finish();
             self.lines.extend(rest);
         } else {
-            let collapsed = self.collapsed();
-            self.lines.push(collapsed);
+            let collapsed_reasoning = self.collapsed_reasoning();
+            self.lines.push(collapsed_reasoning);
         }
     }
 
-    /// Ends the text and the reasoning that run.
+    /// Ends the open text and reasoning.
     fn close(&mut self) {
-        self.close_thought();
+        self.close_reasoning();
         let held = std::mem::take(&mut self.held);
         if self.text.is_none() {
             return;
@@ -401,7 +412,7 @@ impl TurnView {
             Some(AnswerText::Verbatim(verbatim)) => verbatim.finish(),
             None => Vec::new(),
         };
-        self.add(lines);
+        self.add_lines(lines);
         self.text = None;
         self.lines.push(Line::default());
     }
@@ -409,9 +420,10 @@ impl TurnView {
     fn finish_calls(&mut self, end: Option<&Value>) {
         let calls = std::mem::take(&mut self.calls);
         let elapsed = end.and_then(|end| end.get("elapsed_ms")?.as_array());
-        for (index, call) in calls.made.iter().enumerate() {
-            self.lines.extend(calls::call(call, self.width, self.look));
-            let took = elapsed
+        for (index, call) in calls.requested.iter().enumerate() {
+            self.lines
+                .extend(calls::call(call, self.width, self.markdown_style));
+            let duration = elapsed
                 .and_then(|list| list.get(index)?.as_u64())
                 .map(Duration::from_millis);
             let result = calls
@@ -422,14 +434,14 @@ impl TurnView {
                 let reason = calls::failure(result, end, index);
                 calls::result(
                     reason.as_deref(),
-                    took.unwrap_or(*all),
+                    duration.unwrap_or(*all),
                     self.width,
-                    self.look,
+                    self.markdown_style,
                 )
             } else {
                 let text = format!(
                     "{}interrupted, may have taken effect",
-                    calls::ending(self.look)
+                    calls::result_prefix(self.markdown_style)
                 );
                 vec![Line::new(text, Style::YELLOW)]
             };
@@ -437,20 +449,20 @@ impl TurnView {
         }
     }
 
-    fn rule(&mut self, frame: FrameKind, beside: &str) {
+    fn push_title(&mut self, frame: FrameKind, subtitle: &str) {
         let (title, style) = match frame {
             FrameKind::Assistant => ("Assistant", Style::BLUE),
             FrameKind::Command => ("Command", Style::CYAN),
             FrameKind::Error => ("Error", Style::RED),
         };
-        if self.look == MarkdownStyle::Plain {
+        if self.markdown_style == MarkdownStyle::Plain {
             self.lines.push(Line::new(format!("{title}:"), style));
             return;
         }
-        let title = if beside.is_empty() {
+        let title = if subtitle.is_empty() {
             format!("── {title} ")
         } else {
-            format!("── {title} {beside} ")
+            format!("── {title} {subtitle} ")
         };
         let room = self.width.saturating_sub(1).max(1);
         let mut text = fit(&title, room).0.to_owned();
@@ -461,8 +473,8 @@ impl TurnView {
     }
 }
 
-/// The beginning of a line, that fits.
-fn cut(line: &Line, width: usize) -> Line {
+/// Returns the part of a line that fits into `width` columns.
+fn truncate(line: &Line, width: usize) -> Line {
     let mut short = Line::default();
     let mut room = width;
     for span in &line.without_tabs().spans {

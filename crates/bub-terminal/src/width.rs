@@ -1,10 +1,14 @@
-//! How many columns of a terminal a text takes.
+//! Display width of text in terminal columns.
 
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-/// The columns of a text on one line. Clusters (an emoji of several characters, a letter with its marks) count
-/// as what they look like.
+/// Returns the display width of a text on one line, in columns. A grapheme cluster, such as an emoji of several
+/// characters or a letter with combining marks, counts as one character.
+///
+/// ```
+/// assert_eq!(bub_terminal::columns("ab你"), 4);
+/// ```
 pub fn columns(text: &str) -> usize {
     if text.is_ascii() {
         return text.len();
@@ -12,18 +16,22 @@ pub fn columns(text: &str) -> usize {
     text.graphemes(true).map(UnicodeWidthStr::width).sum()
 }
 
-/// The beginning of a text that fits into so many columns, and the rest; clusters are not torn.
+/// Splits a text into the part that fits into `width` columns and the rest. Grapheme clusters are not split.
+///
+/// ```
+/// assert_eq!(bub_terminal::fit("ab你好", 5), ("ab你", "好"));
+/// ```
 pub fn fit(text: &str, width: usize) -> (&str, &str) {
-    // The usual case, without a look at clusters: they end between two characters of ASCII.
-    let begin = text.as_bytes().get(..=width).unwrap_or(text.as_bytes());
-    if begin.is_ascii() {
+    // Fast path for ASCII: clusters end between ASCII characters.
+    let start = text.as_bytes().get(..=width).unwrap_or(text.as_bytes());
+    if start.is_ascii() {
         return text.split_at(width.min(text.len()));
     }
     let mut used = 0;
-    for (start, cluster) in text.grapheme_indices(true) {
+    for (offset, cluster) in text.grapheme_indices(true) {
         used += cluster.width();
         if used > width {
-            return text.split_at(start);
+            return text.split_at(offset);
         }
     }
     (text, "")

@@ -1,5 +1,5 @@
-//! The screen against an emulator: whatever is drawn, finished lines are there once and in order, and below them the
-//! live area as it was last drawn.
+//! Tests of the screen with a terminal emulator: finished lines appear once and in order, and below them is the live
+//! area as it was last drawn.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -19,9 +19,9 @@ use bub_terminal::{
 use proptest::prelude::*;
 
 #[derive(Clone, Default)]
-struct Output(Arc<Mutex<Vec<u8>>>);
+struct SharedOutput(Arc<Mutex<Vec<u8>>>);
 
-impl Output {
+impl SharedOutput {
     fn after(&self, length: usize) -> String {
         String::from_utf8(self.0.lock().unwrap()[length..].to_vec()).unwrap()
     }
@@ -31,7 +31,7 @@ impl Output {
     }
 }
 
-impl Write for Output {
+impl Write for SharedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -42,20 +42,20 @@ impl Write for Output {
     }
 }
 
-/// One drawing: lines that are finished, rows of the live area, and the row of the cursor.
-type Drawing = (Vec<String>, Vec<String>, usize);
+/// One frame: finished lines, rows of the live area, and the row of the cursor.
+type Frame = (Vec<String>, Vec<String>, usize);
 
-fn texts(most: usize, longest: usize) -> impl Strategy<Value = Vec<String>> {
+fn texts(max_count: usize, max_chars: usize) -> impl Strategy<Value = Vec<String>> {
     let letter = prop_oneof![8 => "[a-z]", 1 => Just("你".to_owned()), 1 => Just(" ".to_owned())];
-    let text = prop::collection::vec(letter, 0..longest);
-    prop::collection::vec(text.prop_map(|parts| parts.concat()), 0..most)
+    let text = prop::collection::vec(letter, 0..max_chars);
+    prop::collection::vec(text.prop_map(|parts| parts.concat()), 0..max_count)
 }
 
-fn drawings() -> impl Strategy<Value = Vec<Drawing>> {
+fn frames() -> impl Strategy<Value = Vec<Frame>> {
     prop::collection::vec((texts(4, 30), texts(6, 12), 0usize..6), 1..12)
 }
 
-/// A line as a terminal breaks it.
+/// Wraps a line as a terminal does.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut rows = Vec::new();
     let mut rest = text;
@@ -69,7 +69,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     }
 }
 
-fn everything(parser: &mut vt100::Parser) -> Vec<String> {
+fn all_rows(parser: &mut vt100::Parser) -> Vec<String> {
     let (height, width) = parser.screen().size();
     parser.screen_mut().set_scrollback(usize::MAX);
     let mut above = parser.screen().scrollback();
@@ -90,13 +90,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn what_is_drawn_is_there(width in 4usize..20, height in 7usize..10, drawings in drawings()) {
-        let output = Output::default();
+    fn what_is_drawn_is_there(width in 4usize..20, height in 7usize..10, frames in frames()) {
+        let output = SharedOutput::default();
         let size = TerminalSize { columns: width, rows: height };
         let mut screen = Screen::new(output.clone(), size, ColorMode::Colors, false);
         let mut expected = Vec::new();
         let mut shown = (Vec::new(), 0);
-        for (lines, rows, cursor) in &drawings {
+        for (lines, rows, cursor) in &frames {
             let rows: Vec<String> = rows.iter().map(|row| fit(row, width).0.to_owned()).collect();
             let cursor = (*cursor).min(rows.len().saturating_sub(1));
             let column = rows.get(cursor).map_or(0, |row| columns(row) / 2);
@@ -108,17 +108,17 @@ proptest! {
             let before = output.len();
             screen.draw(&finished, &live).unwrap();
             expected.extend(lines.iter().flat_map(|line| wrapped(line, width)));
-            // Each update costs what it has to say, and never clears the whole screen.
+            // The size of an update is proportional to its content, and it never clears the whole screen.
             let frame = output.after(before);
-            let said: usize = lines.iter().chain(&rows).map(String::len).sum();
-            prop_assert!(frame.len() <= 80 + said + 32 * (lines.len() + rows.len() + 1));
+            let content_bytes: usize = lines.iter().chain(&rows).map(String::len).sum();
+            prop_assert!(frame.len() <= 80 + content_bytes + 32 * (lines.len() + rows.len() + 1));
             prop_assert!(!frame.contains("\x1b[2J"));
             shown = (rows, column);
         }
         let mut parser = vt100::Parser::new(u16::try_from(height).unwrap(), u16::try_from(width).unwrap(), 1000);
         parser.process(output.after(0).as_bytes());
         let cursor = parser.screen().cursor_position();
-        let seen = everything(&mut parser).join("\n");
+        let seen = all_rows(&mut parser).join("\n");
         expected.extend(shown.0.iter().map(|row| row.trim_end().to_owned()));
         let expected = expected.join("\n");
         prop_assert_eq!(seen.trim_end(), expected.trim_end());
@@ -128,7 +128,7 @@ proptest! {
 
 #[test]
 fn nothing_is_written_when_nothing_has_changed() {
-    let output = Output::default();
+    let output = SharedOutput::default();
     let mut screen = Screen::new(
         output.clone(),
         TerminalSize {
@@ -150,7 +150,7 @@ fn nothing_is_written_when_nothing_has_changed() {
     let length = output.len();
     screen.draw(&[], &live).unwrap();
     assert_eq!(output.len(), length);
-    // One row has changed: one row is written.
+    // Only the changed row is written.
     let changed = LiveArea {
         rows: vec![live.rows[0].clone(), Line::new("other", Style::DIM)],
         cursor: (0, 2),
@@ -161,11 +161,11 @@ fn nothing_is_written_when_nothing_has_changed() {
     assert_eq!(output.after(length), written);
 }
 
-// A terminal that wraps its lines anew has made two rows of the one above the prompt.
+// A terminal that rewraps its lines shows the row above the prompt as two rows.
 #[test]
 fn after_a_resize_the_live_area_is_found_where_the_terminal_has_put_it() {
     for (reflows, up) in [(true, "\x1b[2A"), (false, "\x1b[1A")] {
-        let output = Output::default();
+        let output = SharedOutput::default();
         let mut screen = Screen::new(
             output.clone(),
             TerminalSize {
@@ -202,10 +202,10 @@ fn after_a_resize_the_live_area_is_found_where_the_terminal_has_put_it() {
     }
 }
 
-// Somebody drags the window: it is lower already, and nobody has said so yet.
+// The user makes the window lower, and the screen does not know the new size yet.
 #[test]
 fn rows_that_were_cut_off_below_the_cursor_cost_no_line_above_it() {
-    let output = Output::default();
+    let output = SharedOutput::default();
     let mut screen = Screen::new(
         output.clone(),
         TerminalSize {
@@ -232,13 +232,13 @@ fn rows_that_were_cut_off_below_the_cursor_cost_no_line_above_it() {
             .unwrap();
         parser.process(output.after(seen).as_bytes());
         seen = output.len();
-        // The cursor is in the last row but one: what is below is what such a terminal gives up.
+        // The cursor is in the last row but one; the terminal discards the row below it.
         if number > 8 && number % 2 == 0 {
             let rows = parser.screen().cursor_position().0 + 1;
             parser.screen_mut().set_size(rows, 20);
         }
     }
-    let text = everything(&mut parser).join("\n");
+    let text = all_rows(&mut parser).join("\n");
     for number in 0..20 {
         let line = format!("line {number}");
         assert_eq!(

@@ -1,15 +1,15 @@
-//! Turns as lines: they depend on what is said, never on how the stream was cut.
+//! Tests that the lines of a turn depend only on its text, not on how the stream was split.
 #![allow(missing_docs, reason = "tests")]
 
 use bub_kernel::StreamEvent;
 use bub_settings::Redactor;
 use bub_terminal::{ColorMode, Line, turn_view::TurnView};
 
-fn shown(text: &str, size: usize, command: Option<&str>) -> Vec<String> {
+fn render(text: &str, chunk_chars: usize, command: Option<&str>) -> Vec<String> {
     let mut view = TurnView::new(80, ColorMode::Colors, Redactor::default());
     view.begin(command);
     let letters: Vec<char> = text.chars().collect();
-    for part in letters.chunks(size) {
+    for part in letters.chunks(chunk_chars) {
         view.event(&StreamEvent::Text(part.iter().collect()));
     }
     view.end(false);
@@ -26,16 +26,16 @@ fn what_indents_the_first_word_belongs_to_it() {
         "  \n",
         "",
     ] {
-        let whole = shown(text, 1000, None);
-        for size in 1..8 {
+        let unsplit = render(text, 1000, None);
+        for chunk_chars in 1..8 {
             assert_eq!(
-                shown(text, size, None),
-                whole,
-                "{text:?} in pieces of {size}"
+                render(text, chunk_chars, None),
+                unsplit,
+                "{text:?} in pieces of {chunk_chars}"
             );
         }
     }
-    let code = shown("    a simple\n      indented code block", 3, None);
+    let code = render("    a simple\n      indented code block", 3, None);
     assert_eq!(
         code.get(1..3),
         Some(&["a simple".to_owned(), "  indented code block".to_owned()][..])
@@ -44,9 +44,9 @@ fn what_indents_the_first_word_belongs_to_it() {
 
 #[test]
 fn the_output_of_a_command_keeps_its_first_lines() {
-    for size in 1..8 {
+    for chunk_chars in 1..8 {
         assert_eq!(
-            shown("\n\n  x\n", size, Some(",x")).get(1..4),
+            render("\n\n  x\n", chunk_chars, Some(",x")).get(1..4),
             Some(&["", "", "  x"].map(String::from)[..])
         );
     }

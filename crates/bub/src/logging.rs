@@ -206,7 +206,7 @@ where
             let teller = shown_by().clone();
             if let Some(teller) = teller {
                 let text = line.without_time(false);
-                teller.emit_detached(ChatEvent::Remark(
+                teller.emit_detached(ChatEvent::Notice(
                     self.redactor.redact(text.trim_end()).into_owned(),
                 ));
             } else {

@@ -17,7 +17,7 @@ pub fn has_terminal() -> bool {
     // The chat has the terminal for itself.
     std::io::stdin().is_terminal()
         && std::io::stderr().is_terminal()
-        && !bub_terminal::tty::is_taken()
+        && !bub_terminal::tty::is_in_use()
 }
 
 /// Says which names there are, in lines that are not broken within one.

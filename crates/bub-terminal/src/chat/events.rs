@@ -1,4 +1,4 @@
-//! What turns do, as the chat shows it.
+//! Handling of chat events.
 
 use bub_kernel::MessageKind;
 
@@ -10,62 +10,63 @@ use crate::{
 };
 use tokio::time::Instant;
 
-/// Said of a line that was typed in a chat that did not come to answer it.
+/// Marks a line that an earlier chat left unanswered.
 const EARLIER_CHAT_SUFFIX: &str = " (of an earlier chat)";
 
 impl ChatScreen {
     pub(super) fn handle_event(&mut self, chat_event: ChatEvent) {
         match chat_event {
-            ChatEvent::Found { line, content } => {
+            ChatEvent::LineRecovered { line, content } => {
                 self.open.push(line);
-                self.waiting.push(QueuedLine {
+                self.queued.push(QueuedLine {
                     line,
                     text: content,
                     steers: false,
-                    is_taken: true,
+                    is_accepted: true,
                 });
             }
-            ChatEvent::Taken(line) => {
-                if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.line == line)
-                {
-                    waiting.is_taken = true;
+            ChatEvent::LineAccepted(line) => {
+                if let Some(queued) = self.queued.iter_mut().find(|queued| queued.line == line) {
+                    queued.is_accepted = true;
                 }
             }
-            ChatEvent::Began { line, content } => self.handle_turn_start(line, &content),
-            ChatEvent::Event(event) => {
+            ChatEvent::TurnStarted { line, content } => self.handle_turn_start(line, &content),
+            ChatEvent::Stream(event) => {
                 use bub_kernel::StreamEvent as E;
                 self.view.event(&event);
                 if matches!(event, E::Final(_) | E::Error(_)) {
-                    // Here the turn takes them.
+                    // The running turn picks up steering messages at this point.
                     self.show_steering();
                 }
             }
-            ChatEvent::Ended => {
-                // It may be told of twice.
+            ChatEvent::TurnEnded => {
+                // The event may arrive twice; report a cancelled turn once.
                 let is_cancelled = self.running.as_mut().is_some_and(|turn| {
                     turn.is_cancelled && !std::mem::replace(&mut turn.is_ended, true)
                 });
                 self.view.end(is_cancelled);
-                // What it did not take has a turn of its own.
-                self.waiting
+                // Lines that did not steer this turn get their own turns.
+                self.queued
                     .iter_mut()
-                    .for_each(|waiting| waiting.steers = false);
+                    .for_each(|queued| queued.steers = false);
                 if self.running.take_if(|turn| turn.line.is_none()).is_some() {
-                    self.done();
+                    self.leave_if_idle();
                 }
             }
-            ChatEvent::Settled { line, outcome, .. } => self.handle_outcome(line, &outcome),
-            ChatEvent::Said { is_known: true, .. } => {}
-            ChatEvent::Said {
+            ChatEvent::LineSettled { line, outcome, .. } => self.handle_outcome(line, &outcome),
+            ChatEvent::Message {
+                is_streamed: true, ..
+            } => {}
+            ChatEvent::Message {
                 content,
                 kind: MessageKind::Error,
                 ..
             } => self.view.error(&content),
-            ChatEvent::Said { content, kind, .. } => {
+            ChatEvent::Message { content, kind, .. } => {
                 self.view.message(&content, kind == MessageKind::Command);
             }
-            ChatEvent::Asked(question) => self.handle_question(question),
-            ChatEvent::Withdrawn(id) => {
+            ChatEvent::Question(question) => self.handle_question(question),
+            ChatEvent::QuestionWithdrawn(id) => {
                 self.drop_questions(|question| question.id() == id);
             }
             ChatEvent::Status(status) => {
@@ -76,21 +77,21 @@ impl ChatScreen {
                 self.status = status;
             }
             ChatEvent::Sessions(ids) => self.editor.set_sessions(ids),
-            ChatEvent::Remark(text) => self.view.notice(&text, Style::YELLOW),
+            ChatEvent::Notice(text) => self.view.notice(&text, Style::YELLOW),
         }
     }
 
     fn handle_turn_start(&mut self, line: Option<u64>, content: &str) {
         let is_command = content.trim_start().starts_with(',');
         let at = self
-            .waiting
+            .queued
             .iter()
-            .position(|waiting| Some(waiting.line) == line);
+            .position(|queued| Some(queued.line) == line);
         if let Some(at) = at {
-            let waiting = self.waiting.remove(at);
+            let queued = self.queued.remove(at);
             self.echo(
-                &waiting.text,
-                if waiting.line >= FIRST_RECOVERED_LINE {
+                &queued.text,
+                if queued.line >= FIRST_RECOVERED_LINE {
                     EARLIER_CHAT_SUFFIX
                 } else {
                     ""
@@ -116,23 +117,23 @@ impl ChatScreen {
             if !turn.is_cancelled {
                 self.show_outcome(outcome);
             }
-            if !self.leaves_at_interrupt() {
+            if !self.should_leave_on_interrupt() {
                 self.hint = None;
             }
-        } else if let Some(at) = self.waiting.iter().position(|waiting| waiting.line == line) {
-            let waiting = self.waiting.remove(at);
+        } else if let Some(at) = self.queued.iter().position(|queued| queued.line == line) {
+            let queued = self.queued.remove(at);
             match outcome {
-                LineOutcome::Withdrawn => self.restore_line(waiting.text),
-                LineOutcome::Answered => self.echo(&waiting.text, " (steering)"),
+                LineOutcome::Withdrawn => self.restore_line(queued.text),
+                LineOutcome::Answered => self.echo(&queued.text, " (steering)"),
                 LineOutcome::Rejected | LineOutcome::NotAnswered(_) => {
-                    self.echo(&waiting.text, "");
+                    self.echo(&queued.text, "");
                     self.show_outcome(outcome);
                 }
             }
         } else {
             self.show_outcome(outcome);
         }
-        self.done();
+        self.leave_if_idle();
     }
 
     fn show_outcome(&mut self, outcome: &LineOutcome) {
@@ -142,24 +143,24 @@ impl ChatScreen {
         }
     }
 
-    /// Puts a line that waited back to where it was written. Where something else is being written by now, it waits on.
+    /// Puts a withdrawn line back into the editor. If the editor is in use, the line is sent again.
     fn restore_line(&mut self, text: String) {
         if self.is_writing() {
             return self.send(text);
         }
-        self.put_back(&text);
+        self.restore_to_editor(&text);
     }
 
-    /// Whether something is being written.
+    /// Whether the editor, or the draft behind a question, contains text.
     pub(super) fn is_writing(&self) -> bool {
-        let written = self.draft.as_deref().unwrap_or_else(|| self.editor.text());
-        !written.is_empty()
+        let text = self.draft.as_deref().unwrap_or_else(|| self.editor.text());
+        !text.is_empty()
     }
 
-    /// Puts a line back to where it was written.
-    pub(super) fn put_back(&mut self, text: &str) {
+    /// Puts a line into the editor, or into the draft behind a question.
+    pub(super) fn restore_to_editor(&mut self, text: &str) {
         let command = text.trim_start().strip_prefix(',');
-        // It stays what it is: in shell mode commands have no comma, and text would become one.
+        // Keep the kind of the line: in shell mode commands have no comma, and text would become a command.
         let is_shell = self.editor.is_shell() && command.is_some();
         self.editor.set_shell(is_shell);
         let text = command.filter(|_| is_shell).unwrap_or(text);
@@ -169,27 +170,27 @@ impl ChatScreen {
         }
     }
 
-    fn done(&mut self) {
+    fn leave_if_idle(&mut self) {
         if self.is_leaving && !self.is_busy() {
-            self.left = Some(ChatExit::Quit);
+            self.exit = Some(ChatExit::Quit);
         }
     }
 
-    /// Writes the lines that steer the running turn where it takes them.
+    /// Prints accepted lines that steer the running turn at the point where the turn picks them up.
     fn show_steering(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
-        let (steering, others) = waiting
+        let queued = std::mem::take(&mut self.queued);
+        let (steering, others) = queued
             .into_iter()
-            .partition(|line| line.steers && line.is_taken);
-        self.waiting = others;
+            .partition(|line| line.steers && line.is_accepted);
+        self.queued = others;
         let steering: Vec<QueuedLine> = steering;
-        for waiting in steering {
-            self.echo(&waiting.text, " (steering)");
+        for queued in steering {
+            self.echo(&queued.text, " (steering)");
         }
     }
 
-    /// Writes a line as it was typed.
-    pub(super) fn echo(&mut self, text: &str, mark: &str) {
+    /// Prints a line as it was typed, with a dim suffix.
+    pub(super) fn echo(&mut self, text: &str, suffix: &str) {
         let (prompt, text) = match text.strip_prefix(',').filter(|_| self.editor.is_shell()) {
             Some(command) => (self.prompt(), command),
             None => (self.name_prompt(), text),
@@ -202,7 +203,7 @@ impl ChatScreen {
             };
             line.push(&crate::sanitize::without_tabs(part, 4), Style::NONE);
             if index == 0 {
-                line.push(mark, Style::DIM);
+                line.push(suffix, Style::DIM);
             }
             self.view.line(line);
         }
@@ -221,14 +222,14 @@ impl ChatScreen {
         }
     }
 
-    /// Shows the question whose turn it is.
+    /// Shows the first question.
     fn show_question(&mut self) {
         if let Some(question) = self.questions.front() {
             self.view.notice(&question.text(), Style::YELLOW);
         }
     }
 
-    /// Nobody waits for these answers any more.
+    /// Drops questions that no longer need an answer.
     pub(super) fn drop_questions(&mut self, is_over: impl Fn(&UserQuestion) -> bool) {
         let was_first = self.questions.front().is_some_and(&is_over);
         self.questions.retain(|question| !is_over(question));
@@ -237,7 +238,7 @@ impl ChatScreen {
         }
     }
 
-    /// The question is answered: the next one is asked, or what was being written comes back.
+    /// Shows the next question, or restores the draft if no question is left.
     pub(super) fn next_question(&mut self) {
         self.editor.set_text("");
         self.show_question();

@@ -1,4 +1,4 @@
-//! What somebody types, and what the chat does about it.
+//! Handling of keyboard input.
 
 use bub_kernel::{ApprovalAnswer, Result};
 use tokio::{sync::mpsc::error::TrySendError, time::Instant};
@@ -16,17 +16,17 @@ use crate::{
 };
 
 impl ChatScreen {
-    pub(super) async fn typed(&mut self, keys: Vec<KeyEvent>) -> Result<()> {
+    pub(super) async fn handle_keys(&mut self, keys: Vec<KeyEvent>) -> Result<()> {
         for key in keys {
-            if self.left.is_some() {
+            if self.exit.is_some() {
                 return Ok(());
             }
-            self.press(key).await?;
+            self.handle_key(key).await?;
         }
         Ok(())
     }
 
-    async fn press(&mut self, key: KeyEvent) -> Result<()> {
+    async fn handle_key(&mut self, key: KeyEvent) -> Result<()> {
         if key == KeyEvent::Ctrl('c') && self.is_busy() {
             self.interrupt().await;
             return Ok(());
@@ -35,14 +35,14 @@ impl ChatScreen {
             self.interrupted = None;
             self.hint = None;
         }
-        if key == KeyEvent::Up && self.can_take_back() {
-            // One by one: what is text stays text, and what is a command a command.
-            let last = self.waiting.last().map(|waiting| waiting.line);
-            if std::mem::replace(&mut self.taking, last) != last
+        if key == KeyEvent::Up && self.can_withdraw() {
+            // Withdraw one line at a time, so that text stays text and a command stays a command.
+            let last = self.queued.last().map(|queued| queued.line);
+            if std::mem::replace(&mut self.withdrawing, last) != last
                 && is_full(&self.submitted.try_send(ChatHostRequest::Withdraw))
             {
-                // Not asked for: the key can be pressed again.
-                self.taking = None;
+                // The request was not sent; the user can press the key again.
+                self.withdrawing = None;
             }
             return Ok(());
         }
@@ -59,21 +59,21 @@ impl ChatScreen {
         Ok(())
     }
 
-    /// Whether Up takes back the last line that waits.
-    pub(super) fn can_take_back(&self) -> bool {
-        self.editor.text().is_empty() && !self.waiting.is_empty() && self.questions.is_empty()
+    /// Whether Up withdraws the last queued line.
+    pub(super) fn can_withdraw(&self) -> bool {
+        self.editor.text().is_empty() && !self.queued.is_empty() && self.questions.is_empty()
     }
 
-    /// Whether Ctrl-C was pressed just now: then it leaves, whatever runs by now.
-    pub(super) fn leaves_at_interrupt(&self) -> bool {
+    /// Whether Ctrl-C was pressed a moment ago. The next Ctrl-C then leaves, even if another turn runs by now.
+    pub(super) fn should_leave_on_interrupt(&self) -> bool {
         self.interrupted
             .is_some_and(|at| at.elapsed() < DOUBLE_INTERRUPT_WINDOW)
     }
 
-    /// Ctrl-C: ends the turn; twice: leaves.
+    /// Handles Ctrl-C: cancels the turn. Pressed twice, it leaves.
     async fn interrupt(&mut self) {
-        if self.leaves_at_interrupt() {
-            self.left = Some(ChatExit::Quit);
+        if self.should_leave_on_interrupt() {
+            self.exit = Some(ChatExit::Quit);
             return;
         }
         self.interrupted = Some(Instant::now());
@@ -82,7 +82,7 @@ impl ChatScreen {
                 turn.is_cancelled = true;
             }
             self.hint = Some("cancelled; Ctrl-C again leaves".to_owned());
-            // What is typed from now on is for somebody else.
+            // Drop plugin questions, so that text typed after Ctrl-C does not answer them.
             self.drop_questions(|question| matches!(question, UserQuestion::Line(..)));
             self.host.cancel().await;
         } else {
@@ -90,10 +90,10 @@ impl ChatScreen {
         }
     }
 
-    /// Ctrl-D: leaves, after what runs; twice: at once.
+    /// Handles Ctrl-D: leaves after the running turn. Pressed twice, it leaves immediately.
     fn end(&mut self) {
         if !self.is_busy() || self.is_leaving {
-            self.left = Some(ChatExit::Quit);
+            self.exit = Some(ChatExit::Quit);
         } else {
             self.is_leaving = true;
             self.hint = Some("leaving when this is done; Ctrl-D again leaves now".to_owned());
@@ -106,27 +106,28 @@ impl ChatScreen {
             return;
         }
         if let Err(error) = self.history.add(text.trim_end()) {
-            self.history_refused(&error);
+            self.report_history_error(&error);
         }
         let is_shell = self.editor.is_shell() && !text.trim_start().starts_with(',');
         let text = if is_shell { format!(",{text}") } else { text };
         match text.trim() {
-            // In the middle of an answer they are not written down: they would be in its way.
-            own @ (",quit" | ",exit" | ",thinking") => {
+            // Do not echo these in the middle of an answer.
+            command @ (",quit" | ",exit" | ",thinking") => {
                 if !self.is_busy() {
                     self.echo(&text, "");
                 }
-                if own == ",thinking" {
+                if command == ",thinking" {
                     self.view.toggle_thinking();
                 } else {
-                    self.left = Some(ChatExit::Quit);
+                    self.exit = Some(ChatExit::Quit);
                 }
             }
             _ => self.send(text),
         }
     }
 
-    /// Sends a line. If there is no room for it, it goes back to the editor; if that is in use, it stays in the history.
+    /// Sends a line. If the queue is full, the line goes back to the editor. If the editor is in use, the line remains
+    /// only in the history.
     pub(super) fn send(&mut self, text: String) {
         self.is_leaving = false;
         let line = self.last_line + 1;
@@ -135,7 +136,7 @@ impl ChatScreen {
             if self.is_writing() {
                 self.echo(&text, " (not sent)");
             } else {
-                self.put_back(&text);
+                self.restore_to_editor(&text);
             }
             self.hint = Some("not sent: too many lines are not accepted yet".to_owned());
             return;
@@ -144,12 +145,12 @@ impl ChatScreen {
         let is_command = text.trim_start().starts_with(',');
         if self.is_busy() {
             let steers =
-                !is_command && !self.runs_command && self.waiting.iter().all(|line| line.steers);
-            self.waiting.push(QueuedLine {
+                !is_command && !self.runs_command && self.queued.iter().all(|line| line.steers);
+            self.queued.push(QueuedLine {
                 line,
                 text,
                 steers,
-                is_taken: false,
+                is_accepted: false,
             });
         } else {
             self.runs_command = is_command;
@@ -162,7 +163,7 @@ impl ChatScreen {
         if let Some(UserQuestion::Line(_, _, answer)) = self.questions.front()
             && !matches!(text.trim(), ",quit" | ",exit")
         {
-            // The plugin may be gone.
+            // Ignore errors: the plugin may have exited.
             let _ = answer.try_send(text.trim().to_owned());
             self.questions.pop_front();
             self.echo(text, "");
@@ -172,33 +173,33 @@ impl ChatScreen {
             "y" | "yes" => ApprovalAnswer::Approved,
             "" | "n" | "no" => ApprovalAnswer::Denied(None),
             ",quit" | ",exit" => {
-                self.left = Some(ChatExit::Quit);
+                self.exit = Some(ChatExit::Quit);
                 return;
             }
             _ => {
-                // It was meant for somebody else, who finds it in the history.
+                // The text was meant as a message; keep it in the history.
                 if let Err(error) = self.history.add(text.trim_end()) {
-                    self.history_refused(&error);
+                    self.report_history_error(&error);
                 }
                 self.hint = Some("answer y or n first; Up brings back what you wrote".to_owned());
                 return;
             }
         };
-        let said = if answer == ApprovalAnswer::Approved {
+        let notice = if answer == ApprovalAnswer::Approved {
             "allowed"
         } else {
             "denied"
         };
-        if let Some(UserQuestion::Call(_, waiting)) = self.questions.pop_front() {
-            let _ = waiting.send(answer);
-            self.view.notice(said, Style::YELLOW);
+        if let Some(UserQuestion::Call(_, answer_sender)) = self.questions.pop_front() {
+            let _ = answer_sender.send(answer);
+            self.view.notice(notice, Style::YELLOW);
         }
         self.next_question();
     }
 
-    /// Ctrl-Z: to the shell, until that lets the chat go on.
+    /// Handles Ctrl-Z: suspends the program until the shell resumes it.
     fn suspend(&mut self) -> Result<()> {
-        // What is being said stays to be seen.
+        // Keep the unfinished answer visible.
         let mut rows = self.view.preview(self.size.rows.saturating_sub(2));
         rows.push(crate::Line::default());
         let cursor = (rows.len() - 1, 0);
@@ -206,19 +207,19 @@ impl ChatScreen {
         self.screen
             .draw(&lines, &LiveArea { rows, cursor })
             .map_err(terminal_error)?;
-        self.screen.forget();
-        self.raw = None;
-        let own = rustix::process::getpid();
-        // Where it is refused, the chat simply goes on.
-        let _ = rustix::process::kill_process(own, rustix::process::Signal::TSTP);
-        self.raw = Some(RawMode::enter().map_err(terminal_error)?);
+        self.screen.keep_live_area();
+        self.raw_mode = None;
+        let pid = rustix::process::getpid();
+        // Ignore errors: the chat then continues.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TSTP);
+        self.raw_mode = Some(RawMode::enter().map_err(terminal_error)?);
         self.size = tty::size();
         self.view.set_width(self.size.columns);
         self.screen.resize(self.size).map_err(terminal_error)
     }
 }
 
-/// Whether there was no room. The receiver ends only with the chat.
+/// Whether the queue was full. The receiver is closed only when the chat ends.
 fn is_full<T>(sent: &Result<(), TrySendError<T>>) -> bool {
     matches!(sent, Err(TrySendError::Full(_)))
 }

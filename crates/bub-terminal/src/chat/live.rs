@@ -1,4 +1,5 @@
-//! The live area of a chat, from top to bottom: what is not finished, what waits, a question, the prompt, the status.
+//! The live area of a chat, from top to bottom: unfinished output, queued lines, the activity, the prompt or question,
+//! completions, and the status.
 
 use super::ChatScreen;
 use crate::{
@@ -8,15 +9,15 @@ use crate::{
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
-/// So many rows are for lines that wait.
+/// Maximum number of rows for queued lines.
 const MAX_QUEUED_ROWS: usize = 4;
 
 impl ChatScreen {
-    pub(super) fn live(&self) -> LiveArea {
+    pub(super) fn live_area(&self) -> LiveArea {
         let size = self.screen.size();
         let (width, budget) = (size.columns, size.rows.saturating_sub(1).max(1));
         let has_status = budget >= 3;
-        let asking = |text| {
+        let question_prompt = |text| {
             Line::new(
                 fit(text, width.saturating_sub(2)).0,
                 Style::BOLD | Style::YELLOW,
@@ -24,35 +25,35 @@ impl ChatScreen {
         };
         let prompt = match self.questions.front() {
             None => self.prompt(),
-            Some(UserQuestion::Call(..)) => asking("allow? [y/N] "),
-            Some(UserQuestion::Line(..)) => asking("answer: "),
+            Some(UserQuestion::Call(..)) => question_prompt("allow? [y/N] "),
+            Some(UserQuestion::Line(..)) => question_prompt("answer: "),
         };
-        let most_text = (budget / 2).max(1);
-        let (layout, mut menu) = self
-            .editor
-            .rows(&prompt, self.history.lines(), width, most_text);
-        let mut left = budget.saturating_sub(layout.rows.len() + usize::from(has_status));
-        menu.truncate(left);
-        left -= menu.len();
-        let activity = self.activity(width).filter(|_| left > 0);
-        left -= usize::from(activity.is_some());
-        let mut waiting = self.waiting_rows(width);
-        waiting.truncate(left);
-        left -= waiting.len();
-        let mut rows = self.view.preview(left);
-        rows.truncate(left);
-        rows.append(&mut waiting);
+        let max_text_rows = (budget / 2).max(1);
+        let (layout, mut menu) =
+            self.editor
+                .rows(&prompt, self.history.lines(), width, max_text_rows);
+        let mut rows_left = budget.saturating_sub(layout.rows.len() + usize::from(has_status));
+        menu.truncate(rows_left);
+        rows_left -= menu.len();
+        let activity = self.activity_line(width).filter(|_| rows_left > 0);
+        rows_left -= usize::from(activity.is_some());
+        let mut queued = self.queued_rows(width);
+        queued.truncate(rows_left);
+        rows_left -= queued.len();
+        let mut rows = self.view.preview(rows_left);
+        rows.truncate(rows_left);
+        rows.append(&mut queued);
         rows.extend(activity);
         let cursor = (rows.len() + layout.cursor.0, layout.cursor.1);
         rows.extend(layout.rows);
         rows.append(&mut menu);
         if has_status {
-            rows.push(self.bottom(width));
+            rows.push(self.bottom_line(width));
         }
         LiveArea { rows, cursor }
     }
 
-    fn bottom(&self, width: usize) -> Line {
+    fn bottom_line(&self, width: usize) -> Line {
         match &self.hint {
             Some(hint) => Line::new(
                 fit(&one_line(hint), width.saturating_sub(1)).0,
@@ -61,63 +62,63 @@ impl ChatScreen {
             None => turn_view::status_line(
                 &self.status,
                 self.editor.is_shell(),
-                self.view.shows_thinking(),
+                self.view.is_thinking_shown(),
                 width,
             ),
         }
     }
 
-    fn activity(&self, width: usize) -> Option<Line> {
+    fn activity_line(&self, width: usize) -> Option<Line> {
         let since = match &self.running {
             Some(running) => running.since,
             None if self.open.is_empty() => return None,
             None => return Some(Line::new(fit("… waiting", width - 1).0, Style::DIM)),
         };
         let elapsed = since.elapsed();
-        let turns =
+        let frame =
             usize::try_from(elapsed.as_millis() / super::SPINNER_INTERVAL.as_millis()).unwrap_or(0);
-        let sign = SPINNER.get(turns % SPINNER.len()).unwrap_or(&"*");
-        let back = if self.can_take_back() {
+        let spinner = SPINNER.get(frame % SPINNER.len()).unwrap_or(&"*");
+        let up_hint = if self.can_withdraw() {
             ", Up takes back what waits"
         } else {
             ""
         };
-        let keys = if self.leaves_at_interrupt() {
+        let ctrl_c_hint = if self.should_leave_on_interrupt() {
             "Ctrl-C again leaves"
         } else {
             "Ctrl-C cancels"
         };
         let text = format!(
-            "{sign} {} {} s ({keys}{back})",
+            "{spinner} {} {} s ({ctrl_c_hint}{up_hint})",
             self.view.activity(),
             elapsed.as_secs()
         );
         Some(Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM))
     }
 
-    fn waiting_rows(&self, width: usize) -> Vec<Line> {
-        let is_long = self.waiting.len() > MAX_QUEUED_ROWS;
+    fn queued_rows(&self, width: usize) -> Vec<Line> {
+        let is_long = self.queued.len() > MAX_QUEUED_ROWS;
         let skipped = if is_long {
-            self.waiting.len() + 1 - MAX_QUEUED_ROWS
+            self.queued.len() + 1 - MAX_QUEUED_ROWS
         } else {
             0
         };
         let dim = |text: &str| Line::new(fit(text, width.saturating_sub(1)).0, Style::DIM);
-        let row = |waiting: &super::QueuedLine| {
-            // L1: nothing is said of a line that a kill would lose.
-            let mark = match waiting {
+        let row = |queued: &super::QueuedLine| {
+            // L1: a line that is not on disk yet is not marked as queued, because a kill would lose it.
+            let mark = match queued {
                 super::QueuedLine {
-                    is_taken: false, ..
+                    is_accepted: false, ..
                 } => "…",
                 super::QueuedLine { steers: true, .. } => "(steering)",
                 super::QueuedLine { .. } => "(queued)",
             };
-            dim(&format!("  {mark} {}", one_line(&waiting.text)))
+            dim(&format!("  {mark} {}", one_line(&queued.text)))
         };
         let before = is_long.then(|| dim(&format!("  ({skipped} more wait before these)")));
         before
             .into_iter()
-            .chain(self.waiting.iter().skip(skipped).map(row))
+            .chain(self.queued.iter().skip(skipped).map(row))
             .collect()
     }
 }

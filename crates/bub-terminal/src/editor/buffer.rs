@@ -1,8 +1,8 @@
-//! A text that is being written, and the place in it.
+//! The text buffer of the editor and its cursor.
 
 use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation as _};
 
-/// The text and the cursor, which stands between characters as people see them.
+/// A text and a cursor. The cursor is always on a grapheme cluster boundary. All offsets are in bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Buffer {
     text: String,
@@ -10,41 +10,42 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// The text.
+    /// Returns the text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The place of the cursor in bytes.
+    /// Returns the byte offset of the cursor.
     pub fn cursor(&self) -> usize {
         self.cursor
     }
 
-    /// What stands before the cursor.
+    /// Returns the text before the cursor.
     pub fn before(&self) -> &str {
         self.text.get(..self.cursor).unwrap_or_default()
     }
 
-    /// What stands after the cursor.
+    /// Returns the text after the cursor.
     pub fn after(&self) -> &str {
         self.text.get(self.cursor..).unwrap_or_default()
     }
 
-    /// Another text, with the cursor at its end.
+    /// Replaces the text and moves the cursor to its end.
     pub fn set(&mut self, text: impl Into<String>) {
         self.text = text.into();
         self.cursor = self.text.len();
     }
 
-    /// Puts text in at the cursor.
+    /// Inserts text at the cursor.
     pub fn insert(&mut self, text: &str) {
         self.text.insert_str(self.cursor, text);
         self.cursor += text.len();
-        // A mark may have joined the character that follows it.
+        // The inserted text may have formed a cluster with the character that follows.
         self.cursor = self.boundary_at_or_after(self.cursor);
     }
 
-    /// Replaces what stands between two places; the cursor goes behind it.
+    /// Replaces the text between two offsets and moves the cursor behind the new text. Does nothing if the range is
+    /// invalid.
     pub fn replace(&mut self, from: usize, to: usize, text: &str) {
         if self.text.get(from..to).is_some() {
             self.text.replace_range(from..to, text);
@@ -52,9 +53,9 @@ impl Buffer {
         }
     }
 
-    /// Removes what stands between the cursor and another place, and returns it.
-    pub fn cut_to(&mut self, place: usize) -> String {
-        let (from, to) = (self.cursor.min(place), self.cursor.max(place));
+    /// Removes the text between the cursor and an offset, and returns it.
+    pub fn cut_to(&mut self, offset: usize) -> String {
+        let (from, to) = (self.cursor.min(offset), self.cursor.max(offset));
         let Some(cut) = self.text.get(from..to).map(str::to_owned) else {
             return String::new();
         };
@@ -63,22 +64,22 @@ impl Buffer {
         cut
     }
 
-    /// Puts the cursor somewhere.
-    pub fn go(&mut self, place: usize) {
-        self.cursor = self.boundary_at_or_after(place.min(self.text.len()));
+    /// Moves the cursor to an offset, or to the next cluster boundary after it.
+    pub fn move_to(&mut self, offset: usize) {
+        self.cursor = self.boundary_at_or_after(offset.min(self.text.len()));
     }
 
-    /// Exchanges the characters around the cursor.
+    /// Swaps the characters around the cursor.
     pub fn transpose(&mut self) {
         let at = if self.cursor == self.text.len() {
             self.left()
         } else {
             self.cursor
         };
-        let Some(start) = before_place(&self.text, at) else {
+        let Some(start) = previous_boundary(&self.text, at) else {
             return;
         };
-        let Some(end) = after_place(&self.text, at) else {
+        let Some(end) = next_boundary(&self.text, at) else {
             return;
         };
         let (Some(one), Some(two)) = (self.text.get(start..at), self.text.get(at..end)) else {
@@ -88,23 +89,23 @@ impl Buffer {
         self.replace(start, end, &swapped);
     }
 
-    /// The place one character to the left.
+    /// Returns the offset one character to the left.
     pub fn left(&self) -> usize {
-        before_place(&self.text, self.cursor).unwrap_or(0)
+        previous_boundary(&self.text, self.cursor).unwrap_or(0)
     }
 
-    /// The place one character to the right.
+    /// Returns the offset one character to the right.
     pub fn right(&self) -> usize {
-        after_place(&self.text, self.cursor).unwrap_or(self.text.len())
+        next_boundary(&self.text, self.cursor).unwrap_or(self.text.len())
     }
 
-    /// The beginning of the word to the left.
+    /// Returns the start of the word to the left.
     pub fn word_left(&self) -> usize {
         let mut words = self.before().unicode_word_indices();
         words.next_back().map_or(0, |(start, _)| start)
     }
 
-    /// The end of the word to the right.
+    /// Returns the end of the word to the right.
     pub fn word_right(&self) -> usize {
         let mut words = self.after().unicode_word_indices();
         words.next().map_or(self.text.len(), |(start, word)| {
@@ -112,8 +113,8 @@ impl Buffer {
         })
     }
 
-    /// The beginning of what is not blank to the left: what Ctrl-W removes.
-    pub fn blank_left(&self) -> usize {
+    /// Returns the start of the whitespace-delimited word to the left, which Ctrl-W removes.
+    pub fn blank_word_left(&self) -> usize {
         let word = self.before().trim_end();
         let start = word
             .char_indices()
@@ -122,36 +123,36 @@ impl Buffer {
         start.map_or(0, |(at, blank)| at + blank.len_utf8())
     }
 
-    /// The beginning of the line.
+    /// Returns the start of the current line.
     pub fn line_start(&self) -> usize {
         self.before().rfind('\n').map_or(0, |at| at + 1)
     }
 
-    /// The end of the line.
+    /// Returns the end of the current line.
     pub fn line_end(&self) -> usize {
         self.after()
             .find('\n')
             .map_or(self.text.len(), |at| self.cursor + at)
     }
 
-    fn boundary_at_or_after(&self, place: usize) -> usize {
-        let mut cursor = GraphemeCursor::new(place, self.text.len(), true);
+    fn boundary_at_or_after(&self, offset: usize) -> usize {
+        let mut cursor = GraphemeCursor::new(offset, self.text.len(), true);
         if cursor.is_boundary(&self.text, 0).unwrap_or(true) {
-            return place;
+            return offset;
         }
-        after_place(&self.text, place).unwrap_or(self.text.len())
+        next_boundary(&self.text, offset).unwrap_or(self.text.len())
     }
 }
 
-fn before_place(text: &str, place: usize) -> Option<usize> {
-    GraphemeCursor::new(place, text.len(), true)
+fn previous_boundary(text: &str, offset: usize) -> Option<usize> {
+    GraphemeCursor::new(offset, text.len(), true)
         .prev_boundary(text, 0)
         .ok()
         .flatten()
 }
 
-fn after_place(text: &str, place: usize) -> Option<usize> {
-    GraphemeCursor::new(place, text.len(), true)
+fn next_boundary(text: &str, offset: usize) -> Option<usize> {
+    GraphemeCursor::new(offset, text.len(), true)
         .next_boundary(text, 0)
         .ok()
         .flatten()
@@ -167,21 +168,21 @@ mod tests {
         for part in ["e", "\u{301}", "👨‍👩‍👧", "🇩", "🇪", "你"] {
             buffer.insert(part);
         }
-        let mut places = vec![buffer.cursor()];
+        let mut offsets = vec![buffer.cursor()];
         while buffer.cursor() > 0 {
-            buffer.go(buffer.left());
-            places.push(buffer.cursor());
+            buffer.move_to(buffer.left());
+            offsets.push(buffer.cursor());
         }
-        let seen: Vec<&str> = places
+        let clusters: Vec<&str> = offsets
             .windows(2)
             .map(|pair| &buffer.text()[pair[1]..pair[0]])
             .collect();
-        assert_eq!(seen, ["你", "🇩🇪", "👨‍👩‍👧", "e\u{301}"]);
-        buffer.go(1);
+        assert_eq!(clusters, ["你", "🇩🇪", "👨‍👩‍👧", "e\u{301}"]);
+        buffer.move_to(1);
         assert_eq!(
             buffer.before(),
             "e\u{301}",
-            "a place within is moved behind"
+            "an offset inside a cluster moves behind it"
         );
     }
 
@@ -189,14 +190,14 @@ mod tests {
     fn words_and_lines_are_found() {
         let mut buffer = Buffer::default();
         buffer.set("one two-three\nfour, five");
-        buffer.go(buffer.word_left());
+        buffer.move_to(buffer.word_left());
         assert_eq!(buffer.after(), "five");
-        buffer.go(buffer.blank_left());
+        buffer.move_to(buffer.blank_word_left());
         assert_eq!(buffer.after(), "four, five");
         assert_eq!(buffer.line_start(), buffer.cursor());
-        buffer.go(0);
+        buffer.move_to(0);
         assert_eq!(&buffer.text()[..buffer.line_end()], "one two-three");
-        buffer.go(buffer.word_right());
+        buffer.move_to(buffer.word_right());
         assert_eq!(buffer.before(), "one");
         assert_eq!(buffer.cut_to(buffer.line_end()), " two-three");
         assert_eq!(buffer.text(), "one\nfour, five");
@@ -208,7 +209,7 @@ mod tests {
         buffer.set("ab你");
         buffer.transpose();
         assert_eq!(buffer.text(), "a你b");
-        buffer.go(0);
+        buffer.move_to(0);
         buffer.transpose();
         assert_eq!(buffer.text(), "a你b");
     }

@@ -1,38 +1,39 @@
-//! What the word at the cursor could become.
+//! Completion of the word at the cursor.
 
-/// Something that can be typed, and what it is.
+/// A word that can be completed, with its description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompletionItem {
-    /// The word, without its sign.
+    /// The word without its `,` or `$`.
     pub text: String,
-    /// What is shown beside it.
+    /// Description shown beside the word.
     pub about: String,
-    /// What may follow it, as in `path [offset]`.
+    /// Arguments that may follow the word, such as `path [offset]`.
     pub arguments: String,
 }
 
-/// All that can be completed.
+/// All words that can be completed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CompletionItems {
-    /// What can follow a comma.
+    /// Commands, completed after a comma.
     pub commands: Vec<CompletionItem>,
-    /// What can follow `$`.
+    /// Skills, completed after `$` and `,skill`.
     pub skills: Vec<CompletionItem>,
-    /// What can follow `,resume`.
+    /// Session ids, completed after `,resume`.
     pub sessions: Vec<CompletionItem>,
 }
 
-/// The words that fit at a place.
+/// The words that match at the cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompletionMatches {
-    /// Where the part begins that is replaced.
+    /// Byte offset at which the replaced part starts.
     pub from: usize,
-    /// The words, in order.
-    pub words: Vec<CompletionItem>,
+    /// The matching words, in order.
+    pub items: Vec<CompletionItem>,
 }
 
 impl CompletionItems {
-    /// What fits before the cursor. `is_shell`: the line is a command also without its comma.
+    /// Returns the words that complete the text before the cursor, or `None` if no word matches. With `is_shell`, a
+    /// line is a command even without a comma.
     pub fn complete(&self, before: &str, is_shell: bool) -> Option<CompletionMatches> {
         let start = before.rfind(char::is_whitespace).map_or(0, |at| at + 1);
         let start = (start..before.len())
@@ -62,7 +63,7 @@ impl CompletionItems {
         }
     }
 
-    /// What may follow a command that has been typed, and only that.
+    /// Returns the arguments of a command if `text` is that command followed by one space.
     pub fn arguments(&self, text: &str, is_shell: bool) -> Option<&str> {
         let command = text
             .strip_prefix(',')
@@ -73,16 +74,16 @@ impl CompletionItems {
     }
 }
 
-fn filter_items(words: &[CompletionItem], typed: &str, from: usize) -> Option<CompletionMatches> {
-    let typed = typed.to_lowercase();
-    let fits = |word: &&CompletionItem| word.text.to_lowercase().starts_with(&typed);
-    let words: Vec<CompletionItem> = words.iter().filter(fits).cloned().collect();
-    (!words.is_empty()).then_some(CompletionMatches { from, words })
+fn filter_items(items: &[CompletionItem], prefix: &str, from: usize) -> Option<CompletionMatches> {
+    let prefix = prefix.to_lowercase();
+    let fits = |word: &&CompletionItem| word.text.to_lowercase().starts_with(&prefix);
+    let items: Vec<CompletionItem> = items.iter().filter(fits).cloned().collect();
+    (!items.is_empty()).then_some(CompletionMatches { from, items })
 }
 
-/// The longest beginning that all words have in common.
-pub fn common(words: &[CompletionItem]) -> &str {
-    let Some((first, rest)) = words.split_first() else {
+/// Returns the longest prefix that all words share.
+pub fn common_prefix(items: &[CompletionItem]) -> &str {
+    let Some((first, rest)) = items.split_first() else {
         return "";
     };
     let mut common = first.text.as_str();
@@ -101,7 +102,7 @@ pub fn common(words: &[CompletionItem]) -> &str {
 mod tests {
     use super::*;
 
-    fn words() -> CompletionItems {
+    fn items() -> CompletionItems {
         let word = |text: &str, arguments: &str| CompletionItem {
             text: text.to_owned(),
             about: String::new(),
@@ -118,7 +119,7 @@ mod tests {
         }
     }
 
-    // H-155: over `,<tool>` names, whatever their case
+    // H-155: completes `,<tool>` names and ignores case.
     #[test]
     fn words_are_found_where_they_belong() {
         let rows = [
@@ -142,26 +143,26 @@ mod tests {
             ("", false, None),
         ];
         for (before, is_shell, expected) in rows {
-            let found = words().complete(before, is_shell);
+            let found = items().complete(before, is_shell);
             let found = found.map(|found| {
                 (
                     found.from,
                     found
-                        .words
+                        .items
                         .into_iter()
                         .map(|word| word.text)
                         .collect::<Vec<_>>(),
                 )
             });
             let expected = expected
-                .map(|(from, words)| (from, words.into_iter().map(str::to_owned).collect()));
+                .map(|(from, items)| (from, items.into_iter().map(str::to_owned).collect()));
             assert_eq!(found, expected, "{before:?}");
         }
-        assert_eq!(common(&words().commands[..2]), "tape.");
+        assert_eq!(common_prefix(&items().commands[..2]), "tape.");
         assert_eq!(
-            words().arguments(",tape.handoff ", false),
+            items().arguments(",tape.handoff ", false),
             Some("[name] [summary]")
         );
-        assert_eq!(words().arguments(",tape.info ", false), None);
+        assert_eq!(items().arguments(",tape.info ", false), None);
     }
 }

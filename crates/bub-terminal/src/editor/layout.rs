@@ -1,78 +1,79 @@
-//! A text that is being written, as rows of a screen.
+//! Layout of the edited text as rows of the screen.
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use crate::{Line, Style, columns, sanitize::sanitize};
 
-/// Rows, and where the cursor is in them.
+/// The rows of a text and the position of the cursor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EditorLayout {
     /// The rows.
     pub rows: Vec<Line>,
     /// Row and column of the cursor.
     pub cursor: (usize, usize),
-    /// For each row the place of the text at which it begins.
+    /// For each row, the byte offset in the text at which it starts.
     pub starts: Vec<usize>,
 }
 
-/// A text with its prompt, broken at the width of the screen. The cursor always has a column of its own.
+/// Lays out a prompt and a text, wrapped at `width` columns. The last column stays free for the cursor. `cursor` is a
+/// byte offset.
 pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> EditorLayout {
     let width = width.max(2);
     let mut rows = vec![prompt.clone()];
     let mut starts = vec![0];
     let mut column = prompt.columns();
-    let mut at_cursor = (0, column);
+    let mut cursor_position = (0, column);
     let indent = if column + 8 < width { column } else { 0 };
-    for (place, cluster) in text.grapheme_indices(true) {
-        if place == cursor {
-            at_cursor = (rows.len() - 1, column);
+    for (offset, cluster) in text.grapheme_indices(true) {
+        if offset == cursor {
+            cursor_position = (rows.len() - 1, column);
         }
-        let is_end = cluster == "\n";
-        let shown = if cluster == "\t" {
+        let is_newline = cluster == "\n";
+        let visible = if cluster == "\t" {
             "    ".into()
         } else {
             sanitize(cluster)
         };
-        let wide = if is_end { 0 } else { columns(&shown) };
-        // The last column stays free, so that the terminal never decides where a row ends.
-        if is_end || column + wide > width - 1 {
-            let start = if is_end { place + 1 } else { place };
-            let lead = if is_end { indent } else { 0 };
-            rows.push(Line::new(" ".repeat(lead), Style::NONE));
+        let cluster_width = if is_newline { 0 } else { columns(&visible) };
+        // Keep the last column free, so that the terminal itself never wraps a row.
+        if is_newline || column + cluster_width > width - 1 {
+            let start = if is_newline { offset + 1 } else { offset };
+            let row_indent = if is_newline { indent } else { 0 };
+            rows.push(Line::new(" ".repeat(row_indent), Style::NONE));
             starts.push(start);
-            column = lead;
-            if !is_end && place == cursor {
-                at_cursor = (rows.len() - 1, column);
+            column = row_indent;
+            if !is_newline && offset == cursor {
+                cursor_position = (rows.len() - 1, column);
             }
         }
-        if !is_end && let Some(row) = rows.last_mut() {
-            row.push(&shown, Style::NONE);
-            column += wide;
+        if !is_newline && let Some(row) = rows.last_mut() {
+            row.push(&visible, Style::NONE);
+            column += cluster_width;
         }
     }
     if cursor >= text.len() {
-        at_cursor = (rows.len() - 1, column);
+        cursor_position = (rows.len() - 1, column);
     }
     EditorLayout {
         rows,
-        cursor: at_cursor,
+        cursor: cursor_position,
         starts,
     }
 }
 
 impl EditorLayout {
-    /// At most so many rows, those around the cursor.
+    /// Returns at most `max_rows` rows that include the cursor.
     #[must_use]
-    pub fn window(mut self, most: usize) -> Self {
-        let most = most.max(1);
-        if self.rows.len() > most {
+    pub fn window(mut self, max_rows: usize) -> Self {
+        let max_rows = max_rows.max(1);
+        if self.rows.len() > max_rows {
             let first = self
                 .cursor
                 .0
-                .saturating_sub(most - 1)
-                .min(self.rows.len() - most);
-            self.rows = self.rows.drain(first..first + most).collect();
-            self.starts = self.starts.drain(first..first + most).collect();
+                .saturating_sub(max_rows - 1)
+                .min(self.rows.len() - max_rows);
+            self.rows = self.rows.drain(first..first + max_rows).collect();
+            self.starts = self.starts.drain(first..first + max_rows).collect();
             self.cursor.0 -= first;
         }
         self
@@ -123,11 +124,11 @@ mod tests {
         let text = "1\n2\n3\n4\n5";
         for cursor in 0..=text.len() {
             let layout = lay_out(&Line::new("> ", Style::NONE), text, cursor, 20);
-            let whole = layout.rows[layout.cursor.0].clone();
+            let cursor_row = layout.rows[layout.cursor.0].clone();
             let window = layout.window(2);
             assert_eq!(
                 (window.rows.len(), &window.rows[window.cursor.0]),
-                (2, &whole)
+                (2, &cursor_row)
             );
         }
     }

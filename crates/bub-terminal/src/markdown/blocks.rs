@@ -1,4 +1,4 @@
-//! Lines of the source into blocks: where one is certainly over, it is laid out.
+//! Groups source lines into blocks. A block is laid out as soon as it has certainly ended.
 
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -10,15 +10,15 @@ use super::{
 };
 use crate::{Line, Style};
 
-/// Narrower than this nothing can be laid out.
+/// Minimum width of the layout in columns.
 const MIN_WIDTH: usize = 4;
-/// How much of an open block a preview shows, at least.
+/// Minimum number of bytes of an open block that a preview shows.
 const PREVIEW_BYTES: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 enum OpenBlock {
     Nothing,
-    /// A paragraph, perhaps with a table or HTML; `head` is where the head of the table begins and its rows do.
+    /// A paragraph, possibly with a table or HTML. `head` has the offsets of the table head and of the first row.
     Text {
         head: Option<(usize, usize)>,
     },
@@ -28,14 +28,14 @@ enum OpenBlock {
         number: Option<u64>,
         blank: bool,
     },
-    /// What goes on in an item after it was cut: laid out on its own, moved to the right.
+    /// The rest of a list item that was split. It is laid out separately and indented by `shift`.
     Inside {
         offset: usize,
         shift: usize,
         blank: bool,
     },
     Fence(Fence),
-    /// Code by indentation, and the blank lines after it that may belong to it.
+    /// Indented code, and the number of blank lines after it that may belong to it.
     Indented {
         blanks: usize,
     },
@@ -45,48 +45,48 @@ enum OpenBlock {
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
     width: usize,
-    look: MarkdownStyle,
+    style: MarkdownStyle,
     open: OpenBlock,
     /// The source of the open block.
     block: String,
-    /// Where the last line of the block begins.
+    /// Offset in `block` of its last line.
     last: usize,
-    /// The list that an item may belong to: its marker and next number.
+    /// The list that the next item may belong to: its marker and next number.
     list: Option<(char, u64)>,
-    /// A blank line of the source came before what is open, or code that only a blank line sets off.
+    /// Whether the open block follows a blank line of the source, or code that only a blank line separates.
     after_blank: bool,
-    /// The next block follows the one before without a blank line.
+    /// Whether the next block follows without a blank line.
     tight: bool,
-    begun: bool,
+    has_output: bool,
     lines: Vec<Line>,
-    /// How many bytes were laid out so far.
+    /// Number of bytes laid out so far.
     #[cfg(test)]
-    pub(super) work: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+    pub(super) laid_out_bytes: std::sync::Arc<std::sync::atomic::AtomicUsize>,
 }
 
 impl Blocks {
-    pub(super) fn new(width: usize, look: MarkdownStyle) -> Self {
+    pub(super) fn new(width: usize, style: MarkdownStyle) -> Self {
         Self {
             width: width.max(MIN_WIDTH),
-            look,
+            style,
             open: OpenBlock::Nothing,
             block: String::new(),
             last: 0,
             list: None,
             after_blank: false,
             tight: false,
-            begun: false,
+            has_output: false,
             lines: Vec::new(),
             #[cfg(test)]
-            work: std::sync::Arc::default(),
+            laid_out_bytes: std::sync::Arc::default(),
         }
     }
 
-    pub(super) fn fresh(&self) -> Self {
+    pub(super) fn empty_copy(&self) -> Self {
         Self {
             #[cfg(test)]
-            work: self.work.clone(),
-            ..Self::new(self.width, self.look)
+            laid_out_bytes: self.laid_out_bytes.clone(),
+            ..Self::new(self.width, self.style)
         }
     }
 
@@ -106,30 +106,30 @@ impl Blocks {
         std::mem::take(&mut self.lines)
     }
 
-    /// A line of the source; `continued` when it is the rest of one, which begins nothing.
-    pub(super) fn line(&mut self, line: &str, continued: bool) {
-        let start = if continued {
+    /// Adds a source line. With `is_continuation`, it is the rest of a line that was split and starts no block.
+    pub(super) fn line(&mut self, line: &str, is_continuation: bool) {
+        let start = if is_continuation {
             BlockStart::Text
         } else {
             BlockStart::parse(line)
         };
-        if !self.goes_on(line, start, continued) {
+        if !self.try_continue(line, start, is_continuation) {
             self.close();
             self.begin(line, start);
         }
     }
 
-    /// A line that has no end yet.
-    pub(super) fn preview_line(&mut self, line: &str, continued: bool) {
-        // A fence that is not written to its end would flash up as code.
-        let closes = matches!(self.open, OpenBlock::Fence(fence) if line.trim().chars().all(|mark| mark == fence.mark));
-        if !closes {
-            self.line(line, continued);
+    /// Adds a line that has no line ending yet.
+    pub(super) fn preview_line(&mut self, line: &str, is_continuation: bool) {
+        // Skip an incomplete closing fence; it would appear as code for a moment.
+        let is_closing_fence = matches!(self.open, OpenBlock::Fence(fence) if line.trim().chars().all(|mark| mark == fence.mark));
+        if !is_closing_fence {
+            self.line(line, is_continuation);
         }
     }
 
-    /// Adds the line to what is open, if it belongs there.
-    fn goes_on(&mut self, line: &str, start: BlockStart, continued: bool) -> bool {
+    /// Adds the line to the open block if it belongs there. Returns whether it does.
+    fn try_continue(&mut self, line: &str, start: BlockStart, is_continuation: bool) -> bool {
         let blank_line = start == BlockStart::Blank;
         match self.open {
             OpenBlock::Nothing => false,
@@ -145,9 +145,11 @@ impl Blocks {
                 self.raw(line, end);
                 true
             }
-            OpenBlock::Indented { blanks } => self.indented_goes_on(line, start, blanks, continued),
+            OpenBlock::Indented { blanks } => {
+                self.try_continue_indented(line, start, blanks, is_continuation)
+            }
             OpenBlock::Text { head } => {
-                if head.is_none() && !continued && is_underline(line) {
+                if head.is_none() && !is_continuation && is_underline(line) {
                     self.add(line);
                     self.close();
                     return true;
@@ -166,9 +168,10 @@ impl Blocks {
                 belongs
             }
             OpenBlock::Item { offset, blank, .. } | OpenBlock::Inside { offset, blank, .. } => {
-                let deep = indent(line).0 >= offset || blank_line || continued;
-                let lazy = !blank && !start.interrupts() && !matches!(start, BlockStart::Item(_));
-                if deep || lazy {
+                let is_nested = indent(line).0 >= offset || blank_line || is_continuation;
+                let is_lazy =
+                    !blank && !start.interrupts() && !matches!(start, BlockStart::Item(_));
+                if is_nested || is_lazy {
                     self.add(line);
                     if let OpenBlock::Item { blank, .. } | OpenBlock::Inside { blank, .. } =
                         &mut self.open
@@ -176,19 +179,19 @@ impl Blocks {
                         *blank = blank_line;
                     }
                 }
-                deep || lazy
+                is_nested || is_lazy
             }
         }
     }
 
-    fn indented_goes_on(
+    fn try_continue_indented(
         &mut self,
         line: &str,
         start: BlockStart,
         blanks: usize,
-        continued: bool,
+        is_continuation: bool,
     ) -> bool {
-        let belongs = continued || start == BlockStart::Indented;
+        let belongs = is_continuation || start == BlockStart::Indented;
         if belongs {
             self.lines
                 .extend(std::iter::repeat_n(Line::default(), blanks));
@@ -212,18 +215,18 @@ impl Blocks {
             BlockStart::Text | BlockStart::Heading => self.open = OpenBlock::Text { head: None },
             BlockStart::Quote => self.open = OpenBlock::Quote,
             BlockStart::Rule => {
-                let rule = layout::rule(self.look, self.width);
+                let rule = layout::rule(self.style, self.width);
                 self.show(vec![rule]);
             }
             BlockStart::Fence(fence) => {
                 self.separate();
                 let info = line.trim_start().trim_start_matches(fence.mark);
-                self.lines.extend(code_open(info, self.look));
+                self.lines.extend(code_open(info, self.style));
                 self.open = OpenBlock::Fence(fence);
             }
             BlockStart::Indented => {
                 self.separate();
-                self.lines.extend(code_open("", self.look));
+                self.lines.extend(code_open("", self.style));
                 self.code(line, 4);
                 self.open = OpenBlock::Indented { blanks: 0 };
             }
@@ -265,10 +268,10 @@ impl Blocks {
         }
     }
 
-    /// Adds a line to the source of the open block; a block that is too long is shown, and goes on as another one.
+    /// Adds a line to the source of the open block. A block that is too long is laid out and continues as another one.
     fn add(&mut self, line: &str) {
         if !self.block.is_empty() && self.block.len() + line.len() >= MAX_BLOCK_BYTES {
-            self.cut_block();
+            self.split_block();
         }
         self.last = self.block.len();
         match self.open {
@@ -278,12 +281,12 @@ impl Blocks {
         self.block.push('\n');
     }
 
-    fn cut_block(&mut self) {
+    fn split_block(&mut self) {
         let open = self.open;
-        let carried = self.carried();
+        let carried_prefix = self.carried_prefix();
         self.flush();
         self.tight = true;
-        self.block = carried;
+        self.block = carried_prefix;
         self.open = match open {
             OpenBlock::Item {
                 offset,
@@ -306,9 +309,9 @@ impl Blocks {
         };
     }
 
-    /// What the rest of the open block needs in front of it: the head of its table, the opening of its code.
-    fn carried(&self) -> String {
-        let carried = match self.open {
+    /// Returns the text that the rest of a split block must start with: the table head or the opening code fence.
+    fn carried_prefix(&self) -> String {
+        let carried_prefix = match self.open {
             OpenBlock::Text {
                 head: Some((start, end)),
             } => self.block.get(start..end).unwrap_or_default().to_owned(),
@@ -320,14 +323,14 @@ impl Blocks {
                 .unwrap_or_default(),
             _ => String::new(),
         };
-        if carried.len() > MAX_BLOCK_BYTES / 8 {
+        if carried_prefix.len() > MAX_BLOCK_BYTES / 8 {
             String::new()
         } else {
-            carried
+            carried_prefix
         }
     }
 
-    /// The open block is over.
+    /// Ends the open block.
     pub(super) fn close(&mut self) {
         match self.open {
             OpenBlock::Nothing => {}
@@ -344,23 +347,23 @@ impl Blocks {
         self.open = OpenBlock::Nothing;
     }
 
-    /// Lays the source of the open block out; whether it ends with code.
+    /// Lays out the source of the open block. Returns whether it ends with code.
     fn flush(&mut self) -> bool {
         let (indent, number) = match self.open {
             OpenBlock::Inside { shift, .. } => (shift, None),
             OpenBlock::Item { number, .. } => (0, number),
             _ => (0, None),
         };
-        let place = BlockContext {
+        let context = BlockContext {
             width: self.width,
-            look: self.look,
+            markdown_style: self.style,
             indent,
             number,
         };
         #[cfg(test)]
-        self.work
+        self.laid_out_bytes
             .fetch_add(self.block.len(), std::sync::atomic::Ordering::Relaxed);
-        let (lines, after_code) = layout::lay_out(&self.block, place);
+        let (lines, after_code) = layout::lay_out(&self.block, context);
         self.block.clear();
         self.last = 0;
         self.show(lines);
@@ -374,12 +377,12 @@ impl Blocks {
         }
     }
 
-    /// Before the first line of a block.
+    /// Adds the blank line before the first line of a block.
     fn separate(&mut self) {
-        if self.begun && !self.tight {
+        if self.has_output && !self.tight {
             self.lines.push(Line::default());
         }
-        self.begun = true;
+        self.has_output = true;
         self.tight = false;
         self.after_blank = false;
     }
@@ -394,7 +397,7 @@ impl Blocks {
     }
 
     fn end_code(&mut self) {
-        self.lines.extend(code_close(self.look));
+        self.lines.extend(code_close(self.style));
         self.open = OpenBlock::Nothing;
     }
 
@@ -417,18 +420,18 @@ impl Blocks {
         self.block.len()
     }
 
-    /// The same with as much of the open block as a preview needs.
+    /// Returns a copy with as much of the open block as a preview needs.
     pub(super) fn tail(&self) -> Self {
-        let recent = recent(&self.block);
-        let shortened = recent.len() < self.block.len();
+        let preview_tail = preview_tail(&self.block);
+        let is_truncated = preview_tail.len() < self.block.len();
         let mut tail = Self {
             block: String::new(),
             lines: Vec::new(),
-            ..self.clone_small()
+            ..self.clone_without_text()
         };
         tail.block = match self.open {
-            _ if !shortened => recent.to_owned(),
-            OpenBlock::Text { head: Some(_) } => self.carried() + recent,
+            _ if !is_truncated => preview_tail.to_owned(),
+            OpenBlock::Text { head: Some(_) } => self.carried_prefix() + preview_tail,
             OpenBlock::Item {
                 offset,
                 number,
@@ -439,27 +442,28 @@ impl Blocks {
                     shift: number.map_or(2, |n| n.to_string().len() + 2),
                     blank,
                 };
-                recent
+                preview_tail
                     .lines()
                     .map(|line| dedent(line, offset) + "\n")
                     .collect()
             }
-            _ => recent.to_owned(),
+            _ => preview_tail.to_owned(),
         };
         tail
     }
 
-    fn clone_small(&self) -> Self {
-        let mut small = self.fresh();
+    fn clone_without_text(&self) -> Self {
+        let mut small = self.empty_copy();
         (small.open, small.list, small.last) = (self.open, self.list, self.last);
-        (small.after_blank, small.tight, small.begun) = (self.after_blank, self.tight, self.begun);
+        (small.after_blank, small.tight, small.has_output) =
+            (self.after_blank, self.tight, self.has_output);
         small
     }
 }
 
-/// The end of a text, from the beginning of a line or word on. Where it begins moves in steps, so that what is shown
-/// of a growing text does not run.
-pub(super) fn recent(text: &str) -> &str {
+/// Returns the end of a text, starting at a line or word. The start moves in steps, so that the preview of a growing
+/// text does not scroll constantly.
+pub(super) fn preview_tail(text: &str) -> &str {
     let begin = text.len().saturating_sub(PREVIEW_BYTES) / PREVIEW_BYTES * PREVIEW_BYTES;
     let tail = text.get(text.floor_char_boundary(begin)..).unwrap_or(text);
     if begin == 0 {
@@ -473,8 +477,8 @@ pub(super) fn recent(text: &str) -> &str {
     after('\n').or_else(|| after(' ')).unwrap_or(tail)
 }
 
-/// Where a line that is too long is cut: behind a space near the limit, else between clusters.
-pub(super) fn cut(line: &str) -> usize {
+/// Returns the offset at which a line that is too long is split: after a space near the limit, or between clusters.
+pub(super) fn split_offset(line: &str) -> usize {
     let end = line.floor_char_boundary(MAX_BLOCK_BYTES);
     let begin = line.floor_char_boundary(MAX_BLOCK_BYTES - 1024);
     let window = line.get(begin..end).unwrap_or_default();
@@ -492,7 +496,7 @@ pub(super) fn cut(line: &str) -> usize {
         .map_or(end, |offset| begin + offset)
 }
 
-/// The opening of code that is not closed in this text, whatever it is nested in.
+/// Returns the opening line of fenced code that is not closed in the text, at any nesting level.
 fn open_fence(text: &str) -> Option<&str> {
     let mut open: Option<(Fence, &str)> = None;
     for line in text.lines() {

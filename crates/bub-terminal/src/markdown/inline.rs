@@ -1,11 +1,11 @@
-//! Running text in styles, and how it is broken into lines.
+//! Styled inline text and its line wrapping.
 
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
 use crate::{Line, Style, columns, fit, sanitize::sanitize};
 
-/// Text of one block: pieces with their styles. A `\n` is a break that stays.
+/// The text of one block: pieces with their styles. A `\n` is a hard line break.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InlineText {
     pieces: Vec<(String, Style)>,
@@ -30,7 +30,7 @@ impl InlineText {
         self.pieces.iter().all(|(text, _)| text.is_empty())
     }
 
-    /// How many pieces there are, for [`text_from`](Self::text_from).
+    /// Returns the number of pieces, for [`text_from`](Self::text_from).
     pub(super) fn mark(&self) -> usize {
         self.pieces.len()
     }
@@ -43,22 +43,22 @@ impl InlineText {
             .collect()
     }
 
-    /// All of it in one more style.
-    pub(super) fn styled(mut self, style: Style) -> Self {
+    /// Adds a style to all pieces.
+    pub(super) fn with_style(mut self, style: Style) -> Self {
         self.pieces.iter_mut().for_each(|piece| piece.1 |= style);
         self
     }
 
-    /// The columns of its longest line, and those of its longest word.
+    /// Returns the width in columns of the longest line and of the longest word.
     pub(super) fn extent(&self) -> (usize, usize) {
         let text = self.text_from(0);
         let line = text.split('\n').map(columns).max();
-        let word = text.split([' ', '\n']).map(unbreakable).max();
+        let word = text.split([' ', '\n']).map(unbreakable_width).max();
         (line.unwrap_or(0), word.unwrap_or(0))
     }
 
-    /// Lines of at most so many columns: broken at spaces and beside wide characters, inside a word only when it is
-    /// longer than a line.
+    /// Wraps the text at `width` columns: at spaces and beside wide characters. A word is broken only if it is longer
+    /// than a line.
     pub(super) fn wrap(&self, width: usize) -> Vec<Line> {
         let mut wrap = LineWrapper {
             width: width.max(2),
@@ -89,10 +89,10 @@ struct LineWrapper<'a> {
     lines: Vec<Line>,
     line: Line,
     used: usize,
-    /// The word that is being collected, perhaps from several pieces.
+    /// The current word, possibly from several pieces.
     word: Vec<(&'a str, Style)>,
     word_width: usize,
-    /// Spaces before the word.
+    /// Number of spaces before the word.
     spaces: usize,
     space_style: Style,
 }
@@ -108,8 +108,8 @@ impl<'a> LineWrapper<'a> {
             return;
         }
         for cluster in text.graphemes(true) {
-            let wide = cluster.width() > 1;
-            if wide && !closes(cluster) {
+            let is_wide = cluster.width() > 1;
+            if is_wide && !is_closing_punctuation(cluster) {
                 self.place_word();
             }
             self.word.push((cluster, style));
@@ -151,7 +151,7 @@ impl<'a> LineWrapper<'a> {
             while !rest.is_empty() {
                 let (mut here, mut later) = fit(rest, self.width.saturating_sub(self.used));
                 if here.is_empty() && self.used == 0 {
-                    // A cluster that is wider than a whole line.
+                    // A cluster that is wider than a line.
                     (here, later) =
                         rest.split_at(rest.graphemes(true).next().map_or(rest.len(), str::len));
                 }
@@ -167,14 +167,14 @@ impl<'a> LineWrapper<'a> {
     }
 }
 
-/// The columns of the longest part of a word that is not broken.
-fn unbreakable(word: &str) -> usize {
+/// Returns the width in columns of the longest part of a word that is not broken.
+fn unbreakable_width(word: &str) -> usize {
     if word.is_ascii() {
         return word.len();
     }
     let (mut longest, mut part) = (0, 0);
     for cluster in word.graphemes(true) {
-        part = if cluster.width() > 1 && !closes(cluster) {
+        part = if cluster.width() > 1 && !is_closing_punctuation(cluster) {
             0
         } else {
             part
@@ -184,8 +184,8 @@ fn unbreakable(word: &str) -> usize {
     longest
 }
 
-/// Punctuation that does not begin a line.
-fn closes(cluster: &str) -> bool {
+/// Whether the cluster is punctuation that must not start a line.
+fn is_closing_punctuation(cluster: &str) -> bool {
     const CLOSING_PUNCTUATION: &str = "，。、！？；：）」』】》〉…";
     CLOSING_PUNCTUATION.contains(cluster)
 }

@@ -1,4 +1,4 @@
-//! One finished block: parsed and laid out.
+//! Parses a finished block and lays it out.
 
 use std::ops::Range;
 
@@ -10,59 +10,59 @@ use crate::{
     sanitize::{self, sanitize},
 };
 
-const LINK: Style = Style::BLUE;
-const CODE: Style = Style::CYAN;
+const LINK_STYLE: Style = Style::BLUE;
+const CODE_STYLE: Style = Style::CYAN;
 
-/// Where a block stands.
+/// The position of a block and how it is shown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlockContext {
     pub(super) width: usize,
-    pub(super) look: MarkdownStyle,
-    /// Columns that its lines are moved to the right: it goes on inside a list item.
+    pub(super) markdown_style: MarkdownStyle,
+    /// Indentation in columns of a block that continues a list item.
     pub(super) indent: usize,
-    /// The number of the list item that it is.
+    /// The number of the list item, if the block is one.
     pub(super) number: Option<u64>,
 }
 
-/// A line of code: as it is, with its tabs, for somebody may copy it.
+/// Returns a line of code, with its tabs, so that it can be copied.
 pub(super) fn code_line(text: &str) -> Line {
-    Line::new(sanitize(text), CODE)
+    Line::new(sanitize(text), CODE_STYLE)
 }
 
-/// What stands above code: its language.
+/// Returns the line above code: its language.
 pub(super) fn code_label(info: &str) -> Option<Line> {
     let info = sanitize::line(info);
     (!info.is_empty()).then(|| Line::new(info, Style::DIM))
 }
 
-pub(super) fn rule(look: MarkdownStyle, width: usize) -> Line {
-    match look {
+pub(super) fn rule(markdown_style: MarkdownStyle, width: usize) -> Line {
+    match markdown_style {
         MarkdownStyle::Styled => Line::new("─".repeat(width), Style::DIM),
         MarkdownStyle::Plain => Line::new("---", Style::NONE),
     }
 }
 
-/// The lines of a block, and whether its last ones are code.
-pub(super) fn lay_out(source: &str, place: BlockContext) -> (Vec<Line>, bool) {
+/// Returns the lines of a block, and whether the last lines are code.
+pub(super) fn lay_out(source: &str, context: BlockContext) -> (Vec<Line>, bool) {
     let mut layout = BlockRenderer {
         source,
-        place,
+        context,
         lines: Vec::new(),
         containers: Vec::new(),
-        flow: InlineText::default(),
+        inline_text: InlineText::default(),
         styles: Vec::new(),
         targets: Vec::new(),
         code: None,
         table: None,
-        cell: 0,
+        cell_end: 0,
         blank: false,
         after_code: false,
-        seen: 0,
+        shown_until: 0,
     };
-    if place.indent > 0 {
+    if context.indent > 0 {
         layout.containers.push(Container::Item {
             marker: String::new(),
-            indent: place.indent,
+            indent: context.indent,
             loose: true,
         });
     }
@@ -72,7 +72,7 @@ pub(super) fn lay_out(source: &str, place: BlockContext) -> (Vec<Line>, bool) {
         layout.keep_definitions(&event, &range);
         layout.event(event);
     }
-    layout.end_flow();
+    layout.end_inline_text();
     layout.definitions(source.len());
     (layout.lines, layout.after_code)
 }
@@ -93,24 +93,24 @@ enum Container {
 
 struct BlockRenderer<'a> {
     source: &'a str,
-    place: BlockContext,
+    context: BlockContext,
     lines: Vec<Line>,
     containers: Vec<Container>,
-    flow: InlineText,
+    inline_text: InlineText,
     styles: Vec<Style>,
-    /// Open links and images: where their text begins, where they lead.
+    /// Open links and images: the index of their first piece and the address.
     targets: Vec<(usize, String)>,
-    /// Open code: its label and text.
+    /// Open code: its info string and text.
     code: Option<(String, String)>,
     table: Option<TableBlock>,
-    /// Where the last cell of the table ended.
-    cell: usize,
-    /// A blank line is due before the next block.
+    /// Source offset at which the last table cell ended.
+    cell_end: usize,
+    /// Whether a blank line is due before the next block.
     blank: bool,
-    /// The last lines are code, which nothing but a blank line sets off.
+    /// Whether the last lines are code, which only a blank line separates from what follows.
     after_code: bool,
-    /// How far the source has been shown.
-    seen: usize,
+    /// Source offset up to which the source was shown.
+    shown_until: usize,
 }
 
 impl BlockRenderer<'_> {
@@ -123,17 +123,17 @@ impl BlockRenderer<'_> {
                 None => self.text(&text),
             },
             Event::Code(text) => self.inline_code(&text),
-            Event::InlineHtml(html) if is_break(&html) => self.flow.push("\n", Style::NONE),
-            Event::Html(html) | Event::InlineHtml(html) => self.flow.push(&html, Style::DIM),
+            Event::InlineHtml(html) if is_break(&html) => self.inline_text.push("\n", Style::NONE),
+            Event::Html(html) | Event::InlineHtml(html) => self.inline_text.push(&html, Style::DIM),
             Event::SoftBreak => self.text(" "),
-            Event::HardBreak => self.flow.push("\n", Style::NONE),
+            Event::HardBreak => self.inline_text.push("\n", Style::NONE),
             Event::Rule => {
                 self.begin_block();
-                let line = rule(self.place.look, self.room());
+                let line = rule(self.context.markdown_style, self.available_width());
                 self.push_lines(vec![line]);
             }
             Event::TaskListMarker(done) => self.text(if done { "[x] " } else { "[ ] " }),
-            // Not switched on: shown as they are.
+            // These extensions are not enabled; show the text verbatim.
             Event::InlineMath(text) | Event::DisplayMath(text) | Event::FootnoteReference(text) => {
                 self.text(&text);
             }
@@ -148,7 +148,7 @@ impl BlockRenderer<'_> {
             Tag::Link {
                 dest_url, title, ..
             } => {
-                self.styles.push(LINK);
+                self.styles.push(LINK_STYLE);
                 self.open_target(&dest_url, &title);
             }
             Tag::Image {
@@ -159,7 +159,7 @@ impl BlockRenderer<'_> {
             }
             Tag::Paragraph => {
                 self.begin_block();
-                self.note_loose();
+                self.mark_loose();
             }
             Tag::Heading { level, .. } => {
                 self.begin_block();
@@ -168,7 +168,7 @@ impl BlockRenderer<'_> {
                     HeadingLevel::H2 => Style::BOLD,
                     _ => Style::BOLD | Style::ITALIC,
                 });
-                if self.place.look == MarkdownStyle::Plain {
+                if self.context.markdown_style == MarkdownStyle::Plain {
                     self.text(&("#".repeat(level as usize) + " "));
                 }
             }
@@ -187,7 +187,7 @@ impl BlockRenderer<'_> {
             Tag::List(first) => {
                 self.begin_block();
                 let first = if self.containers.is_empty() {
-                    first.and(self.place.number).or(first)
+                    first.and(self.context.number).or(first)
                 } else {
                     first
                 };
@@ -220,12 +220,12 @@ impl BlockRenderer<'_> {
             TagEnd::Strikethrough => self.close_style("~~"),
             TagEnd::Link | TagEnd::Image => self.close_target(),
             TagEnd::Heading(_) => {
-                self.end_flow();
+                self.end_inline_text();
                 self.styles.pop();
             }
             TagEnd::CodeBlock => self.end_code(),
             TagEnd::BlockQuote(_) => {
-                self.end_flow();
+                self.end_inline_text();
                 self.containers.pop();
                 self.blank = self.is_loose();
             }
@@ -234,8 +234,8 @@ impl BlockRenderer<'_> {
                 self.blank = self.is_loose();
             }
             TagEnd::Item => {
-                self.end_flow();
-                self.put_markers();
+                self.end_inline_text();
+                self.flush_markers();
                 self.containers.pop();
                 let is_loose = matches!(
                     self.containers.last(),
@@ -244,19 +244,19 @@ impl BlockRenderer<'_> {
                 self.blank = is_loose || self.after_code;
             }
             TagEnd::TableCell => {
-                let cell = std::mem::take(&mut self.flow);
+                let cell = std::mem::take(&mut self.inline_text);
                 if let Some(table) = &mut self.table {
                     table.rows.last_mut().unwrap_or(&mut table.head).push(cell);
                 }
             }
             TagEnd::Table => {
                 if let Some(table) = self.table.take() {
-                    let lines = table.lay_out(self.room(), self.place.look);
+                    let lines = table.lay_out(self.available_width(), self.context.markdown_style);
                     self.push_lines(lines);
                 }
             }
             TagEnd::TableHead | TagEnd::TableRow => {}
-            _ => self.end_flow(),
+            _ => self.end_inline_text(),
         }
     }
 
@@ -265,12 +265,12 @@ impl BlockRenderer<'_> {
             .styles
             .iter()
             .fold(Style::NONE, |all, style| all | *style);
-        self.flow.push(text, style);
+        self.inline_text.push(text, style);
     }
 
     fn inline_code(&mut self, text: &str) {
-        self.styles.push(CODE);
-        match self.place.look {
+        self.styles.push(CODE_STYLE);
+        match self.context.markdown_style {
             MarkdownStyle::Styled => self.text(text),
             MarkdownStyle::Plain => self.text(&format!("`{text}`")),
         }
@@ -279,13 +279,13 @@ impl BlockRenderer<'_> {
 
     fn open_style(&mut self, style: Style, mark: &str) {
         self.styles.push(style);
-        if self.place.look == MarkdownStyle::Plain {
+        if self.context.markdown_style == MarkdownStyle::Plain {
             self.text(mark);
         }
     }
 
     fn close_style(&mut self, mark: &str) {
-        if self.place.look == MarkdownStyle::Plain {
+        if self.context.markdown_style == MarkdownStyle::Plain {
             self.text(mark);
         }
         self.styles.pop();
@@ -298,16 +298,16 @@ impl BlockRenderer<'_> {
         } else {
             format!("{url} \"{}\"", sanitize::line(title))
         };
-        self.targets.push((self.flow.mark(), target));
+        self.targets.push((self.inline_text.mark(), target));
     }
 
-    /// The address follows the text, unless it is the text.
+    /// Appends the address after the text of a link, unless the text is the address.
     fn close_target(&mut self) {
         self.styles.pop();
         let Some((mark, target)) = self.targets.pop() else {
             return;
         };
-        let text = self.flow.text_from(mark);
+        let text = self.inline_text.text_from(mark);
         if target.is_empty() || target == text || target.strip_prefix("mailto:") == Some(&text) {
             return;
         }
@@ -316,12 +316,12 @@ impl BlockRenderer<'_> {
         } else {
             format!(" ({target})")
         };
-        self.flow.push(&target, Style::DIM);
+        self.inline_text.push(&target, Style::DIM);
     }
 
     fn start_item(&mut self) {
         self.begin_block();
-        let look = self.place.look;
+        let markdown_style = self.context.markdown_style;
         let marker = match self.containers.last_mut() {
             Some(Container::List {
                 next: Some(number), ..
@@ -330,12 +330,12 @@ impl BlockRenderer<'_> {
                 *number = number.saturating_add(1);
                 marker
             }
-            _ => look.bullet().to_owned(),
+            _ => markdown_style.bullet().to_owned(),
         };
         let indent = columns(&marker);
-        // A number that takes half of the line is text.
-        let marker = if indent > self.place.width / 2 {
-            self.flow.push(&marker, Style::NONE);
+        // Show a number that takes half of the line as text.
+        let marker = if indent > self.context.width / 2 {
+            self.inline_text.push(&marker, Style::NONE);
             String::new()
         } else {
             marker
@@ -347,7 +347,7 @@ impl BlockRenderer<'_> {
         });
     }
 
-    fn note_loose(&mut self) {
+    fn mark_loose(&mut self) {
         if let [
             ..,
             Container::List { loose: list, .. },
@@ -358,7 +358,7 @@ impl BlockRenderer<'_> {
         }
     }
 
-    /// Whether blocks are separated by blank lines here.
+    /// Whether blank lines separate blocks in the current container.
     fn is_loose(&self) -> bool {
         match self.containers.last() {
             None | Some(Container::Quote) => true,
@@ -367,7 +367,7 @@ impl BlockRenderer<'_> {
     }
 
     fn begin_block(&mut self) {
-        self.end_flow();
+        self.end_inline_text();
         if std::mem::take(&mut self.blank) && !self.lines.is_empty() {
             let mut line = self.prefix();
             line.trim_end();
@@ -375,10 +375,10 @@ impl BlockRenderer<'_> {
         }
     }
 
-    fn end_flow(&mut self) {
-        let flow = std::mem::take(&mut self.flow);
-        if !flow.is_empty() {
-            self.push_lines(flow.wrap(self.room()));
+    fn end_inline_text(&mut self) {
+        let inline_text = std::mem::take(&mut self.inline_text);
+        if !inline_text.is_empty() {
+            self.push_lines(inline_text.wrap(self.available_width()));
         }
     }
 
@@ -386,44 +386,45 @@ impl BlockRenderer<'_> {
         let Some((info, code)) = self.code.take() else {
             return;
         };
-        self.put_markers();
-        self.lines.extend(code_open(&info, self.place.look));
+        self.flush_markers();
+        self.lines
+            .extend(code_open(&info, self.context.markdown_style));
         self.lines.extend(code.lines().map(code_line));
-        self.lines.extend(code_close(self.place.look));
+        self.lines.extend(code_close(self.context.markdown_style));
         (self.blank, self.after_code) = (true, true);
     }
 
     fn push_lines(&mut self, lines: Vec<Line>) {
         self.after_code = false;
         for line in lines {
-            let mut whole = self.prefix();
+            let mut prefixed = self.prefix();
             line.spans
                 .iter()
-                .for_each(|span| whole.push(&span.text, span.style));
-            whole.trim_end();
-            self.lines.push(whole);
+                .for_each(|span| prefixed.push(&span.text, span.style));
+            prefixed.trim_end();
+            self.lines.push(prefixed);
         }
         self.blank = self.is_loose();
     }
 
-    /// A line for the markers of items that nothing has followed on their line.
-    fn put_markers(&mut self) {
-        let waits = |container: &Container| matches!(container, Container::Item { marker, .. } if !marker.is_empty());
-        if self.containers.iter().any(waits) {
+    /// Adds a line for item markers that no text has followed yet.
+    fn flush_markers(&mut self) {
+        let is_pending = |container: &Container| matches!(container, Container::Item { marker, .. } if !marker.is_empty());
+        if self.containers.iter().any(is_pending) {
             let mut line = self.prefix();
             line.trim_end();
             self.lines.push(line);
         }
     }
 
-    /// What stands left of a line. Of containers that would take more than half of the width, the inner ones are shown.
+    /// Returns the prefix of a line. If the containers take more than half of the width, only the inner ones are shown.
     fn prefix(&mut self) -> Line {
         let first = self.first_shown();
         let mut line = Line::default();
         for (index, container) in self.containers.iter_mut().enumerate() {
             match container {
                 Container::Quote if index >= first => {
-                    line.push(self.place.look.quote(), Style::DIM);
+                    line.push(self.context.markdown_style.quote(), Style::DIM);
                 }
                 Container::Item { marker, indent, .. } => {
                     let marker = std::mem::take(marker);
@@ -438,9 +439,9 @@ impl BlockRenderer<'_> {
         line
     }
 
-    /// The outermost container that is shown.
+    /// Returns the index of the outermost container that is shown.
     fn first_shown(&self) -> usize {
-        let mut left = self.place.width / 2;
+        let mut left = self.context.width / 2;
         for (index, container) in self.containers.iter().enumerate().rev() {
             match left.checked_sub(container.columns()) {
                 Some(rest) => left = rest,
@@ -450,39 +451,39 @@ impl BlockRenderer<'_> {
         0
     }
 
-    fn room(&self) -> usize {
+    fn available_width(&self) -> usize {
         let prefix: usize = self
             .containers
             .iter()
             .skip(self.first_shown())
             .map(Container::columns)
             .sum();
-        self.place.width - prefix
+        self.context.width - prefix
     }
 
-    /// Definitions of link targets are no events; they are shown as they are. They stand between blocks.
+    /// Shows link definitions verbatim. The parser emits no events for them; they are in the gaps between blocks.
     fn keep_definitions(&mut self, event: &Event<'_>, range: &Range<usize>) {
         let is_container =
             |tag: &TagEnd| matches!(tag, TagEnd::BlockQuote(_) | TagEnd::List(_) | TagEnd::Item);
         match event {
             Event::Start(tag) if is_container(&tag.to_end()) => {
                 self.definitions(range.start);
-                self.seen = self.seen.max(range.start);
+                self.shown_until = self.shown_until.max(range.start);
             }
             Event::End(tag) if is_container(tag) => self.definitions(range.end),
-            Event::End(TagEnd::TableCell) => self.cell = range.end,
+            Event::End(TagEnd::TableCell) => self.cell_end = range.end,
             Event::End(TagEnd::TableRow) => self.keep_cells(range.end),
             Event::End(_) => {}
             _ => {
                 self.definitions(range.start);
-                self.seen = self.seen.max(range.end);
+                self.shown_until = self.shown_until.max(range.end);
             }
         }
     }
 
-    /// Cells beyond those of the head are no events, either; they stay in the last one.
+    /// Keeps surplus cells of a table row in its last cell. The parser emits no events for cells beyond the head.
     fn keep_cells(&mut self, until: usize) {
-        let rest = self.source.get(self.cell..until).unwrap_or_default();
+        let rest = self.source.get(self.cell_end..until).unwrap_or_default();
         let rest =
             rest.trim_matches(|character: char| character == '|' || character.is_whitespace());
         let row = self.table.as_mut().and_then(|table| table.rows.last_mut());
@@ -495,21 +496,21 @@ impl BlockRenderer<'_> {
     }
 
     fn definitions(&mut self, until: usize) {
-        let Some(gap) = self.source.get(self.seen..until) else {
+        let Some(gap) = self.source.get(self.shown_until..until) else {
             return;
         };
-        self.seen = until;
+        self.shown_until = until;
         let Some((_, gap)) = gap.split_once('[') else {
             return;
         };
         self.begin_block();
         for (index, line) in gap.trim_end().lines().enumerate() {
             let line = line.trim_start_matches([' ', '\t', '>']);
-            self.flow
+            self.inline_text
                 .push(if index == 0 { "[" } else { "\n" }, Style::DIM);
-            self.flow.push(line, Style::DIM);
+            self.inline_text.push(line, Style::DIM);
         }
-        self.end_flow();
+        self.end_inline_text();
     }
 }
 
@@ -523,9 +524,9 @@ impl Container {
     }
 }
 
-/// What stands above code.
-pub(super) fn code_open(info: &str, look: MarkdownStyle) -> Option<Line> {
-    match look {
+/// Returns the line above code, if any.
+pub(super) fn code_open(info: &str, markdown_style: MarkdownStyle) -> Option<Line> {
+    match markdown_style {
         MarkdownStyle::Styled => code_label(info),
         MarkdownStyle::Plain => Some(Line::new(
             format!("```{}", sanitize::line(info)),
@@ -534,9 +535,9 @@ pub(super) fn code_open(info: &str, look: MarkdownStyle) -> Option<Line> {
     }
 }
 
-/// What stands below code.
-pub(super) fn code_close(look: MarkdownStyle) -> Option<Line> {
-    (look == MarkdownStyle::Plain).then(|| Line::new("```", Style::NONE))
+/// Returns the line below code, if any.
+pub(super) fn code_close(markdown_style: MarkdownStyle) -> Option<Line> {
+    (markdown_style == MarkdownStyle::Plain).then(|| Line::new("```", Style::NONE))
 }
 
 fn is_break(html: &str) -> bool {

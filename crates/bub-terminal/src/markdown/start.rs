@@ -1,6 +1,6 @@
-//! What a line of Markdown may begin, as far as one line can tell.
+//! Recognizes the block that a line of Markdown starts, as far as one line can tell.
 
-/// What a line begins.
+/// The kind of block that a line starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockStart {
     Blank,
@@ -9,13 +9,13 @@ pub(super) enum BlockStart {
     Fence(Fence),
     Quote,
     Item(ListItemStart),
-    /// HTML that ends where this text is found, blank lines or not.
+    /// HTML that ends where this text occurs, even across blank lines.
     Raw(&'static str),
     Indented,
     Text,
 }
 
-/// The opening of fenced code.
+/// The opening line of fenced code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fence {
     pub(super) mark: char,
@@ -23,15 +23,15 @@ pub(super) struct Fence {
     pub(super) indent: usize,
 }
 
-/// The opening of a list item.
+/// The first line of a list item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ListItemStart {
-    /// The bullet, or what follows the number: another one is another list.
+    /// The bullet, or the character after the number. A different marker starts another list.
     pub(super) marker: char,
     pub(super) number: Option<u64>,
-    /// The column where its content begins.
+    /// The column at which the content starts.
     pub(super) offset: usize,
-    pub(super) empty: bool,
+    pub(super) is_empty: bool,
 }
 
 impl BlockStart {
@@ -43,20 +43,20 @@ impl BlockStart {
         if indent > 3 {
             return Self::Indented;
         }
-        let plain = match text.chars().next() {
+        let unambiguous = match text.chars().next() {
             Some('#') => is_heading(text).then_some(Self::Heading),
             Some('>') => Some(Self::Quote),
             Some('`' | '~') => Fence::parse(indent, text).map(Self::Fence),
-            Some('<') => raw_end(text).map(Self::Raw),
+            Some('<') => raw_html_end(text).map(Self::Raw),
             Some('-' | '*' | '_') if is_rule(text) => Some(Self::Rule),
             _ => None,
         };
-        plain
+        unambiguous
             .or_else(|| ListItemStart::parse(indent, text).map(Self::Item))
             .unwrap_or(Self::Text)
     }
 
-    /// Whether it ends a paragraph that has no blank line after it.
+    /// Whether the block ends a paragraph without a blank line between them.
     pub(super) fn interrupts(self) -> bool {
         match self {
             Self::Heading
@@ -65,7 +65,7 @@ impl BlockStart {
             | Self::Quote
             | Self::Raw(_)
             | Self::Blank => true,
-            Self::Item(item) => !item.empty && item.number.is_none_or(|number| number == 1),
+            Self::Item(item) => !item.is_empty && item.number.is_none_or(|number| number == 1),
             Self::Indented | Self::Text => false,
         }
     }
@@ -110,19 +110,19 @@ impl ListItemStart {
         }
         let begin = indent + digits + 1;
         let (spaces, content) = indent_from(begin, content);
-        let empty = content.is_empty();
-        // Five spaces are one and indented code.
-        let offset = begin + if empty || spaces > 4 { 1 } else { spaces };
+        let is_empty = content.is_empty();
+        // Five spaces are one space followed by indented code.
+        let offset = begin + if is_empty || spaces > 4 { 1 } else { spaces };
         Some(Self {
             marker,
             number,
             offset,
-            empty,
+            is_empty,
         })
     }
 }
 
-/// The columns of white space that a line begins with, and the rest of it.
+/// Returns the width of the leading whitespace in columns, and the rest of the line.
 pub(super) fn indent(line: &str) -> (usize, &str) {
     indent_from(0, line)
 }
@@ -140,7 +140,7 @@ fn indent_from(begin: usize, line: &str) -> (usize, &str) {
     (column - begin, text)
 }
 
-/// The line without so many columns of white space, as far as it has them.
+/// Removes up to `columns` columns of leading whitespace.
 pub(super) fn dedent(line: &str, columns: usize) -> String {
     let (indent, text) = indent(line);
     let mut dedented = " ".repeat(indent.saturating_sub(columns));
@@ -148,7 +148,7 @@ pub(super) fn dedent(line: &str, columns: usize) -> String {
     dedented
 }
 
-/// A line that makes the line before it a heading.
+/// Whether a line makes the line before it a heading.
 pub(super) fn is_underline(line: &str) -> bool {
     let (indent, text) = indent(line);
     let text = text.trim_end();
@@ -157,7 +157,7 @@ pub(super) fn is_underline(line: &str) -> bool {
         && (text.bytes().all(|b| b == b'=') || text.bytes().all(|b| b == b'-'))
 }
 
-/// A line that makes the line before it the head of a table.
+/// Whether a line makes the line before it the head of a table.
 pub(super) fn is_delimiter_row(line: &str) -> bool {
     let text = line.trim();
     text.contains('-')
@@ -179,7 +179,7 @@ fn is_rule(text: &str) -> bool {
     marks().all(|mark| Some(mark) == first) && marks().count() >= 3
 }
 
-fn raw_end(text: &str) -> Option<&'static str> {
+fn raw_html_end(text: &str) -> Option<&'static str> {
     const RAW_HTML_ENDS: [(&str, &str); 8] = [
         ("<!--", "-->"),
         ("<?", "?>"),

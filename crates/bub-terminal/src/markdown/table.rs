@@ -1,11 +1,11 @@
-//! Tables: in columns where they fit, else each row as `name: value` lines.
+//! Layout of tables: in columns if they fit, otherwise each row as `name: value` lines.
 
 use pulldown_cmark::Alignment;
 
 use super::{MarkdownStyle, inline::InlineText};
 use crate::{Line, Style};
 
-/// A column narrower than this is no pleasure; a word that does not fit makes the table a list as well.
+/// Minimum width of a column. If a column would be narrower, or a word does not fit, the table becomes a list.
 const MIN_COLUMN_WIDTH: usize = 6;
 
 #[derive(Debug, Default)]
@@ -16,48 +16,49 @@ pub(super) struct TableBlock {
 }
 
 impl TableBlock {
-    pub(super) fn lay_out(self, width: usize, look: MarkdownStyle) -> Vec<Line> {
+    pub(super) fn lay_out(self, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
         match self.widths(width) {
-            Some(widths) => self.grid(&widths, look),
-            None => self.stack(width, look),
+            Some(widths) => self.grid(&widths, markdown_style),
+            None => self.stack(width, markdown_style),
         }
     }
 
-    /// The width of each column, when all of them fit: narrow ones get what they need, the rest share what is left.
+    /// Returns the width of each column, or `None` if they do not fit. Narrow columns get what they need; the others
+    /// share the rest.
     fn widths(&self, width: usize) -> Option<Vec<usize>> {
         let count = self.alignments.len();
-        let mut wanted = vec![(1, 1); count];
+        let mut required = vec![(1, 1); count];
         for row in std::iter::once(&self.head).chain(&self.rows) {
-            for (column, cell) in wanted.iter_mut().zip(row) {
+            for (column, cell) in required.iter_mut().zip(row) {
                 let (line, word) = cell.extent();
                 *column = (column.0.max(line), column.1.max(word));
             }
         }
         let mut left = width.checked_sub(3 * count.saturating_sub(1))?;
         let mut order: Vec<usize> = (0..count).collect();
-        order.sort_by_key(|column| wanted.get(*column).copied());
+        order.sort_by_key(|column| required.get(*column).copied());
         let mut widths = vec![0; count];
         for (done, column) in order.into_iter().enumerate() {
-            let (line, word) = wanted.get(column).copied()?;
-            let given = line.min(left / (count - done));
-            if given < word || given < line.min(MIN_COLUMN_WIDTH) {
+            let (line, word) = required.get(column).copied()?;
+            let assigned = line.min(left / (count - done));
+            if assigned < word || assigned < line.min(MIN_COLUMN_WIDTH) {
                 return None;
             }
-            *widths.get_mut(column)? = given;
-            left -= given;
+            *widths.get_mut(column)? = assigned;
+            left -= assigned;
         }
         Some(widths)
     }
 
-    fn grid(self, widths: &[usize], look: MarkdownStyle) -> Vec<Line> {
-        let (bar, cross, dash) = match look {
+    fn grid(self, widths: &[usize], markdown_style: MarkdownStyle) -> Vec<Line> {
+        let (bar, cross, dash) = match markdown_style {
             MarkdownStyle::Styled => (" │ ", "─┼─", "─"),
             MarkdownStyle::Plain => (" | ", "-|-", "-"),
         };
         let head: Vec<InlineText> = self
             .head
             .into_iter()
-            .map(|cell| cell.styled(Style::BOLD))
+            .map(|cell| cell.with_style(Style::BOLD))
             .collect();
         let mut lines = row(&head, widths, &self.alignments, bar);
         let dashes: Vec<String> = widths.iter().map(|width| dash.repeat(*width)).collect();
@@ -68,8 +69,8 @@ impl TableBlock {
         lines
     }
 
-    fn stack(self, width: usize, look: MarkdownStyle) -> Vec<Line> {
-        let rule = match look {
+    fn stack(self, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
+        let rule = match markdown_style {
             MarkdownStyle::Styled => "─",
             MarkdownStyle::Plain => "-",
         };
@@ -77,7 +78,7 @@ impl TableBlock {
             return self
                 .head
                 .into_iter()
-                .flat_map(|cell| cell.styled(Style::BOLD).wrap(width))
+                .flat_map(|cell| cell.with_style(Style::BOLD).wrap(width))
                 .collect();
         }
         let names: Vec<String> = self.head.iter().map(|cell| cell.text_from(0)).collect();
@@ -87,12 +88,12 @@ impl TableBlock {
                 lines.push(Line::new(rule.repeat(width.min(3)), Style::DIM));
             }
             for (name, cell) in names.iter().zip(cells) {
-                let mut flow = InlineText::default();
+                let mut text = InlineText::default();
                 if !name.is_empty() {
-                    flow.push(&format!("{name}: "), Style::BOLD);
+                    text.push(&format!("{name}: "), Style::BOLD);
                 }
-                flow.append(cell);
-                lines.extend(flow.wrap(width));
+                text.append(cell);
+                lines.extend(text.wrap(width));
             }
         }
         lines

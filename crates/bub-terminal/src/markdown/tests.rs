@@ -1,4 +1,5 @@
-//! Tests of the Markdown layout: what it looks like, that nothing is lost, that cuts do not matter, what it costs.
+//! Tests of the Markdown layout: its appearance, that no word is lost, that the split of the stream does not matter,
+//! and its cost.
 
 use std::sync::atomic::Ordering;
 
@@ -7,8 +8,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Style, columns, sanitize::is_unsafe_char};
 
-fn lines(source: &str, width: usize, look: MarkdownStyle) -> Vec<Line> {
-    let mut markdown = Markdown::new(width, look);
+fn lines(source: &str, width: usize, style: MarkdownStyle) -> Vec<Line> {
+    let mut markdown = Markdown::new(width, style);
     let mut lines = markdown.push(source);
     lines.extend(markdown.finish());
     lines
@@ -26,19 +27,19 @@ fn check(source: &str, width: usize, expected: &[&str]) {
     assert_eq!(rendered(source, width), expected, "\n{source}");
 }
 
-/// Lines of the original in which each part stands alone.
+/// Lays out the source in separate deltas, split at these offsets.
 fn cut_at(source: &str, width: usize, cuts: &[usize]) -> Vec<Line> {
     let mut markdown = Markdown::new(width, MarkdownStyle::Styled);
     let mut lines = Vec::new();
-    let mut begin = 0;
+    let mut start = 0;
     let mut cuts: Vec<usize> = cuts
         .iter()
         .map(|cut| source.floor_char_boundary(*cut))
         .collect();
     cuts.sort_unstable();
     for cut in cuts.into_iter().chain([source.len()]) {
-        lines.extend(markdown.push(&source[begin..cut]));
-        begin = cut;
+        lines.extend(markdown.push(&source[start..cut]));
+        start = cut;
         for line in markdown.preview(5) {
             assert!(
                 line.columns() <= width,
@@ -296,7 +297,7 @@ fn what_is_not_markdown_is_shown_as_it_is() {
 
 #[test]
 fn control_sequences_do_no_harm() {
-    // Also those that are written as entities, and in code.
+    // Entities and code cannot contain control sequences, either.
     check("a\x1b[2J&#27;&#x202e;b", 40, &["a␛[2J␛\\u{202e}b"]);
     check("```\x07\n\x1b]0;x\n```", 40, &["␇", "␛]0;x"]);
     check("a\r\nb\rc\0", 40, &["a b c␀"]);
@@ -372,7 +373,7 @@ fn examples() -> Vec<(u64, String, String)> {
         .collect()
 }
 
-/// The words a browser would show.
+/// Returns the words that a browser would show.
 fn words_of_html(html: &str) -> Vec<String> {
     let mut text = String::new();
     let mut in_tag = false;
@@ -411,13 +412,13 @@ fn letters_of(text: &str) -> String {
 #[test]
 fn no_example_of_commonmark_loses_a_word() {
     for (number, source, html) in examples() {
-        for (width, look) in [
+        for (width, style) in [
             (10, MarkdownStyle::Styled),
             (40, MarkdownStyle::Styled),
             (80, MarkdownStyle::Styled),
             (40, MarkdownStyle::Plain),
         ] {
-            let shown = letters(&lines(&source, width, look));
+            let shown = letters(&lines(&source, width, style));
             for word in words_of_html(&html) {
                 assert!(
                     shown.contains(&word),
@@ -448,11 +449,11 @@ fn no_example_of_commonmark_depends_on_where_it_is_cut() {
     }
 }
 
-/// Also what a browser does not show: targets, titles, definitions, HTML, languages of code.
+/// Includes text that a browser does not show: targets, titles, definitions, HTML, languages of code.
 #[test]
 fn no_example_of_commonmark_loses_a_word_of_its_source() {
     for (number, source, _) in examples() {
-        // Entities are shown as what they mean, and the number of an item loses its zeros.
+        // Entities are decoded, and item numbers lose leading zeros.
         if source.contains('&') || source.starts_with("003.") {
             continue;
         }
@@ -551,7 +552,7 @@ proptest! {
     fn lines_fit_and_are_harmless(source in markdown(), width in 10..60_usize) {
         for line in lines(&source, width, MarkdownStyle::Styled) {
             let is_code = line.spans.iter().all(|span| span.style == Style::CYAN);
-            // The language of code is not broken either.
+            // The language line of code is not wrapped, either.
             let is_label = line.spans.iter().all(|span| span.style == Style::DIM);
             prop_assert!(is_code || is_label || line.columns() <= width, "{} > {width}: {:?}", line.columns(), line);
             let harmful = |letter: char| is_unsafe_char(letter) && !(is_code && letter == '\t');
@@ -560,14 +561,14 @@ proptest! {
     }
 }
 
-/// Answers of a megabyte (a quarter without optimisation), each of one kind.
+/// Returns answers of one megabyte (a quarter of it in debug builds), each of one kind of text.
 fn huge() -> Vec<(&'static str, String)> {
     const SIZE: usize = if cfg!(debug_assertions) {
         1 << 18
     } else {
         1 << 20
     };
-    let fill = |begin: &str, part: &str| begin.to_owned() + &part.repeat(SIZE / part.len());
+    let fill = |start: &str, part: &str| start.to_owned() + &part.repeat(SIZE / part.len());
     vec![
         (
             "one paragraph",
@@ -615,10 +616,10 @@ fn work_grows_with_the_text_only() {
             markdown.push(&source[start..source.len().min(start + 4)]);
             worst = worst.max(markdown.blocks.open_bytes());
         }
-        let work = markdown.blocks.work.load(Ordering::Relaxed);
+        let laid_out_bytes = markdown.blocks.laid_out_bytes.load(Ordering::Relaxed);
         assert!(
-            work * 2 <= source.len() * 3,
-            "{name}: {work} bytes laid out for {}",
+            laid_out_bytes * 2 <= source.len() * 3,
+            "{name}: {laid_out_bytes} bytes laid out for {}",
             source.len()
         );
         assert!(
@@ -635,10 +636,14 @@ fn a_preview_costs_the_same_however_much_is_open() {
         for (index, start) in (0..source.len()).step_by(997).enumerate() {
             markdown.push(&source[start..source.len().min(start + 997)]);
             if index % 29 == 0 {
-                let before = markdown.blocks.work.load(Ordering::Relaxed);
+                let before = markdown.blocks.laid_out_bytes.load(Ordering::Relaxed);
                 let lines = markdown.preview(20);
-                let work = markdown.blocks.work.load(Ordering::Relaxed) - before;
-                assert!(work <= 6 * 1024, "{name}: {work} bytes for a preview");
+                let laid_out_bytes =
+                    markdown.blocks.laid_out_bytes.load(Ordering::Relaxed) - before;
+                assert!(
+                    laid_out_bytes <= 6 * 1024,
+                    "{name}: {laid_out_bytes} bytes for a preview"
+                );
                 assert!(lines.iter().all(|line| line.columns() <= 80), "{name}");
             }
         }

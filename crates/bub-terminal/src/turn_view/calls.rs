@@ -1,4 +1,4 @@
-//! Tool calls as lines: what is called with what, and how it ended.
+//! Renders tool calls and their results as lines.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use serde_json::{Map, Value};
 use super::verbatim;
 use crate::{Line, Style, columns, markdown::MarkdownStyle, sanitize::line as one_line};
 
-/// Longer calls get a line for each argument.
+/// Maximum width of a call on one line. Longer calls get one line per argument.
 const MAX_SINGLE_LINE_CHARS: usize = 120;
-/// So much of a call is shown.
+/// Maximum characters of a call's arguments that are shown.
 const MAX_CALL_CHARS: usize = 1200;
-/// So much of a failure is shown.
+/// Maximum characters of an error that are shown.
 const MAX_ERROR_CHARS: usize = 4000;
 
-/// `● name(argument: value, …)`
-pub(crate) fn call(call: &Value, width: usize, look: MarkdownStyle) -> Vec<Line> {
+/// Returns the lines of a call, such as `● name(argument: value, …)`.
+pub(crate) fn call(call: &Value, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
     let function = call.get("function").unwrap_or(call);
-    let name = called(call);
+    let name = call_name(call);
     let raw = function.get("arguments");
     let arguments = match raw {
         Some(Value::String(text)) => serde_json::from_str::<Map<String, Value>>(text).ok(),
@@ -28,9 +28,9 @@ pub(crate) fn call(call: &Value, width: usize, look: MarkdownStyle) -> Vec<Line>
     let parts: Vec<(String, String)> = match (arguments, raw) {
         (Some(map), _) => map
             .iter()
-            .map(|(name, value)| (one_line(name), plain(value)))
+            .map(|(name, value)| (one_line(name), value_text(value)))
             .collect(),
-        (None, Some(raw)) => vec![(String::new(), plain(raw))],
+        (None, Some(raw)) => vec![(String::new(), value_text(raw))],
         (None, None) => Vec::new(),
     };
     let joined: Vec<String> = parts
@@ -43,11 +43,11 @@ pub(crate) fn call(call: &Value, width: usize, look: MarkdownStyle) -> Vec<Line>
         .any(|(_, value)| value.trim_end().contains('\n'));
     let mut lines = Vec::new();
     if columns(&short) <= MAX_SINGLE_LINE_CHARS && !is_multiline {
-        lines.push(headed(&short, look));
+        lines.push(call_line(&short, markdown_style));
         return lines;
     }
     let mut left = MAX_CALL_CHARS;
-    lines.push(headed(&format!("{name}("), look));
+    lines.push(call_line(&format!("{name}("), markdown_style));
     for (name, value) in &parts {
         for row in pair(name, value).trim_end().split('\n') {
             if left == 0 {
@@ -67,9 +67,9 @@ pub(crate) fn call(call: &Value, width: usize, look: MarkdownStyle) -> Vec<Line>
     lines
 }
 
-fn headed(text: &str, look: MarkdownStyle) -> Line {
+fn call_line(text: &str, markdown_style: MarkdownStyle) -> Line {
     let mut line = Line::new(
-        if look == MarkdownStyle::Plain {
+        if markdown_style == MarkdownStyle::Plain {
             "tool "
         } else {
             "● "
@@ -88,27 +88,30 @@ fn pair(name: &str, value: &str) -> String {
     }
 }
 
-fn plain(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// `⎿ completed in N ms`, or `failed` with the reason.
+/// Returns the lines of a result: `⎿ completed in N ms`, or `⎿ failed in N ms` and the reason.
 pub(crate) fn result(
     failure: Option<&str>,
-    took: Duration,
+    duration: Duration,
     width: usize,
-    look: MarkdownStyle,
+    markdown_style: MarkdownStyle,
 ) -> Vec<Line> {
-    let (took, sign) = (took.as_millis(), ending(look));
+    let (duration, prefix) = (duration.as_millis(), result_prefix(markdown_style));
     let Some(reason) = failure else {
         return vec![Line::new(
-            format!("{sign}completed in {took} ms"),
+            format!("{prefix}completed in {duration} ms"),
             Style::DIM,
         )];
     };
-    let mut lines = vec![Line::new(format!("{sign}failed in {took} ms"), Style::RED)];
+    let mut lines = vec![Line::new(
+        format!("{prefix}failed in {duration} ms"),
+        Style::RED,
+    )];
     let mut details: String = reason.chars().take(MAX_ERROR_CHARS).collect();
     if details.len() < reason.len() {
         details.push('…');
@@ -117,30 +120,30 @@ pub(crate) fn result(
     lines
 }
 
-/// What stands before the word about the end of a call.
-pub(crate) fn ending(look: MarkdownStyle) -> &'static str {
-    if look == MarkdownStyle::Plain {
+/// Returns the prefix of a result line.
+pub(crate) fn result_prefix(markdown_style: MarkdownStyle) -> &'static str {
+    if markdown_style == MarkdownStyle::Plain {
         "tool "
     } else {
         "  ⎿ "
     }
 }
 
-/// The reason, when a result is an error, or says why the call was not made. `end` is what the step ended with.
+/// Returns the reason if a result is an error or the call was not made. `end` is the final event of the step.
 pub(crate) fn failure(result: &Value, end: Option<&Value>, index: usize) -> Option<String> {
     let not_made = end.and_then(|end| end.get("not_made")?.as_array());
     if not_made.is_some_and(|list| {
         list.iter()
             .any(|at| at.as_u64() == u64::try_from(index).ok())
     }) {
-        return Some(plain(result));
+        return Some(value_text(result));
     }
     let kind = result.get("kind")?.as_str()?;
     let message = result.get("message")?;
-    (ErrorKind::from_name(kind).name() == kind).then(|| plain(message))
+    (ErrorKind::from_name(kind).name() == kind).then(|| value_text(message))
 }
 
-/// The calls of a step that failed, each in one line.
+/// Returns one line per failed call of a step.
 pub(crate) fn failures(end: &Value) -> Vec<String> {
     let list = |name: &str| {
         end.get(name)
@@ -152,17 +155,17 @@ pub(crate) fn failures(end: &Value) -> Vec<String> {
         .iter()
         .zip(list("tool_results"))
         .enumerate();
-    let told = pairs.filter_map(|(index, (call, result))| {
+    let failures = pairs.filter_map(|(index, (call, result))| {
         let reason: String = one_line(&failure(result, Some(end), index)?)
             .chars()
             .take(MAX_CALL_CHARS)
             .collect();
-        Some(format!("{} failed: {reason}", called(call)))
+        Some(format!("{} failed: {reason}", call_name(call)))
     });
-    told.collect()
+    failures.collect()
 }
 
-fn called(call: &Value) -> String {
+fn call_name(call: &Value) -> String {
     let function = call.get("function").unwrap_or(call);
     one_line(
         function
@@ -218,14 +221,14 @@ mod tests {
         );
     }
 
-    // H-158: success hides its output, a failure does not
+    // H-158: the output of a successful call is hidden, the error of a failed one is shown.
     #[test]
     fn a_result_is_its_time_or_its_reason() {
-        let took = Duration::from_millis(12);
+        let duration = Duration::from_millis(12);
         let shown = |value: &Value| {
             text(&result(
                 failure(value, None, 0).as_deref(),
-                took,
+                duration,
                 80,
                 MarkdownStyle::Styled,
             ))

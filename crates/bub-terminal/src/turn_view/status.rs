@@ -1,36 +1,36 @@
-//! The line at the bottom: which model, how long the session, what it cost.
+//! The status line at the bottom of the chat.
 
 use crate::{Line, Style, columns, fit, sanitize::sanitize};
 
-/// How the session is.
+/// The status of a session.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StatusLine {
-    /// Its id.
+    /// The session id.
     pub session: String,
-    /// The model, as far as it is known before a call.
+    /// The model, if it is known before a call; otherwise empty.
     pub model: String,
-    /// Entries on the tape.
+    /// Number of entries on the tape.
     pub entries: u64,
-    /// Anchors among them.
+    /// Number of anchors on the tape.
     pub anchors: u64,
-    /// Tokens of the last call.
+    /// Token count of the last model call.
     pub last_tokens: Option<u64>,
-    /// What the calls of this chat have cost in US dollars, where prices are known.
+    /// Cost of the model calls of this chat in US dollars, if prices are known.
     pub cost: Option<f64>,
 }
 
-/// The line, of at most so many columns.
+/// Returns the status line, which fits into `width` columns.
 pub(crate) fn line(
     status: &StatusLine,
     is_shell: bool,
-    shows_thinking: bool,
+    is_thinking_shown: bool,
     width: usize,
 ) -> Line {
     let now = jiff::Zoned::now().strftime("%H:%M").to_string();
     let mut parts = vec![
         now,
         format!("mode:{}", if is_shell { "shell" } else { "agent" }),
-        format!("thinking:{}", if shows_thinking { "on" } else { "off" }),
+        format!("thinking:{}", if is_thinking_shown { "on" } else { "off" }),
         format!(
             "model:{}",
             if status.model.is_empty() {
@@ -53,12 +53,12 @@ pub(crate) fn line(
     }
     let joined =
         |parts: &[String]| sanitize(&parts.join(if width < 100 { " " } else { "  " })).into_owned();
-    // In a narrow window: the model, the entries and the tokens say most.
-    for least in ["", "mode:", "thinking:", "anchors:"] {
+    // In a narrow window, keep the most useful parts: the model, the entries and the tokens.
+    for prefix in ["", "mode:", "thinking:", "anchors:"] {
         if columns(&joined(&parts)) < width {
             break;
         }
-        let at = parts.iter().position(|part| part.starts_with(least));
+        let at = parts.iter().position(|part| part.starts_with(prefix));
         at.map(|at| parts.remove(at));
     }
     let text = joined(&parts);

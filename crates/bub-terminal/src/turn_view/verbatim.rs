@@ -1,10 +1,10 @@
-//! Text that is shown as it is: the output of commands, reasoning, errors.
+//! Text that is shown verbatim: command output, reasoning, errors.
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use crate::{Line, Style, columns, sanitize::sanitize};
 
-/// Text that comes in pieces and goes out in lines.
+/// Collects pieces of text and returns complete lines.
 #[derive(Debug, Default)]
 pub(super) struct VerbatimText {
     partial: String,
@@ -19,27 +19,27 @@ impl VerbatimText {
         }
     }
 
-    /// Takes text; returns the lines that are complete.
+    /// Adds text and returns the lines that are complete.
     pub(super) fn push(&mut self, text: &str) -> Vec<Line> {
         self.partial.push_str(text);
         let Some(end) = self.partial.rfind('\n') else {
             return Vec::new();
         };
         let rest = self.partial.split_off(end + 1);
-        let whole = std::mem::replace(&mut self.partial, rest);
-        lines(whole.strip_suffix('\n').unwrap_or(&whole), self.style)
+        let complete = std::mem::replace(&mut self.partial, rest);
+        lines(complete.strip_suffix('\n').unwrap_or(&complete), self.style)
     }
 
-    /// The end of what is not complete, on one row.
+    /// Returns the end of the incomplete line, on one row.
     pub(super) fn preview(&self, width: usize) -> Option<Line> {
-        // No more of it can be seen.
-        let far = self.partial.len().saturating_sub(width * 16);
-        let tail = (far..).find_map(|at| self.partial.get(at..))?;
+        // Skip text that cannot be visible.
+        let start = self.partial.len().saturating_sub(width * 16);
+        let tail = (start..).find_map(|at| self.partial.get(at..))?;
         let text = lines(tail, self.style).pop()?.without_tabs().text();
         let mut room = width;
         let fits = |cluster: &&str| {
-            let wide = columns(cluster);
-            room.checked_sub(wide).is_some_and(|left| {
+            let cluster_width = columns(cluster);
+            room.checked_sub(cluster_width).is_some_and(|left| {
                 room = left;
                 true
             })
@@ -54,7 +54,7 @@ impl VerbatimText {
         (!text.is_empty()).then(|| Line::new(shown, self.style))
     }
 
-    /// What is left.
+    /// Returns the rest of the text.
     pub(super) fn finish(&mut self) -> Vec<Line> {
         let rest = std::mem::take(&mut self.partial);
         if rest.is_empty() {
@@ -65,7 +65,7 @@ impl VerbatimText {
     }
 }
 
-/// A text as lines that can do no harm.
+/// Splits a text into sanitized lines.
 pub(crate) fn lines(text: &str, style: Style) -> Vec<Line> {
     let text = sanitize(text);
     text.split('\n')
@@ -73,8 +73,8 @@ pub(crate) fn lines(text: &str, style: Style) -> Vec<Line> {
         .collect()
 }
 
-/// A line broken between words to fit; the rest of it is indented more than its beginning.
-pub(super) fn wrapped(line: &Line, width: usize, style: Style) -> Vec<Line> {
+/// Wraps a line between words at `width` columns. Continuation rows are indented more than the first row.
+pub(super) fn wrap_line(line: &Line, width: usize, style: Style) -> Vec<Line> {
     let text = line.text();
     let indent = text.len() - text.trim_start().len();
     let hanging = " ".repeat(if indent == 0 {
@@ -98,7 +98,7 @@ pub(super) fn wrapped(line: &Line, width: usize, style: Style) -> Vec<Line> {
 mod tests {
     use super::*;
 
-    // W-63: the lines of a command's output stay lines
+    // W-63: line breaks of command output are kept.
     #[test]
     fn lines_stay_as_they_are_however_they_arrive() {
         let text = "a\tb\n\n  * no list\n\x1b[31mred\nend";
@@ -111,17 +111,17 @@ mod tests {
             out.extend(verbatim.finish());
             out.iter().map(Line::text).collect::<Vec<_>>()
         };
-        let whole = shown(vec![text]);
-        assert_eq!(whole, ["a\tb", "", "  * no list", "␛[31mred", "end"]);
+        let complete = shown(vec![text]);
+        assert_eq!(complete, ["a\tb", "", "  * no list", "␛[31mred", "end"]);
         for at in 0..text.len() {
-            assert_eq!(shown(vec![&text[..at], &text[at..]]), whole);
+            assert_eq!(shown(vec![&text[..at], &text[at..]]), complete);
         }
     }
 
     #[test]
     fn help_is_broken_between_words() {
         let rows = |text: &str| -> Vec<String> {
-            wrapped(&Line::new(text, Style::NONE), 16, Style::NONE)
+            wrap_line(&Line::new(text, Style::NONE), 16, Style::NONE)
                 .iter()
                 .map(Line::text)
                 .collect()

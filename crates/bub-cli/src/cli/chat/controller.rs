@@ -72,14 +72,17 @@ impl ChatHooks {
         let content = message.content().into_owned();
         chat_controller
             .event_sender
-            .emit(ChatEvent::Began { line, content })
+            .emit(ChatEvent::TurnStarted { line, content })
             .await;
         None
     }
 
     async fn save_state(&self, turn: &Turn) {
         if let Some(chat_controller) = self.chat_controller(turn) {
-            chat_controller.event_sender.emit(ChatEvent::Ended).await;
+            chat_controller
+                .event_sender
+                .emit(ChatEvent::TurnEnded)
+                .await;
             chat_controller.send_status_later(turn);
         }
     }
@@ -89,7 +92,10 @@ impl ChatHooks {
             return;
         };
         if let Some(chat_controller) = self.chat_controller(turn) {
-            chat_controller.event_sender.emit(ChatEvent::Ended).await;
+            chat_controller
+                .event_sender
+                .emit(ChatEvent::TurnEnded)
+                .await;
             chat_controller.send_status_later(turn);
         }
     }
@@ -356,7 +362,7 @@ impl ChatController {
         }
         let line = self.next_found.fetch_add(1, Ordering::Relaxed);
         let receipt = self.lines.open(line, message);
-        self.event_sender.emit_detached(ChatEvent::Found {
+        self.event_sender.emit_detached(ChatEvent::LineRecovered {
             line,
             content: message.message.content().into_owned(),
         });
@@ -392,7 +398,7 @@ impl ChatController {
             _ => (LineOutcome::Answered, 0),
         };
         self.send_status().await;
-        let handle_outcome = ChatEvent::Settled {
+        let handle_outcome = ChatEvent::LineSettled {
             line,
             outcome,
             replies,
@@ -485,10 +491,10 @@ impl ChatHost for ChatController {
     fn submit(&self, line: u64, text: String) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let happening = match self.accept(line, text).await {
-                Ok(()) => ChatEvent::Taken(line),
+                Ok(()) => ChatEvent::LineAccepted(line),
                 Err(error) => {
                     let (outcome, replies) = self.rejected(error);
-                    ChatEvent::Settled {
+                    ChatEvent::LineSettled {
                         line,
                         outcome,
                         replies,
