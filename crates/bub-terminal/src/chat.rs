@@ -352,7 +352,7 @@ impl ChatScreen {
         if !std::mem::replace(&mut self.is_history_error_reported, true) {
             let file = self.history.file().display();
             let text =
-                format!("the history in {file} cannot be used: {error}; lines are kept until you leave");
+                format!("cannot use history file {file}: {error}; lines are kept until you leave");
             self.view.notice(&text, crate::Style::YELLOW);
         }
     }
@@ -381,7 +381,7 @@ async fn sleep_until(when: Option<Instant>) {
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn terminal_error(error: io::Error) -> Error {
-    Error::unknown(format!("the terminal cannot be used: {error}"))
+    Error::unknown(format!("cannot use the terminal: {error}"))
 }
 
 impl std::fmt::Debug for ChatOptions {

@@ -254,7 +254,7 @@ impl StdoutWriter {
 fn ignore_broken_pipe(outcome: io::Result<()>) -> Result<()> {
     match outcome {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::unknown(format!("cannot write to standard output: {error}")))
+            Err(Error::unknown(format!("cannot write to stdout: {error}")))
         }
         _ => Ok(()),
     }
@@ -396,7 +396,7 @@ impl PlainChat {
         let submission = ChatHostRequest::Line(self.number, text);
         if self.submitted.try_send(submission).is_err() {
             self.view
-                .error("not sent: too many lines are not accepted yet; the history has it");
+                .error("not sent: too many lines are pending; your line is in the history");
             self.print(self.open.is_empty())?;
             return Ok(false);
         }
@@ -424,7 +424,7 @@ impl PlainChat {
                 self.questions.push_front(question);
                 self.remember(text);
                 self.view.notice(
-                    "answer y or n first; this was not sent, the history has it",
+                    "answer y or n first; your line was not sent but is in the history",
                     crate::Style::NONE,
                 );
             }
@@ -457,7 +457,7 @@ impl PlainChat {
         }
         self.questions.clear();
         self.view.notice(
-            "\nleaving when this is done; Ctrl-D again leaves now",
+            "\nleaving after this turn; press Ctrl-D again to leave now",
             crate::Style::NONE,
         );
         self.print(false)?;
@@ -487,7 +487,7 @@ impl PlainChat {
             self.host.cancel().await;
         } else {
             self.view.notice(
-                "\nCtrl-C again leaves; so does ,quit",
+                "\npress Ctrl-C again or type ,quit to leave",
                 crate::Style::NONE,
             );
             self.print(self.open.is_empty())?;
@@ -507,7 +507,7 @@ impl PlainChat {
             ChatEvent::LineRecovered { line, content } => {
                 self.open.push(line);
                 let text = format!(
-                    "(queued, of an earlier chat) {}",
+                    "(queued, from an earlier chat) {}",
                     crate::sanitize::line(&content)
                 );
                 self.view.notice(&text, crate::Style::NONE);
@@ -632,7 +632,7 @@ fn spawn_line_reader(is_terminal: bool) -> mpsc::Receiver<io::Result<StdinLine>>
                 Ok(0) if is_terminal => Ok(StdinLine::End),
                 Ok(0) => return,
                 Ok(_) if line.len() as u64 > MAX_LINE_BYTES => Err(io::Error::other(format!(
-                    "a line is longer than {MAX_LINE_BYTES} bytes"
+                    "line exceeds {MAX_LINE_BYTES} bytes"
                 ))),
                 Ok(_) => Ok(StdinLine::Line(decode(&line))),
                 Err(error) => Err(error),
@@ -655,7 +655,7 @@ fn decode(line: &[u8]) -> String {
         // Ignore errors: stderr is closed and there is nowhere to report them.
         let _ = writeln!(
             io::stderr(),
-            "a line of the input is not valid UTF-8; what is not was replaced"
+            "input line is not valid UTF-8; invalid bytes were replaced"
         );
     }
     text.trim_end_matches(['\n', '\r']).to_owned()
@@ -663,7 +663,7 @@ fn decode(line: &[u8]) -> String {
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn input_error(error: io::Error) -> Error {
-    Error::invalid_input(format!("standard input cannot be read: {error}"))
+    Error::invalid_input(format!("cannot read stdin: {error}"))
 }
 
 impl std::fmt::Debug for PlainChatOptions {

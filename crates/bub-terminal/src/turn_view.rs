@@ -145,7 +145,7 @@ impl TurnView {
                 "hidden"
             };
             self.lines
-                .push(Line::new(format!("reasoning is {state} from now on"), Style::DIM));
+                .push(Line::new(format!("reasoning is now {state}"), Style::DIM));
         } else {
             let kept = self.reasoning.kept.clone();
             self.lines.push(Line::new("[-] Thinking", Style::DIM));

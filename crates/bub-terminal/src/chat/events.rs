@@ -11,7 +11,7 @@ use crate::{
 use tokio::time::Instant;
 
 /// Marks a line that an earlier chat left unanswered.
-const EARLIER_CHAT_SUFFIX: &str = " (of an earlier chat)";
+const EARLIER_CHAT_SUFFIX: &str = " (from an earlier chat)";
 
 impl ChatScreen {
     pub(super) fn handle_event(&mut self, chat_event: ChatEvent) {

@@ -81,12 +81,12 @@ impl ChatScreen {
             if let Some(turn) = &mut self.running {
                 turn.is_cancelled = true;
             }
-            self.hint = Some("cancelled; Ctrl-C again leaves".to_owned());
+            self.hint = Some("cancelled; press Ctrl-C again to leave".to_owned());
             // Drop plugin questions, so that text typed after Ctrl-C does not answer them.
             self.drop_questions(|question| matches!(question, UserQuestion::Line(..)));
             self.host.cancel().await;
         } else {
-            self.hint = Some("Ctrl-C again leaves; so does ,quit".to_owned());
+            self.hint = Some("press Ctrl-C again or type ,quit to leave".to_owned());
         }
     }
 
@@ -96,7 +96,7 @@ impl ChatScreen {
             self.exit = Some(ChatExit::Quit);
         } else {
             self.is_leaving = true;
-            self.hint = Some("leaving when this is done; Ctrl-D again leaves now".to_owned());
+            self.hint = Some("leaving after this turn; press Ctrl-D again to leave now".to_owned());
         }
     }
 
@@ -138,7 +138,7 @@ impl ChatScreen {
             } else {
                 self.restore_to_editor(&text);
             }
-            self.hint = Some("not sent: too many lines are not accepted yet".to_owned());
+            self.hint = Some("not sent: too many lines are pending".to_owned());
             return;
         }
         self.last_line = line;
@@ -181,7 +181,7 @@ impl ChatScreen {
                 if let Err(error) = self.history.add(text.trim_end()) {
                     self.report_history_error(&error);
                 }
-                self.hint = Some("answer y or n first; Up brings back what you wrote".to_owned());
+                self.hint = Some("answer y or n first; press Up to restore your text".to_owned());
                 return;
             }
         };

@@ -79,14 +79,14 @@ impl ChatScreen {
             usize::try_from(elapsed.as_millis() / super::SPINNER_INTERVAL.as_millis()).unwrap_or(0);
         let spinner = SPINNER.get(frame % SPINNER.len()).unwrap_or(&"*");
         let up_hint = if self.can_withdraw() {
-            ", Up takes back what waits"
+            ", Up: edit the last queued line"
         } else {
             ""
         };
         let ctrl_c_hint = if self.should_leave_on_interrupt() {
-            "Ctrl-C again leaves"
+            "Ctrl-C again: leave"
         } else {
-            "Ctrl-C cancels"
+            "Ctrl-C: cancel"
         };
         let text = format!(
             "{spinner} {} {} s ({ctrl_c_hint}{up_hint})",
@@ -115,7 +115,7 @@ impl ChatScreen {
             };
             dim(&format!("  {mark} {}", one_line(&queued.text)))
         };
-        let before = is_long.then(|| dim(&format!("  ({skipped} more wait before these)")));
+        let before = is_long.then(|| dim(&format!("  ({skipped} more queued)")));
         before
             .into_iter()
             .chain(self.queued.iter().skip(skipped).map(row))

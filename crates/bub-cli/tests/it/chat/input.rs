@@ -138,7 +138,7 @@ fn what_was_typed_is_answered_before_the_chat_ends() {
     chat.send("a question\r");
     chat.sees("(queued) a question");
     chat.send("\x04");
-    chat.sees("leaving when this is done");
+    chat.sees("leaving after this turn");
     std::fs::remove_file(sandbox.workspace().join("wait")).unwrap();
     let (code, screen) = chat.ends();
     assert_eq!(code, Some(0), "{screen}");
@@ -166,7 +166,7 @@ fn quit_does_not_wait() {
     let chat = Start::new(&sandbox).model(&server).go();
     let screen = chat.is_idle();
     assert!(
-        !screen.contains("of an earlier chat"),
+        !screen.contains("from an earlier chat"),
         "it was ended, not put off:\n{screen}"
     );
 }
@@ -205,7 +205,7 @@ fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
         chat.sees(expected);
         chat.sees("So be it.");
         chat.until(|screen| {
-            screen.contains("workspace > my dra\n") && !screen.contains("Ctrl-C cancels")
+            screen.contains("workspace > my dra\n") && !screen.contains("Ctrl-C: cancel")
         });
     }
 }
@@ -253,7 +253,7 @@ fn what_waits_can_be_taken_back() {
     chat.sees("Generating");
     chat.send("aside\rsteer\r,touch never\rmore\r");
     chat.until(|screen| screen.contains("(steering) steer") && screen.contains("(queued) more"));
-    chat.sees("Up takes back what waits");
+    chat.sees("Up: edit the last queued line");
     chat.send("\x1b[A\x1b[A");
     chat.until(|screen| screen.contains("workspace > more\n") && !screen.contains("(queued) more"));
     let screen = chat.until(|screen| !screen.contains("Up takes back"));
@@ -293,7 +293,7 @@ fn what_waits_can_be_taken_back() {
     assert_eq!(server.requests().len(), 2);
     let chat = Start::new(&sandbox).model(&server).go();
     let screen = chat.is_idle();
-    assert!(!screen.contains("of an earlier chat"), "{screen}");
+    assert!(!screen.contains("from an earlier chat"), "{screen}");
     assert!(!sandbox.workspace().join("never").exists());
 }
 
@@ -314,7 +314,7 @@ fn at_a_question_up_is_not_promised_to_take_anything_back() {
     chat.send("go\r");
     chat.sees("Generating");
     chat.send(",echo later\r");
-    chat.sees("Up takes back what waits");
+    chat.sees("Up: edit the last queued line");
     pace.release();
     let screen = chat.sees("allow? [y/N]");
     assert!(
@@ -375,7 +375,7 @@ fn many_lines_wait_and_each_is_seen_with_its_answer() {
         chat.send(format!("line {number}\r"));
         chat.sees(&format!("(steering) line {number}"));
     }
-    chat.sees("(3 more wait before these)");
+    chat.sees("(3 more queued)");
     chat.send("\x03");
     chat.sees("Answer 6.");
     chat.is_idle();
@@ -401,7 +401,7 @@ fn many_lines_wait_and_each_is_seen_with_its_answer() {
     chat.sees("(queued) ,while : second");
     chat.send("\x03");
     chat.until(|screen| {
-        screen.contains("workspace > ,while : second") && screen.contains("(Ctrl-C again leaves)")
+        screen.contains("workspace > ,while : second") && screen.contains("(Ctrl-C again: leave)")
     });
     chat.send("\x03");
     let (code, screen) = chat.ends();

@@ -158,7 +158,7 @@ fn in_plain_mode_lines_are_only_added() {
         assert!(screen.contains("Assistant:\n"), "{screen}");
         chat.until(|screen| screen.ends_with("workspace >"));
         chat.send("\x03");
-        chat.sees("Ctrl-C again leaves");
+        chat.sees("press Ctrl-C again");
         chat.until(|screen| screen.ends_with("workspace >"));
         chat.send(",quit\n");
         let (code, screen) = chat.ends();
@@ -178,7 +178,7 @@ fn in_plain_mode_lines_are_only_added() {
 fn a_plain_chat_can_be_left_at_a_question_and_keeps_what_was_typed_there() {
     for (keys, hint) in [
         (",quit\n", None),
-        ("\x04", Some("leaving when this is done")),
+        ("\x04", Some("leaving after this turn")),
         ("please look\n,quit\n", None),
     ] {
         let (sandbox, server) = (Sandbox::new(), ModelServer::start());
@@ -228,7 +228,7 @@ fn a_plain_chat_is_left_at_the_second_end_of_input() {
     pace.allow(1);
     chat.sees("go");
     chat.send("\x04");
-    chat.sees("leaving when this is done; Ctrl-D again leaves now");
+    chat.sees("leaving after this turn; press Ctrl-D again to leave now");
     chat.send("\x04");
     let (code, screen) = chat.ends();
     assert_eq!(code, Some(0), "{screen}");

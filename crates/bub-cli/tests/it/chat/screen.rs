@@ -163,7 +163,7 @@ fn control_c_ends_the_turn_and_then_the_chat() {
     chat.sees("Second answer.");
     chat.is_idle();
     chat.send("\x03");
-    chat.sees("Ctrl-C again leaves");
+    chat.sees("press Ctrl-C again");
     chat.send("\x03");
     let (code, screen) = chat.ends();
     assert_eq!(code, Some(0), "{screen}");
@@ -265,7 +265,7 @@ fn thinking_is_confirmed_and_stays_out_of_answers() {
     let chat = Start::new(&sandbox).model(&server).go();
     chat.is_idle();
     chat.send(",thinking\r");
-    chat.sees("reasoning is shown from now on");
+    chat.sees("reasoning is now shown");
     chat.send("go\r");
     pace.allow(2);
     chat.sees("Some words");

@@ -184,7 +184,7 @@ fn a_chat_that_was_killed_leaves_nothing_unanswered() {
     let chat = Start::new(&sandbox).model(&server).go();
     let screen = chat.sees("Answered at last.");
     assert!(
-        screen.contains("an important question (of an earlier chat)"),
+        screen.contains("an important question (from an earlier chat)"),
         "{screen}"
     );
 }
@@ -210,8 +210,8 @@ fn what_waits_from_an_earlier_chat_is_listed_and_can_be_taken_back() {
     server.script(Reply::text("Answered at last.").paced(&pace));
     let chat = Start::new(&sandbox).model(&server).go();
     let screen = chat.until(|screen| {
-        screen.contains("a question (of an earlier chat)")
-            && screen.contains("Up takes back what waits")
+        screen.contains("a question (from an earlier chat)")
+            && screen.contains("Up: edit the last queued line")
     });
     assert!(
         screen.contains("(queued) ,touch first") && screen.contains("(queued) ,touch second"),
@@ -223,7 +223,7 @@ fn what_waits_from_an_earlier_chat_is_listed_and_can_be_taken_back() {
     });
     chat.send("\x15");
     pace.release();
-    chat.sees(",touch first (of an earlier chat)");
+    chat.sees(",touch first (from an earlier chat)");
     chat.sees("(no output)");
     let screen = chat.is_idle();
     assert!(
@@ -248,7 +248,10 @@ fn a_command_that_was_killed_is_not_run_again() {
     let chat = Start::new(&sandbox).size(200, 24).go();
     let screen =
         chat.sees("may have taken effect; it was not run again. Type it again if that is wanted.");
-    assert!(screen.contains("sleep 25 (of an earlier chat)"), "{screen}");
+    assert!(
+        screen.contains("sleep 25 (from an earlier chat)"),
+        "{screen}"
+    );
     chat.is_idle();
     assert_eq!(
         std::fs::read_to_string(sandbox.workspace().join("side.txt")).unwrap(),
@@ -294,7 +297,7 @@ fn a_line_that_steered_a_killed_turn_is_not_said_again() {
         chat.ends();
         let screen = Start::new(&sandbox).model(&server).go().is_idle();
         assert!(
-            !screen.contains("of an earlier chat"),
+            !screen.contains("from an earlier chat"),
             "{signal}: all is settled\n{screen}"
         );
         assert_eq!(std::fs::read_to_string(&side).unwrap(), "ran\n", "{signal}");

@@ -205,7 +205,7 @@ impl Terminal {
             at.is_some_and(|at| {
                 !lines
                     .get(at.saturating_sub(1))
-                    .is_some_and(|line| line.contains("Ctrl-C cancels"))
+                    .is_some_and(|line| line.contains("Ctrl-C: cancel"))
             }) && !screen.contains("… waiting")
         })
     }
