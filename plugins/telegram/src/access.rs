@@ -1,5 +1,5 @@
-//! Who may talk to the bot, and as what. Only the number that the platform gives a person counts; and, for members, the
-//! user name, because the original takes it.
+//! Decides who has access to the bot, and with which role. Users are identified by their numeric id. Members can also
+//! be listed by user name, as in the Python version.
 
 use std::{collections::HashSet, sync::Mutex};
 
@@ -10,24 +10,24 @@ use super::{CHANNEL_NAME, options::TelegramOptions};
 use crate::lock;
 use bub::gateway::pairing::Pairings;
 
-/// So many people are remembered as told.
+/// Maximum number of users that are remembered as notified.
 const MAX_NOTIFIED_USERS: usize = 10_000;
 
-/// Somebody as the platform describes them.
+/// The sender of a message, as the platform describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TelegramUser {
-    /// Empty when nobody vouches for who it is: an anonymous admin, a channel.
+    /// Empty if the platform does not identify the sender: an anonymous admin or a channel.
     pub(super) id: String,
     pub(super) username: Option<String>,
     pub(super) name: String,
 }
 
 impl TelegramUser {
-    /// The sender of a message; `None` when there is none.
+    /// Returns the sender of a message, or `None` for a message without one.
     pub(super) fn from_message(message: &Value) -> Option<Self> {
         let from = &message["from"];
         let id = from["id"].as_i64()?;
-        // Then `from` is a stand-in that many share.
+        // With `sender_chat`, `from` is a placeholder account that many senders share.
         let is_person = message["sender_chat"].is_null();
         let text = |name: &str| from[name].as_str().filter(|text| !text.is_empty());
         let name: Vec<&str> = [text("first_name"), text("last_name")]
@@ -45,7 +45,7 @@ impl TelegramUser {
         })
     }
 
-    /// The name, for whoever decides about the person.
+    /// Returns the name and user name, for the owner who decides about access.
     pub(super) fn to_display_string(&self) -> String {
         match &self.username {
             Some(username) => format!("{} @{username}", self.name),
@@ -54,14 +54,14 @@ impl TelegramUser {
     }
 }
 
-/// What is to be done with somebody's message.
+/// The access decision for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccessDecision {
-    /// It is taken.
+    /// The sender has access with this role.
     Granted(Role),
-    /// The person is not known.
+    /// The sender is unknown.
     UnknownUser,
-    /// The bot does not talk there.
+    /// The chat is not in the list of allowed chats.
     ChatNotAllowed,
 }
 
@@ -70,22 +70,22 @@ pub(super) struct AccessControl {
     users: Option<Vec<String>>,
     chats: Option<Vec<String>>,
     pub(super) pairings: Pairings,
-    told: Mutex<HashSet<String>>,
+    notified: Mutex<HashSet<String>>,
 }
 
 impl AccessControl {
     pub(super) fn new(options: &TelegramOptions) -> Self {
-        let plain = |list: &Vec<String>| {
+        let normalize = |list: &Vec<String>| {
             list.iter()
                 .map(|item| item.trim().trim_start_matches('@').to_owned())
                 .collect()
         };
         Self {
             owners: options.owners.clone(),
-            users: options.allow_users.as_ref().map(plain),
-            chats: options.allow_chats.as_ref().map(plain),
+            users: options.allow_users.as_ref().map(normalize),
+            chats: options.allow_chats.as_ref().map(normalize),
             pairings: Pairings::new(&options.home),
-            told: Mutex::default(),
+            notified: Mutex::default(),
         }
     }
 
@@ -100,7 +100,7 @@ impl AccessControl {
         }
         match role {
             Some(role) => AccessDecision::Granted(role),
-            // The chat was named, and nobody in particular: whoever is there may talk, and no more.
+            // The chat is listed and no users are: everyone in it has access, but only as a guest.
             None if is_listed == Some(true) && self.users.is_none() => {
                 AccessDecision::Granted(Role::Guest)
             }
@@ -136,16 +136,16 @@ impl AccessControl {
         paired.max(is_member.then_some(Role::Member))
     }
 
-    /// Whether somebody was not told this before. When too many were told, nobody else is.
-    pub(super) fn is_first(&self, what: String) -> bool {
-        let mut told = lock(&self.told);
-        told.len() < MAX_NOTIFIED_USERS && told.insert(what)
+    /// Records a notice. Returns whether it is the first one with this key; always `false` once too many are recorded.
+    pub(super) fn mark_notified(&self, key: String) -> bool {
+        let mut notified = lock(&self.notified);
+        notified.len() < MAX_NOTIFIED_USERS && notified.insert(key)
     }
 
-    /// Who may talk, for people.
+    /// Returns one line that describes who has access.
     pub(super) fn describe(&self) -> String {
         let count = |list: &Option<Vec<String>>| list.as_ref().map_or(0, Vec::len);
-        let paired = self.pairings.all().map_or(0, |(people, _)| people.len());
+        let paired = self.pairings.all().map_or(0, |(users, _)| users.len());
         format!(
             "{} owner{}, {} allowed users, {paired} paired, {} allowed chats",
             self.owners.len(),

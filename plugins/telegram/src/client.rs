@@ -1,4 +1,4 @@
-//! The Bot API over HTTP: one call, one outcome that says what to do about it. The token never shows.
+//! The HTTP client of the Bot API. Errors are classified by what the caller can do, and never contain the token.
 
 #![expect(
     clippy::indexing_slicing,
@@ -15,45 +15,45 @@ use tokio::sync::OnceCell;
 
 use super::{media::TOO_LARGE_TEXT, options::TelegramOptions};
 
-/// How long an ordinary call may take.
+/// Timeout of an ordinary call.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Files take longer.
+/// Timeout of a file upload.
 const FILE_TIMEOUT: Duration = Duration::from_secs(90);
-/// No answer of the API is longer.
+/// Maximum size of an API response.
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
-/// A token that is not known will not be known a moment later.
+/// Delay before a rejected token is tried again.
 const INVALID_TOKEN_BACKOFF: Duration = Duration::from_mins(10);
 
-/// Why a call came to nothing.
+/// The class of a failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ApiErrorKind {
-    /// The token is wrong or was revoked.
+    /// The token is invalid or was revoked.
     Token,
-    /// Somebody else asks for updates, or a webhook gets them.
+    /// Another program polls for updates, or a webhook receives them.
     Conflict,
-    /// Too many calls.
+    /// Too many calls; the platform asks to wait.
     Flood,
-    /// The markup of a text is not accepted.
+    /// The platform rejected the markup of a text.
     Markup,
-    /// An edit that would change nothing.
+    /// An edit would change nothing.
     NotModified,
-    /// The group has another id now.
-    Moved(i64),
-    /// Nobody there: blocked, deleted, left, no such topic.
-    Gone,
-    /// The message that is pointed at is gone.
+    /// The group has this new id.
+    ChatMoved(i64),
+    /// The chat cannot be used: the bot was blocked or removed, or the chat or topic does not exist.
+    ChatUnavailable,
+    /// The message to reply to does not exist.
     NoSuchMessage,
-    /// Refused for another reason.
-    Refused,
-    /// No network, no answer, or a server in trouble: whether it was carried out is not known.
-    Trouble,
+    /// The platform rejected the call for another reason.
+    Rejected,
+    /// Network failure, timeout or server error. The call may have taken effect.
+    Unavailable,
 }
 
-/// A call that came to nothing.
+/// A failed call.
 #[derive(Clone, Debug)]
 pub(super) struct ApiError {
     pub(super) error_kind: ApiErrorKind,
-    /// In words, without the token.
+    /// The error text, without the token.
     pub(super) text: String,
     pub(super) retry_after: Option<Duration>,
 }
@@ -68,75 +68,77 @@ impl ApiError {
         }
     }
 
-    /// What the API says is wrong.
-    fn refused(status: u16, body: &Value) -> Self {
+    /// Classifies an error response of the API.
+    fn from_response(status: u16, body: &Value) -> Self {
         let description = body["description"].as_str().unwrap_or("no reason given");
-        let is = |part: &str| description.to_ascii_lowercase().contains(part);
+        let contains = |part: &str| description.to_ascii_lowercase().contains(part);
         let moved = body["parameters"]["migrate_to_chat_id"].as_i64();
         let error_kind = match status {
             401 | 404 => ApiErrorKind::Token,
             409 => ApiErrorKind::Conflict,
             429 => ApiErrorKind::Flood,
-            403 => ApiErrorKind::Gone,
-            400 if is("can't parse entities") => ApiErrorKind::Markup,
-            400 if is("message to be replied not found") || is("reply message not found") => {
+            403 => ApiErrorKind::ChatUnavailable,
+            400 if contains("can't parse entities") => ApiErrorKind::Markup,
+            400 if contains("message to be replied not found")
+                || contains("reply message not found") =>
+            {
                 ApiErrorKind::NoSuchMessage
             }
-            400 if is("message is not modified") => ApiErrorKind::NotModified,
-            400 if is("chat not found")
-                || is("thread not found")
-                || is("topic_deleted")
-                || is("topic_closed") =>
+            400 if contains("message is not modified") => ApiErrorKind::NotModified,
+            400 if contains("chat not found")
+                || contains("thread not found")
+                || contains("topic_deleted")
+                || contains("topic_closed") =>
             {
-                ApiErrorKind::Gone
+                ApiErrorKind::ChatUnavailable
             }
-            500.. => ApiErrorKind::Trouble,
-            _ => moved.map_or(ApiErrorKind::Refused, ApiErrorKind::Moved),
+            500.. => ApiErrorKind::Unavailable,
+            _ => moved.map_or(ApiErrorKind::Rejected, ApiErrorKind::ChatMoved),
         };
         let text = match error_kind {
             ApiErrorKind::Token => "Telegram does not know the bot's token; set `telegram.token`, or make a new one with @BotFather".to_owned(),
             _ => format!("Telegram: {description}"),
         };
-        let mut failure = Self::new(error_kind, text);
+        let mut api_error = Self::new(error_kind, text);
         if let Some(seconds) = body["parameters"]["retry_after"].as_u64() {
-            failure.retry_after = Some(Duration::from_secs(seconds));
+            api_error.retry_after = Some(Duration::from_secs(seconds));
         }
-        failure
+        api_error
     }
 }
 
 impl From<ApiError> for Error {
-    fn from(failure: ApiError) -> Self {
-        let kind = match failure.error_kind {
-            ApiErrorKind::Gone => ErrorKind::NotFound,
+    fn from(api_error: ApiError) -> Self {
+        let kind = match api_error.error_kind {
+            ApiErrorKind::ChatUnavailable => ErrorKind::NotFound,
             ApiErrorKind::Markup
             | ApiErrorKind::NotModified
             | ApiErrorKind::NoSuchMessage
-            | ApiErrorKind::Refused => ErrorKind::InvalidInput,
+            | ApiErrorKind::Rejected => ErrorKind::InvalidInput,
             ApiErrorKind::Token
             | ApiErrorKind::Conflict
             | ApiErrorKind::Flood
-            | ApiErrorKind::Moved(_)
-            | ApiErrorKind::Trouble => ErrorKind::Temporary,
+            | ApiErrorKind::ChatMoved(_)
+            | ApiErrorKind::Unavailable => ErrorKind::Temporary,
         };
-        let error = Self::new(kind, failure.text);
-        match failure.retry_after {
+        let error = Self::new(kind, api_error.text);
+        match api_error.retry_after {
             Some(delay) => error.with_retry_after(delay),
             None => error,
         }
     }
 }
 
-/// A file on its way to a chat.
+/// A file to upload.
 pub(super) struct Upload {
-    /// The parameter it is: `photo`, `document`.
+    /// The name of the parameter: `photo` or `document`.
     pub(super) name: &'static str,
     pub(super) filename: String,
     pub(super) mime: String,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The API, with a token.
+/// The Bot API with a token.
 pub(super) struct BotApiClient {
     base: String,
     token: Option<Secret>,
@@ -154,12 +156,12 @@ impl BotApiClient {
         }
     }
 
-    /// Makes a call.
+    /// Calls a method with the default timeout.
     pub(super) async fn call(&self, method: &str, params: &Value) -> Result<Value, ApiError> {
         self.call_within(method, params, CALL_TIMEOUT).await
     }
 
-    /// Makes a call that may take so long.
+    /// Calls a method with a timeout.
     pub(super) async fn call_within(
         &self,
         method: &str,
@@ -171,10 +173,10 @@ impl BotApiClient {
         let request = request
             .header(header::CONTENT_TYPE, "application/json")
             .body(params.to_string());
-        answer(request).await
+        send_request(request).await
     }
 
-    /// Makes a call with a file.
+    /// Calls a method with a file.
     pub(super) async fn upload(
         &self,
         method: &str,
@@ -187,17 +189,17 @@ impl BotApiClient {
             let value = value
                 .as_str()
                 .map_or_else(|| value.to_string(), str::to_owned);
-            let head = format!(
+            let header = format!(
                 "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
             );
-            body.extend_from_slice(head.as_bytes());
+            body.extend_from_slice(header.as_bytes());
         }
-        let (name, mime) = (upload.name, quotable(&upload.mime));
-        let filename = quotable(&upload.filename);
-        let head = format!(
+        let (name, mime) = (upload.name, escape_header_value(&upload.mime));
+        let filename = escape_header_value(&upload.filename);
+        let header = format!(
             "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"{filename}\"\r\nContent-Type: {mime}\r\n\r\n"
         );
-        body.extend_from_slice(head.as_bytes());
+        body.extend_from_slice(header.as_bytes());
         body.extend_from_slice(&upload.bytes);
         body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
         let url = self.url("", method)?;
@@ -207,54 +209,54 @@ impl BotApiClient {
             .post(url)
             .timeout(FILE_TIMEOUT)
             .body(body);
-        answer(request.header(
+        send_request(request.header(
             header::CONTENT_TYPE,
             format!("multipart/form-data; boundary={boundary}"),
         ))
         .await
     }
 
-    /// Downloads a file that is not longer than `most`. When nothing comes for as long as `patience`, it is given up.
+    /// Downloads a file of at most `max_bytes` bytes. Fails if no data arrives for `wait_timeout`.
     pub(super) async fn download(
         &self,
         file_id: &str,
-        most: usize,
+        max_bytes: usize,
         wait_timeout: Duration,
     ) -> Result<Vec<u8>, ApiError> {
-        let refused = |error_kind: &str| ApiError::new(ApiErrorKind::Refused, error_kind);
+        let rejected_error = |reason: &str| ApiError::new(ApiErrorKind::Rejected, reason);
         let params = serde_json::json!({"file_id": file_id});
-        let found = self.call_within("getFile", &params, wait_timeout).await?;
-        let is_long = found["file_size"]
+        let file = self.call_within("getFile", &params, wait_timeout).await?;
+        let is_too_large = file["file_size"]
             .as_u64()
-            .is_some_and(|size| usize::try_from(size).unwrap_or(usize::MAX) > most);
-        if is_long {
-            return Err(refused(TOO_LARGE_TEXT));
+            .is_some_and(|size| usize::try_from(size).unwrap_or(usize::MAX) > max_bytes);
+        if is_too_large {
+            return Err(rejected_error(TOO_LARGE_TEXT));
         }
-        let path = found["file_path"].as_str().and_then(url_path);
+        let path = file["file_path"].as_str().and_then(url_path);
         let url = self.url(
             "/file",
-            &path.ok_or_else(|| refused("the platform does not say where it is"))?,
+            &path.ok_or_else(|| rejected_error("the platform does not say where it is"))?,
         )?;
         let sending = self.http().await?.get(url).send();
         let response = tokio::time::timeout(wait_timeout, sending)
             .await
-            .map_err(|_| stalled())?
-            .map_err(trouble)?;
+            .map_err(|_| stalled_error())?
+            .map_err(connection_error)?;
         if !response.status().is_success() {
             let status = response.status().as_u16();
             let error_kind = if matches!(status, 429 | 500..) {
-                ApiErrorKind::Trouble
+                ApiErrorKind::Unavailable
             } else {
-                ApiErrorKind::Refused
+                ApiErrorKind::Rejected
             };
             return Err(ApiError::new(
                 error_kind,
                 format!("the platform answers with status {status}"),
             ));
         }
-        read(response, most, wait_timeout)
+        read_body(response, max_bytes, wait_timeout)
             .await?
-            .ok_or_else(|| refused(TOO_LARGE_TEXT))
+            .ok_or_else(|| rejected_error(TOO_LARGE_TEXT))
     }
 
     fn url(&self, prefix: &str, rest: &str) -> Result<String, ApiError> {
@@ -275,48 +277,51 @@ impl BotApiClient {
     }
 
     fn build(&self) -> Result<reqwest::Client, ApiError> {
-        // An error means that somebody chose a provider before, which is as good.
+        // Ignore the error: another component has already installed a provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let wrong = |error: reqwest::Error| {
+        let client_error = |error: reqwest::Error| {
             ApiError::new(
-                ApiErrorKind::Trouble,
-                format!("no way to Telegram: {}", words(error)),
+                ApiErrorKind::Unavailable,
+                format!(
+                    "no way to Telegram: {}",
+                    root_cause(error)
+                ),
             )
         };
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("bub/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(Duration::from_secs(15))
-            // Many chats at once need many connections, but not for long.
+            // Many concurrent chats need many connections, but only for a short time.
             .pool_max_idle_per_host(8)
             .pool_idle_timeout(Duration::from_secs(30))
             .redirect(redirect::Policy::none())
             .referer(false);
         if let Some(proxy) = &self.proxy {
-            builder = builder.proxy(reqwest::Proxy::all(proxy).map_err(wrong)?);
+            builder = builder.proxy(reqwest::Proxy::all(proxy).map_err(client_error)?);
         } else if self.base.starts_with("http:") {
-            // A server of one's own, nearby.
+            // A self-hosted server on a local network.
             builder = builder.no_proxy().tls_certs_only([]);
         }
-        builder.build().map_err(wrong)
+        builder.build().map_err(client_error)
     }
 }
 
-/// Whether a text can be a token. What has other letters in it would be another path.
+/// Whether a text has the form of a token. Other characters could change the path of the URL.
 pub(super) fn is_token(token: &Secret) -> bool {
     let is_plain =
         |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, ':' | '-' | '_');
     !token.expose().is_empty() && token.expose().chars().all(is_plain)
 }
 
-async fn answer(request: RequestBuilder) -> Result<Value, ApiError> {
-    let response = request.send().await.map_err(trouble)?;
+async fn send_request(request: RequestBuilder) -> Result<Value, ApiError> {
+    let response = request.send().await.map_err(connection_error)?;
     let status = response.status().as_u16();
-    let body = read(response, MAX_RESPONSE_BYTES, FILE_TIMEOUT)
+    let body = read_body(response, MAX_RESPONSE_BYTES, FILE_TIMEOUT)
         .await?
         .unwrap_or_default();
     let Ok(mut body) = serde_json::from_slice::<Value>(&body) else {
         return Err(ApiError::new(
-            ApiErrorKind::Trouble,
+            ApiErrorKind::Unavailable,
             format!("Telegram: something else answered, with status {status}"),
         ));
     };
@@ -326,22 +331,22 @@ async fn answer(request: RequestBuilder) -> Result<Value, ApiError> {
     let code = body["error_code"]
         .as_u64()
         .and_then(|code| u16::try_from(code).ok());
-    Err(ApiError::refused(code.unwrap_or(status), &body))
+    Err(ApiError::from_response(code.unwrap_or(status), &body))
 }
 
-/// The body, or `None` when it is longer than that. Nothing for as long as `patience` is a failure.
-async fn read(
+/// Reads the body; `None` if it is longer than `max_bytes`. Fails if no data arrives for `wait_timeout`.
+async fn read_body(
     mut response: reqwest::Response,
-    most: usize,
+    max_bytes: usize,
     wait_timeout: Duration,
 ) -> Result<Option<Vec<u8>>, ApiError> {
     let mut bytes = Vec::new();
     while let Some(chunk) = tokio::time::timeout(wait_timeout, response.chunk())
         .await
-        .map_err(|_| stalled())?
-        .map_err(trouble)?
+        .map_err(|_| stalled_error())?
+        .map_err(connection_error)?
     {
-        if bytes.len() + chunk.len() > most {
+        if bytes.len() + chunk.len() > max_bytes {
             return Ok(None);
         }
         bytes.extend_from_slice(&chunk);
@@ -349,24 +354,24 @@ async fn read(
     Ok(Some(bytes))
 }
 
-fn stalled() -> ApiError {
-    ApiError::new(ApiErrorKind::Trouble, "nothing more came")
+fn stalled_error() -> ApiError {
+    ApiError::new(ApiErrorKind::Unavailable, "nothing more came")
 }
 
-fn trouble(error: reqwest::Error) -> ApiError {
+fn connection_error(error: reqwest::Error) -> ApiError {
     let text = if error.is_timeout() {
         "no answer in time".to_owned()
     } else {
-        words(error)
+        root_cause(error)
     };
     ApiError::new(
-        ApiErrorKind::Trouble,
+        ApiErrorKind::Unavailable,
         format!("Telegram cannot be reached: {text}"),
     )
 }
 
-/// What went wrong at the bottom of it; the URL, which has the token, is left out.
-fn words(error: reqwest::Error) -> String {
+/// Returns the innermost cause of an error, without the URL, which contains the token.
+fn root_cause(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut cause: &dyn std::error::Error = &error;
     while let Some(deeper) = cause.source() {
@@ -375,7 +380,7 @@ fn words(error: reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// The path of a file as part of a URL; `None` when it leads elsewhere.
+/// Encodes a file path for a URL; `None` if the path could leave the directory.
 fn url_path(path: &str) -> Option<String> {
     let mut url = String::with_capacity(path.len());
     for segment in path.split('/') {
@@ -390,7 +395,7 @@ fn url_path(path: &str) -> Option<String> {
                 b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
                     url.push(char::from(byte));
                 }
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 _ => drop(write!(url, "%{byte:02X}")),
             }
         }
@@ -398,8 +403,8 @@ fn url_path(path: &str) -> Option<String> {
     Some(url)
 }
 
-/// Text that may stand between quotes in a header.
-fn quotable(text: &str) -> String {
+/// Replaces characters that are not allowed in a quoted header value.
+fn escape_header_value(text: &str) -> String {
     text.chars()
         .map(|letter| {
             if letter.is_control() || letter == '"' || letter == '\\' {

@@ -1,5 +1,5 @@
-//! How far each reply has come: which parts of it were taken by the platform. In a file, so that the next process goes
-//! on where this one ended, and sends nothing twice that is known to have arrived.
+//! Records which parts of each reply the platform has accepted. The record is a file, so that the next process resumes
+//! where this one ended and does not send delivered parts again.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::lock;
 
-/// So many replies are remembered.
+/// Maximum number of replies that are tracked.
 const MAX_TRACKED_REPLIES: usize = 4096;
 
-/// How far a reply, or the preview of one, has come.
+/// The delivery progress of a reply or a preview.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DeliveryProgress {
-    /// How many parts have arrived.
+    /// Number of delivered parts.
     pub(super) parts: usize,
-    /// The first message of them.
+    /// Message id of the first delivered part.
     pub(super) first: Option<i64>,
 }
 
@@ -35,7 +35,7 @@ struct DeliveryLogLine {
 
 pub(super) struct DeliveryLog {
     path: PathBuf,
-    known: Mutex<Option<DeliveryCache>>,
+    cache: Mutex<Option<DeliveryCache>>,
 }
 
 #[derive(Default)]
@@ -50,52 +50,52 @@ impl DeliveryLog {
     pub(super) fn new(home: &Path) -> Self {
         Self {
             path: home.join("telegram").join("sent.jsonl"),
-            known: Mutex::default(),
+            cache: Mutex::default(),
         }
     }
 
     pub(super) fn get(&self, id: &str) -> DeliveryProgress {
-        self.with(|known| known.sent.get(id).cloned().unwrap_or_default())
+        self.with(|cache| cache.sent.get(id).cloned().unwrap_or_default())
     }
 
-    /// Notes how far a reply has come.
+    /// Records the progress of a reply. Write errors are logged.
     pub(super) fn record(&self, id: &str, sent: DeliveryProgress) {
-        self.with(|known| {
+        self.with(|cache| {
             let line = serde_json::to_string(&DeliveryLogLine {
                 id: id.to_owned(),
                 sent: sent.clone(),
             });
-            known.insert(id.to_owned(), sent);
+            cache.insert(id.to_owned(), sent);
             let written = line
                 .map_err(io::Error::from)
-                .and_then(|line| known.append(&self.path, &line));
+                .and_then(|line| cache.append(&self.path, &line));
             if let Err(error) = written {
-                known.file = None;
+                cache.file = None;
                 let hint = "after a crash, a part of a reply may be sent twice";
                 tracing::warn!(%error, hint, "telegram.delivery_log_failed");
             }
         });
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut DeliveryCache) -> T) -> T {
-        let mut known = lock(&self.known);
-        work(known.get_or_insert_with(|| DeliveryCache::read(&self.path)))
+    fn with<T>(&self, function: impl FnOnce(&mut DeliveryCache) -> T) -> T {
+        let mut cache = lock(&self.cache);
+        function(cache.get_or_insert_with(|| DeliveryCache::read(&self.path)))
     }
 }
 
 impl DeliveryCache {
     fn read(path: &Path) -> Self {
-        let mut known = Self::default();
+        let mut cache = Self::default();
         let text = std::fs::read(path).unwrap_or_default();
         for line in text.split(|byte| *byte == b'\n') {
-            // The last line may be torn: what it would have said is not known.
+            // Skip invalid lines: the last line may be incomplete after a crash.
             if let Ok(line) = serde_json::from_slice::<DeliveryLogLine>(line) {
-                known.insert(line.id, line.sent);
+                cache.insert(line.id, line.sent);
             }
         }
-        // A torn line must not swallow the next one.
-        known.lines = usize::MAX;
-        known
+        // Force a rewrite at the next append, so that an incomplete last line does not merge with the new one.
+        cache.lines = usize::MAX;
+        cache
     }
 
     fn insert(&mut self, id: String, sent: DeliveryProgress) {

@@ -1,37 +1,43 @@
-//! Markdown as Telegram HTML, in parts that fit into one message.
+//! Converts Markdown to Telegram HTML, in parts that fit into one message.
 //!
-//! * `document`: Markdown read into one text with a style for each stretch of it; `table` draws tables.
+//! * `document`: parses Markdown into one text with styled ranges; `table` draws tables.
 //! * `style`: styles and their tags.
-//! * `split`: the text cut into parts, each with its own tags.
+//! * `split`: splits the text into parts, each with complete tags.
 //!
-//! A message has at most 4096 UTF-16 units once its tags are read. Here that bounds the markup as well, since the
-//! platform also limits, without saying where, how much markup it reads. So a part fits either way it is sent.
+//! The platform allows 4096 UTF-16 units per message, not counting tags. It also limits the markup, but does not
+//! document that limit. The limit here therefore includes tags, so that a part fits as HTML and as plain text.
 
 mod document;
 mod split;
 mod style;
 mod table;
 
-/// The UTF-16 units that one message may have.
+/// Maximum number of UTF-16 units per message.
 pub const MAX_MESSAGE_UNITS: usize = 4096;
 
-/// The stretches of marked text that one message may have; the platform forgets those beyond.
+/// Maximum number of entities (styled ranges) per message. The platform ignores further ones.
 pub const MAX_ENTITIES: usize = 100;
 
 /// A text that fits into one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessagePart {
-    /// For `parse_mode: HTML`.
+    /// The text as HTML, for `parse_mode: HTML`.
     pub html: String,
-    /// The same text without markup, for when the platform refuses the markup.
+    /// The text without markup, used if the platform rejects the HTML.
     pub plain: String,
 }
 
-/// A Markdown text as messages, in order. There is none only if nothing in the text can be seen.
+/// Converts Markdown to messages, in order. Returns no message only if the text has no visible characters.
+///
+/// ```
+/// let parts = bub_telegram::html::render("**bold** & `code`");
+/// assert_eq!(parts[0].html, "<b>bold</b> &amp; <code>code</code>");
+/// assert_eq!(parts[0].plain, "bold & code");
+/// ```
 pub fn render(markdown: &str) -> Vec<MessagePart> {
-    let document = document::read(markdown);
+    let document = document::parse(markdown);
     if document.text.is_empty() {
-        // All of it is markup, such as an empty fence: then the markup is what the text says.
+        // The text is only markup, such as an empty fence: show the markup.
         return split::split(&document::StyledText::plain(markdown));
     }
     split::split(&document)

@@ -1,10 +1,10 @@
-//! A message of the Bot API, as the agent sees it.
+//! Converts a message of the Bot API to the content that the agent reads.
 //!
-//! * `entities`: marked stretches of a text, whose offsets count UTF-16 units; links, and who is addressed.
-//! * `media`: what kind of message it is, its text, and the files in it.
+//! * `entities`: marked ranges of a text: links, commands and mentions.
+//! * `media`: the kind of a message, its text and its files.
 //!
-//! The content is the original's: one JSON object whose first keys are always the same. What the original does not
-//! tell comes after them: `quote`, `forward_origin`, `correction`, `album`.
+//! The content has the format of the Python version: one JSON object whose first keys are always the same. Additional
+//! keys follow them: `quote`, `forward_origin`, `correction`, `album`.
 
 #![expect(
     clippy::indexing_slicing,
@@ -19,47 +19,47 @@ use serde_json::{Map, Value, json};
 use self::media::TelegramMessageKind;
 pub use self::media::{Attachment, safe_name};
 
-/// What the model is told of an edited message.
+/// The field `correction` of an edited message.
 const CORRECTION_NOTE: &str = "replaces what this message said before";
 
-/// Who the bot is.
+/// The account of the bot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BotIdentity {
-    /// The number of its account.
+    /// The user id.
     pub id: i64,
-    /// Its name, without the `@`.
+    /// The user name, without the `@`.
     pub username: String,
 }
 
-/// What a message is to the bot.
+/// How the bot handles a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InboundUpdate {
-    /// `/start`.
+    /// The command `/start`.
     Start,
-    /// A command of another bot, or none that there is; what the platform itself says.
+    /// A command for another bot, an unknown command, or a service message of the platform.
     Ignored,
-    /// Something for the agent.
+    /// A message for the agent.
     Message(InboundMessage),
 }
 
 /// A message for the agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InboundMessage {
-    /// Whether the bot was addressed, and did not merely hear it.
+    /// Whether the message addresses the bot.
     pub is_active: bool,
-    /// Whether it is a comma command. In groups only after the bot's name or `/bub`, or as a reply to it; never when it is
-    /// edited or forwarded, or comes by way of another bot.
+    /// Whether the message is a comma command. In groups, a command must follow the bot's name or `/bub`, or reply to
+    /// the bot. Edited or forwarded messages, and messages sent via another bot, are never commands.
     pub is_command: bool,
-    /// Files, with those of the message that is replied to after its own.
+    /// Files of the message, followed by the files of the message that it replies to.
     pub media: Vec<Attachment>,
-    /// The number of the album that it belongs to.
+    /// The id of the album that the message belongs to.
     pub album: Option<String>,
     text: String,
     fields: Map<String, Value>,
 }
 
 impl InboundMessage {
-    /// What the agent is given: the command, or the JSON object.
+    /// Returns the content for the agent: the command, or the JSON object.
     pub fn content(&self) -> String {
         if self.is_command {
             return self.text.clone();
@@ -69,49 +69,53 @@ impl InboundMessage {
         Value::Object(object).to_string()
     }
 
-    /// Takes up another message of the same album.
+    /// Adds another message of the same album.
     pub fn absorb(&mut self, member: Self) {
         self.is_active |= member.is_active;
         self.text = format!("{}\n{}", self.text, member.text);
         self.media.extend(member.media);
         let fields = ["message_id", "type", "links", "media"].into_iter();
-        let told = fields.filter_map(|key| Some((key.to_owned(), member.fields.get(key)?.clone())));
-        let told = Value::Object(told.collect());
+        let member_fields =
+            fields.filter_map(|key| Some((key.to_owned(), member.fields.get(key)?.clone())));
+        let member_fields = Value::Object(member_fields.collect());
         match self.fields.get_mut("album") {
-            Some(Value::Array(others)) => others.push(told),
-            _ => drop(self.fields.insert("album".to_owned(), json!([told]))),
+            Some(Value::Array(others)) => others.push(member_fields),
+            _ => drop(
+                self.fields
+                    .insert("album".to_owned(), json!([member_fields])),
+            ),
         }
     }
 }
 
-/// Reads a message, which may be an edited one.
+/// Converts a message. `is_edit` marks an edited message.
 pub fn read(message: &Value, is_edit: bool, me: &BotIdentity) -> InboundUpdate {
     let kind = TelegramMessageKind::from_message(message);
     if kind == TelegramMessageKind::Unknown && media::is_service(message) {
         return InboundUpdate::Ignored;
     }
     let mut text = kind.text(message);
-    let mut called = false;
+    let mut is_bub_command = false;
     let slash = Some(&text)
         .filter(|_| kind == TelegramMessageKind::Text)
-        .and_then(|text| entities::slash(message, text, me));
+        .and_then(|text| entities::slash_command(message, text, me));
     if let Some((name, is_ours, rest)) = slash {
         match name.to_ascii_lowercase().as_str() {
             "start" if is_ours && !is_edit => return InboundUpdate::Start,
             "bub" if is_ours && !rest.is_empty() => {
-                called = true;
+                is_bub_command = true;
                 text = rest.to_owned();
             }
             _ => return InboundUpdate::Ignored,
         }
     }
-    let turned = AddressMode::from_message(message, kind, called, me);
-    let own = ["forward_origin", "forward_date", "via_bot"]
+    let address_mode = AddressMode::from_message(message, kind, is_bub_command, me);
+    let is_original = ["forward_origin", "forward_date", "via_bot"]
         .iter()
         .all(|field| message[field].is_null());
     let is_command = kind == TelegramMessageKind::Text
-        && turned == AddressMode::Explicitly
-        && own
+        && address_mode == AddressMode::Explicitly
+        && is_original
         && !is_edit
         && {
             let command = entities::without_mention(&text, me).trim();
@@ -125,9 +129,9 @@ pub fn read(message: &Value, is_edit: bool, me: &BotIdentity) -> InboundUpdate {
     let mut media: Vec<Attachment> = kind.attachment(message).into_iter().collect();
     if let Some(reply) = reply(message).filter(|reply| reply["from"].is_object()) {
         let kind = TelegramMessageKind::from_message(reply);
-        let mut told = Map::from_iter([("message".to_owned(), json!(kind.text(reply)))]);
-        told.extend(describe(reply, kind));
-        fields.insert("reply_to_message".to_owned(), Value::Object(told));
+        let mut reply_fields = Map::from_iter([("message".to_owned(), json!(kind.text(reply)))]);
+        reply_fields.extend(describe(reply, kind));
+        fields.insert("reply_to_message".to_owned(), Value::Object(reply_fields));
         media.extend(kind.attachment(reply));
     }
     let extras = [
@@ -153,7 +157,7 @@ pub fn read(message: &Value, is_edit: bool, me: &BotIdentity) -> InboundUpdate {
     insert_all(&mut fields, extras);
     let album = message["media_group_id"].as_str().map(str::to_owned);
     InboundUpdate::Message(InboundMessage {
-        is_active: turned > AddressMode::No,
+        is_active: address_mode > AddressMode::NotAddressed,
         is_command,
         media,
         album,
@@ -162,10 +166,10 @@ pub fn read(message: &Value, is_edit: bool, me: &BotIdentity) -> InboundUpdate {
     })
 }
 
-/// Whether somebody turned to the bot. To say its name is enough for that, but not for a command.
+/// How a message addresses the bot. The name alone is enough for a message, but not for a command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum AddressMode {
-    No,
+    NotAddressed,
     ByName,
     Explicitly,
 }
@@ -174,43 +178,46 @@ impl AddressMode {
     fn from_message(
         message: &Value,
         kind: TelegramMessageKind,
-        called: bool,
+        is_bub_command: bool,
         me: &BotIdentity,
     ) -> Self {
-        let replied =
+        let is_reply_to_bot =
             || reply(message).is_some_and(|reply| reply["from"]["id"].as_i64() == Some(me.id));
         match message["chat"]["type"].as_str() {
-            _ if kind == TelegramMessageKind::Unknown && media::other(message).is_none() => {
-                Self::No
+            _ if kind == TelegramMessageKind::Unknown
+                && media::describe_other(message).is_none() =>
+            {
+                Self::NotAddressed
             }
             Some("private") => Self::Explicitly,
             Some("group" | "supergroup")
-                if called || entities::mentions(message, me) || replied() =>
+                if is_bub_command || entities::mentions(message, me) || is_reply_to_bot() =>
             {
                 Self::Explicitly
             }
             Some("group" | "supergroup") if entities::says_bub(message) => Self::ByName,
-            _ => Self::No,
+            _ => Self::NotAddressed,
         }
     }
 }
 
-/// The message that is replied to. In a topic, every message without a reply seems to be one to the topic's beginning.
+/// Returns the message that this message replies to. In a topic, the platform reports messages that are not replies as
+/// replies to the start of the topic; these are ignored.
 fn reply(message: &Value) -> Option<&Value> {
     Some(&message["reply_to_message"])
         .filter(|reply| reply.is_object() && reply["forum_topic_created"].is_null())
 }
 
-/// What the original tells of a message, in its order.
+/// Returns the fields of the Python version, in its order.
 fn describe(message: &Value, kind: TelegramMessageKind) -> Map<String, Value> {
     let from = &message["from"];
-    // Without a sender, the original tells empty names.
+    // Without a sender, the Python version sets empty names.
     let unknown = if from.is_object() {
         Value::Null
     } else {
         json!("")
     };
-    let given = |value: &Value| {
+    let or_unknown = |value: &Value| {
         if value.is_null() {
             unknown.clone()
         } else {
@@ -227,7 +234,7 @@ fn describe(message: &Value, kind: TelegramMessageKind) -> Map<String, Value> {
         [
             ("message_id", message["message_id"].clone()),
             ("type", json!(kind.name())),
-            ("username", given(&from["username"])),
+            ("username", or_unknown(&from["username"])),
             ("full_name", name),
             ("sender_id", id),
             ("sender_is_bot", from["is_bot"].clone()),
@@ -239,7 +246,7 @@ fn describe(message: &Value, kind: TelegramMessageKind) -> Map<String, Value> {
     fields
 }
 
-/// Where a forwarded message comes from.
+/// Returns the source of a forwarded message.
 fn origin(origin: &Value) -> Value {
     if !origin.is_object() {
         return Value::Null;
@@ -285,12 +292,12 @@ fn full_name(user: &Value) -> Option<String> {
     )
 }
 
-/// A time as the original writes it.
+/// Returns a time in the format of the Python version: seconds as a float.
 fn seconds(date: &Value) -> Value {
     date.as_f64().map_or(Value::Null, |seconds| json!(seconds))
 }
 
-/// Adds fields; those without a value are left out.
+/// Adds fields. Fields without a value are omitted.
 fn insert_all<const N: usize>(fields: &mut Map<String, Value>, new: [(&str, Value); N]) {
     fields.extend(
         new.into_iter()

@@ -1,14 +1,15 @@
-//! The Telegram channel: a bot that answers every message once, and nobody it should not.
+//! The Telegram channel connects bub to a Telegram bot. Only users with access can use it.
 //!
 //! * [`TelegramPlugin`]: the plugin that provides the channel and its tools.
-//! * [`html`]: Markdown as messages that the platform accepts.
-//! * [`inbound`]: what arrives, as the model reads it.
-//! * [`settings`]: the settings; `options`: how they and fixed limits run the bot.
-//! * `client`: the Bot API; `limiter`: its limits.
-//! * `poll`: updates come in, one after the other; `intake`: what becomes of each; `access`: who may talk.
-//! * `outbound`: replies go out; `progress`: how far each has come; `preview`: an answer that grows; `typing`.
-//! * `tools`: what the model can do beside answering. `media`: the files that come with a message.
-//! * `route`: where a message belongs.
+//! * [`html`]: converts Markdown to messages that the platform accepts.
+//! * [`inbound`]: converts messages of the Bot API to the content that the model reads.
+//! * [`settings`]: the settings; `options`: their values and fixed limits.
+//! * `client`: the HTTP client of the Bot API; `rate_limit`: the platform's rate limits.
+//! * `poll`: receives updates; `updates`: handles each update; `access`: decides who has access.
+//! * `outbound`: sends replies; `delivery_log`: records the delivered parts of each reply.
+//! * `preview`: shows a growing answer; `typing`: shows the typing indicator.
+//! * `tools`: the tools for the model; `media`: files attached to messages.
+//! * `route`: the chat and topic of a message, and the message that a reply answers.
 
 mod access;
 mod client;
@@ -50,77 +51,78 @@ pub use self::{options::TelegramOptions, plugin::TelegramPlugin};
 
 /// The name of the channel.
 pub const CHANNEL_NAME: &str = "telegram";
-/// How long the poll has to end when the channel stops.
+/// How long stopping the channel waits for the poll to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// So many words of the channel's own may be on their way; strangers get no more.
+/// Maximum number of pending notices that are not replies. Further notices are dropped, so that strangers cannot fill
+/// memory.
 const MAX_PENDING_NOTICES: usize = 64;
 
-/// The channel.
+/// The Telegram channel.
 pub struct TelegramChannel {
     bot: Arc<Bot>,
     handler: MessageHandler,
     running: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The bot itself: what its channel and its tools share.
+/// The bot: state that the channel and the tools share.
 pub struct Bot {
     options: TelegramOptions,
     client: BotApiClient,
     limiter: Limiter,
-    progress: DeliveryLog,
+    delivery_log: DeliveryLog,
     access_control: AccessControl,
     typing: Typing,
     previews: Previews,
-    notes: SentMessageWaiters,
-    /// Room for words of the channel's own.
+    sent_waiters: SentMessageWaiters,
+    /// Permits for notices that are not replies.
     notices: Arc<Semaphore>,
-    /// Groups that have another id now.
-    moved: Mutex<HashMap<i64, i64>>,
-    /// Who the bot is, once the platform has said so.
-    me: OnceLock<BotIdentity>,
+    /// New ids of groups whose id changed, by old id.
+    migrated_chats: Mutex<HashMap<i64, i64>>,
+    /// The account of the bot, set when the channel starts.
+    identity: OnceLock<BotIdentity>,
     has_dropped: AtomicBool,
-    /// Why no updates come.
-    trouble: Mutex<Option<String>>,
+    /// The reason the channel receives no updates, if any.
+    receive_error: Mutex<Option<String>>,
 }
 
 impl Bot {
-    /// A bot that has done nothing yet.
+    /// Creates a bot. Makes no requests.
     pub fn new(options: TelegramOptions) -> Self {
         Self {
             client: BotApiClient::new(&options),
             limiter: Limiter::new(&options),
-            progress: DeliveryLog::new(&options.home),
+            delivery_log: DeliveryLog::new(&options.home),
             access_control: AccessControl::new(&options),
             typing: Typing::default(),
             previews: Previews::default(),
-            notes: SentMessageWaiters::default(),
+            sent_waiters: SentMessageWaiters::default(),
             notices: Arc::new(Semaphore::new(MAX_PENDING_NOTICES)),
-            moved: Mutex::default(),
-            me: OnceLock::new(),
+            migrated_chats: Mutex::default(),
+            identity: OnceLock::new(),
             has_dropped: AtomicBool::new(false),
-            trouble: Mutex::default(),
+            receive_error: Mutex::default(),
             options,
         }
     }
 
-    /// Whether the channel can be used.
+    /// Whether a token is configured.
     pub(crate) fn is_enabled(&self) -> bool {
         self.options.token.is_some()
     }
 
-    /// Whether the bot types in any chat.
+    /// Whether the bot shows the typing indicator in any chat.
     pub fn is_typing(&self) -> bool {
         self.typing.is_on()
     }
 
-    /// Notes that a group has another id.
+    /// Records the new id of a group.
     fn record_migration(&self, from: i64, to: i64) {
         tracing::info!(from, to, "telegram.group_moved");
-        lock(&self.moved).insert(from, to);
+        lock(&self.migrated_chats).insert(from, to);
     }
 
-    /// Finds out who the bot is, and that updates come to whoever asks.
+    /// Queries the account of the bot, and removes a webhook so that updates can be polled.
     async fn identify(&self) -> Result<()> {
         let me = self.client.call("getMe", &json!({})).await?;
         let username = me
@@ -130,11 +132,11 @@ impl Bot {
             .to_owned();
         let id = me.get("id").and_then(Value::as_i64);
         let id = id.ok_or_else(|| Error::unknown("Telegram does not say who the bot is"))?;
-        let _ = self.me.set(BotIdentity {
+        let _ = self.identity.set(BotIdentity {
             id,
             username: username.clone(),
         });
-        // What piled up is dropped at the start of the program only, not whenever the network comes back.
+        // Drop pending updates only at the first start, not after each network failure.
         let is_dropped = self.options.drop_pending
             && !self.has_dropped.load(std::sync::atomic::Ordering::Relaxed);
         self.client
@@ -158,7 +160,7 @@ impl std::fmt::Debug for Bot {
 }
 
 impl TelegramChannel {
-    /// A channel that hands what it accepts to `handler`.
+    /// Creates a channel that passes inbound messages to `handler`.
     pub fn new(bot: Arc<Bot>, handler: MessageHandler) -> Self {
         Self {
             bot,
@@ -184,8 +186,8 @@ impl Channel for TelegramChannel {
                 Arc::clone(&self.handler),
                 stop,
             ));
-            if let Some(before) = lock(&self.running).replace(task) {
-                before.abort();
+            if let Some(previous) = lock(&self.running).replace(task) {
+                previous.abort();
             }
             Ok(())
         })
@@ -217,7 +219,7 @@ impl Channel for TelegramChannel {
     fn restore(&self, inbound: &mut Inbound) {
         media::restore(&self.bot, &mut inbound.message);
         if let Ok(route) = Route::from_message(&inbound.message) {
-            let typing = typing::TypingScope::new(&self.bot, route.place);
+            let typing = typing::TypingScope::new(&self.bot, route.chat_thread);
             inbound.lifespan = Some(Arc::new(Lifespan::new(typing)));
         }
     }
@@ -233,7 +235,7 @@ impl Channel for TelegramChannel {
     }
 
     fn receive_error(&self) -> Option<String> {
-        lock(&self.bot.trouble).clone()
+        lock(&self.bot.receive_error).clone()
     }
 
     fn needs_debounce(&self) -> bool {

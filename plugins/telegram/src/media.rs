@@ -1,4 +1,4 @@
-//! Files that come with a message: fetched when the model is asked, and not before, and never more than a little.
+//! Files attached to messages. They are downloaded when the model needs them, up to a maximum size.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,25 +9,26 @@ use serde_json::{Value, json};
 
 use super::{Bot, client::ApiErrorKind, inbound::Attachment};
 
-/// The field by which the next process knows what to fetch.
+/// Envelope field with the attached files, so that the next process can download them.
 const MEDIA_FIELD: &str = "telegram_media";
-/// So many bytes of a file reach the model.
+/// Maximum size of a file for the model.
 pub(super) const MAX_FILE_BYTES: usize = 2 * 1024 * 1024;
 const MAX_FETCH_ATTEMPTS: u32 = 3;
 pub(super) const TOO_LARGE_TEXT: &str = "larger than 2 MiB";
 
-/// Attaches files to a message; of those that are too long, the agent is told.
+/// Attaches files to a message. Files that are too large are listed in the context field `files_not_read`.
 pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Attachment]) {
-    let is_long = |file: &&Attachment| file.size.is_some_and(|size| size > MAX_FILE_BYTES as u64);
-    let (long, fitting): (Vec<_>, Vec<_>) = attachments.iter().partition(is_long);
-    if !long.is_empty() {
-        let names: Vec<_> = long
+    let is_too_large =
+        |file: &&Attachment| file.size.is_some_and(|size| size > MAX_FILE_BYTES as u64);
+    let (too_large, fitting): (Vec<_>, Vec<_>) = attachments.iter().partition(is_too_large);
+    if !too_large.is_empty() {
+        let names: Vec<_> = too_large
             .iter()
             .map(|file| file.filename.as_deref().unwrap_or(file.kind.name()))
             .collect();
-        let told = format!("{} ({TOO_LARGE_TEXT})", names.join(", "));
+        let description = format!("{} ({TOO_LARGE_TEXT})", names.join(", "));
         if let Some(Value::Object(mut context)) = message.field("context").cloned() {
-            context.insert("files_not_read".to_owned(), told.into());
+            context.insert("files_not_read".to_owned(), description.into());
             message.set("context", context);
         }
     }
@@ -50,7 +51,7 @@ pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Atta
     message.set(MEDIA_FIELD, ids.collect::<Vec<_>>());
 }
 
-/// Attaches again what was attached in an earlier process.
+/// Attaches the files again that an earlier process attached.
 pub(super) fn restore(bot: &Arc<Bot>, message: &mut Envelope) {
     let Some(Value::Array(files)) = message.field(MEDIA_FIELD).cloned() else {
         return;
@@ -77,9 +78,9 @@ struct TelegramFile {
 impl MediaFetcher for TelegramFile {
     fn fetch(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
         Box::pin(async move {
-            let late = |_| Error::new(ErrorKind::Temporary, "it took too long");
-            let fetching = tokio::time::timeout(self.bot.options.file_limit, self.try_fetch());
-            fetching.await.map_err(late)?.map(Some)
+            let timeout_error = |_| Error::new(ErrorKind::Temporary, "it took too long");
+            let fetching = tokio::time::timeout(self.bot.options.file_timeout, self.try_fetch());
+            fetching.await.map_err(timeout_error)?.map(Some)
         })
     }
 }
@@ -94,26 +95,26 @@ impl TelegramFile {
                 .download(
                     &self.file_id,
                     MAX_FILE_BYTES,
-                    self.bot.options.file_patience,
+                    self.bot.options.file_idle_timeout,
                 )
                 .await
             {
                 Ok(bytes) => return Ok(bytes),
-                Err(failure)
+                Err(api_error)
                     if attempt < MAX_FETCH_ATTEMPTS
                         && matches!(
-                            failure.error_kind,
-                            ApiErrorKind::Trouble | ApiErrorKind::Flood
+                            api_error.error_kind,
+                            ApiErrorKind::Unavailable | ApiErrorKind::Flood
                         ) =>
                 {
-                    let error = &failure.text;
+                    let error = &api_error.text;
                     tracing::warn!(attempt, %error, "telegram.download_failed");
-                    let pause = failure
+                    let delay = api_error
                         .retry_after
                         .unwrap_or(Duration::from_millis(300) * attempt);
-                    tokio::time::sleep(pause).await;
+                    tokio::time::sleep(delay).await;
                 }
-                Err(failure) => return Err(failure.into()),
+                Err(api_error) => return Err(api_error.into()),
             }
             attempt += 1;
         }

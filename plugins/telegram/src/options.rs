@@ -1,4 +1,4 @@
-//! What the settings say about the bot, and the limits that need no setting.
+//! Options of the bot: values of the settings, and limits without a setting.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,57 +12,57 @@ use crate::settings::{
     TelegramReply,
 };
 
-/// How the channel is run.
+/// Options of the Telegram channel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 #[expect(clippy::struct_excessive_bools, reason = "four independent settings")]
 pub struct TelegramOptions {
-    /// The bot's token; without one the channel is off.
+    /// The bot token. The channel is disabled without one.
     pub token: Option<Secret>,
-    /// Where the Bot API is.
+    /// Base URL of the Bot API.
     pub api_base: String,
-    /// The way there.
+    /// URL of the proxy for requests to the Bot API.
     pub proxy: Option<String>,
-    /// Who is a member: ids, or user names.
+    /// Users with the member role: ids or user names.
     pub allow_users: Option<Vec<String>>,
-    /// Where the bot talks, when not everywhere.
+    /// Ids of the chats in which the bot may be used; `None` for all chats.
     pub allow_chats: Option<Vec<String>>,
-    /// The ids of the owners.
+    /// User ids of the owners.
     pub owners: Vec<String>,
-    /// Whether strangers are given a code.
+    /// Whether unknown users get a pairing code.
     pub pairing: bool,
-    /// Whether the model's answer is sent, or only what it sends by a tool.
+    /// Whether the model's answer is sent. Otherwise only messages that the model sends with a tool are sent.
     pub is_auto: bool,
-    /// Whether long answers are seen to grow.
+    /// Whether long answers are shown while they are generated.
     pub stream: bool,
-    /// Whether what was sent while bub did not run is thrown away.
+    /// Whether messages that arrived while bub was not running are discarded.
     pub drop_pending: bool,
-    /// Where pairings, and what was sent, are kept.
+    /// The directory for pairings and the delivery log.
     pub home: PathBuf,
-    /// What may not be seen in an answer that grows.
+    /// Removes secrets from previews.
     pub redactor: Redactor,
-    /// How long the server holds a poll.
-    pub poll: Duration,
-    /// How much longer than that an answer is waited for.
-    pub wait_timeout: Duration,
-    /// How long the next bytes of a file are waited for.
-    pub file_patience: Duration,
-    /// How long all of a file is waited for.
-    pub file_limit: Duration,
-    /// How long the other pictures of an album are waited for.
-    pub album_wait: Duration,
-    /// The least time between two messages to one chat.
-    pub chat_pace: Duration,
-    /// The least time between two messages to anybody.
-    pub pace: Duration,
-    /// An answer that takes longer than this is shown while it grows.
-    pub first_preview: Duration,
-    /// The least time between two edits of such an answer.
-    pub edit_pace: Duration,
+    /// How long the server holds a poll if there are no updates.
+    pub poll_timeout: Duration,
+    /// Additional time to wait for the response to a poll.
+    pub poll_grace: Duration,
+    /// Maximum time without data while a file is downloaded.
+    pub file_idle_timeout: Duration,
+    /// Timeout of a file download, retries included.
+    pub file_timeout: Duration,
+    /// How long to wait for the other messages of an album.
+    pub album_delay: Duration,
+    /// Minimum time between two messages to one chat.
+    pub chat_interval: Duration,
+    /// Minimum time between any two messages.
+    pub message_interval: Duration,
+    /// Answers that take longer than this get a preview.
+    pub preview_delay: Duration,
+    /// Minimum time between two edits of a preview.
+    pub edit_interval: Duration,
 }
 
 impl TelegramOptions {
-    /// As the settings say.
+    /// Reads the options from the settings.
     pub fn new(settings: &Settings) -> Self {
         let owners = settings.get(&OWNERS);
         let own = |owner: &String| {
@@ -99,23 +99,26 @@ impl TelegramOptions {
         }
     }
 
-    /// Whether the settings can be right at all, which no waiting would change.
+    /// Checks the form of the token and of the chat ids.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a value can never be valid, so that retries are useless.
     pub fn check(&self) -> Result<()> {
-        let wrong = |name: &str, what: &str| {
-            Err(Error::config(format!("`telegram.{name}` has to be {what}")))
+        let invalid = |name: &str, expected: &str| {
+            Err(Error::config(format!(
+                "`telegram.{name}` has to be {expected}"
+            )))
         };
         let Some(token) = &self.token else {
             return Ok(());
         };
         if !super::client::is_token(token) {
-            return wrong(
-                "token",
-                "a token as @BotFather gives it out, like `123456:ABC…`",
-            );
+            return invalid("token", "a token as @BotFather gives it out, like `123456:ABC…`");
         }
         let is_chat = |chat: &String| chat.trim().parse::<i64>().is_ok();
         if !self.allow_chats.iter().flatten().all(is_chat) {
-            return wrong(
+            return invalid(
                 "allow_chats",
                 "a list of the numbers of chats, such as -1001234",
             );
@@ -123,7 +126,7 @@ impl TelegramOptions {
         Ok(())
     }
 
-    /// The defaults, with that home.
+    /// Returns the default options with a home directory.
     pub fn with_home(home: PathBuf) -> Self {
         Self {
             token: None,
@@ -138,16 +141,16 @@ impl TelegramOptions {
             drop_pending: false,
             home,
             redactor: Redactor::new(),
-            poll: Duration::from_secs(25),
-            wait_timeout: Duration::from_secs(10),
-            file_patience: Duration::from_secs(10),
-            file_limit: Duration::from_mins(1),
-            album_wait: Duration::from_millis(700),
-            // A little more than the limits, because what leaves evenly does not arrive so.
-            chat_pace: Duration::from_millis(1_100),
-            pace: Duration::from_millis(38),
-            first_preview: Duration::from_millis(1_500),
-            edit_pace: Duration::from_millis(1_500),
+            poll_timeout: Duration::from_secs(25),
+            poll_grace: Duration::from_secs(10),
+            file_idle_timeout: Duration::from_secs(10),
+            file_timeout: Duration::from_mins(1),
+            album_delay: Duration::from_millis(700),
+            // Slightly longer than the limits require, because network delays vary.
+            chat_interval: Duration::from_millis(1_100),
+            message_interval: Duration::from_millis(38),
+            preview_delay: Duration::from_millis(1_500),
+            edit_interval: Duration::from_millis(1_500),
         }
     }
 }

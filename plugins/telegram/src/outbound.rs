@@ -1,4 +1,4 @@
-//! Replies on their way to a chat: in parts that fit, each noted as soon as the platform has it.
+//! Sends replies to chats, in parts that fit into one message. Each part is recorded when the platform accepts it.
 
 #![expect(
     clippy::indexing_slicing,
@@ -32,52 +32,52 @@ use bub::gateway::{
     is_permanent,
 };
 
-/// The field by which whoever sent a message learns its number.
+/// Envelope field that identifies the waiter for the message id.
 pub(super) const SENT_ID_FIELD: &str = "telegram_note";
-/// Bigger pictures are sent as files.
+/// Maximum size of a photo. Larger images are sent as files.
 const MAX_PHOTO_BYTES: usize = 10 * 1024 * 1024;
 
-/// Those who wait for the number of a message, or for the word that it will have none.
+/// Tool calls that wait for the id of a sent message, or for the error.
 #[derive(Default)]
 pub(super) struct SentMessageWaiters(Mutex<HashMap<String, oneshot::Sender<Result<i64>>>>);
 
 impl SentMessageWaiters {
     pub(super) fn open(&self) -> (String, oneshot::Receiver<Result<i64>>) {
-        let note = format!("{:016x}", getrandom::u64().unwrap_or_default());
+        let sent_id = format!("{:016x}", getrandom::u64().unwrap_or_default());
         let (sender, receiver) = oneshot::channel();
-        lock(&self.0).insert(note.clone(), sender);
-        (note, receiver)
+        lock(&self.0).insert(sent_id.clone(), sender);
+        (sent_id, receiver)
     }
 
-    pub(super) fn close(&self, note: &str) -> Option<oneshot::Sender<Result<i64>>> {
-        lock(&self.0).remove(note)
+    pub(super) fn close(&self, sent_id: &str) -> Option<oneshot::Sender<Result<i64>>> {
+        lock(&self.0).remove(sent_id)
     }
 }
 
-/// Delivers a reply, from where an earlier attempt ended.
+/// Delivers a reply. Resumes where an earlier attempt ended.
 pub(super) async fn deliver(bot: &Arc<Bot>, reply: &Outbound) -> Result<()> {
     let sent = send(bot, reply).await;
-    let word = match &sent {
+    let result = match &sent {
         Ok(first) => first.map(Ok),
         Err(error) => is_permanent(error).then(|| Err(error.clone())),
     };
-    if let Some(word) = word
-        && let Some(waiting) = reply
+    if let Some(result) = result
+        && let Some(waiter) = reply
             .str_field(SENT_ID_FIELD)
-            .and_then(|note| bot.notes.close(note))
+            .and_then(|sent_id| bot.sent_waiters.close(sent_id))
     {
-        let _ = waiting.send(word);
+        let _ = waiter.send(result);
     }
     sent.map(drop)
 }
 
-/// Sends a reply; the number of its first message.
+/// Sends a reply. Returns the id of its first message.
 async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
     let message = &reply.message;
     let mut route = Route::from_message(message)?;
-    if let Some(chat) = lock(&bot.moved).get(&route.place.chat) {
-        // What it answers stayed behind.
-        (route.place.chat, route.message_id) = (*chat, None);
+    if let Some(chat) = lock(&bot.migrated_chats).get(&route.chat_thread.chat) {
+        // The answered message does not exist in the new group.
+        (route.chat_thread.chat, route.message_id) = (*chat, None);
     }
     if let Some(button) = &route.button {
         return answer_button(bot, &route, button, message)
@@ -92,24 +92,24 @@ async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
         ),
     };
     let approval = message.str_field(APPROVAL_ID_FIELD);
-    let mut pieces: Vec<OutgoingPart> = html::render(&markdown(message, approval.is_some()))
+    let mut parts: Vec<OutgoingPart> = html::render(&reply_markdown(message, approval.is_some()))
         .into_iter()
         .map(OutgoingPart::Text)
         .collect();
     if let Some(id) = approval
-        && let Some(OutgoingPart::Text(part)) = pieces.pop()
+        && let Some(OutgoingPart::Text(part)) = parts.pop()
     {
-        pieces.push(OutgoingPart::Question(part, id.to_owned()));
+        parts.push(OutgoingPart::Question(part, id.to_owned()));
     }
-    pieces.extend(message.media().into_iter().map(OutgoingPart::Media));
-    let sent = bot.progress.get(&reply_id);
+    parts.extend(message.media().into_iter().map(OutgoingPart::Media));
+    let sent = bot.delivery_log.get(&reply_id);
     let is_plain = message.kind() == MessageKind::Normal
         && approval.is_none()
         && message.str_field(SENT_ID_FIELD).is_none();
-    // Half an answer must not look like a whole one: an error takes its place as well.
-    let takes_place = is_plain || message.kind() == MessageKind::Error;
+    // An error also replaces the preview, so that a partial answer does not look complete.
+    let replaces_preview = is_plain || message.kind() == MessageKind::Error;
     let answered = reply.message_id();
-    let preview = match answered.filter(|_| takes_place && sent.parts == 0) {
+    let preview = match answered.filter(|_| replaces_preview && sent.parts == 0) {
         Some(message_id) => bot
             .previews
             .finish(bot, message_id)
@@ -117,19 +117,19 @@ async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
             .map(|shown| (shown, message_id.clone())),
         None => None,
     };
-    let sending = OutgoingReply {
+    let outgoing_reply = OutgoingReply {
         bot: Arc::clone(bot),
         route,
         reply_id,
         sent,
         preview,
     };
-    Ok(sending.send(pieces).await?.sent.first)
+    Ok(outgoing_reply.send(parts).await?.sent.first)
 }
 
-/// The text of a reply as Markdown: a JSON object is its `message`; what was not meant as Markdown is quoted as code, so
-/// that it is seen as it is.
-fn markdown(message: &Envelope, is_literal: bool) -> String {
+/// Returns the text of a reply as Markdown. For a JSON object, that is its `message`. Text that is not meant as
+/// Markdown becomes a code block, so that it is shown verbatim.
+fn reply_markdown(message: &Envelope, is_literal: bool) -> String {
     let content = message.content();
     let object = content
         .trim_start()
@@ -145,18 +145,19 @@ fn markdown(message: &Envelope, is_literal: bool) -> String {
     if !(is_literal || is_output) {
         return text.to_owned();
     }
-    let longest = text
+    let longest_run = text
         .split(|letter| letter != '`')
         .map(str::len)
         .max()
         .unwrap_or_default();
-    let fence = "`".repeat(longest.max(2) + 1);
+    let fence = "`".repeat(longest_run.max(2) + 1);
     format!("{fence}\n{text}\n{fence}")
 }
 
-/// The parameters of a message to a chat; the first of a reply points at what it answers.
+/// Returns the parameters of a message to a chat. In groups, the first message of a reply quotes the message that it
+/// answers.
 pub(super) fn reply_params(route: &Route, is_first: bool) -> Value {
-    let mut params = route.place.params(json!({}));
+    let mut params = route.chat_thread.params(json!({}));
     if let Some(message_id) = route.message_id.filter(|_| is_first && route.is_quoted) {
         params["reply_parameters"] =
             json!({"message_id": message_id, "allow_sending_without_reply": true});
@@ -164,7 +165,8 @@ pub(super) fn reply_params(route: &Route, is_first: bool) -> Value {
     params
 }
 
-/// Tells whoever pressed a button what came of it; the question says so from then on, and has no buttons any more.
+/// Reports the outcome to the user who pressed a button. Once decided, the outcome is added to the question and its
+/// buttons are removed.
 async fn answer_button(
     bot: &Arc<Bot>,
     route: &Route,
@@ -177,34 +179,34 @@ async fn answer_button(
         json!({"callback_query_id": button.query, "text": outcome, "show_alert": !is_decided});
     match bot.client.call("answerCallbackQuery", &params).await {
         Ok(_) => {}
-        // The platform waits for seconds only.
-        Err(failure) if failure.error_kind == ApiErrorKind::Refused => {}
-        Err(failure) => return Err(failure.into()),
+        // Ignore the rejection: the platform accepts answers only for a few seconds.
+        Err(api_error) if api_error.error_kind == ApiErrorKind::Rejected => {}
+        Err(api_error) => return Err(api_error.into()),
     }
     if !is_decided {
         return Ok(());
     }
-    bot.limiter.wait(route.place.chat).await;
+    bot.limiter.wait(route.chat_thread.chat).await;
     let text = format!("{}\n\n{outcome}", button.text);
     let params =
-        json!({"chat_id": route.place.chat, "message_id": button.message_id, "text": text});
+        json!({"chat_id": route.chat_thread.chat, "message_id": button.message_id, "text": text});
     match bot.client.call("editMessageText", &params).await {
         Ok(_) => Ok(()),
-        Err(failure)
+        Err(api_error)
             if matches!(
-                failure.error_kind,
-                ApiErrorKind::NotModified | ApiErrorKind::Refused
+                api_error.error_kind,
+                ApiErrorKind::NotModified | ApiErrorKind::Rejected
             ) =>
         {
             Ok(())
         }
-        Err(failure) => Err(failure.into()),
+        Err(api_error) => Err(api_error.into()),
     }
 }
 
 impl Bot {
-    /// A text as HTML; as plain text when that is refused.
-    pub(super) async fn with_markup(
+    /// Sends a text as HTML, or as plain text if the platform rejects the HTML.
+    pub(super) async fn send_with_markup(
         &self,
         method: &str,
         base: &Value,
@@ -214,9 +216,9 @@ impl Bot {
         params["text"] = part.html.as_str().into();
         params["parse_mode"] = "HTML".into();
         match self.client.call(method, &params).await {
-            Err(failure) if failure.error_kind == ApiErrorKind::Markup => {
+            Err(api_error) if api_error.error_kind == ApiErrorKind::Markup => {
                 // The part is sent as plain text.
-                tracing::warn!(error = %failure.text, "telegram.markup_rejected");
+                tracing::warn!(error = %api_error.text, "telegram.markup_rejected");
                 self.limiter
                     .wait(base["chat_id"].as_i64().unwrap_or_default())
                     .await;
@@ -229,10 +231,10 @@ impl Bot {
     }
 }
 
-/// What is one message of the platform.
+/// One message of the platform.
 enum OutgoingPart {
     Text(MessagePart),
-    /// With buttons for the answer to the request of that id.
+    /// A text with buttons to answer the approval request with this id.
     Question(MessagePart, String),
     Media(MediaItem),
 }
@@ -242,18 +244,18 @@ struct OutgoingReply {
     route: Route,
     reply_id: String,
     sent: DeliveryProgress,
-    /// The message that showed the answer while it grew, and what it answers.
+    /// The message id of the preview, and the inbound message that it answers.
     preview: Option<(i64, MessageId)>,
 }
 
 impl OutgoingReply {
-    async fn send(mut self, pieces: Vec<OutgoingPart>) -> Result<Self> {
-        let done = self.sent.parts;
-        for (at, piece) in pieces.into_iter().enumerate().skip(done) {
-            self.bot.limiter.wait(self.route.place.chat).await;
-            // In a task of its own: when whoever waits gives up, what the platform took is noted all the same.
+    async fn send(mut self, parts: Vec<OutgoingPart>) -> Result<Self> {
+        let delivered_parts = self.sent.parts;
+        for (index, outgoing_part) in parts.into_iter().enumerate().skip(delivered_parts) {
+            self.bot.limiter.wait(self.route.chat_thread.chat).await;
+            // Send in a separate task, so that the progress is recorded even if the caller is cancelled.
             let task = tokio::spawn(async move {
-                let outcome = self.send_piece(at, &piece).await;
+                let outcome = self.send_part(index, &outgoing_part).await;
                 (self, outcome)
             });
             let outcome;
@@ -265,21 +267,23 @@ impl OutgoingReply {
         Ok(self)
     }
 
-    async fn send_piece(&mut self, at: usize, piece: &OutgoingPart) -> Result<()> {
-        let mut outcome = self.try_piece(at, piece).await?;
-        if let Err(failure) = &outcome
-            && failure.error_kind == ApiErrorKind::NoSuchMessage
+    async fn send_part(&mut self, index: usize, outgoing_part: &OutgoingPart) -> Result<()> {
+        let mut outcome = self.try_send_part(index, outgoing_part).await?;
+        if let Err(api_error) = &outcome
+            && api_error.error_kind == ApiErrorKind::NoSuchMessage
             && self.route.message_id.take().is_some()
         {
             // H-174
-            self.bot.limiter.wait(self.route.place.chat).await;
-            outcome = self.try_piece(at, piece).await?;
+            self.bot.limiter.wait(self.route.chat_thread.chat).await;
+            outcome = self.try_send_part(index, outgoing_part).await?;
         }
         match outcome {
             Ok(message_id) => {
-                self.sent.parts = at + 1;
+                self.sent.parts = index + 1;
                 self.sent.first = self.sent.first.or(message_id);
-                self.bot.progress.record(&self.reply_id, self.sent.clone());
+                self.bot
+                    .delivery_log
+                    .record(&self.reply_id, self.sent.clone());
                 if let Some((shown, inbound_id)) = self.preview.take()
                     && message_id == Some(shown)
                 {
@@ -287,72 +291,79 @@ impl OutgoingReply {
                 }
                 Ok(())
             }
-            Err(failure) => {
-                match failure.error_kind {
+            Err(api_error) => {
+                match api_error.error_kind {
                     ApiErrorKind::Flood => {
                         self.bot.limiter.apply_flood_wait(
-                            self.route.place.chat,
-                            failure.retry_after.unwrap_or_default(),
+                            self.route.chat_thread.chat,
+                            api_error.retry_after.unwrap_or_default(),
                         );
                     }
-                    // The next attempt goes there.
-                    ApiErrorKind::Moved(chat) => {
-                        self.bot.record_migration(self.route.place.chat, chat);
+                    // The next attempt uses the new id.
+                    ApiErrorKind::ChatMoved(chat) => {
+                        self.bot.record_migration(self.route.chat_thread.chat, chat);
                     }
                     _ => {}
                 }
-                Err(failure.into())
+                Err(api_error.into())
             }
         }
     }
 
-    async fn try_piece(
+    async fn try_send_part(
         &mut self,
-        at: usize,
-        piece: &OutgoingPart,
+        index: usize,
+        outgoing_part: &OutgoingPart,
     ) -> Result<Result<Option<i64>, ApiError>> {
-        Ok(match piece {
-            OutgoingPart::Text(part) => self.send_text(at, part, None).await,
-            OutgoingPart::Question(part, id) => self.send_text(at, part, Some(id)).await,
+        Ok(match outgoing_part {
+            OutgoingPart::Text(part) => self.send_text(index, part, None).await,
+            OutgoingPart::Question(part, id) => self.send_text(index, part, Some(id)).await,
             OutgoingPart::Media(item) => {
                 let file = load(item).await?;
-                self.send_media(at, file).await
+                self.send_media(index, file).await
             }
         })
     }
 
     async fn send_text(
         &mut self,
-        at: usize,
+        index: usize,
         part: &MessagePart,
         question: Option<&str>,
     ) -> Result<Option<i64>, ApiError> {
-        if let (0, Some((preview, _))) = (at, &self.preview) {
+        if let (0, Some((preview, _))) = (index, &self.preview) {
             let preview = *preview;
-            let base = json!({"chat_id": self.route.place.chat, "message_id": preview});
-            match self.bot.with_markup("editMessageText", &base, part).await {
-                Err(failure)
-                    if failure.error_kind != ApiErrorKind::NotModified
-                        && failure.error_kind != ApiErrorKind::Refused =>
+            let base = json!({"chat_id": self.route.chat_thread.chat, "message_id": preview});
+            match self
+                .bot
+                .send_with_markup("editMessageText", &base, part)
+                .await
+            {
+                Err(api_error)
+                    if api_error.error_kind != ApiErrorKind::NotModified
+                        && api_error.error_kind != ApiErrorKind::Rejected =>
                 {
-                    return Err(failure);
+                    return Err(api_error);
                 }
-                // It is gone: somebody deleted it.
-                Err(failure) if failure.error_kind == ApiErrorKind::Refused => {}
+                // The preview was deleted: send a new message.
+                Err(api_error) if api_error.error_kind == ApiErrorKind::Rejected => {}
                 _ => return Ok(Some(preview)),
             }
         }
-        let mut base = reply_params(&self.route, at == 0);
+        let mut base = reply_params(&self.route, index == 0);
         if let Some(id) = question {
             let button = |text: &str, verb: &str| json!({"text": text, "callback_data": format!("{verb}:{id}")});
             base["reply_markup"] = json!({"inline_keyboard": [[button("Approve", "approve"), button("Deny", "deny")]]});
         }
-        let answer = self.bot.with_markup("sendMessage", &base, part).await?;
+        let answer = self
+            .bot
+            .send_with_markup("sendMessage", &base, part)
+            .await?;
         Ok(answer["message_id"].as_i64())
     }
 
-    async fn send_media(&self, at: usize, file: FileSource) -> Result<Option<i64>, ApiError> {
-        let mut params = reply_params(&self.route, at == 0);
+    async fn send_media(&self, index: usize, file: FileSource) -> Result<Option<i64>, ApiError> {
+        let mut params = reply_params(&self.route, index == 0);
         let (upload, is_photo) = match file {
             FileSource::Link(url, is_photo) => {
                 let (method, name) = if is_photo {
@@ -373,8 +384,8 @@ impl OutgoingReply {
         let params = params.as_object().cloned().unwrap_or_default();
         if is_photo {
             match self.bot.client.upload("sendPhoto", &params, &upload).await {
-                // Too long, too thin, or no picture at all: a file it is.
-                Err(failure) if failure.error_kind == ApiErrorKind::Refused => {}
+                // The image has unsupported dimensions or is invalid: send it as a file.
+                Err(api_error) if api_error.error_kind == ApiErrorKind::Rejected => {}
                 outcome => return outcome.map(|answer| answer["message_id"].as_i64()),
             }
         }
@@ -391,7 +402,7 @@ impl OutgoingReply {
     }
 }
 
-/// A file on its way out, and whether it is a picture.
+/// The content of a file to send, and whether to send it as a photo.
 enum FileSource {
     Link(String, bool),
     Bytes(Upload, bool),
@@ -400,9 +411,8 @@ enum FileSource {
 async fn load(item: &MediaItem) -> Result<FileSource> {
     let is_image = item.kind == MediaKind::Image;
     let url = item.resolve_url().await?.unwrap_or_default();
-    let gone = |error_kind: String| {
-        Error::not_found(format!("a file of the reply cannot be sent: {error_kind}"))
-    };
+    let file_error =
+        |reason: String| Error::not_found(format!("a file of the reply cannot be sent: {reason}"));
     let (bytes, name) = if let Some(path) = url.strip_prefix("file://") {
         let bytes = tokio::task::spawn_blocking({
             let path = path.to_owned();
@@ -410,8 +420,8 @@ async fn load(item: &MediaItem) -> Result<FileSource> {
         });
         let bytes = bytes
             .await
-            .map_err(|error| gone(error.to_string()))?
-            .map_err(|error| gone(error.to_string()))?;
+            .map_err(|error| file_error(error.to_string()))?
+            .map_err(|error| file_error(error.to_string()))?;
         (
             bytes,
             Path::new(path)
@@ -425,13 +435,13 @@ async fn load(item: &MediaItem) -> Result<FileSource> {
         (
             STANDARD
                 .decode(data)
-                .map_err(|error| gone(error.to_string()))?,
+                .map_err(|error| file_error(error.to_string()))?,
             None,
         )
     } else if url.starts_with("http") {
         return Ok(FileSource::Link(url, is_image));
     } else {
-        return Err(gone("it has no content".to_owned()));
+        return Err(file_error("it has no content".to_owned()));
     };
     let filename = item
         .filename

@@ -1,4 +1,4 @@
-//! The plugin `telegram`.
+//! The `telegram` plugin.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use bub::{
 
 use crate::{Bot, TelegramChannel, TelegramOptions, tools};
 
-/// Provides the channel, and its tools if a token is set.
+/// Provides the Telegram channel, and its tools if a token is set.
 #[derive(Debug)]
 pub struct TelegramPlugin {
     bot: Arc<Bot>,
 }
 
 impl TelegramPlugin {
-    /// The name it is registered with.
+    /// The name of the plugin.
     pub const NAME: &'static str = "telegram";
 
-    /// Creates the plugin from the settings of the program.
+    /// Creates the plugin from the settings. Adds the tools if a token is set.
     pub fn new(context: &PluginContext<'_>) -> Result<Self> {
         let bot = Arc::new(Bot::new(TelegramOptions::new(context.settings)));
         if bot.is_enabled() {

@@ -1,5 +1,5 @@
-//! Asks for updates, and hands each in. The next question confirms only what was taken, so what the process did not
-//! live to take comes again; what it took and did not confirm is known by its number.
+//! Polls for updates and handles each one. A poll confirms only handled updates, so that unhandled ones arrive again
+//! after a crash. Handled but unconfirmed updates are recognized by their id.
 
 #![expect(
     clippy::indexing_slicing,
@@ -22,14 +22,14 @@ use crate::lock;
 
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// A rival that was not heard of for so long is gone.
+/// Time without a conflict after which another polling program counts as stopped.
 const CONFLICT_RESET: Duration = Duration::from_mins(1);
-/// How soon an update is handed in again that was not taken.
+/// Delay before an update that was not accepted is submitted again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// What the bot wants to hear of.
+/// The kinds of updates to receive.
 const ALLOWED_UPDATES: [&str; 3] = ["message", "edited_message", "callback_query"];
 
-/// Polls until it is told to stop.
+/// Polls until `stop` is cancelled.
 pub(super) async fn run(bot: Arc<Bot>, handler: MessageHandler, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
@@ -39,28 +39,28 @@ pub(super) async fn run(bot: Arc<Bot>, handler: MessageHandler, stop: Cancellati
 
 async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
     let mut offset = None;
-    let mut trouble = PollBackoff {
+    let mut backoff = PollBackoff {
         bot,
-        said: None,
-        pause: Duration::ZERO,
+        reported_kind: None,
+        delay: Duration::ZERO,
         last: None,
     };
     loop {
-        let asked = Instant::now();
-        match get_updates(bot, offset, bot.options.poll).await {
-            // Something in between does not hold polls: then it is asked less often.
+        let started = Instant::now();
+        match get_updates(bot, offset, bot.options.poll_timeout).await {
+            // A server or proxy does not hold polls: poll less often.
             Ok(updates)
                 if updates.is_empty()
-                    && asked.elapsed() < INITIAL_BACKOFF.min(bot.options.poll) =>
+                    && started.elapsed() < INITIAL_BACKOFF.min(bot.options.poll_timeout) =>
             {
-                trouble.is_over();
+                backoff.reset();
                 tokio::time::sleep(INITIAL_BACKOFF).await;
             }
             Ok(mut updates) => {
-                trouble.is_over();
+                backoff.reset();
                 if updates
                     .iter()
-                    .any(|update| updates::album_of(update).is_some())
+                    .any(|update| updates::album_key(update).is_some())
                 {
                     updates = wait_for_albums(bot, offset, updates).await;
                 }
@@ -68,27 +68,28 @@ async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
                     .iter()
                     .filter_map(|update| update["update_id"].as_i64())
                     .max();
-                take_all(bot, handler, updates).await;
+                handle_all(bot, handler, updates).await;
                 offset = last.map(|last| last + 1).or(offset);
             }
-            Err(failure) => {
-                let pause = trouble.pause(&failure);
-                if is_webhook(&failure) {
-                    // Somebody set one while the bot ran. What waits is kept.
+            Err(api_error) => {
+                let delay = backoff.next_delay(&api_error);
+                if is_webhook(&api_error) {
+                    // A webhook was set while the bot was running: remove it, but keep pending updates.
                     let _ = bot
                         .client
                         .call("deleteWebhook", &json!({"drop_pending_updates": false}))
                         .await;
                 }
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(delay).await;
             }
         }
     }
 }
 
-/// The pictures of an album come one by one. What was not confirmed comes again, with those that came meanwhile.
+/// Waits for the other messages of an album, which arrive one by one, and polls again. Unconfirmed updates are returned
+/// again, together with new ones.
 async fn wait_for_albums(bot: &Bot, offset: Option<i64>, updates: Vec<Value>) -> Vec<Value> {
-    tokio::time::sleep(bot.options.album_wait).await;
+    tokio::time::sleep(bot.options.album_delay).await;
     match get_updates(bot, offset, Duration::ZERO).await {
         Ok(more) if more.len() > updates.len() => more,
         _ => updates,
@@ -98,17 +99,17 @@ async fn wait_for_albums(bot: &Bot, offset: Option<i64>, updates: Vec<Value>) ->
 async fn get_updates(
     bot: &Bot,
     offset: Option<i64>,
-    hold: Duration,
+    hold_time: Duration,
 ) -> Result<Vec<Value>, ApiError> {
     let options = &bot.options;
-    let mut params = json!({"timeout": hold.as_secs(), "allowed_updates": ALLOWED_UPDATES});
+    let mut params = json!({"timeout": hold_time.as_secs(), "allowed_updates": ALLOWED_UPDATES});
     if let Some(offset) = offset {
         params["offset"] = offset.into();
     }
-    // The watchdog: a poll that nobody answers is given up, and made again.
+    // A poll without a response times out and is repeated.
     let mut answer = bot
         .client
-        .call_within("getUpdates", &params, hold + options.wait_timeout)
+        .call_within("getUpdates", &params, hold_time + options.poll_grace)
         .await?;
     Ok(answer
         .as_array_mut()
@@ -116,42 +117,43 @@ async fn get_updates(
         .unwrap_or_default())
 }
 
-/// Hands updates in: those of a chat in order, albums in one piece, chats beside each other.
-async fn take_all(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<Value>) {
+/// Handles updates: in order per chat, albums as one message, chats concurrently.
+async fn handle_all(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<Value>) {
     let mut chats: Vec<(Option<i64>, Vec<Vec<Value>>)> = Vec::new();
     for update in updates {
-        let chat = updates::chat_of(&update);
-        let Some((_, pieces)) = chats.iter_mut().find(|(known, _)| *known == chat) else {
+        let chat = updates::chat_id(&update);
+        let Some((_, groups)) = chats.iter_mut().find(|(other, _)| *other == chat) else {
             chats.push((chat, vec![vec![update]]));
             continue;
         };
-        let album = updates::album_of(&update);
-        let is_same = |piece: &&mut Vec<Value>| {
-            album.is_some() && piece.first().and_then(updates::album_of) == album
+        let album = updates::album_key(&update);
+        let is_same = |group: &&mut Vec<Value>| {
+            album.is_some() && group.first().and_then(updates::album_key) == album
         };
-        match pieces.last_mut().filter(is_same) {
-            Some(piece) => piece.push(update),
-            None => pieces.push(vec![update]),
+        match groups.last_mut().filter(is_same) {
+            Some(group) => group.push(update),
+            None => groups.push(vec![update]),
         }
     }
-    let taking = chats.into_iter().map(|(_, pieces)| async move {
-        for piece in pieces {
-            submit_until_accepted(bot, handler, &piece).await;
+    let handling = chats.into_iter().map(|(_, groups)| async move {
+        for group in groups {
+            submit_until_accepted(bot, handler, &group).await;
         }
     });
-    futures_util::future::join_all(taking).await;
+    futures_util::future::join_all(handling).await;
 }
 
-/// Hands an update or an album in, as often as it takes.
+/// Submits an update or an album until it is accepted or fails permanently.
 async fn submit_until_accepted(bot: &Arc<Bot>, handler: &MessageHandler, updates: &[Value]) {
     let id = updates
         .first()
         .and_then(|update| update["update_id"].as_i64())
         .unwrap_or_default();
-    let mut is_known = false;
+    let mut is_reported = false;
     loop {
-        let taking = AssertUnwindSafe(updates::handle_update(bot, handler, updates)).catch_unwind();
-        let error = match taking.await {
+        let handling =
+            AssertUnwindSafe(updates::handle_update(bot, handler, updates)).catch_unwind();
+        let error = match handling.await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error,
             Err(_) => {
@@ -166,7 +168,7 @@ async fn submit_until_accepted(bot: &Arc<Bot>, handler: &MessageHandler, updates
             return;
         }
         let delay = error.retry_after().unwrap_or(RETRY_DELAY);
-        if !std::mem::replace(&mut is_known, true) {
+        if !std::mem::replace(&mut is_reported, true) {
             let (error, delay_ms) = (error.message(), delay.as_millis());
             tracing::warn!(update_id = id, delay_ms, error, "telegram.update_retry");
         }
@@ -174,9 +176,9 @@ async fn submit_until_accepted(bot: &Arc<Bot>, handler: &MessageHandler, updates
     }
 }
 
-/// Updates go to a webhook.
-fn is_webhook(failure: &ApiError) -> bool {
-    failure.error_kind == ApiErrorKind::Conflict && failure.text.contains("webhook")
+/// Whether a webhook receives the updates.
+fn is_webhook(api_error: &ApiError) -> bool {
+    api_error.error_kind == ApiErrorKind::Conflict && api_error.text.contains("webhook")
 }
 
 fn may_succeed(error: &Error) -> bool {
@@ -186,38 +188,39 @@ fn may_succeed(error: &Error) -> bool {
     )
 }
 
-/// Says once what is wrong, and waits longer each time.
+/// Reports a failure once, and backs off.
 struct PollBackoff<'a> {
     bot: &'a Bot,
-    said: Option<ApiErrorKind>,
-    pause: Duration,
+    reported_kind: Option<ApiErrorKind>,
+    delay: Duration,
     last: Option<Instant>,
 }
 
 impl PollBackoff<'_> {
-    /// A poll has worked. Between two programs that poll some do: only after a while is that the end of it.
-    fn is_over(&mut self) {
-        *lock(&self.bot.trouble) = None;
-        let is_rival = self.said == Some(ApiErrorKind::Conflict);
-        if is_rival
+    /// Resets the state after a successful poll. While two programs poll, some polls succeed, so a conflict ends only
+    /// after some time.
+    fn reset(&mut self) {
+        *lock(&self.bot.receive_error) = None;
+        let is_conflict = self.reported_kind == Some(ApiErrorKind::Conflict);
+        if is_conflict
             && self
                 .last
                 .is_some_and(|last| last.elapsed() < CONFLICT_RESET)
         {
             return;
         }
-        if self.said.take().is_some() {
+        if self.reported_kind.take().is_some() {
             tracing::info!("telegram.recovered");
         }
-        self.pause = Duration::ZERO;
+        self.delay = Duration::ZERO;
     }
 
-    fn pause(&mut self, failure: &ApiError) -> Duration {
+    fn next_delay(&mut self, api_error: &ApiError) -> Duration {
         self.last = Some(Instant::now());
-        self.pause = (self.pause * 2).clamp(INITIAL_BACKOFF, MAX_BACKOFF);
-        let pause = self.pause.max(failure.retry_after.unwrap_or_default());
-        let hint = match failure.error_kind {
-            ApiErrorKind::Conflict if is_webhook(failure) => {
+        self.delay = (self.delay * 2).clamp(INITIAL_BACKOFF, MAX_BACKOFF);
+        let delay = self.delay.max(api_error.retry_after.unwrap_or_default());
+        let hint = match api_error.error_kind {
+            ApiErrorKind::Conflict if is_webhook(api_error) => {
                 Some("somebody set it while bub runs: it is removed")
             }
             ApiErrorKind::Conflict => Some(
@@ -226,15 +229,15 @@ impl PollBackoff<'_> {
             _ => None,
         };
         let text = match hint {
-            Some(hint) => format!("{}; {hint}", failure.text),
-            None => failure.text.clone(),
+            Some(hint) => format!("{}; {hint}", api_error.text),
+            None => api_error.text.clone(),
         };
-        if self.said.as_ref() != Some(&failure.error_kind) {
-            let (error, delay_ms) = (&failure.text, pause.as_millis());
+        if self.reported_kind.as_ref() != Some(&api_error.error_kind) {
+            let (error, delay_ms) = (&api_error.text, delay.as_millis());
             tracing::error!(delay_ms, %error, hint, "telegram.poll_failed");
-            self.said = Some(failure.error_kind.clone());
+            self.reported_kind = Some(api_error.error_kind.clone());
         }
-        *lock(&self.bot.trouble) = Some(text);
-        pause
+        *lock(&self.bot.receive_error) = Some(text);
+        delay
     }
 }

@@ -1,4 +1,4 @@
-//! An answer that is seen to grow: one message, edited now and then, until the reply takes its place.
+//! Previews of growing answers: one message that is edited until the reply replaces it.
 
 #![expect(
     clippy::indexing_slicing,
@@ -21,42 +21,42 @@ use super::{
 };
 use crate::lock;
 
-/// A reply that has not taken the place of its preview by then is not going to.
+/// How long a preview waits for its reply after the turn. Then it is deleted.
 const PREVIEW_TTL: Duration = Duration::from_mins(2);
-/// So many answers grow at a time; others are sent when they are done.
+/// Maximum number of concurrent previews. Other answers are sent when they are complete.
 const MAX_PREVIEWS: usize = 1_000;
 
 #[derive(Default)]
 pub(super) struct Previews(Mutex<HashMap<MessageId, Arc<Preview>>>);
 
-/// One answer.
+/// The preview of one answer.
 pub(super) struct Preview {
     text: Mutex<PreviewText>,
-    /// The message it is shown in, and what stands there. Locked while it is sent or edited.
+    /// The id of the message that shows the preview, and its HTML. Locked while it is sent or edited.
     message: tokio::sync::Mutex<(Option<i64>, String)>,
 }
 
 struct PreviewText {
-    so_far: String,
-    since: Instant,
+    answer: String,
+    started: Instant,
     shown: Option<Instant>,
 }
 
 impl Previews {
-    /// The preview of the answer to a message, which does not grow any more; where it stands.
+    /// Ends the preview of the answer to a message. Returns the id of the message that shows it.
     pub(super) async fn finish(&self, bot: &Bot, message_id: &MessageId) -> Option<i64> {
         let preview = lock(&self.0).remove(message_id);
         let shown = match preview {
             Some(preview) => preview.message.lock().await.0,
             None => None,
         };
-        // It may be one of the process before this.
-        shown.or_else(|| bot.progress.get(&key(message_id)).first)
+        // An earlier process may have sent the preview.
+        shown.or_else(|| bot.delivery_log.get(&key(message_id)).first)
     }
 
-    /// Notes that a reply stands where the preview stood: the next one has to find a place of its own.
+    /// Records that a reply replaced the preview, so that the next reply is sent as a new message.
     pub(super) fn mark_replaced(bot: &Bot, message_id: &MessageId) {
-        bot.progress.record(
+        bot.delivery_log.record(
             &key(message_id),
             DeliveryProgress {
                 parts: 1,
@@ -66,12 +66,12 @@ impl Previews {
     }
 }
 
-/// The name of a preview among what was sent.
+/// Returns the key of a preview in the delivery log.
 fn key(message_id: &MessageId) -> String {
     format!("preview:{message_id}")
 }
 
-/// Adds to the answer to a message, and shows it when it is time.
+/// Adds text to the answer to a message, and updates the preview if it is due.
 pub(super) fn append_delta(bot: &Arc<Bot>, delta: &str, turn: &Turn) {
     let Some(message_id) = turn.message_id() else {
         return;
@@ -89,13 +89,13 @@ pub(super) fn append_delta(bot: &Arc<Bot>, delta: &str, turn: &Turn) {
         }
         let new = || {
             let text = PreviewText {
-                so_far: String::new(),
-                since: Instant::now(),
+                answer: String::new(),
+                started: Instant::now(),
                 shown: None,
             };
-            watch(bot, message_id, turn);
-            // The process before this may have shown something.
-            let shown = bot.progress.get(&key(message_id)).first;
+            spawn_cleanup(bot, message_id, turn);
+            // An earlier process may have sent the preview.
+            let shown = bot.delivery_log.get(&key(message_id)).first;
             Arc::new(Preview {
                 text: Mutex::new(text),
                 message: tokio::sync::Mutex::new((shown, String::new())),
@@ -103,21 +103,21 @@ pub(super) fn append_delta(bot: &Arc<Bot>, delta: &str, turn: &Turn) {
         };
         Arc::clone(previews.entry(message_id.clone()).or_insert_with(new))
     };
-    let due = {
+    let due_text = {
         let mut text = lock(&preview.text);
-        text.so_far.push_str(delta);
+        text.answer.push_str(delta);
         let now = Instant::now();
-        let is_time = match text.shown {
-            Some(shown) => now.duration_since(shown) >= bot.options.edit_pace,
-            None => now.duration_since(text.since) >= bot.options.first_preview,
+        let is_due = match text.shown {
+            Some(shown) => now.duration_since(shown) >= bot.options.edit_interval,
+            None => now.duration_since(text.started) >= bot.options.preview_delay,
         };
-        is_time.then(|| {
+        is_due.then(|| {
             text.shown = Some(now);
-            text.so_far.clone()
+            text.answer.clone()
         })
     };
-    if let Some(text) = due {
-        tokio::spawn(show(
+    if let Some(text) = due_text {
+        tokio::spawn(update_preview(
             Arc::clone(bot),
             preview,
             text,
@@ -127,8 +127,9 @@ pub(super) fn append_delta(bot: &Arc<Bot>, delta: &str, turn: &Turn) {
     }
 }
 
-/// Shows how far an answer has come, if there is room for that now. Nothing depends on it.
-async fn show(
+/// Sends or edits the preview if the rate limits allow it. Errors are only logged, because the reply does not depend
+/// on the preview.
+async fn update_preview(
     bot: Arc<Bot>,
     preview: Arc<Preview>,
     text: String,
@@ -138,21 +139,21 @@ async fn show(
     let Ok(mut message) = preview.message.try_lock() else {
         return;
     };
-    let (shown, standing) = &mut *message;
-    // The reply may have come meanwhile.
+    let (shown, shown_html) = &mut *message;
+    // The reply may have been sent in the meantime.
     if !lock(&bot.previews.0).contains_key(&message_id) {
         return;
     }
     let text = bot.options.redactor.redact(&text);
-    // Of one that is longer than a message, the beginning.
+    // Show the first part of an answer that is longer than a message.
     let Some(part) = html::render(&text)
         .into_iter()
         .next()
-        .filter(|part| part.html != *standing)
+        .filter(|part| part.html != *shown_html)
     else {
         return;
     };
-    if !bot.limiter.try_acquire(route.place.chat) {
+    if !bot.limiter.try_acquire(route.chat_thread.chat) {
         return;
     }
     let mut params = reply_params(&route, shown.is_none());
@@ -170,10 +171,10 @@ async fn show(
     };
     match outcome {
         Ok(sent) => {
-            *standing = part.html;
+            *shown_html = part.html;
             if shown.is_none() {
                 *shown = sent["message_id"].as_i64();
-                bot.progress.record(
+                bot.delivery_log.record(
                     &key(&message_id),
                     DeliveryProgress {
                         parts: 0,
@@ -182,16 +183,18 @@ async fn show(
                 );
             }
         }
-        Err(failure) if failure.error_kind == ApiErrorKind::Flood => {
-            bot.limiter
-                .apply_flood_wait(route.place.chat, failure.retry_after.unwrap_or_default());
+        Err(api_error) if api_error.error_kind == ApiErrorKind::Flood => {
+            bot.limiter.apply_flood_wait(
+                route.chat_thread.chat,
+                api_error.retry_after.unwrap_or_default(),
+            );
         }
-        Err(failure) => tracing::debug!(error = %failure.text, "telegram.preview_failed"),
+        Err(api_error) => tracing::debug!(error = %api_error.text, "telegram.preview_failed"),
     }
 }
 
-/// When the turn ends without a reply in its place, the preview goes.
-fn watch(bot: &Arc<Bot>, message_id: &MessageId, turn: &Turn) {
+/// Starts a task that deletes the preview if the turn ends without a reply that replaces it.
+fn spawn_cleanup(bot: &Arc<Bot>, message_id: &MessageId, turn: &Turn) {
     let receipt = turn.inbound().receipt.clone();
     let (Some(receipt), Ok(route)) = (receipt, Route::from_message(turn.message())) else {
         return;
@@ -200,14 +203,14 @@ fn watch(bot: &Arc<Bot>, message_id: &MessageId, turn: &Turn) {
     tokio::spawn(async move {
         let outcome = receipt.outcome().await;
         if matches!(outcome, MessageOutcome::Done { replies: 1.., .. }) {
-            // On its way, unless all of them were sent by a tool.
+            // A reply is pending, unless a tool sent all of them.
             tokio::time::sleep(PREVIEW_TTL).await;
         }
         if !lock(&bot.previews.0).contains_key(&message_id) {
             return;
         }
         if let Some(shown) = bot.previews.finish(&bot, &message_id).await {
-            let params = json!({"chat_id": route.place.chat, "message_id": shown});
+            let params = json!({"chat_id": route.chat_thread.chat, "message_id": shown});
             let _ = bot.client.call("deleteMessage", &params).await;
         }
     });

@@ -1,8 +1,8 @@
-//! The platform's limits: 30 messages a second in all, one a second to a chat, 20 a minute to a group, and whatever it
-//! asks for itself.
+//! The platform's rate limits: 30 messages per second in total, one per second per chat, 20 per minute per group, and
+//! the waits that the platform asks for.
 //!
-//! What counts is when a message really leaves: a turn that was promised for a moment, and comes late because the
-//! computer is busy, would bring the ones behind it along.
+//! The limiter counts from the time at which a message is actually sent. If it reserved future times instead, messages
+//! delayed by a busy machine would be sent together with later ones.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,46 +10,46 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Mutex as Queue, time::Instant};
+use tokio::time::Instant;
 
 use super::options::TelegramOptions;
 use crate::lock;
 
-/// So many messages may go to a group within a minute.
+/// Maximum number of messages to a group per minute.
 const GROUP_MESSAGES_PER_MINUTE: usize = 19;
-/// Of those, so many may be edits that only show progress.
+/// Maximum number of those messages before previews are no longer updated.
 const GROUP_EDITS_PER_MINUTE: usize = 12;
 const RATE_WINDOW: Duration = Duration::from_secs(61);
-/// When so many chats are remembered, those with nothing to remember are forgotten.
+/// Number of tracked chats above which idle ones are removed.
 const PRUNE_THRESHOLD: usize = 4096;
 
 pub(super) struct Limiter {
-    pace: Duration,
-    chat_pace: Duration,
-    /// When the next message may go to anybody. Whoever holds it is next.
-    next: Queue<Instant>,
+    message_interval: Duration,
+    chat_interval: Duration,
+    /// When the next message may be sent to any chat. The task that holds the lock is next.
+    next: tokio::sync::Mutex<Instant>,
     chats: Mutex<ChatBudgets>,
 }
 
 #[derive(Default)]
 struct ChatBudgets {
-    known: HashMap<i64, ChatBudget>,
-    /// The platform wants silence in all of them until then.
+    budgets: HashMap<i64, ChatBudget>,
+    /// Until when the platform accepts no messages to any chat.
     flooded: Option<Instant>,
 }
 
 #[derive(Default)]
 struct ChatBudget {
     next: Option<Instant>,
-    /// The last messages, of groups only.
+    /// The times of the last messages; only for groups.
     recent: VecDeque<Instant>,
-    /// The platform wants silence until then.
+    /// Until when the platform accepts no messages to this chat.
     flooded: Option<Instant>,
 }
 
 impl ChatBudget {
-    /// When the next message may go there, if at most so many go within a minute.
-    fn earliest(&self, now: Instant, most: usize) -> Instant {
+    /// Returns the earliest time for the next message, if at most `max_count` messages per minute are allowed.
+    fn earliest(&self, now: Instant, max_count: usize) -> Instant {
         let at = [self.next, self.flooded]
             .into_iter()
             .flatten()
@@ -57,7 +57,7 @@ impl ChatBudget {
         let full = self
             .recent
             .len()
-            .checked_sub(most)
+            .checked_sub(max_count)
             .and_then(|at| self.recent.get(at));
         full.map_or(at, |oldest| at.max(*oldest + RATE_WINDOW))
     }
@@ -65,16 +65,16 @@ impl ChatBudget {
 
 impl Limiter {
     pub(super) fn new(options: &TelegramOptions) -> Self {
-        let (pace, chat_pace) = (options.pace, options.chat_pace);
+        let (message_interval, chat_interval) = (options.message_interval, options.chat_interval);
         Self {
-            pace,
-            chat_pace,
-            next: Queue::new(Instant::now()),
+            message_interval,
+            chat_interval,
+            next: tokio::sync::Mutex::new(Instant::now()),
             chats: Mutex::default(),
         }
     }
 
-    /// Waits until a message may go to a chat.
+    /// Waits until a message may be sent to a chat.
     pub(super) async fn wait(&self, chat: i64) {
         loop {
             tokio::time::sleep_until(self.earliest(
@@ -85,46 +85,48 @@ impl Limiter {
             .await;
             let mut next = self.next.lock().await;
             tokio::time::sleep_until(*next).await;
-            // Another message to the chat may have been before this one.
-            if self.try_take(chat, GROUP_MESSAGES_PER_MINUTE) {
-                *next = Instant::now() + self.pace;
+            // Another task may have sent a message to the chat in the meantime.
+            if self.try_reserve(chat, GROUP_MESSAGES_PER_MINUTE) {
+                *next = Instant::now() + self.message_interval;
                 return;
             }
         }
     }
 
-    /// Whether something that is not needed may go to a chat right now.
+    /// Returns whether an optional message, such as a preview, may be sent to a chat now, and counts it if so.
     pub(super) fn try_acquire(&self, chat: i64) -> bool {
         let Ok(mut next) = self.next.try_lock() else {
             return false;
         };
-        let is_free = *next <= Instant::now() && self.try_take(chat, GROUP_EDITS_PER_MINUTE);
+        let is_free = *next <= Instant::now() && self.try_reserve(chat, GROUP_EDITS_PER_MINUTE);
         if is_free {
-            *next = Instant::now() + self.pace;
+            *next = Instant::now() + self.message_interval;
         }
         is_free
     }
 
-    fn earliest(&self, chat: i64, most: usize, now: Instant) -> Instant {
+    fn earliest(&self, chat: i64, max_count: usize, now: Instant) -> Instant {
         let chats = lock(&self.chats);
-        let own = chats
-            .known
+        let chat_earliest = chats
+            .budgets
             .get(&chat)
-            .map_or(now, |chat| chat.earliest(now, most));
-        chats.flooded.map_or(own, |until| own.max(until))
+            .map_or(now, |chat| chat.earliest(now, max_count));
+        chats
+            .flooded
+            .map_or(chat_earliest, |until| chat_earliest.max(until))
     }
 
-    /// Takes the chat's turn, if it has one now.
-    fn try_take(&self, chat: i64, most: usize) -> bool {
+    /// Counts a message to the chat if it may be sent now. Returns whether it may.
+    fn try_reserve(&self, chat: i64, max_count: usize) -> bool {
         let now = Instant::now();
-        if self.earliest(chat, most, now) > now {
+        if self.earliest(chat, max_count, now) > now {
             return false;
         }
         let mut chats = lock(&self.chats);
-        if chats.known.len() > PRUNE_THRESHOLD {
-            chats.known.retain(|_, chat| chat.earliest(now, 1) > now);
+        if chats.budgets.len() > PRUNE_THRESHOLD {
+            chats.budgets.retain(|_, chat| chat.earliest(now, 1) > now);
         }
-        let entry = chats.known.entry(chat).or_default();
+        let entry = chats.budgets.entry(chat).or_default();
         while entry
             .recent
             .front()
@@ -132,23 +134,23 @@ impl Limiter {
         {
             entry.recent.pop_front();
         }
-        entry.next = Some(now + self.chat_pace);
+        entry.next = Some(now + self.chat_interval);
         if chat < 0 {
             entry.recent.push_back(now);
         }
         true
     }
 
-    /// The platform wants silence. Once two chats are told so at a time, all of them are meant.
+    /// Pauses a chat as the platform asks. If another chat is paused, too, all chats are paused.
     pub(super) fn apply_flood_wait(&self, chat: i64, delay: Duration) {
         let now = Instant::now();
         let mut chats = lock(&self.chats);
         let is_flooded = |(other, entry): (&i64, &ChatBudget)| {
             *other != chat && entry.flooded.is_some_and(|until| until > now)
         };
-        if chats.known.iter().any(is_flooded) {
+        if chats.budgets.iter().any(is_flooded) {
             chats.flooded = chats.flooded.max(Some(now + delay));
         }
-        chats.known.entry(chat).or_default().flooded = Some(now + delay);
+        chats.budgets.entry(chat).or_default().flooded = Some(now + delay);
     }
 }

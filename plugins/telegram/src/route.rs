@@ -1,4 +1,4 @@
-//! Where a message belongs: its chat and topic, and what it answers. Travels with a message to its replies.
+//! The route of a message: its chat and topic, and the message that a reply answers. Replies inherit it.
 
 #![expect(
     clippy::indexing_slicing,
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use bub::gateway::fields::REPLY_ROUTE_FIELD;
 
-/// A chat, or a topic in one.
+/// A chat, or a topic in a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ChatThread {
     pub(super) chat: i64,
@@ -18,7 +18,7 @@ pub(super) struct ChatThread {
 }
 
 impl ChatThread {
-    /// The session of what is said there: a topic is one of its own.
+    /// Returns the session id. Each topic has its own session.
     pub(super) fn session(self) -> String {
         match self.thread {
             Some(thread) => format!("{}:{}:{thread}", super::CHANNEL_NAME, self.chat),
@@ -26,7 +26,7 @@ impl ChatThread {
         }
     }
 
-    /// The parameters of a call that happens there.
+    /// Adds the chat and topic to the parameters of a call.
     pub(super) fn params(self, mut params: Value) -> Value {
         params["chat_id"] = self.chat.into();
         if let Some(thread) = self.thread {
@@ -36,15 +36,15 @@ impl ChatThread {
     }
 }
 
-/// Where replies to a message go.
+/// The destination of replies to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
-    pub(super) place: ChatThread,
-    /// The message that is answered.
+    pub(super) chat_thread: ChatThread,
+    /// The id of the answered message.
     pub(super) message_id: Option<i64>,
-    /// Whether the reply points at it, because others write in between.
+    /// Whether the reply quotes that message, because other users may write in between.
     pub(super) is_quoted: bool,
-    /// The button that was pressed, and the message it belongs to.
+    /// The pressed button, if any.
     pub(super) button: Option<Button>,
 }
 
@@ -52,25 +52,25 @@ pub(super) struct Route {
 pub(super) struct Button {
     pub(super) query: String,
     pub(super) message_id: i64,
-    /// What stood in the message.
+    /// The text of the message with the button.
     pub(super) text: String,
 }
 
 impl Route {
-    pub(super) fn new(place: ChatThread) -> Self {
+    pub(super) fn new(chat_thread: ChatThread) -> Self {
         Self {
-            place,
+            chat_thread,
             message_id: None,
             is_quoted: false,
             button: None,
         }
     }
 
-    /// As the field of a message.
-    pub(super) fn put_on(&self, message: &mut Envelope) {
+    /// Writes the route to the route field of a message.
+    pub(super) fn write_to(&self, message: &mut Envelope) {
         let mut route = Map::new();
         for (name, value) in [
-            ("thread", self.place.thread),
+            ("thread", self.chat_thread.thread),
             ("message_id", self.message_id),
         ] {
             if let Some(value) = value {
@@ -94,7 +94,7 @@ impl Route {
         message.set(REPLY_ROUTE_FIELD, route);
     }
 
-    /// Of a message or a reply.
+    /// Reads the route of a message or a reply. Fails if the chat id is not a number.
     pub(super) fn from_message(message: &Envelope) -> Result<Self> {
         let chat = message.chat_id().unwrap_or_default();
         let chat = chat.trim().parse().map_err(|_| {
@@ -114,7 +114,7 @@ impl Route {
             text: button["text"].as_str().unwrap_or_default().to_owned(),
         });
         Ok(Self {
-            place: ChatThread {
+            chat_thread: ChatThread {
                 chat,
                 thread: number("thread"),
             },

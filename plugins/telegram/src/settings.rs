@@ -1,16 +1,16 @@
-//! The settings of the bot, in the section `telegram`.
+//! The settings in the section `telegram`.
 
 use bub::settings::{AnySetting, Secret, Section, SettingKey, SettingType, ValueKind, text_format};
 use serde_json::Value;
 
-/// The bot's token.
+/// The bot token.
 pub static TELEGRAM_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
     "telegram.token",
     None,
     "Token of the Telegram bot; without one the channel is off.",
 );
 
-/// Who may talk to the bot. Trusted: it is policy.
+/// Users with access. Trusted, because it is access policy.
 pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_users",
     None,
@@ -18,7 +18,7 @@ pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::n
 )
 .trusted();
 
-/// Where the bot may talk. Trusted: it is policy.
+/// Chats in which the bot may be used. Trusted, because it is access policy.
 pub static TELEGRAM_ALLOW_CHATS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_chats",
     None,
@@ -26,13 +26,13 @@ pub static TELEGRAM_ALLOW_CHATS: SettingKey<Option<Vec<String>>> = SettingKey::n
 )
 .trusted();
 
-/// The way to Telegram. Trusted, because it sees the traffic.
+/// Proxy for requests to the Bot API. Trusted, because a proxy sees the traffic.
 pub static TELEGRAM_PROXY: SettingKey<Option<String>> =
     SettingKey::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.")
         .format(&text_format::PROXY)
         .trusted();
 
-/// Where the Bot API is. Trusted, because it gets the token.
+/// Base URL of the Bot API. Trusted, because the server gets the token.
 pub static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
     "telegram.api_base",
     "https://api.telegram.org",
@@ -41,28 +41,28 @@ pub static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
 .format(&text_format::BASE_URL)
 .trusted();
 
-/// How the model's answers reach people.
+/// How the model's answers are sent.
 pub static TELEGRAM_REPLY: SettingKey<TelegramReply> = SettingKey::new(
     "telegram.reply",
     TelegramReply::Auto,
     "`auto` sends the model's answer to the chat; `tool` leaves it to the model to send something.",
 );
 
-/// Whether a long answer is seen to grow.
+/// Whether long answers are shown while they are generated.
 pub static TELEGRAM_STREAM: SettingKey<bool> = SettingKey::new(
     "telegram.stream",
     true,
     "Show long answers while they grow, by editing one message.",
 );
 
-/// Whether what was sent while bub did not run is thrown away.
+/// Whether messages that arrived while bub was not running are discarded.
 pub static TELEGRAM_DROP_PENDING: SettingKey<bool> = SettingKey::new(
     "telegram.drop_pending",
     false,
     "Throw away what was sent while bub did not run.",
 );
 
-/// Whether strangers may ask to be let in. Trusted: it is policy.
+/// Whether unknown users can request access. Trusted, because it is access policy.
 pub static TELEGRAM_PAIRING: SettingKey<bool> = SettingKey::new(
     "telegram.pairing",
     true,
@@ -70,12 +70,12 @@ pub static TELEGRAM_PAIRING: SettingKey<bool> = SettingKey::new(
 )
 .trusted();
 
-/// How the model's answers reach people on Telegram.
+/// How the model's answers are sent on Telegram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TelegramReply {
-    /// What the model answers is sent.
+    /// The model's answer is sent.
     Auto,
-    /// Only what the model sends by a tool or a script.
+    /// Only messages that the model sends with a tool or a script are sent.
     Tool,
 }
 
@@ -116,7 +116,7 @@ static TELEGRAM: &[&dyn AnySetting] = &[
     &TELEGRAM_PAIRING,
 ];
 
-/// The section `telegram`, for `App::settings`.
+/// Returns the section `telegram`, for `App::settings`.
 pub fn section() -> Section {
     Section::new("telegram", TELEGRAM)
 }

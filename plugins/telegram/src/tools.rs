@@ -1,6 +1,6 @@
-//! What the model can do on the platform beside answering: `telegram.send`, `telegram.edit`, `telegram.react`.
+//! The tools `telegram.send`, `telegram.edit` and `telegram.react`.
 //!
-//! Whoever is no owner reaches only the chat they write in.
+//! Only owners can use chats other than the one they write in.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,12 +23,12 @@ use super::{
     route::{ChatThread, Route},
 };
 
-/// So long the number of a sent message is waited for.
+/// How long `telegram.send` waits for the id of the sent message.
 const SEND_CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// The platform takes no bigger files of a bot.
+/// Maximum size of a file that a bot can send.
 const MAX_UPLOAD_BYTES: u64 = 50 * 1024 * 1024;
 
-/// Adds the tools.
+/// Registers the tools.
 pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
     let chat = || {
         ToolParameter::new::<Option<i64>>(
@@ -39,15 +39,11 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
     };
     let send = spec(
         "telegram.send",
-        "Send a message or a file on Telegram, now, beside the reply: to this chat, or to another. Returns its message_id. \
-         After it, the final text is not sent to this chat.",
+        "Send a message or a file on Telegram, now, beside the reply: to this chat, or to another. Returns \
+         its message_id. After it, the final text is not sent to this chat.",
         vec![
             ToolParameter::new::<Option<String>>("text", "The text, in Markdown.", true),
-            ToolParameter::new::<Option<String>>(
-                "file",
-                "The path of a file to send, in the workspace.",
-                true,
-            ),
+            ToolParameter::new::<Option<String>>("file", "The path of a file to send, in the workspace.", true),
             chat(),
             ToolParameter::new::<Option<i64>>("thread_id", "The topic in that other chat.", true),
         ],
@@ -56,11 +52,7 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
         "telegram.edit",
         "Change the text of a message that you sent on Telegram.",
         vec![
-            ToolParameter::new::<i64>(
-                "message_id",
-                "The message, as telegram.send returned it.",
-                false,
-            ),
+            ToolParameter::new::<i64>("message_id", "The message, as telegram.send returned it.", false),
             ToolParameter::new::<String>("text", "The new text, in Markdown.", false),
             chat(),
         ],
@@ -82,18 +74,18 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
             chat(),
         ],
     );
-    let of = |bot: &Arc<Bot>| Arc::clone(bot);
-    let own = of(bot);
+    let clone_bot = || Arc::clone(bot);
+    let shared_bot = clone_bot();
     context.add_tool(FunctionTool::new(send, move |arguments, context| {
-        Box::pin(run_send(Arc::clone(&own), arguments, context))
+        Box::pin(run_send(Arc::clone(&shared_bot), arguments, context))
     }));
-    let own = of(bot);
+    let shared_bot = clone_bot();
     context.add_tool(FunctionTool::new(edit, move |arguments, context| {
-        Box::pin(run_edit(Arc::clone(&own), arguments, context))
+        Box::pin(run_edit(Arc::clone(&shared_bot), arguments, context))
     }));
-    let own = of(bot);
+    let shared_bot = clone_bot();
     context.add_tool(FunctionTool::new(react, move |arguments, context| {
-        Box::pin(run_react(Arc::clone(&own), arguments, context))
+        Box::pin(run_react(Arc::clone(&shared_bot), arguments, context))
     }));
 }
 
@@ -124,38 +116,38 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
         .redact(&text.unwrap_or_default())
         .into_owned();
     let file = file
-        .map(|file| readable(&context.turn, &file))
+        .map(|file| resolve_file(&context.turn, &file))
         .transpose()?;
     if text.trim().is_empty() && file.is_none() {
         return Err(Error::invalid_input(
             "there is nothing to send: give `text` or `file`",
         ));
     }
-    let place = ChatThread { chat, thread };
+    let chat_thread = ChatThread { chat, thread };
     let session = if is_own {
         context.turn.session_id().as_str().to_owned()
     } else {
-        place.session()
+        chat_thread.session()
     };
     let mut message: Envelope = ChannelMessage::new(session, CHANNEL_NAME, text)
         .chat_id(chat.to_string())
         .into();
     if !is_own || thread.is_some() {
-        Route::new(place).put_on(&mut message);
+        Route::new(chat_thread).write_to(&mut message);
     }
     if let Some(path) = &file {
-        message.set_media(vec![item(path)]);
+        message.set_media(vec![media_item(path)]);
     }
-    let (note, delivered) = bot.notes.open();
-    message.set(SENT_ID_FIELD, note.as_str());
+    let (sent_id, delivered) = bot.sent_waiters.open();
+    message.set(SENT_ID_FIELD, sent_id.as_str());
     let reply = Outbound::from_tool(message);
     if !context.turn.deliver(reply.clone()).await? {
         // No gateway runs the channel here, so the bot sends it itself.
         super::outbound::deliver(&bot, &reply).await?;
     }
-    let waiting = tokio::time::timeout(SEND_CONFIRM_TIMEOUT, delivered).await;
-    bot.notes.close(&note);
-    match waiting {
+    let outcome = tokio::time::timeout(SEND_CONFIRM_TIMEOUT, delivered).await;
+    bot.sent_waiters.close(&sent_id);
+    match outcome {
         Ok(Ok(Ok(message_id))) => Ok(json!({"ok": true, "message_id": message_id})),
         Ok(Ok(Err(error))) => {
             context
@@ -187,10 +179,12 @@ async fn run_edit(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     };
     bot.limiter.wait(chat).await;
     let base = json!({"chat_id": chat, "message_id": message_id});
-    match bot.with_markup("editMessageText", &base, part).await {
+    match bot.send_with_markup("editMessageText", &base, part).await {
         Ok(_) => Ok(json!({"ok": true})),
-        Err(failure) if failure.error_kind == ApiErrorKind::NotModified => Ok(json!({"ok": true})),
-        Err(failure) => Err(tool_error(failure.into())),
+        Err(api_error) if api_error.error_kind == ApiErrorKind::NotModified => {
+            Ok(json!({"ok": true}))
+        }
+        Err(api_error) => Err(tool_error(api_error.into())),
     }
 }
 
@@ -204,13 +198,13 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
         return Err(arguments.error());
     };
     let (chat, is_own) = target(&context.turn, chat)?;
-    let answered = || {
+    let answered_message = || {
         let route = Route::from_message(context.turn.message()).ok();
         route.filter(|_| is_own)?.message_id
     };
-    let message_id = message_id
-        .or_else(answered)
-        .ok_or_else(|| Error::invalid_input("which message? give `message_id`"))?;
+    let message_id = message_id.or_else(answered_message).ok_or_else(|| {
+        Error::invalid_input("which message? give `message_id`")
+    })?;
     let reaction = match emoji.trim() {
         "" => json!([]),
         emoji => json!([{"type": "emoji", "emoji": emoji}]),
@@ -218,11 +212,11 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
     let params = json!({"chat_id": chat, "message_id": message_id, "reaction": reaction});
     match bot.client.call("setMessageReaction", &params).await {
         Ok(_) => Ok(json!({"ok": true})),
-        Err(failure) => Err(tool_error(failure.into())),
+        Err(api_error) => Err(tool_error(api_error.into())),
     }
 }
 
-/// The chat that is meant, and whether it is the one of the turn.
+/// Returns the target chat and whether it is the chat of the turn.
 fn target(turn: &Turn, chat: Option<i64>) -> Result<(i64, bool)> {
     let sender = turn.sender();
     let own = (sender.channel == CHANNEL_NAME)
@@ -241,43 +235,39 @@ fn target(turn: &Turn, chat: Option<i64>) -> Result<(i64, bool)> {
     }
 }
 
-/// A file that may be sent: for whoever is no owner, one in the workspace.
-fn readable(turn: &Turn, file: &str) -> Result<PathBuf> {
+/// Returns the path of a file to send. Only owners can send files outside of the workspace.
+fn resolve_file(turn: &Turn, file: &str) -> Result<PathBuf> {
     let workspace = turn.state().get_str("_runtime_workspace");
     let workspace = PathBuf::from(workspace.unwrap_or_default());
-    let wrong = |error_kind: String| {
-        Error::new(
-            ErrorKind::Tool,
-            format!("cannot send `{file}`: {error_kind}"),
-        )
-    };
+    let file_error =
+        |reason: String| Error::new(ErrorKind::Tool, format!("cannot send `{file}`: {reason}"));
     let path = workspace
         .join(file)
         .canonicalize()
-        .map_err(|error| wrong(error.to_string()))?;
+        .map_err(|error| file_error(error.to_string()))?;
     let is_inside = workspace
         .canonicalize()
         .is_ok_and(|workspace| path.starts_with(workspace));
     if !is_inside && turn.sender().role != Role::Owner {
-        return Err(wrong("it is not in the workspace".to_owned()));
+        return Err(file_error("it is not in the workspace".to_owned()));
     }
-    let about = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
-    match (about.is_file(), about.len()) {
-        (false, _) => Err(wrong("it is no file".to_owned())),
-        (_, 0) => Err(wrong("it is empty".to_owned())),
-        (_, MAX_UPLOAD_BYTES..) => Err(wrong("it is bigger than 50 MB".to_owned())),
+    let metadata = std::fs::metadata(&path).map_err(|error| file_error(error.to_string()))?;
+    match (metadata.is_file(), metadata.len()) {
+        (false, _) => Err(file_error("it is no file".to_owned())),
+        (_, 0) => Err(file_error("it is empty".to_owned())),
+        (_, MAX_UPLOAD_BYTES..) => Err(file_error("it is bigger than 50 MB".to_owned())),
         _ => Ok(path),
     }
 }
 
-/// A file as part of a message. Only its place is written down, so that the journal stays small.
-fn item(path: &Path) -> MediaItem {
-    let ending = path
+/// Returns a media item that refers to the file by path, so that the journal stays small.
+fn media_item(path: &Path) -> MediaItem {
+    let extension = path
         .extension()
         .unwrap_or_default()
         .to_string_lossy()
         .to_ascii_lowercase();
-    let (kind, mime) = match ending.as_str() {
+    let (kind, mime) = match extension.as_str() {
         "png" => (MediaKind::Image, "image/png"),
         "jpg" | "jpeg" => (MediaKind::Image, "image/jpeg"),
         "webp" => (MediaKind::Image, "image/webp"),

@@ -1,4 +1,4 @@
-//! "typing…" in a chat for as long as any turn of it runs.
+//! Shows the typing indicator in a chat while any of its turns runs.
 
 use std::{
     collections::HashMap,
@@ -13,99 +13,99 @@ use tokio::task::AbortHandle;
 use super::{Bot, client::ApiErrorKind, route::ChatThread};
 use crate::lock;
 
-/// The platform shows it for five seconds.
+/// How often the indicator is renewed. The platform shows it for five seconds.
 const TYPING_INTERVAL: Duration = Duration::from_secs(4);
 
-/// The chats in which the bot types, each with the number of its turns.
+/// The chats with a typing indicator, each with the number of its running turns.
 #[derive(Default)]
 pub(super) struct Typing(Mutex<HashMap<ChatThread, (usize, AbortHandle)>>);
 
 impl Typing {
-    /// Whether the bot types anywhere.
+    /// Whether the indicator is shown in any chat.
     pub(super) fn is_on(&self) -> bool {
         !lock(&self.0).is_empty()
     }
 }
 
-/// Types in a chat until it is dropped.
+/// Shows the indicator in a chat until dropped.
 struct TypingGuard {
     bot: Arc<Bot>,
-    place: ChatThread,
+    chat_thread: ChatThread,
 }
 
 impl TypingGuard {
-    fn begin(bot: Arc<Bot>, place: ChatThread) -> Self {
+    fn begin(bot: Arc<Bot>, chat_thread: ChatThread) -> Self {
         let mut typing = lock(&bot.typing.0);
         let new = || {
             (
                 0,
-                tokio::spawn(keep_typing(Arc::clone(&bot), place)).abort_handle(),
+                tokio::spawn(keep_typing(Arc::clone(&bot), chat_thread)).abort_handle(),
             )
         };
-        typing.entry(place).or_insert_with(new).0 += 1;
+        typing.entry(chat_thread).or_insert_with(new).0 += 1;
         drop(typing);
-        Self { bot, place }
+        Self { bot, chat_thread }
     }
 }
 
 impl Drop for TypingGuard {
     fn drop(&mut self) {
         let mut typing = lock(&self.bot.typing.0);
-        let Some((count, task)) = typing.get_mut(&self.place) else {
+        let Some((count, task)) = typing.get_mut(&self.chat_thread) else {
             return;
         };
         *count -= 1;
         if *count == 0 {
             task.abort();
-            typing.remove(&self.place);
+            typing.remove(&self.chat_thread);
         }
     }
 }
 
-async fn keep_typing(bot: Arc<Bot>, place: ChatThread) {
-    let params = place.params(json!({"action": "typing"}));
+async fn keep_typing(bot: Arc<Bot>, chat_thread: ChatThread) {
+    let params = chat_thread.params(json!({"action": "typing"}));
     loop {
-        let pause = match bot.client.call("sendChatAction", &params).await {
+        let delay = match bot.client.call("sendChatAction", &params).await {
             Ok(_) => TYPING_INTERVAL,
-            Err(failure)
+            Err(api_error)
                 if matches!(
-                    failure.error_kind,
-                    ApiErrorKind::Gone | ApiErrorKind::Refused | ApiErrorKind::Token
+                    api_error.error_kind,
+                    ApiErrorKind::ChatUnavailable | ApiErrorKind::Rejected | ApiErrorKind::Token
                 ) =>
             {
                 return;
             }
-            Err(failure) => TYPING_INTERVAL.max(failure.retry_after.unwrap_or_default()),
+            Err(api_error) => TYPING_INTERVAL.max(api_error.retry_after.unwrap_or_default()),
         };
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(delay).await;
     }
 }
 
-/// Types while a message is worked on.
+/// Lifespan that shows the indicator while a message is processed.
 pub(super) struct TypingScope {
     bot: Arc<Bot>,
-    place: ChatThread,
-    turn: Option<TypingGuard>,
+    chat_thread: ChatThread,
+    guard: Option<TypingGuard>,
 }
 
 impl TypingScope {
-    pub(super) fn new(bot: &Arc<Bot>, place: ChatThread) -> Self {
+    pub(super) fn new(bot: &Arc<Bot>, chat_thread: ChatThread) -> Self {
         Self {
             bot: Arc::clone(bot),
-            place,
-            turn: None,
+            chat_thread,
+            guard: None,
         }
     }
 }
 
 impl LifespanScope for TypingScope {
     fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
-        self.turn = Some(TypingGuard::begin(Arc::clone(&self.bot), self.place));
+        self.guard = Some(TypingGuard::begin(Arc::clone(&self.bot), self.chat_thread));
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn exit<'a>(&'a mut self, _error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
-        self.turn = None;
+        self.guard = None;
         Box::pin(std::future::ready(Ok(())))
     }
 }

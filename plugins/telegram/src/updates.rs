@@ -1,4 +1,4 @@
-//! What becomes of an update: a message for the gateway, a word of the channel's own, or nothing.
+//! Handles updates: submits a message to the gateway, sends a notice, or ignores the update.
 
 #![expect(
     clippy::indexing_slicing,
@@ -22,13 +22,14 @@ use super::{
     typing::TypingScope,
 };
 
-/// What `/start` is answered with, as the original does.
-const GREETING: &str = "Bub is online. Send text to start.";
-const NO_ACCESS: &str =
+/// The answer to `/start`, as in the Python version.
+const GREETING_TEXT: &str = "Bub is online. Send text to start.";
+const NO_ACCESS_TEXT: &str =
     "You are not allowed to chat with me. Please deploy your own instance of Bub.";
-const DENIED: &str = "Access denied.";
+const ACCESS_DENIED_TEXT: &str = "Access denied.";
 
-/// Takes an update, or all updates of an album. An error means that it was not taken, and should come again.
+/// Handles an update, or all updates of an album. On an error, the update was not accepted and should be submitted
+/// again.
 pub(super) async fn handle_update(
     bot: &Arc<Bot>,
     handler: &MessageHandler,
@@ -37,10 +38,10 @@ pub(super) async fn handle_update(
     let Some(update) = updates.first() else {
         return Ok(());
     };
-    let intake = UpdateHandler {
+    let update_handler = UpdateHandler {
         bot,
         handler,
-        key: key(updates),
+        key: idempotency_key(updates),
     };
     match (
         &update["message"],
@@ -53,17 +54,17 @@ pub(super) async fn handle_update(
                 .skip(1)
                 .map(|update| &update["message"])
                 .collect();
-            intake.message(message, &others, false).await
+            update_handler.message(message, &others, false).await
         }
-        (_, message @ Value::Object(_), _) => intake.message(message, &[], true).await,
-        (.., query @ Value::Object(_)) => intake.button(query).await,
+        (_, message @ Value::Object(_), _) => update_handler.message(message, &[], true).await,
+        (.., query @ Value::Object(_)) => update_handler.button(query).await,
         _ => Ok(()),
     }
 }
 
-/// What names an update when it comes again. An album that comes again with one more is another one: rather twice than
-/// not at all.
-fn key(updates: &[Value]) -> String {
+/// Returns the idempotency key of an update. An album that arrives again with another message has another key: it is
+/// better to answer it twice than not at all.
+fn idempotency_key(updates: &[Value]) -> String {
     let id = |update: Option<&Value>| {
         update
             .and_then(|update| update["update_id"].as_i64())
@@ -75,8 +76,8 @@ fn key(updates: &[Value]) -> String {
     }
 }
 
-/// The album that an update belongs to, and whose it is.
-pub(super) fn album_of(update: &Value) -> Option<(&str, Option<i64>)> {
+/// Returns the album id of an update and its sender.
+pub(super) fn album_key(update: &Value) -> Option<(&str, Option<i64>)> {
     let message = &update["message"];
     Some((
         message["media_group_id"].as_str()?,
@@ -84,14 +85,14 @@ pub(super) fn album_of(update: &Value) -> Option<(&str, Option<i64>)> {
     ))
 }
 
-/// The chat of an update, within which the order counts.
-pub(super) fn chat_of(update: &Value) -> Option<i64> {
+/// Returns the chat id of an update. Updates of a chat are handled in order.
+pub(super) fn chat_id(update: &Value) -> Option<i64> {
     let chat = |message: &Value| message["chat"]["id"].as_i64();
     let message = chat(&update["message"]).or_else(|| chat(&update["edited_message"]));
     message.or_else(|| chat(&update["callback_query"]["message"]))
 }
 
-/// How somebody asked.
+/// The circumstances of a denied message.
 #[derive(Clone, Copy)]
 struct AccessRequest {
     is_private: bool,
@@ -109,12 +110,12 @@ impl UpdateHandler<'_> {
         let (Some(chat), Some(telegram_user), Some(me)) = (
             message["chat"]["id"].as_i64(),
             TelegramUser::from_message(message),
-            self.bot.me.get(),
+            self.bot.identity.get(),
         ) else {
             return Ok(());
         };
         let is_private = message["chat"]["type"] == "private";
-        // Outside of forums the number names a chain of replies.
+        // Outside of forums, this id identifies a chain of replies.
         let thread = message["message_thread_id"]
             .as_i64()
             .filter(|_| message["is_topic_message"] == true);
@@ -124,28 +125,28 @@ impl UpdateHandler<'_> {
             is_quoted: !is_private,
             ..Route::new(ChatThread { chat, thread })
         };
-        // A place that moves, a poll that goes on: nobody said anything.
+        // Ignore edits without text: a live location or a running poll.
         if is_edit && message["text"].is_null() && message["caption"].is_null() {
             return Ok(());
         }
-        let mut reading = inbound::read(message, is_edit, me);
-        if let InboundUpdate::Message(said) = &mut reading {
+        let mut update = inbound::read(message, is_edit, me);
+        if let InboundUpdate::Message(inbound_message) = &mut update {
             for other in others {
                 if let InboundUpdate::Message(member) = inbound::read(other, false, me) {
-                    said.absorb(member);
+                    inbound_message.absorb(member);
                 }
             }
         }
         let role = match self.bot.access_control.decide(&telegram_user, chat) {
             AccessDecision::Granted(role) => role,
             access => {
-                let is_addressed = match &reading {
+                let is_addressed = match &update {
                     InboundUpdate::Start => true,
                     InboundUpdate::Ignored => false,
-                    InboundUpdate::Message(said) => said.is_active,
+                    InboundUpdate::Message(inbound_message) => inbound_message.is_active,
                 };
                 if is_addressed && !is_edit {
-                    let is_start = reading == InboundUpdate::Start;
+                    let is_start = update == InboundUpdate::Start;
                     self.reject_sender(
                         &telegram_user,
                         access,
@@ -159,16 +160,16 @@ impl UpdateHandler<'_> {
                 return Ok(());
             }
         };
-        match reading {
-            InboundUpdate::Start => self.bot.send_notice(route, GREETING.to_owned()),
+        match update {
+            InboundUpdate::Start => self.bot.send_notice(route, GREETING_TEXT.to_owned()),
             InboundUpdate::Ignored => {}
-            InboundUpdate::Message(said) => {
-                let mut message = envelope(&route, &said.content());
-                message.set("is_active", said.is_active);
-                if said.is_command {
+            InboundUpdate::Message(inbound_message) => {
+                let mut message = envelope(&route, &inbound_message.content());
+                message.set("is_active", inbound_message.is_active);
+                if inbound_message.is_command {
                     message.set("kind", MessageKind::Command.name());
                 } else {
-                    media::attach(self.bot, &mut message, &said.media);
+                    media::attach(self.bot, &mut message, &inbound_message.media);
                     let is_auto = self.bot.options.is_auto;
                     if !is_auto {
                         message = message.without_output();
@@ -182,7 +183,7 @@ impl UpdateHandler<'_> {
         Ok(())
     }
 
-    /// Says no, once, to somebody who asked for something.
+    /// Notifies a sender without access once.
     fn reject_sender(
         &self,
         telegram_user: &TelegramUser,
@@ -193,16 +194,16 @@ impl UpdateHandler<'_> {
         let chat = if access_request.is_private {
             0
         } else {
-            route.place.chat
+            route.chat_thread.chat
         };
-        let is_first = || {
+        let is_first_notice = || {
             self.bot
                 .access_control
-                .is_first(format!("{}:{chat}", telegram_user.id))
+                .mark_notified(format!("{}:{chat}", telegram_user.id))
         };
         let text = match access {
-            AccessDecision::ChatNotAllowed if access_request.is_start && is_first() => {
-                NO_ACCESS.to_owned()
+            AccessDecision::ChatNotAllowed if access_request.is_start && is_first_notice() => {
+                NO_ACCESS_TEXT.to_owned()
             }
             AccessDecision::UnknownUser
                 if access_request.is_private
@@ -215,7 +216,7 @@ impl UpdateHandler<'_> {
                     &telegram_user.to_display_string(),
                 ) {
                     Ok(Some(code)) => format!(
-                        "{DENIED} To be let in, give this code to whoever runs me, and write again: {code}\n\
+                        "{ACCESS_DENIED_TEXT} To be let in, give this code to whoever runs me, and write again: {code}\n\
                          (They say `bub pair {code}` on the computer I run on.)"
                     ),
                     Ok(None) => return,
@@ -224,17 +225,17 @@ impl UpdateHandler<'_> {
                     }
                 }
             }
-            AccessDecision::UnknownUser if !telegram_user.id.is_empty() && is_first() => {
-                DENIED.to_owned()
+            AccessDecision::UnknownUser if !telegram_user.id.is_empty() && is_first_notice() => {
+                ACCESS_DENIED_TEXT.to_owned()
             }
             _ => return,
         };
-        let (user_id, chat_id) = (&telegram_user.id, route.place.chat);
+        let (user_id, chat_id) = (&telegram_user.id, route.chat_thread.chat);
         tracing::info!(%user_id, chat_id, "telegram.access_denied");
         self.bot.send_notice(route.clone(), text);
     }
 
-    /// Somebody pressed a button: the same as writing the command that it stands for.
+    /// Handles a pressed button as the command that it represents.
     async fn button(&self, query: &Value) -> Result<()> {
         let message = &query["message"];
         let (Some(chat), Some(telegram_user)) = (
@@ -248,7 +249,7 @@ impl UpdateHandler<'_> {
             Some((verb @ ("approve" | "deny"), id)) if !id.is_empty() => format!(",{verb} {id}"),
             _ => return Ok(()),
         };
-        let place = ChatThread {
+        let chat_thread = ChatThread {
             chat,
             thread: message["message_thread_id"].as_i64(),
         };
@@ -256,7 +257,8 @@ impl UpdateHandler<'_> {
         let query_id = text(&query["id"]);
         let AccessDecision::Granted(role) = self.bot.access_control.decide(&telegram_user, chat)
         else {
-            self.bot.answer_query(query_id, DENIED.to_owned());
+            self.bot
+                .answer_query(query_id, ACCESS_DENIED_TEXT.to_owned());
             return Ok(());
         };
         let message_id = message["message_id"].as_i64().unwrap_or_default();
@@ -267,7 +269,7 @@ impl UpdateHandler<'_> {
         });
         let route = Route {
             button,
-            ..Route::new(place)
+            ..Route::new(chat_thread)
         };
         let message = envelope(&route, &command).with("kind", MessageKind::Command.name());
         let inbound = self.inbound(message, &route, &telegram_user, role);
@@ -284,28 +286,30 @@ impl UpdateHandler<'_> {
         let sender = Sender {
             role,
             channel: CHANNEL_NAME.to_owned(),
-            chat_id: route.place.chat.to_string(),
+            chat_id: route.chat_thread.chat.to_string(),
             id: telegram_user.id.clone(),
             name: telegram_user.name.clone(),
         };
         Inbound::new(message)
             .with_sender(sender)
-            .with_lifespan(Lifespan::new(TypingScope::new(self.bot, route.place)))
+            .with_lifespan(Lifespan::new(TypingScope::new(self.bot, route.chat_thread)))
             .with_receipt(Arc::new(InboundReceipt::new(Some(self.key.clone()))))
     }
 
     async fn submit(&self, inbound: Inbound, route: &Route) -> Result<()> {
         match (self.handler)(inbound).await {
-            // Everybody else would wait for this chat. Its sender knows, and has the message.
+            // Do not retry: all other chats would wait. Notify the sender, who can send the message again.
             Err(error) if error.kind() == ErrorKind::SessionFull => {
-                let (chat_id, error_text) = (route.place.chat, error.message());
+                let (chat_id, error_text) = (route.chat_thread.chat, error.message());
                 tracing::warn!(chat_id, error = error_text, "telegram.message_rejected");
-                self.bot
-                    .send_notice(route.clone(), format!("Not taken: {}", error.message()));
+                self.bot.send_notice(
+                    route.clone(),
+                    format!("Not taken: {}", error.message()),
+                );
                 Ok(())
             }
             Err(error) if error.is_reported() => {
-                let (chat_id, error) = (route.place.chat, error.message());
+                let (chat_id, error) = (route.chat_thread.chat, error.message());
                 tracing::error!(chat_id, error, "telegram.update_failed");
                 Ok(())
             }
@@ -314,42 +318,43 @@ impl UpdateHandler<'_> {
     }
 }
 
-/// A message for the gateway.
+/// Creates a message for the gateway.
 fn envelope(route: &Route, content: &str) -> Envelope {
-    let message = ChannelMessage::new(route.place.session(), CHANNEL_NAME, content)
-        .chat_id(route.place.chat.to_string())
+    let message = ChannelMessage::new(route.chat_thread.session(), CHANNEL_NAME, content)
+        .chat_id(route.chat_thread.chat.to_string())
         .active();
     let mut message = Envelope::from(message);
-    route.put_on(&mut message);
+    route.write_to(&mut message);
     message
 }
 
 impl Bot {
-    /// Says something that is no reply of a turn: as well as it can, and without anybody waiting for it.
+    /// Sends a notice that is not a reply of a turn, in the background. Errors are logged.
     fn send_notice(self: &Arc<Self>, route: Route, text: String) {
         let Ok(permit) = Arc::clone(&self.notices).try_acquire_owned() else {
             return;
         };
         let bot = Arc::clone(self);
         tokio::spawn(async move {
-            bot.limiter.wait(route.place.chat).await;
+            bot.limiter.wait(route.chat_thread.chat).await;
             let mut params = super::outbound::reply_params(&route, true);
             params["text"] = text.into();
-            if let Err(failure) = bot.client.call("sendMessage", &params).await {
-                let (chat_id, error) = (route.place.chat, &failure.text);
+            if let Err(api_error) = bot.client.call("sendMessage", &params).await {
+                let (chat_id, error) = (route.chat_thread.chat, &api_error.text);
                 tracing::warn!(chat_id, %error, "telegram.notice_failed");
             }
             drop(permit);
         });
     }
 
-    /// Answers whoever pressed a button, as well as it can: the platform waits for seconds only.
+    /// Answers a pressed button in the background. Errors are logged: the platform accepts answers only for a few
+    /// seconds.
     fn answer_query(self: &Arc<Self>, query: String, text: String) {
         let bot = Arc::clone(self);
         tokio::spawn(async move {
             let params = json!({"callback_query_id": query, "text": text, "show_alert": true});
-            if let Err(failure) = bot.client.call("answerCallbackQuery", &params).await {
-                tracing::debug!(error = %failure.text, "telegram.callback_failed");
+            if let Err(api_error) = bot.client.call("answerCallbackQuery", &params).await {
+                tracing::debug!(error = %api_error.text, "telegram.callback_failed");
             }
         });
     }

@@ -1,4 +1,4 @@
-//! Markdown read into one text, with a style for each stretch of it.
+//! Parses Markdown into one text with styled ranges.
 
 use std::collections::HashSet;
 
@@ -9,22 +9,22 @@ use super::{
     table::TextTable,
 };
 
-/// The longest address that becomes a link; it is opened again in each part.
+/// Maximum length of a link address in UTF-16 units. Each part of a split link repeats the address.
 const MAX_LINK_CHARS: usize = 1024;
-/// Lists deeper than this are not indented further.
+/// Maximum list depth that is indented.
 const MAX_INDENT_DEPTH: usize = 8;
 
-/// A text and how it looks.
+/// A text with styles.
 #[derive(Default)]
 pub(super) struct StyledText {
     pub(super) text: String,
-    /// From which byte on which style holds.
+    /// Start offsets in bytes, and the style from there on.
     pub(super) spans: Vec<(usize, HtmlStyle)>,
-    pub(super) names: AttributeValues,
+    pub(super) attributes: AttributeValues,
 }
 
 impl StyledText {
-    /// A text without any style.
+    /// Creates a text without styles.
     pub(super) fn plain(text: &str) -> Self {
         let mut document = Self::default();
         document.push(text, HtmlStyle::default());
@@ -38,23 +38,23 @@ impl StyledText {
         if self.spans.last().is_none_or(|(_, last)| *last != style) {
             self.spans.push((self.text.len(), style));
         }
-        // The platform drops other control characters, or takes them amiss.
+        // The platform drops or rejects other control characters.
         self.text.extend(
             text.chars()
                 .filter(|character| !character.is_control() || matches!(character, '\n' | '\t')),
         );
     }
 
-    fn name(&mut self, name: &str) -> usize {
+    fn add_attribute(&mut self, value: &str) -> usize {
         let mut escaped = String::new();
-        escape(name, &mut escaped);
-        self.names.push(escaped.replace('"', "&quot;"));
-        self.names.len() - 1
+        escape(value, &mut escaped);
+        self.attributes.push(escaped.replace('"', "&quot;"));
+        self.attributes.len() - 1
     }
 }
 
-/// Reads Markdown.
-pub(super) fn read(markdown: &str) -> StyledText {
+/// Parses Markdown.
+pub(super) fn parse(markdown: &str) -> StyledText {
     let parser = Parser::new_ext(
         markdown,
         Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH,
@@ -71,10 +71,10 @@ pub(super) fn read(markdown: &str) -> StyledText {
     for (event, range) in parser.into_offset_iter() {
         reader.event(event, range.end);
     }
-    // A definition that nothing refers to is a list of sources, not markup.
+    // Show definitions that no link uses: they are a list of sources, not markup.
     definitions.sort_unstable_by_key(|(span, _)| span.start);
     for (span, label) in definitions {
-        if !reader.referred.contains(&label) {
+        if !reader.used_labels.contains(&label) {
             reader.text(markdown.get(span).unwrap_or_default().trim());
             reader.end_block(1);
         }
@@ -82,7 +82,7 @@ pub(super) fn read(markdown: &str) -> StyledText {
     reader.document
 }
 
-/// A link or an image that is being read: its address, and where its text starts.
+/// An open link or image: its address and the start of its text.
 struct Link {
     address: String,
     start: usize,
@@ -93,36 +93,36 @@ struct MarkdownReader<'a> {
     source: &'a str,
     document: StyledText,
     style: HtmlStyle,
-    /// What held outside of each open tag.
-    outer: Vec<HtmlStyle>,
-    /// How many quotations there were.
+    /// The style outside of each open tag.
+    outer_styles: Vec<HtmlStyle>,
+    /// Number of quotations so far.
     quotations: usize,
-    /// The number of the next item of each open list, none for bullets.
+    /// The next item number of each open list; `None` for bullets.
     lists: Vec<Option<u64>>,
     links: Vec<Link>,
     table: Option<TextTable>,
-    /// The byte of the source at which the last cell ended.
+    /// Source offset at which the last table cell ended.
     cell_end: usize,
-    /// Line breaks due before the next text.
-    pending: usize,
-    /// Where the last block started.
+    /// Number of line breaks before the next text.
+    pending_breaks: usize,
+    /// Offset in the text at which the last block started.
     block: usize,
-    /// What the fence of the code that is being read says.
+    /// The info string of the open code block.
     info: String,
-    /// Labels of definitions that were used.
-    referred: HashSet<String>,
+    /// Labels of definitions that links use.
+    used_labels: HashSet<String>,
 }
 
 impl MarkdownReader<'_> {
     fn event(&mut self, event: Event<'_>, end: usize) {
         match event {
             Event::Start(tag) => {
-                self.outer.push(self.style);
+                self.outer_styles.push(self.style);
                 self.start(tag);
             }
             Event::End(tag) => {
                 self.end(tag, end);
-                self.style = self.outer.pop().unwrap_or_default();
+                self.style = self.outer_styles.pop().unwrap_or_default();
             }
             Event::Text(text) | Event::Html(text) | Event::InlineHtml(text) => self.text(&text),
             Event::Code(text) => {
@@ -130,13 +130,13 @@ impl MarkdownReader<'_> {
                 self.text(&text);
                 self.style.code = Code::No;
             }
-            Event::SoftBreak | Event::HardBreak => self.line_break(),
+            Event::SoftBreak | Event::HardBreak => self.push_line_break(),
             Event::Rule => {
                 self.begin_block();
                 self.text("———");
                 self.end_block(2);
             }
-            // Extensions that are not switched on.
+            // These extensions are not enabled.
             Event::InlineMath(_)
             | Event::DisplayMath(_)
             | Event::FootnoteReference(_)
@@ -152,7 +152,7 @@ impl MarkdownReader<'_> {
             Tag::BlockQuote(_) => {
                 self.begin_block();
                 self.quotations += 1;
-                // Quotations do not nest.
+                // The platform does not allow nested quotations.
                 self.style.quote = self.style.quote.or(Some(self.quotations));
             }
             Tag::CodeBlock(kind) => {
@@ -162,14 +162,15 @@ impl MarkdownReader<'_> {
                     CodeBlockKind::Indented => "",
                 };
                 let language = language(info);
-                // Somebody wrote more than the name of a language: that is text.
+                // Show an info string that is more than a language name as text.
                 if language.is_none_or(|name| name != info) {
                     self.text(info);
                     self.begin_block();
                 }
                 info.clone_into(&mut self.info);
-                self.style.code =
-                    language.map_or(Code::Block, |name| Code::Named(self.document.name(name)));
+                self.style.code = language.map_or(Code::Block, |name| {
+                    Code::Named(self.document.add_attribute(name))
+                });
             }
             Tag::List(first) => {
                 self.begin_block();
@@ -180,10 +181,10 @@ impl MarkdownReader<'_> {
                 self.begin_block();
                 self.table = Some(TextTable::new(alignments));
             }
-            Tag::TableHead | Tag::TableRow => self.table.iter_mut().for_each(TextTable::row),
-            Tag::TableCell => self.table.iter_mut().for_each(TextTable::cell),
+            Tag::TableHead | Tag::TableRow => self.table.iter_mut().for_each(TextTable::begin_row),
+            Tag::TableCell => self.table.iter_mut().for_each(TextTable::begin_cell),
             Tag::Link { dest_url, id, .. } | Tag::Image { dest_url, id, .. } => {
-                self.referred.insert(id.to_lowercase());
+                self.used_labels.insert(id.to_lowercase());
                 self.link(&dest_url);
             }
             _ => {}
@@ -208,7 +209,7 @@ impl MarkdownReader<'_> {
             }
             TagEnd::Item => self.end_block(1),
             TagEnd::TableCell => self.cell_end = end,
-            TagEnd::TableHead | TagEnd::TableRow => self.surplus(end),
+            TagEnd::TableHead | TagEnd::TableRow => self.push_surplus_cells(end),
             TagEnd::Table => {
                 if let Some(table) = self.table.take() {
                     self.style.code = Code::Block;
@@ -221,7 +222,7 @@ impl MarkdownReader<'_> {
         }
     }
 
-    /// A block that does not go on in the line of what is before it.
+    /// Starts a block on a new line.
     fn begin_block(&mut self) {
         self.end_block(1);
         self.block = self.document.text.len();
@@ -229,7 +230,7 @@ impl MarkdownReader<'_> {
 
     fn end_block(&mut self, breaks: usize) {
         if !self.document.text.is_empty() {
-            self.pending = self.pending.max(breaks);
+            self.pending_breaks = self.pending_breaks.max(breaks);
         }
     }
 
@@ -247,12 +248,12 @@ impl MarkdownReader<'_> {
         self.write(&marker);
     }
 
-    /// Text of the document, after the line breaks that are due.
+    /// Appends text, after pending line breaks.
     fn text(&mut self, text: &str) {
         if let Some(table) = &mut self.table {
             return table.text(text);
         }
-        // What ends a block are its line breaks, not those of its last line.
+        // Line breaks at the end of a block separate it from the next one; they are not part of its last line.
         let trimmed = text.trim_end_matches('\n');
         if !trimmed.is_empty() {
             self.break_lines(if self.style.is_block() {
@@ -263,10 +264,10 @@ impl MarkdownReader<'_> {
             let style = self.style;
             self.document.push(trimmed, style);
         }
-        self.pending += text.len() - trimmed.len();
+        self.pending_breaks += text.len() - trimmed.len();
     }
 
-    fn line_break(&mut self) {
+    fn push_line_break(&mut self) {
         if self.table.is_some() {
             return self.text(" ");
         }
@@ -275,7 +276,7 @@ impl MarkdownReader<'_> {
         self.document.push(&line, style);
     }
 
-    /// Text without any style but that of the block around it.
+    /// Appends text with only the quotation style.
     fn write(&mut self, text: &str) {
         let style = HtmlStyle {
             quote: self.style.quote,
@@ -284,9 +285,9 @@ impl MarkdownReader<'_> {
         self.document.push(text, style);
     }
 
-    /// Breaks the line as often as is due. Breaks within a block belong to it, those between blocks to none.
+    /// Appends pending line breaks. Breaks within a block have its style, breaks between blocks have no code style.
     fn break_lines(&mut self, depth: usize) {
-        let breaks = std::mem::take(&mut self.pending);
+        let breaks = std::mem::take(&mut self.pending_breaks);
         if breaks == 0 {
             return;
         }
@@ -295,10 +296,14 @@ impl MarkdownReader<'_> {
             .spans
             .last()
             .map_or_else(HtmlStyle::default, |(_, style)| *style);
-        let inside = self.style.is_block() && self.document.text.len() > self.block;
+        let is_inside_block = self.style.is_block() && self.document.text.len() > self.block;
         let style = HtmlStyle {
             quote: self.style.quote.filter(|_| last.quote == self.style.quote),
-            code: if inside { self.style.code } else { Code::No },
+            code: if is_inside_block {
+                self.style.code
+            } else {
+                Code::No
+            },
             ..HtmlStyle::default()
         };
         self.document.push(&"\n".repeat(breaks), style);
@@ -306,17 +311,21 @@ impl MarkdownReader<'_> {
     }
 
     fn link(&mut self, address: &str) {
-        let known = ["http://", "https://", "tg://", "mailto:"]
+        let is_known_scheme = ["http://", "https://", "tg://", "mailto:"]
             .iter()
             .any(|scheme| {
                 address
                     .get(..scheme.len())
                     .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
             });
-        let clean = !address
+        let is_clean = !address
             .contains(|character: char| character.is_whitespace() || character.is_control());
-        if known && clean && units(address) <= MAX_LINK_CHARS && self.style.link.is_none() {
-            self.style.link = Some(self.document.name(address));
+        if is_known_scheme
+            && is_clean
+            && units(address) <= MAX_LINK_CHARS
+            && self.style.link.is_none()
+        {
+            self.style.link = Some(self.document.add_attribute(address));
         }
         self.links.push(Link {
             address: address.to_owned(),
@@ -324,46 +333,47 @@ impl MarkdownReader<'_> {
         });
     }
 
-    /// Ends a link. An address that the reader could not follow otherwise becomes text.
+    /// Ends a link. If the platform would not make it a link, the address is appended as text.
     fn end_link(&mut self) {
         let Some(Link { address, start }) = self.links.pop() else {
             return;
         };
-        let followed = self.style.link.is_some() && self.table.is_none();
-        let shown = followed
+        let is_followed = self.style.link.is_some() && self.table.is_none();
+        let is_address_shown = is_followed
             || address.is_empty()
             || units(&address) > MAX_LINK_CHARS
-            || self.says(start, &address);
+            || self.is_address(start, &address);
         if self.length() == start {
             self.text(&address);
-        } else if !shown {
+        } else if !is_address_shown {
             self.text(&format!(" ({address})"));
         }
     }
 
-    /// How much text there is.
+    /// Returns the length of the text, or of the current table cell, in bytes.
     fn length(&self) -> usize {
-        self.table
-            .as_ref()
-            .map_or(self.document.text.len() + self.pending, TextTable::length)
+        self.table.as_ref().map_or(
+            self.document.text.len() + self.pending_breaks,
+            TextTable::length,
+        )
     }
 
-    /// Whether the text from `start` on is the address.
-    fn says(&self, start: usize, address: &str) -> bool {
-        let said = match &self.table {
+    /// Whether the text from `start` on equals the address.
+    fn is_address(&self, start: usize, address: &str) -> bool {
+        let text = match &self.table {
             Some(table) => table.since(start),
             None => self.document.text.get(start..),
         };
-        said.is_some_and(|said| said.trim() == address)
+        text.is_some_and(|text| text.trim() == address)
     }
 
-    /// Cells beyond the columns of the header are not read, yet somebody wrote them.
-    fn surplus(&mut self, end: usize) {
+    /// Keeps cells beyond the columns of the header. The parser emits no events for them.
+    fn push_surplus_cells(&mut self, end: usize) {
         let rest = self.source.get(self.cell_end..end).unwrap_or_default();
         let rest =
             rest.trim_matches(|character: char| character == '|' || character.is_whitespace());
         if let Some(table) = self.table.as_mut().filter(|_| !rest.is_empty()) {
-            table.cell();
+            table.begin_cell();
             table.text(rest);
         }
     }
@@ -373,9 +383,9 @@ fn indent(depth: usize) -> String {
     "  ".repeat(depth.min(MAX_INDENT_DEPTH))
 }
 
-/// The language that a fence names.
+/// Returns the language in the info string of a fence.
 fn language(info: &str) -> Option<&str> {
     let word = info.split([' ', ',', '{', '\t']).next().unwrap_or_default();
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"+-#._".contains(&byte);
-    (!word.is_empty() && word.len() <= 32 && word.bytes().all(fits)).then_some(word)
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+-#._".contains(&byte);
+    (!word.is_empty() && word.len() <= 32 && word.bytes().all(is_allowed)).then_some(word)
 }

@@ -1,4 +1,4 @@
-//! A document cut into parts: at paragraphs, else lines, else words, else between characters as people see them.
+//! Splits a document into parts: between paragraphs, else lines, else words, else grapheme clusters.
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
@@ -8,10 +8,10 @@ use super::{
     style::{HtmlStyle, escape, units},
 };
 
-/// A longer cluster is no character that anybody could read: it may be cut.
+/// Maximum size of a grapheme cluster that is kept together. Longer clusters are not readable and may be split.
 const MAX_CLUSTER_BYTES: usize = 256;
 
-/// What follows a place at which a text can be cut.
+/// What follows a possible split point.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum BreakKind {
     Word,
@@ -19,7 +19,7 @@ enum BreakKind {
     Paragraph,
 }
 
-/// The parts. Those in which nothing can be seen are left out.
+/// Splits a document into parts. Parts without visible characters are omitted.
 pub(super) fn split(document: &StyledText) -> Vec<MessagePart> {
     let mut parts = Vec::new();
     let mut start = skip_space(document, 0);
@@ -38,32 +38,32 @@ pub(super) fn split(document: &StyledText) -> Vec<MessagePart> {
     parts
 }
 
-/// A place in the part that is being built.
+/// A position in the current part.
 #[derive(Clone, Copy)]
 struct SplitPoint {
-    /// In the text.
+    /// Byte offset in the text.
     at: usize,
-    /// In the HTML.
+    /// Byte offset in the HTML.
     html: usize,
     units: usize,
-    /// How many tags were opened.
+    /// Number of opened tags.
     entities: usize,
     style: HtmlStyle,
-    /// The units of the tags that close the style.
+    /// UTF-16 units of the tags that close the style.
     closing: usize,
 }
 
 struct PartBuilder<'a> {
     document: &'a StyledText,
     html: String,
-    here: SplitPoint,
-    /// The last places before a space, a line break, a paragraph.
+    position: SplitPoint,
+    /// The last positions before a space, a line break, and a paragraph.
     breaks: [Option<SplitPoint>; 3],
 }
 
 impl<'a> PartBuilder<'a> {
     fn new(document: &'a StyledText, at: usize) -> Self {
-        let here = SplitPoint {
+        let position = SplitPoint {
             at,
             html: 0,
             units: 0,
@@ -74,55 +74,61 @@ impl<'a> PartBuilder<'a> {
         Self {
             document,
             html: String::new(),
-            here,
+            position,
             breaks: [None; 3],
         }
     }
 
-    /// Takes as much text as fits; the byte at which the next part goes on.
+    /// Adds as much text as fits. Returns the byte offset at which the next part starts.
     fn fill(&mut self) -> usize {
-        let text = self.document.text.get(self.here.at..).unwrap_or_default();
+        let text = self
+            .document
+            .text
+            .get(self.position.at..)
+            .unwrap_or_default();
         let mut span = self
             .document
             .spans
-            .partition_point(|(start, _)| *start <= self.here.at);
+            .partition_point(|(start, _)| *start <= self.position.at);
         let mut style = span_style(self.document, span);
-        // A cut before the first character would be none.
+        // Do not split before the first character.
         let mut in_space = true;
         for piece in pieces(text) {
             while self
                 .document
                 .spans
                 .get(span)
-                .is_some_and(|(start, _)| *start <= self.here.at)
+                .is_some_and(|(start, _)| *start <= self.position.at)
             {
                 span += 1;
                 style = span_style(self.document, span);
             }
             let space = piece.chars().all(is_space);
             if space && !in_space {
-                self.note_break();
+                self.record_break();
             }
             if !self.push(piece, style) {
-                let cut = self.cut(space);
-                return self.finish(cut);
+                let split_point = self.choose_split(space);
+                return self.finish(split_point);
             }
             in_space = space;
         }
         let [word, ..] = self.breaks;
-        self.finish(word.filter(|_| in_space).unwrap_or(self.here))
+        self.finish(word.filter(|_| in_space).unwrap_or(self.position))
     }
 
-    /// Appends a piece, unless it does not fit.
+    /// Appends a piece if it fits. Returns whether it does.
     fn push(&mut self, piece: &str, style: HtmlStyle) -> bool {
-        let before = self.here;
+        let before = self.position;
         if style != before.style {
-            let names = &self.document.names;
+            let attributes = &self.document.attributes;
             let mut closing = String::new();
-            style.write_transition(HtmlStyle::default(), names, &mut closing);
-            let opened = before.style.write_transition(style, names, &mut self.html);
+            style.write_transition(HtmlStyle::default(), attributes, &mut closing);
+            let opened = before
+                .style
+                .write_transition(style, attributes, &mut self.html);
             let entities = before.entities + opened;
-            self.here = SplitPoint {
+            self.position = SplitPoint {
                 style,
                 closing: closing.len(),
                 entities,
@@ -130,20 +136,24 @@ impl<'a> PartBuilder<'a> {
             };
         }
         escape(piece, &mut self.html);
-        self.here.at += piece.len();
-        self.here.units += units(self.html.get(before.html..).unwrap_or_default());
-        self.here.html = self.html.len();
-        let fits = self.here.units + self.here.closing <= MAX_MESSAGE_UNITS
-            && self.here.entities <= MAX_ENTITIES;
+        self.position.at += piece.len();
+        self.position.units += units(self.html.get(before.html..).unwrap_or_default());
+        self.position.html = self.html.len();
+        let fits = self.position.units + self.position.closing <= MAX_MESSAGE_UNITS
+            && self.position.entities <= MAX_ENTITIES;
         if !fits {
-            self.here = before;
+            self.position = before;
         }
         fits
     }
 
-    /// Notes that the text can be cut here, before a space.
-    fn note_break(&mut self) {
-        let rest = self.document.text.get(self.here.at..).unwrap_or_default();
+    /// Records the current position, before a space, as a possible split point.
+    fn record_break(&mut self) {
+        let rest = self
+            .document
+            .text
+            .get(self.position.at..)
+            .unwrap_or_default();
         let mut kind = BreakKind::Word;
         for character in rest.chars().take_while(|character| is_space(*character)) {
             if character == '\n' {
@@ -154,35 +164,39 @@ impl<'a> PartBuilder<'a> {
                 };
             }
         }
-        for (index, place) in self.breaks.iter_mut().enumerate() {
+        for (index, point) in self.breaks.iter_mut().enumerate() {
             if index <= kind as usize {
-                *place = Some(self.here);
+                *point = Some(self.position);
             }
         }
     }
 
-    /// Where to cut what does not fit: as late as makes sense, so that parts are neither torn nor tiny.
-    fn cut(&self, in_space: bool) -> SplitPoint {
+    /// Returns the split point for text that does not fit. It is as late as reasonable, so that words are not split and
+    /// parts are not tiny.
+    fn choose_split(&self, in_space: bool) -> SplitPoint {
         let [word, line, paragraph] = self.breaks;
-        let at_least = |units: usize| move |place: &SplitPoint| place.units >= units;
+        let at_least = |units: usize| move |point: &SplitPoint| point.units >= units;
         let late = [paragraph, line, word]
             .into_iter()
             .flatten()
-            .find(at_least(self.here.units / 2));
-        let early = word.filter(|place| in_space || place.units >= self.here.units / 4);
-        late.or(early).unwrap_or(self.here)
+            .find(at_least(self.position.units / 2));
+        let early = word.filter(|point| in_space || point.units >= self.position.units / 4);
+        late.or(early).unwrap_or(self.position)
     }
 
-    /// Ends the part at a place.
+    /// Ends the part at a position.
     fn finish(&mut self, end: SplitPoint) -> usize {
         self.html.truncate(end.html);
-        end.style
-            .write_transition(HtmlStyle::default(), &self.document.names, &mut self.html);
+        end.style.write_transition(
+            HtmlStyle::default(),
+            &self.document.attributes,
+            &mut self.html,
+        );
         end.at
     }
 }
 
-/// The style of the span before `next`.
+/// Returns the style of the span before `next`.
 fn span_style(document: &StyledText, next: usize) -> HtmlStyle {
     let span = next
         .checked_sub(1)
@@ -190,12 +204,12 @@ fn span_style(document: &StyledText, next: usize) -> HtmlStyle {
     span.map_or_else(HtmlStyle::default, |(_, style)| *style)
 }
 
-/// A text as the characters that people see; what is too long to be one is cut into pieces.
+/// Splits a text into grapheme clusters. Clusters that are too long are split.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let length = match rest.as_bytes() {
-            // Nothing joins two of these, and most texts have no others. (There is no carriage return.)
+            // Fast path: two ASCII characters never form a cluster. The text contains no carriage returns.
             [first, next, ..] if first.is_ascii() && next.is_ascii() => 1,
             _ => rest
                 .get(..rest.floor_char_boundary(MAX_CLUSTER_BYTES))?
@@ -209,36 +223,38 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where the next part starts: after the space, but with the indentation of its first line if that is code.
+/// Returns the start of the next part: after whitespace, but before the indentation of a code line.
 fn skip_space(document: &StyledText, from: usize) -> usize {
     let rest = document.text.get(from..).unwrap_or_default();
-    let ink = from
+    let visible_start = from
         + rest
             .find(|character| !is_space(character))
             .unwrap_or(rest.len());
-    let space = document.text.get(from..ink).unwrap_or_default();
+    let space = document.text.get(from..visible_start).unwrap_or_default();
     let line = space
         .rfind('\n')
-        .map_or(if from == 0 { 0 } else { ink }, |index| from + index + 1);
+        .map_or(if from == 0 { 0 } else { visible_start }, |index| {
+            from + index + 1
+        });
     let style = span_style(
         document,
         document.spans.partition_point(|(start, _)| *start <= line),
     );
-    if style.is_block() && ink < document.text.len() {
+    if style.is_block() && visible_start < document.text.len() {
         line
     } else {
-        ink
+        visible_start
     }
 }
 
-/// A space at which a line can be cut.
+/// Whether a line can be split at this character.
 fn is_space(character: char) -> bool {
     character.is_whitespace() && !matches!(character, '\u{a0}' | '\u{2007}' | '\u{202f}')
 }
 
-/// Whether a character leaves a mark: the platform refuses messages without any.
+/// Whether a character is visible. The platform rejects messages without visible characters.
 fn is_visible(character: char) -> bool {
-    let invisible = character.is_whitespace()
+    let is_invisible = character.is_whitespace()
         || character.is_control()
         || matches!(
             character,
@@ -246,5 +262,5 @@ fn is_visible(character: char) -> bool {
                 | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
                 | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{e0000}'..='\u{e0fff}'
         );
-    !invisible
+    !is_invisible
 }

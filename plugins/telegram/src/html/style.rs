@@ -1,11 +1,11 @@
-//! Styles of a stretch of text, and the tags that stand for them.
+//! Text styles and their HTML tags.
 
-/// How a stretch of text looks.
+/// The style of a range of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HtmlStyle {
-    /// Which quotation of the document: neighbours stay apart.
+    /// The number of the quotation, so that adjacent quotations stay separate.
     pub(super) quote: Option<usize>,
-    /// The place of the address in [`AttributeValues`].
+    /// The index of the address in [`AttributeValues`].
     pub(super) link: Option<usize>,
     pub(super) bold: bool,
     pub(super) italic: bool,
@@ -20,26 +20,26 @@ pub(super) enum Code {
     No,
     Inline,
     Block,
-    /// A block, and the place of its language in [`AttributeValues`].
+    /// A block, and the index of its language in [`AttributeValues`].
     Named(usize),
 }
 
-/// Addresses of links and languages of code, as they stand in attributes.
+/// Link addresses and code languages, escaped for attributes.
 pub(super) type AttributeValues = Vec<String>;
 
-/// One tag.
+/// An HTML tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tag {
     Quote(usize),
     Link(usize),
-    /// A tag without attributes: how it opens and closes.
+    /// A tag without attributes: its opening and closing form.
     Simple(&'static str, &'static str),
     Pre(usize),
 }
 
 impl HtmlStyle {
-    /// The tags, outermost first. What the platform does not let nest is left out: code takes no other style, and a
-    /// link contains no code.
+    /// Returns the tags, outermost first. Tags that the platform does not allow to nest are omitted: code has no other
+    /// style, and a link contains no code.
     pub(super) fn tags(self) -> impl Iterator<Item = Tag> {
         let block = self.is_block();
         let link = self.link.filter(|_| !block);
@@ -63,16 +63,17 @@ impl HtmlStyle {
         .flatten()
     }
 
-    /// Whether a text of this style is a block of code.
+    /// Whether the style is a code block.
     pub(super) fn is_block(self) -> bool {
         matches!(self.code, Code::Block | Code::Named(_))
     }
 
-    /// Appends what closes this style and opens the next; tags that both have stay open. How many it opens.
+    /// Appends the tags that close this style and open the next one. Shared tags stay open. Returns how many tags were
+    /// opened.
     pub(super) fn write_transition(
         self,
         next: Self,
-        names: &AttributeValues,
+        attributes: &AttributeValues,
         html: &mut String,
     ) -> usize {
         let shared = self
@@ -87,20 +88,24 @@ impl HtmlStyle {
             .for_each(|tag| html.push_str(tag.close()));
         next.tags()
             .skip(shared)
-            .inspect(|tag| tag.open(names, html))
+            .inspect(|tag| tag.open(attributes, html))
             .count()
     }
 }
 
 impl Tag {
-    fn open(self, names: &AttributeValues, html: &mut String) {
-        let (before, name, after) = match self {
+    fn open(self, attributes: &AttributeValues, html: &mut String) {
+        let (prefix, value, suffix) = match self {
             Self::Quote(_) => ("<blockquote>", None, ""),
-            Self::Link(address) => ("<a href=\"", names.get(address), "\">"),
+            Self::Link(address) => ("<a href=\"", attributes.get(address), "\">"),
             Self::Simple(open, _) => (open, None, ""),
-            Self::Pre(language) => ("<pre><code class=\"language-", names.get(language), "\">"),
+            Self::Pre(language) => (
+                "<pre><code class=\"language-",
+                attributes.get(language),
+                "\">",
+            ),
         };
-        for piece in [before, name.map_or("", String::as_str), after] {
+        for piece in [prefix, value.map_or("", String::as_str), suffix] {
             html.push_str(piece);
         }
     }
@@ -115,7 +120,7 @@ impl Tag {
     }
 }
 
-/// Appends text, so that none of it is markup.
+/// Appends text with markup characters escaped.
 pub(super) fn escape(text: &str, html: &mut String) {
     for character in text.chars() {
         match character {
@@ -127,7 +132,7 @@ pub(super) fn escape(text: &str, html: &mut String) {
     }
 }
 
-/// UTF-16 units, in which the platform counts.
+/// Returns the length in UTF-16 units, as the platform counts it.
 pub(super) fn units(text: &str) -> usize {
     text.chars().map(char::len_utf16).sum()
 }

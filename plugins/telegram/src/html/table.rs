@@ -1,12 +1,12 @@
-//! Tables drawn with characters of one width.
+//! Draws tables as monospaced text.
 
 use pulldown_cmark::Alignment;
 use unicode_width::UnicodeWidthStr as _;
 
-/// Columns are not padded beyond this: one long cell must not make every row long.
+/// Maximum width to which columns are padded, so that one long cell does not widen every row.
 const MAX_COLUMN_PADDING: usize = 32;
 
-/// A table that is being read.
+/// A table that is being parsed.
 pub(super) struct TextTable {
     alignments: Vec<Alignment>,
     rows: Vec<Vec<String>>,
@@ -20,11 +20,11 @@ impl TextTable {
         }
     }
 
-    pub(super) fn row(&mut self) {
+    pub(super) fn begin_row(&mut self) {
         self.rows.push(Vec::new());
     }
 
-    pub(super) fn cell(&mut self) {
+    pub(super) fn begin_cell(&mut self) {
         self.rows
             .iter_mut()
             .last()
@@ -52,17 +52,17 @@ impl TextTable {
             .map_or("", String::as_str)
     }
 
-    /// How long the last cell is.
+    /// Returns the length of the last cell in bytes.
     pub(super) fn length(&self) -> usize {
         self.last().len()
     }
 
-    /// The last cell from `start` on.
+    /// Returns the text of the last cell from byte `start` on.
     pub(super) fn since(&self, start: usize) -> Option<&str> {
         self.last().get(start..)
     }
 
-    /// The lines: the header, a rule, the rows.
+    /// Returns the lines of the table: the header, a rule, and the rows.
     pub(super) fn draw(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let mut widths = vec![0; columns];
@@ -74,7 +74,7 @@ impl TextTable {
         let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
         let mut lines = String::new();
         for (index, row) in self.rows.iter().enumerate() {
-            // Rows that ended early are not filled up.
+            // Omit empty cells at the end of a row.
             let filled = row
                 .iter()
                 .rposition(|cell| !cell.is_empty())

@@ -1,4 +1,4 @@
-//! Marked stretches of a text, whose offsets count UTF-16 units of the text as it was sent.
+//! Entities: marked ranges of a text. Their offsets count UTF-16 units of the text as it was sent.
 
 use std::ops::Range;
 
@@ -6,19 +6,19 @@ use serde_json::{Value, json};
 
 use super::BotIdentity;
 
-/// The text or the caption, with its entities. As in the original, a caption counts when the text has none.
+/// Returns the text and its entities. If there is no text, returns the caption, as in the Python version.
 fn text_and_entities(message: &Value) -> (&str, &[Value]) {
-    let marked = |text: &str, entities: &str| {
+    let with_entities = |text: &str, entities: &str| {
         let entities = message[entities].as_array().map_or(&[][..], Vec::as_slice);
         (message[text].as_str().unwrap_or_default(), entities)
     };
-    match marked("text", "entities") {
-        ("", _) => marked("caption", "caption_entities"),
+    match with_entities("text", "entities") {
+        ("", _) => with_entities("caption", "caption_entities"),
         text => text,
     }
 }
 
-/// The bytes of an entity, if it lies on whole characters. One that goes beyond the end ends there.
+/// Returns the byte range of an entity, or `None` if it splits a character. A range beyond the end is shortened.
 fn range(text: &str, entity: &Value) -> Option<Range<usize>> {
     let offset = usize::try_from(entity["offset"].as_u64()?).ok()?;
     let length = usize::try_from(entity["length"].as_u64()?).ok()?;
@@ -37,7 +37,7 @@ fn range(text: &str, entity: &Value) -> Option<Range<usize>> {
     Some(start?..text.len()).filter(|_| units <= end)
 }
 
-/// The addresses in a message, each once.
+/// Returns the distinct link addresses in a message.
 pub(super) fn links(message: &Value) -> Value {
     let (text, entities) = text_and_entities(message);
     let mut links: Vec<&str> = Vec::new();
@@ -60,8 +60,9 @@ pub(super) fn links(message: &Value) -> Value {
     }
 }
 
-/// The command that a text starts with: its name, whether it may be for this bot, and what follows.
-pub(super) fn slash<'a>(
+/// Parses the slash command at the start of a text. Returns its name, whether it may be for this bot, and the rest of
+/// the text.
+pub(super) fn slash_command<'a>(
     message: &Value,
     text: &'a str,
     me: &BotIdentity,
@@ -73,7 +74,7 @@ pub(super) fn slash<'a>(
     let command = text.strip_prefix('/')?;
     let (word, rest) = command.split_at(command.find(char::is_whitespace).unwrap_or(command.len()));
     let (name, bot) = word.split_once('@').unwrap_or((word, &me.username));
-    // The platform marks commands; this one also counts without.
+    // The platform marks commands as entities; `/bub` also counts without one.
     let is_command = is_marked || name == "bub";
     is_command.then_some((
         name,
@@ -82,59 +83,60 @@ pub(super) fn slash<'a>(
     ))
 }
 
-/// Whether a message names the bot as the platform does.
+/// Whether a message mentions the bot.
 pub(super) fn mentions(message: &Value, me: &BotIdentity) -> bool {
     let (text, entities) = text_and_entities(message);
     let is_me = |entity: &Value| {
         entity["type"] == "text_mention" && entity["user"]["id"].as_i64() == Some(me.id)
     };
     let name = format!("@{}", me.username);
-    entities.iter().any(is_me) || (!me.username.is_empty() && words(text, &name).next().is_some())
+    entities.iter().any(is_me)
+        || (!me.username.is_empty() && word_offsets(text, &name).next().is_some())
 }
 
-/// Whether a message says the word `bub`.
+/// Whether a message contains the word `bub`.
 pub(super) fn says_bub(message: &Value) -> bool {
     let (text, entities) = text_and_entities(message);
-    // Within an address or somebody else's name the word is not meant.
-    let foreign: Vec<Range<usize>> = entities
+    // The word does not count inside of an address or another user's name.
+    let ignored_ranges: Vec<Range<usize>> = entities
         .iter()
         .filter(|entity| matches!(entity["type"].as_str(), Some("url" | "email" | "mention")))
         .filter_map(|entity| range(text, entity))
         .collect();
-    words(text, "bub").any(|at| {
-        let named = text.get(..at).is_some_and(|before| before.ends_with('@'));
-        !named && !foreign.iter().any(|range| range.contains(&at))
+    word_offsets(text, "bub").any(|at| {
+        let is_mention = text.get(..at).is_some_and(|before| before.ends_with('@'));
+        !is_mention && !ignored_ranges.iter().any(|range| range.contains(&at))
     })
 }
 
-/// A text without the bot's name at its start.
+/// Removes the bot's mention from the start of a text.
 pub(super) fn without_mention<'a>(text: &'a str, me: &BotIdentity) -> &'a str {
     let name = format!("@{}", me.username);
     let trimmed = text.trim_start();
-    match words(trimmed, &name).next() {
+    match word_offsets(trimmed, &name).next() {
         Some(0) if !me.username.is_empty() => trimmed.get(name.len()..).unwrap_or_default(),
         _ => text,
     }
 }
 
-/// Where a word stands alone, whatever its case.
-fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+/// Returns the byte offsets at which a word occurs as a separate word. Ignores case.
+fn word_offsets<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.char_indices().map(|(at, _)| at).filter(move |at| {
         let end = at + word.len();
-        let joins = |character: Option<char>| character.is_some_and(is_letter);
+        let joins_word = |character: Option<char>| character.is_some_and(is_letter);
         text.get(*at..end)
-            .is_some_and(|found| found.eq_ignore_ascii_case(word))
-            && !joins(
+            .is_some_and(|candidate| candidate.eq_ignore_ascii_case(word))
+            && !joins_word(
                 text.get(..*at)
                     .and_then(|before| before.chars().next_back()),
             )
-            && !joins(text.get(end..).and_then(|after| after.chars().next()))
+            && !joins_word(text.get(end..).and_then(|after| after.chars().next()))
     })
 }
 
-/// Whether a letter next to a word makes another word of it. In scripts without spaces it does not.
+/// Whether a character next to a word is part of the word. In scripts without spaces, it is not.
 fn is_letter(character: char) -> bool {
-    let spaced =
+    let is_spaced_script =
         matches!(character, '\0'..'\u{e00}' | '\u{10a0}'..'\u{1780}' | '\u{1e00}'..'\u{2e80}');
-    character == '_' || (spaced && character.is_alphanumeric())
+    character == '_' || (is_spaced_script && character.is_alphanumeric())
 }

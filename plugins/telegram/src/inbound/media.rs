@@ -1,31 +1,31 @@
-//! What kind of message it is, its text, and the file in it.
+//! The kind of a message, its text and its file.
 
 use bub::kernel::MediaKind;
 use serde_json::{Map, Value, json};
 
 use super::insert_all;
 
-/// Animated stickers are vector drawings that no model reads.
+/// MIME type of animated stickers: vector drawings that models cannot read.
 const ANIMATED_STICKER: &str = "application/x-tgsticker";
-/// The longest name of a file, in bytes.
+/// Maximum length of a file name in bytes.
 const MAX_FILE_NAME_BYTES: usize = 120;
 
-/// A file that the platform has.
+/// A file stored by the platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// What it is to the model.
+    /// The kind of media for the model.
     pub kind: MediaKind,
-    /// Its type.
+    /// The MIME type.
     pub mime: String,
-    /// By what it can be fetched.
+    /// The id to download the file with.
     pub file_id: String,
-    /// How long it is, if the platform says so.
+    /// The size in bytes, if known.
     pub size: Option<u64>,
-    /// A name that is safe as that of a file.
+    /// A sanitized file name.
     pub filename: Option<String>,
 }
 
-/// What the platform itself says of a chat: nobody said it.
+/// Fields of service messages, which the platform sends and not a user.
 const SERVICE_FIELDS: [&str; 14] = [
     "new_chat_members",
     "left_chat_member",
@@ -43,30 +43,30 @@ const SERVICE_FIELDS: [&str; 14] = [
     "forum_topic_edited",
 ];
 
-/// Whether a message is one of the platform.
+/// Whether a message is a service message of the platform.
 pub(super) fn is_service(message: &Value) -> bool {
     SERVICE_FIELDS.iter().any(|field| !message[field].is_null())
 }
 
-/// What a message of a kind that the original does not know says, when there are words for it.
-pub(super) fn other(message: &Value) -> Option<String> {
-    let at = |place: &Value| {
+/// Describes a message of a kind that the Python version does not support: a venue, location, contact, poll or dice.
+pub(super) fn describe_other(message: &Value) -> Option<String> {
+    let coordinates = |location: &Value| {
         Some(format!(
             "{}, {}",
-            place["latitude"].as_f64()?,
-            place["longitude"].as_f64()?
+            location["latitude"].as_f64()?,
+            location["longitude"].as_f64()?
         ))
     };
-    let words = |values: &[&Value]| {
+    let join_known = |values: &[&Value]| {
         let known: Vec<&str> = values.iter().filter_map(|value| value.as_str()).collect();
         (!known.is_empty()).then(|| known.join(", "))
     };
     let (venue, contact, poll) = (&message["venue"], &message["contact"], &message["poll"]);
-    let what = if let Some(name) = words(&[&venue["title"], &venue["address"]]) {
-        format!("Venue: {name} ({})", at(&venue["location"])?)
-    } else if let Some(place) = at(&message["location"]) {
-        format!("Location: {place}")
-    } else if let Some(name) = words(&[
+    let description = if let Some(name) = join_known(&[&venue["title"], &venue["address"]]) {
+        format!("Venue: {name} ({})", coordinates(&venue["location"])?)
+    } else if let Some(location) = coordinates(&message["location"]) {
+        format!("Location: {location}")
+    } else if let Some(name) = join_known(&[
         &contact["first_name"],
         &contact["last_name"],
         &contact["phone_number"],
@@ -88,10 +88,10 @@ pub(super) fn other(message: &Value) -> Option<String> {
             dice["value"].as_i64()?
         )
     };
-    Some(format!("[{what}]"))
+    Some(format!("[{description}]"))
 }
 
-/// The kind of a message.
+/// The kind of a Telegram message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TelegramMessageKind {
     Text,
@@ -106,7 +106,7 @@ pub(super) enum TelegramMessageKind {
 }
 
 impl TelegramMessageKind {
-    /// The first that the message has.
+    /// Returns the first kind whose field the message has.
     pub(super) fn from_message(message: &Value) -> Self {
         let kinds = [
             Self::Text,
@@ -120,11 +120,11 @@ impl TelegramMessageKind {
         ];
         kinds
             .into_iter()
-            .find(|kind| kind.is_in(message))
+            .find(|kind| kind.is_present(message))
             .unwrap_or(Self::Unknown)
     }
 
-    fn is_in(self, message: &Value) -> bool {
+    fn is_present(self, message: &Value) -> bool {
         match &message[self.name()] {
             Value::String(text) => self == Self::Text && !text.is_empty(),
             Value::Array(sizes) => self == Self::Photo && !sizes.is_empty(),
@@ -147,27 +147,27 @@ impl TelegramMessageKind {
         }
     }
 
-    /// What the message says, in words.
+    /// Returns the text of the message, or a description of its file.
     pub(super) fn text(self, message: &Value) -> String {
         let file = self.file(message);
-        let word = |key: &str| file[key].as_str().unwrap_or_default();
+        let text_field = |key: &str| file[key].as_str().unwrap_or_default();
         let seconds = file["duration"].as_u64().unwrap_or_default();
-        let what = match self {
+        let description = match self {
             Self::Text => return message["text"].as_str().unwrap_or_default().to_owned(),
             Self::Photo => "[Photo message]".to_owned(),
             Self::Audio => {
-                let title = if word("title").is_empty() {
+                let title = if text_field("title").is_empty() {
                     "Unknown"
                 } else {
-                    word("title")
+                    text_field("title")
                 };
-                let performer = word("performer");
+                let performer = text_field("performer");
                 let dash = if performer.is_empty() { "" } else { " - " };
                 format!("[Audio: {performer}{dash}{title} ({seconds}s)]")
             }
             Self::Sticker => {
-                let emoji = Some(word("emoji")).filter(|emoji| !emoji.is_empty());
-                let set = Some(word("set_name")).filter(|set| !set.is_empty());
+                let emoji = Some(text_field("emoji")).filter(|emoji| !emoji.is_empty());
+                let set = Some(text_field("set_name")).filter(|set| !set.is_empty());
                 let emoji = emoji.map(|emoji| format!(": {emoji}")).unwrap_or_default();
                 format!(
                     "[Sticker{emoji}{}]",
@@ -177,7 +177,7 @@ impl TelegramMessageKind {
             Self::Video => format!("[Video: {seconds}s]"),
             Self::Voice => format!("[Voice message: {seconds}s]"),
             Self::Document => {
-                let name = safe_name(word("file_name"));
+                let name = safe_name(text_field("file_name"));
                 format!(
                     "[Document: {} ({})]",
                     name.as_deref().unwrap_or("unknown"),
@@ -186,17 +186,17 @@ impl TelegramMessageKind {
             }
             Self::VideoNote => format!("[Video note: {seconds}s]"),
             Self::Unknown => {
-                return other(message)
+                return describe_other(message)
                     .unwrap_or_else(|| "[Unsupported message type: unknown]".to_owned());
             }
         };
         match message["caption"].as_str() {
-            Some(caption) if !caption.is_empty() => format!("{what} Caption: {caption}"),
-            _ => what,
+            Some(caption) if !caption.is_empty() => format!("{description} Caption: {caption}"),
+            _ => description,
         }
     }
 
-    /// The file, of a photo the largest.
+    /// Returns the file object; for a photo, the largest size.
     fn file(self, message: &Value) -> &Value {
         let value = &message[self.name()];
         value
@@ -207,7 +207,7 @@ impl TelegramMessageKind {
 
     fn mime(self, message: &Value) -> String {
         let file = self.file(message);
-        let usual = match self {
+        let default = match self {
             Self::Photo => return "image/jpeg".to_owned(),
             Self::Sticker if file["is_animated"] == true => return ANIMATED_STICKER.to_owned(),
             Self::Sticker if file["is_video"] == true => return "video/webm".to_owned(),
@@ -217,11 +217,11 @@ impl TelegramMessageKind {
             Self::Video | Self::VideoNote => "video/mp4",
             Self::Text | Self::Document | Self::Unknown => "application/octet-stream",
         };
-        let told = file["mime_type"].as_str().filter(|mime| is_mime(mime));
-        told.unwrap_or(usual).to_owned()
+        let declared = file["mime_type"].as_str().filter(|mime| is_mime(mime));
+        declared.unwrap_or(default).to_owned()
     }
 
-    /// What the content tells of the file, with the original's keys.
+    /// Returns the metadata of the file, with the keys of the Python version.
     pub(super) fn metadata(self, message: &Value) -> Value {
         let keys: &[&str] = match self {
             Self::Text | Self::Unknown => return Value::Null,
@@ -267,14 +267,14 @@ impl TelegramMessageKind {
         Value::Object(fields)
     }
 
-    /// The file for the model, if there is one that it could read.
+    /// Returns the file for the model, or `None` if a model cannot read it.
     pub(super) fn attachment(self, message: &Value) -> Option<Attachment> {
         let file = self.file(message);
         let mime = self.mime(message);
         let kind = match self {
             Self::Text | Self::Unknown => return None,
             _ if mime == ANIMATED_STICKER => return None,
-            // A picture sent as a file is a picture, and a sticker may be a film.
+            // An image sent as a file is an image, and a sticker may be a video.
             Self::Document | Self::Sticker => match mime.split('/').next() {
                 Some("image") if mime != "image/svg+xml" => MediaKind::Image,
                 Some("audio") => MediaKind::Audio,
@@ -300,24 +300,24 @@ impl TelegramMessageKind {
     }
 }
 
-/// Whether somebody's word for a type is one.
+/// Whether a text has the form of a MIME type.
 fn is_mime(mime: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"/+-._".contains(&byte);
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/+-._".contains(&byte);
     mime.len() <= 100
         && mime.split('/').filter(|half| !half.is_empty()).count() == 2
-        && mime.bytes().all(fits)
+        && mime.bytes().all(is_allowed)
 }
 
-/// A name that somebody gave to a file, as one that is safe to write to: no directories, nothing hidden or invisible.
+/// Converts a file name from a message to a safe one: without directories, leading dots or invisible characters.
 pub fn safe_name(name: &str) -> Option<String> {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
-    let seen = |character: &char| {
+    let is_visible = |character: &char| {
         !character.is_control()
             && !matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    let clean: String = last.chars().filter(seen).collect();
+    let clean: String = last.chars().filter(is_visible).collect();
     let clean = clean.trim().trim_start_matches('.').trim();
-    // The end is kept as well: it says what the file is.
+    // Keep the end as well, because it contains the extension.
     let short = if clean.len() <= MAX_FILE_NAME_BYTES {
         clean.to_owned()
     } else {

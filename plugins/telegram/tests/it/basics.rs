@@ -1,4 +1,4 @@
-//! A message in, an answer out, in the right place.
+//! Tests of the basic flow: messages, answers, topics, typing, albums and edits.
 
 use bub::kernel::Role;
 use bub_testkit::telegram::{BotServer, person};
@@ -57,11 +57,11 @@ async fn what_was_sent_while_the_bot_was_down_is_dropped_only_when_a_setting_say
     check(&server);
 }
 
-// An update that was taken and not confirmed comes again, and is known.
+// An update that was handled but not confirmed arrives again and is recognized.
 #[tokio::test]
 async fn an_update_that_comes_again_is_not_answered_again() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    // The confirmation of the first is lost for a while: its update is given out again.
+    // The confirmation of the first update is lost, so the server sends it again.
     let fixture = TelegramFixture::start(&server, &home).await;
     server.wait_calls("getUpdates", 1).await;
     let update = json!({"message_id": 5, "date": 1, "chat": {"id": OWNER, "type": "private"}, "from": person(OWNER), "text": "once"});
@@ -77,7 +77,7 @@ async fn an_update_that_comes_again_is_not_answered_again() {
     fixture.stop().await;
 }
 
-// A topic is a session of its own, and its answers stay in it; in groups they point at what they answer.
+// Each topic has its own session, and answers stay in it. In groups, answers quote the message.
 #[tokio::test]
 async fn answers_go_to_their_topic_and_point_at_the_message_in_groups() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
@@ -106,24 +106,24 @@ async fn answers_go_to_their_topic_and_point_at_the_message_in_groups() {
     assert!(plain.params["message_thread_id"].is_null(), "{plain:?}");
     assert_eq!(plain.params["reply_parameters"]["message_id"], outside);
     assert!(find("alone").params["reply_parameters"].is_null());
-    let asked = fixture.asked(3).await;
+    let prompts = fixture.wait_prompts(3).await;
     assert!(
-        asked
+        prompts
             .iter()
             .any(|content| written(content).contains("outside")),
-        "{asked:?}"
+        "{prompts:?}"
     );
     fixture.stop().await;
     check(&server);
 }
 
-// H-172, W-62, W-42: one indicator for a chat, for as long as any of its turns runs, whatever becomes of them.
+// H-172, W-62, W-42: one indicator per chat, while any of its turns runs, even if turns fail.
 #[tokio::test]
 async fn the_bot_types_while_turns_run_and_stops_with_the_last() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let fixture = TelegramFixture::start(&server, &home).await;
     server.says(OWNER, "wait a little");
-    fixture.asked(1).await;
+    fixture.wait_prompts(1).await;
     let typing = server.wait_calls("sendChatAction", 1).await;
     assert_eq!(
         (typing[0].text("action"), typing[0].number("chat_id")),
@@ -132,8 +132,8 @@ async fn the_bot_types_while_turns_run_and_stops_with_the_last() {
     fixture.model.permits.add_permits(1);
     server.wait_texts(OWNER, 1).await;
     server.says(OWNER, "fail now");
-    fixture.asked(2).await;
-    // The turn ends in its own time; nothing tells from outside.
+    fixture.wait_prompts(2).await;
+    // The end of the turn is not observable from outside; wait for it.
     for _ in 0..500 {
         if !fixture.is_typing() {
             break;
@@ -145,12 +145,12 @@ async fn the_bot_types_while_turns_run_and_stops_with_the_last() {
     check(&server);
 }
 
-// The pictures of an album come one by one, and are one message; an edit is a correction, and no command.
+// The images of an album arrive one by one and become one message. An edit is a correction, never a command.
 #[tokio::test]
 async fn albums_are_one_message_and_edits_are_corrections() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
-    options.album_wait = std::time::Duration::from_millis(300);
+    options.album_delay = std::time::Duration::from_millis(300);
     let fixture = TelegramFixture::with(options, home.path()).await;
     server.wait_calls("getUpdates", 1).await;
     for (at, caption) in [json!("what is this?"), json!(null), json!(null)]
@@ -169,27 +169,27 @@ async fn albums_are_one_message_and_edits_are_corrections() {
         tokio::time::sleep(std::time::Duration::from_millis(40)).await;
     }
     server.wait_texts(OWNER, 1).await;
-    let asked = fixture.asked(1).await;
-    assert_eq!(asked.len(), 1, "{asked:?}");
+    let prompts = fixture.wait_prompts(1).await;
+    assert_eq!(prompts.len(), 1, "{prompts:?}");
     for file in ["p0", "p1", "p2", "what is this?"] {
-        assert!(asked[0].contains(file), "{file}: {}", asked[0]);
+        assert!(prompts[0].contains(file), "{file}: {}", prompts[0]);
     }
     let mut edited = json!({"message_id": 1, "date": 1, "edit_date": 2, "chat": {"id": OWNER, "type": "private"}, "from": person(OWNER)});
     edited["text"] = json!(", say nothing");
     server.update("edited_message", edited.clone());
-    let asked = fixture.asked(2).await;
+    let prompts = fixture.wait_prompts(2).await;
     assert!(
-        asked[1].contains("correction") && asked[1].starts_with('{'),
+        prompts[1].contains("correction") && prompts[1].starts_with('{'),
         "{}",
-        asked[1]
+        prompts[1]
     );
-    // A place that moves is no correction.
+    // A live location is not a correction.
     edited["text"] = json!(null);
     edited["location"] = json!({"latitude": 1.0, "longitude": 1.0});
     server.update("edited_message", edited);
     server.says(MEMBER, "say end");
     server.wait_texts(MEMBER, 1).await;
-    assert_eq!(fixture.asked(3).await.len(), 3);
+    assert_eq!(fixture.wait_prompts(3).await.len(), 3);
     fixture.stop().await;
     check(&server);
 }

@@ -1,4 +1,4 @@
-//! Replies: in parts, as markup, again after trouble, and never twice when that can be known.
+//! Tests of replies: parts, markup, retries after failures, and no duplicates where they can be avoided.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ async fn a_long_reply_comes_in_parts_that_fit_and_in_order() {
     let fixture = TelegramFixture::start(&server, &home).await;
     server.says(OWNER, "long 20000");
     let texts = server.wait_texts(OWNER, 5).await;
-    let whole: String = texts.concat().split_whitespace().collect();
-    assert_eq!(whole.len(), 20_000 - 20_000 / 9, "nothing is lost");
+    let joined: String = texts.concat().split_whitespace().collect();
+    assert_eq!(joined.len(), 20_000 - 20_000 / 9, "nothing is lost");
     fixture.stop().await;
     check(&server);
 }
@@ -42,7 +42,7 @@ async fn markup_that_is_refused_is_sent_as_plain_text_part_by_part() {
     check(&server);
 }
 
-// W-60: flood control is honoured, and what was asked for is sent all the same; other chats do not wait.
+// W-60: flood control is respected and the reply is still sent. Other chats do not wait.
 #[tokio::test]
 async fn a_chat_that_is_flooded_waits_as_long_as_it_is_told_to() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
@@ -67,7 +67,7 @@ async fn a_chat_that_is_flooded_waits_as_long_as_it_is_told_to() {
     fixture.stop().await;
 }
 
-// L1: of several parts those that arrived are not sent again, neither by the next attempt nor by the next process.
+// L1: delivered parts of a reply are not sent again, neither by the next attempt nor by the next process.
 #[tokio::test]
 async fn a_reply_that_was_cut_off_goes_on_with_the_part_that_is_missing() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
@@ -99,14 +99,14 @@ async fn a_reply_that_was_cut_off_goes_on_with_the_part_that_is_missing() {
         "{:?}",
         texts.iter().map(String::len).collect::<Vec<_>>()
     );
-    let whole: String = texts.concat().split_whitespace().collect();
-    assert_eq!(whole.len(), 15_000 - 15_000 / 9);
+    let joined: String = texts.concat().split_whitespace().collect();
+    assert_eq!(joined.len(), 15_000 - 15_000 / 9);
     fixture.stop().await;
 }
 
-// A chat that blocked the bot, a deleted topic: given up at once, and nobody else waits.
+// If a chat blocked the bot or a topic was deleted, delivery fails immediately and other chats do not wait.
 #[tokio::test]
-async fn a_reply_to_nobody_is_given_up_and_others_are_answered() {
+async fn a_reply_that_cannot_be_delivered_fails_and_others_are_answered() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let fixture = TelegramFixture::start(&server, &home).await;
     server.block(MEMBER);
@@ -114,12 +114,12 @@ async fn a_reply_to_nobody_is_given_up_and_others_are_answered() {
     server.wait_calls("sendMessage", 1).await;
     server.says(OWNER, "hello");
     server.wait_texts(OWNER, 1).await;
-    let tries = server
+    let attempts = server
         .calls_of("sendMessage")
         .iter()
         .filter(|call| call.number("chat_id") == MEMBER)
         .count();
-    assert_eq!(tries, 1, "it is not tried again");
+    assert_eq!(attempts, 1, "it is not tried again");
     server.delete_topic(-100, 9);
     server.message(serde_json::json!({
         "chat": {"id": -100, "type": "supergroup"}, "from": bub_testkit::telegram::person(OWNER), "text": "bub, hello",
@@ -147,16 +147,16 @@ async fn a_reply_to_nobody_is_given_up_and_others_are_answered() {
     fixture.stop().await;
 }
 
-// The answer grows in one message, which becomes the reply.
+// The preview is one message, which becomes the reply.
 #[tokio::test]
 async fn a_long_answer_is_seen_to_grow_and_ends_as_the_reply() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
-    options.first_preview = Duration::ZERO;
-    options.edit_pace = Duration::from_millis(10);
+    options.preview_delay = Duration::ZERO;
+    options.edit_interval = Duration::from_millis(10);
     let fixture = TelegramFixture::with(options, home.path()).await;
     server.says(OWNER, "grow one two three four");
-    fixture.asked(1).await;
+    fixture.wait_prompts(1).await;
     fixture.model.permits.add_permits(2);
     server
         .wait_for(|server| {
@@ -184,9 +184,9 @@ async fn a_long_answer_is_seen_to_grow_and_ends_as_the_reply() {
         "one message for preview and reply"
     );
     assert_eq!(server.calls_of("sendMessage").len(), 1);
-    // What is the same already is no failure.
+    // An edit that changes nothing is not an error.
     server.says(OWNER, "grow same");
-    fixture.asked(2).await;
+    fixture.wait_prompts(2).await;
     server
         .wait_for(|server| {
             server
@@ -200,23 +200,24 @@ async fn a_long_answer_is_seen_to_grow_and_ends_as_the_reply() {
     check(&server);
 }
 
-// An answer that was seen to grow when the process ended is not left standing beside the whole one.
+// The preview of an interrupted process does not remain beside the complete reply.
 #[tokio::test]
 async fn a_preview_of_the_process_before_becomes_the_reply() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let quick = || {
         let mut options = options(&server, home.path());
-        (options.first_preview, options.edit_pace) = (Duration::ZERO, Duration::from_millis(10));
+        (options.preview_delay, options.edit_interval) =
+            (Duration::ZERO, Duration::from_millis(10));
         options
     };
     let fixture = TelegramFixture::with(quick(), home.path()).await;
     server.says(OWNER, "grow one two three");
-    fixture.asked(1).await;
+    fixture.wait_prompts(1).await;
     fixture.model.permits.add_permits(1);
     server.wait_texts(OWNER, 1).await;
-    fixture.cut_off().await;
+    fixture.interrupt().await;
     let fixture = TelegramFixture::with(quick(), home.path()).await;
-    fixture.asked(1).await;
+    fixture.wait_prompts(1).await;
     fixture.model.permits.add_permits(10);
     server
         .wait_for(|server| (server.texts(OWNER) == ["one two three"]).then_some(()))
@@ -225,35 +226,35 @@ async fn a_preview_of_the_process_before_becomes_the_reply() {
     assert_eq!(server.texts(OWNER).len(), 1);
 }
 
-// Half an answer must not look like a whole one: the error takes its place, also when the next process says it.
+// A partial answer must not look complete: the error replaces it, also when the next process reports the error.
 #[tokio::test]
 async fn an_error_takes_the_place_of_what_was_shown_of_the_answer() {
     for is_killed in [false, true] {
         let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
         let quick = || {
             let mut options = options(&server, home.path());
-            (options.first_preview, options.edit_pace) =
+            (options.preview_delay, options.edit_interval) =
                 (Duration::ZERO, Duration::from_millis(10));
             options
         };
         let mut fixture = TelegramFixture::with(quick(), home.path()).await;
         server.says(OWNER, "grow half break");
-        fixture.asked(1).await;
+        fixture.wait_prompts(1).await;
         fixture.model.permits.add_permits(1);
         assert_eq!(server.wait_texts(OWNER, 1).await, ["half"]);
         if is_killed {
-            fixture.cut_off().await;
+            fixture.interrupt().await;
             fixture = TelegramFixture::with(quick(), home.path()).await;
         }
         fixture.model.permits.add_permits(2);
-        let is_told = |server: &BotServer| {
+        let is_reported = |server: &BotServer| {
             server
                 .texts(OWNER)
                 .iter()
                 .any(|text| text.contains("went wrong"))
         };
         server
-            .wait_for(|server| is_told(server).then_some(()))
+            .wait_for(|server| is_reported(server).then_some(()))
             .await;
         assert_eq!(server.texts(OWNER).len(), 1, "{:?}", server.texts(OWNER));
         assert_eq!(server.calls_of("sendMessage").len(), 1);
@@ -262,7 +263,7 @@ async fn an_error_takes_the_place_of_what_was_shown_of_the_answer() {
     }
 }
 
-// What the platform took before the connection was cut may come twice; that is the only case.
+// A reply is sent twice only if the platform accepted it and the response was lost.
 #[tokio::test]
 async fn a_reply_whose_answer_is_lost_is_sent_again() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
@@ -276,7 +277,7 @@ async fn a_reply_whose_answer_is_lost_is_sent_again() {
     fixture.stop().await;
 }
 
-// A group that has another id now is answered there; what is answered stayed behind.
+// A group with a new id is answered there, without a quote.
 #[tokio::test]
 async fn a_group_that_moved_is_answered_where_it_is() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
@@ -308,15 +309,15 @@ async fn a_reply_to_a_message_that_is_gone_is_sent_without_pointing_at_it() {
     check(&server);
 }
 
-// An answer that outgrows a message before it is shown for the first time is shown all the same: its beginning.
+// If an answer is longer than a message before its first preview, the preview shows its beginning.
 #[tokio::test]
 async fn an_answer_that_grows_fast_is_seen_to_grow() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
-    (options.first_preview, options.edit_pace) = (Duration::ZERO, Duration::ZERO);
+    (options.preview_delay, options.edit_interval) = (Duration::ZERO, Duration::ZERO);
     let fixture = TelegramFixture::with(options, home.path()).await;
     server.says(OWNER, &format!("grow {} end", "x".repeat(5000)));
-    fixture.asked(1).await;
+    fixture.wait_prompts(1).await;
     fixture.model.permits.add_permits(1);
     let shown = server.wait_texts(OWNER, 1).await;
     assert!(

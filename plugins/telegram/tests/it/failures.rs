@@ -1,4 +1,4 @@
-//! Bad input and bad weather: one clear line, and on it goes.
+//! Tests of failures: each is reported once, and the bot continues.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::harness::{MEMBER, OWNER, TelegramFixture, check, options};
 
-// H-165: a webhook that somebody left is removed, and what waits is kept.
+// H-165: an existing webhook is removed, and pending updates are kept.
 #[tokio::test]
 async fn a_webhook_that_was_left_behind_is_removed_without_losing_messages() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
@@ -20,7 +20,7 @@ async fn a_webhook_that_was_left_behind_is_removed_without_losing_messages() {
     server.says(OWNER, "waiting");
     let fixture = TelegramFixture::start(&server, &home).await;
     server.wait_texts(OWNER, 1).await;
-    // And again while it runs.
+    // Also while the bot is running.
     server.leave_webhook("https://example.com/new");
     server.fault("getUpdates", Fault::Cut);
     server.says(OWNER, "more");
@@ -30,7 +30,7 @@ async fn a_webhook_that_was_left_behind_is_removed_without_losing_messages() {
 }
 
 #[tokio::test]
-async fn a_wrong_token_is_said_once_and_not_tried_again_and_again() {
+async fn a_wrong_token_is_reported_once_and_not_retried_at_once() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
     options.token = Some(Secret::from("1:wrong"));
@@ -43,7 +43,7 @@ async fn a_wrong_token_is_said_once_and_not_tried_again_and_again() {
     fixture.stop().await;
 }
 
-// A token that is none must not become part of a URL.
+// An invalid token must not become part of a URL.
 #[tokio::test]
 async fn a_token_of_another_shape_never_leaves() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
@@ -57,7 +57,7 @@ async fn a_token_of_another_shape_never_leaves() {
 }
 
 #[tokio::test]
-async fn no_network_at_the_start_is_tried_again() {
+async fn no_network_at_the_start_is_retried() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     server
         .fault("getMe", Fault::Cut)
@@ -68,7 +68,7 @@ async fn no_network_at_the_start_is_tried_again() {
     fixture.stop().await;
 }
 
-// A poll that goes wrong in any way is made again, and nothing is lost or doubled.
+// A failed poll is repeated, and no message is lost or duplicated.
 #[tokio::test]
 async fn polls_that_fail_hang_or_collide_are_made_again() {
     for fault in [
@@ -81,8 +81,8 @@ async fn polls_that_fail_hang_or_collide_are_made_again() {
     ] {
         let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
         let mut options = options(&server, home.path());
-        options.poll = Duration::from_secs(1);
-        options.wait_timeout = Duration::from_millis(300);
+        options.poll_timeout = Duration::from_secs(1);
+        options.poll_grace = Duration::from_millis(300);
         server.fault("getUpdates", fault.clone());
         server.says(OWNER, "hello");
         let fixture = TelegramFixture::with(options, home.path()).await;
@@ -101,27 +101,27 @@ async fn polls_that_fail_hang_or_collide_are_made_again() {
 async fn a_token_that_is_revoked_ends_nothing_but_the_bot() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
-    options.poll = Duration::from_secs(1);
+    options.poll_timeout = Duration::from_secs(1);
     let fixture = TelegramFixture::with(options, home.path()).await;
     server.wait_calls("getUpdates", 1).await;
     server.revoke();
     server.says(OWNER, "hello");
-    let shown = fixture
-        .shown(|channel| channel["state"] == "in trouble")
+    let status = fixture
+        .wait_status(|channel| channel["state"] == "in trouble")
         .await;
     assert!(
-        shown["last_error"]
+        status["last_error"]
             .as_str()
             .unwrap()
             .contains("does not know the bot's token"),
-        "{shown}"
+        "{status}"
     );
     tokio::time::sleep(Duration::from_millis(1200)).await;
     assert!(server.requests() < 8, "{} requests", server.requests());
     fixture.stop().await;
 }
 
-// L1: the platform is told that an update was taken when it is in the journal, and not before.
+// L1: an update is confirmed only after it is in the journal.
 #[tokio::test]
 async fn an_update_that_cannot_be_written_down_is_not_confirmed() {
     let (server, home, faults) = (
@@ -137,7 +137,7 @@ async fn an_update_that_cannot_be_written_down_is_not_confirmed() {
     faults.disk_space(Some(0));
     let before = faults.steps();
     server.says(OWNER, "second");
-    // Tried twice: whoever would confirm it early has had the time to.
+    // Wait for two attempts, so that an early confirmation would show.
     while faults.steps() < before + 4 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -152,8 +152,8 @@ async fn an_update_that_cannot_be_written_down_is_not_confirmed() {
     check(&server);
 }
 
-/// One poll of another program.
-async fn rival(server: &BotServer) {
+/// Polls once, as another program would.
+async fn poll_as_another_program(server: &BotServer) {
     let mut stream = tokio::net::TcpStream::connect(server.url().strip_prefix("http://").unwrap())
         .await
         .unwrap();
@@ -164,38 +164,40 @@ async fn rival(server: &BotServer) {
     let _ = stream.read(&mut [0; 64]).await.unwrap();
 }
 
-// Whoever looks sees that another program takes the updates, and when it does not any more.
+// The status shows that another program polls, and when that ends.
 #[tokio::test]
 async fn another_program_that_polls_is_shown_for_as_long_as_it_does() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
-    options.poll = Duration::from_secs(1);
+    options.poll_timeout = Duration::from_secs(1);
     let fixture = TelegramFixture::with(options, home.path()).await;
     server.wait_calls("getUpdates", 1).await;
-    rival(&server).await;
-    let shown = fixture
-        .shown(|channel| channel["state"] == "in trouble")
+    poll_as_another_program(&server).await;
+    let status = fixture
+        .wait_status(|channel| channel["state"] == "in trouble")
         .await;
     assert!(
-        shown["last_error"]
+        status["last_error"]
             .as_str()
             .unwrap()
             .contains("another program"),
-        "{shown}"
+        "{status}"
     );
     server.says(OWNER, "hello");
     assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: hello"]);
-    let shown = fixture.shown(|channel| channel["state"] == "running").await;
-    assert_eq!(shown["last_error"], json!(null));
+    let status = fixture
+        .wait_status(|channel| channel["state"] == "running")
+        .await;
+    assert_eq!(status["last_error"], json!(null));
     fixture.stop().await;
 }
 
-// W-60: a file that stalls, is longer than it says, or is not to be had: the turn goes on without it, and says why.
+// W-60: if a file stalls, is too large, or is not available, the turn continues without it and reports the reason.
 #[tokio::test]
 async fn a_file_that_cannot_be_read_holds_no_turn_up() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
-    (options.file_patience, options.file_limit) =
+    (options.file_idle_timeout, options.file_timeout) =
         (Duration::from_millis(100), Duration::from_secs(2));
     server.file("stalls", "a/stalls.txt", b"x".to_vec());
     server.file("long", "a/long.txt", vec![b'x'; 3 << 20]);
@@ -228,7 +230,7 @@ async fn a_file_that_cannot_be_read_holds_no_turn_up() {
     fixture.stop().await;
 }
 
-// A crowd needs many connections for a moment; afterwards they are closed.
+// Many chats need many connections for a moment; afterwards they are closed.
 #[tokio::test]
 async fn connections_do_not_stay_open_after_a_crowd() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());

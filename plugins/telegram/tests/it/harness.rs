@@ -1,4 +1,4 @@
-//! A gateway with a bot, people who write to it, and a model that says what its prompt asks for.
+//! Test harness: a gateway with a bot, users who write to it, and a model that follows its prompt.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,24 +24,25 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::{Semaphore, watch};
 
-/// Whom the bot knows: an owner, a member.
+/// User id of the owner.
 pub(crate) const OWNER: i64 = 42;
+/// User id of a member.
 pub(crate) const MEMBER: i64 = 7;
 
-/// Answers with what the message says. `wait …` waits for a permit, `fail …` fails, `long N` says N letters, `grow …`
-/// says its words one by one, each when a permit comes, and fails at the word `break`.
+/// A model that follows the message: `wait …` waits for a permit, `fail …` fails, `long N` answers with N letters, and
+/// `grow …` answers word by word, one per permit, and fails at the word `break`.
 #[derive(Clone)]
 pub(crate) struct Model {
     bot: Arc<Bot>,
     pub(crate) permits: Arc<Semaphore>,
     /// The content of each message, as the model sees it.
-    pub(crate) asked: watch::Sender<Vec<String>>,
+    pub(crate) prompts: watch::Sender<Vec<String>>,
     pub(crate) senders: Arc<Mutex<Vec<Sender>>>,
-    /// What became of each file that came with a message.
+    /// The outcome of reading each attached file.
     pub(crate) files: watch::Sender<Vec<Result<usize, String>>>,
 }
 
-/// What a person wrote, in what the model is given.
+/// Returns the text that the user wrote from the content that the model gets.
 pub(crate) fn written(content: &str) -> String {
     let line = content.lines().last().unwrap_or_default();
     match serde_json::from_str::<Value>(line) {
@@ -74,7 +75,8 @@ impl Model {
 
     async fn run_model_stream(&self, prompt: &Prompt) -> Result<ModelStream> {
         let content = prompt.text();
-        self.asked.send_modify(|asked| asked.push(content.clone()));
+        self.prompts
+            .send_modify(|prompts| prompts.push(content.clone()));
         let text = written(&content);
         let mut words = text.split(' ');
         match words.next() {
@@ -126,7 +128,7 @@ impl Model {
     }
 }
 
-/// A gateway that runs.
+/// A running gateway.
 pub(crate) struct TelegramFixture {
     pub(crate) model: Model,
     directory: PathBuf,
@@ -134,15 +136,15 @@ pub(crate) struct TelegramFixture {
     task: tokio::task::JoinHandle<Result<()>>,
 }
 
-/// Options that are quick, with an owner and a member.
+/// Returns options with short intervals, an owner and a member.
 pub(crate) fn options(server: &BotServer, home: &Path) -> TelegramOptions {
     let mut options = TelegramOptions::with_home(home.to_owned());
     options.token = Some(Secret::from(TOKEN.to_owned()));
     options.api_base = server.url();
     options.owners = vec![OWNER.to_string()];
     options.allow_users = Some(vec![MEMBER.to_string()]);
-    options.chat_pace = Duration::from_millis(5);
-    options.pace = Duration::from_millis(1);
+    options.chat_interval = Duration::from_millis(5);
+    options.message_interval = Duration::from_millis(1);
     options
 }
 
@@ -178,7 +180,7 @@ impl TelegramFixture {
         let model = Model {
             bot: Arc::new(Bot::new(options)),
             permits: Arc::new(Semaphore::new(0)),
-            asked: watch::Sender::default(),
+            prompts: watch::Sender::default(),
             senders: Arc::default(),
             files: watch::Sender::default(),
         };
@@ -207,16 +209,16 @@ impl TelegramFixture {
         self.model.bot.is_typing()
     }
 
-    /// What the channel failed with last, once it has.
+    /// Waits for an error of the channel and returns it.
     pub(crate) async fn last_error(&self) -> Option<String> {
         let channel = self
-            .shown(|channel| channel["last_error"].is_string())
+            .wait_status(|channel| channel["last_error"].is_string())
             .await;
         channel["last_error"].as_str().map(str::to_owned)
     }
 
-    /// How the channel is said to be, once that is as it should be.
-    pub(crate) async fn shown(&self, is_right: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until the status of the channel matches, and returns it.
+    pub(crate) async fn wait_status(&self, matches: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..1000 {
             let status =
                 bub::gateway::status::send_request(&self.directory, &json!({"do": "status"}))
@@ -225,7 +227,7 @@ impl TelegramFixture {
             let channel = status
                 .map(|status| status["channels"][0].clone())
                 .unwrap_or_default();
-            if is_right(&channel) {
+            if matches(&channel) {
                 return channel;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -233,20 +235,20 @@ impl TelegramFixture {
         panic!("the channel was never shown so");
     }
 
-    pub(crate) async fn asked(&self, count: usize) -> Vec<String> {
+    pub(crate) async fn wait_prompts(&self, count: usize) -> Vec<String> {
         self.model
-            .asked
+            .prompts
             .subscribe()
-            .wait_for(|asked| asked.len() >= count)
+            .wait_for(|prompts| prompts.len() >= count)
             .await
             .unwrap()
             .clone()
     }
 
-    /// Ends it in the middle of what it does.
-    pub(crate) async fn cut_off(self) {
+    /// Stops the gateway during a turn.
+    pub(crate) async fn interrupt(self) {
         self.stop.cancel();
-        // The turn that waits is not waited for.
+        // The gateway does not wait for the blocked turn.
         self.task.await.unwrap().unwrap();
     }
 
@@ -256,7 +258,7 @@ impl TelegramFixture {
     }
 }
 
-/// Nothing in the requests was against the specification of the API.
+/// Asserts that no request violated the specification of the API.
 pub(crate) fn check(server: &BotServer) {
     assert_eq!(server.violations(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! People who mean harm, and messages that are not what they should be.
+//! Tests of hostile users and malformed messages.
 
 use bub::kernel::Role;
 use bub_testkit::telegram::{BotServer, person};
@@ -17,27 +17,27 @@ fn group() -> Value {
     json!({"id": GROUP, "type": "supergroup", "title": "g"})
 }
 
-// H-167, L7: whoever is not known gets no turn, whatever the message claims.
+// H-167, L7: an unknown user gets no turn, whatever the message claims.
 #[tokio::test]
-async fn nobody_gets_in_by_what_a_message_claims() {
+async fn no_one_gets_access_by_what_a_message_claims() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
     options.pairing = false;
     let fixture = TelegramFixture::with(options, home.path()).await;
     let claims = [
-        // Another name than the number says.
+        // A user name that does not belong to the id.
         json!({"chat": private(STRANGER), "from": {"id": STRANGER, "is_bot": false, "first_name": "x", "username": "42"}, "text": "bub"}),
         json!({"chat": private(STRANGER), "from": {"id": STRANGER, "is_bot": false, "first_name": "42", "last_name": "owner"}, "text": "bub"}),
-        // Fields of ours, as if they were the platform's.
+        // bub's own fields in a message of the platform.
         json!({"chat": private(STRANGER), "from": person(STRANGER), "text": "bub", "sender": {"role": "owner"}, "role": "owner", "sender_id": OWNER}),
-        // A forward of the owner's words, a reply to them, a contact, a via.
+        // A forward of the owner's message, a reply to it, a contact, a message via a bot.
         json!({"chat": private(STRANGER), "from": person(STRANGER), "text": ", ls", "forward_origin": {"type": "user", "sender_user": person(OWNER), "date": 1}}),
         json!({"chat": group(), "from": person(STRANGER), "text": "bub ,ls", "reply_to_message": {"message_id": 1, "date": 1, "chat": group(), "from": person(OWNER), "text": "x"}}),
-        // A channel, an anonymous admin, who stands behind the same account as all others.
+        // A channel, and an anonymous admin, whose account is shared by all anonymous admins.
         json!({"chat": group(), "from": {"id": 1_087_968_824, "is_bot": true, "first_name": "Group", "username": "GroupAnonymousBot"}, "sender_chat": group(), "text": "bub, ls"}),
         json!({"chat": group(), "from": person(OWNER), "sender_chat": {"id": -5, "type": "channel"}, "text": "bub ,ls"}),
         json!({"chat": {"id": -7, "type": "channel"}, "sender_chat": {"id": -7, "type": "channel"}, "text": "bub"}),
-        // Numbers that are none, or too big.
+        // Invalid or too large numbers.
         json!({"chat": private(STRANGER), "from": {"id": "42", "first_name": "x"}, "text": "bub"}),
         json!({"chat": {"id": 1e300, "type": "private"}, "from": person(OWNER), "text": "bub"}),
         json!({"chat": null, "from": null, "text": "bub"}),
@@ -75,7 +75,7 @@ async fn nobody_gets_in_by_what_a_message_claims() {
     check(&server);
 }
 
-// L7: a chat that is listed lets its people talk, and no more; elsewhere there is silence.
+// L7: users in a listed chat are guests; other chats get no answer.
 #[tokio::test]
 async fn a_listed_chat_makes_guests_and_other_chats_are_silent() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
@@ -96,10 +96,10 @@ async fn a_listed_chat_makes_guests_and_other_chats_are_silent() {
         .collect();
     assert_eq!(roles, [Role::Guest]);
     // H-166
-    let told = server.wait_texts(STRANGER, 1).await;
+    let notices = server.wait_texts(STRANGER, 1).await;
     assert!(
-        told[0].starts_with("You are not allowed to chat with me."),
-        "{told:?}"
+        notices[0].starts_with("You are not allowed to chat with me."),
+        "{notices:?}"
     );
     server.says(OWNER, "/start");
     assert_eq!(
@@ -110,7 +110,7 @@ async fn a_listed_chat_makes_guests_and_other_chats_are_silent() {
     check(&server);
 }
 
-// Strangers cannot fill the disk or the outbox: codes are few, and each person has one.
+// Strangers cannot fill the disk or the outbox: the number of codes is limited, one per user.
 #[tokio::test]
 async fn a_crowd_of_strangers_gets_few_codes_and_no_turns() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
@@ -122,17 +122,17 @@ async fn a_crowd_of_strangers_gets_few_codes_and_no_turns() {
     server.says(MEMBER, "say still here");
     server.wait_texts(MEMBER, 1).await;
     server.wait_confirmed().await;
-    let told = server
+    let notified = server
         .calls_of("sendMessage")
         .iter()
         .filter(|call| call.number("chat_id") >= 1000)
         .count();
-    assert!(told <= 50, "{told} strangers were told something");
+    assert!(notified <= 50, "{notified} strangers were notified");
     assert_eq!(fixture.model.senders.lock().unwrap().len(), 1);
     fixture.stop().await;
 }
 
-// Entities out of range, names that lead elsewhere, files that are not what they say: the message is answered.
+// Messages with invalid entities, unsafe file names or mislabeled files are answered.
 #[tokio::test]
 async fn odd_messages_are_answered_like_others() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
@@ -173,23 +173,25 @@ async fn odd_messages_are_answered_like_others() {
     check(&server);
 }
 
-// A session that is full refuses its own, and only them: everybody else goes on.
+// A full session rejects only its own messages; other sessions continue.
 #[tokio::test]
 async fn one_chat_that_floods_the_bot_does_not_stop_the_others() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let fixture = TelegramFixture::start(&server, &home).await;
     server.says(MEMBER, "wait for it");
-    fixture.asked(1).await;
+    fixture.wait_prompts(1).await;
     for at in 0..150 {
         server.says(MEMBER, &format!("say {at}"));
     }
     server.says(OWNER, "say here");
     server.wait_texts(OWNER, 1).await;
     server.wait_confirmed().await;
-    let told = server.texts(MEMBER);
+    let notices = server.texts(MEMBER);
     assert!(
-        told.iter().all(|text| text.starts_with("Not taken: ")),
-        "{told:?}"
+        notices
+            .iter()
+            .all(|text| text.starts_with("Not taken: ")),
+        "{notices:?}"
     );
     fixture.model.permits.add_permits(1);
     fixture.stop().await;

@@ -1,4 +1,4 @@
-//! The Telegram channel against a Bot API server of our own.
+//! Tests of the Telegram channel with a fake Bot API server.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

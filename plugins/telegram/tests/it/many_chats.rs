@@ -1,7 +1,6 @@
-//! Many chats at once, with everything going wrong now and then: order in each chat, the limits of the platform, and
-//! nothing lost.
+//! Many concurrent chats with random failures: order per chat, rate limits, and no lost messages.
 //!
-//! `BUB_CROWD=1000` and `BUB_CROWD_SECONDS=60` is the long form.
+//! Set `BUB_CROWD=1000` and `BUB_CROWD_SECONDS=60` for a long run.
 
 use std::{
     collections::HashMap,
@@ -21,8 +20,8 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
-/// Of so many moments that follow each other, so many may lie within the time.
-fn most_within(moments: &[Instant], time: Duration) -> usize {
+/// Returns the maximum number of moments within any window of length `time`. The moments are in order.
+fn max_within(moments: &[Instant], time: Duration) -> usize {
     let within = |(at, from): (usize, &Instant)| {
         moments[at..]
             .iter()
@@ -43,9 +42,9 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
     let seconds = setting("BUB_CROWD_SECONDS", 6);
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
-    // The pace of the product, not the quick one of other tests.
+    // Use the real rate limits instead of the short intervals of other tests.
     let real = bub_telegram::TelegramOptions::with_home(home.path().to_owned());
-    (options.pace, options.chat_pace) = (real.pace, real.chat_pace);
+    (options.message_interval, options.chat_interval) = (real.message_interval, real.chat_interval);
     options.allow_users = Some((1..=chats).map(|user| user.to_string()).collect());
     let mut seed = 7_u64;
     server.faults(move |method, _| {
@@ -53,7 +52,7 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
         seed ^= seed >> 7;
         seed ^= seed << 17;
         match (method, seed % 100) {
-            // What the platform does and does not say comes twice; that is another test.
+            // No lost responses to `sendMessage`: they cause duplicates, which another test covers.
             ("getUpdates", 0..=3) => Some(Fault::CutAfter),
             ("getUpdates" | "sendChatAction", 4..=9) | ("sendMessage", 2) => Some(Fault::Page(502)),
             ("sendMessage", 0..=1) => Some(Fault::Flood(1)),
@@ -68,7 +67,7 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
     });
     let fixture = TelegramFixture::with(options, home.path()).await;
     let began = Instant::now();
-    // As many messages as can be answered in the time, with some room for what is sent again.
+    // As many messages as can be answered in the time, with a margin for retries.
     let each = (seconds * 22 / u64::try_from(chats).unwrap()).max(1);
     for round in 0..each {
         for user in 1..=chats {
@@ -102,16 +101,16 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
             .or_default()
             .push(call.at);
     }
-    let busiest = most_within(&moments, Duration::from_secs(1));
+    let busiest = max_within(&moments, Duration::from_secs(1));
     assert!(busiest <= 30, "{busiest} messages in a second");
     let hasty = by_chat
         .values()
-        .map(|moments| most_within(moments, Duration::from_millis(950)))
+        .map(|moments| max_within(moments, Duration::from_millis(950)))
         .max()
         .unwrap();
     assert!(hasty <= 1, "{hasty} messages to a chat within a second");
     for user in 1..=chats {
-        // Messages that came close to each other became one turn, which answers the last of them.
+        // Messages that arrive close together become one turn, which answers the last message.
         let texts = server.texts(user);
         let numbers: Vec<u64> = texts.iter().map(|text| text.parse().unwrap()).collect();
         assert!(numbers.is_sorted(), "{user}: {numbers:?}");

@@ -1,6 +1,6 @@
-//! An independent reader of the platform's HTML: what it refuses, a test fails with.
+//! An independent parser of the platform's HTML that fails on markup which the platform rejects.
 
-/// The text of a message, or what is wrong with its markup.
+/// Returns the text of a message, or the error in its markup.
 pub(crate) fn text_of(html: &str) -> Result<String, String> {
     let mut text = String::new();
     let mut open: Vec<&str> = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn text_of(html: &str) -> Result<String, String> {
     }
 }
 
-/// The name of an opening tag, if it may stand inside of those that are open.
+/// Returns the name of an opening tag, if it may be nested in the open ones.
 fn checked_tag<'a>(tag: &'a str, open: &[&str]) -> Result<&'a str, String> {
     let (name, attribute) = tag.split_once(' ').unwrap_or((tag, ""));
     let within = |names: &[&str]| names.iter().any(|name| open.contains(name));

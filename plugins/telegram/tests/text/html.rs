@@ -1,10 +1,10 @@
-//! What becomes of each construct of Markdown, and where long texts are cut. (W-60)
+//! Tests of the HTML of each Markdown construct, and of the splitting of long texts. (W-60)
 
 use bub_telegram::html::{MAX_MESSAGE_UNITS, MessagePart, render};
 
 use crate::checker::text_of;
 
-/// The only part of a text.
+/// Returns the only part of a text.
 fn one(markdown: &str) -> MessagePart {
     let mut parts = render(markdown);
     assert_eq!(parts.len(), 1, "{markdown:?}: {parts:?}");
@@ -139,9 +139,9 @@ fn each_construct_has_its_markup() {
             "|a|\n|-|\n|[b](http://x.org) & `c`|",
             "<pre>a\n--------------------\nb (http://x.org) &amp; c</pre>",
         ),
-        // More cells than columns: the platform's reader would drop them, here they are kept.
+        // Surplus cells are kept, although the parser drops them.
         ("|a|\n|-|\n|b|more|", "<pre>a\n--+-----\nb | more</pre>"),
-        // Nothing but markup is what it says.
+        // A text that is only markup is shown verbatim.
         ("[a]: http://x.org", "[a]: http://x.org"),
         ("#", "#"),
         ("```\n```", "```\n```"),
@@ -171,7 +171,7 @@ fn what_cannot_be_seen_is_no_message() {
     }
 }
 
-/// UTF-16 units, counted another way than the code under test does.
+/// Returns the number of UTF-16 units, counted independently of the code under test.
 fn units(text: &str) -> usize {
     text.encode_utf16().count()
 }
@@ -206,7 +206,7 @@ fn cuts_are_at_paragraphs_else_lines_else_words() {
         texts(&format!("{half} {most} {most}")),
         [format!("{half} {most}"), most.clone()]
     );
-    // A word is moved as a whole if it fits into one message, and else fills it.
+    // A word that fits into one message is not split; a longer one fills the message.
     assert_eq!(
         texts(&format!("{most} {}", "c".repeat(4000))),
         [most.clone(), "c".repeat(4000)]
@@ -275,12 +275,12 @@ fn characters_as_people_see_them_are_never_cut() {
         }
         assert_eq!(parts.concat(), format!("{shift}{}", cluster.repeat(4096)));
     }
-    // What no message could hold is cut all the same.
+    // A cluster that is too long for a message is split.
     let monster = format!("a{}", "\u{301}".repeat(10_000));
     assert_eq!(texts(&monster).concat(), monster);
 }
 
-// The platform forgets what is marked beyond a hundred stretches.
+// The platform ignores entities beyond the first hundred.
 #[test]
 fn many_marked_words_come_in_several_messages() {
     let parts = render(&"**a** `b` ".repeat(120));

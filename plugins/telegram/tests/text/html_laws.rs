@@ -1,4 +1,4 @@
-//! Laws of rendering, for any text. (W-60)
+//! Properties of rendering that hold for any text. (W-60)
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag};
 
 use crate::checker::text_of;
 
-/// What holds for every part of every text.
+/// Checks the properties of every part of a text.
 fn check(markdown: &str) -> Vec<MessagePart> {
     let parts = render(markdown);
     for part in &parts {
@@ -31,7 +31,7 @@ fn check(markdown: &str) -> Vec<MessagePart> {
             "blank: {part:?} of {markdown:?}"
         );
     }
-    // Nothing that the parser calls text, nor what a fence says beyond the name of a language, is lost, and nothing changes its place.
+    // No text and no info string beyond a language name is lost, and the order is kept.
     let text: String = parts.iter().map(|part| part.plain.as_str()).collect();
     let mut shown = text.chars();
     for character in letters(markdown) {
@@ -66,7 +66,7 @@ fn letters(markdown: &str) -> Vec<char> {
         .collect()
 }
 
-/// Words between all kinds of markup, some long enough to be cut.
+/// Words between all kinds of markup, some long enough to be split.
 fn marked_up() -> impl Strategy<Value = String> {
     let markup = prop::sample::select(vec![
         "*",
@@ -164,7 +164,7 @@ proptest! {
         check(&text);
     }
 
-    /// Words that stand in known constructs: here it is known without any parser what must be there, and in what order.
+    /// Words in known constructs, for which the expected words and their order are known without a parser.
     #[test]
     fn no_word_is_lost(kinds in prop::collection::vec((0_usize..15, 1_usize..200), 1..16)) {
         let mut expected = Vec::new();
@@ -224,7 +224,7 @@ fn every_example_of_commonmark_becomes_valid_messages() {
         all.push_str(markdown);
         all.push_str("\n\n<!-- -->\n\n");
     }
-    // Only blank code says nothing.
+    // Only blank code has no visible text.
     assert_eq!(silent, ["```\n\n  \n```\n", "`\u{a0}`\n`  `\n"]);
     assert!(examples.len() > 600);
     check(&all);

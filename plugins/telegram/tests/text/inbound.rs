@@ -1,4 +1,4 @@
-//! What the model is given for a message, and when the bot is addressed.
+//! Tests of the content that the model gets for a message, and of how the bot is addressed.
 
 use bub_telegram::inbound::{BotIdentity, InboundMessage, InboundUpdate, read};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ pub(crate) fn me() -> BotIdentity {
     }
 }
 
-/// A message with some fields replaced.
+/// Returns a message with some fields replaced.
 pub(crate) fn message(fields: Value) -> Value {
     let mut message = json!({
         "message_id": 7, "date": 1_700_000_000, "chat": {"id": -5, "type": "private"},
@@ -24,9 +24,9 @@ pub(crate) fn message(fields: Value) -> Value {
     message
 }
 
-pub(crate) fn said(message: &Value) -> InboundMessage {
+pub(crate) fn inbound_message(message: &Value) -> InboundMessage {
     match read(message, false, &me()) {
-        InboundUpdate::Message(said) => said,
+        InboundUpdate::Message(inbound_message) => inbound_message,
         other => panic!("{other:?} of {message}"),
     }
 }
@@ -37,32 +37,32 @@ fn group(fields: Value) -> Value {
     message
 }
 
-// H-168: the keys, their order, what is left out, the form of the date.
+// H-168: the keys, their order, omitted keys, and the format of the date.
 #[test]
-fn the_content_is_the_one_of_the_original() {
+fn the_content_is_the_one_of_the_python_version() {
     let text = message(json!({"text": " Grüße 👋 \n"}));
     assert_eq!(
-        said(&text).content(),
+        inbound_message(&text).content(),
         "{\"message\":\" Grüße 👋 \\n\",\"message_id\":7,\"type\":\"text\",\"username\":\"ann\",\"full_name\":\"Ann Lee\",\
          \"sender_id\":\"42\",\"sender_is_bot\":false,\"date\":1700000000.0}"
     );
-    // Somebody without a user name or a last name; nobody at all, as in a channel.
+    // A sender without a user name and last name, and no sender, as in a channel.
     let nameless =
         message(json!({"text": "a", "from": {"id": 1, "is_bot": true, "first_name": "B"}}));
     assert_eq!(
-        said(&nameless).content(),
+        inbound_message(&nameless).content(),
         "{\"message\":\"a\",\"message_id\":7,\"type\":\"text\",\"full_name\":\"B\",\"sender_id\":\"1\",\"sender_is_bot\":true,\
          \"date\":1700000000.0}"
     );
-    let nobody = message(json!({"text": "a", "from": null}));
+    let without_sender = message(json!({"text": "a", "from": null}));
     assert_eq!(
-        said(&nobody).content(),
+        inbound_message(&without_sender).content(),
         "{\"message\":\"a\",\"message_id\":7,\"type\":\"text\",\"username\":\"\",\"full_name\":\"\",\"sender_id\":\"\",\
          \"date\":1700000000.0}"
     );
 }
 
-// H-168: the message that is replied to comes last, with the same keys, its own links and its media.
+// H-168: the replied-to message comes last, with the same keys, its own links and its media.
 #[test]
 fn a_reply_tells_what_it_replies_to() {
     let reply = json!({
@@ -70,10 +70,10 @@ fn a_reply_tells_what_it_replies_to() {
         "photo": [{"file_id": "small"}, {"file_id": "big", "width": 2}], "caption": "see x.org",
         "caption_entities": [{"type": "url", "offset": 4, "length": 5}],
     });
-    let said = said(&message(
+    let inbound_message = inbound_message(&message(
         json!({"text": "why?", "reply_to_message": reply, "quote": {"text": "see"}}),
     ));
-    let content: Value = serde_json::from_str(&said.content()).unwrap();
+    let content: Value = serde_json::from_str(&inbound_message.content()).unwrap();
     assert_eq!(
         content["reply_to_message"].to_string(),
         "{\"message\":\"[Photo message] Caption: see x.org\",\"message_id\":3,\"type\":\"photo\",\"full_name\":\"Bot\",\
@@ -83,10 +83,10 @@ fn a_reply_tells_what_it_replies_to() {
     let keys: Vec<&String> = content.as_object().unwrap().keys().collect();
     assert_eq!(keys[keys.len() - 2..], ["reply_to_message", "quote"]);
     assert_eq!(content["quote"], "see");
-    assert_eq!(said.media.len(), 1);
+    assert_eq!(inbound_message.media.len(), 1);
 }
 
-// W-59: offsets count UTF-16 units of the text as it was sent, and may be wrong.
+// W-59: offsets count UTF-16 units of the text as it was sent, and may be invalid.
 #[test]
 fn links_are_found_by_utf16_offsets() {
     let entity = |kind: &str, offset: i64, length: i64| json!({"type": kind, "offset": offset, "length": length});
@@ -111,7 +111,8 @@ fn links_are_found_by_utf16_offsets() {
             vec![entity("url", 0, 5), entity("url", 6, 5)],
             json!(["a.org"]),
         ),
-        // Beyond the end: up to it. Wholly outside, negative, within a surrogate pair, of no type: none.
+        // A range beyond the end is shortened. A range that is outside of the text, negative, without a type, or within a
+        // surrogate pair is ignored.
         ("a.org", vec![entity("url", 2, 100)], json!(["org"])),
         ("a.org", vec![entity("url", 9, 3)], Value::Null),
         (
@@ -146,13 +147,14 @@ fn links_are_found_by_utf16_offsets() {
             let message = message(
                 json!({text_key: text, entities_key: entities, "document": {"file_id": "f"}}),
             );
-            let content: Value = serde_json::from_str(&said(&message).content()).unwrap();
+            let content: Value =
+                serde_json::from_str(&inbound_message(&message).content()).unwrap();
             assert_eq!(content["links"], links, "{text:?} {entities:?}");
         }
     }
 }
 
-// H-169, W-59: when the bot is addressed in a group.
+// H-169, W-59: how the bot is addressed in a group.
 #[test]
 fn in_groups_the_bot_has_to_be_addressed() {
     let from_bot = json!({"message_id": 1, "from": {"id": 99, "first_name": "b"}, "text": "x"});
@@ -189,7 +191,7 @@ fn in_groups_the_bot_has_to_be_addressed() {
             json!({"text": "hi", "reply_to_message": {"from": {"id": 98}}}),
             false,
         ),
-        // The beginning of a topic that the bot opened is no message of the bot.
+        // A reply to the start of a topic that the bot created is not a reply to the bot.
         (
             json!({"text": "hi", "reply_to_message": {"from": {"id": 99}, "forum_topic_created": {"name": "t"}}}),
             false,
@@ -214,11 +216,15 @@ fn in_groups_the_bot_has_to_be_addressed() {
         ),
     ];
     for (fields, active) in rows {
-        assert_eq!(said(&group(fields.clone())).is_active, active, "{fields}");
+        assert_eq!(
+            inbound_message(&group(fields.clone())).is_active,
+            active,
+            "{fields}"
+        );
     }
 }
 
-// H-169: elsewhere.
+// H-169: private chats and channels.
 #[test]
 fn in_private_the_bot_is_always_addressed_and_in_channels_never() {
     let rows = [
@@ -236,16 +242,20 @@ fn in_private_the_bot_is_always_addressed_and_in_channels_never() {
     for (chat, fields, active) in rows {
         let mut message = message(fields.clone());
         message["chat"]["type"] = json!(chat);
-        assert_eq!(said(&message).is_active, active, "{chat} {fields}");
+        assert_eq!(
+            inbound_message(&message).is_active,
+            active,
+            "{chat} {fields}"
+        );
     }
-    // What the platform says is nobody's message.
+    // Service messages of the platform are ignored.
     assert_eq!(
         read(&message(json!({"new_chat_title": "x"})), false, &me()),
         InboundUpdate::Ignored
     );
 }
 
-// H-166, W-59: commands of the platform.
+// H-166, W-59: slash commands.
 #[test]
 fn commands_of_the_platform_are_read() {
     let start = |text: &str| {
@@ -272,29 +282,29 @@ fn commands_of_the_platform_are_read() {
             Some(None) => assert_eq!(reading, InboundUpdate::Start, "{text}"),
             None => assert_eq!(reading, InboundUpdate::Ignored, "{text}"),
             Some(Some(words)) => {
-                let InboundUpdate::Message(said) = reading else {
+                let InboundUpdate::Message(inbound_message) = reading else {
                     panic!("{text}: {reading:?}")
                 };
-                let content: Value = serde_json::from_str(&said.content()).unwrap();
+                let content: Value = serde_json::from_str(&inbound_message.content()).unwrap();
                 assert_eq!(content["message"], words, "{text}");
             }
         }
     }
-    // What is not marked is text, except `/bub`.
+    // A command without an entity is text, except `/bub`.
     assert!(
-        said(&message(json!({"text": "/etc/passwd"})))
+        inbound_message(&message(json!({"text": "/etc/passwd"})))
             .content()
             .contains("/etc/passwd")
     );
     assert!(
-        said(&message(json!({"text": "/bub hi"})))
+        inbound_message(&message(json!({"text": "/bub hi"})))
             .content()
             .starts_with("{\"message\":\"hi\"")
     );
     assert_eq!(read(&start("/start"), true, &me()), InboundUpdate::Ignored);
 }
 
-// H-168, W-33: comma commands only where the bot is addressed, and only from who wrote them.
+// H-168, W-33: comma commands count only if they address the bot, and only from their author.
 #[test]
 fn a_comma_is_a_command_only_for_the_bot() {
     let from_bot = json!({"message_id": 1, "from": {"id": 99, "first_name": "b"}, "text": "x"});
@@ -327,9 +337,12 @@ fn a_comma_is_a_command_only_for_the_bot() {
         ),
     ];
     for (message, command) in rows {
-        let said = said(&message);
+        let inbound_message = inbound_message(&message);
         assert_eq!(
-            said.is_command.then(|| said.content()).as_deref(),
+            inbound_message
+                .is_command
+                .then(|| inbound_message.content())
+                .as_deref(),
             command,
             "{message}"
         );
@@ -344,14 +357,14 @@ fn a_comma_is_a_command_only_for_the_bot() {
 // W-61: edits are corrections.
 #[test]
 fn an_edit_says_that_it_corrects() {
-    let InboundUpdate::Message(said) = read(
+    let InboundUpdate::Message(inbound_message) = read(
         &message(json!({"text": "b", "edit_date": 1_700_000_009})),
         true,
         &me(),
     ) else {
         panic!()
     };
-    assert!(said.content().ends_with(
+    assert!(inbound_message.content().ends_with(
         "\"date\":1700000000.0,\"correction\":\"replaces what this message said before\",\"edit_date\":1700000009.0}"
     ));
 }
@@ -376,14 +389,15 @@ fn a_forwarded_message_says_where_it_comes_from() {
             json!({"type": "chat", "name": "Team", "id": "-8", "date": 5.0}),
         ),
     ];
-    for (given, told) in rows {
-        let said = said(&message(json!({"text": "a", "forward_origin": given})));
-        let content: Value = serde_json::from_str(&said.content()).unwrap();
-        assert_eq!(content["forward_origin"], told);
+    for (origin, expected) in rows {
+        let inbound_message =
+            inbound_message(&message(json!({"text": "a", "forward_origin": given})));
+        let content: Value = serde_json::from_str(&inbound_message.content()).unwrap();
+        assert_eq!(content["forward_origin"], expected);
     }
 }
 
-/// Any JSON.
+/// Generates arbitrary JSON.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -439,13 +453,13 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    // Whatever arrives is read, and the content is the command or one JSON object.
+    // Any message can be converted, and the content is the command or one JSON object.
     #[test]
     fn any_message_is_read(fields in any_json(), is_edit in any::<bool>()) {
         let given = if fields.is_object() { message(fields) } else { fields };
-        if let InboundUpdate::Message(said) = read(&given, is_edit, &me()) {
-            let content = said.content();
-            prop_assert!(said.is_command || serde_json::from_str::<Value>(&content).unwrap()["message"].is_string());
+        if let InboundUpdate::Message(inbound_message) = read(&given, is_edit, &me()) {
+            let content = inbound_message.content();
+            prop_assert!(inbound_message.is_command || serde_json::from_str::<Value>(&content).unwrap()["message"].is_string());
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Files in messages: how they are told, and what of them the model gets.
+//! Tests of files in messages: their description, and the media that the model gets.
 
 use bub::kernel::MediaKind::{self, Audio, Document, Image, Video};
 use bub_telegram::inbound::{Attachment, safe_name};
 use serde_json::{Value, json};
 
-use crate::inbound::{message, said};
+use crate::inbound::{inbound_message, message};
 
-/// The fields of a message, its text, what is told of the file, and what the model gets.
+/// The fields of a message, its text, the metadata of the file, and the media for the model.
 type Row = (
     Value,
     &'static str,
@@ -72,7 +72,7 @@ fn each_kind_of_message_has_its_words_and_its_file() {
             json!({"file_id": "f", "duration": 3, "mime_type": "video/mp4"}),
             Some((Video, "video/mp4")),
         ),
-        // The original forgets the captions of sound.
+        // The Python version drops the captions of audio files.
         (
             json!({"voice": {"file_id": "f", "duration": 3}, "caption": "c"}),
             "[Voice message: 3s] Caption: c",
@@ -85,7 +85,7 @@ fn each_kind_of_message_has_its_words_and_its_file() {
             Value::Null,
             None,
         ),
-        // The first kind counts; empty ones do not.
+        // The first kind counts; empty fields do not.
         (
             json!({"text": "t", "photo": [{"file_id": "f"}]}),
             "t",
@@ -98,7 +98,7 @@ fn each_kind_of_message_has_its_words_and_its_file() {
             json!({"file_id": "f", "mime_type": "audio/ogg"}),
             Some((Audio, "audio/ogg")),
         ),
-        // A file that cannot be fetched is none.
+        // A file without an id is not attached.
         (
             json!({"photo": [{"width": 1}]}),
             "[Photo message]",
@@ -109,7 +109,7 @@ fn each_kind_of_message_has_its_words_and_its_file() {
     check(rows);
 }
 
-// W-61: what the original takes for the wrong type.
+// W-61: types that the Python version gets wrong.
 #[test]
 fn a_sticker_is_a_picture_a_film_or_a_drawing() {
     let rows: Vec<Row> = vec![
@@ -119,14 +119,14 @@ fn a_sticker_is_a_picture_a_film_or_a_drawing() {
             json!({"file_id": "f", "width": 5, "height": 6, "mime_type": "image/webp", "emoji": "😀", "set_name": "Cats", "is_animated": false}),
             Some((Image, "image/webp")),
         ),
-        // A film is no picture.
+        // A video is not an image.
         (
             json!({"sticker": {"file_id": "f", "set_name": "Cats", "is_animated": false, "is_video": true}}),
             "[Sticker from Cats]",
             json!({"file_id": "f", "mime_type": "video/webm", "set_name": "Cats", "is_animated": false}),
             Some((Video, "video/webm")),
         ),
-        // What no model reads is told, but not sent.
+        // A file that models cannot read is described, but not sent.
         (
             json!({"sticker": {"file_id": "f", "emoji": "😀", "is_animated": true, "is_video": false}}),
             "[Sticker: 😀]",
@@ -139,22 +139,22 @@ fn a_sticker_is_a_picture_a_film_or_a_drawing() {
 
 fn check(rows: Vec<Row>) {
     for (fields, text, media, attached) in rows {
-        let said = said(&message(fields.clone()));
-        let content: Value = serde_json::from_str(&said.content()).unwrap();
+        let inbound_message = inbound_message(&message(fields.clone()));
+        let content: Value = serde_json::from_str(&inbound_message.content()).unwrap();
         assert_eq!(content["message"], text, "{fields}");
-        // As text, since the order counts.
+        // Compare as text, because the order matters.
         assert_eq!(content["media"].to_string(), media.to_string(), "{fields}");
-        let got: Vec<_> = said
+        let got: Vec<_> = inbound_message
             .media
             .iter()
             .map(|file| (file.kind, file.mime.as_str()))
             .collect();
         assert_eq!(got, Vec::from_iter(attached), "{fields}");
-        assert!(said.media.iter().all(|file| file.file_id == "f"));
+        assert!(inbound_message.media.iter().all(|file| file.file_id == "f"));
     }
 }
 
-// H-171: one's own files first.
+// H-171: the message's own files come first.
 #[test]
 fn files_of_the_message_that_is_replied_to_follow() {
     let reply = json!({"message_id": 1, "from": {"id": 1, "first_name": "a"}, "voice": {"file_id": "theirs", "file_size": 5}});
@@ -167,7 +167,7 @@ fn files_of_the_message_that_is_replied_to_follow() {
         filename: filename.map(str::to_owned),
     };
     assert_eq!(
-        said(&message(fields)).media,
+        inbound_message(&message(fields)).media,
         [
             file(
                 Document,
@@ -191,7 +191,7 @@ fn an_album_is_one_message() {
             .as_object_mut()
             .unwrap()
             .extend(fields.as_object().unwrap().clone());
-        said(&message)
+        inbound_message(&message)
     };
     let mut album = member(1, json!({"photo": [{"file_id": "a"}]}));
     assert_eq!(album.album.as_deref(), Some("g"));
@@ -247,7 +247,7 @@ fn names_of_files_are_harmless() {
     assert!(long.len() <= 128 && long.ends_with(".tar.gz"), "{long}");
 }
 
-// H-170: what the original does not know, in words where there are some.
+// H-170: kinds that the Python version does not support are described as text.
 #[test]
 fn places_contacts_polls_and_dice_are_told_in_words() {
     let place = json!({"latitude": 52.5, "longitude": -0.25});
@@ -268,7 +268,8 @@ fn places_contacts_polls_and_dice_are_told_in_words() {
         (json!({"dice": {"emoji": "🎲", "value": 4}}), "[Dice: 🎲 4]"),
     ];
     for (fields, words) in rows {
-        let content: Value = serde_json::from_str(&said(&message(fields)).content()).unwrap();
+        let content: Value =
+            serde_json::from_str(&inbound_message(&message(fields)).content()).unwrap();
         assert_eq!(
             (&content["message"], &content["type"]),
             (&json!(words), &json!("unknown"))

@@ -1,4 +1,4 @@
-//! Texts of the bot channel: Markdown to messages, and messages to what the model reads.
+//! Tests of text conversion: Markdown to messages, and messages to the content that the model reads.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
