@@ -96,7 +96,7 @@ impl ApiError {
             _ => moved.map_or(ApiErrorKind::Rejected, ApiErrorKind::ChatMoved),
         };
         let text = match error_kind {
-            ApiErrorKind::Token => "Telegram does not know the bot's token; set `telegram.token`, or make a new one with @BotFather".to_owned(),
+            ApiErrorKind::Token => "Telegram rejected the bot token; set `telegram.token`, or create a new token with @BotFather".to_owned(),
             _ => format!("Telegram: {description}"),
         };
         let mut api_error = Self::new(error_kind, text);
@@ -235,7 +235,7 @@ impl BotApiClient {
         let path = file["file_path"].as_str().and_then(url_path);
         let url = self.url(
             "/file",
-            &path.ok_or_else(|| rejected_error("the platform does not say where it is"))?,
+            &path.ok_or_else(|| rejected_error("Telegram returned no path for the file"))?,
         )?;
         let sending = self.http().await?.get(url).send();
         let response = tokio::time::timeout(wait_timeout, sending)
@@ -251,7 +251,7 @@ impl BotApiClient {
             };
             return Err(ApiError::new(
                 error_kind,
-                format!("the platform answers with status {status}"),
+                format!("Telegram responded with status {status}"),
             ));
         }
         read_body(response, max_bytes, wait_timeout)
@@ -262,7 +262,7 @@ impl BotApiClient {
     fn url(&self, prefix: &str, rest: &str) -> Result<String, ApiError> {
         let Some(token) = self.token.as_ref().filter(|token| is_token(token)) else {
             let text =
-                "the token of the Telegram bot looks like `123456:ABC…`; set `telegram.token`";
+                "invalid bot token: expected a token such as `123456:ABC…`; set `telegram.token`";
             return Err(ApiError::new(ApiErrorKind::Token, text));
         };
         Ok(format!(
@@ -283,7 +283,7 @@ impl BotApiClient {
             ApiError::new(
                 ApiErrorKind::Unavailable,
                 format!(
-                    "no way to Telegram: {}",
+                    "cannot create the HTTP client for Telegram: {}",
                     root_cause(error)
                 ),
             )
@@ -322,7 +322,7 @@ async fn send_request(request: RequestBuilder) -> Result<Value, ApiError> {
     let Ok(mut body) = serde_json::from_slice::<Value>(&body) else {
         return Err(ApiError::new(
             ApiErrorKind::Unavailable,
-            format!("Telegram: something else answered, with status {status}"),
+            format!("unexpected response from the Telegram server: status {status}, not JSON"),
         ));
     };
     if body["ok"] == true {
@@ -355,18 +355,18 @@ async fn read_body(
 }
 
 fn stalled_error() -> ApiError {
-    ApiError::new(ApiErrorKind::Unavailable, "nothing more came")
+    ApiError::new(ApiErrorKind::Unavailable, "no data received in time")
 }
 
 fn connection_error(error: reqwest::Error) -> ApiError {
     let text = if error.is_timeout() {
-        "no answer in time".to_owned()
+        "request timed out".to_owned()
     } else {
         root_cause(error)
     };
     ApiError::new(
         ApiErrorKind::Unavailable,
-        format!("Telegram cannot be reached: {text}"),
+        format!("cannot reach Telegram: {text}"),
     )
 }
 

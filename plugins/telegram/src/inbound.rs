@@ -20,7 +20,7 @@ use self::media::TelegramMessageKind;
 pub use self::media::{Attachment, safe_name};
 
 /// The field `correction` of an edited message.
-const CORRECTION_NOTE: &str = "replaces what this message said before";
+const CORRECTION_NOTE: &str = "replaces the earlier version of this message";
 
 /// The account of the bot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

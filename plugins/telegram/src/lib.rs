@@ -131,7 +131,7 @@ impl Bot {
             .unwrap_or_default()
             .to_owned();
         let id = me.get("id").and_then(Value::as_i64);
-        let id = id.ok_or_else(|| Error::unknown("Telegram does not say who the bot is"))?;
+        let id = id.ok_or_else(|| Error::unknown("Telegram returned no id for the bot"))?;
         let _ = self.identity.set(BotIdentity {
             id,
             username: username.clone(),
@@ -178,7 +178,7 @@ impl Channel for TelegramChannel {
     fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             if self.bot.options.token.is_none() {
-                return Err(Error::config("the bot needs a token: set `telegram.token`"));
+                return Err(Error::config("no bot token: set `telegram.token`"));
             }
             self.bot.identify().await?;
             let task = tokio::spawn(poll::run(

@@ -78,7 +78,7 @@ struct TelegramFile {
 impl MediaFetcher for TelegramFile {
     fn fetch(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
         Box::pin(async move {
-            let timeout_error = |_| Error::new(ErrorKind::Temporary, "it took too long");
+            let timeout_error = |_| Error::new(ErrorKind::Temporary, "download timed out");
             let fetching = tokio::time::timeout(self.bot.options.file_timeout, self.try_fetch());
             fetching.await.map_err(timeout_error)?.map(Some)
         })

@@ -107,20 +107,20 @@ impl TelegramOptions {
     pub fn check(&self) -> Result<()> {
         let invalid = |name: &str, expected: &str| {
             Err(Error::config(format!(
-                "`telegram.{name}` has to be {expected}"
+                "invalid `telegram.{name}`: expected {expected}"
             )))
         };
         let Some(token) = &self.token else {
             return Ok(());
         };
         if !super::client::is_token(token) {
-            return invalid("token", "a token as @BotFather gives it out, like `123456:ABC…`");
+            return invalid("token", "a token from @BotFather, such as `123456:ABC…`");
         }
         let is_chat = |chat: &String| chat.trim().parse::<i64>().is_ok();
         if !self.allow_chats.iter().flatten().all(is_chat) {
             return invalid(
                 "allow_chats",
-                "a list of the numbers of chats, such as -1001234",
+                "a list of numeric chat ids, such as -1001234",
             );
         }
         Ok(())

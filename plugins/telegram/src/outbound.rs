@@ -412,7 +412,7 @@ async fn load(item: &MediaItem) -> Result<FileSource> {
     let is_image = item.kind == MediaKind::Image;
     let url = item.resolve_url().await?.unwrap_or_default();
     let file_error =
-        |reason: String| Error::not_found(format!("a file of the reply cannot be sent: {reason}"));
+        |reason: String| Error::not_found(format!("cannot send a file of the reply: {reason}"));
     let (bytes, name) = if let Some(path) = url.strip_prefix("file://") {
         let bytes = tokio::task::spawn_blocking({
             let path = path.to_owned();
@@ -441,7 +441,7 @@ async fn load(item: &MediaItem) -> Result<FileSource> {
     } else if url.starts_with("http") {
         return Ok(FileSource::Link(url, is_image));
     } else {
-        return Err(file_error("it has no content".to_owned()));
+        return Err(file_error("the file has no content".to_owned()));
     };
     let filename = item
         .filename

@@ -221,10 +221,10 @@ impl PollBackoff<'_> {
         let delay = self.delay.max(api_error.retry_after.unwrap_or_default());
         let hint = match api_error.error_kind {
             ApiErrorKind::Conflict if is_webhook(api_error) => {
-                Some("somebody set it while bub runs: it is removed")
+                Some("a webhook was set while bub was running; bub removes it")
             }
             ApiErrorKind::Conflict => Some(
-                "another program asks for the updates of this bot: end it, or use another token",
+                "another program polls for the updates of this bot; stop it or use another token",
             ),
             _ => None,
         };

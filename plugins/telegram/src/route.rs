@@ -99,7 +99,7 @@ impl Route {
         let chat = message.chat_id().unwrap_or_default();
         let chat = chat.trim().parse().map_err(|_| {
             Error::invalid_input(format!(
-                "`{chat}` is no chat of Telegram: its id is a number"
+                "invalid Telegram chat `{chat}`: expected a numeric id"
             ))
         })?;
         let route = message

@@ -7,14 +7,14 @@ use serde_json::Value;
 pub static TELEGRAM_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
     "telegram.token",
     None,
-    "Token of the Telegram bot; without one the channel is off.",
+    "Telegram bot token; the channel is disabled without one.",
 );
 
 /// Users with access. Trusted, because it is access policy.
 pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_users",
     None,
-    "Telegram users who may talk to bub.",
+    "Telegram users with access to bub: ids or user names.",
 )
 .trusted();
 
@@ -22,7 +22,7 @@ pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::n
 pub static TELEGRAM_ALLOW_CHATS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_chats",
     None,
-    "Telegram chats in which bub may talk.",
+    "Ids of the Telegram chats in which bub may be used; default: all chats.",
 )
 .trusted();
 
@@ -36,7 +36,7 @@ pub static TELEGRAM_PROXY: SettingKey<Option<String>> =
 pub static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
     "telegram.api_base",
     "https://api.telegram.org",
-    "Address of the Bot API server.",
+    "Base URL of the Bot API server.",
 )
 .format(&text_format::BASE_URL)
 .trusted();
@@ -45,28 +45,28 @@ pub static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
 pub static TELEGRAM_REPLY: SettingKey<TelegramReply> = SettingKey::new(
     "telegram.reply",
     TelegramReply::Auto,
-    "`auto` sends the model's answer to the chat; `tool` leaves it to the model to send something.",
+    "`auto` sends the model's answer to the chat; `tool` sends only what the model sends with a tool.",
 );
 
 /// Whether long answers are shown while they are generated.
 pub static TELEGRAM_STREAM: SettingKey<bool> = SettingKey::new(
     "telegram.stream",
     true,
-    "Show long answers while they grow, by editing one message.",
+    "Show long answers while they are generated, by editing one message.",
 );
 
 /// Whether messages that arrived while bub was not running are discarded.
 pub static TELEGRAM_DROP_PENDING: SettingKey<bool> = SettingKey::new(
     "telegram.drop_pending",
     false,
-    "Throw away what was sent while bub did not run.",
+    "Discard messages that arrived while bub was not running.",
 );
 
 /// Whether unknown users can request access. Trusted, because it is access policy.
 pub static TELEGRAM_PAIRING: SettingKey<bool> = SettingKey::new(
     "telegram.pairing",
     true,
-    "Give unknown people a code for `bub pair`.",
+    "Send unknown users a code for `bub pair`.",
 )
 .trusted();
 

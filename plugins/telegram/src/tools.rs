@@ -33,42 +33,42 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
     let chat = || {
         ToolParameter::new::<Option<i64>>(
             "chat_id",
-            "Another chat than this one; for owners only.",
+            "Id of another chat; owners only [default: this chat]",
             true,
         )
     };
     let send = spec(
         "telegram.send",
-        "Send a message or a file on Telegram, now, beside the reply: to this chat, or to another. Returns \
-         its message_id. After it, the final text is not sent to this chat.",
+        "Send a message or a file on Telegram immediately, separately from the reply, to this chat or to another. Returns \
+         its message_id. Afterwards, the final text is not sent to this chat",
         vec![
-            ToolParameter::new::<Option<String>>("text", "The text, in Markdown.", true),
-            ToolParameter::new::<Option<String>>("file", "The path of a file to send, in the workspace.", true),
+            ToolParameter::new::<Option<String>>("text", "Text in Markdown", true),
+            ToolParameter::new::<Option<String>>("file", "Path of a file in the workspace", true),
             chat(),
-            ToolParameter::new::<Option<i64>>("thread_id", "The topic in that other chat.", true),
+            ToolParameter::new::<Option<i64>>("thread_id", "Topic in the other chat", true),
         ],
     );
     let edit = spec(
         "telegram.edit",
-        "Change the text of a message that you sent on Telegram.",
+        "Edit the text of a message that you sent on Telegram",
         vec![
-            ToolParameter::new::<i64>("message_id", "The message, as telegram.send returned it.", false),
-            ToolParameter::new::<String>("text", "The new text, in Markdown.", false),
+            ToolParameter::new::<i64>("message_id", "Message id returned by telegram.send", false),
+            ToolParameter::new::<String>("text", "New text in Markdown", false),
             chat(),
         ],
     );
     let react = spec(
         "telegram.react",
-        "React to a message on Telegram with an emoji such as 👍 ❤ 🔥 👏 😁 🎉 🤔 👀; an empty text takes the reaction back.",
+        "React to a message on Telegram with an emoji such as 👍 ❤ 🔥 👏 😁 🎉 🤔 👀; an empty text removes the reaction",
         vec![
             ToolParameter::new::<String>(
                 "emoji",
-                "One emoji that the platform offers as a reaction.",
+                "Emoji that Telegram offers as a reaction",
                 false,
             ),
             ToolParameter::new::<Option<i64>>(
                 "message_id",
-                "The message; without it the one you answer.",
+                "Message id [default: the message you answer]",
                 true,
             ),
             chat(),
@@ -120,7 +120,7 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
         .transpose()?;
     if text.trim().is_empty() && file.is_none() {
         return Err(Error::invalid_input(
-            "there is nothing to send: give `text` or `file`",
+            "nothing to send: pass `text` or `file`",
         ));
     }
     let chat_thread = ChatThread { chat, thread };
@@ -156,7 +156,7 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
             Err(tool_error(error))
         }
         _ => Ok(
-            json!({"ok": true, "note": "it is on its way, and will be sent as soon as the platform takes it"}),
+            json!({"ok": true, "note": "the message is queued and will be sent as soon as Telegram accepts it"}),
         ),
     }
 }
@@ -174,7 +174,7 @@ async fn run_edit(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     let parts = html::render(&bot.options.redactor.redact(&text));
     let [part] = parts.as_slice() else {
         return Err(Error::invalid_input(
-            "the text must fit into one message: at most 4096 characters, and not empty",
+            "invalid `text`: it must have 1 to 4096 characters to fit into one message",
         ));
     };
     bot.limiter.wait(chat).await;
@@ -203,7 +203,7 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
         route.filter(|_| is_own)?.message_id
     };
     let message_id = message_id.or_else(answered_message).ok_or_else(|| {
-        Error::invalid_input("which message? give `message_id`")
+        Error::invalid_input("missing `message_id`: the turn answers no message of this chat")
     })?;
     let reaction = match emoji.trim() {
         "" => json!([]),
@@ -224,13 +224,13 @@ fn target(turn: &Turn, chat: Option<i64>) -> Result<(i64, bool)> {
         .flatten();
     match chat.or(own) {
         None => Err(Error::invalid_input(
-            "which chat? give `chat_id`: this conversation is not on Telegram",
+            "missing `chat_id`: this conversation is not on Telegram",
         )),
         Some(chat) if Some(chat) == own => Ok((chat, true)),
         Some(chat) if sender.role == Role::Owner => Ok((chat, false)),
         Some(_) => Err(Error::new(
             ErrorKind::Tool,
-            "only an owner may reach other chats than this one",
+            "permission denied: only owners can use other chats",
         )),
     }
 }
@@ -249,13 +249,13 @@ fn resolve_file(turn: &Turn, file: &str) -> Result<PathBuf> {
         .canonicalize()
         .is_ok_and(|workspace| path.starts_with(workspace));
     if !is_inside && turn.sender().role != Role::Owner {
-        return Err(file_error("it is not in the workspace".to_owned()));
+        return Err(file_error("the file is not in the workspace".to_owned()));
     }
     let metadata = std::fs::metadata(&path).map_err(|error| file_error(error.to_string()))?;
     match (metadata.is_file(), metadata.len()) {
-        (false, _) => Err(file_error("it is no file".to_owned())),
-        (_, 0) => Err(file_error("it is empty".to_owned())),
-        (_, MAX_UPLOAD_BYTES..) => Err(file_error("it is bigger than 50 MB".to_owned())),
+        (false, _) => Err(file_error("not a regular file".to_owned())),
+        (_, 0) => Err(file_error("the file is empty".to_owned())),
+        (_, MAX_UPLOAD_BYTES..) => Err(file_error("the file is larger than 50 MiB".to_owned())),
         _ => Ok(path),
     }
 }

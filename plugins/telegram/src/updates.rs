@@ -216,8 +216,8 @@ impl UpdateHandler<'_> {
                     &telegram_user.to_display_string(),
                 ) {
                     Ok(Some(code)) => format!(
-                        "{ACCESS_DENIED_TEXT} To be let in, give this code to whoever runs me, and write again: {code}\n\
-                         (They say `bub pair {code}` on the computer I run on.)"
+                        "{ACCESS_DENIED_TEXT} To request access, send this code to the owner of this bot: {code}\n\
+                         The owner grants access with `bub pair {code}`. Then send your message again."
                     ),
                     Ok(None) => return,
                     Err(error) => {
@@ -304,7 +304,7 @@ impl UpdateHandler<'_> {
                 tracing::warn!(chat_id, error = error_text, "telegram.message_rejected");
                 self.bot.send_notice(
                     route.clone(),
-                    format!("Not taken: {}", error.message()),
+                    format!("Message not accepted: {}", error.message()),
                 );
                 Ok(())
             }

@@ -875,7 +875,7 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
     bots.revoke();
     let run = sandbox.bub(["doctor", "--json"]);
     assert!(
-        run.code == Some(1) && run.stdout.contains("does not know the bot's token"),
+        run.code == Some(1) && run.stdout.contains("rejected the bot token"),
         "{run:?}"
     );
 }

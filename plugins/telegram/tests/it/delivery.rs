@@ -119,7 +119,7 @@ async fn a_reply_that_cannot_be_delivered_fails_and_others_are_answered() {
         .iter()
         .filter(|call| call.number("chat_id") == MEMBER)
         .count();
-    assert_eq!(attempts, 1, "it is not tried again");
+    assert_eq!(attempts, 1, "it is not retried");
     server.delete_topic(-100, 9);
     server.message(serde_json::json!({
         "chat": {"id": -100, "type": "supergroup"}, "from": bub_testkit::telegram::person(OWNER), "text": "bub, hello",

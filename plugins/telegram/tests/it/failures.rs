@@ -37,9 +37,9 @@ async fn a_wrong_token_is_reported_once_and_not_retried_at_once() {
     let fixture = TelegramFixture::with(options, home.path()).await;
     let error = fixture.last_error().await.unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert!(error.contains("does not know the bot's token"), "{error}");
+    assert!(error.contains("rejected the bot token"), "{error}");
     assert!(!error.contains("1:wrong"), "{error}");
-    assert_eq!(server.requests(), 1, "it is tried again in ten minutes");
+    assert_eq!(server.requests(), 1, "it is retried in ten minutes");
     fixture.stop().await;
 }
 
@@ -113,7 +113,7 @@ async fn a_token_that_is_revoked_ends_nothing_but_the_bot() {
         status["last_error"]
             .as_str()
             .unwrap()
-            .contains("does not know the bot's token"),
+            .contains("rejected the bot token"),
         "{status}"
     );
     tokio::time::sleep(Duration::from_millis(1200)).await;
@@ -141,7 +141,7 @@ async fn an_update_that_cannot_be_written_down_is_not_confirmed() {
     while faults.steps() < before + 4 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(server.pending(), 1, "confirmed, and nowhere written down");
+    assert_eq!(server.pending(), 1, "confirmed, but not in the journal");
     faults.disk_space(None);
     assert_eq!(
         server.wait_texts(OWNER, 2).await,
@@ -208,9 +208,9 @@ async fn a_file_that_cannot_be_read_holds_no_turn_up() {
     });
     let fixture = TelegramFixture::with(options, home.path()).await;
     let reasons = [
-        ("stalls", Err("nothing more came")),
+        ("stalls", Err("no data received in time")),
         ("long", Err("larger than 2 MiB")),
-        ("up", Err("does not say where")),
+        ("up", Err("no path for the file")),
         ("gone", Err("wrong file_id")),
         ("fine", Ok(1)),
     ];

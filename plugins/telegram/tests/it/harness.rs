@@ -232,7 +232,7 @@ impl TelegramFixture {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("the channel was never shown so");
+        panic!("the status of the channel never matched");
     }
 
     pub(crate) async fn wait_prompts(&self, count: usize) -> Vec<String> {

@@ -65,11 +65,11 @@ async fn no_one_gets_access_by_what_a_message_claims() {
         .map(|sender| (sender.id.clone(), sender.role))
         .collect();
     assert_eq!(senders, [(OWNER.to_string(), Role::Owner)]);
-    assert_eq!(server.texts(STRANGER), ["Access denied."], "told once");
+    assert_eq!(server.texts(STRANGER), ["Access denied."], "notified once");
     assert_eq!(
         server.texts(GROUP),
         ["Access denied."],
-        "told once in the group, where it was addressed"
+        "notified once in the group, where the bot was addressed"
     );
     fixture.stop().await;
     check(&server);
@@ -190,7 +190,7 @@ async fn one_chat_that_floods_the_bot_does_not_stop_the_others() {
     assert!(
         notices
             .iter()
-            .all(|text| text.starts_with("Not taken: ")),
+            .all(|text| text.starts_with("Message not accepted: ")),
         "{notices:?}"
     );
     fixture.model.permits.add_permits(1);

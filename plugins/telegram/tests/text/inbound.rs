@@ -365,7 +365,7 @@ fn an_edit_says_that_it_corrects() {
         panic!()
     };
     assert!(inbound_message.content().ends_with(
-        "\"date\":1700000000.0,\"correction\":\"replaces what this message said before\",\"edit_date\":1700000009.0}"
+        "\"date\":1700000000.0,\"correction\":\"replaces the earlier version of this message\",\"edit_date\":1700000009.0}"
     ));
 }
 
@@ -391,7 +391,7 @@ fn a_forwarded_message_says_where_it_comes_from() {
     ];
     for (origin, expected) in rows {
         let inbound_message =
-            inbound_message(&message(json!({"text": "a", "forward_origin": given})));
+            inbound_message(&message(json!({"text": "a", "forward_origin": origin})));
         let content: Value = serde_json::from_str(&inbound_message.content()).unwrap();
         assert_eq!(content["forward_origin"], expected);
     }
