@@ -1,4 +1,4 @@
-//! `bub tape`: looking at what was recorded, and keeping it in order.
+//! `bub tape`: lists, shows, searches, forks, exports and repairs tapes.
 
 mod anchors;
 mod check;
@@ -29,7 +29,7 @@ use clap::{ArgMatches, Command};
 
 use self::context::{HomeTapes, WorkspaceTapes};
 
-/// Wrong arguments: nothing was done.
+/// Exit code for invalid arguments.
 const EXIT_USAGE: u8 = 2;
 
 pub(super) fn command() -> AppCommand {
@@ -61,7 +61,7 @@ async fn run(context: CommandContext) -> bub_kernel::Result<ExitCode> {
         return Ok(ExitCode::from(EXIT_USAGE));
     };
     let outcome = match name {
-        // These are about the files themselves, whatever store a plugin provides.
+        // These work on the files of the home, even if a plugin provides another store.
         "check" | "reindex" | "prune" => {
             on_files(name, &HomeTapes::new(framework, settings), matches).await
         }
@@ -95,7 +95,7 @@ async fn on_files(name: &str, files: &HomeTapes, matches: &ArgMatches) -> Result
     }
 }
 
-/// What the user can correct ends with the code of wrong arguments, everything else as a failure of the command.
+/// Reports errors in the arguments with exit code 2, and all other errors as a failure of the command.
 fn fail(error: TapeError, settings: &Settings) -> bub_kernel::Result<ExitCode> {
     if !matches!(
         error.kind(),
@@ -112,13 +112,13 @@ fn fail(error: TapeError, settings: &Settings) -> bub_kernel::Result<ExitCode> {
     Ok(ExitCode::from(EXIT_USAGE))
 }
 
-/// Something to know that is no result.
+/// Prints a note to stderr.
 fn print_note(text: &str) {
-    // Nothing sensible is left to do when standard error is gone.
+    // Ignore errors: stderr is closed and there is nowhere to report them.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// The argument that names a tape.
+/// Returns the argument that names a tape.
 fn tape_arg() -> clap::Arg {
     clap::Arg::new("tape")
         .value_name("TAPE")
@@ -137,6 +137,7 @@ fn flag(name: &'static str, help: &'static str) -> clap::Arg {
         .help(help)
 }
 
-fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
+/// Returns the value of a text argument.
+fn text_arg<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
     matches.get_one::<String>(name).map(String::as_str)
 }

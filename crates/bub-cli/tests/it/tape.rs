@@ -240,7 +240,7 @@ fn search_finds_in_one_session_and_in_all() {
     let none = tape(&sandbox, &["search", "xyzzy"]);
     assert_eq!(
         (none.code, none.stdout.as_str(), none.stderr.as_str()),
-        (Some(0), "", "nothing found\n")
+        (Some(0), "", "no matches\n")
     );
 }
 
@@ -306,18 +306,18 @@ fn a_fork_replaces_nothing() {
     let sandbox = fixture();
     refused(
         &tape(&sandbox, &["fork", "cli", "--session-id", "lab:7"]),
-        &["`lab:7` exists already"],
+        &["`lab:7` already exists"],
     );
     refused(
         &tape(&sandbox, &["fork", "cli", "--session-id", " "]),
-        &["needs an id"],
+        &["the id of the new session is empty"],
     );
     refused(
         &tape(
             &sandbox,
             &["fork", "cli", "--session-id", "new", "--at", "99"],
         ),
-        &["Entry 99 was not found.", "bub tape show"],
+        &["entry 99 not found;", "bub tape show"],
     );
     refused(
         &tape(
@@ -354,7 +354,7 @@ fn an_export_is_the_tape_or_a_document() {
     assert_eq!(fs::read_to_string(&path).unwrap(), lines);
     refused(
         &tape(&sandbox, &["export", "cli:local", "--output", "out.jsonl"]),
-        &["`out.jsonl` exists"],
+        &["`out.jsonl` already exists"],
     );
     let nowhere = tape(
         &sandbox,

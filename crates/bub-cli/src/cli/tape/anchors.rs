@@ -1,4 +1,4 @@
-//! `bub tape anchors`: where views of a tape can start.
+//! `bub tape anchors`: lists the anchors of a tape.
 
 use std::process::ExitCode;
 
@@ -6,10 +6,10 @@ use bub_tape::{AnchorMark, AnchorQuery, Result, Tape, TapeError, codec};
 use clap::{ArgMatches, Command};
 
 use super::{
-    context::WorkspaceTapes, json_arg, payload, tape_arg, text, text_of, writer::ResultWriter,
+    context::WorkspaceTapes, json_arg, payload, tape_arg, text, text_arg, writer::ResultWriter,
 };
 
-/// What is shown of an anchor's state; `bub tape show` has all of it.
+/// Maximum characters shown of an anchor's state. `bub tape show` shows all of it.
 const MAX_STATE_CHARS: usize = 100;
 
 pub(super) fn command() -> Command {
@@ -21,20 +21,20 @@ pub(super) fn command() -> Command {
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let found = tapes
-        .find(text_of(matches, "tape").unwrap_or_default())
+        .find(text_arg(matches, "tape").unwrap_or_default())
         .await?;
     let anchors = tapes.tape(found.name).anchors(usize::MAX).await?;
     let mut out = ResultWriter::plain(&tapes.settings);
     if matches.get_flag("json") {
         for anchor in &anchors {
-            out.write(&text::harmless_json(&codec::encode(anchor)))?;
+            out.write(&text::escape_json(&codec::encode(anchor)))?;
         }
     } else if anchors.is_empty() {
         out.write("(no anchors)\n")?;
     } else {
         let mut rows = vec![["ID", "DATE (UTC)", "NAME", "STATE"].map(str::to_owned)];
         rows.extend(anchors.iter().map(|anchor| {
-            let state = text::cut(&payload::body(anchor), MAX_STATE_CHARS);
+            let state = text::truncate(&payload::body(anchor), MAX_STATE_CHARS);
             [
                 anchor.id.to_string(),
                 text::date_of(anchor),
@@ -48,7 +48,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// The latest anchor of that name, or an error that says where to look.
+/// Returns the latest anchor with this name. The error refers to `bub tape anchors`.
 pub(super) async fn require(tape: &Tape, name: &str, label: &str) -> Result<AnchorMark> {
     let found = tape
         .marks(AnchorQuery::LatestNamed(name.to_owned()))

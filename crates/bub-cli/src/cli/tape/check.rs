@@ -1,4 +1,4 @@
-//! `bub tape check`: whether tapes are whole, and putting in order those that are not.
+//! `bub tape check`: checks tapes for damage and repairs them.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -7,9 +7,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::{context::HomeTapes, flag, progress::ProgressLine, text, writer::ResultWriter};
 
-/// What is listed of one tape; the rest is only counted.
+/// Maximum number of problems listed per tape. The rest is only counted.
 const MAX_SHOWN_DAMAGE: usize = 20;
-const REPAIR_FIX: &str = "`bub tape check --repair` puts in order what can be";
+const REPAIR_FIX: &str = "run `bub tape check --repair`";
 
 pub(super) fn command() -> Command {
     Command::new("check")
@@ -22,7 +22,7 @@ pub(super) fn command() -> Command {
         .arg(flag("repair", "Repair damage; removed data is kept in a separate file"))
 }
 
-/// Any number of tapes; none means all of the home.
+/// Returns the argument that names tapes. Without a value, it means all tapes of the home.
 pub(super) fn tapes_arg() -> Arg {
     Arg::new("tapes")
         .value_name("TAPE")
@@ -31,32 +31,32 @@ pub(super) fn tapes_arg() -> Arg {
         .help("Session id, tape name, or a unique prefix [default: all tapes]")
 }
 
-/// The tapes that were named, with their sidecars.
+/// Returns the tapes that the arguments name, with their sidecars.
 pub(super) async fn selected_tapes(
     files: &HomeTapes,
     matches: &ArgMatches,
 ) -> Result<Vec<TapeName>> {
-    let given = matches
+    let tapes = matches
         .get_many::<String>("tapes")
         .into_iter()
         .flatten()
         .map(String::as_str)
         .collect();
-    files.resolve_names(given).await
+    files.resolve_names(tapes).await
 }
 
 pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let names = selected_tapes(files, matches).await?;
     let repair = matches.get_flag("repair");
     let mut progress = ProgressLine::new("checking", names.len());
-    let (mut report, mut damaged, mut unread) = (String::new(), 0, 0);
+    let (mut report, mut damaged, mut unchecked) = (String::new(), 0, 0);
     for name in &names {
         let label = label(files, name).await;
         progress.next(&label);
-        match one(files, name, &label, repair, &mut report).await {
+        match check_tape(files, name, &label, repair, &mut report).await {
             Ok(remains) => damaged += u64::from(remains),
             Err(error) => {
-                unread += 1;
+                unchecked += 1;
                 let _ = writeln!(
                     report,
                     "{label}: not checked: {}",
@@ -74,31 +74,31 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
     })?;
     out.finish()?;
     if damaged > 0 {
-        let next = if repair {
-            "the lines above say why; what is missing comes from a copy only"
+        let hint = if repair {
+            "see the reasons above; missing data can only be restored from a backup"
         } else {
             REPAIR_FIX
         };
         super::print_note(&format!(
-            "{} damaged; {next}",
+            "{} damaged; {hint}",
             text::count(damaged, "tape is", "tapes are")
         ));
     }
-    if unread > 0 {
+    if unchecked > 0 {
         super::print_note(&format!(
             "{} could not be checked",
-            text::count(unread, "tape", "tapes")
+            text::count(unchecked, "tape", "tapes")
         ));
     }
-    Ok(if damaged + unread == 0 {
+    Ok(if damaged + unchecked == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-/// Checks one tape and says whether damage remains.
-async fn one(
+/// Checks one tape, repairs it if wanted, and returns whether damage remains.
+async fn check_tape(
     files: &HomeTapes,
     name: &TapeName,
     label: &str,
@@ -118,11 +118,11 @@ async fn one(
         }
         Err(error) => return Err(error),
     }
-    let left = files.store.verify(name).await?;
-    if !left.damage.is_empty() {
-        describe(report, "  still", &left);
+    let remaining = files.store.verify(name).await?;
+    if !remaining.damage.is_empty() {
+        describe(report, "  still", &remaining);
     }
-    Ok(!left.damage.is_empty())
+    Ok(!remaining.damage.is_empty())
 }
 
 fn describe(report: &mut String, label: &str, verify_report: &VerifyReport) {
@@ -144,7 +144,7 @@ fn describe(report: &mut String, label: &str, verify_report: &VerifyReport) {
         let _ = writeln!(report, "  and {more} more");
     }
     if verify_report.damage.iter().all(Damage::is_acceptable) {
-        report.push_str("  (nothing is lost: views leave out or close what has no other half)\n");
+        report.push_str("  (no data is lost: views skip or complete tool calls and results without a counterpart)\n");
     }
 }
 
@@ -157,7 +157,7 @@ fn describe_repair(report: &mut String, repaired: &RepairReport) {
     }
 }
 
-/// What people call a tape; a sidecar by its tape and its own name.
+/// Returns the session id of a tape, or its name. For a sidecar, adds the name of the sidecar.
 pub(super) async fn label(files: &HomeTapes, name: &TapeName) -> String {
     let owner = name
         .as_sidecar()
@@ -166,7 +166,7 @@ pub(super) async fn label(files: &HomeTapes, name: &TapeName) -> String {
         Some((owner, sidecar)) => (owner, format!(" (sidecar {sidecar})")),
         None => (name, String::new()),
     };
-    // A tape that cannot be summed up still has a name; why is told when it is worked on.
+    // A tape without a readable summary still has a name; the error is reported when the tape is processed.
     let session = files
         .store
         .summary(main)

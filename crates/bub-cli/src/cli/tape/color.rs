@@ -1,35 +1,35 @@
-//! Colour, where it is wanted: everything reads the same without it.
+//! Colors of results. The text is complete without them.
 
 use std::io::IsTerminal;
 
 use bub_settings::Settings;
 use bub_tape::EntryKind;
 
-/// Whether results are coloured.
+/// Whether results are colored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ColorSupport {
-    coloured: bool,
+    is_enabled: bool,
 }
 
 impl ColorSupport {
-    /// As the terminal and the user want it.
+    /// Enables colors on a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`.
     pub(super) fn from_settings(settings: &Settings) -> Self {
         let environment = settings.environment();
-        let refused = environment
+        let is_disabled = environment
             .get("NO_COLOR")
             .is_some_and(|value| !value.is_empty());
-        let dumb = environment.get("TERM").is_some_and(|term| term == "dumb");
+        let is_dumb = environment.get("TERM").is_some_and(|term| term == "dumb");
         Self {
-            coloured: !refused && !dumb && std::io::stdout().is_terminal(),
+            is_enabled: !is_disabled && !is_dumb && std::io::stdout().is_terminal(),
         }
     }
 
-    /// Text that matters less.
+    /// Formats secondary text.
     pub(super) fn dim(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    /// The title of an entry, by its kind.
+    /// Formats the title of an entry by its kind.
     pub(super) fn title(self, kind: &EntryKind, text: &str) -> String {
         let code = match kind {
             EntryKind::Message => "1",
@@ -42,7 +42,7 @@ impl ColorSupport {
     }
 
     fn paint(self, code: &str, text: &str) -> String {
-        if self.coloured {
+        if self.is_enabled {
             format!("\x1b[{code}m{text}\x1b[0m")
         } else {
             text.to_owned()

@@ -1,4 +1,4 @@
-//! The tapes a command works on, and what the registry says about them.
+//! The tapes that a command works on, with their summaries.
 
 use std::{cmp::Reverse, collections::HashMap, path::PathBuf, sync::Arc};
 
@@ -9,21 +9,21 @@ use bub_tape::{FileStore, Result, Tape, TapeListFilter, TapeName, TapeStore, Tap
 
 use super::progress::ProgressLine;
 
-/// The store of the running program, seen from a workspace.
+/// The tape store of the running program and the current workspace.
 pub(super) struct WorkspaceTapes {
     pub(super) store: Arc<dyn TapeStore>,
     pub(super) workspace: String,
     pub(super) settings: Arc<Settings>,
 }
 
-/// The files of the home, seen from a workspace.
+/// The tape files of the home and the current workspace.
 pub(super) struct HomeTapes {
     pub(super) store: FileStore,
     pub(super) directory: PathBuf,
     pub(super) tapes: WorkspaceTapes,
 }
 
-/// A tape and what its index knows.
+/// A tape and its summary.
 #[derive(Debug, Clone)]
 pub(super) struct ListedTape {
     pub(super) name: TapeName,
@@ -31,7 +31,7 @@ pub(super) struct ListedTape {
 }
 
 impl WorkspaceTapes {
-    /// The store that plugins provide; only inside a running scope.
+    /// Opens the tape store that plugins provide. Works only inside a running scope.
     pub(super) fn open(
         framework: &Framework,
         settings: &Arc<Settings>,
@@ -46,38 +46,38 @@ impl WorkspaceTapes {
         })
     }
 
-    /// All sessions, the latest first. One that cannot be read does not hide the others.
+    /// Returns all sessions, newest first. Prints a note for each tape that cannot be read and skips it.
     pub(super) async fn sessions(&self) -> Result<Vec<ListedTape>> {
         let names = self.store.list(TapeListFilter::Sessions).await?;
-        let mut progress = ProgressLine::patient("reading", names.len());
+        let mut progress = ProgressLine::delayed("reading", names.len());
         let mut listed = Vec::new();
         for name in names {
             progress.next(name.as_str());
             match self.store.summary(&name).await {
                 Ok(summary) => listed.push(ListedTape { name, summary }),
-                Err(error) => super::print_note(&format!("left out: {error}")),
+                Err(error) => super::print_note(&format!("skipped: {error}")),
             }
         }
-        listed.sort_by_cached_key(|listed| Reverse(listed.last_moment()));
+        listed.sort_by_cached_key(|listed| Reverse(listed.last_activity()));
         Ok(listed)
     }
 
-    /// The sessions of this workspace, the latest first.
+    /// Returns the sessions of this workspace, newest first.
     pub(super) async fn sessions_here(&self) -> Result<Vec<ListedTape>> {
         let mut listed = self.sessions().await?;
         listed.retain(|listed| self.is_here(&listed.name));
         Ok(listed)
     }
 
-    /// Whether a tape belongs to this workspace: its name says so, also on tapes that know no more about themselves.
+    /// Returns whether a tape belongs to this workspace. The name decides, because old tapes record no workspace.
     pub(super) fn is_here(&self, name: &TapeName) -> bool {
-        let own = TapeName::for_session(&self.workspace, "");
-        let workspace = |name: &TapeName| {
+        let here = TapeName::for_session(&self.workspace, "");
+        let workspace_hash = |name: &TapeName| {
             name.as_str()
                 .split_once("__")
                 .map(|(hash, _)| hash.to_owned())
         };
-        workspace(name) == workspace(&own)
+        workspace_hash(name) == workspace_hash(&here)
     }
 
     pub(super) fn tape(&self, name: TapeName) -> Tape {
@@ -101,24 +101,24 @@ impl HomeTapes {
         }
     }
 
-    /// The tapes that were named, or all of the store, the latest first; sidecars follow their tape.
-    pub(super) async fn resolve_names(&self, given: Vec<&str>) -> Result<Vec<TapeName>> {
+    /// Returns the named tapes, or all tapes of the home, newest first. Sidecars follow their tape.
+    pub(super) async fn resolve_names(&self, wanted: Vec<&str>) -> Result<Vec<TapeName>> {
         let store = &self.store;
         let mut sessions = Vec::new();
-        for given in &given {
-            sessions.push(self.tapes.find(given).await?.name);
+        for tape in &wanted {
+            sessions.push(self.tapes.find(tape).await?.name);
         }
-        if given.is_empty() {
+        if wanted.is_empty() {
             let mut dated = Vec::new();
             for name in store.list(TapeListFilter::Sessions).await? {
-                // Why one cannot be read is told when it is worked on.
+                // An unreadable tape is reported when it is processed.
                 let summary = store.summary(&name).await.unwrap_or_default();
                 dated.push(ListedTape { name, summary });
             }
-            dated.sort_by_cached_key(|listed| Reverse(listed.last_moment()));
+            dated.sort_by_cached_key(|listed| Reverse(listed.last_activity()));
             sessions.extend(dated.into_iter().map(|listed| listed.name));
         }
-        // One look at the directory: there may be very many sessions.
+        // List the directory only once, because there may be many sessions.
         let mut sidecars: HashMap<String, Vec<TapeName>> = HashMap::new();
         for sidecar in store.list(TapeListFilter::AllSidecars).await? {
             if let Some((owner, _)) = sidecar.as_sidecar() {
@@ -136,7 +136,7 @@ impl HomeTapes {
 }
 
 impl ListedTape {
-    /// What people call it: the session id, or the tape name while nothing else is known.
+    /// Returns the session id, or the tape name if the session is unknown.
     pub(super) fn label(&self) -> &str {
         match &self.summary.session {
             Some(session) => &session.session_id,
@@ -152,8 +152,8 @@ impl ListedTape {
         self.summary.session.as_ref()?.channel.as_deref()
     }
 
-    /// When something was last written; nothing sorts before everything.
-    fn last_moment(&self) -> impl Ord + use<> {
-        super::text::moment(self.summary.last_date.as_deref().unwrap_or_default())
+    /// Returns the time of the last entry, for sorting. Empty tapes sort first.
+    fn last_activity(&self) -> impl Ord + use<> {
+        super::text::sort_time(self.summary.last_date.as_deref().unwrap_or_default())
     }
 }

@@ -1,4 +1,4 @@
-//! `bub tape export`: a tape as a document or as lines of JSON.
+//! `bub tape export`: exports a tape as JSON Lines or Markdown.
 
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
@@ -8,7 +8,7 @@ use futures_util::TryStreamExt as _;
 
 use super::{
     context::{ListedTape, WorkspaceTapes},
-    markdown, tape_arg, text, text_of,
+    markdown, tape_arg, text, text_arg,
     writer::ResultWriter,
 };
 
@@ -36,14 +36,14 @@ pub(super) fn command() -> Command {
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let found = tapes
-        .find(text_of(matches, "tape").unwrap_or_default())
+        .find(text_arg(matches, "tape").unwrap_or_default())
         .await?;
-    let as_markdown = text_of(matches, "format") == Some("markdown");
+    let as_markdown = text_arg(matches, "format") == Some("markdown");
     let path = matches.get_one::<PathBuf>("output");
     let to_terminal = path.is_none() && std::io::stdout().is_terminal();
     let print = |entry: &Entry| match (as_markdown, to_terminal) {
         (true, _) => markdown::entry(entry),
-        (false, true) => text::harmless_json(&codec::encode(entry)).into_owned(),
+        (false, true) => text::escape_json(&codec::encode(entry)).into_owned(),
         (false, false) => codec::encode(entry),
     };
     let mut out = match path {
@@ -66,7 +66,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            // Half an export is worse than none: it looks like a whole one.
+            // A partial export must not look like a complete one.
             let _ = std::fs::remove_file(path);
             Err(error)
         }

@@ -1,4 +1,4 @@
-//! Finding a tape by what a person typed.
+//! Finds a tape by session id, tape name or prefix.
 
 use bub_tape::{Result, SessionInfo, TapeError, TapeListFilter, TapeName};
 
@@ -7,27 +7,27 @@ use super::{
     text,
 };
 
-/// How many candidates an error lists.
+/// Maximum number of candidates in an error.
 const MAX_CANDIDATES: usize = 10;
 
 impl WorkspaceTapes {
-    /// The tape that is meant: a session of this workspace, a tape name, a session of another workspace, or the only
-    /// one that begins like it, here before elsewhere.
-    pub(super) async fn find(&self, given: &str) -> Result<ListedTape> {
+    /// Finds a tape: a session of this workspace, a tape name, a session of another workspace, or a unique prefix of
+    /// either. A prefix match in this workspace wins over matches in other workspaces.
+    pub(super) async fn find(&self, wanted: &str) -> Result<ListedTape> {
         let names = self.store.list(TapeListFilter::Sessions).await?;
-        let as_session = TapeName::for_session(&self.workspace, given);
-        // Names alone answer most questions; reading every index does not have to happen.
+        let as_session = TapeName::for_session(&self.workspace, wanted);
+        // Exact names need no summaries, so that the index is not read for every tape.
         if let Some(name) = names
             .iter()
-            .find(|name| **name == as_session || name.as_str() == given)
+            .find(|name| **name == as_session || name.as_str() == wanted)
         {
             let mut summary = self.store.summary(name).await?;
             if *name == as_session {
-                // Tapes of the original do not say whose they are; whoever asked knew.
+                // Tapes of the Python version do not record their session; use the id that the user typed.
                 let workspace = Some(self.workspace.clone());
                 summary.session.get_or_insert(SessionInfo {
                     workspace,
-                    ..SessionInfo::new(given)
+                    ..SessionInfo::new(wanted)
                 });
             }
             return Ok(ListedTape {
@@ -36,27 +36,28 @@ impl WorkspaceTapes {
             });
         }
         let all = self.sessions().await?;
-        let is_named = |listed: &&ListedTape| listed.label() == given;
-        let begins = |listed: &&ListedTape| {
-            !given.is_empty()
-                && (listed.label().starts_with(given) || listed.name.as_str().starts_with(given))
+        let is_named = |listed: &&ListedTape| listed.label() == wanted;
+        let has_prefix = |listed: &&ListedTape| {
+            !wanted.is_empty()
+                && (listed.label().starts_with(wanted) || listed.name.as_str().starts_with(wanted))
         };
-        let begins_here = |listed: &&ListedTape| begins(listed) && self.is_here(&listed.name);
+        let has_prefix_here =
+            |listed: &&ListedTape| has_prefix(listed) && self.is_here(&listed.name);
         for candidates in [
             all.iter().filter(is_named).collect::<Vec<_>>(),
-            all.iter().filter(begins_here).collect(),
-            all.iter().filter(begins).collect(),
+            all.iter().filter(has_prefix_here).collect(),
+            all.iter().filter(has_prefix).collect(),
         ] {
             match candidates.as_slice() {
                 [] => {}
                 [only] => return Ok((*only).clone()),
-                several => return Err(self.ambiguous(given, several)),
+                several => return Err(self.ambiguous_error(wanted, several)),
             }
         }
-        Err(unknown(given))
+        Err(not_found_error(wanted))
     }
 
-    fn ambiguous(&self, given: &str, candidates: &[&ListedTape]) -> TapeError {
+    fn ambiguous_error(&self, wanted: &str, candidates: &[&ListedTape]) -> TapeError {
         let mut shown: Vec<_> = candidates
             .iter()
             .take(MAX_CANDIDATES)
@@ -65,16 +66,16 @@ impl WorkspaceTapes {
         if candidates.len() > MAX_CANDIDATES {
             shown.push("…".to_owned());
         }
-        let (count, given, shown) = (candidates.len(), text::line(given), shown.join(", "));
+        let (count, wanted, shown) = (candidates.len(), text::line(wanted), shown.join(", "));
         TapeError::InvalidInput(format!(
-            "`{given}` may be any of {count} tapes: {shown}; type more of the name"
+            "ambiguous tape `{wanted}`: {count} tapes match: {shown}; type more of the name"
         ))
     }
 
-    /// A name that can be typed to mean this tape and no other.
+    /// Returns a name that identifies the tape uniquely.
     fn distinct_label(&self, listed: &ListedTape) -> String {
-        let own = TapeName::for_session(&self.workspace, listed.label()) == listed.name;
-        if own {
+        let is_here = TapeName::for_session(&self.workspace, listed.label()) == listed.name;
+        if is_here {
             text::line(listed.label())
         } else {
             listed.name.to_string()
@@ -82,16 +83,15 @@ impl WorkspaceTapes {
     }
 }
 
-/// Nothing is called that. Whoever typed a path learns that tapes are not named by one.
-fn unknown(given: &str) -> TapeError {
-    let given = text::line(given);
-    if given.contains(['/', '\\']) {
-        let complaint = format!(
-            "Invalid tape name {given:?}: it contains a path separator, and no session is called so"
-        );
-        return TapeError::InvalidInput(format!("{complaint}; see `bub tape list`"));
+/// Returns the error for an unknown tape. For a path, it explains that tape names are not paths.
+fn not_found_error(wanted: &str) -> TapeError {
+    let wanted = text::line(wanted);
+    if wanted.contains(['/', '\\']) {
+        return TapeError::InvalidInput(format!(
+            "invalid tape name {wanted:?}: it contains a path separator, and no session has this id; see `bub tape list`"
+        ));
     }
     TapeError::NotFound(format!(
-        "there is no session or tape `{given}`; see `bub tape list`, or `bub tape list --all-workspaces`"
+        "session or tape `{wanted}` not found; see `bub tape list` or `bub tape list --all-workspaces`"
     ))
 }

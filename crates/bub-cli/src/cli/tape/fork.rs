@@ -1,4 +1,4 @@
-//! `bub tape fork`: a new session that begins with what another one has seen.
+//! `bub tape fork`: creates a session from the entries of another session.
 
 use std::{ops::Bound, process::ExitCode};
 
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{
     anchors,
     context::{ListedTape, WorkspaceTapes},
-    tape_arg, text, text_of,
+    tape_arg, text, text_arg,
     writer::ResultWriter,
 };
 
@@ -45,29 +45,29 @@ pub(super) fn command() -> Command {
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let source = tapes
-        .find(text_of(matches, "tape").unwrap_or_default())
+        .find(text_arg(matches, "tape").unwrap_or_default())
         .await?;
-    let session_id = text_of(matches, "session-id").unwrap_or_default();
+    let session_id = text_arg(matches, "session-id").unwrap_or_default();
     if session_id.trim().is_empty() {
         return Err(TapeError::InvalidInput(
-            "the new session needs an id; give one with --session-id".to_owned(),
+            "the id of the new session is empty; pass one with `--session-id`".to_owned(),
         ));
     }
     let from = tapes.tape(source.name.clone());
-    let mut entries = taken_over(&from, &source, matches).await?;
+    let mut entries = entries_to_copy(&from, &source, matches).await?;
     let count = entries.len() as u64;
     let Some(last) = entries.last() else {
-        let text = format!("tape `{}` is empty: there is nothing to fork", source.name);
+        let text = format!("cannot fork tape `{}`: it is empty", source.name);
         return Err(TapeError::InvalidInput(text));
     };
     let target = tapes.tape(TapeName::for_session(&tapes.workspace, session_id));
-    // Nobody may begin a turn of the new session while it is being made.
+    // The lease prevents turns of the new session while it is being created.
     let lease = target.lease(LeaseWait::No).await?;
     require_new(&target, session_id).await?;
-    // Sidecars first: only when they are complete does the new session exist.
+    // Sidecars first: the new session exists only after its sidecars are complete.
     copy_sidecars(&from, &target, last).await?;
-    entries.push(origin(tapes, &source, session_id, last.id));
-    // One batch: the whole session or none.
+    entries.push(session_info(tapes, &source, session_id, last.id));
+    // One batch, so that the session is created completely or not at all.
     target.store().append(target.name(), entries).await?;
     drop(lease);
     let mut out = ResultWriter::plain(&tapes.settings);
@@ -86,13 +86,17 @@ async fn require_new(target: &Tape, session_id: &str) -> Result<()> {
     }
     let session = text::line(session_id);
     Err(TapeError::InvalidInput(format!(
-        "session `{session}` exists already; choose another id, or look at it with `bub tape show {session}`"
+        "session `{session}` already exists; choose another id, or see `bub tape show {session}`"
     )))
 }
 
-/// The entries up to the one that was asked for.
-async fn taken_over(from: &Tape, source: &ListedTape, matches: &ArgMatches) -> Result<Vec<Entry>> {
-    if let Some(name) = text_of(matches, "at-anchor") {
+/// Returns the entries up to `--at` or `--at-anchor`, or all entries.
+async fn entries_to_copy(
+    from: &Tape,
+    source: &ListedTape,
+    matches: &ArgMatches,
+) -> Result<Vec<Entry>> {
+    if let Some(name) = text_arg(matches, "at-anchor") {
         let mark = anchors::require(from, name, source.label()).await?;
         return from
             .entries(EntryRange {
@@ -103,23 +107,27 @@ async fn taken_over(from: &Tape, source: &ListedTape, matches: &ArgMatches) -> R
     }
     let mut entries = from.entries(EntryRange::ALL).await?;
     if let Some(id) = matches.get_one::<i64>("at").copied().map(EntryId::new) {
-        // Of several entries with one id the latest is meant, as everywhere.
+        // If several entries have this id, the latest counts.
         let at = entries
             .iter()
             .rposition(|entry| entry.id == id)
             .ok_or_else(|| {
                 let label = text::line(source.label());
-                TapeError::NotFound(format!(
-                    "Entry {id} was not found. See `bub tape show {label}`."
-                ))
+                TapeError::NotFound(format!("entry {id} not found; see `bub tape show {label}`"))
             })?;
         entries.truncate(at + 1);
     }
     Ok(entries)
 }
 
-/// Whose the new tape is and where it comes from: one entry outside every context, behind those it took over.
-fn origin(tapes: &WorkspaceTapes, source: &ListedTape, session_id: &str, at: EntryId) -> Entry {
+/// Returns the entry that records the session and the source of the fork. It follows the copied entries and is outside
+/// the context of the model.
+fn session_info(
+    tapes: &WorkspaceTapes,
+    source: &ListedTape,
+    session_id: &str,
+    at: EntryId,
+) -> Entry {
     let channel = source.channel().map(str::to_owned);
     let session = SessionInfo {
         session_id: session_id.to_owned(),
@@ -137,7 +145,7 @@ fn origin(tapes: &WorkspaceTapes, source: &ListedTape, session_id: &str, at: Ent
     Entry::event("session.info", Some(data.into())).outside_context()
 }
 
-/// Takes over what the sidecars held when the last entry was written.
+/// Copies the sidecars as they were when the last entry was written.
 async fn copy_sidecars(from: &Tape, target: &Tape, last: &Entry) -> Result<()> {
     for sidecar in from
         .store()

@@ -1,4 +1,4 @@
-//! `bub tape info`: the figures of a tape.
+//! `bub tape info`: shows statistics of a tape.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     context::{ListedTape, WorkspaceTapes},
-    json_arg, tape_arg, text, text_of,
+    json_arg, tape_arg, text, text_arg,
     writer::ResultWriter,
 };
 
@@ -21,13 +21,13 @@ pub(super) fn command() -> Command {
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let found = tapes
-        .find(text_of(matches, "tape").unwrap_or_default())
+        .find(text_arg(matches, "tape").unwrap_or_default())
         .await?;
-    let figures = figures(found);
+    let statistics = statistics(found);
     let shown = if matches.get_flag("json") {
-        text::harmless_json(&(codec::to_python_json(&figures) + "\n")).into_owned()
+        text::escape_json(&(codec::to_python_json(&statistics) + "\n")).into_owned()
     } else {
-        figures
+        statistics
             .iter()
             .fold(String::new(), |mut lines, (key, value)| {
                 let _ = writeln!(lines, "{key}: {}", plain(key, value));
@@ -40,13 +40,13 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// The seven of the tool `tape.info` first, under its names; then what else the index knows.
-fn figures(found: ListedTape) -> Map<String, Value> {
+/// Returns the seven values of the tool `tape.info` under the same names, then the other values of the summary.
+fn statistics(found: ListedTape) -> Map<String, Value> {
     let ListedTape { name, summary } = found;
     let session = summary.session.clone().unwrap_or_default();
-    let known = summary.session.is_some();
+    let is_known = summary.session.is_some();
     let more = json!({
-        "session_id": known.then_some(session.session_id),
+        "session_id": is_known.then_some(session.session_id),
         "workspace": session.workspace,
         "channel": session.channel,
         "title": summary.title,
@@ -56,7 +56,7 @@ fn figures(found: ListedTape) -> Map<String, Value> {
         "last_date": summary.last_date,
     });
     let info = TapeInfo::from(summary);
-    let figures = json!({
+    let tool_values = json!({
         "name": name.as_str(),
         "entries": info.entries,
         "anchors": info.anchors,
@@ -65,14 +65,14 @@ fn figures(found: ListedTape) -> Map<String, Value> {
         "last_token_usage": info.last_token_usage,
         "last_token_cache_hit_rate": info.cache_hit_rate,
     });
-    [figures, more]
+    [tool_values, more]
         .into_iter()
         .filter_map(|value| value.as_object().cloned())
         .flatten()
         .collect()
 }
 
-/// As the tool `tape.info` writes values: a share in percent, `None` for what is not known.
+/// Formats a value like the tool `tape.info`: a rate as a percentage, an unknown value as `None`.
 fn plain(key: &str, value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),

@@ -1,4 +1,4 @@
-//! `bub tape list`: the sessions and what they are about.
+//! `bub tape list`: lists sessions with their titles.
 
 use std::process::ExitCode;
 
@@ -23,37 +23,37 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let everywhere = matches.get_flag("all-workspaces");
-    let mut listed = if everywhere {
+    let all_workspaces = matches.get_flag("all-workspaces");
+    let mut listed = if all_workspaces {
         tapes.sessions().await?
     } else {
         tapes.sessions_here().await?
     };
-    // What a full disk left of a first turn is a file without entries: nobody's session.
+    // After a full disk, the file of a first turn may have no entries. It is not a session.
     listed.retain(|listed| listed.summary.entries > 0);
     let mut out = ResultWriter::plain(&tapes.settings);
     if matches.get_flag("json") {
         for listed in &listed {
-            out.write(&as_json(listed))?;
+            out.write(&to_json(listed))?;
         }
     } else if listed.is_empty() {
-        out.write(if everywhere {
+        out.write(if all_workspaces {
             "(no sessions)\n"
         } else {
             "(no sessions in this workspace)\n"
         })?;
     } else {
-        out.write(&table(&listed, everywhere))?;
+        out.write(&table(&listed, all_workspaces))?;
     }
     out.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A longer session id would push everything else off the screen.
+/// Maximum width of a session id, so that the other columns stay visible.
 const MAX_NAME_WIDTH: usize = 60;
 
-/// The title stands last: it is the only column whose length nobody can foresee.
-fn table(listed: &[ListedTape], everywhere: bool) -> String {
+/// Formats the sessions as a table. The title comes last, because its length is not limited.
+fn table(listed: &[ListedTape], all_workspaces: bool) -> String {
     let head = [
         "SESSION",
         "CHANNEL",
@@ -64,7 +64,7 @@ fn table(listed: &[ListedTape], everywhere: bool) -> String {
     ];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(listed.iter().map(row));
-    if everywhere {
+    if all_workspaces {
         return text::columns(&rows);
     }
     let without: Vec<_> = rows
@@ -78,7 +78,7 @@ fn row(listed: &ListedTape) -> [String; 6] {
     let summary = &listed.summary;
     let shown = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), text::line);
     [
-        text::cut(listed.label(), MAX_NAME_WIDTH),
+        text::truncate(listed.label(), MAX_NAME_WIDTH),
         shown(listed.channel()),
         summary.entries.to_string(),
         summary
@@ -90,7 +90,7 @@ fn row(listed: &ListedTape) -> [String; 6] {
     ]
 }
 
-fn as_json(listed: &ListedTape) -> String {
+fn to_json(listed: &ListedTape) -> String {
     let summary = &listed.summary;
     let value = json!({
         "tape": listed.name.as_str(),
@@ -102,5 +102,5 @@ fn as_json(listed: &ListedTape) -> String {
         "first_date": summary.first_date,
         "last_date": summary.last_date,
     });
-    text::harmless_json(&(codec::to_python_json(&value) + "\n")).into_owned()
+    text::escape_json(&(codec::to_python_json(&value) + "\n")).into_owned()
 }

@@ -1,4 +1,4 @@
-//! A tape as a Markdown document.
+//! Formats a tape as a Markdown document.
 
 use std::fmt::Write as _;
 
@@ -6,12 +6,12 @@ use bub_tape::{Entry, EntryKind};
 
 use super::{context::ListedTape, payload, text};
 
-/// The title and what the index knows.
+/// Returns the title and the metadata of the tape.
 pub(super) fn head(found: &ListedTape) -> String {
     let summary = &found.summary;
     let title = summary.title.as_deref().unwrap_or_else(|| found.label());
     let mut head = format!("# {}\n\n", text::line(title));
-    let facts = [
+    let fields = [
         ("session", Some(found.label())),
         ("tape", Some(found.name.as_str())),
         ("workspace", found.workspace()),
@@ -19,7 +19,7 @@ pub(super) fn head(found: &ListedTape) -> String {
         ("first entry", summary.first_date.as_deref()),
         ("last entry", summary.last_date.as_deref()),
     ];
-    for (name, value) in facts {
+    for (name, value) in fields {
         if let Some(value) = value {
             let _ = writeln!(head, "- {name}: `{}`", text::line(value).replace('`', "'"));
         }
@@ -28,7 +28,7 @@ pub(super) fn head(found: &ListedTape) -> String {
     head
 }
 
-/// A heading, and below it what the entry says: messages as they were written, everything else in a fence.
+/// Returns a section with a heading and the content of the entry: messages as written, other entries in a code fence.
 pub(super) fn entry(entry: &Entry) -> String {
     let level = if entry.kind == EntryKind::Anchor {
         "##"
@@ -56,7 +56,7 @@ pub(super) fn entry(entry: &Entry) -> String {
     section
 }
 
-/// Longer than any run of backticks inside, so that nothing inside can end it.
+/// Returns a fence that is longer than any run of backticks in the body, so that the body cannot close it.
 fn fence(body: &str) -> String {
     let longest = body
         .split(|character| character != '`')

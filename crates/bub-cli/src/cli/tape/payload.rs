@@ -1,9 +1,9 @@
-//! What an entry says, as text for people.
+//! Formats the content of entries as readable text.
 
 use bub_tape::{Entry, EntryKind, codec};
 use serde_json::{Map, Value};
 
-/// What stands beside the kind of an entry: a role, a name, how many calls.
+/// Returns the label beside the kind of an entry: a role, a name, or an error kind. Other kinds have none.
 pub(super) fn label(entry: &Entry) -> String {
     let text = |key: &str| {
         entry
@@ -23,7 +23,7 @@ pub(super) fn label(entry: &Entry) -> String {
     }
 }
 
-/// What an entry says, without a line end behind it; empty when its label is all there is.
+/// Returns the content of an entry without a final newline. It is empty if the entry has only a label.
 pub(super) fn body(entry: &Entry) -> String {
     let payload = &entry.payload;
     match &entry.kind {
@@ -45,7 +45,7 @@ pub(super) fn body(entry: &Entry) -> String {
 }
 
 fn message(payload: &Map<String, Value>, meta: &Map<String, Value>) -> String {
-    let said = payload.get("content").map(content).unwrap_or_default();
+    let text = payload.get("content").map(content).unwrap_or_default();
     let media: Vec<_> = meta
         .get("media")
         .and_then(Value::as_array)
@@ -53,10 +53,10 @@ fn message(payload: &Map<String, Value>, meta: &Map<String, Value>) -> String {
         .flatten()
         .map(medium)
         .collect();
-    lines([said, media.join("\n"), calls(payload.get("tool_calls"))])
+    lines([text, media.join("\n"), calls(payload.get("tool_calls"))])
 }
 
-/// Text as it is, parts one below the other, anything else as data.
+/// Formats message content: text unchanged, one part per line, other values as JSON.
 fn content(value: &Value) -> String {
     match value {
         Value::String(text) => text.trim_end().to_owned(),
@@ -68,7 +68,7 @@ fn content(value: &Value) -> String {
 fn part(value: &Value) -> String {
     match value.get("text").and_then(Value::as_str).or(value.as_str()) {
         Some(text) => text.trim_end().to_owned(),
-        // Media that an older writer put into the text: its bytes are of no use here.
+        // Older versions stored media inline; show only the type instead of the bytes.
         None => format!(
             "[{}]",
             value.get("type").and_then(Value::as_str).unwrap_or("part")
@@ -112,7 +112,7 @@ fn results(results: Option<&Value>) -> String {
     )
 }
 
-/// Nothing for what is empty: `null`, `{}`.
+/// Formats a JSON value. `null` and `{}` become an empty string.
 fn data(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -1,58 +1,58 @@
-//! A line on standard error that says how far long work has come.
+//! Shows the progress of a long operation on stderr.
 
 use std::{
     io::{IsTerminal, Write},
     time::{Duration, Instant},
 };
 
-/// More often than this nobody can read it.
+/// Minimum time between two updates, so that the line stays readable.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A counter that is shown on a terminal only, and gone when the work is done.
+/// A progress counter. It appears only on a terminal and disappears on drop.
 #[derive(Debug)]
 pub(super) struct ProgressLine {
-    what: &'static str,
+    label: &'static str,
     total: usize,
     done: usize,
-    /// Until when the line stays as it is.
-    next: Instant,
-    shown: bool,
-    wanted: bool,
+    /// Earliest time of the next update.
+    next_redraw: Instant,
+    is_shown: bool,
+    is_terminal: bool,
 }
 
 impl ProgressLine {
-    /// For work that may be long from its first piece on.
-    pub(super) fn new(what: &'static str, total: usize) -> Self {
-        let wanted = std::io::stderr().is_terminal();
+    /// Creates a line that appears with the first item.
+    pub(super) fn new(label: &'static str, total: usize) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
         Self {
-            what,
+            label,
             total,
             done: 0,
-            next: Instant::now(),
-            shown: false,
-            wanted,
+            next_redraw: Instant::now(),
+            is_shown: false,
+            is_terminal,
         }
     }
 
-    /// For work that is mostly over at once, and then needs no line.
-    pub(super) fn patient(what: &'static str, total: usize) -> Self {
+    /// Creates a line that appears only if the work takes longer than [`REDRAW_INTERVAL`].
+    pub(super) fn delayed(label: &'static str, total: usize) -> Self {
         Self {
-            next: Instant::now() + REDRAW_INTERVAL,
-            ..Self::new(what, total)
+            next_redraw: Instant::now() + REDRAW_INTERVAL,
+            ..Self::new(label, total)
         }
     }
 
-    /// Says that the next piece of work begins.
+    /// Advances to the next item.
     pub(super) fn next(&mut self, name: &str) {
         self.done += 1;
-        if self.wanted && Instant::now() >= self.next {
-            (self.next, self.shown) = (Instant::now() + REDRAW_INTERVAL, true);
+        if self.is_terminal && Instant::now() >= self.next_redraw {
+            (self.next_redraw, self.is_shown) = (Instant::now() + REDRAW_INTERVAL, true);
             let line = format!(
                 "{} {} of {}: {}",
-                self.what,
+                self.label,
                 self.done,
                 self.total,
-                super::text::cut(name, 40)
+                super::text::truncate(name, 40)
             );
             let mut stderr = std::io::stderr();
             let _ = write!(stderr, "\r\x1b[K{line}").and_then(|()| stderr.flush());
@@ -62,7 +62,7 @@ impl ProgressLine {
 
 impl Drop for ProgressLine {
     fn drop(&mut self) {
-        if self.shown {
+        if self.is_shown {
             let mut stderr = std::io::stderr();
             let _ = write!(stderr, "\r\x1b[K").and_then(|()| stderr.flush());
         }

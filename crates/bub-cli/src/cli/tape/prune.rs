@@ -1,4 +1,4 @@
-//! `bub tape prune`: removing archives and blobs that no tape needs.
+//! `bub tape prune`: deletes archives and blobs that no tape needs.
 
 use std::{
     fmt::Write as _,
@@ -12,7 +12,7 @@ use clap::{Arg, ArgMatches, Command};
 
 use super::{context::HomeTapes, flag, progress::ProgressLine, text, writer::ResultWriter};
 
-const HOUR: u64 = 3600;
+const SECONDS_PER_HOUR: u64 = 3600;
 
 pub(super) fn command() -> Command {
     Command::new("prune")
@@ -25,7 +25,7 @@ pub(super) fn command() -> Command {
             Arg::new("older-than")
                 .long("older-than")
                 .value_name("AGE")
-                .value_parser(age)
+                .value_parser(parse_age)
                 .default_value("30d")
                 .help("Minimum age, such as 12h, 30d or 4w"),
         )
@@ -33,16 +33,16 @@ pub(super) fn command() -> Command {
         .arg(flag("yes", "Do not prompt"))
 }
 
-fn age(given: &str) -> Result<Duration, String> {
-    let hours = match given.char_indices().last() {
+fn parse_age(text: &str) -> Result<Duration, String> {
+    let hours = match text.char_indices().last() {
         Some((at, 'h')) => Some((at, 1)),
         Some((at, 'd')) => Some((at, 24)),
         Some((at, 'w')) => Some((at, 24 * 7)),
         _ => None,
     };
     let parsed = hours.and_then(|(at, hours)| {
-        let number: u64 = given.get(..at)?.parse().ok()?;
-        number.checked_mul(hours * HOUR)
+        let number: u64 = text.get(..at)?.parse().ok()?;
+        number.checked_mul(hours * SECONDS_PER_HOUR)
     });
     parsed
         .map(Duration::from_secs)
@@ -61,15 +61,15 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
     if leftovers.is_empty() || matches.get_flag("dry-run") {
         return Ok(ExitCode::SUCCESS);
     }
-    if !matches.get_flag("yes") && !confirmed(&leftovers)? {
-        super::print_note("nothing was removed");
+    if !matches.get_flag("yes") && !confirm(&leftovers)? {
+        super::print_note("nothing was deleted");
         return Ok(ExitCode::SUCCESS);
     }
     remove(files, &leftovers).await
 }
 
 async fn remove(files: &HomeTapes, leftovers: &[UnusedFile]) -> Result<ExitCode> {
-    let mut progress = ProgressLine::patient("removing", leftovers.len());
+    let mut progress = ProgressLine::delayed("deleting", leftovers.len());
     let (mut removed, mut bytes, mut kept) = (0, 0, Vec::new());
     for leftover in leftovers {
         progress.next(&leftover.path.display().to_string());
@@ -84,10 +84,10 @@ async fn remove(files: &HomeTapes, leftovers: &[UnusedFile]) -> Result<ExitCode>
     }
     drop(progress);
     for problem in &kept {
-        super::print_note(&format!("not removed: {}", text::line(problem)));
+        super::print_note(&format!("not deleted: {}", text::line(problem)));
     }
     super::print_note(&format!(
-        "removed {} ({})",
+        "deleted {} ({})",
         text::count(removed, "file", "files"),
         text::bytes(bytes)
     ));
@@ -100,7 +100,7 @@ async fn remove(files: &HomeTapes, leftovers: &[UnusedFile]) -> Result<ExitCode>
 
 fn describe(files: &HomeTapes, leftovers: &[UnusedFile]) -> String {
     if leftovers.is_empty() {
-        return "(nothing to remove)\n".to_owned();
+        return "(nothing to delete)\n".to_owned();
     }
     let rows: Vec<_> = leftovers
         .iter()
@@ -131,9 +131,13 @@ fn describe(files: &HomeTapes, leftovers: &[UnusedFile]) -> String {
     report
 }
 
-fn days_ago(moment: SystemTime) -> String {
-    let age = moment.elapsed().unwrap_or_default();
-    text::count(age.as_secs() / (24 * HOUR), "day old", "days old")
+fn days_ago(time: SystemTime) -> String {
+    let age = time.elapsed().unwrap_or_default();
+    text::count(
+        age.as_secs() / (24 * SECONDS_PER_HOUR),
+        "day old",
+        "days old",
+    )
 }
 
 fn total(leftovers: &[UnusedFile]) -> String {
@@ -145,21 +149,19 @@ fn total(leftovers: &[UnusedFile]) -> String {
     )
 }
 
-/// Asks on the terminal; anything but yes is no.
-fn confirmed(leftovers: &[UnusedFile]) -> Result<bool> {
+/// Asks for confirmation at the terminal. Every answer except `y` and `yes` means no.
+fn confirm(leftovers: &[UnusedFile]) -> Result<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        let text = "there is no terminal to ask on, so nothing was removed; add --yes to remove, or --dry-run to look";
+        let text = "cannot prompt: stdin is not a terminal; pass `--yes` to delete the files, or `--dry-run` to list them";
         return Err(TapeError::InvalidInput(text.to_owned()));
     }
     let mut stderr = std::io::stderr();
-    let asked = write!(stderr, "Remove {} for good? [y/N] ", total(leftovers))
+    let asked = write!(stderr, "Delete {} permanently? [y/N] ", total(leftovers))
         .and_then(|()| stderr.flush());
     let mut answer = String::new();
     let answered = asked.and_then(|()| stdin.read_line(&mut answer));
-    answered.map_err(|error| {
-        TapeError::from_io("read", std::path::Path::new("standard input"), error)
-    })?;
+    answered.map_err(|error| TapeError::from_io("read", std::path::Path::new("stdin"), error))?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
@@ -169,8 +171,14 @@ mod tests {
 
     #[test]
     fn ages_have_a_unit() {
-        assert_eq!(age("36h"), Ok(Duration::from_secs(36 * HOUR)));
-        assert_eq!(age("2w"), Ok(Duration::from_secs(14 * 24 * HOUR)));
+        assert_eq!(
+            parse_age("36h"),
+            Ok(Duration::from_secs(36 * SECONDS_PER_HOUR))
+        );
+        assert_eq!(
+            parse_age("2w"),
+            Ok(Duration::from_secs(14 * 24 * SECONDS_PER_HOUR))
+        );
         for wrong in [
             "",
             "30",
@@ -181,7 +189,7 @@ mod tests {
             "18446744073709551615w",
             "3€",
         ] {
-            assert!(age(wrong).is_err(), "{wrong}");
+            assert!(parse_age(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `bub tape reindex`: making the derived index again.
+//! `bub tape reindex`: rebuilds the index from the tapes.
 
 use std::{fmt::Write as _, process::ExitCode};
 

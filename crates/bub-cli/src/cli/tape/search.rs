@@ -1,4 +1,4 @@
-//! `bub tape search`: finding what was said, on one tape or on all.
+//! `bub tape search`: searches one tape, a workspace, or all workspaces.
 
 use std::{cmp::Reverse, process::ExitCode};
 
@@ -11,7 +11,7 @@ use super::{
     context::{ListedTape, WorkspaceTapes},
     flag, json_arg, payload,
     progress::ProgressLine,
-    show, text, text_of,
+    show, text, text_arg,
     writer::ResultWriter,
 };
 
@@ -46,22 +46,22 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     let search = search_from_args(matches);
     if search.text.trim().is_empty() {
         return Err(TapeError::InvalidInput(
-            "there is nothing to look for; give some words".to_owned(),
+            "the search text is empty; pass the words to search for".to_owned(),
         ));
     }
-    let sessions = match text_of(matches, "tape") {
-        Some(given) => vec![tapes.find(given).await?],
+    let sessions = match text_arg(matches, "tape") {
+        Some(tape) => vec![tapes.find(tape).await?],
         None if matches.get_flag("all-workspaces") => tapes.sessions().await?,
         None => tapes.sessions_here().await?,
     };
-    // Also where there is nothing to search, a wrong date is to be told.
-    let nowhere = tapes
+    // Search an empty tape first, to report an invalid date also if there are no sessions.
+    let validated = tapes
         .tape(TapeName::for_session(&tapes.workspace, ""))
         .search(&search)
         .await;
-    nowhere.map_err(|error| match error {
-        TapeError::InvalidInput(what) => TapeError::InvalidInput(format!(
-            "{what} Give dates as 2026-01-31 or 2026-01-31T12:00:00Z."
+    validated.map_err(|error| match error {
+        TapeError::InvalidInput(message) => TapeError::InvalidInput(format!(
+            "{message} Write dates as 2026-01-31 or 2026-01-31T12:00:00Z."
         )),
         other => other,
     })?;
@@ -70,7 +70,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     let style = ColorSupport::from_settings(&tapes.settings);
     for (session, hit) in &hits {
         let shown = if matches.get_flag("json") {
-            as_json(session, hit)
+            to_json(session, hit)
         } else {
             pretty(session, hit, style)
         };
@@ -80,11 +80,11 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     }
     out.finish()?;
     if hits.is_empty() {
-        super::print_note("nothing found");
+        super::print_note("no matches");
     }
     if filtered > 0 {
         super::print_note(&format!(
-            "{} left out",
+            "{} omitted",
             text::count(
                 filtered,
                 "output of an earlier search",
@@ -96,7 +96,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
 }
 
 fn search_from_args(matches: &ArgMatches) -> Search {
-    let mut search = Search::new(text_of(matches, "words").unwrap_or_default());
+    let mut search = Search::new(text_arg(matches, "words").unwrap_or_default());
     search.limit = matches
         .get_one::<usize>("limit")
         .copied()
@@ -107,22 +107,22 @@ fn search_from_args(matches: &ArgMatches) -> Search {
     } else {
         Query::new().kinds(kinds)
     };
-    if let Some(since) = text_of(matches, "since") {
+    if let Some(since) = text_arg(matches, "since") {
         within = within.since(since);
     }
-    if let Some(until) = text_of(matches, "until") {
+    if let Some(until) = text_arg(matches, "until") {
         within = within.until(until);
     }
     search.within(within)
 }
 
-/// The best matches of all sessions: exact before near, then the latest.
+/// Returns the best matches of all sessions, exact ones first, then newest first, and the number of omitted matches.
 async fn search_all<'a>(
     tapes: &WorkspaceTapes,
     sessions: &'a [ListedTape],
     search: &Search,
 ) -> Result<(Vec<(&'a ListedTape, SearchHit)>, u64)> {
-    let mut progress = ProgressLine::patient("searching", sessions.len());
+    let mut progress = ProgressLine::delayed("searching", sessions.len());
     let (mut hits, mut filtered) = (Vec::new(), 0);
     for session in sessions {
         progress.next(session.label());
@@ -130,7 +130,7 @@ async fn search_all<'a>(
         hits.extend(found.hits.into_iter().map(|hit| (session, hit)));
         filtered += found.filtered as u64;
     }
-    // Stable: within a tape, and where dates cannot be read, the order of the tape stays.
+    // The sort is stable: entries with equal or unreadable dates keep the order of the tape.
     hits.sort_by_key(|(_, hit)| Reverse((hit.exact, hit.entry.timestamp())));
     hits.truncate(search.limit);
     Ok((hits, filtered))
@@ -150,7 +150,7 @@ fn pretty(session: &ListedTape, hit: &SearchHit, style: ColorSupport) -> String 
     )
 }
 
-fn as_json(session: &ListedTape, hit: &SearchHit) -> String {
+fn to_json(session: &ListedTape, hit: &SearchHit) -> String {
     let entry = &hit.entry;
     let value = json!({
         "tape": session.name.as_str(),
@@ -161,5 +161,5 @@ fn as_json(session: &ListedTape, hit: &SearchHit) -> String {
         "exact": hit.exact,
         "snippet": hit.snippet,
     });
-    text::harmless_json(&(codec::to_python_json(&value) + "\n")).into_owned()
+    text::escape_json(&(codec::to_python_json(&value) + "\n")).into_owned()
 }

@@ -1,4 +1,4 @@
-//! `bub tape show`: what is on a tape, for people.
+//! `bub tape show`: shows the entries of a tape.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use futures_util::TryStreamExt as _;
 
 use super::{
-    color::ColorSupport, context::WorkspaceTapes, json_arg, payload, tape_arg, text, text_of,
+    color::ColorSupport, context::WorkspaceTapes, json_arg, payload, tape_arg, text, text_arg,
     writer::ResultWriter,
 };
 
@@ -38,7 +38,7 @@ pub(super) fn kinds_arg() -> Arg {
     )
 }
 
-/// The kinds that were asked for; none means all.
+/// Returns the kinds from `--kinds`. An empty list means all kinds.
 pub(super) fn kinds(matches: &ArgMatches) -> Vec<EntryKind> {
     matches
         .get_many::<String>("kinds")
@@ -50,10 +50,10 @@ pub(super) fn kinds(matches: &ArgMatches) -> Vec<EntryKind> {
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let found = tapes
-        .find(text_of(matches, "tape").unwrap_or_default())
+        .find(text_arg(matches, "tape").unwrap_or_default())
         .await?;
     let tape = tapes.tape(found.name.clone());
-    let anchor = text_of(matches, "after-anchor");
+    let anchor = text_arg(matches, "after-anchor");
     let mut query = Query::new().kinds(kinds(matches));
     if let Some(name) = anchor {
         super::anchors::require(&tape, name, found.label()).await?;
@@ -63,7 +63,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     let style = ColorSupport::from_settings(&tapes.settings);
     let print = |entry: &Entry| {
         if json {
-            text::harmless_json(&codec::encode(entry)).into_owned()
+            text::escape_json(&codec::encode(entry)).into_owned()
         } else {
             pretty(entry, style)
         }
@@ -75,7 +75,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
         ResultWriter::paged(&tapes.settings)
     };
     let shown = print_all(&tape, (query, last), &mut out, &print).await;
-    // The pager is waited for in any case, or it would outlive the program.
+    // Wait for the pager also after an error, or it would outlive the program.
     out.finish()?;
     if shown? == 0 && !json {
         super::print_note("no entries match");
@@ -111,7 +111,7 @@ async fn print_all(
     Ok(shown)
 }
 
-/// A headline with id, kind and date, what the entry says below it, and an empty line.
+/// Formats an entry: a headline with id, kind and date, the indented content, and an empty line.
 fn pretty(entry: &Entry, style: ColorSupport) -> String {
     let title = text::line(&format!("{} {}", entry.kind, payload::label(entry)));
     let head = format!(

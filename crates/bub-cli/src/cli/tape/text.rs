@@ -1,4 +1,4 @@
-//! Text from tapes on its way to a terminal: it must not move the cursor, and dates must be readable.
+//! Formats text from tapes for a terminal: safe control characters, readable dates, sizes and columns.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -7,17 +7,17 @@ use bub_terminal::{columns as cells, sanitize::is_unsafe_char};
 
 pub(in crate::cli) use bub_terminal::sanitize::{line, sanitize};
 
-/// The beginning of a line, with `…` when something is missing.
-pub(super) fn cut(text: &str, characters: usize) -> String {
+/// Truncates a line to `max_chars` characters and appends `…` if it was longer.
+pub(super) fn truncate(text: &str, max_chars: usize) -> String {
     let text = line(text);
-    match text.char_indices().nth(characters) {
+    match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default().trim_end()),
         None => text,
     }
 }
 
-/// One line of JSON in which control characters that JSON leaves alone are escaped; it means the same.
-pub(super) fn harmless_json(json: &str) -> Cow<'_, str> {
+/// Escapes the control characters that JSON permits, so that the line is safe on a terminal. The value is unchanged.
+pub(super) fn escape_json(json: &str) -> Cow<'_, str> {
     if !json
         .chars()
         .any(|character| is_unsafe_char(character) && character != '\n')
@@ -35,25 +35,25 @@ pub(super) fn harmless_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// The moment of an entry, in UTC as `--since` and `--until` are.
+/// Formats the date of an entry in UTC, like the values of `--since` and `--until`.
 pub(super) fn date_of(entry: &Entry) -> String {
     match entry.timestamp() {
-        Some(moment) => moment.strftime("%Y-%m-%d %H:%M:%S").to_string(),
-        None => cut(&entry.date, 19),
+        Some(time) => time.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        None => truncate(&entry.date, 19),
     }
 }
 
-/// The same for a date that stands alone.
+/// Formats a date from a tape in UTC.
 pub(super) fn date(text: &str) -> String {
     date_of(&Entry::event("", None).with_date(text))
 }
 
-/// The moment a date means, for sorting.
-pub(super) fn moment(text: &str) -> impl Ord + use<> {
+/// Parses a date from a tape, for sorting. Invalid dates sort first.
+pub(super) fn sort_time(text: &str) -> impl Ord + use<> {
     Entry::event("", None).with_date(text).timestamp()
 }
 
-/// How many bytes, for people.
+/// Formats a size with a decimal unit, such as `1.5 MB`.
 pub(in crate::cli) fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if count < 1000 {
@@ -71,12 +71,12 @@ pub(in crate::cli) fn bytes(count: u64) -> String {
     format!("{whole}.{tenths} {unit}")
 }
 
-/// A count with its noun: `1 entry`, `2 entries`.
+/// Formats a count with its noun, such as `1 entry` or `2 entries`.
 pub(in crate::cli) fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// Rows in columns; the last column is as long as it likes.
+/// Aligns rows in columns. The width of the last column is not limited.
 pub(in crate::cli) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
@@ -103,17 +103,17 @@ mod tests {
 
     #[test]
     fn controls_in_json_are_escaped() {
-        assert_eq!(harmless_json("\"\u{9b}\"\n"), "\"\\u009b\"\n");
+        assert_eq!(escape_json("\"\u{9b}\"\n"), "\"\\u009b\"\n");
     }
 
     #[test]
     fn lines_are_cut_between_characters() {
-        assert_eq!(cut("你好 世界", 3), "你好…");
-        assert_eq!(cut(" a\n b ", 3), "a b");
+        assert_eq!(truncate("你好 世界", 3), "你好…");
+        assert_eq!(truncate(" a\n b ", 3), "a b");
     }
 
     #[test]
-    fn sizes_are_for_people() {
+    fn sizes_are_human_readable() {
         assert_eq!(
             [0, 999, 1000, 1_550_000].map(bytes),
             ["0 bytes", "999 bytes", "1.0 kB", "1.5 MB"]

@@ -1,4 +1,4 @@
-//! Where results go: standard output, a pager in front of it, or a file. Secrets are replaced on the way.
+//! Writes results to stdout, a pager or a file. Redacts secrets.
 
 use std::{
     ffi::OsString,
@@ -13,29 +13,30 @@ use bub_settings::{RedactingWriter, Settings};
 use bub_tape::{Result, TapeError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// How `less` behaves unless `LESS` says otherwise: not at all for one screen, colours shown, the text left on the screen.
+/// Options of `less` if `LESS` is not set: quit if the text fits on one screen, show colors, do not clear the screen.
 const DEFAULT_LESS: &str = "FRX";
 
-/// An open destination. Everything in it is whole lines; call [`finish`](Self::finish) after the last one.
+/// An open output. Write complete lines only, and call [`finish`](Self::finish) after the last one.
 pub(super) struct ResultWriter {
     writer: RedactingWriter<Box<dyn Write + Send>>,
-    place: OutputTarget,
+    target: OutputTarget,
 }
 
 enum OutputTarget {
     Stdout,
-    /// While it runs, Ctrl-C is for the pager: dying before it would leave it fighting the shell for the terminal.
+    /// A pager. While it runs, bub ignores Ctrl-C: if bub ended first, the pager and the shell would both read from the
+    /// terminal.
     Pager(OsString, Child, Option<Signal>),
     File(PathBuf),
 }
 
 impl ResultWriter {
-    /// Standard output, as it is.
+    /// Writes to stdout.
     pub(super) fn plain(settings: &Settings) -> Self {
         Self::new(settings, Box::new(io::stdout()), OutputTarget::Stdout)
     }
 
-    /// Standard output, through the user's pager when it is a terminal.
+    /// Writes to the user's pager if stdout is a terminal, otherwise to stdout.
     pub(super) fn paged(settings: &Settings) -> Self {
         let Some((name, mut child)) = start_pager(settings) else {
             return Self::plain(settings);
@@ -53,7 +54,7 @@ impl ResultWriter {
         }
     }
 
-    /// A new file, as private as the tape it comes from; one that exists is left alone.
+    /// Creates a file that only the user can read, like a tape. Fails if the file exists.
     pub(super) fn file(settings: &Settings, path: &Path) -> Result<Self> {
         let file = OpenOptions::new()
             .write(true)
@@ -62,7 +63,7 @@ impl ResultWriter {
             .open(path);
         let file: File = file.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => TapeError::InvalidInput(format!(
-                "`{}` exists and is not overwritten; name another file",
+                "file `{}` already exists; choose another file",
                 path.display()
             )),
             _ => TapeError::from_io("write", path, error),
@@ -74,34 +75,34 @@ impl ResultWriter {
         ))
     }
 
-    fn new(settings: &Settings, writer: Box<dyn Write + Send>, place: OutputTarget) -> Self {
+    fn new(settings: &Settings, writer: Box<dyn Write + Send>, target: OutputTarget) -> Self {
         let buffered: Box<dyn Write + Send> = Box::new(BufWriter::with_capacity(64 * 1024, writer));
         Self {
             writer: settings.redactor().writer(buffered),
-            place,
+            target,
         }
     }
 
-    /// Writes; `false` when nobody reads any more, as in `bub … | head`.
+    /// Writes text. Returns `false` if the reader has closed the pipe, as in `bub … | head`.
     pub(super) fn write(&mut self, text: &str) -> Result<bool> {
         let outcome = self.writer.write_all(text.as_bytes());
         self.checked(outcome)
     }
 
-    /// Passes everything on and, with a pager, waits until the user has read it.
+    /// Flushes the output and waits for the pager, if any.
     pub(super) fn finish(mut self) -> Result<()> {
         let outcome = self.writer.flush();
         self.checked(outcome)?;
         drop(self.writer);
-        if let OutputTarget::Pager(name, mut child, interrupt) = self.place {
+        if let OutputTarget::Pager(name, mut child, interrupt) = self.target {
             let status = child.wait();
             drop(interrupt);
-            // What a shell answers when there is no such command.
+            // Exit code of a shell for an unknown command.
             if status.is_ok_and(|status| status.code() == Some(127)) {
                 let name = name.to_string_lossy().into_owned();
                 let source = io::Error::new(
                     io::ErrorKind::NotFound,
-                    "no such command; set PAGER to another, or to `cat`",
+                    "command not found; set PAGER to another command or to `cat`",
                 );
                 return Err(TapeError::Io {
                     action: "start the pager",
@@ -118,9 +119,9 @@ impl ResultWriter {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
             Err(error) => {
-                let path = match &self.place {
+                let path = match &self.target {
                     OutputTarget::File(path) => path,
-                    OutputTarget::Stdout | OutputTarget::Pager(..) => Path::new("standard output"),
+                    OutputTarget::Stdout | OutputTarget::Pager(..) => Path::new("stdout"),
                 };
                 Err(TapeError::from_io("write", path, error))
             }
@@ -128,7 +129,7 @@ impl ResultWriter {
     }
 }
 
-/// The user's pager, `less` unless `PAGER` names another; none when output is not read on a terminal.
+/// Starts the pager from `PAGER`, default `less`. Returns `None` without a terminal or if the pager does not start.
 fn start_pager(settings: &Settings) -> Option<(OsString, Child)> {
     let environment = settings.environment();
     let is_dumb = environment
@@ -154,6 +155,6 @@ fn start_pager(settings: &Settings) -> Option<(OsString, Child)> {
     if environment.get("LESS").is_none() {
         command.1.env("LESS", DEFAULT_LESS);
     }
-    // No pager is no reason to show nothing.
+    // Without a pager, the output goes to stdout.
     command.1.spawn().ok().map(|child| (command.0, child))
 }

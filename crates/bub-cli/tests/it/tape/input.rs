@@ -62,14 +62,11 @@ fn a_tape_is_named_by_session_tape_name_or_a_beginning() {
     }
     refused(
         &tape(&sandbox, &["info", "lab"]),
-        &["`lab` may be any of 2 tapes", "lab:7", "lab:8"],
+        &["ambiguous tape `lab`: 2 tapes match", "lab:7", "lab:8"],
     );
     // The beginning that all tape names of a workspace share.
     refused(&tape(&sandbox, &["info", &name[..8]]), &["3 tapes"]);
-    refused(
-        &tape(&sandbox, &["info", ""]),
-        &["there is no session or tape"],
-    );
+    refused(&tape(&sandbox, &["info", ""]), &["session or tape"]);
 }
 
 #[test]
@@ -115,13 +112,13 @@ fn bad_input_is_one_clear_line() {
     );
     check(
         &["show", "nope"],
-        &["there is no session or tape `nope`", "bub tape list"],
+        &["session or tape `nope` not found", "bub tape list"],
     );
     check(
         &["show", "../../etc/passwd"],
-        &["Invalid tape name", "path separator"],
+        &["invalid tape name", "path separator"],
     );
-    check(&["check", "a/b"], &["Invalid tape name", "path separator"]);
+    check(&["check", "a/b"], &["invalid tape name", "path separator"]);
     check(
         &["show", "cli", "--after-anchor", "x"],
         &["Anchor 'x' was not found. See `bub tape anchors cli:local`."],
@@ -145,7 +142,7 @@ fn bad_input_is_one_clear_line() {
         ],
         &["2026"],
     );
-    check(&["search", " "], &["nothing to look for"]);
+    check(&["search", " "], &["the search text is empty"]);
     check(
         &["search", "x", "cli", "--all-workspaces"],
         &["cannot be used with"],
@@ -230,7 +227,7 @@ fn an_unreadable_tape_is_reported_and_the_others_are_read() {
     fs::create_dir(tapes(&sandbox).join("a__b.jsonl")).unwrap();
     let list = tape(&sandbox, &["list"]);
     assert!(
-        list.stderr.starts_with("left out: ") && list.stderr.contains("a__b.jsonl"),
+        list.stderr.starts_with("skipped: ") && list.stderr.contains("a__b.jsonl"),
         "{list:?}"
     );
     assert_eq!(list.ok().lines().count(), 4);

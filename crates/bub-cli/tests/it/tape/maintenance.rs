@@ -51,7 +51,7 @@ fn check_finds_damage_and_repair_keeps_what_it_removes() {
     }
     assert_eq!(
         found.stderr,
-        "1 tape is damaged; `bub tape check --repair` puts in order what can be\n"
+        "1 tape is damaged; run `bub tape check --repair`\n"
     );
 
     let repaired = tape(&sandbox, &["check", "--repair", "cli:local"]).ok();
@@ -106,7 +106,7 @@ fn check_reports_ids_calls_blobs_and_a_wrong_index() {
     assert!(
         repaired
             .stderr
-            .contains("what is missing comes from a copy only"),
+            .contains("missing data can only be restored from a backup"),
         "{repaired:?}"
     );
     let left = tape(&sandbox, &["check"]).stdout;
@@ -166,20 +166,23 @@ fn prune_lists_then_asks_and_never_touches_tapes() {
     let asked = tape(&sandbox, &["prune"]);
     assert_eq!(asked.code, Some(2));
     assert!(
-        asked.stderr.contains("there is no terminal to ask on") && asked.stderr.contains("--yes"),
+        asked
+            .stderr
+            .contains("cannot prompt: stdin is not a terminal")
+            && asked.stderr.contains("--yes"),
         "{asked:?}"
     );
     assert!(blob.exists());
     let short = tape(&sandbox, &["prune", "--older-than", "50d", "--yes"]);
-    assert_eq!(short.stderr, "removed 1 file (3 bytes)\n");
+    assert_eq!(short.stderr, "deleted 1 file (3 bytes)\n");
     let rest = tape(&sandbox, &["prune", "--yes"]);
     assert_eq!(
         (rest.code, rest.stderr.as_str()),
-        (Some(0), "removed 1 file (7 bytes)\n")
+        (Some(0), "deleted 1 file (7 bytes)\n")
     );
     assert_eq!(
         tape(&sandbox, &["prune", "--yes"]).ok(),
-        "(nothing to remove)\n"
+        "(nothing to delete)\n"
     );
     fs::remove_file(tapes(&sandbox).join("a__b.jsonl.20990101T000000Z.bak")).unwrap();
     assert_eq!(listing(&sandbox), live);
