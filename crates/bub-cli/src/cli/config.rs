@@ -1,4 +1,4 @@
-//! `bub config`: what is in force and why, and changing it without losing anything.
+//! `bub config`: shows effective settings with their source, and changes the config file without losing comments.
 
 mod edit;
 
@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use super::{output, prompt, tape::text};
 
-/// Exit code for wrong arguments or configuration.
-const USAGE: u8 = 2;
+/// Exit code for invalid arguments or configuration.
+const EXIT_USAGE: u8 = 2;
 
 pub(super) fn command() -> AppCommand {
     let key = || {
@@ -82,9 +82,9 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
                 output::one_line(&settings.redactor().redact(&problem.to_string()))
             ));
         }
-        // What is printed would not be what is in force.
+        // With invalid settings, the printed values would not be the effective ones.
         if !problems.is_empty() {
-            return Ok(ExitCode::from(USAGE));
+            return Ok(ExitCode::from(EXIT_USAGE));
         }
     }
     match context.matches.subcommand() {
@@ -108,7 +108,7 @@ fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
         .filter(|entry| !changed || entry.origin != SettingSource::Default);
     let text = if matches.get_flag("json") {
         entries.fold(String::new(), |text, entry| {
-            text + &as_json(&entry).to_string() + "\n"
+            text + &to_json(&entry).to_string() + "\n"
         })
     } else {
         let row = |entry: SettingValue<'_>| {
@@ -123,7 +123,7 @@ fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
     output::print_text(&settings.redactor().redact(&text))
 }
 
-fn as_json(entry: &SettingValue<'_>) -> Value {
+fn to_json(entry: &SettingValue<'_>) -> Value {
     json!({
         "key": entry.setting.key(),
         "value": entry.shown,
@@ -136,20 +136,20 @@ fn as_json(entry: &SettingValue<'_>) -> Value {
 }
 
 fn get(settings: &Settings, key: &str, as_json: bool) -> Result<ExitCode> {
-    let found = settings
+    let value = settings
         .get_value(key)
         .map_err(|error| Error::invalid_input(error.to_string()))?
         .to_display_value();
     let text = if as_json {
         let origin = settings.origin(key).map(|origin| origin.to_string());
-        json!({"key": key, "value": found, "source": origin}).to_string()
+        json!({"key": key, "value": value, "source": origin}).to_string()
     } else {
-        plain(&found)
+        plain(&value)
     };
     output::print_text(&settings.redactor().redact(&format!("{text}\n")))
 }
 
-/// A value as people write it.
+/// Formats a value as users write it.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -163,16 +163,16 @@ pub(super) fn plain(value: &Value) -> String {
 }
 
 async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<ExitCode> {
-    let given = matches
+    let argument = matches
         .get_one::<String>("value")
         .filter(|value| *value != "-")
         .cloned();
-    let text = match given {
+    let text = match argument {
         Some(text) => text,
         None if prompt::has_terminal() => prompt::secret(&format!("value of {key}")).await?,
         None => prompt::read_stdin()?,
     };
-    let before = plain_owner(settings, &open(settings)?);
+    let before = unscoped_owner(settings, &open(settings)?);
     let revised = change(settings, |file| {
         let owner = owner(settings, file);
         set_value(settings, file, owner.as_deref(), key, &text)?;
@@ -184,7 +184,7 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
     })?;
     warn_overridden(&revised, key);
     if key == "model" {
-        note_owner(settings, &revised, before.as_deref())?;
+        note_owner_change(settings, &revised, before.as_deref())?;
     }
     output::print(&format!(
         "set {key} in {}\n",
@@ -192,24 +192,24 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
     ))
 }
 
-/// Says when another place decides what a setting in the file is.
+/// Prints a note if another source overrides a setting in the file.
 pub(super) fn warn_overridden(revised: &Settings, key: &str) {
     if let Some(origin) = revised
         .origin(key)
         .filter(|origin| !matches!(origin, SettingSource::Config { .. }))
     {
         prompt::print_stderr(&format!(
-            "note: {origin} is stronger, so `{key}` stays what it says\n"
+            "note: {origin} overrides `{key}` in the config file\n"
         ));
     }
 }
 
 fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
-    let before = plain_owner(settings, &open(settings)?);
+    let before = unscoped_owner(settings, &open(settings)?);
     let revised = change(settings, |file| {
         if file
             .unset(&key.split('.').collect::<Vec<_>>())
-            .map_err(refused)?
+            .map_err(edit_error)?
         {
             return if key == "model" {
                 keep_provider_values(settings, file, before.as_deref())
@@ -233,7 +233,7 @@ fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
         prompt::print_stderr(&format!("note: {origin} still sets `{key}`\n"));
     }
     if key == "model" {
-        note_owner(settings, &revised, before.as_deref())?;
+        note_owner_change(settings, &revised, before.as_deref())?;
     }
     output::print(&format!(
         "unset {key} in {}\n",
@@ -241,24 +241,24 @@ fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
     ))
 }
 
-/// How long a change is made again because others change the file, too.
+/// How long a change is retried while other processes change the file.
 const WRITE_RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Changes the file as it is now; when somebody else wrote it in the meantime, once more.
+/// Edits and saves the config file. Retries if another process wrote the file in the meantime.
 fn change(settings: &Settings, edit: impl Fn(&mut ConfigFile) -> Result<()>) -> Result<Settings> {
     let end = Instant::now() + WRITE_RETRY_TIMEOUT;
     loop {
         let mut file = open(settings)?;
         edit(&mut file)?;
         let saved = save_repaired(settings, &mut file);
-        let is_other = || open(settings).is_ok_and(|now| now.text() != file.before());
-        if saved.is_ok() || Instant::now() > end || !is_other() {
+        let has_changed = || open(settings).is_ok_and(|now| now.text() != file.before());
+        if saved.is_ok() || Instant::now() > end || !has_changed() {
             return saved;
         }
     }
 }
 
-/// The provider that a key or an address for all providers was meant for: the one of the model.
+/// Returns the provider of the configured model. Unscoped keys and base URLs belong to it.
 pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
     let in_file = file
         .value()
@@ -273,58 +273,58 @@ pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
     Some(model.provider().to_owned())
 }
 
-/// The provider that what stands in the file for all providers goes to: that of the model; without one, the one that the
-/// key looks like.
-pub(super) fn plain_owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
+/// Returns the provider that uses the unscoped keys and base URLs in the file: the provider of the model, or without a
+/// model the provider whose keys look like the one in the file.
+pub(super) fn unscoped_owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
     let owner = owner(settings, file).or_else(|| super::onboard::model::owner(settings, file))?;
-    let known = Catalog::new(settings)
+    let canonical_name = Catalog::new(settings)
         .ok()
-        .and_then(|known| Some(known.get(&owner)?.name.clone()));
-    Some(known.unwrap_or(owner))
+        .and_then(|catalog| Some(catalog.get(&owner)?.name.clone()));
+    Some(canonical_name.unwrap_or(owner))
 }
 
-/// Another provider gets neither the key nor the address of the one before; they stay with that one.
+/// Assigns unscoped keys and base URLs to the previous provider, so that a new provider does not receive them.
 pub(super) fn keep_provider_values(
     settings: &Settings,
     file: &mut ConfigFile,
     before: Option<&str>,
 ) -> Result<()> {
-    if before.is_none() || plain_owner(settings, file).as_deref() == before {
+    if before.is_none() || unscoped_owner(settings, file).as_deref() == before {
         return Ok(());
     }
     PER_PROVIDER_SETTINGS
         .into_iter()
-        .try_for_each(|whole| scope_to_provider(file, before, whole))
+        .try_for_each(|key| scope_to_provider(file, before, key))
 }
 
 fn is_in_file(origin: Option<&SettingSource>) -> bool {
     matches!(origin, Some(SettingSource::Config { .. }))
 }
 
-/// Says what a new model means for the key and the address that stood there for all providers.
-fn note_owner(settings: &Settings, revised: &Settings, before: Option<&str>) -> Result<()> {
-    let after = plain_owner(revised, &open(revised)?);
+/// Prints a note for each unscoped key or base URL that a change of the model affects.
+fn note_owner_change(settings: &Settings, revised: &Settings, before: Option<&str>) -> Result<()> {
+    let after = unscoped_owner(revised, &open(revised)?);
     let Some((before, after)) = before
         .zip(after.as_deref())
         .filter(|(before, after)| before != after)
     else {
         return Ok(());
     };
-    for whole in PER_PROVIDER_SETTINGS {
-        let plain = |settings: &Settings| {
+    for key in PER_PROVIDER_SETTINGS {
+        let unscoped = |settings: &Settings| {
             settings
-                .origin(&format!("{whole}.*"))
+                .origin(&format!("{key}.*"))
                 .filter(|origin| *origin != SettingSource::Default)
         };
-        match (plain(settings), plain(revised)) {
+        match (unscoped(settings), unscoped(revised)) {
             (Some(_), None) => prompt::print_stderr(&format!(
-                "note: `{whole}` was for `{before}` and stays there, as `{whole}.{before}`; `{after}` has `{whole}.{after}`\n"
+                "note: moved `{key}` to `{key}.{before}`, because it belongs to `{before}`; for `{after}`, set `{key}.{after}`\n"
             )),
             (Some(_), Some(origin))
                 if is_in_file(revised.origin("model").as_ref()) && !is_in_file(Some(&origin)) =>
             {
                 prompt::print_stderr(&format!(
-                    "note: {origin} was for `{before}`; now it is for `{after}`\n"
+                    "note: {origin} applied to `{before}` and now applies to `{after}`\n"
                 ));
             }
             _ => {}
@@ -333,7 +333,7 @@ fn note_owner(settings: &Settings, revised: &Settings, before: Option<&str>) -> 
     Ok(())
 }
 
-/// Sets one value from text. One value that stands where one for each provider is to stand stays with its owner.
+/// Sets a value from text. Before it sets the value of one provider, it assigns an existing unscoped value to `owner`.
 pub(super) fn set_value(
     settings: &Settings,
     file: &mut ConfigFile,
@@ -345,7 +345,7 @@ pub(super) fn set_value(
         .value_for(path, text)
         .map_err(|error| Error::invalid_input(error.to_string()))?;
     let keys: Vec<_> = path.split('.').collect();
-    let old = Value::Object(file.value().map_err(refused)?);
+    let old = Value::Object(file.value().map_err(edit_error)?);
     let old = keys.iter().try_fold(&old, |value, key| value.get(key));
     if old
         .and_then(Value::as_object)
@@ -353,41 +353,41 @@ pub(super) fn set_value(
         && !value.is_object()
     {
         return Err(Error::invalid_input(format!(
-            "`{path}` is a map in {}, and one value would replace all of it; set `{path}.<name>`, or unset `{path}` first",
+            "cannot set `{path}`: it is a map in {}; set `{path}.<name>`, or unset `{path}` first",
             settings.config_file().display()
         )));
     }
-    if let [whole, _] = keys.as_slice()
-        && PER_PROVIDER_SETTINGS.contains(whole)
+    if let [key, _] = keys.as_slice()
+        && PER_PROVIDER_SETTINGS.contains(key)
     {
-        scope_to_provider(file, owner, whole)?;
+        scope_to_provider(file, owner, key)?;
     }
-    file.set(&keys, &value).map_err(refused)
+    file.set(&keys, &value).map_err(edit_error)
 }
 
-/// The settings that have one value, or one for each provider.
+/// Settings that have one unscoped value or one value per provider.
 pub(super) const PER_PROVIDER_SETTINGS: [&str; 3] = ["api_key", "api_base", "api_key_command"];
 
-/// Makes the one value at a key that of its owner alone.
+/// Converts the unscoped value of a setting into a value of its owner.
 pub(super) fn scope_to_provider(
     file: &mut ConfigFile,
     owner: Option<&str>,
-    whole: &str,
+    key: &str,
 ) -> Result<()> {
-    match file.value().map_err(refused)?.get(whole) {
+    match file.value().map_err(edit_error)?.get(key) {
         None | Some(Value::Null | Value::Object(_) | Value::Array(_)) => Ok(()),
-        // Nobody's is still everybody's.
+        // Without a known owner, the value still applies to all providers.
         Some(old) => file
-            .set(&[whole], &json!({owner.unwrap_or("*"): old}))
-            .map_err(refused),
+            .set(&[key], &json!({owner.unwrap_or("*"): old}))
+            .map_err(edit_error),
     }
 }
 
 pub(super) fn open(settings: &Settings) -> Result<ConfigFile> {
-    ConfigFile::open(settings.config_file()).map_err(refused)
+    ConfigFile::open(settings.config_file()).map_err(edit_error)
 }
 
-fn refused(error: EditError) -> Error {
+fn edit_error(error: EditError) -> Error {
     match error {
         EditError::Unwritable { .. } | EditError::Changed { .. } => {
             Error::unknown(error.to_string())
@@ -396,19 +396,21 @@ fn refused(error: EditError) -> Error {
     }
 }
 
-/// What would be in force with this file; a mistake that is new in it is the error. What is wrong elsewhere, and what was
-/// wrong before, is no reason to refuse: two mistakes can only be corrected one after the other.
+/// Returns the settings that would be effective with this file. Fails if the edit adds a problem to the file.
+///
+/// Problems in other sources and problems that existed before are accepted, because users can only correct problems one
+/// after the other.
 pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings> {
-    let wrong = |error: SettingsError| Error::config(error.to_string());
-    let (revised, problems) = settings.revised(file.text()).map_err(wrong)?;
+    let config_error = |error: SettingsError| Error::config(error.to_string());
+    let (revised, problems) = settings.revised(file.text()).map_err(config_error)?;
     let (before, known) = match settings.revised(file.before()) {
         Ok((before, known)) => (Some(before), known),
-        // That was no configuration at all.
+        // The previous text was not a valid YAML map.
         Err(_) => (None, Vec::new()),
     };
     let known: Vec<_> = known.iter().filter_map(problem_in_file).collect();
     let is_new = |error: &&SettingsError| {
-        problem_in_file(error).is_some_and(|mistake| !known.contains(&mistake))
+        problem_in_file(error).is_some_and(|problem| !known.contains(&problem))
     };
     if let Some(error) = problems.iter().find(is_new) {
         return Err(Error::config(error.to_string()));
@@ -419,7 +421,7 @@ pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings
     Ok(revised)
 }
 
-/// What is wrong in the file, wherever it stands in it.
+/// Identifies a problem in the config file independently of its line. Returns `None` for other sources.
 fn problem_in_file(error: &SettingsError) -> Option<(&str, &str)> {
     match error {
         SettingsError::Invalid {
@@ -437,34 +439,35 @@ fn problem_in_file(error: &SettingsError) -> Option<(&str, &str)> {
     }
 }
 
-/// Writes a file that is right, and says what is in force with it.
+/// Checks and writes the file, and returns the settings that are effective with it.
 pub(super) fn save(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
     let revised = checked(settings, file)?;
     edit::remove_leftovers(settings.home());
-    file.save(revised.has_secrets_in_file()).map_err(refused)?;
+    file.save(revised.has_secrets_in_file())
+        .map_err(edit_error)?;
     Ok(revised)
 }
 
-/// The same, and names a mistake that is left.
+/// Saves the file like [`save`], and prints the problems that remain in it.
 pub(super) fn save_repaired(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
     let revised = save(settings, file)?;
     report_problems(settings, &revised, file);
     Ok(revised)
 }
 
-/// Names what is wrong in the file.
+/// Prints the problems in the file.
 pub(super) fn report_problems(settings: &Settings, revised: &Settings, file: &ConfigFile) {
-    let left = settings
+    let problems = settings
         .revised(file.text())
         .map(|(_, problems)| problems)
         .unwrap_or_default();
-    let left = left
+    let problems = problems
         .iter()
         .filter(|error| problem_in_file(error).is_some())
         .map(ToString::to_string);
-    for problem in left.chain(check_settings(revised).err()) {
+    for problem in problems.chain(check_settings(revised).err()) {
         prompt::print_stderr(&format!(
-            "note: still wrong: {}\n",
+            "note: remaining problem: {}\n",
             output::one_line(&settings.redactor().redact(&problem))
         ));
     }

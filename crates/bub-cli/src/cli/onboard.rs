@@ -1,4 +1,4 @@
-//! `bub onboard`: from nothing to a working agent. Asks for what is missing, tries it, and only then writes.
+//! `bub onboard`: sets up a model, API keys and channels. Tests the settings before it saves them.
 
 mod channels;
 pub(super) mod model;
@@ -13,9 +13,9 @@ use clap::{Arg, ArgAction, Command};
 
 use super::{config, output, prompt};
 
-/// The command failed, or was left.
+/// Exit code if the setup failed or the user quit.
 const EXIT_FAILURE: u8 = 1;
-/// Asks first whether to begin at all: for `bub` alone.
+/// Hidden flag of `bub` without a command: asks whether to start the setup.
 const OFFER_FLAG: &str = "offer";
 
 pub(super) fn command() -> AppCommand {
@@ -54,29 +54,29 @@ pub(super) fn command() -> AppCommand {
     .runs_with_invalid_settings()
 }
 
-/// What is set up: the file with the answers so far, and who is asked.
+/// State of the setup: the config file with the answers so far.
 struct Onboarding<'a> {
     framework: &'a Framework,
     settings: Arc<Settings>,
     file: ConfigFile,
-    /// The provider there was before: what stands in the file for all providers is meant for it.
+    /// Provider before the setup. Unscoped keys and base URLs in the file belong to it.
     owner: Option<String>,
-    /// Whether there is somebody to ask.
-    asks: bool,
-    /// Whether things are tried.
-    tries: bool,
+    /// Whether to prompt the user.
+    can_ask: bool,
+    /// Whether to test settings before saving.
+    runs_tests: bool,
 }
 
 async fn run(context: &CommandContext) -> Result<ExitCode> {
     let (framework, matches) = (&context.framework, &context.matches);
     let settings = Arc::clone(&context.settings);
-    if matches.get_flag(OFFER_FLAG) && !is_wanted(&settings).await? {
+    if matches.get_flag(OFFER_FLAG) && !offer_setup(&settings).await? {
         return output::print(super::QUICK_START);
     }
-    let asks = !matches.get_flag("yes");
-    if asks && !prompt::has_terminal() {
+    let can_ask = !matches.get_flag("yes");
+    if can_ask && !prompt::has_terminal() {
         return Err(Error::config(
-            "there is no terminal to ask at; use `--yes` with `--model` and `--api-key-stdin`",
+            "cannot prompt: stdin is not a terminal; use `--yes` with `--model` and `--api-key-stdin`",
         ));
     }
     let key = if matches.get_flag("api-key-stdin") {
@@ -85,30 +85,30 @@ async fn run(context: &CommandContext) -> Result<ExitCode> {
         None
     };
     let text = |name: &str| matches.get_one::<String>(name).cloned();
-    let given = model::ModelArgs {
+    let model_args = model::ModelArgs {
         model: text("model"),
         base: text("api-base"),
         key,
     };
-    let tries = !matches.get_flag("no-test");
+    let runs_tests = !matches.get_flag("no-test");
     let file = config::open(&settings)?;
-    let owner = config::plain_owner(&settings, &file);
+    let owner = config::unscoped_owner(&settings, &file);
     let mut onboarding = Onboarding {
         framework,
         settings,
         file,
         owner,
-        asks,
-        tries,
+        can_ask,
+        runs_tests,
     };
-    if asks {
+    if can_ask {
         prompt::print_stderr(&format!(
-            "bub v{}: let us set up your agent.\nEnter takes what stands in brackets; Ctrl-C leaves everything as it was.\n\n",
+            "bub v{}: set up your agent.\nPress Enter to accept the value in brackets. Press Ctrl-C to quit without saving.\n\n",
             env!("CARGO_PKG_VERSION")
         ));
     }
-    model::ask(&mut onboarding, given).await?;
-    if asks {
+    model::ask(&mut onboarding, model_args).await?;
+    if can_ask {
         channels::ask(&mut onboarding).await?;
         plugins::ask(&mut onboarding).await?;
     }
@@ -119,10 +119,10 @@ async fn run(context: &CommandContext) -> Result<ExitCode> {
             &*onboarding.revised()?,
             &onboarding.file,
         );
-        return output::print(&format!("Nothing to change in {}\n", path.display()));
+        return output::print(&format!("No changes to {}\n", path.display()));
     }
     let revised = config::save_repaired(&onboarding.settings, &mut onboarding.file)?;
-    if asks {
+    if can_ask {
         prompt::print_stderr("\n");
     }
     config::warn_overridden(&revised, "model");
@@ -132,19 +132,22 @@ async fn run(context: &CommandContext) -> Result<ExitCode> {
     ))
 }
 
-/// Whether there is no model yet, and whoever sits there wants one.
-async fn is_wanted(settings: &Arc<Settings>) -> Result<bool> {
+/// Offers the setup if no model is configured, and returns whether the user accepted.
+async fn offer_setup(settings: &Arc<Settings>) -> Result<bool> {
     let models = bub_model::Models::new(Arc::clone(settings), Arc::new(super::client(settings)));
     let choice = match &models {
         Ok(models) => models.choose().await.ok(),
         Err(_) => None,
     };
-    let has_none = choice.is_some_and(|choice| choice.model.is_none());
-    Ok(has_none && prompt::confirm("No model is configured yet. Set one up now?", true).await?)
+    let has_no_model = choice.is_some_and(|choice| choice.model.is_none());
+    Ok(
+        has_no_model
+            && prompt::confirm("No model is configured yet. Set one up now?", true).await?,
+    )
 }
 
 impl Onboarding<'_> {
-    /// Sets one value from text, as `bub config set` does.
+    /// Sets a value from text, as `bub config set` does.
     fn set(&mut self, path: &str, text: &str) -> Result<()> {
         config::set_value(
             &self.settings,
@@ -155,23 +158,23 @@ impl Onboarding<'_> {
         )
     }
 
-    /// Another provider gets neither the key nor the address of the one before; they stay with that one.
-    fn keep_apart(&mut self, provider: &str) -> Result<()> {
+    /// Assigns unscoped keys and base URLs to the previous provider, so that a new provider does not receive them.
+    fn scope_to_owner(&mut self, provider: &str) -> Result<()> {
         let Some(owner) = self.owner.clone().filter(|owner| owner != provider) else {
             return Ok(());
         };
         config::PER_PROVIDER_SETTINGS
             .into_iter()
-            .try_for_each(|whole| config::scope_to_provider(&mut self.file, Some(&owner), whole))
+            .try_for_each(|key| config::scope_to_provider(&mut self.file, Some(&owner), key))
     }
 
-    /// What would be in force with the answers so far.
+    /// Returns the settings that would be effective with the answers so far.
     fn revised(&self) -> Result<Arc<Settings>> {
         config::checked(&self.settings, &self.file).map(Arc::new)
     }
 
-    /// Takes back what was answered since then.
-    fn back_to(&mut self, text: String) {
+    /// Restores an earlier text of the config file and discards later answers.
+    fn restore(&mut self, text: String) {
         self.file.replace(text);
     }
 }

@@ -200,7 +200,7 @@ fn the_file_that_was_read_is_written_and_a_stronger_source_is_named() {
     );
     assert_eq!(
         run.stderr,
-        "note: environment variable BUB_MODEL is stronger, so `model` stays what it says\n"
+        "note: environment variable BUB_MODEL overrides `model` in the config file\n"
     );
     run.ok();
     assert!(!sandbox.home().join("config.yml").exists());
@@ -243,7 +243,8 @@ fn two_mistakes_are_corrected_one_after_the_other() {
     assert_eq!(new.code, Some(2), "{new:?}");
     let run = sandbox.bub(["config", "set", "max_steps", "5"]);
     assert!(
-        run.stderr.contains("note: still wrong: ") && run.stderr.contains("`max_tokens` is `few`"),
+        run.stderr.contains("note: remaining problem: ")
+            && run.stderr.contains("`max_tokens` is `few`"),
         "{run:?}"
     );
     run.ok();
@@ -327,7 +328,7 @@ fn a_plain_key_stays_with_the_provider_of_the_model_before() {
         sandbox.write("home/config.yml", &format!("{before}{openai}"));
         let run = sandbox.bub(["config"].iter().chain(args));
         assert_eq!(config(&sandbox).replace('\'', ""), format!("{after}{kept}"));
-        let note = "note: `api_key` was for `openai` and stays there, as `api_key.openai`; ";
+        let note = "note: moved `api_key` to `api_key.openai`, because it belongs to `openai`; ";
         assert!(run.stderr.contains(note) || args[0] == "unset", "{run:?}");
         run.ok();
     }
@@ -359,7 +360,8 @@ fn a_plain_key_stays_with_the_provider_of_the_model_before() {
         &[("BUB_API_KEY", KEY)],
         &["config", "set", "model", "groq:y"],
     );
-    let note = "note: environment variable BUB_API_KEY was for `openai`; now it is for `groq`\n";
+    let note =
+        "note: environment variable BUB_API_KEY applied to `openai` and now applies to `groq`\n";
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), note));
 }
 

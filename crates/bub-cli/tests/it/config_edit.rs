@@ -58,7 +58,7 @@ fn an_editor_works_on_a_copy_that_is_checked() {
         "{run:?}"
     );
     assert_eq!(edit(&sandbox, "exit 3").code, Some(1));
-    assert_eq!(edit(&sandbox, "true").ok(), "nothing was changed\n");
+    assert_eq!(edit(&sandbox, "true").ok(), "no changes\n");
     assert_eq!(config(&sandbox), "model: a:b\nmax_steps: 4\n");
     assert_eq!(left(&sandbox), ["config.yml"]);
 }
@@ -70,19 +70,19 @@ fn what_an_editor_leaves_that_is_no_file_is_said_and_removed() {
     for (script, error) in [
         (
             "rm \"$1\" && mkfifo \"$1\"",
-            "error: the editor left something else than a file; nothing was saved",
+            "error: cannot read the edited file: it is not a regular file; nothing was saved",
         ),
         (
             "rm \"$1\" && mkdir -p \"$1/x\"",
-            "error: the editor left something else than a file; nothing was saved",
+            "error: cannot read the edited file: it is not a regular file; nothing was saved",
         ),
         (
             "rm \"$1\"",
-            "error: the editor left no file; nothing was saved",
+            "error: cannot read the edited file: the editor removed it; nothing was saved",
         ),
         (
             "printf '\\377' > \"$1\"",
-            "error: the editor left what cannot be read",
+            "error: cannot read the edited file: ",
         ),
     ] {
         let run = edit(&sandbox, script);
@@ -204,7 +204,7 @@ fn a_plain_key_stays_with_its_provider_when_the_model_is_edited() {
         )
     };
     let changed = run("sed -i s/openai:x/groq:y/ \"$1\"");
-    let note = "note: `api_key` was for `openai` and stays there, as `api_key.openai`; ";
+    let note = "note: moved `api_key` to `api_key.openai`, because it belongs to `openai`; ";
     assert!(changed.stderr.contains(note), "{changed:?}");
     changed.ok();
     assert_eq!(

@@ -73,7 +73,7 @@ fn a_foreign_env_file_is_a_warning_and_doctor_says_what_helps() {
     run.ok();
     let doctor = sandbox.bub(["doctor", "--offline"]);
     assert!(
-        doctor.stdout.contains("doubtful  ./.env: cannot be read"),
+        doctor.stdout.contains("warning   ./.env: cannot be read"),
         "{doctor:?}"
     );
     assert!(
@@ -130,7 +130,7 @@ fn a_wrong_provider_names_its_place() {
 fn onboarding_says_what_is_still_wrong_in_the_file() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "max_steps: many\n");
-    for said in ["Saved config to", "Nothing to change in"] {
+    for said in ["Saved config to", "No changes to"] {
         let model = if said.starts_with("Saved") {
             &["--model", "llamacpp:x"][..]
         } else {
@@ -138,7 +138,7 @@ fn onboarding_says_what_is_still_wrong_in_the_file() {
         };
         let run = sandbox.bub(["onboard", "--yes", "--no-test"].iter().chain(model));
         assert!(
-            run.stderr.contains("note: still wrong: ")
+            run.stderr.contains("note: remaining problem: ")
                 && run.stderr.contains("`max_steps` is `many`"),
             "{run:?}"
         );

@@ -78,15 +78,15 @@ fn from_an_empty_home_to_the_first_answer() {
     person.send("\r");
     person.expect("provider [");
     person.send("lab\r");
-    person.expect("Add `lab` as one of your own? [y/N] ");
+    person.expect("Add `lab` as a custom provider? [y/N] ");
     person.send("y\r");
     person.expect("model: ");
     person.send("small\r");
     person.expect("base URL of lab: ");
     person.send(&format!("{base}\r"));
-    person.expect("API key of lab (is not shown; Enter for none): ");
+    person.expect("API key for lab (hidden; press Enter to skip): ");
     person.send(&format!("{KEY}\r"));
-    person.expect("asking lab:small … it answers");
+    person.expect("testing lab:small … ok");
     person.expect("channels to set up (");
     person.send("\r");
     person.expect("Saved config to ");
@@ -95,17 +95,17 @@ fn from_an_empty_home_to_the_first_answer() {
     assert_eq!(
         transcript(&sandbox, &shown, &base),
         "No model is configured yet. Set one up now? [Y/n] \n\
-         bub vX: let us set up your agent.\n\
-         Enter takes what stands in brackets; Ctrl-C leaves everything as it was.\n\
+         bub vX: set up your agent.\n\
+         Press Enter to accept the value in brackets. Press Ctrl-C to quit without saving.\n\
          \n\
          providers: …\n\
          provider [openrouter]: lab\n\
-         There is no provider `lab`\n\
-         Add `lab` as one of your own? [y/N] y\n\
+         unknown provider `lab`\n\
+         Add `lab` as a custom provider? [y/N] y\n\
          model: small\n\
          base URL of lab: BASE\n\
-         API key of lab (is not shown; Enter for none): \n\
-         asking lab:small … it answers\n\
+         API key for lab (hidden; press Enter to skip): \n\
+         testing lab:small … ok\n\
          channels to set up (…\n\
          \n\
          Saved config to ~/home/config.yml\n\
@@ -146,10 +146,10 @@ fn what_is_there_is_offered_and_nothing_is_lost() {
     person.send("\r");
     person.expect("model [small]: ");
     person.send("\r");
-    person.expect("it answers");
+    person.expect("… ok");
     person.expect("channels to set up (");
     person.send("\r");
-    person.expect("Nothing to change in ");
+    person.expect("No changes to ");
     let (code, shown) = person.finish();
     assert_eq!((code, config(&sandbox)), (Some(0), before.clone()));
     assert!(!shown.contains(KEY), "{shown}");
@@ -161,9 +161,9 @@ fn what_is_there_is_offered_and_nothing_is_lost() {
     person.send("large\r");
     person.expect("channels to set up (");
     person.send("webhook\r");
-    person.expect("webhook.token (is not shown");
+    person.expect("webhook.token (hidden");
     person.send("a-token-of-some-length\r");
-    person.expect("asking webhook … ready");
+    person.expect("testing webhook … ok");
     person.expect("Saved config to ");
     let (code, shown) = person.finish();
     assert_eq!(code, Some(0));
@@ -179,13 +179,13 @@ fn what_is_there_is_offered_and_nothing_is_lost() {
 /// The questions of a home that has something, in order, with the answer that leads on.
 const QUESTIONS: &[(&str, &str)] = &[
     ("provider [lab]: ", "other\r"),
-    ("Add `other` as one of your own? [y/N] ", "y\r"),
+    ("Add `other` as a custom provider? [y/N] ", "y\r"),
     ("model: ", "large\r"),
     ("base URL of other: ", "BASE\r"),
-    ("API key of other (is not shown; Enter for none): ", "\r"),
+    ("API key for other (hidden; press Enter to skip): ", "\r"),
     ("channels to set up (", "webhook\r"),
     (
-        "webhook.token (is not shown; Enter to leave webhook off): ",
+        "webhook.token (hidden; press Enter to skip webhook): ",
         "a-token-of-some-length\r",
     ),
     ("word to greet with [Hello]: ", "Ahoy\r"),
@@ -273,7 +273,7 @@ fn a_signal_during_the_trial_ends_it_at_once() {
             person.expect(question);
             person.send("\r");
         }
-        person.expect("asking lab:small … ");
+        person.expect("testing lab:small … ");
         let sent = std::time::Instant::now();
         send_signal(&person, signal);
         assert_eq!(
@@ -353,11 +353,11 @@ fn what_does_not_work_is_asked_again() {
     person.send("\r");
     person.expect("model [small]: ");
     person.send("\r");
-    person.expect("API key of lab");
+    person.expect("API key for lab");
     person.send("sk-not-the-right-one\r");
-    let shown = person.expect("Try again with other answers? [Y/n] ");
+    let shown = person.expect("Try again with other values? [Y/n] ");
     assert!(
-        shown.contains("That does not work: ") && shown.contains("no such key"),
+        shown.contains("test failed: ") && shown.contains("no such key"),
         "{shown}"
     );
     person.send("\r");
@@ -365,9 +365,9 @@ fn what_does_not_work_is_asked_again() {
     person.send("\r");
     person.expect("model [small]: ");
     person.send("tiny\r");
-    person.expect("API key of lab");
+    person.expect("API key for lab");
     person.send(&format!("{KEY}\r"));
-    person.expect("it answers");
+    person.expect("… ok");
     person.expect("channels to set up (");
     person.send("\r");
     person.expect("Saved config to ");
@@ -386,7 +386,7 @@ fn without_a_terminal_flags_are_enough() {
     assert_eq!(run.code, Some(1));
     assert!(
         run.stderr
-            .contains("Onboarding failed: there is no terminal to ask at"),
+            .contains("Onboarding failed: cannot prompt: stdin is not a terminal"),
         "{run:?}"
     );
     let onboard = |key: &str, args: &[&str]| {
@@ -417,9 +417,7 @@ fn without_a_terminal_flags_are_enough() {
         refused.stderr.starts_with("Onboarding failed: ") && !refused.stderr.contains(KEY),
         "{refused:?}"
     );
-    let named = refused
-        .stderr
-        .contains("rejected the key from standard input; ");
+    let named = rejected.stderr.contains("rejected the key from stdin: ");
     assert!(
         named && !refused.stderr.contains("config.yml"),
         "{refused:?}"
@@ -459,7 +457,7 @@ fn without_a_terminal_flags_are_enough() {
             .output()
             .unwrap(),
     );
-    assert!(again.ok().starts_with("Nothing to change in "));
+    assert!(again.ok().starts_with("No changes to "));
 }
 
 // W-13: the one key there was is of use for the model there was
@@ -565,10 +563,10 @@ fn a_new_provider_gets_nothing_of_the_one_before() {
     let mut person = terminal(&sandbox, bub(), &["onboard"]);
     for (question, answer) in [
         ("provider [openai]: ", "lab"),
-        ("Add `lab` as one of your own? [y/N] ", "y"),
+        ("Add `lab` as a custom provider? [y/N] ", "y"),
         ("model: ", "m"),
         ("base URL of lab: ", &new_base),
-        ("API key of lab (is not shown; Enter for none): ", ""),
+        ("API key for lab (hidden; press Enter to skip): ", ""),
         ("channels to set up (", ""),
     ] {
         person.expect(question);
@@ -656,7 +654,7 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
     let mut person = Pty::spawn(command);
     for (question, answer) in [
         ("provider [anthropic]: ", "lab"),
-        ("Add `lab` as one of your own? [y/N] ", "y"),
+        ("Add `lab` as a custom provider? [y/N] ", "y"),
         ("model: ", "m"),
         ("base URL of lab: ", &base),
         ("belongs to `anthropic` and is not sent to `lab`", ""),
@@ -764,7 +762,7 @@ fn what_is_saved_without_a_trial_is_looked_at() {
     let run = Run::of(command.output().unwrap());
     assert!(
         run.stderr
-            .contains("note: environment variable BUB_MODEL is stronger"),
+            .contains("note: environment variable BUB_MODEL overrides `model`"),
         "{run:?}"
     );
     run.ok();
@@ -781,18 +779,18 @@ fn a_wrong_key_can_be_corrected() {
     for (question, answer) in [
         ("provider [lab]: ", ""),
         ("model [small]: ", "large"),
-        ("Try again with other answers? [Y/n] ", ""),
+        ("Try again with other values? [Y/n] ", ""),
         ("provider [lab]: ", ""),
         ("model [large]: ", ""),
         (
-            "API key of lab (is not shown; Enter for the same again): ",
+            "API key for lab (hidden; press Enter to use the same key again): ",
             "the-other-key",
         ),
-        ("Try again with other answers? [Y/n] ", ""),
+        ("Try again with other values? [Y/n] ", ""),
         ("provider [lab]: ", ""),
         ("model [large]: ", ""),
         (
-            "API key of lab (is not shown; Enter for the same again): ",
+            "API key for lab (hidden; press Enter to use the same key again): ",
             "",
         ),
         ("channels to set up (", ""),
@@ -835,27 +833,27 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
     person.send("telegram\r");
     for (question, answer) in [
         (
-            "telegram.token (is not shown; Enter to leave telegram off): ",
+            "telegram.token (hidden; press Enter to skip telegram): ",
             "1:not-the-token-of-a-bot",
         ),
         (
-            "telegram.allow_users, with commas between them (Enter for nobody yet): ",
+            "telegram.allow_users, separated by commas (press Enter to skip): ",
             "42, ada",
         ),
         ("Try again? [Y/n] ", ""),
         (
-            "telegram.token (is not shown; Enter for the same again): ",
+            "telegram.token (hidden; press Enter to use the same value again): ",
             TOKEN,
         ),
         (
-            "telegram.allow_users, with commas between them (Enter for nobody yet) [42, ada]: ",
+            "telegram.allow_users, separated by commas (press Enter to skip) [42, ada]: ",
             "",
         ),
     ] {
         person.expect(question);
         person.send(&format!("{answer}\r"));
     }
-    person.expect("asking telegram … @helpful_bot");
+    person.expect("testing telegram … @helpful_bot");
     person.expect("Saved config to ");
     let (code, shown) = person.finish();
     assert_eq!(code, Some(0));

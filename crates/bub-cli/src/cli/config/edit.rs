@@ -1,4 +1,4 @@
-//! `bub config edit`: a private copy in the user's editor, checked before it takes the place of the file.
+//! `bub config edit`: opens a private copy in the user's editor and validates it before it replaces the file.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,7 +13,8 @@ use bub_settings::{ConfigFile, Environment, Settings};
 use rustix::process::{Pid, test_kill_process};
 
 use super::{
-    PER_PROVIDER_SETTINGS, note_owner, open, output, plain_owner, prompt, save, scope_to_provider,
+    PER_PROVIDER_SETTINGS, note_owner_change, open, output, prompt, save, scope_to_provider,
+    unscoped_owner,
 };
 use bub::signals;
 
@@ -21,22 +22,22 @@ pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
     let mut file = open(settings)?;
     let (old, before) = (
         file.value().unwrap_or_default(),
-        plain_owner(settings, &file),
+        unscoped_owner(settings, &file),
     );
     let copy = EditCopy::create(&file, settings.home())?;
     let revised = loop {
         run_editor(settings, &copy.0).await?;
         file.replace(copy.text()?);
         if !file.is_changed() {
-            return output::print("nothing was changed\n");
+            return output::print("no changes\n");
         }
-        // What was there before stays with the model it was there for; what is new was written for the new one.
-        if before.is_some() && plain_owner(settings, &file) != before {
+        // Unchanged values stay with the previous provider; the user wrote new values for the new provider.
+        if before.is_some() && unscoped_owner(settings, &file) != before {
             let new = file.value().unwrap_or_default();
-            let mut same = PER_PROVIDER_SETTINGS
+            let mut unchanged = PER_PROVIDER_SETTINGS
                 .into_iter()
-                .filter(|whole| old.get(*whole) == new.get(*whole));
-            same.try_for_each(|whole| scope_to_provider(&mut file, before.as_deref(), whole))?;
+                .filter(|key| old.get(*key) == new.get(*key));
+            unchanged.try_for_each(|key| scope_to_provider(&mut file, before.as_deref(), key))?;
         }
         let error = match save(settings, &mut file) {
             Ok(revised) => break revised,
@@ -47,15 +48,15 @@ pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
             .redact(error.message())
             .replace(&*copy.0.to_string_lossy(), "the file");
         prompt::print_stderr(&format!("not saved: {}\n", output::one_line(&error)));
-        if !prompt::has_terminal() || !prompt::confirm("edit again?", true).await? {
-            return Err(Error::config("nothing was saved"));
+        if !prompt::has_terminal() || !prompt::confirm("Edit again?", true).await? {
+            return Err(Error::config("the config file was not saved"));
         }
     };
-    note_owner(settings, &revised, before.as_deref())?;
+    note_owner_change(settings, &revised, before.as_deref())?;
     output::print(&format!("saved {}\n", settings.config_file().display()))
 }
 
-/// A private copy to edit, gone afterwards, also when a signal ends the program.
+/// A private copy of the config file. It is removed on drop and when a signal ends the program.
 struct EditCopy(PathBuf);
 
 impl EditCopy {
@@ -65,8 +66,8 @@ impl EditCopy {
             .mode(0o700)
             .create(home)?;
         remove_leftovers(home);
-        let path = home.join(format!("{PREFIX}{}{SUFFIX}", std::process::id()));
-        // One of the same name is of a process that had this number before.
+        let path = home.join(format!("{COPY_PREFIX}{}{COPY_SUFFIX}", std::process::id()));
+        // A file of this name is from an earlier process with the same id.
         remove(&path);
         signals::remove_at_end(Some(path.clone()));
         signals::exit_on_signal();
@@ -82,14 +83,18 @@ impl EditCopy {
     }
 
     fn text(&self) -> Result<String> {
-        let left =
-            |problem: &str| Error::unknown(format!("the editor left {problem}; nothing was saved"));
-        // Reading a pipe would wait for somebody who writes.
+        let read_error = |reason: &str| {
+            Error::unknown(format!(
+                "cannot read the edited file: {reason}; nothing was saved"
+            ))
+        };
+        // Reading a named pipe would block until a process writes to it.
         match fs::symlink_metadata(&self.0) {
-            Ok(found) if found.is_file() => fs::read_to_string(&self.0)
-                .map_err(|error| left(&format!("what cannot be read ({error})"))),
-            Ok(_) => Err(left("something else than a file")),
-            Err(_) => Err(left("no file")),
+            Ok(metadata) if metadata.is_file() => {
+                fs::read_to_string(&self.0).map_err(|error| read_error(&error.to_string()))
+            }
+            Ok(_) => Err(read_error("it is not a regular file")),
+            Err(_) => Err(read_error("the editor removed it")),
         }
     }
 }
@@ -101,16 +106,17 @@ impl Drop for EditCopy {
     }
 }
 
-const PREFIX: &str = ".config-";
-const SUFFIX: &str = ".yml";
+/// File name of a copy: prefix, process id, suffix.
+const COPY_PREFIX: &str = ".config-";
+const COPY_SUFFIX: &str = ".yml";
 
-/// Removes the copies of processes that were killed: keys are in them.
+/// Removes the copies of processes that were killed, because copies contain keys.
 pub(super) fn remove_leftovers(home: &Path) {
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name
             .to_str()
-            .and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
+            .and_then(|name| name.strip_prefix(COPY_PREFIX)?.strip_suffix(COPY_SUFFIX));
         let process = number.and_then(|number| Pid::from_raw(number.parse().ok()?));
         if process.is_some_and(|process| test_kill_process(process) == Err(rustix::io::Errno::SRCH))
         {
@@ -119,12 +125,12 @@ pub(super) fn remove_leftovers(home: &Path) {
     }
 }
 
-/// Whatever an editor made of it.
+/// Removes the copy, also if the editor replaced it with a directory.
 fn remove(path: &Path) {
     let _ = fs::remove_file(path).or_else(|_| fs::remove_dir_all(path));
 }
 
-/// Waits for the editor, which Ctrl-C is for while it runs.
+/// Runs the editor and waits for it. Ctrl-C goes to the editor while it runs.
 async fn run_editor(settings: &Settings, file: &Path) -> Result<()> {
     let environment = settings.environment();
     let named = |name| {
@@ -134,15 +140,15 @@ async fn run_editor(settings: &Settings, file: &Path) -> Result<()> {
     let editor = named("VISUAL")
         .or_else(|| named("EDITOR"))
         .unwrap_or(OsStr::new("vi"));
-    // It may come with arguments and quotes (`code --wait`), so a shell reads it, as git does it.
+    // The value may contain arguments and quotes (`code --wait`), so a shell parses it, as in git.
     let mut script = OsString::from(editor);
     script.push(" \"$@\"");
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(script).arg(editor).arg(file);
     command.env_clear().envs(settings.child_environment());
-    let failed =
+    let start_error =
         |error: std::io::Error| Error::unknown(format!("cannot start the editor: {error}"));
-    let mut child = command.spawn().map_err(failed)?;
+    let mut child = command.spawn().map_err(start_error)?;
     let mut end = tokio::task::spawn_blocking(move || child.wait());
     let status = loop {
         let interrupt = signals::next_interrupt();
@@ -154,10 +160,10 @@ async fn run_editor(settings: &Settings, file: &Path) -> Result<()> {
     let status = status
         .map_err(std::io::Error::other)
         .and_then(|status| status)
-        .map_err(failed)?;
+        .map_err(start_error)?;
     let name = editor.to_string_lossy();
     status
         .success()
         .then_some(())
-        .ok_or_else(|| Error::unknown(format!("`{name}` failed; nothing was saved")))
+        .ok_or_else(|| Error::unknown(format!("editor `{name}` failed; nothing was saved")))
 }

@@ -1,4 +1,4 @@
-//! Channels that need a token: asked for, tried, and only then kept.
+//! Sets up channels that need a token. Tests each channel before it is kept.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,9 +13,10 @@ use super::{
 use crate::bundled;
 
 pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
-    let off = channels(onboarding.framework)?.into_iter();
-    let off = off.filter(|channel| !channel.enabled() && channel.role() != ChannelRole::Interface);
-    let names: Vec<_> = off.map(|channel| channel.name().to_owned()).collect();
+    let disabled = channels(onboarding.framework)?.into_iter();
+    let disabled =
+        disabled.filter(|channel| !channel.enabled() && channel.role() != ChannelRole::Interface);
+    let names: Vec<_> = disabled.map(|channel| channel.name().to_owned()).collect();
     let names: Vec<_> = names
         .into_iter()
         .filter(|name| !secrets(&onboarding.settings, name).is_empty())
@@ -23,7 +24,10 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    let question = format!("channels to set up ({}; Enter for none)", names.join(", "));
+    let question = format!(
+        "channels to set up ({}; press Enter to skip)",
+        names.join(", ")
+    );
     let wanted = loop {
         let line = prompt::line(&question, None).await?;
         let wanted: Vec<String> = line
@@ -33,107 +37,108 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
             .collect();
         match wanted.iter().find(|name| !names.contains(name)) {
             Some(unknown) => {
-                prompt::print_stderr(&format!("There is no channel `{unknown}` to set up\n"));
+                prompt::print_stderr(&format!(
+                    "unknown channel `{unknown}`; available channels: {}\n",
+                    names.join(", ")
+                ));
             }
             None => break wanted,
         }
     };
     for name in wanted {
-        let mut tried = RejectedChannelInput::default();
-        while !one(onboarding, &name, &mut tried).await? {}
+        let mut rejected = RejectedChannelInput::default();
+        while !set_up(onboarding, &name, &mut rejected).await? {}
     }
     Ok(())
 }
 
-/// What was answered the last time, and did not work: offered again.
+/// Answers that failed the test. They are offered as defaults of the next attempt.
 #[derive(Default)]
 struct RejectedChannelInput {
     secrets: HashMap<String, String>,
-    people: Option<String>,
+    allowed_users: Option<String>,
 }
 
-/// Asks about one channel; says whether that is settled.
-async fn one(
+/// Asks for the settings of a channel and tests them. Returns `false` if the user wants to try again.
+async fn set_up(
     onboarding: &mut Onboarding<'_>,
     name: &str,
-    tried: &mut RejectedChannelInput,
+    rejected: &mut RejectedChannelInput,
 ) -> Result<bool> {
     let before = onboarding.file.text().to_owned();
     for (key, help) in secrets(&onboarding.settings, name) {
         prompt::print_stderr(&format!("{help}\n"));
-        let last = tried.secrets.remove(&key);
-        let otherwise = match &last {
-            Some(_) => "Enter for the same again".to_owned(),
-            None => format!("Enter to leave {name} off"),
+        let last = rejected.secrets.remove(&key);
+        let on_enter = match &last {
+            Some(_) => "press Enter to use the same value again".to_owned(),
+            None => format!("press Enter to skip {name}"),
         };
-        let value = prompt::secret(&format!("{key} (is not shown; {otherwise})")).await?;
+        let value = prompt::secret(&format!("{key} (hidden; {on_enter})")).await?;
         let value = if value.is_empty() {
             last.unwrap_or_default()
         } else {
             value
         };
         if value.is_empty() {
-            onboarding.back_to(before);
+            onboarding.restore(before);
             return Ok(true);
         }
         onboarding.set(&key, &value)?;
-        tried.secrets.insert(key, value);
+        rejected.secrets.insert(key, value);
     }
-    let people = format!("{name}.allow_users");
-    if onboarding.settings.get_value(&people).is_ok() {
-        let current = tried
-            .people
+    let allow_users = format!("{name}.allow_users");
+    if onboarding.settings.get_value(&allow_users).is_ok() {
+        let current = rejected
+            .allowed_users
             .take()
-            .or_else(|| onboarding.settings.text_at(&people));
-        let question = format!("{people}, with commas between them (Enter for nobody yet)");
+            .or_else(|| onboarding.settings.text_at(&allow_users));
+        let question = format!("{allow_users}, separated by commas (press Enter to skip)");
         let line = prompt::line(&question, current.as_deref()).await?;
         if !line.is_empty() {
-            onboarding.set(&people, &line)?;
-            tried.people = Some(line);
+            onboarding.set(&allow_users, &line)?;
+            rejected.allowed_users = Some(line);
         }
     }
     enable(onboarding, name)?;
-    let Some(problem) = problem(onboarding, name).await? else {
+    let Some(problem) = test_channel(onboarding, name).await? else {
         return Ok(true);
     };
-    prompt::print_stderr(&format!(
-        "That does not work: {}\n",
-        output::one_line(&problem)
-    ));
+    prompt::print_stderr(&format!("test failed: {}\n", output::one_line(&problem)));
     if prompt::confirm("Try again?", true).await? {
-        onboarding.back_to(before);
+        onboarding.restore(before);
         return Ok(false);
     }
-    if !prompt::confirm("Save it all the same?", false).await? {
-        onboarding.back_to(before);
+    if !prompt::confirm("Save anyway?", false).await? {
+        onboarding.restore(before);
     }
     Ok(true)
 }
 
-/// A channel that was set up is meant to run.
+/// Adds a channel to `enabled_channels`, unless the gateway already runs it.
 fn enable(onboarding: &mut Onboarding<'_>, name: &str) -> Result<()> {
     let mut names = onboarding.revised()?.get(&ENABLED_CHANNELS);
-    let runs = names.iter().any(|known| known == "all" || known == name);
+    let is_enabled = names.iter().any(|known| known == "all" || known == name);
     let is_excluded = |known: &String| {
         known
             .strip_prefix('!')
             .is_some_and(|known| known.trim() == name)
     };
-    if runs && !names.iter().any(is_excluded) {
+    if is_enabled && !names.iter().any(is_excluded) {
         return Ok(());
     }
     names.retain(|known| !is_excluded(known));
-    if !runs {
+    if !is_enabled {
         names.push(name.to_owned());
     }
     onboarding.set("enabled_channels", &names.join(","))
 }
 
-async fn problem(onboarding: &Onboarding<'_>, name: &str) -> Result<Option<String>> {
-    if !onboarding.tries {
+/// Tests a channel with the answers so far. Returns the problem, if any.
+async fn test_channel(onboarding: &Onboarding<'_>, name: &str) -> Result<Option<String>> {
+    if !onboarding.runs_tests {
         return Ok(None);
     }
-    // The channels of the running program know the old settings.
+    // The channels of the running program have the old settings.
     let framework = bundled::framework(onboarding.framework, onboarding.revised()?);
     let Some(channel) = channels(&framework)?
         .into_iter()
@@ -141,10 +146,11 @@ async fn problem(onboarding: &Onboarding<'_>, name: &str) -> Result<Option<Strin
     else {
         return Ok(None);
     };
-    prompt::print_stderr(&format!("asking {name} … "));
+    prompt::print_stderr(&format!("testing {name} … "));
     Ok(match probe::channel(&*channel).await {
-        Ok(who) => {
-            prompt::print_stderr(&format!("{}\n", who.unwrap_or_else(|| "ready".to_owned())));
+        Ok(account) => {
+            let account = account.unwrap_or_else(|| "ok".to_owned());
+            prompt::print_stderr(&format!("{account}\n"));
             None
         }
         Err(problem) => Some(onboarding.settings.redactor().redact(&problem).into_owned()),
@@ -157,7 +163,7 @@ fn channels(framework: &Framework) -> Result<Vec<Arc<dyn Channel>>> {
         .map_err(|error| Error::unknown(error.message()))
 }
 
-/// The secrets that a channel is off without, each with what it is.
+/// Returns the missing secrets of a channel, each with its help text.
 fn secrets(settings: &Settings, channel: &str) -> Vec<(String, String)> {
     let prefix = format!("{channel}.");
     let own = settings

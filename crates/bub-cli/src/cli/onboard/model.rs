@@ -1,4 +1,4 @@
-//! The model, its provider, and what that one wants.
+//! Sets up the model, its provider, base URL and API key.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::{
     Onboarding,
 };
 
-/// What was given on the command line.
+/// Values from the command line.
 pub(super) struct ModelArgs {
     pub(super) model: Option<String>,
     pub(super) base: Option<String>,
     pub(super) key: Option<String>,
 }
 
-/// What was answered the last time, and did not work: offered again.
+/// Answers that failed the test. They are offered as defaults of the next attempt.
 #[derive(Default)]
 struct RejectedModelInput {
     model: Option<String>,
@@ -34,14 +34,16 @@ impl RejectedModelInput {
     }
 }
 
-/// Finds a model that answers, or that is to be saved all the same.
-pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: ModelArgs) -> Result<()> {
-    let mut tried = RejectedModelInput::default();
+/// Asks for a model until one passes the test or the user decides to save it anyway.
+pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut args: ModelArgs) -> Result<()> {
+    let mut rejected = RejectedModelInput::default();
     loop {
         let before = onboarding.file.text().to_owned();
-        let problem = match once(onboarding, &given, &mut tried).await {
+        let problem = match ask_once(onboarding, &args, &mut rejected).await {
             Ok(()) => return Ok(()),
-            Err(error) if prompt::is_interruption(&error) || !onboarding.asks => return Err(error),
+            Err(error) if prompt::is_interruption(&error) || !onboarding.can_ask => {
+                return Err(error);
+            }
             Err(error) => onboarding
                 .settings
                 .redactor()
@@ -49,18 +51,18 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: ModelArgs) -
                 .into_owned(),
         };
         prompt::print_stderr(&format!(
-            "That does not work: {}\n",
+            "test failed: {}\n",
             super::output::one_line(&problem)
         ));
-        if !prompt::confirm("Try again with other answers?", true).await? {
-            if prompt::confirm("Save it all the same?", false).await? {
+        if !prompt::confirm("Try again with other values?", true).await? {
+            if prompt::confirm("Save anyway?", false).await? {
                 return Ok(());
             }
             return Err(prompt::interrupted());
         }
-        onboarding.back_to(before);
-        // Whatever came from the command line did not work.
-        given = ModelArgs {
+        onboarding.restore(before);
+        // The values from the command line failed.
+        args = ModelArgs {
             model: None,
             base: None,
             key: None,
@@ -68,26 +70,27 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: ModelArgs) -
     }
 }
 
-async fn once(
+/// Asks for the model once and tests it.
+async fn ask_once(
     onboarding: &mut Onboarding<'_>,
-    given: &ModelArgs,
-    tried: &mut RejectedModelInput,
+    args: &ModelArgs,
+    rejected: &mut RejectedModelInput,
 ) -> Result<()> {
     let models = models(onboarding)?;
     let report = models.report().await;
-    let text = match &given.model {
+    let text = match &args.model {
         Some(text) => text.clone(),
-        None if onboarding.asks => ask_model(onboarding, &models, &report, tried.id()).await?,
-        // Also one that cannot be, which is told below.
+        None if onboarding.can_ask => {
+            ask_model(onboarding, &models, &report, rejected.id()).await?
+        }
+        // Also an invalid model; the code below reports it.
         None => match onboarding.settings.text_at("model").or_else(|| {
             let choice = report.choice.as_ref().ok()?;
             Some(choice.model.as_ref()?.to_string())
         }) {
             Some(model) => model,
             None => {
-                return Err(Error::config(
-                    "no model is configured; name one with `--model`",
-                ));
+                return Err(Error::config("no model is configured; pass `--model`"));
             }
         },
     };
@@ -95,26 +98,26 @@ async fn once(
         .parse()
         .map_err(|error| Error::config(format!("{error}")))?;
     let name = id.provider().to_owned();
-    let again = tried.id().is_some_and(|tried| tried.provider() == name);
+    let again = rejected.id().is_some_and(|id| id.provider() == name);
     let last = if again {
-        std::mem::take(tried)
+        std::mem::take(rejected)
     } else {
         RejectedModelInput::default()
     };
-    *tried = RejectedModelInput {
+    *rejected = RejectedModelInput {
         model: Some(text.clone()),
         ..RejectedModelInput::default()
     };
-    onboarding.keep_apart(&name)?;
+    onboarding.scope_to_owner(&name)?;
     let known = models.catalog().get(&name);
-    // Choosing a provider must not give it the key of another one.
+    // A new provider must not receive the key of another one.
     let owner = models.plain_key_owner();
     let is_owner = owner.as_deref() == Some(known.map_or(&*name, |known| &known.name));
     let owner = owner.filter(|_| !is_owner);
-    tried.base = match &given.base {
+    rejected.base = match &args.base {
         Some(base) => Some(base.clone()),
-        // A provider of one's own: without an address it would be refused later.
-        None if onboarding.asks
+        // A custom provider needs a base URL.
+        None if onboarding.can_ask
             && (last.base.is_some()
                 || known.is_none_or(|known| known.base_url.is_none())
                     && !has_base(onboarding, &name)?) =>
@@ -123,8 +126,8 @@ async fn once(
         }
         None => None,
     };
-    tried.base.take_if(|base| base.is_empty());
-    if let Some(base) = &tried.base {
+    rejected.base.take_if(|base| base.is_empty());
+    if let Some(base) = &rejected.base {
         let setting = if known.is_some() {
             format!("api_base.{name}")
         } else {
@@ -132,45 +135,45 @@ async fn once(
         };
         onboarding.set(&setting, base)?;
     }
-    if onboarding.settings.text_at("model").as_deref() != Some(&text) || given.model.is_some() {
+    if onboarding.settings.text_at("model").as_deref() != Some(&text) || args.model.is_some() {
         onboarding.set("model", &text)?;
     }
     if let Some(owner) = owner {
         refuse_foreign_key(onboarding, &name, &owner)?;
     }
-    tried.key = match &given.key {
+    rejected.key = match &args.key {
         Some(key) => Some(key.clone()),
-        None => key(onboarding, &name, again, last.key).await?,
+        None => ask_key(onboarding, &name, again, last.key).await?,
     };
-    if let Some(key) = &tried.key {
+    if let Some(key) = &rejected.key {
         onboarding.set(&format!("api_key.{name}"), key)?;
     }
     let revised = onboarding.revised()?;
-    // A mistake that can be seen from here is one also when nothing is tried.
+    // Report errors that are detectable offline, also with `--no-test`.
     self::models(onboarding)?
         .check(&id)
         .map_err(|error| Error::config(error.to_string()))?;
-    if onboarding.tries {
-        if onboarding.asks {
-            prompt::print_stderr(&format!("asking {id} … "));
+    if onboarding.runs_tests {
+        if onboarding.can_ask {
+            prompt::print_stderr(&format!("testing {id} … "));
         }
         probe::model(&revised, &id).await.map_err(|problem| {
-            // The file does not have it yet.
-            let place = revised.origin(&format!("api_key.{}", name.replace('-', "_")));
-            let place = place
-                .filter(|_| tried.key.is_some())
-                .map(|place| place.to_string());
-            let source = if given.key.is_some() {
-                "standard input"
+            // The error names the config file, which does not contain the key yet.
+            let file = revised.origin(&format!("api_key.{}", name.replace('-', "_")));
+            let file = file
+                .filter(|_| rejected.key.is_some())
+                .map(|file| file.to_string());
+            let source = if args.key.is_some() {
+                "stdin"
             } else {
                 "your answer"
             };
             Error::config(
-                place.map_or_else(|| problem.clone(), |place| problem.replace(&place, source)),
+                file.map_or_else(|| problem.clone(), |file| problem.replace(&file, source)),
             )
         })?;
-        if onboarding.asks {
-            prompt::print_stderr("it answers\n");
+        if onboarding.can_ask {
+            prompt::print_stderr("ok\n");
         }
     }
     Ok(())
@@ -186,30 +189,30 @@ fn has_base(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
     Ok(onboarding.revised()?.get(&API_BASE).get(provider).is_some())
 }
 
-/// Asks for a provider and one of its models.
+/// Asks for a provider and for one of its models.
 async fn ask_model(
     onboarding: &Onboarding<'_>,
     models: &Models,
     report: &ModelsReport,
-    tried: Option<ModelId>,
+    last_attempt: Option<ModelId>,
 ) -> Result<String> {
     let current = onboarding
         .settings
         .text_at("model")
         .and_then(|text| text.parse::<ModelId>().ok());
-    let chosen = report
+    let selected = report
         .choice
         .as_ref()
         .ok()
         .and_then(|choice| choice.model.clone())
         .or(current);
-    let new = tried.as_ref().map(|id| id.provider().to_owned());
-    let chosen = tried.or(chosen);
-    let usable: Vec<_> = report
+    let confirmed = last_attempt.as_ref().map(|id| id.provider().to_owned());
+    let selected = last_attempt.or(selected);
+    let available: Vec<_> = report
         .providers
         .iter()
         .filter(|provider| provider.usable)
-        .map(|it| it.name.as_str())
+        .map(|provider| provider.name.as_str())
         .collect();
     let all: Vec<_> = models
         .catalog()
@@ -217,33 +220,34 @@ async fn ask_model(
         .map(|provider| provider.name.as_str())
         .collect();
     prompt::names("providers:", &all);
-    if !usable.is_empty() {
-        prompt::names("usable now:", &usable);
+    if !available.is_empty() {
+        prompt::names("available:", &available);
     }
-    let default = chosen
+    let default = selected
         .as_ref()
         .map(ModelId::provider)
         .or(all.first().copied());
-    let provider = provider(models.catalog(), default, new.as_deref()).await?;
-    let same = chosen
+    let provider = ask_provider(models.catalog(), default, confirmed.as_deref()).await?;
+    let current_model = selected
         .as_ref()
         .filter(|id| id.provider() == provider)
         .map(|id| id.model().to_owned());
-    let local = report
+    let local_server = report
         .local_servers
         .iter()
         .find(|server| server.provider == provider);
-    let local = local.and_then(|server| server.models.first().cloned());
-    let usual = models
+    let local_model = local_server.and_then(|server| server.models.first().cloned());
+    let default_model = models
         .catalog()
         .get(&provider)
         .and_then(|known| known.default_model.clone());
     loop {
         let model = prompt::line(
             "model",
-            same.as_ref()
-                .or(local.as_ref())
-                .or(usual.as_ref())
+            current_model
+                .as_ref()
+                .or(local_model.as_ref())
+                .or(default_model.as_ref())
                 .map(String::as_str),
         )
         .await?;
@@ -253,61 +257,62 @@ async fn ask_model(
     }
 }
 
-/// One that is known, or was agreed upon before, or is now.
-async fn provider(
-    catalogue: &Catalog,
+/// Asks for a provider: a known one, or a custom one that the user confirms or has confirmed before.
+async fn ask_provider(
+    catalog: &Catalog,
     default: Option<&str>,
-    agreed: Option<&str>,
+    confirmed: Option<&str>,
 ) -> Result<String> {
     loop {
         let name = prompt::line("provider", default)
             .await?
             .to_ascii_lowercase();
-        if let Some(known) = catalogue.get(&name) {
+        if let Some(known) = catalog.get(&name) {
             return Ok(known.name.clone());
         }
-        if agreed == Some(&name) {
+        if confirmed == Some(&name) {
             return Ok(name);
         }
-        let meant = catalogue
-            .similar(&name)
-            .map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
-        prompt::print_stderr(&format!("There is no provider `{name}`{meant}\n"));
+        let hint = catalog.similar(&name).map_or(String::new(), |similar| {
+            format!("; did you mean `{similar}`?")
+        });
+        prompt::print_stderr(&format!("unknown provider `{name}`{hint}\n"));
         if !name.is_empty()
-            && prompt::confirm(&format!("Add `{name}` as one of your own?"), false).await?
+            && prompt::confirm(&format!("Add `{name}` as a custom provider?"), false).await?
         {
             return Ok(name);
         }
     }
 }
 
-/// The provider that a plain key in the file belongs to when no model was configured.
+/// Returns the provider to which an unscoped key in the file belongs if no model is configured.
 pub(in super::super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
     let file = file.value().ok()?;
-    let is_plain =
+    let is_unscoped =
         |value: &Value| !matches!(value, Value::Null | Value::Object(_) | Value::Array(_));
-    let has_one = ["api_key", "api_key_command"]
+    let has_unscoped = ["api_key", "api_key_command"]
         .iter()
-        .any(|name| file.get(*name).is_some_and(is_plain));
-    let catalogue = Catalog::new(settings).ok().filter(|_| has_one)?;
+        .any(|name| file.get(*name).is_some_and(is_unscoped));
+    let catalog = Catalog::new(settings).ok().filter(|_| has_unscoped)?;
     let key = file.get("api_key").and_then(Value::as_str);
-    catalogue.key_owner(key).map(|owner| owner.name.clone())
+    catalog.key_owner(key).map(|owner| owner.name.clone())
 }
 
-/// A plain key that belonged to another provider until now is not given to this one. What stands in the environment is
-/// stronger than a key that would be asked for, so that would not help.
+/// Fails if an unscoped key that belongs to `owner` would be sent to `provider`.
+///
+/// Asking for another key does not help, because the environment overrides the config file.
 fn refuse_foreign_key(onboarding: &Onboarding<'_>, provider: &str, owner: &str) -> Result<()> {
     let Some(source) = models(onboarding)?.plain_key_source(provider) else {
         return Ok(());
     };
     Err(Error::config(format!(
-        "the key from {source} belongs to `{owner}` and is not sent to `{provider}`; say whose it is: \
-         `api_key.{owner}` or `api_key.{provider}`, as a variable BUB_<PROVIDER>_API_KEY"
+        "the key from {source} belongs to `{owner}` and is not sent to `{provider}`; name its provider: \
+         set `api_key.{owner}` or `api_key.{provider}`, or the variable BUB_<PROVIDER>_API_KEY"
     )))
 }
 
-/// The key, where one is wanted and none is there, or where the one that is there may be wrong.
-async fn key(
+/// Asks for the API key of a provider if it is missing, or if the last attempt failed.
+async fn ask_key(
     onboarding: &Onboarding<'_>,
     provider: &str,
     again: bool,
@@ -315,7 +320,7 @@ async fn key(
 ) -> Result<Option<String>> {
     let models = models(onboarding)?;
     let has_key = last.is_some() || models.key_source(provider).is_some();
-    if !onboarding.asks {
+    if !onboarding.can_ask {
         return Ok(None);
     }
     if !again {
@@ -325,14 +330,11 @@ async fn key(
             return Ok(None);
         }
     }
-    let otherwise = if has_key {
-        "Enter for the same again"
+    let on_enter = if has_key {
+        "press Enter to use the same key again"
     } else {
-        "Enter for none"
+        "press Enter to skip"
     };
-    let key = prompt::secret(&format!(
-        "API key of {provider} (is not shown; {otherwise})"
-    ))
-    .await?;
+    let key = prompt::secret(&format!("API key for {provider} (hidden; {on_enter})")).await?;
     Ok(if key.is_empty() { last } else { Some(key) })
 }

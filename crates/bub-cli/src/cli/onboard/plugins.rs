@@ -1,18 +1,18 @@
-//! What plugins want to know, through the hook `onboard_config`.
+//! Lets plugins ask for their settings through the hook `onboard_config`.
 
 use bub_kernel::{Error, Result};
 use serde_json::{Map, Value};
 
 use super::{super::prompt, Onboarding};
 
-/// Each plugin sees what is there so far, and what it returns is merged into that; what it does not name stays.
+/// Calls each plugin with the configuration so far and merges its result. Keys that a plugin does not return are kept.
 pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
     let before = onboarding
         .file
         .value()
         .map_err(|error| Error::config(error.to_string()))?;
     let (framework, config) = (onboarding.framework.clone(), Value::Object(before.clone()));
-    // A plugin may read from the terminal for as long as it likes.
+    // A plugin may read from the terminal without a time limit.
     let after = prompt::interruptible("", move || framework.collect_onboard_config(config)).await?;
     let Value::Object(after) = after else {
         return Ok(());
@@ -29,7 +29,7 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
     onboarding.revised().map(drop)
 }
 
-/// The values that are new or other.
+/// Collects the paths and values in `after` that are new or changed.
 fn differences(
     before: &Map<String, Value>,
     after: &Map<String, Value>,
