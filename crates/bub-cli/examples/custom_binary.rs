@@ -1,4 +1,4 @@
-//! A `bub` of your own: a plugin with a setting and a command, linked into one binary.
+//! Your own `bub`: a plugin with a setting and a command, linked into one binary.
 //!
 //! ```console
 //! $ cargo run --example custom_binary -- greet --name Ada
@@ -14,8 +14,7 @@ use bub::{
 use serde_json::{Value, json};
 
 /// `greeter.word` in config.yml, `BUB_GREETER_WORD` in the environment.
-static WORD: SettingKey<String> =
-    SettingKey::new("greeter.word", "Hello", "The word to greet with.");
+static WORD: SettingKey<String> = SettingKey::new("greeter.word", "Hello", "Word to greet with");
 static KEYS: &[&dyn AnySetting] = &[&WORD];
 
 struct Greeter {
@@ -36,7 +35,7 @@ impl Greeter {
         format!("{}, {session_id}!", self.settings.get(&WORD))
     }
 
-    /// What `onboard` asks for this plugin. It reads the terminal itself, and returns its part of the config file.
+    /// Asks for the settings of this plugin during `bub onboard` and returns its part of the config file.
     fn onboard_config(&self, current_config: &Value) -> Result<Option<Value>> {
         if current_config.pointer("/greeter/word").is_some() {
             return Ok(None);

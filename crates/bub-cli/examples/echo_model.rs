@@ -1,4 +1,4 @@
-//! A plugin that answers in place of a model.
+//! A plugin that answers instead of a model.
 //!
 //! ```console
 //! $ cargo run --example echo_model -- run hello
@@ -14,7 +14,7 @@ struct Echo;
 impl Echo {
     async fn run_model(&self, prompt: &Prompt, session_id: &str) -> Option<String> {
         let text = prompt.text();
-        // The prompt opens with the context of the message; the message itself is its last line.
+        // The prompt starts with the context of the message; the last line is the message.
         let message = text.lines().last()?;
         Some(format!("{session_id} said: {message}"))
     }

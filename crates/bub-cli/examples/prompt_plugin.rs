@@ -1,6 +1,6 @@
-//! A plugin that changes what the model is asked.
+//! A plugin that changes the prompt.
 //!
-//! `build_prompt` asks the plugins below itself (here: `builtin`) for their prompt and adds a line.
+//! `build_prompt` calls the next plugin (here: `builtin`) for its prompt and adds a line.
 //!
 //! ```console
 //! $ cargo run --example prompt_plugin -- run "What is a tape?"
@@ -15,18 +15,18 @@ struct Brief;
 #[hooks]
 impl Brief {
     async fn build_prompt(&self, next: Next<'_, point::BuildPrompt>) -> Result<Option<Prompt>> {
-        let below = next.call().await?;
-        Ok(below.map(|prompt| format!("{}\n\nAnswer in one sentence.", prompt.text()).into()))
+        let prompt = next.call().await?;
+        Ok(prompt.map(|prompt| format!("{}\n\nAnswer in one sentence.", prompt.text()).into()))
     }
 }
 
-/// Shows the prompt in place of an answer, so that this example needs no model.
+/// Shows the prompt instead of an answer, so that this example needs no model.
 struct ShowPrompt;
 
 #[hooks]
 impl ShowPrompt {
     fn run_model(&self, prompt: &Prompt) -> String {
-        format!("The model would be asked:\n{}", prompt.text())
+        format!("Prompt for the model:\n{}", prompt.text())
     }
 }
 

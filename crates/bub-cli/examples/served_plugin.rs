@@ -1,4 +1,4 @@
-//! The same plugin linked in, or as a program of its own: only `main` differs.
+//! A plugin that runs in its own process. A linked-in plugin differs only in `main`.
 //!
 //! ```console
 //! $ cargo build --example served_plugin
@@ -15,7 +15,7 @@ struct Greeter;
 #[hooks]
 impl Greeter {
     async fn run_model(&self, prompt: &Prompt) -> Option<String> {
-        // No opinion on anything but a greeting: then the plugins below are asked.
+        // `None` leaves the prompt to the next plugin.
         prompt
             .text()
             .ends_with("hello")

@@ -1,6 +1,6 @@
-//! A plugin that wraps the stream of whoever answers below it.
+//! A plugin that wraps the stream of the next plugin.
 //!
-//! The wrapper sees every event while it passes, changes text and lets everything else through.
+//! The wrapper receives every event of the stream, changes text events and passes on all others.
 //!
 //! ```console
 //! $ cargo run --example stream_wrapper -- run hello
@@ -21,17 +21,17 @@ impl Words {
     }
 }
 
-/// Makes every word loud.
-struct Loud;
+/// Converts the answer to upper case.
+struct Uppercase;
 
 #[hooks]
-impl Loud {
+impl Uppercase {
     async fn run_model_stream(
         &self,
         next: Next<'_, point::RunModelStream>,
     ) -> Result<Option<ModelStream>> {
-        let below = next.call().await?;
-        Ok(below.map(|stream| {
+        let stream = next.call().await?;
+        Ok(stream.map(|stream| {
             stream.map_events(|event| match event {
                 StreamEvent::Text(delta) => StreamEvent::Text(delta.to_uppercase()),
                 other => other,
@@ -43,6 +43,6 @@ impl Loud {
 fn main() -> ExitCode {
     bub_cli::app()
         .plugin("words", Words)
-        .plugin("loud", Loud)
+        .plugin("uppercase", Uppercase)
         .main()
 }

@@ -1,7 +1,6 @@
 //! A plugin with a tool.
 //!
-//! `#[tool]` makes a tool of a function: its name, what the model is told and how its arguments are checked all come
-//! from the code.
+//! `#[tool]` converts a function into a tool. The name, the description and the parameter schema come from the code.
 //!
 //! ```console
 //! $ cargo run --example tool_plugin -- run "What can you do?"
@@ -11,15 +10,15 @@ use std::process::ExitCode;
 
 use bub::{agent::tools, prelude::*};
 
-/// Counts the words of a text.
+/// Count the words of a text
 #[tool(name = "words.count", read_only)]
 async fn count_words(
-    /// The text.
+    /// Text to count
     text: String,
-    /// Count only words of at least so many letters.
+    /// Minimum number of letters per word
     #[default(1)]
     at_least: u64,
-    /// Count only words that contain this.
+    /// Count only words that contain this text
     containing: Option<String>,
 ) -> Result<u64> {
     let containing = containing.unwrap_or_default();
@@ -33,7 +32,7 @@ struct Words;
 
 #[hooks]
 impl Words {
-    /// Shows what a model is told about the tool and makes one call, so that this example needs no model.
+    /// Shows the tool as the model sees it and calls it once, so that this example needs no model.
     async fn run_model(&self, turn: &Turn) -> Result<String> {
         let tool = tools::find("words_count", turn.framework().tools())?;
         let context = ToolContext::new(turn.clone());

@@ -1,4 +1,4 @@
-//! `bub doctor`: what works, what does not, and what to do about it. One file for each check.
+//! `bub doctor`: checks the installation and suggests fixes. One file per check.
 
 mod channels;
 mod clock;
@@ -21,27 +21,28 @@ use serde_json::{Value, json};
 
 use super::{output, tape::text};
 
-/// What checks look at.
+/// Input of the checks.
 struct CheckContext<'a> {
     framework: &'a Framework,
     settings: Arc<Settings>,
     problems: Arc<SettingsProblems>,
-    /// Nobody outside of this computer is asked.
+    /// Whether to skip checks that need the network.
     is_offline: bool,
 }
 
-/// One thing that was found.
+/// One result of a check.
 struct Finding {
-    state: Severity,
+    severity: Severity,
     text: String,
-    /// What to do about it.
+    /// Suggested fix.
     fix: Option<String>,
 }
 
+/// Severity of a finding. Only errors change the exit code.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Severity {
     Ok,
-    /// Works, but not as it should.
+    /// Works but needs attention.
     Warning,
     Error,
 }
@@ -50,9 +51,9 @@ type Check = for<'a> fn(&'a CheckContext<'a>) -> BoxFuture<'a, Vec<Finding>>;
 
 /// All checks, in the order of the report.
 const CHECKS: [(&str, Check); 9] = [
-    ("home", |check_context| at_once(home::check(check_context))),
+    ("home", |check_context| ready(home::check(check_context))),
     ("config", |check_context| {
-        at_once(config::check(check_context))
+        ready(config::check(check_context))
     }),
     ("model", |check_context| {
         Box::pin(model::check(check_context))
@@ -61,21 +62,20 @@ const CHECKS: [(&str, Check); 9] = [
         Box::pin(channels::check(check_context))
     }),
     ("plugins", |check_context| {
-        at_once(plugins::check(check_context))
+        ready(plugins::check(check_context))
     }),
     ("skills", |check_context| {
-        at_once(skills::check(check_context))
+        ready(skills::check(check_context))
     }),
     ("tapes", |check_context| {
         Box::pin(tapes::check(check_context))
     }),
-    ("disk", |check_context| at_once(disk::check(check_context))),
-    ("clock", |check_context| {
-        at_once(clock::check(check_context))
-    }),
+    ("disk", |check_context| ready(disk::check(check_context))),
+    ("clock", |check_context| ready(clock::check(check_context))),
 ];
 
-fn at_once<'a>(findings: Vec<Finding>) -> BoxFuture<'a, Vec<Finding>> {
+/// Wraps the findings of a synchronous check.
+fn ready<'a>(findings: Vec<Finding>) -> BoxFuture<'a, Vec<Finding>> {
     Box::pin(std::future::ready(findings))
 }
 
@@ -105,34 +105,37 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         problems: context.problems,
         is_offline,
     };
-    let found = join_all(CHECKS.iter().map(|(_, check)| check(&check_context))).await;
-    let found: Vec<_> = CHECKS.iter().map(|(name, _)| *name).zip(found).collect();
-    let broken = found
-        .iter()
-        .flat_map(|(_, findings)| findings)
-        .filter(|finding| finding.state == Severity::Error);
-    let broken = broken.count();
+    let results = join_all(CHECKS.iter().map(|(_, check)| check(&check_context))).await;
+    let results: Vec<_> = CHECKS.iter().map(|(name, _)| *name).zip(results).collect();
     let text = if context.matches.get_flag("json") {
-        format!("{:#}\n", as_json(&check_context.settings, &found))
+        format!("{:#}\n", to_json(&check_context.settings, &results))
     } else {
-        as_text(&check_context.settings, &found, broken)
+        to_text(&check_context.settings, &results)
     };
     output::print_text(&check_context.settings.redactor().redact(&text))?;
-    Ok(if broken == 0 {
+    Ok(if count(&results, Severity::Error) == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-fn as_text(settings: &Settings, found: &[(&str, Vec<Finding>)], broken: usize) -> String {
+/// Returns the number of findings of a severity.
+fn count(results: &[(&str, Vec<Finding>)], severity: Severity) -> usize {
+    let findings = results.iter().flat_map(|(_, findings)| findings);
+    findings
+        .filter(|finding| finding.severity == severity)
+        .count()
+}
+
+fn to_text(settings: &Settings, results: &[(&str, Vec<Finding>)]) -> String {
     let mut out = String::new();
-    for (check, findings) in found {
+    for (check, findings) in results {
         for finding in findings {
             let _ = writeln!(
                 out,
                 "{check:9} {:9} {}",
-                finding.state.name(),
+                finding.severity.name(),
                 text::line(&finding.text)
             );
             if let Some(fix) = &finding.fix {
@@ -142,38 +145,45 @@ fn as_text(settings: &Settings, found: &[(&str, Vec<Finding>)], broken: usize) -
     }
     let changed: Vec<_> = config::changed(settings).collect();
     if !changed.is_empty() {
-        out.push_str("\nsettings that are not at their default:\n");
+        out.push_str("\nnon-default settings:\n");
         let rows = changed
             .into_iter()
             .map(|[key, value, origin]| [format!("  {key}"), text::line(&value), origin]);
         out.push_str(&text::columns(&rows.collect::<Vec<_>>()));
     }
-    let _ = match broken {
-        0 => writeln!(out, "\nnothing is broken"),
-        1 => writeln!(out, "\n1 thing is broken"),
-        count => writeln!(out, "\n{count} things are broken"),
-    };
+    let _ = writeln!(out, "\n{}", summary(results));
     out
 }
 
-fn as_json(settings: &Settings, found: &[(&str, Vec<Finding>)]) -> Value {
-    let findings = found
+/// Returns the last line of the report, such as `1 error, 2 warnings`.
+fn summary(results: &[(&str, Vec<Finding>)]) -> String {
+    let errors = match count(results, Severity::Error) {
+        0 => "no errors found".to_owned(),
+        errors => text::count(errors as u64, "error", "errors"),
+    };
+    match count(results, Severity::Warning) {
+        0 => errors,
+        warnings => {
+            let warnings = text::count(warnings as u64, "warning", "warnings");
+            format!("{errors}, {warnings}")
+        }
+    }
+}
+
+fn to_json(settings: &Settings, results: &[(&str, Vec<Finding>)]) -> Value {
+    let findings = results
         .iter()
         .flat_map(|(check, findings)| findings.iter().map(move |finding| (check, finding)));
     let findings: Vec<_> = findings
         .map(|(check, finding)| {
-            json!({"check": check, "state": finding.state.name(), "text": finding.text, "fix": finding.fix})
+            json!({"check": check, "state": finding.severity.name(), "text": finding.text, "fix": finding.fix})
         })
         .collect();
     let settings = config::changed(settings);
     let settings: Vec<_> = settings
         .map(|[key, value, source]| json!({"key": key, "value": value, "source": source}))
         .collect();
-    let is_ok = found.iter().all(|(_, findings)| {
-        findings
-            .iter()
-            .all(|finding| finding.state != Severity::Error)
-    });
+    let is_ok = count(results, Severity::Error) == 0;
     json!({"ok": is_ok, "findings": findings, "settings": settings})
 }
 
@@ -181,8 +191,8 @@ impl Severity {
     fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
-            Self::Warning => "doubtful",
-            Self::Error => "broken",
+            Self::Warning => "warning",
+            Self::Error => "error",
         }
     }
 }
@@ -190,7 +200,7 @@ impl Severity {
 impl Finding {
     fn ok(text: impl Into<String>) -> Self {
         Self {
-            state: Severity::Ok,
+            severity: Severity::Ok,
             text: text.into(),
             fix: None,
         }
@@ -198,7 +208,7 @@ impl Finding {
 
     fn warning(text: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
-            state: Severity::Warning,
+            severity: Severity::Warning,
             text: text.into(),
             fix: Some(fix.into()),
         }
@@ -206,7 +216,7 @@ impl Finding {
 
     fn error(text: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
-            state: Severity::Error,
+            severity: Severity::Error,
             text: text.into(),
             fix: Some(fix.into()),
         }

@@ -1,4 +1,4 @@
-//! `bub hooks`: which plugin implements which hook.
+//! `bub hooks`: shows hooks and the plugins that implement them.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -48,18 +48,18 @@ pub(super) fn command() -> AppCommand {
     })
 }
 
-fn report(context: &CommandContext, as_run: bool) -> String {
+fn report(context: &CommandContext, in_execution_order: bool) -> String {
     let mut text = String::new();
     let framework = &context.framework;
-    let refused = super::plugin::refused(context);
+    let failed = super::plugin::unstartable(context);
     for (spec, mut plugins) in framework.hooks().report() {
-        if as_run {
+        if in_execution_order {
             plugins.reverse();
         }
-        let is_refused = |name: &str| refused.iter().any(|refused| refused == name);
-        let shown =
-            |name: &Arc<str>| format!("{name}{}", if is_refused(name) { " (refused)" } else { "" });
-        let plugins: Vec<String> = plugins.iter().map(shown).collect();
+        let has_failed = |name: &str| failed.iter().any(|failed| failed == name);
+        let label =
+            |name: &Arc<str>| format!("{name}{}", if has_failed(name) { " (error)" } else { "" });
+        let plugins: Vec<String> = plugins.iter().map(label).collect();
         let _ = writeln!(text, "{}: {}", spec.name, plugins.join(", "));
     }
     if text.is_empty() {
@@ -68,17 +68,16 @@ fn report(context: &CommandContext, as_run: bool) -> String {
     for plugin in framework.plugins() {
         if let PluginState::Failed(reason) = &plugin.state {
             let (name, reason) = (super::one_line(&plugin.name), super::one_line(reason));
-            let _ = writeln!(text, "plugin {name} is not in use: {reason}");
+            let _ = writeln!(text, "plugin {name} is not loaded: {reason}");
         }
     }
     text
 }
 
-/// The hook table in Markdown; `docs/hooks.md` holds the same.
+/// Returns the hook table in Markdown, which is also in `docs/hooks.md`.
 fn table() -> String {
-    let mut text = String::from(
-        "| hook | kind | arguments | result | what it is for |\n|---|---|---|---|---|\n",
-    );
+    let mut text =
+        String::from("| Hook | Kind | Arguments | Result | Description |\n|---|---|---|---|---|\n");
     for spec in HOOKS {
         let kind = format!(
             "{}{}",

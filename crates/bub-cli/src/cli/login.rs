@@ -1,4 +1,4 @@
-//! `bub login`: signing in where that is possible instead of a key.
+//! `bub login`: signs in to a provider with an account instead of an API key.
 
 use std::{
     io::{BufRead, Write},
@@ -20,7 +20,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, builder::PossibleValuesParser, v
 
 use super::output;
 
-/// The command failed.
+/// Exit code for a failed sign-in.
 const EXIT_FAILURE: u8 = 1;
 
 pub(super) fn command() -> AppCommand {
@@ -75,15 +75,15 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         .unwrap_or(Duration::from_mins(5));
     let manual = context.matches.get_flag("manual") || context.matches.get_flag("no-browser");
     let outcome = if manual {
-        by_hand(&codex, wait_timeout).await
+        sign_in_manually(&codex, wait_timeout).await
     } else {
-        by_browser(&codex, settings, wait_timeout).await
+        sign_in_with_browser(&codex, settings, wait_timeout).await
     };
     match outcome {
         Ok(logged_in) => {
-            if let Some(source) = outranked_by(settings) {
+            if let Some(source) = overriding_key(settings) {
                 print_stderr(&format!(
-                    "note: the key from {source} is used before this login\n"
+                    "note: the key from {source} takes precedence over this login\n"
                 ));
             }
             output::print(&summary(&logged_in))
@@ -99,8 +99,8 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     }
 }
 
-/// The key that keeps the login from being used.
-fn outranked_by(settings: &Arc<Settings>) -> Option<KeySource> {
+/// Returns the source of the key that takes precedence over the login, if any.
+fn overriding_key(settings: &Arc<Settings>) -> Option<KeySource> {
     let models = Models::new(Arc::clone(settings), Arc::new(super::client(settings))).ok()?;
     models
         .key_source(codex::PROVIDER)
@@ -122,7 +122,7 @@ fn codex(settings: &Settings, matches: &ArgMatches) -> CodexAuth {
     )
 }
 
-async fn by_browser(
+async fn sign_in_with_browser(
     codex: &CodexAuth,
     settings: &Settings,
     wait_timeout: Duration,
@@ -131,20 +131,23 @@ async fn by_browser(
     let url = login.url();
     let opened = open_browser(settings, &url);
     let lead = if opened {
-        "A page opens in your browser. If it does not, open it yourself:"
+        "The sign-in page opens in your browser. If it does not, open this URL:"
     } else {
-        "Open this page:"
+        "Open this URL:"
     };
     print_stderr(&format!(
-        "{lead}\n\n  {url}\n\nIf your browser is on another computer, use --manual.\n"
+        "{lead}\n\n  {url}\n\nIf your browser is on another machine, use --manual.\n"
     ));
     login.wait(wait_timeout).await
 }
 
-async fn by_hand(codex: &CodexAuth, wait_timeout: Duration) -> Result<LoginOutcome, LoginError> {
+async fn sign_in_manually(
+    codex: &CodexAuth,
+    wait_timeout: Duration,
+) -> Result<LoginOutcome, LoginError> {
     let login = LoginFlow::manual(codex)?;
     print_stderr(&format!(
-        "Open this page and sign in:\n\n  {}\n\nThe browser then ends on a page that does not load. Paste the address of that page here.\n\
+        "Open this URL and sign in:\n\n  {}\n\nThe browser then shows a page that does not load. Paste the URL of that page here.\n\
          callback: ",
         login.url()
     ));
@@ -157,14 +160,13 @@ async fn by_hand(codex: &CodexAuth, wait_timeout: Duration) -> Result<LoginOutco
         .await
 }
 
-/// One line of standard input. It is read in a thread of its own, which does not keep the program
-/// from ending when nobody types anything.
+/// Reads one line from stdin. A separate thread reads it, so that a pending read does not keep the program running.
 async fn read_line() -> Option<String> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);
-        // Nobody waits any more when the time is up.
+        // After the timeout the receiver is dropped; ignore the send error.
         let _ = sender.send(read.is_ok_and(|count| count > 0).then_some(line));
     });
     receiver.await.ok().flatten()
@@ -189,7 +191,7 @@ fn open_browser(settings: &Settings, url: &str) -> bool {
         .is_ok()
 }
 
-// H-99: the lines of the original.
+/// Returns the lines after a sign-in. H-99: they match the Python version.
 fn summary(logged_in: &LoginOutcome) -> String {
     let LoginOutcome { account_id, file } = logged_in;
     let account = account_id.as_deref().unwrap_or("-");
@@ -211,7 +213,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a number of seconds above 0".to_owned())
 }
 
-/// Prompts and errors go to standard error. There is no other place to complain about that one.
+/// Prints prompts and errors to stderr. Ignores errors: stderr is closed and there is nowhere to report them.
 fn print_stderr(text: &str) {
     let mut stderr = std::io::stderr().lock();
     let _ = stderr

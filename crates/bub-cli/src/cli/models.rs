@@ -1,4 +1,4 @@
-//! `bub models`: what can be used now, why, and what to do about the rest.
+//! `bub models`: lists available models and explains what the others need.
 
 use std::{fmt::Write, process::ExitCode, sync::Arc};
 
@@ -10,6 +10,10 @@ use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
 
 use super::output;
+
+/// Report for a program without a model.
+pub(super) const NO_MODEL_TEXT: &str =
+    "no model configured: no API key set and no local server found";
 
 pub(super) fn command() -> AppCommand {
     let json = Arg::new("json")
@@ -34,20 +38,20 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         .report()
         .await;
     let text = if context.matches.get_flag("json") {
-        format!("{:#}\n", as_json(&report))
+        format!("{:#}\n", to_json(&report))
     } else {
-        as_text(&report)
+        to_text(&report)
     };
     output::print(&settings.redactor().redact(&text))
 }
 
-fn as_text(report: &ModelsReport) -> String {
+fn to_text(report: &ModelsReport) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "model: {}", model_line(report));
+    let _ = writeln!(text, "{}", model_line(report));
     for (model, problem) in &report.fallbacks {
         let problem = problem
             .as_ref()
-            .map(|problem| format!(" cannot be used: {problem}"));
+            .map(|problem| format!(" is unavailable: {problem}"));
         let _ = writeln!(text, "fallback: {model}{}", problem.unwrap_or_default());
     }
     for note in &report.notes {
@@ -64,17 +68,17 @@ fn as_text(report: &ModelsReport) -> String {
         .max()
         .unwrap_or_default();
     if !usable.is_empty() {
-        text.push_str("\nusable now:\n");
+        text.push_str("\navailable:\n");
     }
     for provider in usable {
         let _ = writeln!(
             text,
             "  {:width$}  {}",
             provider.name,
-            how(provider, &report.local_servers)
+            describe_access(provider, &report.local_servers)
         );
     }
-    text.push_str("\nnot usable:\n");
+    text.push_str("\nunavailable:\n");
     for provider in others {
         let _ = writeln!(
             text,
@@ -85,56 +89,56 @@ fn as_text(report: &ModelsReport) -> String {
     }
     let _ = writeln!(
         text,
-        "\nA key can also stand in {} as `api_key.<provider>`, an address as `api_base.<provider>`.",
+        "\nYou can also set keys in {} as `api_key.<provider>`, and base URLs as `api_base.<provider>`.",
         report.config_file.display()
     );
     text
 }
 
+/// Returns the line about the selected model.
 fn model_line(report: &ModelsReport) -> String {
     match &report.choice {
-        Err(error) => format!("none, because `model` is wrong: {error}"),
-        Ok(ModelChoice {
-            model: None,
-            reason,
-            ..
-        }) => {
-            format!("none ({reason}); set a key, start a server or set `model`")
+        Err(error) => format!("no model: invalid `model`: {error}"),
+        Ok(ModelChoice { model: None, .. }) => {
+            format!("{NO_MODEL_TEXT}; set an API key, start a local server, or set `model`")
         }
         Ok(ModelChoice {
             model: Some(model),
             reason,
             ..
         }) => match &report.problem {
-            None => format!("{model} ({reason})"),
-            Some(problem) => format!("{model} ({reason}) cannot be used: {problem}"),
+            None => format!("model: {model} ({reason})"),
+            Some(problem) => format!("model: {model} ({reason}) is unavailable: {problem}"),
         },
     }
 }
 
-fn how(provider: &ProviderReport, servers: &[LocalServer]) -> String {
+/// Describes how the provider is reached: its local server, its key, or neither.
+fn describe_access(provider: &ProviderReport, servers: &[LocalServer]) -> String {
     let address = provider.base_url.as_deref();
     let server = servers
         .iter()
         .find(|server| Some(server.base_url.as_str()) == address);
     let server = server.map(|server| match &server.provider {
-        own if *own == provider.name => {
+        name if *name == provider.name => {
             format!(
                 "server at {}: {}",
                 server.base_url,
                 server.models.join(", ")
             )
         }
-        other => format!("the same server as `{other}`"),
+        other => format!("same server as `{other}`"),
     });
     let key = provider.key.as_ref().map(|source| match source {
         KeySource::Login(_) => source.to_string(),
         source => format!("key {MASK} from {source}"),
     });
-    server.or(key).unwrap_or_else(|| "no key needed".to_owned())
+    server
+        .or(key)
+        .unwrap_or_else(|| "no API key needed".to_owned())
 }
 
-fn as_json(report: &ModelsReport) -> Value {
+fn to_json(report: &ModelsReport) -> Value {
     let (model, reason, problem) = match &report.choice {
         Ok(choice) => (
             choice.model.as_ref(),

@@ -1,4 +1,4 @@
-//! `bub plugin`: adding programs that extend bub, and looking after them.
+//! `bub plugin`: adds, lists, shows and removes external plugins.
 
 mod new;
 
@@ -42,7 +42,7 @@ pub(super) fn command() -> AppCommand {
     AppCommand::new(command, run).runs_with_invalid_settings()
 }
 
-/// `bub install` and `bub uninstall`, which users of other versions know.
+/// Returns the hidden commands `bub install` and `bub uninstall`, the names of the Python version.
 pub(super) fn aliases() -> [AppCommand; 2] {
     let install = add_command("install")
         .about("Add a plugin (same as `bub plugin add`)")
@@ -96,14 +96,14 @@ fn remove_command(name: &'static str) -> Command {
 
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let Some((name, matches)) = context.matches.subcommand() else {
-        return Err(Error::invalid_input("say what to do"));
+        return Err(Error::invalid_input("missing subcommand"));
     };
     match name {
         "add" => add(&context, matches).await,
         "remove" => remove(&context, matches),
         "show" => show(&context, matches),
-        "enable" => switch(&context, matches, true),
-        "disable" => switch(&context, matches, false),
+        "enable" => set_enabled(&context, matches, true),
+        "disable" => set_enabled(&context, matches, false),
         "new" => new::run(&context, matches),
         _ => list(&context, matches),
     }
@@ -120,19 +120,19 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
         .cloned()
         .unwrap_or_default();
     let (manifest, directory, pinned) = Manifest::find(&path)?;
-    let is_sure = matches.get_flag("yes");
-    if !is_sure && !prompt::has_terminal() {
+    let is_confirmed = matches.get_flag("yes");
+    if !is_confirmed && !prompt::has_terminal() {
         return Err(Error::invalid_input(
-            "there is no terminal to ask at; look at the plugin, and add --yes",
+            "cannot prompt: stdin is not a terminal; review the plugin and pass `--yes`",
         ));
     }
     let pin = if matches.get_flag("unpinned") {
         None
     } else {
         let pin = pin(&pinned, &directory, &manifest.command);
-        Some(pin.map_err(|error| not_added(&manifest, error.message()))?)
+        Some(pin.map_err(|error| add_error(&manifest, error.message()))?)
     };
-    let left_out = pin.as_ref().map(left_out).unwrap_or_default();
+    let unpinned = pin.as_ref().map(unpinned_note).unwrap_or_default();
     let digest = pin.map(|pin| pin.digest);
     let mut record = InstalledPlugin {
         manifest,
@@ -142,60 +142,56 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
         enabled: true,
         descriptor: Descriptor::default(),
     };
-    if !left_out.is_empty() {
-        prompt::print_stderr(&left_out);
+    if !unpinned.is_empty() {
+        prompt::print_stderr(&unpinned);
     }
-    if !is_sure {
-        prompt::print_stderr(&started(&record));
-        if !prompt::confirm("Start it, to learn what it implements?", false).await? {
+    if !is_confirmed {
+        prompt::print_stderr(&describe_process(&record));
+        if !prompt::confirm("Start it to see what it implements?", false).await? {
             return Err(prompt::interrupted());
         }
     }
-    // Before it is started: it would be told.
+    // Before the start, because the plugin receives its settings at the start.
     plugins::check_settings(&record.manifest)
-        .map_err(|error| not_added(&record.manifest, error.message()))?;
+        .map_err(|error| add_error(&record.manifest, error.message()))?;
     settings
         .fits(&record.manifest.section())
-        .map_err(|error| not_added(&record.manifest, &error.to_string()))?;
+        .map_err(|error| add_error(&record.manifest, &error.to_string()))?;
     record.descriptor = describe(&record, context)?;
-    let stock = builtin_framework(context);
+    let builtin = builtin_framework(context);
     plugins::check(&record, &context.bundled_channels)
-        .map_err(|error| not_added(&record.manifest, error.message()))?;
-    if let Some(taken) = conflicting_command(&record.descriptor, context) {
-        return Err(not_added(
+        .map_err(|error| add_error(&record.manifest, error.message()))?;
+    if let Some(command) = conflicting_command(&record.descriptor, context) {
+        return Err(add_error(
             &record.manifest,
-            &format!("there is a command `{taken}` already"),
+            &format!("command `{command}` already exists"),
         ));
     }
-    if !is_sure {
-        prompt::print_stderr(&describe_capabilities(&record.descriptor, &stock));
-        if !prompt::confirm("Use it from now on?", true).await? {
+    if !is_confirmed {
+        prompt::print_stderr(&describe_capabilities(&record.descriptor, &builtin));
+        if !prompt::confirm("Add this plugin?", true).await? {
             return Err(prompt::interrupted());
         }
     }
     let name = record.manifest.name.clone();
-    let tools = replaced_tools(&record.descriptor, &stock);
+    let tools = replaced_tools(&record.descriptor, &builtin);
     let before = InstalledPlugins::change(settings.home(), |installed| {
-        let elsewhere = installed
+        let replaced = installed
             .find(&name)
             .ok()
             .filter(|before| before.pinned != record.pinned);
-        let before = elsewhere.map(|before| display_path(&before.pinned));
+        let before = replaced.map(|before| display_path(&before.pinned));
         installed.insert(record);
         Ok(before)
     })?;
     let mut replaced = before
-        .map(|path| format!(", in the place of the one at {path}"))
+        .map(|path| format!(", replacing the plugin at {path}"))
         .unwrap_or_default();
-    if is_sure && !tools.is_empty() {
-        let _ = write!(
-            replaced,
-            ", with its own {} in place of the built-in",
-            tools.join(", ")
-        );
+    if is_confirmed && !tools.is_empty() {
+        let _ = write!(replaced, ", replacing the built-in {}", tools.join(", "));
     }
     output::print(&format!(
-        "added {name}{replaced}; `bub plugin show {name}` tells about it\n"
+        "added {name}{replaced}; run `bub plugin show {name}` for details\n"
     ))
 }
 
@@ -207,17 +203,17 @@ fn describe(record: &InstalledPlugin, context: &CommandContext) -> Result<Descri
         context.launcher.clone(),
     );
     PluginProcess::describe(plugin_config, host).map_err(|error| {
-        let cause = format!("{}; -v shows what it wrote", error.message());
-        not_added(&record.manifest, &cause).with_kind(error.kind())
+        let cause = format!("{}; run with -v to see its output", error.message());
+        add_error(&record.manifest, &cause).with_kind(error.kind())
     })
 }
 
-fn not_added(manifest: &Manifest, cause: &str) -> Error {
+fn add_error(manifest: &Manifest, cause: &str) -> Error {
     Error::config(format!("{} was not added: {cause}", manifest.name))
 }
 
-/// What a pin says nothing about.
-fn left_out(pin: &PluginPin) -> String {
+/// Lists the files that a pin does not cover. Returns an empty string if it covers all files.
+fn unpinned_note(pin: &PluginPin) -> String {
     const MAX_SHOWN_PATHS: usize = 5;
     let mut names: Vec<_> = pin
         .left_out
@@ -232,48 +228,48 @@ fn left_out(pin: &PluginPin) -> String {
         names.push("…".to_owned());
     }
     format!(
-        "not pinned, because tools make it anew: {}\n",
+        "not pinned, because tools regenerate them: {}\n",
         names.join(", ")
     )
 }
 
-/// The program without plugins: what a plugin would be beside.
+/// Builds the program without external plugins, to compare a plugin with the built-in tools.
 fn builtin_framework(context: &CommandContext) -> Framework {
     bundled::framework(&context.framework, Arc::clone(&context.settings))
 }
 
-/// A command of the plugin that the program has already.
+/// Returns the first command of the plugin whose name already exists.
 fn conflicting_command<'a>(
     descriptor: &'a Descriptor,
     context: &CommandContext,
 ) -> Option<&'a str> {
-    let mut names = descriptor.commands.iter().map(|own| own.name.as_str());
-    names.find(|own| context.has_command(own))
+    let mut names = descriptor.commands.iter().map(|it| it.name.as_str());
+    names.find(|name| context.has_command(name))
 }
 
 fn remove(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let name = required_arg(matches, "name");
     InstalledPlugins::change(context.settings.home(), |installed| installed.remove(name))?;
-    output::print(&format!("removed {name}; its files are where they were\n"))
+    output::print(&format!("removed {name} (files kept)\n"))
 }
 
-fn switch(context: &CommandContext, matches: &ArgMatches, enabled: bool) -> Result<ExitCode> {
+fn set_enabled(context: &CommandContext, matches: &ArgMatches, enabled: bool) -> Result<ExitCode> {
     let name = required_arg(matches, "name");
     let settings = &context.settings;
     InstalledPlugins::change(settings.home(), |installed| {
         let record = installed.find_mut(name)?;
-        if enabled && !is_there(record) {
+        if enabled && !has_files(record) {
             let path = record.pinned.display();
             return Err(Error::config(format!(
-                "its files are gone from {path}; put them back, or remove it"
+                "files of {name} not found at {path}; restore them, or remove the plugin"
             )));
         }
         record.enabled = enabled;
         Ok(())
     })?;
     output::print(&format!(
-        "{name} is {}\n",
-        if enabled { "in use" } else { "not in use" }
+        "{} {name}\n",
+        if enabled { "enabled" } else { "disabled" }
     ))
 }
 
@@ -292,11 +288,11 @@ fn list(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     }
     if installed.plugins.is_empty() && installed.damaged.is_empty() {
         return output::print(
-            "(no plugins; `bub plugin add DIR` adds one, `bub plugin new` starts one)\n",
+            "no plugins; run `bub plugin add DIR` to add one, or `bub plugin new NAME` to create one\n",
         );
     }
     let damaged = installed.damaged.iter().map(|row| {
-        let state = format!("refused: {}; remove it and add it again", row.problem);
+        let state = format!("error: {}; remove the plugin and add it again", row.problem);
         [row.name(), "-", "-", &state].map(super::one_line)
     });
     let rows: Vec<_> = installed
@@ -310,8 +306,8 @@ fn list(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
 
 fn row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4] {
     let state = match problem(&context.framework, record) {
-        Some(problem) => format!("refused: {problem}"),
-        None if record.enabled => "in use".to_owned(),
+        Some(problem) => format!("error: {problem}"),
+        None if record.enabled => "enabled".to_owned(),
         None => "disabled".to_owned(),
     };
     let version = record.descriptor.version.as_deref().unwrap_or("-");
@@ -324,8 +320,8 @@ fn row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4] {
     .map(super::one_line)
 }
 
-/// The plugins whose hooks are registered, but which would not be started.
-pub(super) fn refused(context: &CommandContext) -> Vec<String> {
+/// Returns the names of enabled plugins whose hooks are registered but which cannot be started.
+pub(super) fn unstartable(context: &CommandContext) -> Vec<String> {
     let installed = InstalledPlugins::load(context.settings.home());
     let records = installed
         .unwrap_or_default()
@@ -338,7 +334,7 @@ pub(super) fn refused(context: &CommandContext) -> Vec<String> {
         .collect()
 }
 
-/// Why an enabled plugin is not in use.
+/// Returns why an installed plugin cannot be started, if so.
 pub(super) fn problem(framework: &Framework, record: &InstalledPlugin) -> Option<String> {
     let status = framework
         .plugins()
@@ -346,7 +342,7 @@ pub(super) fn problem(framework: &Framework, record: &InstalledPlugin) -> Option
         .find(|status| *status.name == *record.manifest.name);
     match &status?.state {
         PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
-        _ if !is_there(record) => Some("its files are gone".to_owned()),
+        _ if !has_files(record) => Some("files not found".to_owned()),
         _ => pin_mismatch(
             &record.pinned,
             &record.directory,
@@ -357,7 +353,7 @@ pub(super) fn problem(framework: &Framework, record: &InstalledPlugin) -> Option
     }
 }
 
-fn is_there(record: &InstalledPlugin) -> bool {
+fn has_files(record: &InstalledPlugin) -> bool {
     record.pinned.exists() && record.directory.is_dir()
 }
 
@@ -381,7 +377,7 @@ fn show(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
         .unwrap_or(&record.manifest.description);
     let about = super::one_line(about);
     let _ = writeln!(text, "{}{about}", if about.is_empty() { "" } else { ": " });
-    text.push_str(&started(record));
+    text.push_str(&describe_process(record));
     text.push_str(&describe_capabilities(
         &record.descriptor,
         &builtin_framework(context),
@@ -395,26 +391,26 @@ fn show(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     output::print_text(&text)
 }
 
-/// What is started, and what it gets.
-fn started(record: &InstalledPlugin) -> String {
+/// Describes the process of a plugin: command, directory, environment variables, and settings.
+fn describe_process(record: &InstalledPlugin) -> String {
     let command = super::one_line(&record.manifest.command.join(" "));
-    let mut text = format!("runs: {command}\nin: {}\n", display_path(&record.directory));
+    let mut text = format!(
+        "command: {command}\ndirectory: {}\n",
+        display_path(&record.directory)
+    );
     let env = if record.manifest.env.is_empty() {
-        "nothing more".to_owned()
+        "none".to_owned()
     } else {
         record.manifest.env.join(", ")
     };
-    let _ = writeln!(
-        text,
-        "environment variables it gets beyond the usual: {env}"
-    );
-    let setting = |own: &SettingDecl| {
-        let mark = if own.secret { " (secret)" } else { "" };
-        format!("{}.{}{mark}", record.manifest.name, own.name)
+    let _ = writeln!(text, "additional environment variables: {env}");
+    let setting = |setting: &SettingDecl| {
+        let note = if setting.secret { " (secret)" } else { "" };
+        format!("{}.{}{note}", record.manifest.name, setting.name)
     };
     let settings: Vec<String> = record.manifest.settings.iter().map(setting).collect();
     if !settings.is_empty() {
-        let _ = writeln!(text, "settings it reads: {}", settings.join(", "));
+        let _ = writeln!(text, "settings: {}", settings.join(", "));
     }
     text
 }
@@ -423,39 +419,39 @@ fn display_path(path: &Path) -> String {
     super::one_line(&path.to_string_lossy())
 }
 
-/// The tools of a plugin that take the place of built-in ones.
-fn replaced_tools(descriptor: &Descriptor, stock: &Framework) -> Vec<String> {
-    let builtin: Vec<_> = stock
+/// Returns the tools of a plugin that replace built-in tools.
+fn replaced_tools(descriptor: &Descriptor, builtin: &Framework) -> Vec<String> {
+    let names: Vec<_> = builtin
         .tools()
         .iter()
-        .map(|known| known.spec().model_name())
+        .map(|tool| tool.spec().model_name())
         .collect();
     let replaced = descriptor
         .tools
         .iter()
-        .filter(|own| builtin.contains(&own.model_name()));
-    replaced.map(|own| own.name.clone()).collect()
+        .filter(|tool| names.contains(&tool.model_name()));
+    replaced.map(|tool| tool.name.clone()).collect()
 }
 
-/// What it implements and provides.
-fn describe_capabilities(descriptor: &Descriptor, stock: &Framework) -> String {
+/// Lists the hooks, tools, channels and commands of a plugin.
+fn describe_capabilities(descriptor: &Descriptor, builtin: &Framework) -> String {
     let mut text = String::new();
-    let replaced = replaced_tools(descriptor, stock);
-    let is_builtin = |name: &str| replaced.iter().any(|known| known == name);
+    let replaced = replaced_tools(descriptor, builtin);
+    let is_builtin = |name: &str| replaced.iter().any(|tool| tool == name);
     let tool = |name: &str| {
         format!(
             "{name}{}",
             if is_builtin(name) {
-                " (replaces the built-in one)"
+                " (replaces the built-in tool)"
             } else {
                 ""
             }
         )
     };
-    let tools: Vec<String> = descriptor.tools.iter().map(|own| tool(&own.name)).collect();
-    let mut line = |what: &str, names: Vec<&str>| {
+    let tools: Vec<String> = descriptor.tools.iter().map(|it| tool(&it.name)).collect();
+    let mut line = |label: &str, names: Vec<&str>| {
         if !names.is_empty() {
-            let _ = writeln!(text, "{what}: {}", names.join(", "));
+            let _ = writeln!(text, "{label}: {}", names.join(", "));
         }
     };
     line(
@@ -484,7 +480,7 @@ fn describe_capabilities(descriptor: &Descriptor, stock: &Framework) -> String {
             .collect(),
     );
     if text.is_empty() {
-        text.push_str("it implements nothing\n");
+        text.push_str("implements no hooks, tools, channels, or commands\n");
     }
     text
 }

@@ -1,4 +1,4 @@
-//! `bub policy`: who may use which tool, and why.
+//! `bub policy`: shows the tool policy and explains decisions.
 
 use std::{fmt::Write, path::Path, process::ExitCode, sync::Arc};
 
@@ -16,9 +16,9 @@ use serde_json::Value;
 
 use super::output;
 
-/// The call would wait for an answer.
+/// Exit code if the call requires an approval.
 const EXIT_WOULD_ASK: u8 = 3;
-/// The call would be denied.
+/// Exit code if the call is denied.
 const EXIT_WOULD_DENY: u8 = 4;
 
 pub(super) fn command() -> AppCommand {
@@ -73,14 +73,14 @@ pub(super) fn command() -> AppCommand {
 
 fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) -> Result<ExitCode> {
     let sender = sender(policy, matches)?;
-    let found = tool(framework, matches)?;
-    let tool = found.spec();
+    let callable = tool(framework, matches)?;
+    let tool = callable.spec();
     let words = matches
         .get_many::<String>("arguments")
         .into_iter()
         .flatten()
         .cloned();
-    let arguments = found.normalize(command::arguments(tool, words)?)?;
+    let arguments = callable.normalize(command::arguments(tool, words)?)?;
     let mut policy_decision = policy.decide(&sender, tool, &arguments);
     let is_confined = tool.name.starts_with("fs.") && policy.confines_files(&sender);
     let path = arguments.get("path").and_then(Value::as_str).map(Path::new);
@@ -99,12 +99,12 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
         policy_decision.action.name(),
         sender.role.name()
     );
-    let who = if sender == Sender::terminal() {
+    let sender_name = if sender == Sender::terminal() {
         "this terminal".to_owned()
     } else {
         sender.to_string()
     };
-    let _ = writeln!(text, " ({who})");
+    let _ = writeln!(text, " ({sender_name})");
     let origin = if policy_decision.origin == SettingSource::Default {
         "default".to_owned()
     } else {
@@ -120,7 +120,7 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
     if policy_decision.action == PolicyAction::Ask {
         let _ = writeln!(
             text,
-            "note: no answer within {} s is a no",
+            "note: denied if not answered within {} s",
             policy.approval_timeout().as_secs()
         );
     }
@@ -141,7 +141,7 @@ fn sender(policy: &Policy, matches: &ArgMatches) -> Result<Sender> {
     }
     if channel.is_none() && id.is_some() {
         return Err(Error::invalid_input(
-            "`--sender` needs the `--channel` in which that id is known",
+            "`--sender` requires `--channel`, because ids belong to a channel",
         ));
     }
     let (channel, id) = (
@@ -157,15 +157,15 @@ fn sender(policy: &Policy, matches: &ArgMatches) -> Result<Sender> {
     })
 }
 
-/// The tool of that name, however it is spelled.
+/// Finds the tool by its name or by the name that the model uses.
 fn tool<'a>(framework: &'a Framework, matches: &ArgMatches) -> Result<&'a Arc<dyn Tool>> {
     let name = matches.get_one::<String>("tool").map_or("", String::as_str);
     let is_named = |spec: &ToolSpec| spec.name == name || spec.model_name() == name;
     let found = framework.tools().iter().find(|tool| is_named(tool.spec()));
-    found.ok_or_else(|| Error::invalid_input(format!("there is no tool `{name}`")))
+    found.ok_or_else(|| Error::invalid_input(format!("unknown tool `{name}`")))
 }
 
-/// The rules that are about no call of any tool, each with the reason.
+/// Returns the rules that never match a call, each with the reason.
 pub(super) fn unmatchable_rules<'a>(
     framework: &Framework,
     policy: &'a Policy,
@@ -179,7 +179,7 @@ pub(super) fn unmatchable_rules<'a>(
 
 fn rules(framework: &Framework, policy: &Policy, settings: &Settings) -> String {
     let mut text = String::new();
-    let idle: Vec<_> = unmatchable_rules(framework, policy).collect();
+    let unmatchable: Vec<_> = unmatchable_rules(framework, policy).collect();
     for rule in policy.rules() {
         let _ = writeln!(
             text,
@@ -188,12 +188,13 @@ fn rules(framework: &Framework, policy: &Policy, settings: &Settings) -> String 
             rule.summary(),
             rule.origin
         );
-        if let Some((_, reason)) = idle.iter().find(|(idle, _)| idle.number == rule.number) {
-            let _ = writeln!(text, "   it never fits: {reason}");
+        let mut reasons = unmatchable.iter();
+        if let Some((_, reason)) = reasons.find(|(other, _)| other.number == rule.number) {
+            let _ = writeln!(text, "   never matches: {reason}");
         }
     }
-    for (role, what) in Policy::defaults() {
-        let _ = writeln!(text, "{}: {what} (default)", role.name());
+    for (role, summary) in Policy::defaults() {
+        let _ = writeln!(text, "{}: {summary} (default)", role.name());
     }
     let owners = settings.get(&OWNERS);
     let owners = if owners.is_empty() {

@@ -1,4 +1,4 @@
-//! `bub skill`: which skills there are, whether one is right, and a start for a new one.
+//! `bub skill`: lists, shows, checks and creates skills.
 
 use std::{
     fmt::Write as _,
@@ -13,11 +13,11 @@ use bub_kernel::Result;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
 use serde_json::json;
 
-use super::output;
+use super::{output, tape::text::count};
 
-/// Something was found wrong.
+/// Exit code if a skill is invalid.
 const EXIT_FAILURE: u8 = 1;
-/// Wrong arguments: nothing was done.
+/// Exit code for invalid arguments.
 const EXIT_USAGE: u8 = 2;
 
 pub(super) fn command() -> AppCommand {
@@ -112,7 +112,9 @@ fn list(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
 
 fn show(skills: &Skills, workspace: &Path, name: &str) -> Result<ExitCode> {
     let Some(skill) = skills.find(Some(workspace), name) else {
-        return Ok(wrong(&format!("no skill {name:?}; see `bub skill list`")));
+        return Ok(usage_error(&format!(
+            "unknown skill {name:?}; see `bub skill list`"
+        )));
     };
     output::print_text(&format!(
         "{}\n",
@@ -129,10 +131,11 @@ fn check(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<Exit
     let (mut text, mut problems) = (String::new(), Vec::new());
     if directories.is_empty() {
         problems = skills.problems(Some(workspace));
-        let count = skills.list(Some(workspace)).len();
+        let available = skills.list(Some(workspace)).len();
         let _ = writeln!(
             text,
-            "{count} skills can be used, {} cannot",
+            "{} available, {} invalid",
+            count(available as u64, "skill", "skills"),
             problems.len()
         );
     }
@@ -160,14 +163,17 @@ fn new(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCo
         Some(workspace)
     };
     let Some(directory) = skills.directory(base) else {
-        return Ok(wrong("there is no home directory"));
+        return Ok(usage_error(
+            "cannot create a global skill: your home directory is unknown",
+        ));
     };
-    let description = matches
-        .get_one::<String>("description")
-        .map_or("Say what it does and when to use it.", String::as_str);
+    let description = matches.get_one::<String>("description").map_or(
+        "Describe what the skill does and when to use it.",
+        String::as_str,
+    );
     match Skills::create(&directory, name(matches), description) {
         Ok(file) => output::print(&format!("created {}\n", file.display())),
-        Err(problem) => Ok(wrong(&problem.to_string())),
+        Err(problem) => Ok(usage_error(&problem.to_string())),
     }
 }
 
@@ -175,6 +181,7 @@ fn name(matches: &ArgMatches) -> &str {
     matches.get_one::<String>("name").map_or("", String::as_str)
 }
 
+/// Prints problems to stderr.
 fn report(problems: &[SkillProblem]) {
     for problem in problems {
         let _ = writeln!(
@@ -185,7 +192,8 @@ fn report(problems: &[SkillProblem]) {
     }
 }
 
-fn wrong(text: &str) -> ExitCode {
+/// Prints an error and returns the exit code for invalid arguments.
+fn usage_error(text: &str) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {}", output::one_line(text));
     ExitCode::from(EXIT_USAGE)
 }

@@ -1,4 +1,4 @@
-//! `bub usage`: tokens and cost by session, model or day.
+//! `bub usage`: shows token usage and cost by session, model or day.
 
 use std::{io::Write as _, process::ExitCode};
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{output, tape::text};
 
-/// Wrong arguments: nothing was done.
+/// Exit code for invalid arguments.
 const EXIT_USAGE: u8 = 2;
 
 pub(super) fn command() -> AppCommand {
@@ -36,7 +36,7 @@ pub(super) fn command() -> AppCommand {
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let framework = &context.framework;
     let settings = &context.settings;
-    let catalogue = Catalog::new(settings).map_err(|error| Error::config(error.to_string()))?;
+    let catalog = Catalog::new(settings).map_err(|error| Error::config(error.to_string()))?;
     let argument = |name: &str| context.matches.get_one::<String>(name).map(String::as_str);
     let (by, head) = match argument("by") {
         Some("session") => (GroupBy::Session, "SESSION"),
@@ -47,9 +47,9 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         let store = framework
             .tape_store()
             .ok_or_else(|| Error::config("no plugin provides a tape store"))?;
-        Ok(report(&*store, &catalogue, by, argument("since")).await)
+        Ok(report(&*store, &catalog, by, argument("since")).await)
     };
-    let (rows, sum, unread) = match framework.run_scoped(work).await? {
+    let (rows, sum, problems) = match framework.run_scoped(work).await? {
         Err(error) if error.kind() == ErrorKind::InvalidInput => {
             let _ = writeln!(
                 std::io::stderr(),
@@ -60,16 +60,12 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         }
         outcome => outcome?,
     };
-    for problem in unread {
-        let _ = writeln!(
-            std::io::stderr(),
-            "left out: {}",
-            output::one_line(&problem)
-        );
+    for problem in problems {
+        let _ = writeln!(std::io::stderr(), "skipped: {}", output::one_line(&problem));
     }
     let shown = if context.matches.get_flag("json") {
         rows.iter()
-            .map(|row| as_json(row, &head.to_lowercase()).to_string() + "\n")
+            .map(|row| to_json(row, &head.to_lowercase()).to_string() + "\n")
             .collect()
     } else if rows.is_empty() {
         "(no calls)\n".to_owned()
@@ -106,16 +102,20 @@ fn table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
     text::columns(&lines)
 }
 
-/// What is not known is never shown as nothing.
+/// Returns the cost of a row. Calls without a known price never count as free.
 fn cost(row: &UsageRow) -> String {
     match row.unpriced {
         0 => format!("${:.4}", row.cost),
         all if all == row.calls => "unknown".to_owned(),
-        some => format!("${:.4} and {some} of unknown price", row.cost),
+        some => format!(
+            "${:.4} and {} of unknown price",
+            row.cost,
+            text::count(some, "call", "calls")
+        ),
     }
 }
 
-fn as_json(row: &UsageRow, head: &str) -> Value {
+fn to_json(row: &UsageRow, head: &str) -> Value {
     json!({
         head: row.name,
         "calls": row.calls,

@@ -37,7 +37,7 @@ fn examples_do_what_they_say() {
     let tool = Sandbox::new()
         .example("tool_plugin", ["run", "What can you do?"])
         .ok();
-    let line = "- words_count(text, at_least?, containing?): Counts the words of a text.\n";
+    let line = "- words_count(text, at_least?, containing?): Count the words of a text\n";
     assert!(
         tool.contains(line) && tool.ends_with("words_count says 1.\n"),
         "{tool}"

@@ -133,5 +133,5 @@ fn sessions_policy_pins_and_pairings_of_the_first_release_hold() {
     let text = fs::read_to_string(&plugin).unwrap();
     fs::write(&plugin, text + "# changed\n").unwrap();
     let list = sandbox.bub(["plugin", "list"]);
-    assert!(!list.stdout.contains("in use"), "{list:?}");
+    assert!(!list.stdout.contains("enabled"), "{list:?}");
 }

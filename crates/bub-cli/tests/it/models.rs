@@ -46,10 +46,10 @@ fn answering(body: &'static str) -> String {
 fn without_anything_it_says_what_to_do() {
     let text = Sandbox::new().bub(["models"]).ok();
     assert!(
-        text.starts_with("model: none (no model is configured, no key is set"),
+        text.starts_with("no model configured: no API key set"),
         "{text}"
     );
-    assert!(!text.contains("usable now:"), "{text}");
+    assert!(!text.contains("\navailable:"), "{text}");
     assert!(
         text.contains("\n  openai       set OPENAI_API_KEY, or run `bub login openai`\n"),
         "{text}"
@@ -102,7 +102,7 @@ fn what_is_configured_and_broken_is_told_with_the_remedy() {
         "{text}"
     );
     assert!(
-        text.contains("fallback: groq:x cannot be used: no API key for `groq`: set GROQ_API_KEY"),
+        text.contains("fallback: groq:x is unavailable: no API key for `groq`: set GROQ_API_KEY"),
         "{text}"
     );
 }

@@ -69,13 +69,13 @@ fn an_added_plugin_answers_and_can_be_switched_off() {
     sandbox.bub(["plugin", "disable", "loud"]).ok();
     assert!(!sandbox.bub(["hooks"]).ok().contains("loud"));
     sandbox.bub(["plugin", "enable", "loud"]).ok();
-    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("enabled"));
     sandbox.bub(["uninstall", "loud"]).ok();
     assert!(
         sandbox
             .bub(["plugin", "list"])
             .ok()
-            .starts_with("(no plugins")
+            .starts_with("no plugins")
     );
     assert!(sandbox.workspace().join("loud/plugin.sh").exists());
 }
@@ -110,7 +110,7 @@ fn a_plugin_gets_only_the_variables_it_was_granted() {
         sandbox
             .bub(["plugin", "show", "loud"])
             .ok()
-            .contains("beyond the usual: WEATHER_KEY")
+            .contains("additional environment variables: WEATHER_KEY")
     );
 }
 
@@ -225,13 +225,13 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
         sandbox
             .bub(["plugin", "add", "hook"])
             .stderr
-            .contains("add --yes")
+            .contains("pass `--yes`")
     );
     assert!(
         sandbox
             .bub(["plugin", "list"])
             .ok()
-            .starts_with("(no plugins")
+            .starts_with("no plugins")
     );
 }
 
@@ -263,14 +263,8 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
     let sandbox = Sandbox::new();
     let command = |entry: &str| format!(r#"{{"protocol":1,"commands":[{entry}]}}"#);
     let commands = [
-        (
-            r#"{"name":"plugin"}"#,
-            "there is a command `plugin` already",
-        ),
-        (
-            r#"{"name":"install"}"#,
-            "there is a command `install` already",
-        ),
+        (r#"{"name":"plugin"}"#, "command `plugin` already exists"),
+        (r#"{"name":"install"}"#, "command `install` already exists"),
         (r#"{"name":"help"}"#, "the name is taken"),
         (r#"{"name":"-x"}"#, "is no name for a command"),
         (
@@ -449,7 +443,7 @@ fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
         }
         let left = sandbox.bub(["hooks"]);
         assert!(
-            left.stderr.contains("_skipped") || left.stdout.contains("is not in use"),
+            left.stderr.contains("_skipped") || left.stdout.contains("is not loaded"),
             "{path}: {left:?}"
         );
     }
@@ -458,7 +452,7 @@ fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
         sandbox
             .bub(["plugin", "list"])
             .ok()
-            .starts_with("(no plugins")
+            .starts_with("no plugins")
     );
 }
 
@@ -471,17 +465,17 @@ fn settings_and_replaced_tools_of_a_plugin_are_shown() {
     saying(&sandbox, "weather", settings, tool).ok();
     let shown = sandbox.bub(["plugin", "show", "weather"]).ok();
     assert!(
-        shown.contains("settings it reads: weather.units, weather.key (secret)\n"),
+        shown.contains("settings: weather.units, weather.key (secret)\n"),
         "{shown}"
     );
     assert!(
-        shown.contains("tools: bash (replaces the built-in one), other\n"),
+        shown.contains("tools: bash (replaces the built-in tool), other\n"),
         "{shown}"
     );
     // Its own section is no reason to refuse it the second time.
     let again = saying(&sandbox, "weather", settings, tool).ok();
     assert!(
-        again.starts_with("added weather, with its own bash"),
+        again.starts_with("added weather, replacing the built-in bash"),
         "{again}"
     );
 }
@@ -805,7 +799,7 @@ fn plugins_that_cannot_be_meant_are_told_apart() {
     }
     // What `add` would refuse is not begun.
     for (name, why) in [
-        ("builtin", "is taken"),
+        ("builtin", "is reserved"),
         ("gateway", "a section of this name exists already"),
         ("webhook", "a section of this name exists already"),
         ("model", "a setting of this name exists already"),
@@ -823,14 +817,14 @@ fn plugins_that_cannot_be_meant_are_told_apart() {
     std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let order = sandbox.bub(["hooks", "--order"]).ok();
     assert!(
-        order.contains("system_prompt: p (refused), builtin\n"),
+        order.contains("system_prompt: p (error), builtin\n"),
         "{order}"
     );
     // Another one of the same name takes its place, and that is said.
     std::fs::rename(sandbox.workspace().join("p"), sandbox.workspace().join("q")).unwrap();
     let added = sandbox.bub(["plugin", "add", "q", "--yes"]).ok();
     assert!(
-        added.contains("added p, in the place of the one at "),
+        added.contains("added p, replacing the plugin at "),
         "{added}"
     );
     sandbox.bub(["plugin", "disable", "p"]).ok();
@@ -839,6 +833,6 @@ fn plugins_that_cannot_be_meant_are_told_apart() {
         sandbox
             .bub(["plugin", "enable", "p"])
             .stderr
-            .contains("its files are gone")
+            .contains("files of p not found")
     );
 }

@@ -18,7 +18,7 @@ const GUARD: &str = r#"{"protocol":1,"hooks":["before_tool_call"]}"#;
 fn a_pin_of_an_older_version_says_so() {
     let sandbox = Sandbox::new();
     saying(&sandbox, "p", "", NOTHING).ok();
-    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("enabled"));
     edit(&sandbox, |list| {
         let pin = list["plugins"][0]["digest"]
             .as_str()
@@ -35,7 +35,7 @@ fn a_pin_of_an_older_version_says_so() {
         "{listed}"
     );
     saying(&sandbox, "p", "", NOTHING).ok();
-    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("enabled"));
 }
 
 // Pinned is what is run, wherever it is.
@@ -66,7 +66,7 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
         let added = sandbox.bub(["plugin", "add", "p", "--yes"]);
         added.ok();
         assert!(
-            sandbox.bub(["plugin", "list"]).ok().contains("in use"),
+            sandbox.bub(["plugin", "list"]).ok().contains("enabled"),
             "{command}"
         );
         sandbox.write(&file, &format!("{script}# other\n"));
@@ -76,7 +76,7 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
     let added = sandbox.bub(["plugin", "add", "p", "--yes"]);
     assert!(
         added.stderr.contains(
-            "not pinned, because tools make it anew: .venv, __pycache__, node_modules, target\n"
+            "not pinned, because tools regenerate them: .venv, __pycache__, node_modules, target\n"
         ),
         "{}",
         added.stderr
@@ -89,7 +89,7 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
     sandbox.bub(["plugin", "add", "p", "--yes"]).ok();
     let updated = [std::fs::read(&interpreter).unwrap(), b"x".to_vec()].concat();
     std::fs::write(&interpreter, updated).unwrap();
-    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("enabled"));
     // Links to directories: those whose files are pinned, and others.
     let link = |target: &str| {
         let link = directory.join("lib");
@@ -174,7 +174,7 @@ fn limits_that_are_none_are_told() {
         "home/config.yml",
         "plugins:\n  p: {limits: {hook: 0.5, hooks: {build_prompt: 3}}}\n",
     );
-    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("enabled"));
 }
 
 // L8: whatever lies where the list should be; each time it is said what to do.
@@ -368,7 +368,7 @@ fn adding_without_a_question_says_which_tools_are_replaced() {
     let tools = r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{"type":"object"}},{"name":"fs_read","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"}}]}"#;
     let added = saying(&sandbox, "p", "", tools).ok();
     assert!(
-        added.contains("with its own bash, fs_read in place of the built-in;"),
+        added.contains("replacing the built-in bash, fs_read;"),
         "{added}"
     );
 }

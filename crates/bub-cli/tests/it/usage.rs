@@ -43,7 +43,7 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
         "MODEL           CALLS  INPUT  CACHED  OUTPUT  COST\n\
          openai:gpt-4o   2      2000   800     200     $0.0060\n\
          openai:mystery  1      1000   400     100     unknown\n\
-         total           3      3000   1200    300     $0.0060 and 1 of unknown price\n"
+         total           3      3000   1200    300     $0.0060 and 1 call of unknown price\n"
     );
     let sessions = shown(&["--by", "session"]);
     assert!(
@@ -51,8 +51,9 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
         "{sessions}"
     );
     assert!(
-        sessions
-            .contains("two      2      2000   800     200     $0.0030 and 1 of unknown price\n"),
+        sessions.contains(
+            "two      2      2000   800     200     $0.0030 and 1 call of unknown price\n"
+        ),
         "{sessions}"
     );
     let days = shown(&[]);

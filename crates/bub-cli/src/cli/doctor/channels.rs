@@ -1,4 +1,4 @@
-//! The channels that the gateway would run.
+//! Checks the channels that the gateway would run.
 
 use bub_gateway::settings::ENABLED_CHANNELS;
 use bub_kernel::ChannelRole;
@@ -11,7 +11,7 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         Err(error) => {
             return vec![Finding::error(
                 error.to_string(),
-                "see the plugin that provides it",
+                "check the plugin that provides the channel",
             )];
         }
     };
@@ -22,52 +22,52 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             "correct `enabled_channels`",
         )];
     }
-    let chosen = bub_gateway::select_channels(&names, &all);
+    let selected = bub_gateway::select_channels(&names, &all);
     let mut findings = Vec::new();
     let is_named = names
         .iter()
         .any(|name| !matches!(name.trim(), "" | "all") && !name.trim().starts_with('!'));
-    if chosen.is_empty() && is_named {
+    if selected.is_empty() && is_named {
         let text = format!(
-            "no channel of `enabled_channels` ({}) is set up, so the gateway does not start",
+            "no channel in `enabled_channels` ({}) is set up, so the gateway does not start",
             names.join(", ")
         );
         findings.push(Finding::error(
             text,
-            "set it up with `bub onboard`, or correct `enabled_channels`",
+            "set one up with `bub onboard`, or correct `enabled_channels`",
         ));
     }
-    for channel in &chosen {
+    for channel in &selected {
         let name = channel.name();
-        let audience = channel
+        let access = channel
             .access_summary()
-            .map_or(String::new(), |audience| format!("; {audience}"));
-        // What the gateway would not start with.
-        let who = match channel.validate() {
+            .map_or(String::new(), |access| format!("; {access}"));
+        // The gateway does not start with a channel that fails this validation.
+        let account = match channel.validate() {
             Err(error) => Err(error.message().to_owned()),
             Ok(()) if check_context.is_offline => Ok(None),
             Ok(()) => probe::channel(&**channel).await,
         };
-        findings.push(match who {
-            Ok(who) => Finding::ok(format!(
-                "{name}{}{audience}",
-                who.map_or(String::new(), |who| format!(": {who}"))
+        findings.push(match account {
+            Ok(account) => Finding::ok(format!(
+                "{name}{}{access}",
+                account.map_or(String::new(), |account| format!(": {account}"))
             )),
             Err(problem) => Finding::error(
                 format!("{name}: {problem}"),
-                format!("correct the settings `{name}`"),
+                format!("correct the settings under `{name}`"),
             ),
         });
     }
-    let off = all
+    let disabled = all
         .iter()
         .filter(|channel| channel.role() != ChannelRole::Interface);
-    let off: Vec<_> = off
+    let disabled: Vec<_> = disabled
         .filter(|channel| !channel.enabled())
         .map(|channel| channel.name())
         .collect();
-    if !off.is_empty() {
-        findings.push(Finding::ok(format!("not set up: {}", off.join(", "))));
+    if !disabled.is_empty() {
+        findings.push(Finding::ok(format!("not set up: {}", disabled.join(", "))));
     }
     findings
 }

@@ -1,19 +1,19 @@
-//! The clock: tokens expire by it, and tapes are dated by it.
+//! Checks the clock, which dates tapes and decides when tokens expire.
 
 use jiff::{Timestamp, Zoned};
 
 use super::{CheckContext, Finding};
 
-/// No computer that runs this program lives before (2026-01-01).
+/// Earliest plausible time, 2026-01-01 in Unix seconds. This program did not exist before.
 const MIN_UNIX_SECONDS: i64 = 1_767_225_600;
-const SET_CLOCK_FIX: &str = "set the clock, best by time synchronisation";
+const SET_CLOCK_FIX: &str = "set the clock, preferably with time synchronization";
 
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let now = Timestamp::now();
-    let shown = Zoned::now().strftime("%Y-%m-%d %H:%M:%S %Z").to_string();
+    let now_text = Zoned::now().strftime("%Y-%m-%d %H:%M:%S %Z").to_string();
     if now.as_second() < MIN_UNIX_SECONDS {
         return vec![Finding::error(
-            format!("{shown} is long ago"),
+            format!("wrong time: {now_text} is in the past"),
             SET_CLOCK_FIX,
         )];
     }
@@ -22,16 +22,14 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         .into_iter()
         .flatten()
         .filter_map(|file| file.ok()?.metadata().ok()?.modified().ok());
-    let latest = latest
-        .max()
-        .and_then(|moment| Timestamp::try_from(moment).ok());
+    let latest = latest.max().and_then(|time| Timestamp::try_from(time).ok());
     vec![
         match latest.filter(|latest| latest.as_second() > now.as_second() + 3600) {
             Some(latest) => Finding::warning(
-                format!("{shown}, but there are tapes from {latest}"),
+                format!("{now_text}, but the newest tape is from {latest}"),
                 SET_CLOCK_FIX,
             ),
-            None => Finding::ok(shown),
+            None => Finding::ok(now_text),
         },
     ]
 }

@@ -1,4 +1,4 @@
-//! The settings: what is wrong with their sources, and which are in force.
+//! Checks the sources of settings and lists the settings that differ from the default.
 
 use bub::{check_settings, logging};
 use bub_agent::policy::Policy;
@@ -9,10 +9,10 @@ use super::{
     CheckContext, Finding,
 };
 
-const DOTENV_FIX: &str = "harmless if it is not meant for bub: move it away, or choose another directory with `-w DIR`, and nobody \
-                     mentions it; else make it a text of `NAME=value` lines";
+const DOTENV_FIX: &str = "harmless if the file is not for bub: to avoid this warning, move it or choose another directory with \
+                     `-w DIR`; otherwise make it a text file of `NAME=value` lines";
 const EDIT_FIX: &str =
-    "correct it there; for the config file `bub config set` or `bub config edit`";
+    "correct it at its source; for the config file, use `bub config set` or `bub config edit`";
 
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let settings = &check_context.settings;
@@ -28,7 +28,7 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     findings.extend(logging::file_problem(settings).map(|problem| {
         Finding::error(
             problem,
-            "set `log.file` to a file of its own, or `bub config unset log.file`",
+            "set `log.file` to a separate file, or run `bub config unset log.file`",
         )
     }));
     findings.extend(settings.warnings().iter().map(|warning| {
@@ -43,12 +43,12 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     findings.extend(
         policy::unmatchable_rules(check_context.framework, &policy).map(|(rule, reason)| {
             let text = format!(
-                "rule {} of the policy never fits: {reason} ({})",
+                "policy rule {} never matches: {reason} ({})",
                 rule.number, rule.origin
             );
             Finding::warning(
                 text,
-                "correct it there; `bub policy explain` shows what happens to a call",
+                "correct the rule; `bub policy explain` shows the decision for a call",
             )
         }),
     );
@@ -57,14 +57,14 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         let absent = if file.exists() {
             ""
         } else {
-            " (does not exist; nothing needs it)"
+            ": not present (optional)"
         };
         findings.push(Finding::ok(format!("{}{absent}", file.display())));
     }
     findings
 }
 
-/// Key, value and source of every setting that is not at its default; secrets are masked.
+/// Returns key, value and source of each setting that differs from the default. Secrets are redacted.
 pub(super) fn changed(settings: &Settings) -> impl Iterator<Item = [String; 3]> {
     settings
         .entries()

@@ -1,4 +1,4 @@
-//! Space for what is to be remembered.
+//! Checks the free disk space of the home.
 
 use std::path::Path;
 
@@ -6,23 +6,26 @@ use rustix::fs::statvfs;
 
 use super::{super::tape::text, CheckContext, Finding};
 
-const FREE_SPACE_FIX: &str = "make room, or move the home to another disk with BUB_HOME";
+const FREE_SPACE_FIX: &str = "free disk space, or move the home to another disk with BUB_HOME";
 
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
-    let mut place: Option<&Path> = Some(check_context.settings.home());
-    let Some(found) = std::iter::from_fn(|| {
-        let this = place?;
-        place = this.parent();
-        Some(statvfs(this).ok())
+    // The home may not exist yet; then the closest existing parent counts.
+    let mut path: Option<&Path> = Some(check_context.settings.home());
+    let Some(stat) = std::iter::from_fn(|| {
+        let current = path?;
+        path = current.parent();
+        Some(statvfs(current).ok())
     })
-    .find_map(|found| found) else {
+    .find_map(|stat| stat) else {
         return Vec::new();
     };
-    let bytes = found.f_bavail.saturating_mul(found.f_frsize);
+    let bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
     let free = format!("{} free", text::bytes(bytes));
-    let none_left = found.f_files > 0 && found.f_favail == 0;
+    let has_no_inodes = stat.f_files > 0 && stat.f_favail == 0;
     vec![match bytes {
-        _ if none_left => Finding::error("no file can be created any more", FREE_SPACE_FIX),
+        _ if has_no_inodes => {
+            Finding::error("no free inodes: files cannot be created", FREE_SPACE_FIX)
+        }
         0..100_000_000 => Finding::error(free, FREE_SPACE_FIX),
         100_000_000..1_000_000_000 => Finding::warning(free, FREE_SPACE_FIX),
         _ => Finding::ok(free),

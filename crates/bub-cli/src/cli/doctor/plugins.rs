@@ -1,4 +1,4 @@
-//! The plugins, and those that could not be loaded or would not be started.
+//! Lists the plugins and reports those that failed to load or cannot be started.
 
 use bub_kernel::PluginState;
 use bub_plugin::InstalledPlugins;
@@ -13,7 +13,7 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let installed = InstalledPlugins::load(check_context.settings.home()).unwrap_or_else(|error| {
         findings.push(Finding::error(
             error.message(),
-            "until then no tool is called",
+            "correct the file; until then, bub calls no tools",
         ));
         InstalledPlugins::default()
     });
@@ -23,17 +23,17 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             .plugins
             .iter()
             .find(|record| *record.manifest.name == *name);
-        let found = record
+        let start_problem = record
             .and_then(|record| Some((record, plugin::problem(check_context.framework, record)?)));
-        match (&status.state, found) {
+        match (&status.state, start_problem) {
             (PluginState::Failed(reason), _) => findings.push(Finding::error(
-                one_line(&format!("{name} is not in use: {reason}")),
-                "correct what it complains about, or leave it out",
+                one_line(&format!("{name}: {reason}")),
+                "correct the reported problem, or remove the plugin",
             )),
             (PluginState::Active, Some((record, problem))) => findings.push(Finding::error(
-                one_line(&format!("{name} is not in use: {problem}")),
+                one_line(&format!("{name}: {problem}")),
                 format!(
-                    "`bub plugin add {}`, or `bub plugin remove {name}`",
+                    "run `bub plugin add {}` again, or `bub plugin remove {name}`",
                     bub_plugin::quoted(&record.pinned)
                 ),
             )),

@@ -1,8 +1,8 @@
-//! The skills, and those that cannot be used.
+//! Counts the available skills and reports invalid ones.
 
 use bub_agent::Skills;
 
-use super::{CheckContext, Finding};
+use super::{super::tape::text, CheckContext, Finding};
 
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let skills = Skills::new(&check_context.settings);
@@ -12,10 +12,13 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let problems = problems.iter().map(|problem| {
         Finding::warning(
             problem.to_string(),
-            "correct its SKILL.md; `bub skill check` says when it is right",
+            "correct its SKILL.md and run `bub skill check`",
         )
     });
-    std::iter::once(Finding::ok(format!("{count} can be used here")))
-        .chain(problems)
-        .collect()
+    std::iter::once(Finding::ok(format!(
+        "{} available",
+        text::count(count as u64, "skill", "skills")
+    )))
+    .chain(problems)
+    .collect()
 }

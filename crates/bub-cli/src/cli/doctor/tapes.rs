@@ -1,4 +1,4 @@
-//! The tapes: the latest are read, as many as fit into a moment.
+//! Checks the newest tapes, as many as fit into [`CHECK_TIMEOUT`].
 
 use std::{
     cmp::Reverse,
@@ -7,11 +7,11 @@ use std::{
 
 use bub_tape::{Durability, FileStore, TapeListFilter, TapeStore as _};
 
-use super::{super::tape::text, CheckContext, Finding};
+use super::{CheckContext, Finding};
 
-/// How long this may take; `bub tape check` has all the time.
+/// Time limit of the check. `bub tape check` has none.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(80);
-const REPAIR_FIX: &str = "`bub tape check --repair` puts in order what can be";
+const REPAIR_FIX: &str = "run `bub tape check --repair`";
 
 pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let end = Instant::now() + CHECK_TIMEOUT;
@@ -22,7 +22,7 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         Err(error) => {
             return vec![Finding::error(
                 error.to_string(),
-                "let your user read the directory",
+                "make the directory readable for your user",
             )];
         }
     };
@@ -30,7 +30,7 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         let file = directory.join(format!("{}.jsonl", name.as_str()));
         Reverse(
             std::fs::metadata(file)
-                .and_then(|found| found.modified())
+                .and_then(|metadata| metadata.modified())
                 .ok(),
         )
     };
@@ -54,15 +54,15 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             damage.map(|damage| Finding::error(format!("{}: {damage}", name.as_str()), REPAIR_FIX)),
         );
     }
-    let of = text::count(names.len() as u64, "session", "sessions");
-    let rest = if checked == names.len() {
+    let hint = if checked == names.len() {
         ""
     } else {
-        "; `bub tape check` reads all"
+        "; run `bub tape check` to check all"
     };
+    let total = names.len();
     findings.insert(
         0,
-        Finding::ok(format!("the latest {checked} of {of} checked{rest}")),
+        Finding::ok(format!("checked {checked} of {total} sessions{hint}")),
     );
     findings
 }

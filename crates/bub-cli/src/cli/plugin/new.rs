@@ -1,4 +1,4 @@
-//! `bub plugin new`: a plugin to start from, which runs as it is.
+//! `bub plugin new`: creates a plugin project that runs as generated.
 
 use std::{
     io::Write as _,
@@ -14,7 +14,7 @@ use clap::{Arg, ArgMatches, Command, builder::ValueParser};
 
 use crate::cli::output;
 
-/// A file of the Python SDK, which a plugin brings along: it needs nothing to be installed.
+/// A file of the Python SDK. Each project contains a copy of the SDK, so that it needs no installation.
 macro_rules! sdk {
     ($name:literal) => {
         (
@@ -24,7 +24,7 @@ macro_rules! sdk {
     };
 }
 
-/// The files of a plugin in each language; `NAME` is replaced in those that are not the SDK's.
+/// Files of a Python project. `NAME` is replaced in all files except those of the SDK.
 const PYTHON: &[(&str, &str)] = &[
     (
         "bub-plugin.yml",
@@ -41,6 +41,7 @@ const PYTHON: &[(&str, &str)] = &[
     sdk!("serve.py"),
     sdk!("values.py"),
 ];
+/// Files of a Rust project, with `NAME` as a placeholder.
 const RUST: &[(&str, &str)] = &[
     (
         "bub-plugin.yml",
@@ -53,6 +54,7 @@ const RUST: &[(&str, &str)] = &[
     (".gitignore", "target\n"),
     ("src/main.rs", include_str!("new/main.rs.txt")),
 ];
+/// Files of a shell project, with `NAME` as a placeholder.
 const SHELL: &[(&str, &str)] = &[
     (
         "bub-plugin.yml",
@@ -89,16 +91,18 @@ pub(super) fn command() -> Command {
 
 pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let name = super::required_arg(matches, "name");
-    let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     if name == "builtin" {
-        return Err(Error::invalid_input("the name `builtin` is taken"));
+        return Err(Error::invalid_input(
+            "the plugin name `builtin` is reserved",
+        ));
     }
-    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(is_fine) {
+    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(is_allowed) {
         return Err(Error::invalid_input(format!(
-            "`{name}` is no name for a plugin: lower-case letters, digits, - and _, a letter first"
+            "invalid plugin name `{name}`: expected lower-case letters, digits, `-` and `_`, starting with a letter"
         )));
     }
-    // What `add` would refuse is not begun.
+    // Do not create a project that `add` would reject.
     let manifest = Manifest {
         name: name.to_owned(),
         ..Manifest::default()
@@ -116,7 +120,7 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
         .is_ok_and(|mut entries| entries.next().is_some())
     {
         return Err(Error::invalid_input(format!(
-            "{} is not empty",
+            "directory {} is not empty",
             directory.display()
         )));
     }
@@ -126,27 +130,27 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
         _ => PYTHON,
     };
     for (file, text) in files {
-        let is_own = !file.starts_with("bub_sdk/");
+        let is_sdk = file.starts_with("bub_sdk/");
         write(
             &directory.join(file),
-            &if is_own {
-                text.replace("NAME", name)
-            } else {
+            &if is_sdk {
                 (*text).to_owned()
+            } else {
+                text.replace("NAME", name)
             },
         )?;
     }
     let shown = bub_plugin::quoted(&directory);
     output::print(&format!(
-        "made {shown}; try it: bub plugin add {shown} --unpinned\n"
+        "created {shown}; to try it, run: bub plugin add {shown} --unpinned\n"
     ))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    let failed =
+    let write_error =
         |error: std::io::Error| Error::invalid_input(format!("{}: {error}", path.display()));
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(failed)?;
+        std::fs::create_dir_all(parent).map_err(write_error)?;
     }
     let is_script = path.extension().is_some_and(|extension| extension == "sh");
     let mode = if is_script { 0o755 } else { 0o644 };
@@ -156,5 +160,5 @@ fn write(path: &Path, text: &str) -> Result<()> {
         .mode(mode)
         .open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes()))
-        .map_err(failed)
+        .map_err(write_error)
 }
