@@ -10,8 +10,8 @@ use bub_telegram::TelegramPlugin;
 
 use crate::cli::{CLI, CliHooks, CliPlugin};
 
-/// Adds the bundled plugins after `builtin`. The plugin registered last is asked first, so the channels of the last one
-/// are listed first.
+/// Adds the bundled plugins after `builtin`. The plugin registered last is called first, so its channels are listed
+/// first.
 pub(crate) fn add_to(app: App, hooks: &Arc<CliHooks>) -> App {
     let hooks = Arc::clone(hooks);
     app.bundled(
@@ -27,7 +27,7 @@ pub(crate) fn add_to(app: App, hooks: &Arc<CliHooks>) -> App {
     })
 }
 
-/// The program with these settings and without the plugins of the user.
+/// Builds a framework with these settings that has the builtin and bundled plugins but none of the user's plugins.
 pub(crate) fn framework(framework: &Framework, settings: Arc<Settings>) -> Framework {
     Framework::builder()
         .workspace(framework.workspace())

@@ -1,4 +1,4 @@
-//! The builtin commands of the command line, one file each.
+//! The builtin commands, one file per command.
 
 mod approve;
 mod chat;
@@ -34,7 +34,7 @@ use self::{approve::ApprovalHook, chat::ChatHooks};
 /// The name of the plugin [`CliHooks`].
 pub(crate) const CLI: &str = "cli";
 
-/// What `bub` without a command prints.
+/// Text that `bub` prints without a command.
 pub(crate) const QUICK_START: &str = "\
 bub is an agent runtime. Get started:
 
@@ -47,13 +47,13 @@ bub is an agent runtime. Get started:
   bub --help          Show all commands
 ";
 
-/// The HTTP client of a command. Costs nothing until the first request.
+/// Returns the HTTP client of a command. It opens no connection before the first request.
 fn client(settings: &Settings) -> ModelClient {
     let options = HttpOptions::from_environment(settings.environment());
     ModelClient::new(options, settings.redactor().clone())
 }
 
-/// The commands, in the order in which help lists them.
+/// Returns all commands in the order of the help.
 pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
     let mut commands = vec![
         run::command(),
@@ -80,14 +80,14 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
     commands
 }
 
-/// The plugin `cli`: how the commands take part in turns.
+/// The plugin `cli`, through which the commands take part in turns.
 #[derive(Default)]
 pub(crate) struct CliHooks {
     approvals: Arc<ApprovalHook>,
     chat: Arc<ChatHooks>,
 }
 
-/// The registration of the shared [`CliHooks`].
+/// Registers the shared [`CliHooks`].
 pub(crate) struct CliPlugin(pub(crate) Arc<CliHooks>);
 
 impl Plugin for CliPlugin {

@@ -1,4 +1,4 @@
-//! The `bub` program as a library: add your plugins to it and get your own `bub`.
+//! The `bub` program as a library: add your plugins to build your own `bub`.
 //!
 //! ```
 //! use bub::prelude::*;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use bub::App;
 
-/// The stock program: all commands and the bundled channels, to which you add plugins.
+/// Returns the standard program with all commands and the bundled channels. Add your plugins to it.
 pub fn app() -> App {
     let hooks = Arc::<cli::CliHooks>::default();
     let app = bundled::add_to(App::new(), &hooks);
@@ -35,7 +35,7 @@ pub fn app() -> App {
         .first_command(&["onboard", "--offer"])
 }
 
-/// The Rust in the documents compiles.
+/// Compiles the Rust examples in the documentation.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../docs/README.md")]

@@ -1,11 +1,13 @@
-//! The `bub` program, without further plugins.
+//! The `bub` program with its builtin and bundled plugins.
 
 use std::process::ExitCode;
 
-/// A busy gateway spends a third of its time in the allocator of the C library: many small things are made on one thread
-/// and dropped on another. With this one a message costs two fifths less, and the most memory used is a fifth less; a
-/// program that links musl, whose allocator has one lock, gains most. It adds a little to the memory of an idle process,
-/// which the budgets watch. Programs built on the library choose for themselves.
+/// The allocator of the program.
+///
+/// A busy gateway spends a third of its time in the allocator of the C library, because it allocates many small values
+/// on one thread and frees them on another. mimalloc makes a message two fifths cheaper and lowers peak memory by a fifth.
+/// musl builds gain most, because the allocator of musl has a single lock. An idle process uses slightly more memory,
+/// which the budgets watch. Programs that are built on the library choose their own allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

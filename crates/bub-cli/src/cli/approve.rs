@@ -1,4 +1,4 @@
-//! Approvals: asks users about tool calls, at the terminal or in the chat that the message came from.
+//! Asks users to approve tool calls, at the terminal or in the chat of the message.
 
 use std::{
     fs::File,
@@ -14,8 +14,9 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::tape::text;
 
-/// Decides how users are asked about tool calls, for every command: the channel of the sender asks, or the question is
-/// sent as a message. In that case the builtin plugin waits for the answer, which the gateway hands over.
+/// Asks for approvals in all commands: the channel of the sender asks, or the question is sent as a message.
+///
+/// After a message, the builtin plugin waits for the answer, which the gateway passes on.
 #[derive(Default)]
 pub(crate) struct ApprovalHook;
 
@@ -45,32 +46,34 @@ impl ApprovalHook {
         let message = ChannelMessage::new(&request.session_id, &request.sender.channel, text)
             .kind(MessageKind::Approval)
             .chat_id(&request.sender.chat_id);
-        // A channel with buttons shows them instead of the two commands.
+        // A channel with buttons shows buttons instead of the two commands.
         let message = Envelope::from(message).with(APPROVAL_ID_FIELD, request.id.as_str());
         turn.deliver(message).await?;
         Ok(None)
     }
 }
 
-/// The terminal of the process. One question at a time.
+/// Asks for approvals at the terminal of the process, one question at a time.
 #[derive(Default)]
 pub(super) struct TerminalApprover(Mutex<Option<TtyReader>>);
 
-/// The typed lines. One thread reads all of them, so that no question gets the answer to another.
+/// Reads typed lines. A single thread reads all of them, so that an answer never reaches the wrong question.
 struct TtyReader {
     tty: File,
     typed: mpsc::Receiver<String>,
 }
 
 impl TerminalApprover {
-    /// Asks about a tool call and waits for the answer.
+    /// Asks about a tool call and waits for the answer. Fails if the process has no terminal.
     pub(super) async fn ask(&self, request: &ApprovalRequest) -> Result<ApprovalAnswer> {
         let mut lines = self.0.lock().await;
         let lines = match &mut *lines {
             Some(lines) => lines,
             empty => {
                 let opened = TtyReader::open();
-                let opened = opened.map_err(|_| Error::config("there is no terminal to ask at"));
+                let opened = opened.map_err(|_| {
+                    Error::config("cannot ask for approval: the process has no terminal")
+                });
                 empty.insert(opened?)
             }
         };
@@ -87,7 +90,7 @@ impl TtyReader {
             .name("terminal".to_owned())
             .spawn(move || {
                 let mut line = String::new();
-                // Nothing at all is Ctrl-D; the terminal goes on after it.
+                // An empty read is Ctrl-D; more lines can follow.
                 while reader.read_line(&mut line).is_ok() {
                     if sender.blocking_send(std::mem::take(&mut line)).is_err() {
                         break;
@@ -98,45 +101,45 @@ impl TtyReader {
     }
 
     async fn ask(&mut self, question: &str) -> Result<ApprovalAnswer> {
-        // What was typed before the question was seen is no answer to it.
+        // Discard input that was typed before the question was visible.
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
         while self.typed.try_recv().is_ok() {}
         self.tty.write_all(question.as_bytes())?;
-        let mut unanswered = OpenPromptGuard {
+        let mut prompt = OpenPromptGuard {
             tty: &self.tty,
-            is_so: true,
+            is_open: true,
         };
         let line = self.typed.recv().await.filter(|line| !line.is_empty());
-        unanswered.is_so = line.is_none();
+        prompt.is_open = line.is_none();
         Ok(line.map_or_else(
             || ApprovalAnswer::Denied(Some("no answer".to_owned())),
-            |line| meaning(&line),
+            |line| parse_answer(&line),
         ))
     }
 }
 
-/// A question that stands there. Whoever asked may be gone by now; the line must end all the same.
+/// Ends the line of an unanswered question when dropped, also if the caller was cancelled.
 struct OpenPromptGuard<'a> {
     tty: &'a File,
-    is_so: bool,
+    is_open: bool,
 }
 
 impl Drop for OpenPromptGuard<'_> {
     fn drop(&mut self) {
-        if self.is_so {
+        if self.is_open {
             let _ = self.tty.write_all(b"\nno answer: denied\n");
         }
     }
 }
 
-fn meaning(line: &str) -> ApprovalAnswer {
+fn parse_answer(line: &str) -> ApprovalAnswer {
     match line.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => ApprovalAnswer::Approved,
         _ => ApprovalAnswer::Denied(None),
     }
 }
 
-/// The call in full: nobody can approve what was cut away.
+/// Returns the question with the complete call, because users cannot approve what they do not see.
 fn question(request: &ApprovalRequest) -> String {
     let arguments: Vec<_> = request
         .arguments
@@ -145,7 +148,7 @@ fn question(request: &ApprovalRequest) -> String {
         .collect();
     let call = format!("{}({})", request.tool, arguments.join(", "));
     let reason = text::line(&request.reason);
-    // In JSON no value spans lines, so what looks like a question of ours is one.
+    // JSON values do not span lines, so an argument cannot imitate a question.
     format!("{reason}\nallow {}? [y/N] ", text::sanitize(&call))
 }
 
@@ -157,15 +160,15 @@ mod tests {
 
     use bub_kernel::Sender;
 
-    use super::{ApprovalAnswer, ApprovalRequest, meaning, question};
+    use super::{ApprovalAnswer, ApprovalRequest, parse_answer, question};
 
     #[test]
     fn only_a_clear_yes_is_a_yes() {
         for line in ["y\n", "Yes\n", " y \r\n"] {
-            assert_eq!(meaning(line), ApprovalAnswer::Approved, "{line:?}");
+            assert_eq!(parse_answer(line), ApprovalAnswer::Approved, "{line:?}");
         }
         for line in ["", "\n", "n\n", "yep\n", "y y\n", "ok\n"] {
-            assert_eq!(meaning(line), ApprovalAnswer::Denied(None), "{line:?}");
+            assert_eq!(parse_answer(line), ApprovalAnswer::Denied(None), "{line:?}");
         }
     }
 

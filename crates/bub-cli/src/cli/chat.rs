@@ -1,7 +1,7 @@
-//! `bub chat`: a conversation at the terminal.
+//! `bub chat`: a chat in the terminal or through a pipe.
 //!
-//! It is a gateway of one chat: a channel at the terminal (`bub-terminal`), a journal of its own, and the lanes, steering
-//! and queueing that every channel has. `desk` is what stands between them, `session` which session it is about.
+//! It runs a gateway for one chat: a terminal channel (`bub-terminal`), a separate journal, and the lanes, steering and
+//! queueing of every channel. `controller` connects the terminal and the gateway; `session` selects the session.
 
 mod controller;
 mod session;
@@ -35,7 +35,7 @@ pub(crate) use self::controller::ChatHooks;
 use self::{controller::ChatController, session::ChatSession};
 use bub::{logging, signals};
 
-/// A turn that runs when the program is stopped has so long to end; then it goes on at the next chat.
+/// How long a stopped chat waits for the running turn. An unfinished turn resumes at the next chat.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How long a stopped program waits until the line that is being submitted is recorded as cancelled.
@@ -62,29 +62,29 @@ pub(super) fn command(chat: &Arc<ChatHooks>) -> AppCommand {
              closed, 130 interrupted, 143 terminated",
         )
         .arg(id("chat-id", "Chat within the `cli` channel").default_value("local"))
-        .arg(id("session", "Session to use [default: cli:CHAT-ID]").alias("session-id").value_parser(not_blank))
+        .arg(id("session", "Session to use [default: cli:CHAT-ID]").alias("session-id").value_parser(parse_non_blank))
         .arg(flag("continue", "Continue the most recent session of this workspace").short('c').conflicts_with("session"))
         .arg(flag("plain", "Disable colors and cursor movement, for screen readers"));
     let chat = Arc::clone(chat);
     AppCommand::new(command, move |context| run(context, Arc::clone(&chat)))
 }
 
-fn not_blank(id: &str) -> Result<String, String> {
+fn parse_non_blank(id: &str) -> Result<String, String> {
     if id.trim().is_empty() {
-        Err("the value is empty".to_owned())
+        Err("the value must not be empty".to_owned())
     } else {
         Ok(id.to_owned())
     }
 }
 
-/// How the chat is held.
+/// Input and output mode of the chat.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ChatMode {
-    /// On a screen.
+    /// Full terminal with colors and cursor movement.
     Screen,
-    /// In lines, with a person.
+    /// Plain lines at a terminal.
     Lines,
-    /// With a program.
+    /// Stdin is not a terminal: a program sends the lines.
     Pipe,
 }
 
@@ -131,7 +131,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         let Some(gateway) = open(&framework, &settings, &chat_controller, mode)? else {
             return Ok((ChatExit::Quit, chat_controller, None));
         };
-        // Not before: a signal ends the question above at once.
+        // Not earlier: a signal must end the question in `open` immediately.
         let stop = if mode == ChatMode::Lines {
             signals::listen_without_interrupt()
         } else {
@@ -139,14 +139,14 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         };
         let remote = gateway.remote();
         chat_controller.set_gateway(remote.clone());
-        // The user has left, or the program is stopped: the gateway finishes what it can.
+        // Cancelled when the user leaves or the program is stopped: the gateway finishes what it can.
         let ended = CancellationToken::new();
-        // The gateway has finished: the chat has every event that there will be.
+        // Cancelled when the gateway has finished: the chat then has all events.
         let finished = CancellationToken::new();
         let (ready, is_ready) = oneshot::channel();
-        let talking = async {
+        let conversation = async {
             let _end = ended.clone().drop_guard();
-            // Nothing may be said before the gateway has taken up what was left.
+            // The gateway must resume unfinished messages before it accepts new ones.
             if is_ready.await.is_err() {
                 return Ok(ChatExit::Quit);
             }
@@ -165,7 +165,8 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
                     plain_chat::run_plain_chat(plain, history, welcome, &prompt(&framework)).await
                 }
                 ChatMode::Screen => {
-                    converse(&framework, &settings, &chat_controller, plain, event_sender).await
+                    run_screen_chat(&framework, &settings, &chat_controller, plain, event_sender)
+                        .await
                 }
             }
         };
@@ -185,15 +186,15 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             let _ = tokio::time::timeout(SUBMISSION_CANCEL_TIMEOUT, cancelling).await;
             ended.cancel();
         };
-        let (left, served, ()) = tokio::join!(talking, serving, stopping);
+        let (left, served, ()) = tokio::join!(conversation, serving, stopping);
         if remote.is_settled() {
-            remove(&chat_controller.directory());
+            remove_journal(&chat_controller.directory());
         }
         served?;
         if remote.unfinished() > 0 {
             let _ = writeln!(
                 std::io::stderr(),
-                "stopped; what was unfinished goes on at the next `bub chat`"
+                "stopped; unfinished messages resume at the next `bub chat`"
             );
         }
         Ok((left?, chat_controller, Some(stop)))
@@ -208,16 +209,16 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
     }
 }
 
-/// The chat on a screen.
-async fn converse(
+/// Runs the chat with colors and cursor movement.
+async fn run_screen_chat(
     framework: &Framework,
     settings: &Arc<Settings>,
     chat_controller: &Arc<ChatController>,
     plain: PlainChatOptions,
     event_sender: ChatEventSender,
 ) -> Result<ChatExit> {
-    let looking = Arc::clone(chat_controller);
-    drop(tokio::spawn(async move { looking.send_status().await }));
+    let controller = Arc::clone(chat_controller);
+    drop(tokio::spawn(async move { controller.send_status().await }));
     let _log = logging::LogRedirectGuard::to(event_sender);
     let chat_options = ChatOptions {
         host: plain.host,
@@ -226,45 +227,47 @@ async fn converse(
         home: settings.get(&HOME),
         workspace: framework.workspace_text().to_owned(),
         welcome: welcome(framework, chat_controller, KEY_HINTS).await,
-        words: words(framework, settings),
+        words: completion_items(framework, settings),
         status: chat_controller.status().await,
         redactor: plain.redactor,
         color_mode: color_mode(settings.environment()),
-        reflows: reflows(settings.environment()),
+        reflows: rewraps_lines(settings.environment()),
     };
     chat::run(chat_options).await
 }
 
-/// Opens the journal of the chat; when another chat has it, one of a new chat, if that is wanted.
+/// Opens the gateway with the journal of the chat.
+///
+/// If another process has the journal open, asks whether to start a new session. Returns `None` if the user declines.
 fn open(
     framework: &Framework,
     settings: &Settings,
     chat_controller: &ChatController,
     mode: ChatMode,
 ) -> Result<Option<Gateway>> {
-    let mut is_second = false;
+    let mut is_retry = false;
     loop {
         let mut options = GatewayOptions::new(settings, &chat_controller.journal());
         (options.stream_output, options.drain) = (true, DRAIN_TIMEOUT);
         match Gateway::with_channels(framework, options, |handler| {
             vec![chat_controller.channel(handler)]
         }) {
-            Err(error) if error.kind() == ErrorKind::InUse && !is_second => {
+            Err(error) if error.kind() == ErrorKind::InUse && !is_retry => {
                 if mode == ChatMode::Pipe {
-                    // A program means the session that it names.
+                    // A program expects exactly the session that it names.
                     return Err(Error::config(format!(
                         "session {} is open in another chat",
                         chat_controller.session()
                     )));
                 }
-                if !wants_another(&chat_controller.session())? {
+                if !confirm_new_session(&chat_controller.session())? {
                     return Ok(None);
                 }
-                chat_controller.begin_another();
-                is_second = true;
+                chat_controller.start_new_chat();
+                is_retry = true;
                 let _ = writeln!(
                     std::io::stderr(),
-                    "the session is open in another chat; this is a new one: {}",
+                    "the session is open in another chat; started a new session: {}",
                     chat_controller.session()
                 );
             }
@@ -273,12 +276,12 @@ fn open(
     }
 }
 
-fn wants_another(session: &str) -> Result<bool> {
+fn confirm_new_session(session: &str) -> Result<bool> {
     let mut out = std::io::stdout();
     loop {
         write!(
             out,
-            "Session {session} is open in another chat. Begin a new one? [Y/n] "
+            "Session {session} is open in another chat. Start a new one? [Y/n] "
         )?;
         out.flush()?;
         let mut line = String::new();
@@ -291,8 +294,8 @@ fn wants_another(session: &str) -> Result<bool> {
     }
 }
 
-/// Removes the directory of a journal in which nothing is left, unless somebody uses it by now.
-fn remove(directory: &Path) {
+/// Removes the directory of an empty journal, unless another process has opened the journal.
+fn remove_journal(directory: &Path) {
     let lock = directory.join("lock");
     let Ok(guard) = RealFs.open(&lock, OpenMode::Write) else {
         return;
@@ -304,7 +307,7 @@ fn remove(directory: &Path) {
 
 const KEY_HINTS: &str = "Tab completes · Alt-Enter new line · Ctrl-X shell mode";
 
-/// H-155: who, where, with which model, and what can be typed.
+/// H-155: returns the lines at the start of a chat: version, workspace, model, session, and key hints.
 async fn welcome(
     framework: &Framework,
     chat_controller: &ChatController,
@@ -312,7 +315,7 @@ async fn welcome(
 ) -> Vec<String> {
     let status = chat_controller.status().await;
     let model = if status.model.is_empty() {
-        "chosen at the first message"
+        "selected at the first message"
     } else {
         &status.model
     };
@@ -334,15 +337,15 @@ fn prompt(framework: &Framework) -> String {
     format!("{name} >")
 }
 
-/// What Tab completes.
-fn words(framework: &Framework, settings: &Arc<Settings>) -> CompletionItems {
+/// Returns the commands and skills that Tab completes.
+fn completion_items(framework: &Framework, settings: &Arc<Settings>) -> CompletionItems {
     let mut commands: Vec<CompletionItem> = framework
         .tools()
         .iter()
         .map(|tool| {
             let spec = tool.spec();
-            let argument = |(name, must): (&str, bool)| {
-                if must {
+            let argument = |(name, is_required): (&str, bool)| {
+                if is_required {
                     name.to_owned()
                 } else {
                     format!("[{name}]")
@@ -362,19 +365,16 @@ fn words(framework: &Framework, settings: &Arc<Settings>) -> CompletionItems {
             }
         })
         .collect();
-    let own = |text: &str, about: &str| CompletionItem {
+    let item = |text: &str, about: &str| CompletionItem {
         text: text.to_owned(),
         about: about.to_owned(),
         arguments: String::new(),
     };
-    commands.push(own(
-        "thinking",
-        "Shows or hides the reasoning of the model.",
-    ));
-    commands.push(own("exit", "Leaves the chat."));
-    commands.sort_by(|one, other| one.text.cmp(&other.text));
+    commands.push(item("thinking", "Show or hide model reasoning"));
+    commands.push(item("exit", "Leave the chat (same as ,quit)"));
+    commands.sort_by(|a, b| a.text.cmp(&b.text));
     let skills = Skills::new(settings).list(Some(framework.workspace()));
-    let skill = |skill: &Arc<bub_agent::Skill>| own(skill.name(), skill.description());
+    let skill = |skill: &Arc<bub_agent::Skill>| item(skill.name(), skill.description());
     CompletionItems {
         commands,
         skills: skills.iter().map(skill).collect(),
@@ -383,18 +383,18 @@ fn words(framework: &Framework, settings: &Arc<Settings>) -> CompletionItems {
 }
 
 fn color_mode(environment: &Environment) -> ColorMode {
-    let is_refused = environment
+    let is_disabled = environment
         .get("NO_COLOR")
         .is_some_and(|value| !value.is_empty());
-    if is_refused {
+    if is_disabled {
         ColorMode::Attributes
     } else {
         ColorMode::Colors
     }
 }
 
-/// Most terminals wrap their lines anew when they are made narrower; these are known not to.
-fn reflows(environment: &Environment) -> bool {
+/// Returns whether the terminal rewraps its lines when it becomes narrower. Only the terminals listed here do not.
+fn rewraps_lines(environment: &Environment) -> bool {
     let name = environment
         .get("TERM")
         .and_then(|name| name.to_str())

@@ -1,4 +1,4 @@
-//! `bub completions` and `bub man`: what the command line says about itself, for shells and for `man`.
+//! `bub completions` and `bub man`: shell completion scripts and man pages.
 
 use std::path::{Path, PathBuf};
 
@@ -30,16 +30,16 @@ pub(super) fn command() -> AppCommand {
         )
         .arg(shell);
     AppCommand::new(command, |context: CommandContext| async move {
-        let mut whole = context.command_line();
+        let mut cli = context.command_line();
         let mut script = Vec::new();
         match context
             .matches
             .get_one::<String>("shell")
             .map(String::as_str)
         {
-            Some("zsh") => generate(Zsh, &mut whole, NAME, &mut script),
-            Some("fish") => generate(Fish, &mut whole, NAME, &mut script),
-            _ => generate(Bash, &mut whole, NAME, &mut script),
+            Some("zsh") => generate(Zsh, &mut cli, NAME, &mut script),
+            Some("fish") => generate(Fish, &mut cli, NAME, &mut script),
+            _ => generate(Bash, &mut cli, NAME, &mut script),
         }
         output::print(&String::from_utf8_lossy(&script))
     })
@@ -59,23 +59,24 @@ pub(super) fn man() -> AppCommand {
         let Some(directory) = context.matches.get_one::<PathBuf>("directory") else {
             return output::print("");
         };
-        let unusable = |error: std::io::Error| {
+        let write_error = |error: std::io::Error| {
             let path = directory.display();
             Error::unknown(format!(
-                "no pages can be written into `{path}`: {error}; name a directory of yours"
+                "cannot write man pages to `{path}`: {error}; choose a directory that you can write to"
             ))
         };
-        std::fs::create_dir_all(directory).map_err(unusable)?;
-        let mut whole = context.command_line().disable_help_subcommand(true);
-        // Names and usage lines of subcommands with their parents'.
-        whole.build();
-        let count = write(&whole, NAME, directory).map_err(unusable)?;
-        output::print(&format!("{count} pages in {}\n", directory.display()))
+        std::fs::create_dir_all(directory).map_err(write_error)?;
+        let mut cli = context.command_line().disable_help_subcommand(true);
+        // Adds the names of parent commands to the names and usage lines of subcommands.
+        cli.build();
+        let count = write_pages(&cli, NAME, directory).map_err(write_error)?;
+        output::print(&format!("wrote {count} pages to {}\n", directory.display()))
     })
     .runs_with_invalid_settings()
 }
 
-fn write(command: &Command, name: &str, directory: &Path) -> std::io::Result<usize> {
+/// Writes the pages of a command and its visible subcommands and returns their number.
+fn write_pages(command: &Command, name: &str, directory: &Path) -> std::io::Result<usize> {
     let mut page = Vec::new();
     Man::new(command.clone())
         .title(name.to_uppercase())
@@ -83,8 +84,13 @@ fn write(command: &Command, name: &str, directory: &Path) -> std::io::Result<usi
     std::fs::write(directory.join(format!("{name}.1")), page)?;
     let visible = command
         .get_subcommands()
-        .filter(|below| !below.is_hide_set() && below.get_name() != "help");
-    visible.into_iter().try_fold(1, |count, below| {
-        Ok(count + write(below, &format!("{name}-{}", below.get_name()), directory)?)
+        .filter(|subcommand| !subcommand.is_hide_set() && subcommand.get_name() != "help");
+    visible.into_iter().try_fold(1, |count, subcommand| {
+        Ok(count
+            + write_pages(
+                subcommand,
+                &format!("{name}-{}", subcommand.get_name()),
+                directory,
+            )?)
     })
 }

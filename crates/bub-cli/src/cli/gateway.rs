@@ -1,4 +1,4 @@
-//! `bub gateway`: runs the channels until it is told to stop.
+//! `bub gateway`: runs the channels until a signal stops it.
 
 use std::{
     ffi::OsStr,
@@ -21,7 +21,7 @@ use bub_settings::{Environment, Settings};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{output, prompt};
+use super::{output, prompt, tape::text::count};
 use bub::signals;
 
 pub(super) fn command() -> AppCommand {
@@ -48,13 +48,13 @@ pub(super) fn command() -> AppCommand {
     AppCommand::new(command, run).multi_threaded()
 }
 
-/// The option that names a gateway.
+/// Returns the option `--name` of commands that work on a gateway.
 pub(super) fn name_arg() -> Arg {
     Arg::new("name")
         .long("name")
         .value_name("NAME")
         .default_value("main")
-        .value_parser(plain_name)
+        .value_parser(parse_name)
         .help("Gateway name, if several share one home")
 }
 
@@ -64,9 +64,9 @@ pub(super) fn name(matches: &ArgMatches) -> &str {
         .map_or("main", String::as_str)
 }
 
-fn plain_name(name: &str) -> Result<String, String> {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
-    if !name.is_empty() && name.len() <= 64 && name.chars().all(is_plain) {
+fn parse_name(name: &str) -> Result<String, String> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if !name.is_empty() && name.len() <= 64 && name.chars().all(is_allowed) {
         Ok(name.to_owned())
     } else {
         Err("expected 1 to 64 letters, digits, `-` or `_`".to_owned())
@@ -104,13 +104,13 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         });
         let outcome = gateway
             .run(token, || {
-                // A closed standard output is no reason not to run.
+                // The gateway also runs if stdout is closed.
                 let _ = output::print(&report);
                 report_no_running_channel(&remote.not_running(), channels);
                 ready.notify("READY=1");
             })
             .await;
-        // What stops at once has said so, too.
+        // Also send `STOPPING=1` if the gateway stopped immediately.
         if stop.token().is_cancelled() {
             let _ = stopping.await;
         } else {
@@ -127,17 +127,18 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Many chats at once need many files and connections at once. Not more than this, because what the agent starts inherits
-/// it, and some programs go through every number that a file could have.
+/// File descriptor limit that the gateway requests, because many concurrent chats need many files and connections.
+///
+/// It is not higher because child processes inherit the limit, and some programs iterate over all possible descriptors.
 const TARGET_FILE_LIMIT: u64 = 65_536;
 
-/// With fewer a handful of clients takes what turns need.
+/// File descriptor limit below which a few clients can use up the descriptors that turns need.
 const MIN_FILE_LIMIT: u64 = 512;
 
-/// A turn has its lease, its tape with the lock, and a connection to the model.
+/// File descriptors per turn: the lease, the tape, its lock, and a connection to the model.
 const FILES_PER_TURN: u64 = 4;
 
-/// Raises the limit of open files, and says how many turns it leaves room for.
+/// Raises the file descriptor limit and returns the number of concurrent turns that it allows.
 fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit
@@ -161,45 +162,63 @@ fn raise_file_limit() -> usize {
         let hint = "raise `ulimit -n`: many messages at once may fail";
         tracing::warn!(limit = files, hint, "gateway.low_file_limit");
     }
-    // Half of them are for everything else.
+    // The other half is for everything else.
     usize::try_from(files / 2 / FILES_PER_TURN)
         .unwrap_or(usize::MAX)
         .max(1)
 }
 
-/// What a person wants to know at the start: what runs, who may do what, what was left over.
+/// Returns the report at the start: channels, roles, access, and recovered work.
 fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
     let mut text = format!("gateway {name}: {}\n", gateway.channels().join(", "));
-    let _ = writeln!(text, "{}", super::status::rights(&settings.get(&OWNERS)));
-    for (channel, audience) in gateway.audiences() {
-        let _ = writeln!(text, "{channel}: {}", output::one_line(&audience));
+    let _ = writeln!(
+        text,
+        "{}",
+        super::status::roles_line(&settings.get(&OWNERS))
+    );
+    for (channel, access) in gateway.audiences() {
+        let _ = writeln!(text, "{channel}: {}", output::one_line(&access));
     }
-    let found = gateway.recovered();
-    if found.messages + found.replies > 0 {
+    let recovered = gateway.recovered();
+    if recovered.messages + recovered.replies > 0 {
         let _ = writeln!(
             text,
-            "recovered: {} unanswered messages, {} undelivered replies",
-            found.messages, found.replies
+            "recovered {} and {}",
+            count(
+                recovered.messages as u64,
+                "unfinished message",
+                "unfinished messages"
+            ),
+            count(
+                recovered.replies as u64,
+                "undelivered reply",
+                "undelivered replies"
+            )
         );
     }
-    if found.torn_bytes > 0 {
+    if recovered.torn_bytes > 0 {
         let _ = writeln!(
             text,
-            "recovered: {} bytes of an unfinished, unacknowledged write left out",
-            found.torn_bytes
+            "journal: {} of an unfinished, unacknowledged write skipped",
+            count(recovered.torn_bytes as u64, "byte", "bytes")
         );
     }
-    if found.damaged_lines > 0 {
+    if recovered.damaged_lines > 0 {
         let _ = writeln!(
             text,
-            "damaged: {} lines of the journal; the file is kept beside it",
-            found.damaged_lines
+            "journal: {} skipped; the old file is kept",
+            count(
+                recovered.damaged_lines as u64,
+                "damaged line",
+                "damaged lines"
+            )
         );
     }
     text
 }
 
-/// A channel that failed is in the log; a gateway that takes no message at all is worth a line of its own.
+/// Prints a line if no channel runs. The log reports each failed channel, but this line also explains why the gateway
+/// receives no messages.
 fn report_no_running_channel(failed: &[(String, String)], channels: usize) {
     if failed.len() == channels {
         let failed: Vec<_> = failed
@@ -208,12 +227,12 @@ fn report_no_running_channel(failed: &[(String, String)], channels: usize) {
             .collect();
         let failed = failed.join("; ");
         prompt::print_stderr(&format!(
-            "no channel runs yet, each is tried again (`bub status`): {failed}\n"
+            "no channel is running; retrying (see `bub status`): {failed}\n"
         ));
     }
 }
 
-/// The service manager that started the program, if one did.
+/// Reports the state to the service manager that started the program, if any.
 #[derive(Clone)]
 struct ServiceNotifier(Option<Arc<(UnixDatagram, SocketAddr)>>);
 
@@ -233,20 +252,20 @@ impl ServiceNotifier {
         }
     }
 
-    /// Says that all is well, as often as the service manager wants to hear it, for as long as tasks run.
+    /// Sends keep-alive notifications at half the interval that the service manager requires, while tasks run.
     fn watchdog(&self, environment: &Environment) {
         let micros = environment
             .get("WATCHDOG_USEC")
             .and_then(|text| text.to_str()?.parse().ok());
         let Some(micros) = micros else { return };
-        let pause = Duration::from_micros(micros)
+        let interval = Duration::from_micros(micros)
             .div_f64(2.0)
             .max(Duration::from_millis(10));
         let systemd = self.clone();
         tokio::spawn(async move {
             loop {
                 systemd.notify("WATCHDOG=1");
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(interval).await;
             }
         });
     }

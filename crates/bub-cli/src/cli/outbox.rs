@@ -1,4 +1,4 @@
-//! `bub outbox`: replies that were not delivered.
+//! `bub outbox`: lists, retries and drops undelivered replies.
 
 use std::{fmt::Write as _, process::ExitCode, sync::Arc};
 
@@ -43,21 +43,21 @@ pub(super) fn command() -> AppCommand {
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let settings = &context.settings;
     let directory = bub_gateway::directory(settings, gateway::name(&context.matches));
-    let (what, given) = context
+    let (action, matches) = context
         .matches
         .subcommand()
         .unwrap_or(("list", &context.matches));
-    let request = match what {
+    let request = match action {
         "list" => json!({"do": "outbox"}),
-        _ => json!({"do": what, "id": given.try_get_one::<String>("id").ok().flatten()}),
+        _ => json!({"do": action, "id": matches.try_get_one::<String>("id").ok().flatten()}),
     };
     let answer = match status::send_request(&directory, &request).await? {
         Some(answer) => answer,
-        // Looking must not make a journal.
-        None if !directory.exists() => match given.try_get_one::<String>("id").ok().flatten() {
+        // Listing must not create a journal.
+        None if !directory.exists() => match matches.try_get_one::<String>("id").ok().flatten() {
             Some(id) => {
                 return Err(Error::not_found(format!(
-                    "there is no undelivered reply `{id}`"
+                    "unknown reply `{id}`; run `bub outbox list` to see undelivered replies"
                 )));
             }
             None => json!({"replies": []}),
@@ -72,24 +72,24 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             .await?
         }
     };
-    output::print_text(&report(what, given, &answer))
+    output::print_text(&report(action, matches, &answer))
 }
 
-fn report(what: &str, given: &ArgMatches, answer: &Value) -> String {
-    if what != "list" {
-        let id = given
+fn report(action: &str, matches: &ArgMatches, answer: &Value) -> String {
+    if action != "list" {
+        let id = matches
             .try_get_one::<String>("id")
             .ok()
             .flatten()
             .map_or("", String::as_str);
-        let done = if what == "retry" {
-            "is tried again"
+        let done = if action == "retry" {
+            "retrying"
         } else {
-            "is dropped"
+            "dropped"
         };
-        return format!("{id} {done}\n");
+        return format!("{done} {id}\n");
     }
-    if given.try_get_one::<bool>("json").ok().flatten() == Some(&true) {
+    if matches.try_get_one::<bool>("json").ok().flatten() == Some(&true) {
         return format!("{answer}\n");
     }
     let mut text = String::new();
@@ -99,24 +99,24 @@ fn report(what: &str, given: &ArgMatches, answer: &Value) -> String {
         .into_iter()
         .flatten()
     {
-        let word =
+        let field =
             |key: &str| output::one_line(reply.get(key).and_then(Value::as_str).unwrap_or(""));
         let number = |key: &str| reply.get(key).and_then(Value::as_u64).unwrap_or(0);
         let _ = writeln!(
             text,
             "{} {}:{} {}, {} s old, {} attempts, {}: {}",
-            word("id"),
-            word("channel"),
-            word("chat"),
-            word("state"),
+            field("id"),
+            field("channel"),
+            field("chat"),
+            field("state"),
             number("age_seconds"),
             number("attempts"),
-            word("error"),
-            word("text"),
+            field("error"),
+            field("text"),
         );
     }
     if text.is_empty() {
-        "(every reply is delivered)\n".to_owned()
+        "no undelivered replies\n".to_owned()
     } else {
         text
     }

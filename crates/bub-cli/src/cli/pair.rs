@@ -1,4 +1,4 @@
-//! `bub pair`: lets people in who were given a code by a channel.
+//! `bub pair`: grants access to users who received a pairing code from a channel.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -24,7 +24,7 @@ pub(super) fn command() -> AppCommand {
         .subcommand(Command::new("list").about("List paired users and pending requests"))
         .subcommand(
             Command::new("remove").about("Remove a user or a pending request").arg(
-                Arg::new("who").value_name("CHANNEL:ID").required(true).help("User from `bub pair list`"),
+                Arg::new("user").value_name("CHANNEL:ID").required(true).help("User from `bub pair list`"),
             ),
         );
     AppCommand::new(command, run)
@@ -37,18 +37,18 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     };
     let report = match context.matches.subcommand() {
         Some(("remove", matches)) => {
-            let who = text(matches, "who");
-            pairings.remove(&who)?;
-            format!("{} is not let in any more\n", output::one_line(&who))
+            let user = text(matches, "user");
+            pairings.remove(&user)?;
+            format!("removed {}\n", output::one_line(&user))
         }
         Some(_) => list(&pairings)?,
         None => {
             let is_owner = context.matches.get_flag("owner");
-            let person = pairings.accept(&text(&context.matches, "code"), is_owner)?;
-            let what = if is_owner { "an owner" } else { "a member" };
+            let user = pairings.accept(&text(&context.matches, "code"), is_owner)?;
+            let role = user.role().name();
             format!(
-                "{}:{} ({}) is {what} now\n",
-                person.channel, person.id, person.name
+                "added {}:{} ({}) as {role}\n",
+                user.channel, user.id, user.name
             )
         }
     };
@@ -56,27 +56,27 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
 }
 
 fn list(pairings: &Pairings) -> Result<String> {
-    let (people, waiting) = pairings.all()?;
+    let (users, requests) = pairings.all()?;
     let mut text = String::new();
-    for person in people {
+    for user in users {
         let _ = writeln!(
             text,
             "{}:{} {} {}",
-            person.channel,
-            person.id,
-            person.role().name(),
-            person.name
+            user.channel,
+            user.id,
+            user.role().name(),
+            user.name
         );
     }
-    for waiting in waiting {
+    for request in requests {
         let _ = writeln!(
             text,
-            "{}:{} waits with code {} {}",
-            waiting.channel, waiting.id, waiting.code, waiting.name
+            "{}:{} pending, code {} {}",
+            request.channel, request.id, request.code, request.name
         );
     }
     Ok(if text.is_empty() {
-        "(nobody was let in by `bub pair`, and nobody waits)\n".to_owned()
+        "no paired users or pending requests\n".to_owned()
     } else {
         text
     })

@@ -1,4 +1,4 @@
-//! Small real calls that say whether something works.
+//! Short test requests to models and channels.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,10 +7,10 @@ use bub_model::{CallOptions, ChatRequest, ModelId, Models};
 use bub_settings::Settings;
 use serde_json::json;
 
-/// How long one of them may take.
+/// Timeout of one test request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Asks a model for a word; the error says what to do.
+/// Sends a short request to a model. The error text says what to do.
 pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), String> {
     let client = super::client(settings);
     let models = Models::new(Arc::clone(settings), Arc::new(client.clone()))
@@ -22,7 +22,7 @@ pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), 
     let request = ChatRequest {
         model: id.model().to_owned(),
         messages: Arc::new(vec![json!({"role": "user", "content": "Say ok."})]),
-        // The fewest that every provider accepts.
+        // The smallest limit that every provider accepts.
         max_tokens: Some(16),
         stream: true,
         ..ChatRequest::default()
@@ -36,7 +36,7 @@ pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), 
     answer.map(drop).map_err(|error| error.to_string())
 }
 
-/// Asks a channel who it is, where it has somebody to ask.
+/// Checks a channel with its platform and returns the account it runs as, if the channel has one.
 pub(super) async fn channel(channel: &dyn Channel) -> Result<Option<String>, String> {
     match tokio::time::timeout(PROBE_TIMEOUT, channel.check()).await {
         Ok(outcome) => outcome.map_err(|error| error.message().to_owned()),
@@ -44,7 +44,7 @@ pub(super) async fn channel(channel: &dyn Channel) -> Result<Option<String>, Str
     }
 }
 
-/// Takes messages from channels that are only looked at.
+/// Returns a handler that discards messages, for channels that are only inspected.
 pub(super) fn discard_handler() -> MessageHandler {
     Arc::new(|_| Box::pin(std::future::ready(Ok(()))))
 }

@@ -1,7 +1,7 @@
-//! `bub run`: one message, one turn.
+//! `bub run`: processes one message in one turn.
 //!
-//! It is a gateway of one message: the lane and the turn are those of every channel, the journal lives in memory, and
-//! the channel prints.
+//! It runs a gateway for one message. Lane and turn work as for every channel, the journal is in memory, and the
+//! channel prints the replies.
 
 use std::{
     io::Read,
@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 
 use super::{approve::TerminalApprover, exit, output};
 
-/// Maximum bytes of a message.
+/// Maximum size of a message from stdin, in bytes.
 const MAX_INPUT_BYTES: u64 = 16 * 1024 * 1024;
 
 pub(super) fn command() -> AppCommand {
@@ -39,7 +39,7 @@ pub(super) fn command() -> AppCommand {
             Arg::new("message")
                 .value_name("MESSAGE")
                 .required(true)
-                .value_parser(not_blank)
+                .value_parser(parse_non_blank)
                 .help("Message to send; `-` reads stdin"),
         )
         .arg(
@@ -51,14 +51,14 @@ pub(super) fn command() -> AppCommand {
         .arg(option("sender-id", "Sender of the message").default_value("human"))
         .arg(
             option("session-id", "Session to use [default: CHANNEL:CHAT-ID]")
-                .value_parser(not_blank),
+                .value_parser(parse_non_blank),
         );
     AppCommand::new(command, run)
 }
 
-fn not_blank(message: &str) -> Result<String, String> {
+fn parse_non_blank(message: &str) -> Result<String, String> {
     if message.trim().is_empty() {
-        Err("the value is empty".to_owned())
+        Err("the value must not be empty".to_owned())
     } else {
         Ok(message.to_owned())
     }
@@ -86,7 +86,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     let failure = exit::failure(&report);
     let mut text = channel.replies(failure.is_some() || is_stopped);
     if report.error.is_some() && !report.output.trim().is_empty() && !channel.has_answer() {
-        // An answer that was not delivered, or the part of it that there is.
+        // The answer, or a part of it, exists but was not delivered.
         text.push_str(&block(&channel.chat(), &report.output));
     }
     let printed = output::print_text(&settings.redactor().redact(&text))?;
@@ -96,7 +96,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     failure.map_or(Ok(printed), Err)
 }
 
-/// Runs the turn of one message in its own gateway.
+/// Runs the turn of one message in a separate gateway.
 async fn run_turn(
     framework: &Framework,
     settings: &Settings,
@@ -111,8 +111,8 @@ async fn run_turn(
         ..GatewayOptions::new(settings, "run")
     };
     let mut handler = None;
-    let gateway = Gateway::with_channels(framework, options, |own| {
-        handler = Some(MessageHandler::clone(own));
+    let gateway = Gateway::with_channels(framework, options, |message_handler| {
+        handler = Some(MessageHandler::clone(message_handler));
         vec![Arc::clone(channel) as Arc<dyn Channel>]
     })?;
     let handler = handler.ok_or_else(|| Error::unknown("the gateway has no message handler"))?;
@@ -124,7 +124,7 @@ async fn run_turn(
     let (ready, is_ready) = oneshot::channel();
     let submit = async {
         let _end = ended.clone().drop_guard();
-        // An error means that the gateway could not start; it says why.
+        // An error means that the gateway did not start; `gateway.run` returns the reason.
         if is_ready.await.is_err() {
             return Ok(TurnReport::default());
         }
@@ -149,11 +149,13 @@ fn report(outcome: MessageOutcome) -> Result<TurnReport> {
             Err(Error::unknown(format!("the message was dropped: {reason}")))
         }
         MessageOutcome::Unfinished { error } => Err(error),
-        _ => Err(Error::unknown("the message has no turn of its own")),
+        _ => Err(Error::unknown(
+            "the message was not processed in its own turn",
+        )),
     }
 }
 
-/// The channel of `bub run`: it collects replies to print, and asks at the terminal.
+/// The channel of `bub run`: collects replies for printing and asks for approvals at the terminal.
 #[derive(Default)]
 struct PrintChannel {
     chat: Mutex<ChatAddress>,
@@ -168,7 +170,7 @@ struct PrintedReply {
     origin: ReplyOrigin,
 }
 
-/// A chat, as the headline of a reply names it.
+/// A chat, as shown in the headline of a reply.
 #[derive(Clone, Default)]
 struct ChatAddress {
     channel: String,
@@ -188,7 +190,7 @@ impl PrintChannel {
         lock(&self.chat).clone()
     }
 
-    /// The replies as text. After a failure, blank ones say nothing.
+    /// Returns the replies as text, without blank ones after a failure.
     fn replies(&self, has_failed: bool) -> String {
         let replies = lock(&self.replies);
         let shown = replies
@@ -199,7 +201,7 @@ impl PrintChannel {
             .collect()
     }
 
-    /// Whether the answer of the turn was delivered.
+    /// Returns whether the answer of the turn was delivered.
     fn has_answer(&self) -> bool {
         let is_answer = |reply: &PrintedReply| reply.origin == ReplyOrigin::Turn;
         lock(&self.replies).iter().any(is_answer)
@@ -224,7 +226,7 @@ impl Channel for PrintChannel {
     }
 
     fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        // The program prints the failure of the turn, once, on stderr.
+        // `app.rs` prints the failure of the turn once, on stderr.
         if reply.origin != ReplyOrigin::Notice {
             let chat = ChatAddress {
                 channel: reply.channel().unwrap_or("stdout".into()).into_owned(),
@@ -255,7 +257,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The message that was typed, or else what comes in.
+/// Returns the message from the command line, or from stdin if the argument is `-`.
 fn message(matches: &ArgMatches) -> Result<String> {
     let typed = matches
         .get_one::<String>("message")
@@ -271,12 +273,12 @@ fn message(matches: &ArgMatches) -> Result<String> {
         .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_INPUT_BYTES {
         return Err(Error::invalid_input(format!(
-            "the message is longer than {MAX_INPUT_BYTES} bytes"
+            "the message is too long: the maximum is {MAX_INPUT_BYTES} bytes"
         )));
     }
     let text = String::from_utf8(bytes)
         .map_err(|_| Error::invalid_input("the message is not valid UTF-8"))?;
-    not_blank(&text).map_err(|_| Error::invalid_input("standard input has no message"))
+    parse_non_blank(&text).map_err(|_| Error::invalid_input("no message on stdin"))
 }
 
 fn inbound(matches: &ArgMatches, content: String) -> Inbound {
@@ -287,6 +289,6 @@ fn inbound(matches: &ArgMatches, content: String) -> Inbound {
     let message = ChannelMessage::new(session, channel, content)
         .chat_id(chat_id)
         .context("sender_id", text("sender-id"));
-    // Whatever the message says about itself: it was typed here.
+    // The channel and sender id of the message are free text; it was typed at this terminal.
     Inbound::from(message).with_sender(Sender::terminal())
 }

@@ -1,4 +1,4 @@
-//! `bub status`: how the gateway is.
+//! `bub status`: shows the state of the gateway.
 
 use std::fmt::Write as _;
 
@@ -22,11 +22,11 @@ pub(super) fn command() -> AppCommand {
     AppCommand::new(command, |context: CommandContext| async move {
         let settings = &context.settings;
         let name = gateway::name(&context.matches);
-        let found =
+        let status =
             status::send_request(&directory(settings, name), &json!({"do": "status"})).await?;
-        let text = match found {
-            Some(found) if context.matches.get_flag("json") => format!("{found}\n"),
-            Some(found) => report(name, &found),
+        let text = match status {
+            Some(status) if context.matches.get_flag("json") => format!("{status}\n"),
+            Some(status) => report(name, &status),
             None if context.matches.get_flag("json") => format!("{}\n", json!({"running": false})),
             None => format!("gateway {name}: not running; start it with `bub gateway`\n"),
         };
@@ -34,21 +34,21 @@ pub(super) fn command() -> AppCommand {
     })
 }
 
-/// Who may do what, in one line.
-pub(super) fn rights(owners: &[String]) -> String {
+/// Describes the roles of users in one line.
+pub(super) fn roles_line(owners: &[String]) -> String {
     let owners = if owners.is_empty() {
-        "nobody; see the setting `owners`".to_owned()
+        "none (set `owners`)".to_owned()
     } else {
         owners.join(", ")
     };
     format!(
-        "owners: {owners}; others are what their channel says, or else guests, see `bub policy`"
+        "owners: {owners}; the channel decides the role of other users, default guest; see `bub policy`"
     )
 }
 
 fn report(name: &str, status: &Value) -> String {
     let count = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
-    let text_of = |value: &Value, key: &str| {
+    let text_at = |value: &Value, key: &str| {
         output::one_line(value.get(key).and_then(Value::as_str).unwrap_or(""))
     };
     let state = if status.get("stopping") == Some(&Value::Bool(true)) {
@@ -66,15 +66,21 @@ fn report(name: &str, status: &Value) -> String {
         let _ = write!(
             text,
             "channel {}: {}, {} accepted, {} undelivered",
-            text_of(channel, "name"),
-            text_of(channel, "state"),
+            text_at(channel, "name"),
+            text_at(channel, "state"),
             count(channel, "accepted"),
             count(channel, "undelivered"),
         );
-        for (what, key) in [("last error", "last_error"), ("lets in", "audience")] {
-            let said = text_of(channel, key);
-            if !said.is_empty() {
-                let _ = write!(text, "; {what}: {said}");
+        // A gateway of the previous release has only the old key.
+        let access = if channel.get("access").is_some() {
+            "access"
+        } else {
+            "audience"
+        };
+        for (label, key) in [("last error", "last_error"), ("access", access)] {
+            let detail = text_at(channel, key);
+            if !detail.is_empty() {
+                let _ = write!(text, "; {label}: {detail}");
             }
         }
         let _ = writeln!(text);
@@ -86,11 +92,17 @@ fn report(name: &str, status: &Value) -> String {
         count(status, "busy_sessions"),
         count(status, "running_turns"),
     );
+    // A gateway of the previous release has only the old key.
+    let failed = if status.get("failed").is_some() {
+        "failed"
+    } else {
+        "given_up"
+    };
     let _ = writeln!(
         text,
-        "replies: {} undelivered, {} of them given up and {} unclaimed; see `bub outbox list`",
+        "replies: {} undelivered ({} failed, {} unclaimed); see `bub outbox list`",
         count(status, "undelivered"),
-        count(status, "given_up"),
+        count(status, failed),
         count(status, "unclaimed"),
     );
     if let Some(process) = status.get("process") {
@@ -110,7 +122,7 @@ fn report(name: &str, status: &Value) -> String {
         .filter_map(Value::as_str)
         .map(str::to_owned)
         .collect();
-    let _ = writeln!(text, "{}", rights(&owners));
+    let _ = writeln!(text, "{}", roles_line(&owners));
     for session in status
         .get("sessions")
         .and_then(Value::as_array)
@@ -121,7 +133,7 @@ fn report(name: &str, status: &Value) -> String {
         let _ = writeln!(
             text,
             "session {}: {unfinished} unfinished, {running} running",
-            text_of(session, "id")
+            text_at(session, "id")
         );
     }
     text

@@ -131,7 +131,7 @@ fn a_workspace_that_is_not_utf8_is_not_mistaken_for_the_current_directory() {
 fn an_empty_message_is_refused() {
     check(
         &["run", " "],
-        "invalid value ' ' for '<MESSAGE>': the value is empty; see `bub run --help`",
+        "invalid value ' ' for '<MESSAGE>': the value must not be empty; see `bub run --help`",
     );
 }
 
@@ -147,5 +147,5 @@ fn a_message_that_is_not_utf8_is_refused() {
 // A mistake on standard input is a mistake like any other.
 #[test]
 fn standard_input_without_a_message_is_refused() {
-    check(&["run", "-"], "standard input has no message");
+    check(&["run", "-"], "no message on stdin");
 }

@@ -24,7 +24,7 @@ fn run_prints_each_reply_under_its_address() {
             .contains("  - Run `bub onboard` to choose a model"),
         "{run:?}"
     );
-    let advice = "`bub onboard` sets one up, `bub models` shows what can be used";
+    let advice = "run `bub onboard` to set one up, or `bub models` to list available models";
     assert_eq!(
         run.stderr,
         format!("error: no model is configured; {advice}\n")
@@ -74,7 +74,7 @@ fn hooks_lists_implementations_in_registration_order() {
 
     let wrapped = Sandbox::new().example("stream_wrapper", ["hooks"]).ok();
     assert!(
-        wrapped.contains("run_model_stream: builtin, words, loud\n"),
+        wrapped.contains("run_model_stream: builtin, words, uppercase\n"),
         "{wrapped}"
     );
 }
@@ -84,7 +84,7 @@ fn hooks_lists_implementations_in_registration_order() {
 fn hooks_names_a_plugin_that_is_not_in_use() {
     let report = Sandbox::new().example("faulty", ["hooks"]).ok();
     assert!(
-        report.contains("plugin unloadable is not in use: its licence has run out\n"),
+        report.contains("plugin unloadable is not loaded: its licence has run out\n"),
         "{report}"
     );
     assert!(report.contains("run_model: faulty\n"), "{report}");
@@ -238,5 +238,9 @@ fn completions_and_manual_pages_know_every_command() {
         run.code == Some(1) && run.stderr.contains("`bash/pages`: Not a directory"),
         "{run:?}"
     );
-    assert!(run.stderr.contains("name a directory of yours"), "{run:?}");
+    assert!(
+        run.stderr
+            .contains("choose a directory that you can write to"),
+        "{run:?}"
+    );
 }

@@ -43,11 +43,11 @@ fn status_and_outbox_work_without_a_gateway() {
     );
     assert_eq!(
         sandbox.bub(["outbox", "list"]).ok(),
-        "(every reply is delivered)\n"
+        "no undelivered replies\n"
     );
     let run = sandbox.bub(["outbox", "drop", "nothing"]);
     assert!(
-        run.code == Some(1) && run.stderr.contains("no undelivered reply `nothing`"),
+        run.code == Some(1) && run.stderr.contains("unknown reply `nothing`"),
         "{run:?}"
     );
     assert!(
@@ -79,7 +79,7 @@ fn a_gateway_without_a_channel_that_runs_says_so_at_once() {
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let line = lines.next().unwrap().unwrap();
-    let told = "no channel runs yet, each is tried again (`bub status`): webhook: ";
+    let told = "no channel is running; retrying (see `bub status`): webhook: ";
     assert!(line.starts_with(told) && line.contains("in use"), "{line}");
     signal(&child, "TERM");
     assert_eq!((child.wait().unwrap().code(), lines.count()), (Some(0), 0));
@@ -135,7 +135,7 @@ fn a_gateway_says_how_it_is_from_start_to_end() {
         "{status}"
     );
     assert!(
-        status.contains("lets in: whoever has the token of http://127.0.0.1:"),
+        status.contains("access: whoever has the token of http://127.0.0.1:"),
         "{status}"
     );
     assert!(
@@ -146,7 +146,7 @@ fn a_gateway_says_how_it_is_from_start_to_end() {
     );
     assert_eq!(
         sandbox.bub(["outbox", "list"]).ok(),
-        "(every reply is delivered)\n"
+        "no undelivered replies\n"
     );
     signal(&child, "TERM");
     assert_eq!(heard(), "STOPPING=1");

@@ -97,7 +97,7 @@ impl Clients {
         );
         assert_eq!(
             sandbox.bub(["outbox", "list"]).ok(),
-            "(every reply is delivered)\n"
+            "no undelivered replies\n"
         );
         sandbox.bub(["tape", "check"]).ok();
     }

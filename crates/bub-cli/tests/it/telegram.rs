@@ -133,7 +133,7 @@ fn a_stranger_gets_a_code_and_is_let_in_by_it() {
     assert_eq!(run.code, Some(1), "{run:?}");
     let paired = sandbox.bub(["pair", &code.to_lowercase()]).ok();
     assert!(
-        paired.starts_with("telegram:666 (User 666 @user666) is a member now"),
+        paired.starts_with("added telegram:666 (User 666 @user666) as member"),
         "{paired}"
     );
     server.says(STRANGER, "and now?");

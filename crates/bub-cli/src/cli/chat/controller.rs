@@ -1,4 +1,4 @@
-//! What stands between the terminal and the gateway: lines go in here, and what turns do is heard here.
+//! Connects the terminal and the gateway: passes lines to the gateway and reports turns to the terminal.
 
 use std::{
     path::PathBuf,
@@ -33,27 +33,27 @@ use bub_terminal::{
 use super::session::{self, ChatSession};
 use crate::cli::{approve::TerminalApprover, exit};
 
-/// So long the end of a turn is waited for to tell of it.
+/// How long the controller waits for the end of a turn before it reports the status.
 const TURN_END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The hooks by which the chat of this process, if there is one, observes turns.
+/// Hooks through which the chat of this process, if any, observes turns.
 #[derive(Default)]
 pub(crate) struct ChatHooks(OnceLock<Arc<ChatController>>);
 
 impl ChatHooks {
     pub(super) fn attach(&self, chat_controller: &Arc<ChatController>) {
-        // There is one chat in a process.
+        // A process has at most one chat.
         let _ = self.0.set(Arc::clone(chat_controller));
     }
 
-    /// The desk of a turn that the chat runs.
+    /// Returns the controller if the chat runs this turn.
     fn chat_controller(&self, turn: &Turn) -> Option<&Arc<ChatController>> {
-        let is_own = turn.message_id().is_some()
+        let is_chat_turn = turn.message_id().is_some()
             && turn
                 .message()
                 .channel()
                 .is_some_and(|name| name == CHANNEL_NAME);
-        self.0.get().filter(|_| is_own)
+        self.0.get().filter(|_| is_chat_turn)
     }
 }
 
@@ -61,7 +61,7 @@ impl ChatHooks {
 impl ChatHooks {
     fn after_llm_call(&self, request: &LlmRequest, result: &LlmResult, turn: &Turn) {
         if let Some(chat_controller) = self.chat_controller(turn) {
-            chat_controller.count(&request.model, result);
+            chat_controller.add_usage(&request.model, result);
         }
     }
 
@@ -101,16 +101,16 @@ impl ChatHooks {
     }
 }
 
-/// What stands between the terminal and the gateway.
+/// Connects the terminal of a chat and its gateway.
 pub(super) struct ChatController {
     framework: Framework,
     settings: Arc<Settings>,
-    catalogue: Option<Catalog>,
+    catalog: Option<Catalog>,
     event_sender: ChatEventSender,
-    /// Whether the person can be asked here.
-    asks: bool,
+    /// Whether the chat can show questions to the user. If not, stdin is a pipe.
+    can_ask: bool,
     session: Mutex<ChatSession>,
-    /// The session of the last turn: a plugin may resolve another one than the chat's own.
+    /// Session of the last turn. A plugin may resolve a session that differs from the chat's own.
     resolved: Mutex<Option<SessionId>>,
     lines: OpenLines,
     /// Cancels the line that is being submitted.
@@ -120,17 +120,17 @@ pub(super) struct ChatController {
     terminal: TerminalApprover,
     handler: OnceLock<MessageHandler>,
     gateway: OnceLock<GatewayHandle>,
-    /// The last turn that failed.
+    /// Report of the last turn that failed.
     failure: Mutex<Option<TurnReport>>,
-    /// The number of the next line of an earlier chat.
-    next_found: AtomicU64,
-    spent: Mutex<ChatUsage>,
-    /// The session that was last told of.
-    told: tokio::sync::Mutex<String>,
-    itself: Weak<Self>,
+    /// Number of the next line that is recovered from an earlier chat.
+    next_recovered_line: AtomicU64,
+    usage: Mutex<ChatUsage>,
+    /// Session of the last status report.
+    reported_session: tokio::sync::Mutex<String>,
+    weak_self: Weak<Self>,
 }
 
-/// What the model calls of this chat came to.
+/// Usage of the model calls of this chat: the last model, its last token count, and the total cost in US dollars.
 #[derive(Clone, Debug, Default)]
 struct ChatUsage {
     model: Option<String>,
@@ -143,15 +143,15 @@ impl ChatController {
         framework: &Framework,
         settings: &Arc<Settings>,
         event_sender: ChatEventSender,
-        asks: bool,
+        can_ask: bool,
         session: ChatSession,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|itself| Self {
+        Arc::new_cyclic(|weak_self| Self {
             framework: framework.clone(),
             settings: Arc::clone(settings),
-            catalogue: Catalog::new(settings).ok(),
+            catalog: Catalog::new(settings).ok(),
             event_sender,
-            asks,
+            can_ask,
             session: Mutex::new(session),
             resolved: Mutex::default(),
             lines: OpenLines::default(),
@@ -161,33 +161,33 @@ impl ChatController {
             handler: OnceLock::new(),
             gateway: OnceLock::new(),
             failure: Mutex::new(None),
-            next_found: AtomicU64::new(FIRST_RECOVERED_LINE),
-            spent: Mutex::default(),
-            told: tokio::sync::Mutex::default(),
-            itself: itself.clone(),
+            next_recovered_line: AtomicU64::new(FIRST_RECOVERED_LINE),
+            usage: Mutex::default(),
+            reported_session: tokio::sync::Mutex::default(),
+            weak_self: weak_self.clone(),
         })
     }
 
-    /// The channel of the chat, which hands its lines to this handler.
+    /// Returns the channel of the chat. Lines of the chat go to `handler`.
     pub(super) fn channel(&self, handler: &MessageHandler) -> Arc<dyn Channel> {
         let _ = self.handler.set(Arc::clone(handler));
-        let taking = self.itself.clone();
-        let take_up = move |message: &mut Inbound| {
-            if let Some(chat_controller) = taking.upgrade() {
+        let controller = self.weak_self.clone();
+        let adopt = move |message: &mut Inbound| {
+            if let Some(chat_controller) = controller.upgrade() {
                 chat_controller.adopt_line(message);
             }
         };
         let redactor = self.settings.redactor().clone();
-        let asking = self.itself.clone();
+        let controller = self.weak_self.clone();
         let ask: AskApproval = Box::new(move |request| {
-            let chat_controller = asking.upgrade();
+            let chat_controller = controller.upgrade();
             Box::pin(async move {
                 let chat_controller =
                     chat_controller.ok_or_else(|| Error::unknown("the chat has ended"))?;
-                if chat_controller.asks {
+                if chat_controller.can_ask {
                     Ok(chat_controller.event_sender.ask(request).await)
                 } else {
-                    // A pipe has the answers; the user is at the terminal, if there is one.
+                    // Stdin and stdout are pipes; the user may still have a terminal.
                     chat_controller.terminal.ask(request).await
                 }
             })
@@ -195,28 +195,28 @@ impl ChatController {
         Arc::new(CliChannel::new(
             self.event_sender.clone(),
             redactor,
-            Box::new(take_up),
+            Box::new(adopt),
             ask,
         ))
     }
 
     pub(super) fn set_gateway(&self, gateway: GatewayHandle) {
-        // There is one gateway in a chat.
+        // A chat has one gateway.
         let _ = self.gateway.set(gateway);
     }
 
-    /// The session in use.
+    /// Returns the id of the current session.
     pub(super) fn session(&self) -> String {
         lock(&self.session).id.clone()
     }
 
-    /// The session that turns of this chat run in.
+    /// Returns the session in which turns of this chat run.
     fn resolved(&self) -> SessionId {
         let resolved = lock(&self.resolved).clone();
         resolved.unwrap_or_else(|| SessionId::from(self.session()))
     }
 
-    /// The name of the chat's journal: one for each chat of each workspace.
+    /// Returns the name of the journal, which is unique per chat and workspace.
     pub(super) fn journal(&self) -> String {
         let session = lock(&self.session);
         let tape = bub_tape::TapeName::for_session(self.framework.workspace_text(), session.chat());
@@ -228,16 +228,18 @@ impl ChatController {
         format!("chat-{name}")
     }
 
+    /// Returns the directory of the journal.
     pub(super) fn directory(&self) -> PathBuf {
         bub_gateway::directory(&self.settings, &self.journal())
     }
 
-    pub(super) fn begin_another(&self) {
+    /// Switches to a new chat with a new session.
+    pub(super) fn start_new_chat(&self) {
         let mut session = lock(&self.session);
-        *session = session.another();
+        *session = session.with_new_chat();
     }
 
-    /// How the session is.
+    /// Returns the status line of the current session.
     pub(super) async fn status(&self) -> StatusLine {
         let session = self.resolved();
         let workspace = self.framework.workspace_text();
@@ -246,40 +248,41 @@ impl ChatController {
             Some(store) => store.summary(&tape).await.unwrap_or_default(),
             None => bub_tape::TapeSummary::default(),
         };
-        let spent = lock(&self.spent).clone();
+        let chat_usage = lock(&self.usage).clone();
         let configured = || self.settings.get(&MODEL);
-        let last = summary
+        let last_tokens = summary
             .usage
             .and_then(|usage| u64::try_from(usage.total_tokens).ok());
         StatusLine {
             session: session.into(),
             model: summary
                 .model
-                .or(spent.model)
+                .or(chat_usage.model)
                 .or_else(configured)
                 .unwrap_or_default(),
             entries: summary.entries,
             anchors: summary.anchors,
-            last_tokens: spent.tokens.or(last),
-            cost: spent.cost,
+            last_tokens: chat_usage.tokens.or(last_tokens),
+            cost: chat_usage.cost,
         }
     }
 
-    /// The exit code of a chat through a pipe.
+    /// Returns the exit code of a chat through a pipe.
     pub(super) fn exit_code(&self) -> Result<ExitCode> {
         exit::exit_code(lock(&self.failure).as_ref())
     }
 
-    fn count(&self, model: &str, result: &LlmResult) {
-        let mut spent = lock(&self.spent);
-        spent.model = Some(model.to_owned());
+    /// Adds the tokens and the cost of a model call.
+    fn add_usage(&self, model: &str, result: &LlmResult) {
+        let mut usage = lock(&self.usage);
+        usage.model = Some(model.to_owned());
         let Some(tokens) = result.usage.as_ref().and_then(TokenCounts::from_usage) else {
             return;
         };
-        spent.tokens = Some(tokens.total());
-        let price = |model: &str| self.catalogue.as_ref()?.price(&model.parse().ok()?);
+        usage.tokens = Some(tokens.total());
+        let price = |model: &str| self.catalog.as_ref()?.price(&model.parse().ok()?);
         if let Some(price) = price(model) {
-            *spent.cost.get_or_insert(0.0) += tokens.cost(price);
+            *usage.cost.get_or_insert(0.0) += tokens.cost(price);
         }
     }
 
@@ -290,58 +293,56 @@ impl ChatController {
             .context("thread_id", session.id.clone())
             .active();
         let mut message = Inbound::from(message).with_sender(Sender::terminal());
-        if session.is_chosen() {
-            // The user named another session than the one that the chat's tape says.
+        if session.is_selected() {
             message.set_session_id(SessionId::from(session.id));
         }
         message
     }
 
-    /// Goes where `,new` or `,resume` led, and says where that is.
-    async fn follow_session_switch(&self) -> Result<String> {
+    /// Switches to the session that `,new` or `,resume` selected.
+    async fn follow_session_switch(&self) -> Result<()> {
         let mut session = lock(&self.session).clone();
         session.follow(&self.framework).await?;
-        let now = session.id.clone();
-        self.go(session);
-        Ok(now)
+        self.set_session(session);
+        Ok(())
     }
 
-    fn go(&self, session: ChatSession) {
-        let now = session.id.clone();
+    fn set_session(&self, session: ChatSession) {
+        let id = session.id.clone();
         let before = std::mem::replace(&mut *lock(&self.session), session);
-        if now != before.id {
+        if id != before.id {
             *lock(&self.resolved) = None;
-            // The money is that of the chat.
-            let mut spent = lock(&self.spent);
-            (spent.model, spent.tokens) = (None, None);
+            // The cost is counted per chat, not per session.
+            let mut usage = lock(&self.usage);
+            (usage.model, usage.tokens) = (None, None);
         }
     }
 
-    /// Tells how the session is: which may be another one now.
+    /// Reports the status of the current session to the terminal, and the list of sessions if the session changed.
     pub(super) async fn send_status(&self) {
-        // One after the other: what is told last is what is so.
-        let mut known = self.told.lock().await;
+        // Serialize the reports, so that the last one is the current one.
+        let mut reported = self.reported_session.lock().await;
         if let Err(error) = self.follow_session_switch().await {
             tracing::warn!(%error, "chat.session_unknown");
         }
         let status = self.status().await;
-        let is_new = std::mem::replace(&mut *known, status.session.clone()) != status.session;
+        let is_new = std::mem::replace(&mut *reported, status.session.clone()) != status.session;
         self.event_sender.emit(ChatEvent::Status(status)).await;
-        if is_new && let Ok(mut all) = session::all(&self.framework).await {
-            let chat = session::chat_of(&known);
-            // The current one may have no tape yet.
-            all.retain(|id| session::chat_of(id) == chat && *id != *known);
-            all.insert(0, known.clone());
-            self.event_sender.emit(ChatEvent::Sessions(all)).await;
+        if is_new && let Ok(mut sessions) = session::terminal_sessions(&self.framework).await {
+            let chat = session::chat_of(&reported);
+            // The current session may have no tape yet.
+            sessions.retain(|id| session::chat_of(id) == chat && *id != *reported);
+            sessions.insert(0, reported.clone());
+            self.event_sender.emit(ChatEvent::Sessions(sessions)).await;
         }
     }
 
-    /// The same, once a turn is on its tape that no line of this chat waits for.
+    /// Reports the status after a turn that belongs to no line of this chat, as soon as the turn is on its tape.
     fn send_status_later(&self, turn: &Turn) {
         if self.lines.line(turn.inbound()).is_some() {
             return;
         }
-        let chat_controller = self.itself.clone();
+        let chat_controller = self.weak_self.clone();
         drop(tokio::spawn(async move {
             let Some(chat_controller) = chat_controller.upgrade() else {
                 return;
@@ -355,23 +356,23 @@ impl ChatController {
         }));
     }
 
-    /// A line of an earlier chat on this session is a line of this one, from now on.
+    /// Adopts an unfinished line that an earlier chat submitted in this session.
     fn adopt_line(&self, message: &mut Inbound) {
         if message.message.session_id().as_deref() != Some(self.session().as_str()) {
             return;
         }
-        let line = self.next_found.fetch_add(1, Ordering::Relaxed);
+        let line = self.next_recovered_line.fetch_add(1, Ordering::Relaxed);
         let receipt = self.lines.open(line, message);
         self.event_sender.emit_detached(ChatEvent::LineRecovered {
             line,
             content: message.message.content().into_owned(),
         });
-        self.watch(line, receipt);
+        self.watch_receipt(line, receipt);
     }
 
-    /// Tells what becomes of a line.
-    fn watch(&self, line: u64, receipt: Arc<InboundReceipt>) {
-        let chat_controller = self.itself.clone();
+    /// Waits in the background for the outcome of a line and reports it.
+    fn watch_receipt(&self, line: u64, receipt: Arc<InboundReceipt>) {
+        let chat_controller = self.weak_self.clone();
         drop(tokio::spawn(async move {
             let outcome = receipt.outcome().await;
             if let Some(chat_controller) = chat_controller.upgrade() {
@@ -380,10 +381,10 @@ impl ChatController {
         }));
     }
 
-    /// A line is settled.
+    /// Reports the outcome of a line to the terminal.
     async fn handle_outcome(&self, line: u64, outcome: MessageOutcome) {
         let (outcome, replies) = match outcome {
-            MessageOutcome::Dropped { reason } => (self.dropped(&reason), 0),
+            MessageOutcome::Dropped { reason } => (self.drop_outcome(&reason), 0),
             MessageOutcome::Done { replies, report } => {
                 if let Some(report) = report {
                     self.record_report(report);
@@ -398,15 +399,16 @@ impl ChatController {
             _ => (LineOutcome::Answered, 0),
         };
         self.send_status().await;
-        let handle_outcome = ChatEvent::LineSettled {
+        let settled = ChatEvent::LineSettled {
             line,
             outcome,
             replies,
         };
-        self.event_sender.emit(handle_outcome).await;
+        self.event_sender.emit(settled).await;
     }
 
-    fn dropped(&self, reason: &DropReason) -> LineOutcome {
+    /// Returns the outcome of a line that was dropped.
+    fn drop_outcome(&self, reason: &DropReason) -> LineOutcome {
         match reason {
             DropReason::Withdrawn => LineOutcome::Withdrawn,
             DropReason::Cancelled | DropReason::SessionQuit => {
@@ -420,8 +422,8 @@ impl ChatController {
         }
     }
 
-    /// The outcome of a line that was not accepted, and the number of replies that say so.
-    fn rejected(&self, error: Error) -> (LineOutcome, u32) {
+    /// Returns the outcome of a line that was not accepted, and the number of replies that report it.
+    fn reject_outcome(&self, error: Error) -> (LineOutcome, u32) {
         if error.kind() == ErrorKind::Cancelled {
             return (
                 LineOutcome::NotAnswered(DropReason::Cancelled.to_string()),
@@ -443,7 +445,7 @@ impl ChatController {
         *lock(&self.failure) = Some(report);
     }
 
-    /// Hands a line to the gateway, which has it on disk when this returns.
+    /// Passes a line to the gateway. When this returns, the line is on disk.
     async fn accept(&self, line: u64, text: String) -> Result<()> {
         let _submission = self.submission.lock().await;
         let handler = self.handler.get();
@@ -451,34 +453,34 @@ impl ChatController {
         self.follow_session_switch().await?;
         let mut message = self.message(text);
         let receipt = self.lines.open(line, &mut message);
-        // Until the line is in a lane, which `cancel` reaches: its session is still to be resolved.
+        // `cancel` reaches lines in a lane. Until the session is resolved, this token cancels the line.
         *lock(&self.submitting) = Some(message.cancel.clone());
         let accepted = handler(message).await;
         *lock(&self.submitting) = None;
         accepted?;
-        self.watch(line, receipt);
+        self.watch_receipt(line, receipt);
         Ok(())
     }
 
     /// Cancels the line that is being submitted, if any, and waits until that is recorded.
     pub(super) async fn cancel_submission(&self) {
-        self.cancel_submitted();
+        self.cancel_submitting();
         let _submission = self.submission.lock().await;
     }
 
-    fn cancel_submitted(&self) {
+    fn cancel_submitting(&self) {
         if let Some(submitting) = &*lock(&self.submitting) {
             submitting.cancel();
         }
     }
 
-    /// Keeps what the chat has to know of a turn.
+    /// Applies the session switch of a turn and stores its failure.
     fn record_report(&self, report: TurnReport) {
-        // Also where it leads to what the tape has said before.
+        // Also if the tape of the chat already names this session.
         if let Some(id) = &report.session_switch {
             let mut session = lock(&self.session).clone();
-            session.go(id);
-            self.go(session);
+            session.switch_to(id);
+            self.set_session(session);
         }
         let failure = exit::failure(&report);
         if failure.is_some_and(|error| error.kind() != ErrorKind::Cancelled) {
@@ -490,10 +492,10 @@ impl ChatController {
 impl ChatHost for ChatController {
     fn submit(&self, line: u64, text: String) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let happening = match self.accept(line, text).await {
+            let event = match self.accept(line, text).await {
                 Ok(()) => ChatEvent::LineAccepted(line),
                 Err(error) => {
-                    let (outcome, replies) = self.rejected(error);
+                    let (outcome, replies) = self.reject_outcome(error);
                     ChatEvent::LineSettled {
                         line,
                         outcome,
@@ -501,12 +503,12 @@ impl ChatHost for ChatController {
                     }
                 }
             };
-            self.event_sender.emit(happening).await;
+            self.event_sender.emit(event).await;
         })
     }
 
     fn cancel(&self) -> BoxFuture<'_, ()> {
-        self.cancel_submitted();
+        self.cancel_submitting();
         if let Some(gateway) = self.gateway.get() {
             gateway.cancel(&self.resolved());
         }

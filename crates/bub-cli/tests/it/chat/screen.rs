@@ -221,7 +221,7 @@ fn the_terminal_is_restored_whatever_ends_the_chat() {
             asked.elapsed()
         );
         assert!(
-            screen.ends_with("\nstopped; what was unfinished goes on at the next `bub chat`"),
+            screen.ends_with("\nstopped; unfinished messages resume at the next `bub chat`"),
             "{screen}"
         );
         assert!(

@@ -131,20 +131,20 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     let first = Start::new(&sandbox).go();
     first.is_idle();
     let second = Start::new(&sandbox).go();
-    second.sees("Session cli:local is open in another chat. Begin a new one? [Y/n]");
+    second.sees("Session cli:local is open in another chat. Start a new one? [Y/n]");
     second.send("what?\n");
-    second.until(|screen| screen.matches("Begin a new one?").count() == 2);
+    second.until(|screen| screen.matches("Start a new one?").count() == 2);
     second.send("\n");
     let screen = second.is_idle();
     assert!(screen.contains("\nsession: cli:local-"), "{screen}");
     let mut third = Start::new(&sandbox).go();
-    third.sees("Begin a new one?");
+    third.sees("Start a new one?");
     third.send("n\n");
     let (_, screen) = third.ends();
     assert!(!screen.contains("workspace >"), "{screen}");
     if !crate::sandbox::is_ignored(2) {
         let mut fourth = Start::new(&sandbox).go();
-        fourth.sees("Begin a new one?");
+        fourth.sees("Start a new one?");
         fourth.send("\x03");
         let (code, screen) = fourth.ends();
         assert!(
