@@ -1,11 +1,11 @@
-//! What a gateway carries: messages a second, latency, memory; each case in a process of its own.
+//! Measures the load of a gateway: messages per second, latency and memory. Each case runs in its own process.
 //!
 //! `cargo bench -p bub-cli --bench load [-- CASE…]`, cases:
 //!
 //! * `echo`, `echo-always`: an echo model, a channel in the same process, the real journal;
-//! * `loop`: the same, 1,000 clients that each wait for their answer before they ask again;
+//! * `loop`: like `echo`, with 1,000 clients that each wait for an answer before they send the next message;
 //! * `agent`: the agent with file tapes and a model in the same process;
-//! * `served`: the agent with the scripted model server over loopback (which has a thread of this process).
+//! * `served`: the agent with the scripted model server over loopback, which runs in a thread of this process.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_precision_loss,
@@ -40,20 +40,20 @@ use bub_testkit::{
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
-// As in the program.
+// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const CASES: [&str; 5] = ["echo", "echo-always", "loop", "agent", "served"];
 const SESSIONS: usize = 10_000;
 const MESSAGES: usize = 5;
-/// Clients of the closed loop, and how often each asks.
+/// Clients of the closed loop, and messages per client.
 const CLIENTS: usize = 1_000;
 const ROUNDS: usize = 50;
 
-/// The channel, and what came out of it.
+/// The channel of the benchmark and the replies that it received.
 #[derive(Default)]
-struct Lab {
+struct BenchFixture {
     handler: OnceLock<MessageHandler>,
     answered: AtomicUsize,
     all: Notify,
@@ -62,9 +62,9 @@ struct Lab {
     waiting: Mutex<HashMap<String, oneshot::Sender<()>>>,
 }
 
-struct LabChannel(Arc<Lab>);
+struct BenchChannel(Arc<BenchFixture>);
 
-impl Channel for LabChannel {
+impl Channel for BenchChannel {
     fn name(&self) -> &'static str {
         "lab"
     }
@@ -94,22 +94,22 @@ impl Channel for LabChannel {
     }
 }
 
-/// Provides the channel; the agent answers.
-struct Talking(Arc<Lab>);
+/// Provides the channel. The agent answers.
+struct BenchPlugin(Arc<BenchFixture>);
 
 #[hooks(crate = bub_kernel)]
-impl Talking {
+impl BenchPlugin {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
         let _ = self.0.handler.set(Arc::clone(message_handler));
-        vec![Arc::new(LabChannel(Arc::clone(&self.0)))]
+        vec![Arc::new(BenchChannel(Arc::clone(&self.0)))]
     }
 }
 
-/// Answers with what it is asked, without an agent.
-struct Echoing;
+/// Answers with the prompt, without an agent.
+struct EchoModel;
 
 #[hooks(crate = bub_kernel)]
-impl Echoing {
+impl EchoModel {
     async fn run_model(&self, prompt: &Prompt) -> String {
         prompt.text()
     }
@@ -119,7 +119,7 @@ impl Echoing {
     }
 }
 
-/// The number in the last message, which is the answer.
+/// Returns the number in the last message, which is the answer.
 fn echo(messages: &[Value]) -> String {
     let text = messages
         .last()
@@ -128,13 +128,13 @@ fn echo(messages: &[Value]) -> String {
     text.rsplit('\n').next().unwrap_or_default().to_owned()
 }
 
-fn compose(case: &str, lab: &Arc<Lab>, home: &Path, server: &ModelServer) -> Framework {
-    let talking = Talking(Arc::clone(lab));
+fn compose(case: &str, lab: &Arc<BenchFixture>, home: &Path, server: &ModelServer) -> Framework {
+    let talking = BenchPlugin(Arc::clone(lab));
     let builder = Framework::builder().workspace(home);
     if !matches!(case, "agent" | "served") {
         return builder
             .plugin("lab", talking)
-            .plugin("echo", Echoing)
+            .plugin("echo", EchoModel)
             .build();
     }
     let variables = [
@@ -190,8 +190,8 @@ fn message(session: usize, number: usize) -> Inbound {
     Inbound::from(message).with_sender(sender)
 }
 
-/// Everything at once, from a few hundred senders, as a busy server would have: how long accepting took.
-async fn flood(lab: &Arc<Lab>) -> Vec<Duration> {
+/// Sends all messages at once from a few hundred senders, as on a busy server. Returns how long accepting took.
+async fn flood(lab: &Arc<BenchFixture>) -> Vec<Duration> {
     let mut senders = tokio::task::JoinSet::new();
     for sender in 0..500 {
         let handler = Arc::clone(lab.handler.get().unwrap());
@@ -212,8 +212,8 @@ async fn flood(lab: &Arc<Lab>) -> Vec<Duration> {
     took
 }
 
-/// Each client waits for its answer: how long answers took.
-async fn closed_loop(lab: &Arc<Lab>) -> Vec<Duration> {
+/// Sends messages from clients that each wait for their answer. Returns how long the answers took.
+async fn closed_loop(lab: &Arc<BenchFixture>) -> Vec<Duration> {
     let mut clients = tokio::task::JoinSet::new();
     for client in 0..CLIENTS {
         let lab = Arc::clone(lab);
@@ -240,7 +240,7 @@ async fn closed_loop(lab: &Arc<Lab>) -> Vec<Duration> {
 
 async fn run(case: &str) {
     let (dir, server) = (tempfile::tempdir().unwrap(), ModelServer::start());
-    let lab = Arc::new(Lab::default());
+    let lab = Arc::new(BenchFixture::default());
     let framework = compose(case, &lab, dir.path(), &server);
     let running = framework.running().await.unwrap();
     let durability = match case {
