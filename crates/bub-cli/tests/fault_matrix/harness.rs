@@ -1,5 +1,5 @@
-//! A whole gateway in this process, journal and tapes on a file system that fails: the agent with a model that asks for
-//! one tool, a channel that accepts and delivers.
+//! A complete gateway in this process, with journal and tapes on a faulty file system. The agent has a model that calls
+//! one tool, and a channel that accepts messages and delivers replies.
 
 use std::{
     collections::HashMap,
@@ -21,25 +21,25 @@ use bub_tape::{Durability, FileStore, TapeStore, fs::Fs};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-/// A reply that arrived: which one it is, and what it says.
+/// A reply that arrived, with its id and text.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedReply {
     pub(crate) id: String,
     pub(crate) text: String,
 }
 
-/// Everything that can be seen from outside, over several lives of the gateway.
+/// Everything that is visible from outside, across restarts of the gateway.
 #[derive(Clone, Default)]
-pub(crate) struct Seen {
-    /// The replies that arrived, by the message that they answer.
+pub(crate) struct Observations {
+    /// Replies that arrived, by the id of the message.
     pub(crate) replies: Arc<watch::Sender<HashMap<String, Vec<ReceivedReply>>>>,
-    /// How often the tool ran, by the number in its message.
+    /// Number of runs of the tool, by the number of the message.
     pub(crate) ran: Arc<Mutex<HashMap<u64, usize>>>,
 }
 
 #[derive(Clone)]
 struct Lab {
-    seen: Seen,
+    seen: Observations,
     handler: Arc<OnceLock<MessageHandler>>,
     fs: Arc<dyn Fs>,
     tapes: std::path::PathBuf,
@@ -96,10 +96,10 @@ impl Lab {
     }
 }
 
-/// The tool: it has an effect that must not happen twice.
+/// The tool. Its effect must not happen twice.
 struct Note {
     spec: ToolSpec,
-    seen: Seen,
+    seen: Observations,
 }
 
 impl Tool for Note {
@@ -123,7 +123,7 @@ impl Tool for Note {
     }
 }
 
-/// Asks for the tool with the number of the message, and says so when it has the result.
+/// Calls the tool with the number of the message, and answers when the result is available.
 fn answer(messages: &[Value]) -> Vec<ModelEvent> {
     let number = |message: &Value| -> Option<u64> {
         message["content"]
@@ -134,7 +134,7 @@ fn answer(messages: &[Value]) -> Vec<ModelEvent> {
             .parse()
             .ok()
     };
-    // Since the question: another before it may have been cut off.
+    // Only after the question, because an earlier call may have been interrupted.
     let asked = messages
         .iter()
         .rposition(|message| number(message).is_some())
@@ -158,7 +158,7 @@ fn answer(messages: &[Value]) -> Vec<ModelEvent> {
     ]
 }
 
-/// A gateway that runs.
+/// A running gateway.
 pub(crate) struct FaultFixture {
     handler: Arc<OnceLock<MessageHandler>>,
     pub(crate) recovered: JournalRecovery,
@@ -171,7 +171,7 @@ impl FaultFixture {
         root: &Path,
         durability: Durability,
         fs: Arc<dyn Fs>,
-        seen: &Seen,
+        seen: &Observations,
     ) -> Result<Self> {
         let variables = [
             ("BUB_HOME", root.join("home").into_os_string()),
@@ -247,8 +247,8 @@ impl FaultFixture {
         })
     }
 
-    /// Hands a message in as an adapter would: its id, or why it is refused.
-    pub(crate) async fn say(&self, number: u64, chat: &str) -> Result<String> {
+    /// Submits a message like a channel. Returns its id, or the reason for the rejection.
+    pub(crate) async fn submit(&self, number: u64, chat: &str) -> Result<String> {
         let sender = Sender {
             role: Role::Owner,
             channel: "lab".to_owned(),
@@ -273,9 +273,9 @@ impl FaultFixture {
     }
 }
 
-/// One life of the process: when it is over, everything that ran in it is gone. Its clock goes on by itself when there is
-/// nothing to do.
-pub(crate) fn life<T>(work: impl Future<Output = T>) -> T {
+/// Runs one life of the process. At its end, all its tasks are gone. Its clock advances automatically while the process
+/// is idle.
+pub(crate) fn run_process<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)

@@ -1,7 +1,7 @@
-//! The whole path of a message (accepted, a turn, a tool, a reply, delivered) under every fault of the disk, at every
-//! step, with both durability policies.
+//! Tests the complete path of a message (accepted, turn, tool, reply, delivered) with every disk fault, at every step,
+//! with both durability policies.
 //!
-//! `BUB_FAULT_STEPS=all cargo test -p bub-cli --test fault_matrix -- --nocapture` is the long form: every step, not some.
+//! `BUB_FAULT_STEPS=all cargo test -p bub-cli --test fault_matrix -- --nocapture` tests every step instead of a selection.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -26,19 +26,19 @@ use bub_tape::Durability;
 use bub_testkit::{Faults, PowerLossEffect};
 
 use crate::{
-    harness::{FaultFixture, Seen, life},
+    harness::{FaultFixture, Observations, run_process},
     tapes::Tapes,
 };
 
-/// The messages: number and chat.
+/// Messages: number and chat.
 const MESSAGES: [(u64, &str); 4] = [(1, "a"), (2, "b"), (3, "a"), (4, "b")];
-/// In the short form, every so many steps; coprime to what repeats in a turn.
+/// Distance of tested steps in the short form. Coprime to the period of steps in a turn.
 const STRIDE: u64 = 7;
 
-/// What goes wrong.
+/// The fault of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
     /// Every write takes at most seven bytes.
     ShortWrites,
@@ -46,15 +46,15 @@ enum Fault {
     SlowDisk,
     /// One operation fails.
     FailsOnce,
-    /// No room from that step on, for a while.
+    /// The disk is full from that step on, for a while.
     Full,
-    /// No fsync works from that step on, for a while.
+    /// Every fsync fails from that step on, for a while.
     Unsynced,
     /// One fsync fails.
     FailsToSync,
-    /// The process is gone in the middle of a write.
+    /// The process ends in the middle of a write.
     Killed,
-    /// It is gone, and all that was not synced.
+    /// The process ends, and all data that was not synced is lost.
     PowerCut,
 }
 
@@ -79,10 +79,10 @@ impl Fault {
         matches!(self, Self::Killed | Self::PowerCut)
     }
 
-    /// What goes wrong in the recovery from it, one after the other.
-    fn seconds(self, durability: Durability) -> Vec<Self> {
+    /// Faults during the recovery, one after the other.
+    fn recovery_faults(self, durability: Durability) -> Vec<Self> {
         let seconds = [Self::Killed, Self::FailsToSync, Self::PowerCut];
-        // A failing fsync hits next to nothing where there are hardly any, but is no end.
+        // With few fsyncs, a failing fsync has almost no effect, but it does not end the process.
         let is_tried =
             |second: &Self| second.is_survived(durability) || *second == Self::FailsToSync;
         if self.ends_the_process() {
@@ -92,17 +92,17 @@ impl Fault {
         }
     }
 
-    /// Whether the policy promises to survive it.
+    /// Whether the policy guarantees that messages survive the fault.
     fn is_survived(self, durability: Durability) -> bool {
         match self {
-            // Without fsyncs none can fail, and none protects.
+            // Without fsync, none can fail and none protects.
             Self::PowerCut | Self::Unsynced | Self::FailsToSync => durability == Durability::Always,
             _ => true,
         }
     }
 
-    /// How many senders may be told of an error instead of getting their answer.
-    fn most_told(self) -> u64 {
+    /// Maximum number of senders that may receive an error instead of an answer.
+    fn max_error_replies(self) -> u64 {
         match self {
             Self::None | Self::ShortWrites | Self::SlowDisk | Self::Killed | Self::PowerCut => 0,
             Self::FailsOnce | Self::FailsToSync => 1,
@@ -128,18 +128,18 @@ impl Fault {
     }
 }
 
-/// What came of it.
+/// Results of the runs.
 #[derive(Default)]
 struct Report {
     runs: u64,
     accepted: u64,
     answered: u64,
-    /// Answered with an error that says what is wrong.
-    told: u64,
+    /// Messages answered with an error that states the problem.
+    errors: u64,
     refused: u64,
-    /// Something went wrong in the recovery as well.
+    /// Runs with a second fault during the recovery.
     twice: u64,
-    /// The same reply arrived twice: the process ended between sending it and writing that down.
+    /// Replies that arrived twice, because the process ended between sending and recording them.
     sent_again: u64,
     lost: u64,
     damaged: u64,
@@ -150,7 +150,7 @@ impl Report {
         self.runs += other.runs;
         self.accepted += other.accepted;
         self.answered += other.answered;
-        self.told += other.told;
+        self.errors += other.errors;
         self.refused += other.refused;
         self.twice += other.twice;
         self.sent_again += other.sent_again;
@@ -165,7 +165,7 @@ impl fmt::Display for Report {
             runs,
             accepted,
             answered,
-            told,
+            errors,
             refused,
             twice,
             sent_again,
@@ -174,39 +174,39 @@ impl fmt::Display for Report {
         } = self;
         write!(
             f,
-            "{runs:>4} runs, {twice:>3} with a fault in the recovery, {accepted:>5} accepted, {answered:>5} answered, {told:>3} told of an error, {refused:>4} \
+            "{runs:>4} runs, {twice:>3} with a fault in the recovery, {accepted:>5} accepted, {answered:>5} answered, {errors:>3} answered with an error, {refused:>4} \
              refused, {sent_again:>3} sent again, {lost} lost, {damaged} tapes damaged"
         )
     }
 }
 
-/// What the clients know: the id of each message that was accepted, by its number.
+/// The knowledge of the clients: the id of each accepted message, by its number.
 #[derive(Default)]
 struct Clients {
     accepted: HashMap<u64, String>,
-    /// The numbers of those that were accepted when nothing was wrong any more.
+    /// Numbers of the messages that were accepted after the faults.
     late: HashSet<u64>,
     refused: u64,
 }
 
 impl Clients {
-    /// Posts what is not accepted, each as often as that.
+    /// Posts each message that is not accepted, up to the given number of times.
     async fn post(&mut self, fixture: &FaultFixture, faults: &Faults, times: u32, is_late: bool) {
         for (number, chat) in MESSAGES {
             for _ in 0..times {
                 if self.accepted.contains_key(&number) {
                     break;
                 }
-                match fixture.say(number, chat).await {
+                match fixture.submit(number, chat).await {
                     Ok(id) => {
                         self.accepted.insert(number, id);
                         self.late.extend(is_late.then_some(number));
                     }
-                    // Nobody hears the refusal of a dead process.
+                    // A dead process cannot report a rejection.
                     Err(_) if faults.crashed() => break,
                     Err(error) => {
                         self.refused += 1;
-                        // L1: the sender is told what is wrong, and that trying again makes sense.
+                        // L1: the error states the problem and that a retry makes sense.
                         let text = error.to_string();
                         assert!(
                             text.contains("the journal cannot be written"),
@@ -220,8 +220,8 @@ impl Clients {
         }
     }
 
-    /// Waits for a reply to everything that was accepted; not for ever.
-    async fn wait(&self, seen: &Seen) {
+    /// Waits for replies to all accepted messages, up to a limit.
+    async fn wait(&self, seen: &Observations) {
         let mut replies = seen.replies.subscribe();
         let all =
             replies.wait_for(|replies| self.accepted.values().all(|id| replies.contains_key(id)));
@@ -229,17 +229,17 @@ impl Clients {
     }
 }
 
-/// A life under a fault, which goes away after a while.
+/// Runs the gateway with a fault that ends after a while.
 async fn under_fault(
     root: &Path,
     durability: Durability,
     faults: &Faults,
-    seen: &Seen,
+    seen: &Observations,
     clients: &mut Clients,
 ) {
     let fixture = match FaultFixture::open(root, durability, faults.fs(), seen).await {
         Ok(fixture) => fixture,
-        // It says why it does not start, and nothing was accepted.
+        // The gateway reports why it does not start, and accepts nothing.
         Err(error) => return assert!(error.to_string().contains("cannot be"), "unclear: {error}"),
     };
     clients.post(&fixture, faults, 2, false).await;
@@ -253,8 +253,13 @@ async fn under_fault(
     fixture.stop().await;
 }
 
-/// Another life, without faults.
-async fn after(root: &Path, durability: Durability, seen: &Seen, clients: &mut Clients) {
+/// Runs the gateway again, without faults.
+async fn run_without_faults(
+    root: &Path,
+    durability: Durability,
+    seen: &Observations,
+    clients: &mut Clients,
+) {
     let faults = Faults::new();
     let fixture = FaultFixture::open(root, durability, faults.fs(), seen)
         .await
@@ -264,7 +269,7 @@ async fn after(root: &Path, durability: Durability, seen: &Seen, clients: &mut C
     fixture.stop().await;
 }
 
-/// What goes wrong, and when; and what goes wrong then, in the recovery.
+/// A fault and its step, and the fault during the recovery.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     durability: Durability,
@@ -274,17 +279,17 @@ struct Plan {
     second_step: u64,
 }
 
-/// One life under a fault; whether it happened.
-fn suffer(
+/// Runs the gateway once with a fault. Returns whether the fault happened.
+fn run_with_fault(
     (fault, step): (Fault, u64),
     durability: Durability,
     root: &Path,
-    seen: &Seen,
+    seen: &Observations,
     clients: &mut Clients,
 ) -> (bool, u64) {
     let faults = Faults::new();
     fault.prepare(&faults, root, step);
-    life(under_fault(root, durability, &faults, seen, clients));
+    run_process(under_fault(root, durability, &faults, seen, clients));
     if fault == Fault::PowerCut && faults.crashed() {
         let left = usize::try_from(step).unwrap() % PowerLossEffect::ALL.len();
         faults.cut_power(root, PowerLossEffect::ALL[left]).unwrap();
@@ -295,11 +300,11 @@ fn suffer(
     )
 }
 
-/// One run; also how many steps it had.
+/// Performs one run and returns the number of its steps.
 fn run(plan: Plan) -> (Report, u64) {
     let dir = tempfile::tempdir().unwrap();
-    let (root, seen, mut clients) = (dir.path(), Seen::default(), Clients::default());
-    let (happened, steps) = suffer(
+    let (root, seen, mut clients) = (dir.path(), Observations::default(), Clients::default());
+    let (happened, steps) = run_with_fault(
         (plan.fault, plan.step),
         plan.durability,
         root,
@@ -308,7 +313,7 @@ fn run(plan: Plan) -> (Report, u64) {
     );
     let mut twice = false;
     if happened && plan.second != Fault::None {
-        twice = suffer(
+        twice = run_with_fault(
             (plan.second, plan.second_step),
             plan.durability,
             root,
@@ -317,9 +322,14 @@ fn run(plan: Plan) -> (Report, u64) {
         )
         .0;
     }
-    life(after(root, plan.durability, &seen, &mut clients));
-    // The last life finds nothing to do.
-    let recovered = life(async {
+    run_process(run_without_faults(
+        root,
+        plan.durability,
+        &seen,
+        &mut clients,
+    ));
+    // The last start finds no work.
+    let recovered = run_process(async {
         let fixture = FaultFixture::open(root, plan.durability, Faults::new().fs(), &seen)
             .await
             .unwrap();
@@ -333,12 +343,12 @@ fn run(plan: Plan) -> (Report, u64) {
         MESSAGES.len(),
         "{plan:?}: not everything was accepted in the end"
     );
-    let mut report = judge(plan, &seen, &clients, &life(Tapes::read(root)));
+    let mut report = check_run(plan, &seen, &clients, &run_process(Tapes::read(root)));
     report.twice = u64::from(twice);
     (report, steps)
 }
 
-fn judge(plan: Plan, seen: &Seen, clients: &Clients, tapes: &Tapes) -> Report {
+fn check_run(plan: Plan, seen: &Observations, clients: &Clients, tapes: &Tapes) -> Report {
     let replies = seen.replies.borrow().clone();
     let ran = seen.ran.lock().unwrap();
     let ends = [plan.fault, plan.second]
@@ -359,7 +369,7 @@ fn judge(plan: Plan, seen: &Seen, clients: &Clients, tapes: &Tapes) -> Report {
         };
         let texts: HashSet<_> = replies.iter().map(|reply| reply.text.as_str()).collect();
         let ids: HashSet<_> = replies.iter().map(|reply| reply.id.as_str()).collect();
-        // An error may follow the answer when the disk fails while a turn is looked at again that had been answered.
+        // An error may follow the answer if the disk fails while the gateway checks an answered turn again.
         let afterwards = usize::from(plan.second == Fault::FailsToSync);
         assert!(
             ids.len() <= 1 + afterwards,
@@ -374,9 +384,9 @@ fn judge(plan: Plan, seen: &Seen, clients: &Clients, tapes: &Tapes) -> Report {
             "{plan:?}: {replies:?}"
         );
         report.answered += u64::from(is_answer);
-        report.told += u64::from(!is_answer);
+        report.errors += u64::from(!is_answer);
         report.sent_again += u64::from(replies.len() > 1);
-        // The named case, and no other.
+        // Only in this case.
         assert!(
             replies.len() <= 1 + ends + afterwards,
             "{plan:?}: sent too often: {replies:?}"
@@ -393,20 +403,20 @@ fn judge(plan: Plan, seen: &Seen, clients: &Clients, tapes: &Tapes) -> Report {
         .collect();
     assert!(
         unasked.is_empty(),
-        "{plan:?}: replies to nobody: {unasked:?}"
+        "{plan:?}: replies to unknown messages: {unasked:?}"
     );
-    let most = plan.fault.most_told() + plan.second.most_told();
+    let max = plan.fault.max_error_replies() + plan.second.max_error_replies();
     assert!(
-        report.told <= most,
-        "{plan:?}: {} told of an error, not {most}",
-        report.told
+        report.errors <= max,
+        "{plan:?}: {} answered with an error, not {max}",
+        report.errors
     );
     assert_eq!(report.lost, 0, "{plan:?}: acknowledged and never answered");
     assert_eq!(report.damaged, 0, "{plan:?}: damaged tapes");
     report
 }
 
-// L1, L3: accepted = answered, whatever the disk does; a tool never runs twice; no tape is damaged.
+// L1, L3: every accepted message is answered despite disk faults, a tool never runs twice, no tape is damaged.
 #[test]
 fn the_whole_path_under_every_fault_of_the_disk_loses_nothing() {
     let every = std::env::var_os("BUB_FAULT_STEPS").is_some();
@@ -428,11 +438,11 @@ fn the_whole_path_under_every_fault_of_the_disk_loses_nothing() {
         {
             let mut report = Report::default();
             let stride = if every { 1 } else { STRIDE };
-            // Each fault begins elsewhere, so that together they are at all places.
+            // Each fault starts at another offset, so that together they cover all steps.
             let first = 1 + fault as u64 % stride;
             let last = if fault.is_everywhere() { first } else { steps };
             for step in (first..=last).step_by(usize::try_from(stride).unwrap()) {
-                let seconds = fault.seconds(durability);
+                let seconds = fault.recovery_faults(durability);
                 let one = usize::try_from(step / stride).unwrap() % seconds.len();
                 let chosen = if every {
                     &seconds[..]
@@ -440,7 +450,7 @@ fn the_whole_path_under_every_fault_of_the_disk_loses_nothing() {
                     &seconds[one..=one]
                 };
                 for second in chosen {
-                    // The recovery has about as much to do as was left.
+                    // The recovery has about as many steps as remained.
                     let second_step = 1 + step * 13 % (steps - step + 10);
                     plan = Plan {
                         fault,

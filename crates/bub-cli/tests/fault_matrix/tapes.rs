@@ -1,4 +1,4 @@
-//! What the tapes say in the end about each message.
+//! Collects what the tapes record about each message at the end.
 
 use std::{collections::HashMap, path::Path};
 
@@ -8,13 +8,13 @@ use bub_tape::{
 use futures_util::TryStreamExt as _;
 use serde_json::Value;
 
-/// What was recorded of one message.
+/// Records of one message.
 #[derive(Debug, Default)]
-struct Recorded {
+struct MessageRecord {
     questions: usize,
     calls: usize,
     results: usize,
-    /// Calls whose results were never known.
+    /// Calls without a known result.
     interrupted: usize,
     answers: usize,
 }
@@ -23,7 +23,7 @@ struct Recorded {
 #[derive(Debug, Default)]
 pub(crate) struct Tapes {
     pub(crate) damaged: u64,
-    messages: HashMap<u64, Recorded>,
+    messages: HashMap<u64, MessageRecord>,
 }
 
 impl Tapes {
@@ -31,19 +31,19 @@ impl Tapes {
         let store = FileStore::new(root.join("home/tapes"), Durability::Os);
         let mut tapes = Self::default();
         for name in store.list(TapeListFilter::Sessions).await.unwrap() {
-            // Whoever writes next puts the tape in order: where the disk failed last, nobody has yet.
+            // The next write repairs the tape. After a fault at the end, no write has happened yet.
             store
-                .append(&name, vec![Entry::event("looked at", None)])
+                .append(&name, vec![Entry::event("checked", None)])
                 .await
                 .unwrap();
-            let verdict = store.verify(&name).await.unwrap();
-            tapes.damaged += u64::from(!verdict.damage.is_empty());
+            let verify_report = store.verify(&name).await.unwrap();
+            tapes.damaged += u64::from(!verify_report.damage.is_empty());
             let entries: Vec<Entry> = store
                 .read(&name, EntryRange::ALL)
                 .try_collect()
                 .await
                 .unwrap();
-            tapes.add(&entries, &verdict.interrupted);
+            tapes.add(&entries, &verify_report.interrupted);
         }
         tapes
     }
@@ -89,11 +89,11 @@ impl Tapes {
         }
     }
 
-    /// Everything of an answered message is there once; of one that ended with an error, at most.
+    /// Checks that all records of an answered message exist once, and those of a failed message at most once.
     pub(crate) fn check(&self, number: u64, is_answered: bool, ran: usize) -> Result<(), String> {
-        let nothing = Recorded::default();
+        let nothing = MessageRecord::default();
         let found = self.messages.get(&number).unwrap_or(&nothing);
-        let Recorded {
+        let MessageRecord {
             questions,
             calls,
             results,
@@ -106,7 +106,7 @@ impl Tapes {
         } else {
             counts.iter().all(|count| *count <= 1)
         };
-        // A call whose result is known was made; one that was made is on the tape.
+        // A call with a known result was executed, and every executed call is on the tape.
         let fits = *results <= ran && ran <= *calls;
         if is_right && fits {
             Ok(())

@@ -1,4 +1,5 @@
-//! `bub run` killed in the middle of a tool: what was done stays done, nothing is left running, the session goes on.
+//! Kills `bub run` in the middle of a tool call: finished calls stay finished, no process is left, and the session
+//! continues.
 
 use std::{process::Command, time::Duration};
 
@@ -17,8 +18,8 @@ fn program(sandbox: &Sandbox, server: &ModelServer, text: &str) -> Command {
     command
 }
 
-/// Waits for something that another process does; how long that takes nobody knows.
-fn until(mut happened: impl FnMut() -> bool) {
+/// Waits for an effect of another process, without a fixed duration.
+fn wait_until(mut happened: impl FnMut() -> bool) {
     for _ in 0..3000 {
         if happened() {
             return;
@@ -31,7 +32,7 @@ fn until(mut happened: impl FnMut() -> bool) {
 // L1, L3, design §5: kill -9 in the middle of a tool. The next run shows the finished call as done and the open one as
 // interrupted; neither runs again, and no process is left.
 #[test]
-fn a_program_killed_in_the_middle_of_a_tool_goes_on() {
+fn a_program_killed_in_the_middle_of_a_tool_resumes() {
     let server = ModelServer::start();
     server.script(
         Reply::text("working")
@@ -46,17 +47,17 @@ fn a_program_killed_in_the_middle_of_a_tool_goes_on() {
     let sandbox = Sandbox::new();
     let mut child = program(&sandbox, &server, "go").spawn().unwrap();
     let pid = sandbox.workspace().join("pid");
-    until(|| std::fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n')));
+    wait_until(|| std::fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n')));
     signal(&child, "KILL");
     child.wait().unwrap();
     let stat = format!(
         "/proc/{}/stat",
         std::fs::read_to_string(&pid).unwrap().trim()
     );
-    until(|| !std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")));
+    wait_until(|| !std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")));
 
     assert_eq!(sandbox.bub(["tape", "check"]).code, Some(0));
-    let run = Run::of(
+    let run = Run::from_output(
         program(&sandbox, &server, "what happened?")
             .output()
             .unwrap(),

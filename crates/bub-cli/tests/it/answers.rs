@@ -1,4 +1,4 @@
-//! `bub run` with a model: what is printed, where, and with which exit code.
+//! Tests the output and exit codes of `bub run` with a model.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -14,7 +14,7 @@ const KEY: &str = "correct-horse-battery";
 
 fn run(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     let mut command = sandbox.command(&bub());
-    let run = Run::of(
+    let run = Run::from_output(
         command
             .envs(variables.iter().copied())
             .args(args)
@@ -28,7 +28,7 @@ fn run(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     run
 }
 
-/// A turn with a model that answers what the script says.
+/// Runs a turn with a scripted model.
 fn ask(reply: Reply, more: &[(&str, &str)]) -> Run {
     let server = ModelServer::start();
     server.otherwise(reply);
@@ -53,7 +53,7 @@ fn a_whole_answer_is_printed_and_nothing_else() {
     assert_eq!(run.ok(), "[cli:local]\nHello\n");
 }
 
-// What a failed command printed keeps its lines; what could play tricks with the terminal is shown as it is written.
+// The output of a failed command keeps its lines; terminal control characters are shown escaped.
 #[test]
 fn the_output_of_a_failed_command_keeps_its_lines() {
     let run = run(
@@ -71,8 +71,8 @@ fn the_output_of_a_failed_command_keeps_its_lines() {
     assert!(!run.stderr.contains('\u{1b}'), "{}", run.stderr);
 }
 
-// H-120, W-35: each call leaves two lines in the log, without what it printed; its arguments, cut short, and its error are
-// there only when contents are asked for.
+// H-120, W-35: each call logs two lines without its output. Truncated arguments and the error are logged only if contents
+// are enabled.
 #[test]
 fn calls_are_logged_without_what_they_printed() {
     let long = "x".repeat(300);
@@ -82,8 +82,8 @@ fn calls_are_logged_without_what_they_printed() {
         bare.stderr.contains("tool.call.start name=bash") && !bare.stderr.contains("printf"),
         "{bare:?}"
     );
-    let told = [("BUB_VERBOSE", "1"), ("BUB_LOG_CONTENTS", "true")];
-    let good = run(&Sandbox::new(), &told, &["run", &line]);
+    let variables = [("BUB_VERBOSE", "1"), ("BUB_LOG_CONTENTS", "true")];
+    let good = run(&Sandbox::new(), &variables, &["run", &line]);
     let start = good
         .stderr
         .lines()
@@ -117,10 +117,10 @@ fn calls_are_logged_without_what_they_printed() {
     );
 }
 
-// Finish reasons are surfaced: an answer that broke off is no success, and what there is of it is not lost.
+// Finish reasons are reported: a truncated answer is not a success, and its text is not lost.
 #[test]
 fn an_answer_that_is_not_complete_fails_in_one_line() {
-    for (reply, stdout, why) in [
+    for (reply, stdout, reason) in [
         (
             Reply::text("Hel").finish(Finish::Length),
             "[cli:local]\nHel\n",
@@ -145,12 +145,12 @@ fn an_answer_that_is_not_complete_fails_in_one_line() {
         );
         assert_eq!(
             run.stderr,
-            format!("error: the answer is incomplete: {why}\n")
+            format!("error: the answer is not complete: {reason}\n")
         );
     }
 }
 
-// Documented exit codes: configuration is 2, what a provider says is 1; one line for a person.
+// Documented exit codes: 2 for the configuration, 1 for errors of a provider; both in one readable line.
 #[test]
 fn a_failed_turn_is_one_line_and_its_exit_code_says_whose_fault_it_is() {
     let run = ask(Reply::status(400).message("no such thing"), &[]);
@@ -229,14 +229,14 @@ fn the_log_has_the_failure_too_when_more_was_asked_for() {
     );
 }
 
-// H-80: a mistake in `model` is named, and does not hide a fallback that works; fallbacks alone are models, too.
+// H-80: an invalid `model` is reported and does not hide a working fallback; fallbacks alone are models, too.
 #[test]
 fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("fallback"));
     let base = format!("{}/v1", server.url());
     let fallbacks = [
-        ("BUB_FALLBACK_MODELS", "nobody:x,vllm:small"),
+        ("BUB_FALLBACK_MODELS", "unknown:x,vllm:small"),
         ("BUB_VLLM_API_BASE", &base),
     ];
 
@@ -262,20 +262,20 @@ fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
     );
 }
 
-// L7: an address in the workspace's .env is not followed, and that is said once.
+// L7: a base URL in the workspace's .env is ignored, with one warning.
 #[test]
-fn an_ignored_address_is_told_once() {
+fn an_ignored_address_is_reported_once() {
     let sandbox = Sandbox::new();
     sandbox.write("workspace/.env", "OPENAI_BASE_URL=http://127.0.0.1:1/v1\n");
-    let told = "./.env:1 (OPENAI_BASE_URL): ignored, because a workspace must not decide where keys are sent";
+    let warning = "./.env:1 (OPENAI_BASE_URL): ignored, a workspace must not decide where keys go";
     for args in [["run", "hi"].as_slice(), &["models"]] {
         let run = self::run(&sandbox, &[], args);
         let text = format!("{}{}", run.stdout, run.stderr);
-        assert_eq!(text.matches(told).count(), 1, "{args:?} {text}");
+        assert_eq!(text.matches(warning).count(), 1, "{args:?} {text}");
     }
 }
 
-/// A proxy that answers one request itself, and passes on its first line.
+/// Starts a proxy that answers one request and returns its first line.
 fn proxy() -> (String, Receiver<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -320,7 +320,7 @@ fn proxy() -> (String, Receiver<String>) {
     (url, receiver)
 }
 
-// Proxies come from the environment: each variable for its kind of address, the general one for both.
+// Proxies come from the environment: one variable per URL scheme, and a general one.
 #[test]
 fn requests_go_through_the_proxy_of_the_environment() {
     let plain = "http://model.invalid/v1";
@@ -359,13 +359,13 @@ fn requests_go_through_the_proxy_of_the_environment() {
     }
 }
 
-// NO_PROXY, and this computer in any case.
+// NO_PROXY and localhost are never proxied.
 #[test]
 fn some_hosts_are_reached_without_the_proxy() {
-    let nobody = "http://127.0.0.1:1";
+    let closed_port = "http://127.0.0.1:1";
     let run = ask(
         Reply::text("direct"),
-        &[("HTTP_PROXY", nobody), ("ALL_PROXY", nobody)],
+        &[("HTTP_PROXY", closed_port), ("ALL_PROXY", closed_port)],
     );
     assert_eq!(run.ok(), "[cli:local]\ndirect\n");
 

@@ -1,4 +1,4 @@
-//! A tool call that needs somebody's word, asked about and answered in the chat.
+//! Tests approvals of tool calls that are asked for and answered in the chat.
 
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ const RULES: (&str, &str) = (
     r#"[{"tools": ["bash"], "action": "ask", "reason": "ask first"}]"#,
 );
 
-struct Chat {
+struct ApprovalFixture {
     sandbox: Sandbox,
     model: ModelServer,
     gateway: GatewayClient,
@@ -21,7 +21,7 @@ struct Chat {
     callback: String,
 }
 
-impl Chat {
+impl ApprovalFixture {
     fn open(settings: &[(&str, &str)]) -> Self {
         let (sandbox, model) = (Sandbox::new(), ModelServer::start());
         let settings: Vec<_> = [RULES].iter().chain(settings).copied().collect();
@@ -37,8 +37,8 @@ impl Chat {
         }
     }
 
-    /// Has the model call the shell for alice; the id of her message, and that of the question she is asked.
-    fn begin(&self) -> (String, String) {
+    /// Makes the model call the shell for alice. Returns the id of her message and the id of the approval request.
+    fn start_call(&self) -> (String, String) {
         self.model
             .script(Reply::new().call("call", "bash", r#"{"cmd": "echo done >> log"}"#));
         let posted = self.gateway.ask(&json!({
@@ -60,10 +60,10 @@ impl Chat {
         (id, asked.to_owned())
     }
 
-    fn say(&self, who: &str, chat: &str, text: &str) -> String {
+    fn send(&self, sender: &str, chat: &str, text: &str) -> String {
         let answer = self
             .gateway
-            .ask(&json!({"content": text, "chat_id": chat, "sender_id": who}));
+            .ask(&json!({"content": text, "chat_id": chat, "sender_id": sender}));
         answer["reply"]
             .as_str()
             .unwrap_or_else(|| panic!("{answer}"))
@@ -74,7 +74,7 @@ impl Chat {
         self.sandbox.workspace().join("log").exists()
     }
 
-    /// The result of the call, as the model saw it.
+    /// Returns the tool result that the model received.
     fn result(&self) -> Value {
         let request = self.model.requests().last().unwrap().json();
         let messages = request["messages"].as_array().unwrap();
@@ -86,11 +86,11 @@ impl Chat {
     }
 }
 
-// Issue: approvals of the policy asked and answered in the channel, at once though the turn holds the lane.
+// Approvals are asked for and answered in the channel immediately, although the turn occupies the lane.
 #[test]
 fn only_the_person_who_was_asked_in_the_chat_can_approve() {
-    let chat = Chat::open(&[]);
-    let (id, asked) = chat.begin();
+    let chat = ApprovalFixture::open(&[]);
+    let (id, asked) = chat.start_call();
     chat.model.script(Reply::text("it is done"));
     let refusals = [
         (
@@ -118,22 +118,22 @@ fn only_the_person_who_was_asked_in_the_chat_can_approve() {
             "approval request not found: it was already answered or has expired",
         ),
     ];
-    for (who, place, asked, refusal) in refusals {
+    for (sender, chat_id, asked, refusal) in refusals {
         assert_eq!(
-            chat.say(who, place, &format!(",approve {asked}")),
+            chat.send(sender, chat_id, &format!(",approve {asked}")),
             refusal,
-            "{who} in {place}"
+            "{sender} in {chat_id}"
         );
     }
     assert!(!chat.has_run());
     assert_eq!(
-        chat.say("alice", "lab", &format!(",approve {asked}")),
+        chat.send("alice", "lab", &format!(",approve {asked}")),
         "Approved."
     );
     assert_eq!(chat.callbacks.reply(&id, 1), "it is done");
     assert!(chat.has_run());
-    // Once is enough.
-    let again = chat.say("alice", "lab", &format!(",deny {asked}"));
+    // A request can be answered only once.
+    let again = chat.send("alice", "lab", &format!(",deny {asked}"));
     assert_eq!(
         again,
         "approval request not found: it was already answered or has expired"
@@ -143,11 +143,11 @@ fn only_the_person_who_was_asked_in_the_chat_can_approve() {
 
 #[test]
 fn a_denial_reaches_the_model_with_its_reason() {
-    let chat = Chat::open(&[]);
-    let (id, asked) = chat.begin();
+    let chat = ApprovalFixture::open(&[]);
+    let (id, asked) = chat.start_call();
     chat.model.script(Reply::text("then not"));
     assert_eq!(
-        chat.say("alice", "lab", &format!(",deny {asked} not on a Friday")),
+        chat.send("alice", "lab", &format!(",deny {asked} not on a Friday")),
         "Denied."
     );
     assert_eq!(chat.callbacks.reply(&id, 1), "then not");
@@ -162,18 +162,18 @@ fn a_denial_reaches_the_model_with_its_reason() {
 
 #[test]
 fn a_guest_approves_nothing_and_silence_is_a_no() {
-    let chat = Chat::open(&[
+    let chat = ApprovalFixture::open(&[
         ("BUB_WEBHOOK_ROLE", "guest"),
         ("BUB_POLICY_APPROVAL_TIMEOUT_SECONDS", "3"),
     ]);
-    let (id, asked) = chat.begin();
-    chat.model.script(Reply::text("nobody said yes"));
-    let refusal = chat.say("alice", "lab", &format!(",approve {asked}"));
+    let (id, asked) = chat.start_call();
+    chat.model.script(Reply::text("no approval"));
+    let refusal = chat.send("alice", "lab", &format!(",approve {asked}"));
     assert_eq!(
         refusal,
         "approval request is for another user: only that user or an owner can answer it"
     );
-    assert_eq!(chat.callbacks.reply(&id, 1), "nobody said yes");
+    assert_eq!(chat.callbacks.reply(&id, 1), "no approval");
     assert!(!chat.has_run());
     chat.gateway.stop();
 }
@@ -181,7 +181,7 @@ fn a_guest_approves_nothing_and_silence_is_a_no() {
 #[test]
 fn a_stream_shows_the_question_in_time() {
     use std::io::Read as _;
-    let chat = Chat::open(&[]);
+    let chat = ApprovalFixture::open(&[]);
     chat.model
         .script(Reply::new().call("call", "bash", r#"{"cmd": "true"}"#))
         .script(Reply::text("fine"));
@@ -203,7 +203,7 @@ fn a_stream_shows_the_question_in_time() {
     };
     assert!(seen.contains("event: approval\n"), "{seen}");
     assert_eq!(
-        chat.say("alice", "default", &format!(",approve {asked}")),
+        chat.send("alice", "default", &format!(",approve {asked}")),
         "Approved."
     );
     stream.read_to_string(&mut seen).unwrap();

@@ -1,10 +1,10 @@
-//! The invariants of ARCHITECTURE.md, each a test of the same name.
+//! Tests the invariants of ARCHITECTURE.md. Each test has the name of its invariant.
 
 use std::path::{Path, PathBuf};
 
 use crate::sandbox::{Sandbox, root};
 
-/// What each crate may depend on among ours, outside its tests.
+/// Crates of the workspace that each crate may depend on, outside its tests.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("bub-tape", &[]),
     ("bub-settings", &[]),
@@ -66,7 +66,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Where a vendor is adapted, its name is at home. The redactor knows the shapes of vendors' tokens.
+/// Modules that may contain vendor names. The redactor knows the token formats of vendors.
 const VENDOR_MODULES: &[&str] = &[
     "bub-agent/src/skills/bundled",
     "bub-cli/src/bundled.rs",
@@ -113,12 +113,12 @@ fn arrows_point_downwards() {
     );
 }
 
-/// What a crate under `plugins/` may depend on among ours.
+/// Crates of the workspace that a crate under `plugins/` may depend on.
 const PLUGIN_DEPENDENCIES: &[&str] = &["bub"];
 const PLUGIN_DEV_DEPENDENCIES: &[&str] = &["bub", "bub-testkit"];
 
-/// The dependencies in the manifest of a plugin that it must not have. Names of ours are `bub` and `bub-…`; a renamed
-/// dependency shows by its `package` or `path`.
+/// Returns the forbidden dependencies in the manifest of a plugin. Crates of the workspace are `bub` and `bub-…`; a
+/// renamed dependency is detected by its `package` or `path`.
 fn forbidden_dependencies(manifest: &str) -> Vec<String> {
     let mut forbidden = Vec::new();
     let mut table = "";
@@ -242,7 +242,7 @@ fn vendor_names_stay_in_their_modules() {
         if VENDOR_MODULES.iter().any(|module| shown.contains(module)) {
             continue;
         }
-        // Names in examples of documentation are no dependency.
+        // Names in doc examples are not dependencies.
         let code: String = text
             .lines()
             .filter(|line| !line.trim_start().starts_with("//"))
@@ -277,7 +277,7 @@ fn log_messages_are_event_names() {
     for (path, text) in all_production_files() {
         for level in ["error", "warn", "info", "debug", "trace"] {
             for call in text.split(&format!("tracing::{level}!(")).skip(1) {
-                // The message is the last argument, so it ends with the call.
+                // The message is the last argument, so it ends where the call ends.
                 let parts: Vec<_> = call.split('"').collect();
                 let last = parts
                     .windows(2)
@@ -343,7 +343,7 @@ fn all_production_files() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// The directories of all packages of the product and the testkit.
+/// Returns the directories of all packages, including the testkit.
 fn packages() -> Vec<String> {
     let crates = ALLOWED.iter().map(|(name, _)| format!("crates/{name}"));
     let plugins = std::fs::read_dir(root().join("plugins")).unwrap();
@@ -370,7 +370,7 @@ fn collect(directory: &Path, found: &mut Vec<(PathBuf, String)>) {
             && !path.ends_with("tests.rs")
         {
             let text = std::fs::read_to_string(&path).unwrap();
-            // What follows the production code of a file is its tests.
+            // The tests of a file follow its production code.
             let production = text.split("#[cfg(test)]").next().unwrap().to_owned();
             found.push((path, production));
         }

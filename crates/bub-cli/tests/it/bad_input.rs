@@ -54,8 +54,8 @@ fn a_missing_argument_is_named() {
 #[test]
 fn an_unknown_option_is_named() {
     check(
-        &["run", "hi", "--colour"],
-        "unexpected argument '--colour' found; tip: to pass '--colour' as a value, use '-- --colour'; see `bub run --help`",
+        &["run", "hi", "--shade"],
+        "unexpected argument '--shade' found; tip: to pass '--shade' as a value, use '-- --shade'; see `bub run --help`",
     );
 }
 
@@ -79,7 +79,7 @@ fn a_workspace_that_does_not_exist_is_refused() {
     );
 }
 
-// Options of the program may stand where people put them: also after the command.
+// Global options are also accepted after the command.
 #[test]
 fn a_workspace_may_stand_after_the_command() {
     for args in [
@@ -144,7 +144,7 @@ fn a_message_that_is_not_utf8_is_refused() {
     );
 }
 
-// A mistake on standard input is a mistake like any other.
+// Invalid stdin is reported like other invalid input.
 #[test]
 fn standard_input_without_a_message_is_refused() {
     check(&["run", "-"], "no message on stdin");

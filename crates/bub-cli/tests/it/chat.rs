@@ -1,4 +1,4 @@
-//! `bub chat` as people meet it: in a terminal, with an emulator as the judge, and through a pipe.
+//! Tests `bub chat` in a terminal, checked by an emulator, and through a pipe.
 
 mod input;
 mod pipe;

@@ -1,4 +1,4 @@
-//! A gateway whose computer's clock jumps, by days and years, between any two steps of a turn.
+//! Tests a gateway while the system clock jumps by days and years between the steps of a turn.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 use std::{
@@ -15,11 +15,11 @@ use bub_testkit::model::ModelServer;
 
 use crate::{
     gateway_client::{CallbackServer, GatewayClient, post},
-    gateway_kill::writing,
+    gateway_kill::writing_model,
     sandbox::Sandbox,
 };
 
-/// Stands before the C library: the time of day is off by what a file says, in seconds.
+/// Library that is preloaded before the C library. It shifts the time of day by the seconds in a file.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -43,7 +43,7 @@ int clock_gettime(clockid_t id, struct timespec *now) {
 
 const HOUR: i64 = 3600;
 const YEAR: i64 = 365 * 24 * HOUR;
-/// A day is how long idempotency keys and failing replies live; 1970 is where a clock without a battery begins.
+/// Clock jumps. Idempotency keys and failing replies expire after a day; a clock without a battery starts in 1970.
 const JUMPS: [i64; 8] = [
     0,
     HOUR,
@@ -58,7 +58,7 @@ const JUMPS: [i64; 8] = [
 fn build_clock(directory: &Path) -> PathBuf {
     let (source, library) = (directory.join("clock.c"), directory.join("clock.so"));
     std::fs::write(&source, CLOCK).unwrap();
-    // Whoever can link Rust has it.
+    // A linker for Rust programs implies a C compiler.
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
         .arg(&library)
@@ -69,7 +69,7 @@ fn build_clock(directory: &Path) -> PathBuf {
     library
 }
 
-// L1: nothing depends on a clock that goes forward: what is accepted is answered, once, and tapes stay in order.
+// L1: nothing depends on a monotonic clock: accepted messages are answered once, and tapes stay in order.
 #[test]
 fn a_clock_that_jumps_loses_and_doubles_nothing() {
     for durability in ["os", "always"] {
@@ -92,7 +92,7 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
         let for_model = jump.clone();
         model
             .forget_requests()
-            .answer_with(move |request| writing(request, |_| for_model()));
+            .answer_with(move |request| writing_model(request, |_| for_model()));
         let delivered = CallbackServer::default();
         let callback = delivered.listen(|| 200);
         let settings = [
@@ -128,7 +128,7 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
         let log = std::fs::read_to_string(sandbox.workspace().join("log")).unwrap();
         let lines: HashSet<_> = log.lines().collect();
         assert_eq!(lines.len(), log.lines().count(), "a tool ran twice: {log}");
-        // Years did pass, as far as the program could tell.
+        // The program has seen jumps of years.
         let tapes = std::fs::read_dir(sandbox.home().join("tapes"))
             .unwrap()
             .map(|file| file.unwrap().path());

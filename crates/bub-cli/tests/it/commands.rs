@@ -1,4 +1,4 @@
-//! The commands, when everything is as it should be.
+//! Tests the commands with valid input.
 
 use std::{os::unix::fs::PermissionsExt, process::Stdio};
 
@@ -79,12 +79,12 @@ fn hooks_lists_implementations_in_registration_order() {
     );
 }
 
-// H-31: a plugin that cannot be made is reported, the others work.
+// H-31: a plugin that fails to load is reported, and the others work.
 #[test]
 fn hooks_names_a_plugin_that_is_not_in_use() {
     let report = Sandbox::new().example("faulty", ["hooks"]).ok();
     assert!(
-        report.contains("plugin unloadable is not loaded: its licence has run out\n"),
+        report.contains("plugin unloadable is not loaded: its license has expired\n"),
         "{report}"
     );
     assert!(report.contains("run_model: faulty\n"), "{report}");
@@ -154,7 +154,7 @@ fn a_reader_that_goes_away_is_no_failure() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-// L7: conversations are private, whatever the umask says.
+// L7: tapes are private, independently of the umask.
 #[test]
 fn what_is_recorded_belongs_to_the_owner_alone() {
     let sandbox = Sandbox::new();
@@ -176,7 +176,7 @@ fn what_is_recorded_belongs_to_the_owner_alone() {
 }
 
 #[test]
-fn run_reads_a_long_message_from_standard_input() {
+fn run_reads_a_long_message_from_stdin() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&crate::sandbox::example("echo_model"));
     let mut child = command
@@ -187,14 +187,14 @@ fn run_reads_a_long_message_from_standard_input() {
         .unwrap();
     let message = "word ".repeat(100_000);
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), message.as_bytes()).unwrap();
-    let reply = crate::sandbox::Run::of(child.wait_with_output().unwrap()).ok();
+    let reply = crate::sandbox::Run::from_output(child.wait_with_output().unwrap()).ok();
     assert_eq!(reply, format!("[cli:local]\ncli:local said: {message}\n"));
 }
 
 #[test]
 fn completions_and_manual_pages_know_every_command() {
     let sandbox = Sandbox::new();
-    // A broken configuration is no reason to go without them.
+    // They also work with an invalid configuration.
     sandbox.write("home/config.yml", "model: [\n");
     let help = sandbox.bub(["--help"]).ok();
     let commands: Vec<_> = help
@@ -220,7 +220,7 @@ fn completions_and_manual_pages_know_every_command() {
     let typed =
         "source ./bash; COMP_WORDS=(bub doc) COMP_CWORD=1; _bub bub doc bub; echo ${COMPREPLY[@]}";
     assert_eq!(
-        Run::of(bash.args(["-c", typed]).output().unwrap()).ok(),
+        Run::from_output(bash.args(["-c", typed]).output().unwrap()).ok(),
         "doctor\n"
     );
     sandbox.bub(["man", "pages"]).ok();

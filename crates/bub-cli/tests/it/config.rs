@@ -1,4 +1,4 @@
-//! `bub config`, as a person and as a script uses it.
+//! Tests `bub config` from a terminal and from scripts.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -13,8 +13,8 @@ fn config(sandbox: &Sandbox) -> String {
     std::fs::read_to_string(sandbox.home().join("config.yml")).unwrap()
 }
 
-fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
-    Run::of(
+fn run_with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
+    Run::from_output(
         sandbox
             .command(&bub())
             .envs(variables.iter().copied())
@@ -51,7 +51,7 @@ fn a_value_is_set_shown_with_its_source_and_taken_out() {
         found,
         json!({"key": "max_steps", "value": 7, "source": format!("{}:4", path.display())})
     );
-    let list = with(
+    let list = run_with(
         &sandbox,
         &[("BUB_MODEL", "c:d")],
         &["config", "list", "--changed"],
@@ -106,7 +106,7 @@ fn a_mistake_is_refused_in_one_line_and_changes_nothing() {
             &["set", "policy.rules", "[{\"action\": \"maybe\"}]"],
             "`action` must be one of allow, ask, deny",
         ),
-        // What makes no sense to anybody is refused before somebody needs it.
+        // Meaningless values are rejected when they are set.
         (
             &["set", "model", "foo"],
             "`model` is `foo`, expected a model, as `provider:model`",
@@ -165,7 +165,7 @@ fn a_secret_comes_by_pipe_is_masked_and_makes_the_file_private() {
         "-c",
         &format!("echo {KEY} | {} config set api_key.lab", bub().display()),
     ]);
-    Run::of(command.output().unwrap()).ok();
+    Run::from_output(command.output().unwrap()).ok();
     assert_eq!(
         config(&sandbox),
         format!("model: a:b\napi_key:\n  lab: {KEY}\n")
@@ -177,7 +177,7 @@ fn a_secret_comes_by_pipe_is_masked_and_makes_the_file_private() {
         &["get", "api_key.lab"],
         &["get", "api_key", "--json"],
     ] {
-        let run = with(
+        let run = run_with(
             &sandbox,
             &[("BUB_VERBOSE", "2")],
             &[&["config"], args].concat(),
@@ -193,7 +193,7 @@ fn a_secret_comes_by_pipe_is_masked_and_makes_the_file_private() {
 fn the_file_that_was_read_is_written_and_a_stronger_source_is_named() {
     let sandbox = Sandbox::new();
     sandbox.write(".bub/config.yml", "model: a:b\n");
-    let run = with(
+    let run = run_with(
         &sandbox,
         &[("BUB_MODEL", "x:y")],
         &["config", "set", "model", "c:d"],
@@ -258,7 +258,7 @@ fn two_mistakes_are_corrected_one_after_the_other() {
     );
 }
 
-// W-35: an address may hold a key
+// W-35: a base URL may contain a key
 #[test]
 fn an_address_with_a_key_in_it_is_not_quoted() {
     for address in ["https://lab.example/v1?key=KEY", "ftp://me:KEY@lab.example"] {
@@ -293,7 +293,7 @@ fn no_key_is_lost_by_setting_another_or_nothing() {
         &["config", "set", "api_key"][..],
         &["config", "set", "api_key.groq"],
     ] {
-        // Nothing is on standard input.
+        // Stdin is empty.
         let run = sandbox.bub(args);
         assert!(
             run.code == Some(2) && run.stderr.contains("is empty, expected a secret"),
@@ -311,7 +311,7 @@ fn no_key_is_lost_by_setting_another_or_nothing() {
     );
 }
 
-// W-35: whose key a plain one is does not change by naming another model
+// W-35: the owner of an unscoped key does not change with the model
 #[test]
 fn a_plain_key_stays_with_the_provider_of_the_model_before() {
     let openai = "api_key: the-key-of-openai # mine\napi_base: https://openai.example/v1\n";
@@ -332,7 +332,7 @@ fn a_plain_key_stays_with_the_provider_of_the_model_before() {
         assert!(run.stderr.contains(note) || args[0] == "unset", "{run:?}");
         run.ok();
     }
-    // Another model of the same provider, also by another name, changes nothing; nor does what is no plain value.
+    // Another model of the same provider, also by an alias, changes nothing; nor does a value that is not unscoped.
     for (before, model) in [
         ("model: openai:x\napi_key: the-key-of-openai\n", "openai:y"),
         (
@@ -352,10 +352,10 @@ fn a_plain_key_stays_with_the_provider_of_the_model_before() {
         let (_, rest) = before.split_once('\n').unwrap();
         assert_eq!(config(&sandbox), format!("model: {model}\n{rest}"));
     }
-    // The one in a variable cannot be pinned.
+    // A key in a variable cannot be moved.
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "model: openai:x\n");
-    let run = with(
+    let run = run_with(
         &sandbox,
         &[("BUB_API_KEY", KEY)],
         &["config", "set", "model", "groq:y"],
@@ -365,7 +365,7 @@ fn a_plain_key_stays_with_the_provider_of_the_model_before() {
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), note));
 }
 
-// W-13: one value does not replace a map, and what cannot be read again is not written
+// W-13: a single value does not replace a map, and a value that cannot be read back is not written
 #[test]
 fn what_would_cost_the_rest_of_the_file_is_refused() {
     let sandbox = Sandbox::new();
@@ -394,7 +394,7 @@ fn what_would_cost_the_rest_of_the_file_is_refused() {
         command
             .args(["-c", script, "sh", &length.to_string()])
             .arg(bub());
-        let run = Run::of(command.output().unwrap());
+        let run = Run::from_output(command.output().unwrap());
         assert!(
             run.code == Some(2) && run.stderr.contains(error),
             "{:?} {}",

@@ -1,4 +1,4 @@
-//! `bub config edit`: whatever editors and signals do, the file is right and no copy of it is left.
+//! Tests `bub config edit`: with any editor and signal, the file stays valid and no copy of it remains.
 
 use std::{
     io::{BufRead, BufReader},
@@ -13,8 +13,8 @@ fn config(sandbox: &Sandbox) -> String {
     std::fs::read_to_string(sandbox.home().join("config.yml")).unwrap()
 }
 
-/// What is in the home.
-fn left(sandbox: &Sandbox) -> Vec<String> {
+/// Returns the files of the home.
+fn home_files(sandbox: &Sandbox) -> Vec<String> {
     let files = std::fs::read_dir(sandbox.home()).unwrap();
     let mut names: Vec<_> = files
         .map(|file| file.unwrap().file_name().into_string().unwrap())
@@ -23,7 +23,7 @@ fn left(sandbox: &Sandbox) -> Vec<String> {
     names
 }
 
-fn editing(sandbox: &Sandbox, script: &str) -> Command {
+fn edit_command(sandbox: &Sandbox, script: &str) -> Command {
     sandbox.write("editor.sh", script);
     let editor = format!("sh {}", sandbox.workspace().join("../editor.sh").display());
     let mut command = sandbox.command(&bub());
@@ -35,7 +35,7 @@ fn editing(sandbox: &Sandbox, script: &str) -> Command {
 }
 
 fn edit(sandbox: &Sandbox, script: &str) -> Run {
-    Run::of(editing(sandbox, script).output().unwrap())
+    Run::from_output(edit_command(sandbox, script).output().unwrap())
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn an_editor_works_on_a_copy_that_is_checked() {
     assert_eq!(edit(&sandbox, "exit 3").code, Some(1));
     assert_eq!(edit(&sandbox, "true").ok(), "no changes\n");
     assert_eq!(config(&sandbox), "model: a:b\nmax_steps: 4\n");
-    assert_eq!(left(&sandbox), ["config.yml"]);
+    assert_eq!(home_files(&sandbox), ["config.yml"]);
 }
 
 #[test]
@@ -91,19 +91,19 @@ fn what_an_editor_leaves_that_is_no_file_is_said_and_removed() {
             "{run:?}"
         );
         assert_eq!(
-            (config(&sandbox).as_str(), left(&sandbox)),
+            (config(&sandbox).as_str(), home_files(&sandbox)),
             ("model: a:b\n", vec!["config.yml".to_owned()])
         );
     }
 }
 
-// W-35: keys are in the copy
+// W-35: the copy contains keys
 #[test]
 fn a_signal_while_the_editor_runs_leaves_no_copy() {
     for (name, code) in ending_signals() {
         let sandbox = Sandbox::new();
         sandbox.write("home/config.yml", "api_key: {lab: the-key-of-lab}\n");
-        let mut command = editing(&sandbox, "echo editing; exec cat");
+        let mut command = edit_command(&sandbox, "echo editing; exec cat");
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -113,11 +113,14 @@ fn a_signal_while_the_editor_runs_leaves_no_copy() {
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut line)
             .unwrap();
-        assert_eq!((line.as_str(), left(&sandbox).len()), ("editing\n", 2));
+        assert_eq!(
+            (line.as_str(), home_files(&sandbox).len()),
+            ("editing\n", 2)
+        );
         signal(&child, name);
         let editor = child.stdin.take();
         assert_eq!(child.wait().unwrap().code(), Some(code));
-        assert_eq!(left(&sandbox), ["config.yml"]);
+        assert_eq!(home_files(&sandbox), ["config.yml"]);
         drop(editor);
     }
 }
@@ -142,7 +145,7 @@ fn copies_of_processes_that_were_killed_go_with_the_next_change() {
         }
         let mut command = sandbox.command(&bub());
         command.env("EDITOR", "echo max_steps: 5 >>").args(args);
-        Run::of(command.output().unwrap()).ok();
+        Run::from_output(command.output().unwrap()).ok();
         assert_eq!(config(&sandbox), "model: a:b\nmax_steps: 5\n");
         let mut kept = vec![
             alive,
@@ -151,7 +154,7 @@ fn copies_of_processes_that_were_killed_go_with_the_next_change() {
             "config.yml".into(),
         ];
         kept.sort();
-        assert_eq!(left(&sandbox), kept);
+        assert_eq!(home_files(&sandbox), kept);
     }
 }
 
@@ -164,7 +167,7 @@ fn an_editor_is_named_as_for_git() {
         "#!/bin/sh\necho \"# $# ${2:+$1}\" >> \"${2:-$1}\"\n",
     );
     let bin = sandbox.workspace().join("../my bin");
-    Run::of(
+    Run::from_output(
         Command::new("chmod")
             .arg("+x")
             .arg(bin.join("vi"))
@@ -182,12 +185,12 @@ fn an_editor_is_named_as_for_git() {
             .env("VISUAL", " ")
             .env("EDITOR", editor)
             .args(["config", "edit"]);
-        Run::of(command.output().unwrap()).ok();
+        Run::from_output(command.output().unwrap()).ok();
         assert_eq!(config(&sandbox), format!("model: a:b\n{line}"));
     }
 }
 
-// W-35: whose key a plain one is does not change by naming another model, also by hand
+// W-35: the owner of an unscoped key does not change with the model, also in an editor
 #[test]
 fn a_plain_key_stays_with_its_provider_when_the_model_is_edited() {
     let sandbox = Sandbox::new();
@@ -196,8 +199,8 @@ fn a_plain_key_stays_with_its_provider_when_the_model_is_edited() {
         "model: openai:x\napi_key: the-key-of-openai\n",
     );
     let run = |script| {
-        Run::of(
-            editing(&sandbox, script)
+        Run::from_output(
+            edit_command(&sandbox, script)
                 .env_remove("BUB_API_KEY")
                 .output()
                 .unwrap(),
@@ -211,7 +214,7 @@ fn a_plain_key_stays_with_its_provider_when_the_model_is_edited() {
         config(&sandbox),
         "model: groq:y\napi_key: {openai: the-key-of-openai}\n"
     );
-    // A key that came with the new model is that one's.
+    // A key that was added with the new model belongs to it.
     sandbox.write(
         "home/config.yml",
         "model: openai:x\napi_key: the-key-of-openai\n",

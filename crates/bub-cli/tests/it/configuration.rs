@@ -1,4 +1,4 @@
-//! Settings as the program reads them.
+//! Tests how the program reads settings.
 
 use crate::sandbox::{Run, Sandbox, example};
 
@@ -28,7 +28,7 @@ fn malformed_yaml_stops_commands_but_not_help() {
     sandbox.bub(["--version"]).ok();
 }
 
-// H-21, H-22, W-57: the same sources for every setting, also one of a plugin.
+// H-21, H-22, W-57: all settings have the same sources, including those of plugins.
 #[test]
 fn a_plugin_setting_follows_the_precedence_of_sources() {
     let greet = |sandbox: &Sandbox, word: Option<&str>| {
@@ -36,7 +36,7 @@ fn a_plugin_setting_follows_the_precedence_of_sources() {
         if let Some(word) = word {
             command.env("BUB_GREETER_WORD", word);
         }
-        Run::of(command.args(["greet"]).output().unwrap()).ok()
+        Run::from_output(command.args(["greet"]).output().unwrap()).ok()
     };
     let sandbox = Sandbox::new();
     assert_eq!(greet(&sandbox, None), "Hello, world!\n");
@@ -47,7 +47,7 @@ fn a_plugin_setting_follows_the_precedence_of_sources() {
     assert_eq!(greet(&sandbox, Some("Moin")), "Moin, world!\n");
 }
 
-// W-57: the .env of the workspace given with -w, not of the current directory.
+// W-57: bub reads the .env of the workspace from -w, not of the current directory.
 #[test]
 fn the_env_file_is_that_of_the_workspace() {
     let sandbox = Sandbox::new();
@@ -56,7 +56,7 @@ fn the_env_file_is_that_of_the_workspace() {
     assert_eq!(run.ok(), "Ahoy, world!\n");
 }
 
-// A directory that somebody else filled does not lock the user out.
+// Files of another user in a directory do not prevent bub from starting.
 #[test]
 fn a_foreign_env_file_is_a_warning_and_doctor_says_what_helps() {
     let sandbox = Sandbox::new();
@@ -91,7 +91,7 @@ fn a_foreign_env_file_is_a_warning_and_doctor_says_what_helps() {
     run.ok();
 }
 
-// L5, L7: the .env of a workspace that came from anywhere cannot fill the memory.
+// L5, L7: an untrusted .env cannot exhaust the memory.
 #[test]
 fn values_made_of_values_do_not_grow_without_end() {
     let sandbox = Sandbox::new();
@@ -106,7 +106,7 @@ fn values_made_of_values_do_not_grow_without_end() {
     sandbox.example("echo_model", ["run", "hi"]).ok();
 }
 
-// A mistake among the providers is one line for a command, and no obstacle to help.
+// An invalid provider is a one-line error for commands and does not prevent the help.
 #[test]
 fn a_wrong_provider_names_its_place() {
     let sandbox = Sandbox::new();
@@ -130,8 +130,8 @@ fn a_wrong_provider_names_its_place() {
 fn onboarding_says_what_is_still_wrong_in_the_file() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "max_steps: many\n");
-    for said in ["Saved config to", "No changes to"] {
-        let model = if said.starts_with("Saved") {
+    for expected in ["Saved config to", "No changes to"] {
+        let model = if expected.starts_with("Saved") {
             &["--model", "llamacpp:x"][..]
         } else {
             &[]
@@ -142,6 +142,6 @@ fn onboarding_says_what_is_still_wrong_in_the_file() {
                 && run.stderr.contains("`max_steps` is `many`"),
             "{run:?}"
         );
-        assert!(run.ok().contains(said));
+        assert!(run.ok().contains(expected));
     }
 }

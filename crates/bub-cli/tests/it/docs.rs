@@ -1,15 +1,15 @@
-//! Every command in docs/ and in the pages at the top of the repository is run, and does what the page says.
+//! Runs every command in docs/ and in the pages at the root of the repository, and compares the output with the page.
 //!
-//! A `console` block is a script: a line `$ command` is run by `sh` in a fresh sandbox (one for each
-//! page), the lines after it are its output, stdout and stderr together. A line `...` stands for any
-//! number of lines, `…` within a line for any text. `? 2` at the end says the exit code when it is
-//! not 0. A block that starts with the language and `file=NAME` is written to that file first.
+//! A `console` block is a script. `sh` runs each line `$ command` in a sandbox; each page has its own sandbox. The lines
+//! after a command are its output, stdout and stderr together. A line `...` matches any number of lines, `…` within a
+//! line any text. `? 2` at the end is the exit code if it is not 0. A block whose language is followed by `file=NAME` is
+//! written to that file first.
 
 use std::path::Path;
 
 use crate::sandbox::{Sandbox, bub, example, root};
 
-/// The pages at the top of the repository.
+/// Pages at the root of the repository.
 const FRONT_PAGES: [&str; 5] = [
     "README.md",
     "README.zh-CN.md",
@@ -96,7 +96,7 @@ fn the_book_has_every_page_and_no_link_leads_nowhere() {
     assert!(count > 50, "only {count} links found");
 }
 
-/// The Chinese README is a full translation: the same headings, links, code blocks and table rows, in the same order.
+/// The Chinese README is a full translation with the same headings, links, code blocks and table rows in the same order.
 #[test]
 fn the_chinese_readme_has_the_structure_of_the_english_one() {
     let [english, chinese] = ["README.md", "README.zh-CN.md"]
@@ -104,8 +104,8 @@ fn the_chinese_readme_has_the_structure_of_the_english_one() {
     assert_eq!(skeleton(&english), skeleton(&chinese));
 }
 
-/// What a translation keeps: the level of each heading, rows of tables, items of lists, the first line of each code
-/// block, and the targets of links.
+/// Returns what a translation keeps: the level of each heading, table rows, list items, the first line of each code
+/// block, and link targets.
 fn skeleton(page: &str) -> Vec<String> {
     let mut parts = Vec::new();
     for line in page.lines() {
@@ -127,12 +127,12 @@ fn skeleton(page: &str) -> Vec<String> {
     parts
 }
 
-/// A page without what stands in blocks of code.
+/// Returns a page without its code blocks.
 fn prose(page: &str) -> String {
     page.split("```").step_by(2).collect()
 }
 
-/// The places of a page that can be linked to, named as mdBook names them.
+/// Returns the anchors of a page as mdBook names them.
 fn anchors(page: &str) -> Vec<String> {
     let text = prose(page);
     let headings = text.lines().filter(|line| line.starts_with('#'));
@@ -166,13 +166,13 @@ fn check_page(page: &Path, steps: &[Step]) {
             .output()
             .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        let place = format!("{}:{} `{}`", page.display(), step.line, step.command);
-        assert_eq!(output.status.code(), Some(step.code), "{place}\n{text}");
+        let location = format!("{}:{} `{}`", page.display(), step.line, step.command);
+        assert_eq!(output.status.code(), Some(step.code), "{location}\n{text}");
         let lines: Vec<_> = text.lines().collect();
         let expected: Vec<_> = step.expected.iter().map(String::as_str).collect();
         assert!(
             matches(&expected, &lines),
-            "{place}\nexpected:\n{}\ngot:\n{text}",
+            "{location}\nexpected:\n{}\ngot:\n{text}",
             step.expected.join("\n")
         );
     }

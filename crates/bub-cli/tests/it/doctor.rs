@@ -1,4 +1,4 @@
-//! `bub doctor`: every kind of finding, with its fix.
+//! Tests every kind of finding of `bub doctor`, with its fix.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -18,7 +18,7 @@ const KEY: &str = "sk-correct-horse-battery";
 
 fn doctor(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     let mut command = sandbox.command(&bub());
-    Run::of(
+    Run::from_output(
         command
             .envs(variables.iter().copied())
             .arg("doctor")
@@ -28,7 +28,7 @@ fn doctor(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     )
 }
 
-/// The findings of one check, as `state: text; fix`.
+/// Returns the findings of one check as `state: text; fix`.
 fn findings(run: &Run, check: &str) -> Vec<String> {
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
     let of_check = report["findings"]
@@ -48,7 +48,7 @@ fn findings(run: &Run, check: &str) -> Vec<String> {
         .collect()
 }
 
-// L7: a rule with a name that nothing has protects nobody.
+// L7: a rule with an unknown name has no effect.
 #[test]
 fn rules_of_the_policy_that_never_fit_are_found() {
     let sandbox = Sandbox::new();
@@ -105,12 +105,12 @@ fn an_empty_home_is_not_broken_and_the_report_takes_a_moment() {
         doctor(&sandbox, &[], &["--offline"]).ok();
         start.elapsed()
     });
-    // 200 ms on a computer with nothing else to do; this one has.
+    // 200 ms on an idle machine; this one is busy.
     assert!(moment.min().unwrap() < Duration::from_secs(1));
 }
 
 #[test]
-fn each_value_in_force_has_its_source_and_secrets_are_masked() {
+fn each_effective_value_has_its_source_and_secrets_are_redacted() {
     let sandbox = Sandbox::new();
     sandbox.write(
         "home/config.yml",
@@ -180,7 +180,7 @@ fn what_is_wrong_with_the_configuration_is_listed_and_not_only_the_first() {
 }
 
 #[test]
-fn the_model_is_asked_unless_nobody_shall_be() {
+fn the_model_is_tested_unless_offline() {
     let sandbox = Sandbox::new();
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
@@ -213,12 +213,14 @@ fn the_model_is_asked_unless_nobody_shall_be() {
         "{run:?}"
     );
     assert!(!run.stdout.contains(KEY), "{run:?}");
-    let nobody = [
+    let unreachable = [
         ("BUB_MODEL", "openai:small"),
         ("BUB_API_BASE", "http://127.0.0.1:1/v1"),
         ("BUB_API_KEY", KEY),
     ];
-    assert!(findings(&doctor(&sandbox, &nobody, &["--json"]), "model")[0].starts_with("error: "));
+    assert!(
+        findings(&doctor(&sandbox, &unreachable, &["--json"]), "model")[0].starts_with("error: ")
+    );
     let unknown = doctor(&sandbox, &[("BUB_MODEL", "opnai:x")], &["--json"]);
     assert!(
         findings(&unknown, "model")[0].contains("did you mean `openai`?"),
@@ -245,7 +247,7 @@ fn channels_plugins_skills_and_tapes_that_do_not_work_are_named() {
         "channels",
     );
     assert!(channels[0].starts_with("ok: webhook"), "{channels:?}");
-    // What the gateway refuses.
+    // Settings that the gateway rejects.
     let wrong = [token[0], ("BUB_WEBHOOK_LISTEN", "foo"), ("BUB_LOG", "loud")];
     let run = doctor(&sandbox, &wrong, &["--json", "--offline"]);
     let config = findings(&run, "config");
@@ -256,7 +258,7 @@ fn channels_plugins_skills_and_tapes_that_do_not_work_are_named() {
     }
 
     let mut faulty = sandbox.command(&example("faulty"));
-    let run = Run::of(
+    let run = Run::from_output(
         faulty
             .args(["doctor", "--json", "--offline"])
             .output()
@@ -266,7 +268,7 @@ fn channels_plugins_skills_and_tapes_that_do_not_work_are_named() {
     assert!(
         findings(&run, "plugins")
             .join("\n")
-            .contains("unloadable: its licence has run out"),
+            .contains("unloadable: its license has expired"),
         "{run:?}"
     );
 
@@ -298,7 +300,7 @@ fn channels_plugins_skills_and_tapes_that_do_not_work_are_named() {
 }
 
 #[test]
-fn permissions_of_the_home_are_looked_at() {
+fn permissions_of_the_home_are_checked() {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.home()).unwrap();
     std::fs::set_permissions(sandbox.home(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -325,7 +327,7 @@ fn permissions_of_the_home_are_looked_at() {
 #[test]
 fn a_home_that_cannot_be_made_is_broken() {
     let sandbox = Sandbox::new();
-    // Nobody makes anything there.
+    // No user can create files there.
     let run = doctor(
         &sandbox,
         &[("BUB_HOME", "/proc/self/no/home")],
@@ -340,7 +342,7 @@ fn a_home_that_cannot_be_made_is_broken() {
     );
 }
 
-// A plugin that would not be started is not fine.
+// A plugin that cannot be started is an error.
 #[test]
 fn plugins_that_changed_or_are_gone_are_broken() {
     let sandbox = Sandbox::new();
@@ -364,7 +366,7 @@ fn plugins_that_changed_or_are_gone_are_broken() {
     );
 }
 
-// A snapshot of what a person sees.
+// A snapshot of the report.
 #[test]
 fn at_a_terminal_the_report_is_readable() {
     let sandbox = Sandbox::new();
@@ -380,7 +382,7 @@ fn at_a_terminal_the_report_is_readable() {
     assert_eq!(code, Some(1));
     let root = sandbox.home().parent().unwrap().display().to_string();
     let shown = shown.replace(&root, "~").replace("\r\n", "\n");
-    // What depends on the computer, and on what else comes with the program.
+    // Lines that depend on the machine and on the bundled plugins.
     let varies = |line: &&str| {
         ["disk", "clock", "channels", "skills"]
             .iter()

@@ -1,4 +1,4 @@
-//! Every example is short, and does what it says.
+//! Tests that every example is short and works as documented.
 
 use crate::sandbox::{Sandbox, root};
 

@@ -1,4 +1,4 @@
-//! Plugins that misbehave, and signals.
+//! Tests misbehaving plugins and signals.
 
 use std::{
     io::{BufRead, BufReader},
@@ -9,7 +9,7 @@ use crate::sandbox::{Run, Sandbox, ending_signals, example, signal};
 
 const SECRET: &str = "correct-horse-battery";
 
-fn faulty(message: &str) -> Run {
+fn run_faulty(message: &str) -> Run {
     let sandbox = Sandbox::new();
     let output = sandbox
         .command(&example("faulty"))
@@ -18,13 +18,13 @@ fn faulty(message: &str) -> Run {
         .env("BUB_VERBOSE", "2")
         .output()
         .unwrap();
-    Run::of(output)
+    Run::from_output(output)
 }
 
-// S-23: the failure of a stage is the failure of the command.
+// S-23: if a stage fails, the command fails.
 #[test]
 fn a_failing_plugin_is_named_with_its_hook() {
-    let run = faulty("fail");
+    let run = run_faulty("fail");
     assert_eq!(run.code, Some(1));
     assert_eq!(run.stdout, "");
     let last = run.stderr.lines().last().unwrap();
@@ -36,7 +36,7 @@ fn a_failing_plugin_is_named_with_its_hook() {
 
 #[test]
 fn a_panicking_plugin_does_not_take_the_program_down() {
-    let run = faulty("panic");
+    let run = run_faulty("panic");
     assert_eq!(run.code, Some(1));
     let last = run.stderr.lines().last().unwrap();
     assert!(
@@ -45,11 +45,11 @@ fn a_panicking_plugin_does_not_take_the_program_down() {
     );
 }
 
-// L7: secrets cannot be printed or logged, however they got into the text.
+// L7: secrets are never printed or logged, independently of their way into the text.
 #[test]
 fn secrets_never_reach_the_terminal() {
     for message in ["fail", "panic", "log"] {
-        let run = faulty(message);
+        let run = run_faulty(message);
         assert!(
             !run.stderr.contains(SECRET) && !run.stdout.contains(SECRET),
             "{message}: {run:?}"
@@ -61,7 +61,7 @@ fn secrets_never_reach_the_terminal() {
     }
 }
 
-/// Starts a turn and waits until it says `line` on stderr.
+/// Starts a turn and waits until it prints `line` to stderr.
 fn start_until(
     sandbox: &Sandbox,
     message: &str,
@@ -87,7 +87,7 @@ fn start_until(
     (child, stderr)
 }
 
-// H-1, W-1: both signals end the turn in order, with the usual exit codes, and it is on the tape.
+// H-1, W-1: both signals end the turn cleanly with the usual exit codes, and the turn is on the tape.
 #[test]
 fn a_signal_ends_the_turn_and_is_the_exit_code() {
     for (name, code) in std::iter::once(("INT", 130)).chain(ending_signals()) {
@@ -103,7 +103,7 @@ fn a_signal_ends_the_turn_and_is_the_exit_code() {
     }
 }
 
-// L8: a plugin that blocks cannot be stopped in order, so the second signal ends the program.
+// L8: a blocking plugin cannot be stopped cleanly, so the second signal ends the program.
 #[test]
 fn a_second_signal_ends_a_blocked_program() {
     let sandbox = Sandbox::new();
@@ -114,7 +114,7 @@ fn a_second_signal_ends_a_blocked_program() {
     assert!(matches!(code, Some(130 | 143)), "{code:?}");
 }
 
-// L1, W-1: the message is on the tape before anybody is asked, also when a plugin runs the model.
+// L1, W-1: the message is on the tape before the model stage, also if a plugin implements it.
 #[test]
 fn a_killed_turn_leaves_the_message() {
     let sandbox = Sandbox::new();
@@ -128,7 +128,7 @@ fn a_killed_turn_leaves_the_message() {
     );
 }
 
-// L4: one turn of a session at a time, across processes; a dead process holds nothing.
+// L4: a session runs one turn at a time, across processes; a dead process holds no lease.
 #[test]
 fn a_second_turn_of_a_session_waits_and_says_so() {
     let sandbox = Sandbox::new();
@@ -137,6 +137,6 @@ fn a_second_turn_of_a_session_waits_and_says_so() {
         start_until(&sandbox, "hello", "session.lease_wait session_id=cli:local");
     first.kill().unwrap();
     first.wait().unwrap();
-    let run = Run::of(second.wait_with_output().unwrap());
+    let run = Run::from_output(second.wait_with_output().unwrap());
     assert_eq!(run.ok(), "[cli:local]\nhello\n");
 }

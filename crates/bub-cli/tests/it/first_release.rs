@@ -1,7 +1,7 @@
-//! A home of the first release opens and continues: journal, tapes, policy, plugin pins, pairings (L6).
+//! Tests that a home of the first release still works: journal, tapes, policy, plugin pins, pairings (L6).
 //!
-//! `tests/data/first-release` was written by that release and killed in a turn; `@ROOT@` stands for its directory, and the
-//! tapes are named by their sessions.
+//! The first release wrote `tests/data/first-release` and was killed in a turn. `@ROOT@` is a placeholder for the
+//! directory, and the tapes are named after their sessions.
 
 use std::{fs, path::Path};
 
@@ -20,7 +20,7 @@ const TAPES: [(&str, &str); 3] = [
     ("webhook-b", "webhook:b"),
 ];
 
-/// A sandbox with the home of the first release and its plugin.
+/// Returns a sandbox with the home of the first release and its plugin.
 fn first_release() -> Sandbox {
     let sandbox = Sandbox::new();
     let data = root().join("crates/bub-cli/tests/data/first-release");
@@ -43,7 +43,7 @@ fn copy(from: &Path, to: &Path, root: &Path) {
         if from.is_dir() {
             copy(&from, &to, root);
         } else {
-            // Keeps the permissions; then the directory is filled in.
+            // Keeps the permissions; the placeholder is replaced afterwards.
             fs::copy(&from, &to).unwrap();
             let text = fs::read_to_string(&from).unwrap();
             if text.contains("@ROOT@") {
@@ -75,7 +75,7 @@ fn what_the_first_release_left_unfinished_is_finished_once() {
     let sandbox = first_release();
     let model = ModelServer::start();
     model.otherwise(Reply::text("answered by this release"));
-    // SIGTERM lets running turns end.
+    // After SIGTERM, running turns finish.
     GatewayClient::start(&sandbox, &model).stop();
     assert_eq!(model.requests().len(), 1, "one message was unfinished");
 
@@ -90,7 +90,7 @@ fn what_the_first_release_left_unfinished_is_finished_once() {
     let answered = messages(&entries(&sandbox, "webhook:a"), "assistant");
     assert_eq!(answered.len(), 1, "{answered:?}");
 
-    // Nothing is left for the next start.
+    // No work remains for the next start.
     GatewayClient::start(&sandbox, &model).stop();
     assert_eq!(model.requests().len(), 1);
     sandbox.bub(["tape", "check"]).ok();
@@ -128,7 +128,7 @@ fn sessions_policy_pins_and_pairings_of_the_first_release_hold() {
         "{paired}"
     );
 
-    // A pin still notices a change.
+    // A pin still detects a change.
     let plugin = sandbox.home().parent().unwrap().join("plugin/plugin.sh");
     let text = fs::read_to_string(&plugin).unwrap();
     fs::write(&plugin, text + "# changed\n").unwrap();

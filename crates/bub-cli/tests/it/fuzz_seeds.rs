@@ -1,8 +1,8 @@
-//! Every seed of the fuzz targets, through the same checks: what was found once stays found without a fuzzer.
+//! Runs every seed of the fuzz targets through the checks of the fuzzer, as regression tests.
 
 use std::fs;
 
-/// The top of the repository.
+/// Returns the root of the repository.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 #[path = "../../../../fuzz/checks/codex_login.rs"]
@@ -36,7 +36,7 @@ mod wire_decode;
 #[path = "../../../../fuzz/checks/wire_sse.rs"]
 mod wire_sse;
 
-/// A fuzz target, and what it does with its input.
+/// A fuzz target and its check.
 type SeedCheck = (&'static str, fn(&[u8]));
 
 const CHECKS: &[SeedCheck] = &[

@@ -1,4 +1,4 @@
-//! `bub gateway`, `bub status` and `bub outbox` from outside.
+//! Tests `bub gateway`, `bub status` and `bub outbox` as a user runs them.
 
 use std::{
     io::{BufRead, BufReader},
@@ -56,7 +56,7 @@ fn status_and_outbox_work_without_a_gateway() {
     );
 }
 
-// A gateway that takes no message says so beside what it says about itself.
+// A gateway that receives no messages reports that after its start.
 #[test]
 fn a_gateway_without_a_channel_that_runs_says_so_at_once() {
     let (sandbox, taken) = (
@@ -79,13 +79,17 @@ fn a_gateway_without_a_channel_that_runs_says_so_at_once() {
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let line = lines.next().unwrap().unwrap();
-    let told = "no channel is running; retrying (see `bub status`): webhook: ";
-    assert!(line.starts_with(told) && line.contains("in use"), "{line}");
+    let notice = "no channel is running; retrying (see `bub status`): webhook: ";
+    assert!(
+        line.starts_with(notice) && line.contains("in use"),
+        "{line}"
+    );
     signal(&child, "TERM");
     assert_eq!((child.wait().unwrap().code(), lines.count()), (Some(0), 0));
 }
 
-// Issue: two of one name are refused; status shows the channels; the service manager is told; the end is in order.
+// Two gateways with one name are rejected; status shows the channels; the service manager is notified; the gateway stops
+// cleanly.
 #[test]
 fn a_gateway_says_how_it_is_from_start_to_end() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! A running `bub gateway`, messages posted to it by hand, and a place that takes its callbacks.
+//! A running `bub gateway`, a client that posts messages, and a server that receives callbacks.
 
 use std::{
     collections::HashMap,
@@ -57,7 +57,7 @@ impl GatewayClient {
             let rest = line.split_once("webhook.listening address=")?.1;
             Some(rest.split(' ').next().unwrap().to_owned())
         });
-        // The rest of the log is read by nobody, but must not stop the program.
+        // Drain the rest of the log, because a full pipe would block the program.
         std::thread::spawn(move || lines.for_each(drop));
         Self {
             child,
@@ -65,7 +65,7 @@ impl GatewayClient {
         }
     }
 
-    /// Posts a message; the status and the body of the answer.
+    /// Posts a message. Returns the status and the body of the response.
     pub(crate) fn post(&self, body: &str) -> (String, String) {
         let mut stream = self.begin(body);
         let mut answer = String::new();
@@ -74,7 +74,7 @@ impl GatewayClient {
         (head.split(' ').nth(1).unwrap().to_owned(), body.to_owned())
     }
 
-    /// The same, for an answer that must be JSON.
+    /// Posts a message and parses the response as JSON.
     pub(crate) fn ask(&self, body: &Value) -> Value {
         serde_json::from_str(&self.post(&body.to_string()).1).unwrap()
     }
@@ -109,7 +109,7 @@ fn head(body: &str) -> String {
     )
 }
 
-/// Posts `message KEY` to an address behind which the gateway may be gone any moment; its id when it was accepted.
+/// Posts `message KEY` to a gateway that may end at any moment. Returns the id if the message was accepted.
 pub(crate) fn post(address: &str, key: u64, chat: u64, callback: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream
@@ -131,14 +131,14 @@ pub(crate) fn post(address: &str, key: u64, chat: u64, callback: &str) -> Option
     id
 }
 
-/// What was called back: for each message, by its id, the delivery and the text of each reply.
+/// Received callbacks: the delivery id and the text of each reply, by message id.
 #[derive(Clone, Default)]
 pub(crate) struct CallbackServer(Arc<Mutex<Replies>>);
 
 type Replies = HashMap<String, Vec<(String, String)>>;
 
 impl CallbackServer {
-    /// Takes callbacks, and returns where; `seen` is told of each before it is answered, and answers with a status.
+    /// Starts a server for callbacks and returns its URL. `seen` is called before each response and returns its status.
     pub(crate) fn listen(&self, seen: impl Fn() -> u16 + Clone + Send + 'static) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -179,7 +179,7 @@ impl CallbackServer {
         self.0.lock().unwrap().len()
     }
 
-    /// Waits for the reply of this number to a message, counted from 0.
+    /// Waits for the reply with this number to a message, counted from 0.
     pub(crate) fn reply(&self, id: &str, number: usize) -> String {
         for _ in 0..3000 {
             if let Some((_, text)) = self
@@ -196,7 +196,7 @@ impl CallbackServer {
         panic!("no reply {number} to {id} within 30 s: {:?}", self.all());
     }
 
-    /// Waits until each of these messages has had a reply; how many have none in the end.
+    /// Waits until each of these messages has a reply. Returns how many have none at the end.
     pub(crate) fn missing<'a>(&self, ids: &(impl Iterator<Item = &'a String> + Clone)) -> usize {
         let deadline = Instant::now() + Duration::from_mins(2);
         loop {
@@ -211,7 +211,7 @@ impl CallbackServer {
     }
 }
 
-/// The body of a request or an answer; `None` when the connection ended before.
+/// Reads the body of a request or response. Returns `None` if the connection ended earlier.
 fn read_body(reader: &mut impl BufRead) -> Option<String> {
     let mut length = 0;
     loop {

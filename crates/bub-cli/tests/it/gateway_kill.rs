@@ -1,6 +1,6 @@
-//! SIGKILL at any moment between a message and its reply: what was accepted is answered, once.
+//! Kills the gateway between a message and its reply: every accepted message is answered once.
 //!
-//! `BUB_KILL_ROUNDS=2000` is the long form.
+//! `BUB_KILL_ROUNDS=2000` runs the long form.
 #![expect(clippy::print_stdout, reason = "figures of the long form")]
 
 use std::{
@@ -18,7 +18,7 @@ use crate::{
 
 const CHATS: u64 = 5;
 
-/// Both policies take turns: what one life wrote, the next reads.
+/// Alternates between both policies, so that each start reads what the other policy wrote.
 fn durability(round: u64) -> (&'static str, &'static str) {
     (
         "BUB_TAPE_DURABILITY",
@@ -34,18 +34,18 @@ fn rounds() -> u64 {
     std::env::var("BUB_KILL_ROUNDS").map_or(200, |rounds| rounds.parse().unwrap())
 }
 
-/// What clients know, and have yet to ask again about.
+/// The knowledge of the clients and the messages to post again.
 #[derive(Default)]
 struct Clients {
-    /// The id of each message that was accepted, by its key.
+    /// Ids of accepted messages, by key.
     accepted: HashMap<u64, String>,
-    /// Posted without an answer: a client cannot know better than to post it again, with the same key.
+    /// Keys of messages without a response. A client must post them again with the same key.
     open: Vec<u64>,
     last: u64,
 }
 
 impl Clients {
-    /// Posts what is open, or else something new.
+    /// Posts an open message again, or a new one.
     fn post(&mut self, address: &str, callback: &str) {
         let key = self.open.pop().unwrap_or_else(|| {
             self.last += 1;
@@ -57,7 +57,7 @@ impl Clients {
         }
     }
 
-    /// Nobody kills any more: everything is accepted and answered, and the house is in order.
+    /// Runs a gateway without kills: every message is accepted and answered, and the home is consistent.
     fn finish(
         mut self,
         gateway: GatewayClient,
@@ -103,7 +103,8 @@ impl Clients {
     }
 }
 
-// L1: accepted = answered, none lost; a reply that is seen twice is the same delivery, cut off before it was written down.
+// L1: every accepted message is answered; a reply that arrives twice is the same delivery, interrupted before it was
+// recorded.
 #[test]
 fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
@@ -114,7 +115,7 @@ fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
     for round in 0..rounds() {
         let mut gateway = GatewayClient::with(&sandbox, &model, &[], &[durability(round)]);
         let address = gateway.address.clone();
-        // Moments spread evenly, from before the first message to well into the work.
+        // Evenly spread moments, from before the first message to the middle of the work.
         let moment = Duration::from_micros(round * 7919 % 60_000);
         let killer = std::thread::spawn(move || {
             std::thread::sleep(moment);
@@ -138,21 +139,21 @@ fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
     );
 }
 
-/// A step of a turn that somebody outside can see.
+/// A step of a turn that is visible from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
-    /// The model is asked for the first time, and asks for a tool.
-    Asked,
-    /// The tool has done its work.
+    /// The first model call, which returns a tool call.
+    FirstCall,
+    /// The tool has finished.
     Tool,
-    /// The model is asked with the result.
-    AskedAgain,
+    /// The model call with the tool result.
+    SecondCall,
     /// A reply arrives.
     Delivered,
 }
 
-/// A model that has a line with the message's key written, and then says so.
-pub(crate) fn writing(request: &Request, told: impl Fn(Step)) -> Reply {
+/// A model that calls a tool to write a line with the key of the message, and then answers.
+pub(crate) fn writing_model(request: &Request, on_step: impl Fn(Step)) -> Reply {
     let messages = request.json()["messages"]
         .as_array()
         .cloned()
@@ -161,15 +162,15 @@ pub(crate) fn writing(request: &Request, told: impl Fn(Step)) -> Reply {
         .last()
         .and_then(|last| last["content"].as_str())
         .unwrap_or_default();
-    // After a step with tools the last message asks to go on.
+    // After a step with tools, the last message is the continue prompt.
     let key: Option<u64> = last
         .rsplit("message ")
         .next()
         .and_then(|key| key.trim().parse().ok());
-    told(if key.is_some() {
-        Step::Asked
+    on_step(if key.is_some() {
+        Step::FirstCall
     } else {
-        Step::AskedAgain
+        Step::SecondCall
     });
     let Some(key) = key else {
         return Reply::text("written down");
@@ -181,7 +182,7 @@ pub(crate) fn writing(request: &Request, told: impl Fn(Step)) -> Reply {
     )
 }
 
-/// Waits for a step, and a little longer; not for ever, because an earlier life may have done it already.
+/// Waits for a step and a little longer, with a timeout, because an earlier process may have done it already.
 fn await_step(
     steps: &Receiver<Step>,
     wanted: Step,
@@ -200,14 +201,14 @@ fn await_step(
     false
 }
 
-// L1, L3, design §5: the same with a tool in the turn, which never runs twice; the kill follows each step in turn.
+// L1, L3, design §5: kills after each step of a turn with a tool call. The tool never runs twice.
 #[test]
 fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twice() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
     let (seen, steps) = channel();
     let for_model = seen.clone();
     model.forget_requests().answer_with(move |request| {
-        writing(request, |step| {
+        writing_model(request, |step| {
             let _ = for_model.send(step);
         })
     });
@@ -217,7 +218,7 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
         200
     });
     let log = sandbox.workspace().join("log");
-    // Six rounds cut at every step: each under both policies.
+    // Six rounds cover every step under both policies.
     let start = |round| {
         GatewayClient::with(
             &sandbox,
@@ -231,9 +232,9 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
     for round in 0..rounds() {
         let mut gateway = start(round);
         steps.try_iter().for_each(drop);
-        // Every second one may come to its end: what is killed three times over is answered with an apology.
-        let cut =
-            [Step::Asked, Step::Tool, Step::AskedAgain][usize::try_from(round / 2 % 3).unwrap()];
+        // Every second turn may finish, because a turn that is killed three times is answered with an error.
+        let cut = [Step::FirstCall, Step::Tool, Step::SecondCall]
+            [usize::try_from(round / 2 % 3).unwrap()];
         let wanted = if round % 2 == 0 { cut } else { Step::Delivered };
         let later = Duration::from_micros(round * 7919 % 9_000);
         while clients.open.len() + clients.accepted.len() < delivered.count() + 2 {
@@ -269,9 +270,14 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
         .filter(|(_, reply)| reply == "written down")
         .count();
     println!("{} calls made, {written} replies after them", lines.len());
-    // Last: how well the kills were aimed depends on how busy the computer is, the rest must not.
+    // Last, because the accuracy of the kills depends on the load of the machine.
     println!("killed right after: {hits:?}");
-    for step in [Step::Asked, Step::Tool, Step::AskedAgain, Step::Delivered] {
+    for step in [
+        Step::FirstCall,
+        Step::Tool,
+        Step::SecondCall,
+        Step::Delivered,
+    ] {
         assert!(
             hits.get(&step).is_some_and(|count| *count > rounds() / 20),
             "{step:?}: {hits:?}"

@@ -1,4 +1,4 @@
-//! Two gateways and `bub run` on one home, in the same sessions.
+//! Tests two gateways and `bub run` in one home, with the same sessions.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,19 +7,19 @@ use serde_json::Value;
 
 use crate::{
     gateway_client::{CallbackServer, GatewayClient, post},
-    gateway_kill::writing,
+    gateway_kill::writing_model,
     sandbox::{Run, Sandbox, bub},
 };
 
 const SESSIONS: u64 = 3;
 
-// L4: turns of one session never overlap, whichever process runs them, and nothing is answered twice.
+// L4: turns of one session never overlap, across processes, and no message is answered twice.
 #[test]
 fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
     model
         .forget_requests()
-        .answer_with(|request| writing(request, |_| ()));
+        .answer_with(|request| writing_model(request, |_| ()));
     let settings = [("BUB_WEBHOOK_ROLE", "owner")];
     let gateways = ["one", "two"]
         .map(|name| GatewayClient::with(&sandbox, &model, &["--name", name], &settings));
@@ -53,7 +53,7 @@ fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
         );
     }
     for run in runs {
-        let run = Run::of(run.wait_with_output().unwrap());
+        let run = Run::from_output(run.wait_with_output().unwrap());
         assert!(run.ok().ends_with("written down\n"));
     }
     assert_eq!(delivered.missing(&accepted.values()), 0);
@@ -79,7 +79,7 @@ fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
     assert_eq!(turns_one_after_the_other(&sandbox), 40);
 }
 
-/// The number of turns on all tapes, none of which has entries between those of another.
+/// Returns the number of turns on all tapes. Fails if the entries of two turns are interleaved.
 fn turns_one_after_the_other(sandbox: &Sandbox) -> usize {
     let mut runs = HashSet::new();
     for file in std::fs::read_dir(sandbox.home().join("tapes")).unwrap() {
@@ -98,7 +98,7 @@ fn turns_one_after_the_other(sandbox: &Sandbox) -> usize {
                 let is_new = runs.insert((path.clone(), run.to_string()));
                 assert!(
                     is_new,
-                    "{run} goes on after another turn in {}",
+                    "{run} continues after another turn in {}",
                     path.display()
                 );
                 last = run;
@@ -116,7 +116,7 @@ fn a_second_gateway_of_the_same_name_is_refused_with_one_line() {
     second
         .args(["gateway", "--name", "lab"])
         .env("BUB_WEBHOOK_TOKEN", "another-token-for-it");
-    let second = Run::of(
+    let second = Run::from_output(
         second
             .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0")
             .output()

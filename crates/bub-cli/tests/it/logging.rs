@@ -1,4 +1,4 @@
-//! What is logged, where, and what is not.
+//! Tests what is logged, where, and what is not logged.
 
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
@@ -13,8 +13,8 @@ use crate::sandbox::{Run, Sandbox, bub};
 const MESSAGE_TEXT: &str = "the-word-that-was-said";
 const JSON: (&str, &str) = ("BUB_LOG_FORMAT", "json");
 
-fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
-    Run::of(
+fn run_with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
+    Run::from_output(
         sandbox
             .command(&bub())
             .envs(variables.iter().copied())
@@ -24,7 +24,7 @@ fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     )
 }
 
-/// A turn with a model that answers the same word.
+/// Runs a turn with a model that always gives the same answer.
 fn ask(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     let server = ModelServer::start();
     server.otherwise(Reply::text(MESSAGE_TEXT));
@@ -34,7 +34,7 @@ fn ask(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
         ("BUB_API_BASE", &base),
         ("BUB_API_KEY", "sk-correct-horse"),
     ];
-    with(
+    run_with(
         sandbox,
         &[&model, variables].concat(),
         &[&["run", MESSAGE_TEXT], args].concat(),
@@ -120,7 +120,7 @@ fn fields_of_spans_are_on_lines_of_every_level_and_target() {
         .find(|line| line.contains(" model.call "))
         .unwrap();
     assert!(call.contains(" session_id=cli:local "), "{call}");
-    let warned = with(
+    let warned = run_with(
         &sandbox,
         &[("BUB_MODEL", "openai:small"), ("BUB_LOG", "error")],
         &["run", "hello"],
@@ -135,12 +135,12 @@ fn fields_of_spans_are_on_lines_of_every_level_and_target() {
     );
 }
 
-// H-11: the original colours its log even in a file
+// H-11: the Python version colors its log even in a file
 #[test]
-fn on_a_terminal_lines_are_for_people() {
+fn on_a_terminal_lines_are_human_readable() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "modle: x\n");
-    for (variable, value, colour) in [
+    for (variable, value, is_colored) in [
         ("TERM", "xterm", true),
         ("NO_COLOR", "1", false),
         ("TERM", "dumb", false),
@@ -157,7 +157,7 @@ fn on_a_terminal_lines_are_for_people() {
             shown.contains("WARN") && shown.contains("did you mean `model`?"),
             "{shown}"
         );
-        assert_eq!(shown.contains('\u{1b}'), colour, "{shown:?}");
+        assert_eq!(shown.contains('\u{1b}'), is_colored, "{shown:?}");
     }
 }
 
@@ -197,20 +197,20 @@ fn a_filter_by_words_names_levels_and_targets() {
 
 // W-35
 #[test]
-fn what_people_say_is_logged_only_when_asked_for() {
+fn messages_are_logged_only_when_asked_for() {
     let sandbox = Sandbox::new();
     let quiet = ask(&sandbox, &[("BUB_LOG", "trace")], &[]);
     assert!(!quiet.stderr.contains(MESSAGE_TEXT), "{}", quiet.stderr);
-    let told = ask(
+    let with_contents = ask(
         &sandbox,
         &[("BUB_LOG", "info"), ("BUB_LOG_CONTENTS", "true")],
         &[],
     );
     assert_eq!(
-        told.stderr.matches(MESSAGE_TEXT).count(),
+        with_contents.stderr.matches(MESSAGE_TEXT).count(),
         2,
         "question and answer: {}",
-        told.stderr
+        with_contents.stderr
     );
     sandbox.write(
         "workspace/.env",
@@ -227,7 +227,7 @@ fn what_people_say_is_logged_only_when_asked_for() {
 fn a_file_gets_every_line_also_those_that_are_printed() {
     let sandbox = Sandbox::new();
     let file = sandbox.home().join("logs/bub.log");
-    let run = with(
+    let run = run_with(
         &sandbox,
         &[("BUB_LOG_FILE", file.to_str().unwrap()), JSON],
         &["run", ",quack"],
@@ -242,7 +242,7 @@ fn a_file_gets_every_line_also_those_that_are_printed() {
         "{logged:?}"
     );
     std::fs::remove_file(&file).unwrap();
-    with(
+    run_with(
         &sandbox,
         &[("BUB_LOG_FILE", file.to_str().unwrap())],
         &["run", ",quack"],
@@ -270,24 +270,24 @@ fn a_file_that_cannot_be_the_log_is_named_once_and_stops_nothing() {
     );
     let config = sandbox.home().join("config.yml");
     let below = config.join("bub.log");
-    for (file, why) in [
+    for (file, reason) in [
         (sandbox.home(), "it is no regular file"),
         (pipe, "it is no regular file"),
         (config, "it is the config file"),
         (below, "Not a directory"),
     ] {
         let variables = [("BUB_LOG_FILE", file.to_str().unwrap())];
-        let run = with(&sandbox, &variables, &["config", "get", "max_steps"]);
+        let run = run_with(&sandbox, &variables, &["config", "get", "max_steps"]);
         assert_eq!(
             (run.stdout.as_str(), run.stderr.lines().count()),
             ("9\n", 1),
             "{run:?}"
         );
         assert!(
-            run.stderr.contains("cannot be used: ") && run.stderr.contains(why),
+            run.stderr.contains("cannot be used: ") && run.stderr.contains(reason),
             "{run:?}"
         );
-        let doctor = with(&sandbox, &variables, &["doctor", "--offline"]);
+        let doctor = run_with(&sandbox, &variables, &["doctor", "--offline"]);
         let line = doctor
             .stdout
             .lines()
@@ -307,7 +307,7 @@ fn a_file_that_others_could_read_is_made_private() {
     sandbox.write("home/bub.log", "before\n");
     let file = sandbox.home().join("bub.log");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    with(
+    run_with(
         &sandbox,
         &[("BUB_LOG_FILE", file.to_str().unwrap())],
         &["run", ",quack"],

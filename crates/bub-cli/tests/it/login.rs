@@ -1,4 +1,4 @@
-//! `bub login`, with a token server of its own.
+//! Tests `bub login` with a local token server.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -11,7 +11,7 @@ use crate::sandbox::{Run, Sandbox, bub};
 
 const TOKENS: &str = r#"{"access_token": "top-secret-access", "refresh_token": "top-secret-refresh", "expires_in": 3600}"#;
 
-/// A server that answers one request, and passes on the body it got.
+/// Starts a server that answers one request and returns its body.
 fn issuer(status: &'static str, answer: &'static str) -> (String, Receiver<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -43,7 +43,7 @@ fn issuer(status: &'static str, answer: &'static str) -> (String, Receiver<Strin
     (url, receiver)
 }
 
-/// Runs a login by hand; `pasted` makes the answer from the page's address.
+/// Runs a manual login. `pasted` converts the sign-in URL into the pasted text.
 fn login(sandbox: &Sandbox, issuer: &str, pasted: impl FnOnce(&str) -> String) -> Run {
     let mut child = sandbox
         .command(&bub())
@@ -67,7 +67,7 @@ fn login(sandbox: &Sandbox, issuer: &str, pasted: impl FnOnce(&str) -> String) -
     writeln!(stdin, "{}", pasted(page.trim())).unwrap();
     let mut rest = String::new();
     stderr.read_to_string(&mut rest).unwrap();
-    let mut run = Run::of(child.wait_with_output().unwrap());
+    let mut run = Run::from_output(child.wait_with_output().unwrap());
     run.stderr = rest;
     run
 }
@@ -81,7 +81,7 @@ fn state(page: &str) -> &str {
         .unwrap()
 }
 
-// H-99: the lines of the original; tokens are in the file and nowhere else
+// H-99: the lines match the Python version; tokens are only in the file
 #[test]
 fn a_login_by_hand_is_kept_and_used() {
     let sandbox = Sandbox::new();
@@ -163,7 +163,7 @@ fn a_refusal_of_the_server_is_one_line() {
 fn a_login_needs_a_provider_that_has_one() {
     for args in [
         ["login"].as_slice(),
-        &["login", "nobody"],
+        &["login", "unknown"],
         &["login", "openai", "--timeout", "0"],
     ] {
         let run = Sandbox::new().bub(args);

@@ -1,4 +1,4 @@
-//! The program as its users meet it.
+//! Tests the program as users run it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

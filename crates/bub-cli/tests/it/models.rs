@@ -1,4 +1,4 @@
-//! `bub models`, offline.
+//! Tests `bub models` without a network.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::sandbox::{Run, Sandbox, bub};
 
-fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
+fn run_with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     let mut command = sandbox.command(&bub());
-    Run::of(
+    Run::from_output(
         command
             .envs(variables.iter().copied())
             .args(args)
@@ -20,8 +20,8 @@ fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     )
 }
 
-/// A server for one request on loopback; gives its address.
-fn answering(body: &'static str) -> String {
+/// Starts a loopback server for one request and returns its address.
+fn start_server(body: &'static str) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -65,7 +65,7 @@ fn without_anything_it_says_what_to_do() {
 fn a_key_is_enough_and_is_never_shown() {
     let key = "sk-or-correct-horse";
     for args in [["models"].as_slice(), &["models", "--json"]] {
-        let run = with(
+        let run = run_with(
             &Sandbox::new(),
             &[("OPENROUTER_API_KEY", key), ("BUB_VERBOSE", "2")],
             args,
@@ -81,7 +81,7 @@ fn a_key_is_enough_and_is_never_shown() {
             "{text}"
         );
     }
-    let text = with(&Sandbox::new(), &[("OPENROUTER_API_KEY", key)], &["models"]).ok();
+    let text = run_with(&Sandbox::new(), &[("OPENROUTER_API_KEY", key)], &["models"]).ok();
     assert!(
         text.contains("  openrouter   key *** from environment variable OPENROUTER_API_KEY\n"),
         "{text}"
@@ -90,7 +90,7 @@ fn a_key_is_enough_and_is_never_shown() {
 
 // W-46
 #[test]
-fn what_is_configured_and_broken_is_told_with_the_remedy() {
+fn what_is_configured_and_broken_is_reported_with_a_fix() {
     let sandbox = Sandbox::new();
     sandbox.write(
         "home/config.yml",
@@ -109,20 +109,20 @@ fn what_is_configured_and_broken_is_told_with_the_remedy() {
 
 #[test]
 fn a_server_on_this_computer_is_found() {
-    let address = answering(r#"{"object": "list", "data": [{"id": "qwen3:8b"}]}"#);
-    // The others are asked where nobody listens, whatever runs on this computer.
-    let nobody = "http://127.0.0.1:1/v1";
+    let address = start_server(r#"{"object": "list", "data": [{"id": "qwen3:8b"}]}"#);
+    // Redirect the other local servers to a closed port, so that servers of this machine do not matter.
+    let closed_port = "http://127.0.0.1:1/v1";
     let variables = [
         ("BUB_LOCAL_MODELS", "true"),
         ("OLLAMA_HOST", address.as_str()),
-        ("BUB_LMSTUDIO_API_BASE", nobody),
-        ("BUB_LLAMACPP_API_BASE", nobody),
-        ("BUB_LLAMAFILE_API_BASE", nobody),
-        ("BUB_VLLM_API_BASE", nobody),
-        // A proxy must not be asked about this computer.
+        ("BUB_LMSTUDIO_API_BASE", closed_port),
+        ("BUB_LLAMACPP_API_BASE", closed_port),
+        ("BUB_LLAMAFILE_API_BASE", closed_port),
+        ("BUB_VLLM_API_BASE", closed_port),
+        // A proxy must not receive requests to localhost.
         ("HTTP_PROXY", "http://127.0.0.1:1"),
     ];
-    let json = with(&Sandbox::new(), &variables, &["models", "--json"]).ok();
+    let json = run_with(&Sandbox::new(), &variables, &["models", "--json"]).ok();
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(report["model"]["id"], "ollama:qwen3:8b");
     assert_eq!(report["local_servers"][0]["models"][0], "qwen3:8b");
@@ -135,7 +135,7 @@ fn a_server_on_this_computer_is_found() {
     assert_eq!(usable.len(), 1, "{usable:?}");
 }
 
-// The setting with a shape of its own is checked like all others, before any command.
+// A setting with a custom type is validated like all others, before any command runs.
 #[test]
 fn a_wrong_provider_stops_commands_with_file_and_line() {
     let sandbox = Sandbox::new();
@@ -156,7 +156,7 @@ fn a_wrong_provider_stops_commands_with_file_and_line() {
     sandbox.bub(["--help"]).ok();
 }
 
-// L7: a cloned repository adds no provider, and says nothing about where keys go.
+// L7: a cloned repository cannot add a provider or decide where keys are sent.
 #[test]
 fn the_env_file_of_a_workspace_moves_no_address() {
     let sandbox = Sandbox::new();
@@ -164,7 +164,7 @@ fn the_env_file_of_a_workspace_moves_no_address() {
         "workspace/.env",
         "BUB_OPENAI_API_BASE=https://evil.example/v1\nOPENAI_BASE_URL=https://evil.example\n",
     );
-    let run = with(
+    let run = run_with(
         &sandbox,
         &[("OPENAI_API_KEY", "correct-horse")],
         &["models", "--json"],

@@ -1,4 +1,4 @@
-//! The list of deliberate mistakes stays true: each can be made, each has its test, and the page names both.
+//! Checks the list of mutation tests: each mutation applies, each has a test, and the page names both.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The directory of a package: `crates/NAME`, or `plugins/NAME` without the prefix `bub-`.
+/// Returns the directory of a package: `crates/NAME`, or `plugins/NAME` without the prefix `bub-`.
 fn package_directory(package: &str) -> String {
     let plugin = format!("plugins/{}", package.trim_start_matches("bub-"));
     if root().join(&plugin).exists() {

@@ -1,4 +1,4 @@
-//! `bub onboard`, driven as a person drives it.
+//! Tests `bub onboard` at a terminal.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -15,7 +15,7 @@ use bub_testkit::{
 use crate::sandbox::{Run, Sandbox, bub, ending_signals, example};
 
 const KEY: &str = "sk-correct-horse-battery";
-/// What somebody had before.
+/// A config file that exists before the setup.
 const BEFORE: &str = "# my settings\nmodel: lab:small # cheap\nmax_steps: 9\nproviders:\n  lab: {base_url: 'BASE', needs_key: true}\napi_key:\n  lab: KEY # from the safe\nmine: {kept: yes}\n";
 
 fn terminal(sandbox: &Sandbox, program: PathBuf, args: &[&str]) -> Pty {
@@ -32,7 +32,7 @@ fn config(sandbox: &Sandbox) -> String {
     std::fs::read_to_string(sandbox.home().join("config.yml")).unwrap()
 }
 
-/// What a person saw, without what differs from run to run and from release to release.
+/// Returns the terminal output without parts that differ between runs and releases.
 fn transcript(sandbox: &Sandbox, shown: &str, base: &str) -> String {
     let root = sandbox.workspace().parent().unwrap().display().to_string();
     let shown = shown
@@ -41,7 +41,7 @@ fn transcript(sandbox: &Sandbox, shown: &str, base: &str) -> String {
         .replace(base, "BASE");
     let shown = shown.replace(&format!("bub v{}", env!("CARGO_PKG_VERSION")), "bub vX");
     let starts = ["providers: ", "channels to set up ("];
-    // Long lists go on in indented lines.
+    // Long lists continue in indented lines.
     shown
         .lines()
         .filter(|line| !line.starts_with("  "))
@@ -60,7 +60,7 @@ fn server() -> (ModelServer, String) {
     (server, base)
 }
 
-/// A home with a configuration that works.
+/// Returns a home with a working configuration.
 fn configured(base: &str) -> (Sandbox, String) {
     let sandbox = Sandbox::new();
     let text = BEFORE.replace("BASE", base).replace("KEY", KEY);
@@ -68,29 +68,29 @@ fn configured(base: &str) -> (Sandbox, String) {
     (sandbox, text)
 }
 
-// W-56: a provider of one's own is one that works
+// W-56: a custom provider works
 #[test]
 fn from_an_empty_home_to_the_first_answer() {
     let (server, base) = server();
     let sandbox = Sandbox::new();
-    let mut person = terminal(&sandbox, bub(), &[]);
-    person.expect("No model is configured yet. Set one up now? [Y/n] ");
-    person.send("\r");
-    person.expect("provider [");
-    person.send("lab\r");
-    person.expect("Add `lab` as a custom provider? [y/N] ");
-    person.send("y\r");
-    person.expect("model: ");
-    person.send("small\r");
-    person.expect("base URL of lab: ");
-    person.send(&format!("{base}\r"));
-    person.expect("API key for lab (hidden; press Enter to skip): ");
-    person.send(&format!("{KEY}\r"));
-    person.expect("testing lab:small … ok");
-    person.expect("channels to set up (");
-    person.send("\r");
-    person.expect("Saved config to ");
-    let (code, shown) = person.finish();
+    let mut user = terminal(&sandbox, bub(), &[]);
+    user.expect("No model is configured yet. Set one up now? [Y/n] ");
+    user.send("\r");
+    user.expect("provider [");
+    user.send("lab\r");
+    user.expect("Add `lab` as a custom provider? [y/N] ");
+    user.send("y\r");
+    user.expect("model: ");
+    user.send("small\r");
+    user.expect("base URL of lab: ");
+    user.send(&format!("{base}\r"));
+    user.expect("API key for lab (hidden; press Enter to skip): ");
+    user.send(&format!("{KEY}\r"));
+    user.expect("testing lab:small … ok");
+    user.expect("channels to set up (");
+    user.send("\r");
+    user.expect("Saved config to ");
+    let (code, shown) = user.finish();
     assert_eq!(code, Some(0), "{shown}");
     assert_eq!(
         transcript(&sandbox, &shown, &base),
@@ -128,7 +128,7 @@ fn from_an_empty_home_to_the_first_answer() {
         "[cli:local]\nthe first answer\n"
     );
     assert_eq!(server.requests().len(), 2);
-    // Now there is nothing to offer.
+    // Now the setup is not offered.
     let (code, shown) = terminal(&sandbox, bub(), &[]).finish();
     assert!(
         code == Some(0) && shown.contains("Get started:") && !shown.contains("[Y/n]"),
@@ -141,31 +141,31 @@ fn from_an_empty_home_to_the_first_answer() {
 fn what_is_there_is_offered_and_nothing_is_lost() {
     let (_server, base) = server();
     let (sandbox, before) = configured(&base);
-    let mut person = terminal(&sandbox, bub(), &["onboard"]);
-    person.expect("provider [lab]: ");
-    person.send("\r");
-    person.expect("model [small]: ");
-    person.send("\r");
-    person.expect("… ok");
-    person.expect("channels to set up (");
-    person.send("\r");
-    person.expect("No changes to ");
-    let (code, shown) = person.finish();
+    let mut user = terminal(&sandbox, bub(), &["onboard"]);
+    user.expect("provider [lab]: ");
+    user.send("\r");
+    user.expect("model [small]: ");
+    user.send("\r");
+    user.expect("… ok");
+    user.expect("channels to set up (");
+    user.send("\r");
+    user.expect("No changes to ");
+    let (code, shown) = user.finish();
     assert_eq!((code, config(&sandbox)), (Some(0), before.clone()));
     assert!(!shown.contains(KEY), "{shown}");
 
-    let mut person = terminal(&sandbox, bub(), &["onboard"]);
-    person.expect("provider [lab]: ");
-    person.send("\r");
-    person.expect("model [small]: ");
-    person.send("large\r");
-    person.expect("channels to set up (");
-    person.send("webhook\r");
-    person.expect("webhook.token (hidden");
-    person.send("a-token-of-some-length\r");
-    person.expect("testing webhook … ok");
-    person.expect("Saved config to ");
-    let (code, shown) = person.finish();
+    let mut user = terminal(&sandbox, bub(), &["onboard"]);
+    user.expect("provider [lab]: ");
+    user.send("\r");
+    user.expect("model [small]: ");
+    user.send("large\r");
+    user.expect("channels to set up (");
+    user.send("webhook\r");
+    user.expect("webhook.token (hidden");
+    user.send("a-token-of-some-length\r");
+    user.expect("testing webhook … ok");
+    user.expect("Saved config to ");
+    let (code, shown) = user.finish();
     assert_eq!(code, Some(0));
     assert!(
         !shown.contains("a-token-of-some-length") && !shown.contains(KEY),
@@ -176,7 +176,7 @@ fn what_is_there_is_offered_and_nothing_is_lost() {
     assert_eq!(config(&sandbox), after);
 }
 
-/// The questions of a home that has something, in order, with the answer that leads on.
+/// Questions in a home with a configuration, in order, each with the answer that continues.
 const QUESTIONS: &[(&str, &str)] = &[
     ("provider [lab]: ", "other\r"),
     ("Add `other` as a custom provider? [y/N] ", "y\r"),
@@ -191,34 +191,34 @@ const QUESTIONS: &[(&str, &str)] = &[
     ("word to greet with [Hello]: ", "Ahoy\r"),
 ];
 
-// H-6, W-13: also at a question of a plugin
+// H-6, W-13: also at the question of a plugin
 #[test]
 fn leaving_at_any_question_leaves_the_file_as_it_was() {
     let (_server, base) = server();
     for leave in ["\u{3}", "\u{4}"] {
         for last in 0..QUESTIONS.len() {
             let (sandbox, before) = configured(&base);
-            let mut person = terminal(&sandbox, example("custom_binary"), &["onboard"]);
+            let mut user = terminal(&sandbox, example("custom_binary"), &["onboard"]);
             for (question, answer) in &QUESTIONS[..last] {
-                person.expect(question);
-                person.send(&answer.replace("BASE", &base));
+                user.expect(question);
+                user.send(&answer.replace("BASE", &base));
             }
-            person.expect(QUESTIONS[last].0);
-            // A plugin that hears of the end of input goes on without an answer, and may.
+            user.expect(QUESTIONS[last].0);
+            // A plugin may continue without an answer after the end of input.
             if leave == "\u{4}" && last + 1 == QUESTIONS.len() {
                 continue;
             }
-            person.send(leave);
-            let (code, shown) = person.finish();
+            user.send(leave);
+            let (code, shown) = user.finish();
             assert_eq!(
                 (code, config(&sandbox)),
                 (Some(1), before),
                 "left at {:?}: {shown}",
                 QUESTIONS[last].0
             );
-            // Ctrl-C makes the terminal drop output that is on its way.
-            let is_told = shown.contains("Stopped; nothing was written.");
-            assert!(is_told || leave == "\u{3}", "{shown}");
+            // Ctrl-C makes the terminal discard pending output.
+            let is_reported = shown.contains("Stopped; nothing was written.");
+            assert!(is_reported || leave == "\u{3}", "{shown}");
             assert_eq!(
                 std::fs::read_dir(sandbox.home()).unwrap().count(),
                 1,
@@ -229,59 +229,59 @@ fn leaving_at_any_question_leaves_the_file_as_it_was() {
 }
 
 /// Sends a signal to a program at a terminal.
-fn send_signal(person: &Pty, name: &str) {
+fn send_signal(user: &Pty, name: &str) {
     assert!(
         std::process::Command::new("kill")
-            .args(["-s", name, &person.id().to_string()])
+            .args(["-s", name, &user.id().to_string()])
             .status()
             .unwrap()
             .success()
     );
 }
 
-// W-13: a signal at a question for a secret leaves a terminal that shows what is typed
+// W-13: a signal at the prompt for a secret restores the echo of the terminal
 #[test]
 fn a_signal_at_a_hidden_question_gives_the_terminal_back() {
     let (_server, base) = server();
     for (signal, code) in ending_signals().into_iter().chain([("INT", 1)]) {
         let (sandbox, before) = configured(&base);
-        let mut person = terminal(&sandbox, bub(), &["onboard"]);
+        let mut user = terminal(&sandbox, bub(), &["onboard"]);
         for (question, answer) in &QUESTIONS[..4] {
-            person.expect(question);
-            person.send(&answer.replace("BASE", &base));
+            user.expect(question);
+            user.send(&answer.replace("BASE", &base));
         }
-        person.expect(QUESTIONS[4].0);
-        assert!(!person.echoes());
-        send_signal(&person, signal);
+        user.expect(QUESTIONS[4].0);
+        assert!(!user.echoes());
+        send_signal(&user, signal);
         assert_eq!(
-            (person.end(), person.echoes(), config(&sandbox)),
+            (user.end(), user.echoes(), config(&sandbox)),
             (Some(code), true, before),
             "{signal}"
         );
     }
 }
 
-// W-13: also while a model that says nothing is asked
+// W-13: also while a silent model is tested
 #[test]
 fn a_signal_during_the_trial_ends_it_at_once() {
     for (signal, code) in ending_signals().into_iter().chain([("INT", 130)]) {
         let (server, base) = server();
         server.otherwise(Reply::text("never").hang_after(0));
         let (sandbox, before) = configured(&base);
-        let mut person = terminal(&sandbox, bub(), &["onboard"]);
+        let mut user = terminal(&sandbox, bub(), &["onboard"]);
         for question in ["provider [lab]: ", "model [small]: "] {
-            person.expect(question);
-            person.send("\r");
+            user.expect(question);
+            user.send("\r");
         }
-        person.expect("testing lab:small … ");
+        user.expect("testing lab:small … ");
         let sent = std::time::Instant::now();
-        send_signal(&person, signal);
+        send_signal(&user, signal);
         assert_eq!(
-            (person.end(), config(&sandbox)),
+            (user.end(), config(&sandbox)),
             (Some(code), before),
             "{signal}"
         );
-        // A trial gives up after 15 seconds.
+        // A test times out after 15 seconds.
         assert!(
             sent.elapsed() < std::time::Duration::from_secs(10),
             "{signal}"
@@ -294,13 +294,13 @@ fn a_signal_during_the_trial_ends_it_at_once() {
 fn a_plugin_asks_for_its_own_part() {
     let (_server, base) = server();
     let (sandbox, before) = configured(&base);
-    let mut person = terminal(&sandbox, example("custom_binary"), &["onboard"]);
+    let mut user = terminal(&sandbox, example("custom_binary"), &["onboard"]);
     for (question, answer) in QUESTIONS {
-        person.expect(question);
-        person.send(&answer.replace("BASE", &base));
+        user.expect(question);
+        user.send(&answer.replace("BASE", &base));
     }
-    person.expect("Saved config to ");
-    assert_eq!(person.finish().0, Some(0));
+    user.expect("Saved config to ");
+    assert_eq!(user.finish().0, Some(0));
     let changed = before.replace("model: lab:small", "model: other:large");
     let provider = format!("needs_key: true}}\n  other:\n    base_url: {base}\n");
     let changed = changed.replace("needs_key: true}\n", &provider);
@@ -314,7 +314,7 @@ fn a_plugin_asks_for_its_own_part() {
     );
 }
 
-// L7: a plugin in another process has its own part of the configuration, and no other.
+// L7: an external plugin sees its own section of the configuration and no other.
 #[test]
 fn a_plugin_that_was_added_sets_only_its_own_part() {
     let (_server, base) = server();
@@ -322,25 +322,25 @@ fn a_plugin_that_was_added_sets_only_its_own_part() {
     let code = "from bub_sdk import hookimpl, serve\n\n@hookimpl\ndef onboard_config(current_config):\n    \
                 assert list(current_config) == ['model'], 'it sees more than it should'\n    \
                 return {**current_config, 'weather': {'units': 'metric'}, 'owners': ['lab:eve'], 'max_steps': 900}\n\nserve()\n";
-    if !crate::plugin::python(&sandbox, "weather", code) {
+    if !crate::plugin::write_python_plugin(&sandbox, "weather", code) {
         return;
     }
-    let mut person = terminal(&sandbox, bub(), &["onboard"]);
+    let mut user = terminal(&sandbox, bub(), &["onboard"]);
     for question in [
         "provider [lab]: ",
         "model [small]: ",
         "channels to set up (",
     ] {
-        person.expect(question);
-        person.send("\r");
+        user.expect(question);
+        user.send("\r");
     }
-    person.expect(r#"plugin.config_ignored plugin=weather keys=["owners", "max_steps"]"#);
-    person.expect("Saved config to ");
-    assert_eq!(person.finish().0, Some(0));
+    user.expect(r#"plugin.config_ignored plugin=weather keys=["owners", "max_steps"]"#);
+    user.expect("Saved config to ");
+    assert_eq!(user.finish().0, Some(0));
     assert_eq!(config(&sandbox), before + "weather:\n  units: metric\n");
 }
 
-// W-13: a key is tried before it is saved
+// W-13: a key is tested before it is saved
 #[test]
 fn what_does_not_work_is_asked_again() {
     let (server, base) = server();
@@ -348,30 +348,30 @@ fn what_does_not_work_is_asked_again() {
     let (sandbox, before) = configured(&base);
     let before = before.replace(&format!("api_key:\n  lab: {KEY} # from the safe\n"), "");
     sandbox.write("home/config.yml", &before);
-    let mut person = terminal(&sandbox, bub(), &["onboard"]);
-    person.expect("provider [lab]: ");
-    person.send("\r");
-    person.expect("model [small]: ");
-    person.send("\r");
-    person.expect("API key for lab");
-    person.send("sk-not-the-right-one\r");
-    let shown = person.expect("Try again with other values? [Y/n] ");
+    let mut user = terminal(&sandbox, bub(), &["onboard"]);
+    user.expect("provider [lab]: ");
+    user.send("\r");
+    user.expect("model [small]: ");
+    user.send("\r");
+    user.expect("API key for lab");
+    user.send("sk-not-the-right-one\r");
+    let shown = user.expect("Try again with other values? [Y/n] ");
     assert!(
         shown.contains("test failed: ") && shown.contains("no such key"),
         "{shown}"
     );
-    person.send("\r");
-    person.expect("provider [lab]: ");
-    person.send("\r");
-    person.expect("model [small]: ");
-    person.send("tiny\r");
-    person.expect("API key for lab");
-    person.send(&format!("{KEY}\r"));
-    person.expect("… ok");
-    person.expect("channels to set up (");
-    person.send("\r");
-    person.expect("Saved config to ");
-    assert_eq!(person.finish().0, Some(0));
+    user.send("\r");
+    user.expect("provider [lab]: ");
+    user.send("\r");
+    user.expect("model [small]: ");
+    user.send("tiny\r");
+    user.expect("API key for lab");
+    user.send(&format!("{KEY}\r"));
+    user.expect("… ok");
+    user.expect("channels to set up (");
+    user.send("\r");
+    user.expect("Saved config to ");
+    assert_eq!(user.finish().0, Some(0));
     assert_eq!(
         config(&sandbox),
         before.replace("lab:small", "lab:tiny") + &format!("api_key:\n  lab: {KEY}\n")
@@ -408,7 +408,7 @@ fn without_a_terminal_flags_are_enough() {
             .spawn()
             .unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), key.as_bytes()).unwrap();
-        Run::of(child.wait_with_output().unwrap())
+        Run::from_output(child.wait_with_output().unwrap())
     };
     server.script(Reply::status(401).message(&format!("wrong: {KEY}")));
     let refused = onboard(KEY, &["openai:small"]);
@@ -449,9 +449,9 @@ fn without_a_terminal_flags_are_enough() {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    // Once more with nothing new.
+    // Again, without changes.
     let mut command = sandbox.command(&bub());
-    let again = Run::of(
+    let again = Run::from_output(
         command
             .args(["onboard", "--yes", "--no-test"])
             .output()
@@ -460,7 +460,7 @@ fn without_a_terminal_flags_are_enough() {
     assert!(again.ok().starts_with("No changes to "));
 }
 
-// W-13: the one key there was is of use for the model there was
+// W-13: an unscoped key stays with the previous model
 #[test]
 fn a_second_provider_does_not_cost_the_key_of_the_first() {
     let sandbox = Sandbox::new();
@@ -486,7 +486,7 @@ fn a_second_provider_does_not_cost_the_key_of_the_first() {
     assert_eq!(config(&sandbox), after);
 }
 
-/// `bub onboard --yes` with a key from a pipe.
+/// Runs `bub onboard --yes` with a key from a pipe.
 fn onboard_piped(sandbox: &Sandbox, key: &str, args: &[&str]) -> Run {
     let mut command = sandbox.command(&bub());
     command
@@ -499,10 +499,10 @@ fn onboard_piped(sandbox: &Sandbox, key: &str, args: &[&str]) -> Run {
         .spawn()
         .unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), key.as_bytes()).unwrap();
-    Run::of(child.wait_with_output().unwrap())
+    Run::from_output(child.wait_with_output().unwrap())
 }
 
-// W-13: nor does a key that is empty
+// W-13: an empty key is rejected, too
 #[test]
 fn a_provider_of_ones_own_does_not_cost_the_key_of_the_first() {
     let sandbox = Sandbox::new();
@@ -524,7 +524,7 @@ fn a_provider_of_ones_own_does_not_cost_the_key_of_the_first() {
         after.contains("model: lab:m\n") && after.contains(&keys),
         "{after}"
     );
-    // What can be no key is one of standard input, not of a file that does not have it.
+    // An invalid key is reported as a value from stdin, not from the file, which does not contain it.
     for key in ["not the key", "schlüssel"] {
         let run = onboard_piped(&sandbox, key, &args);
         let error = "`api_key.lab` is a text that is not shown, expected a key of letters, digits and signs";
@@ -534,7 +534,7 @@ fn a_provider_of_ones_own_does_not_cost_the_key_of_the_first() {
             "{run:?}"
         );
     }
-    // A pipe that had nothing to say.
+    // An empty pipe.
     let run = onboard_piped(&sandbox, "", &args);
     assert!(
         run.code != Some(0) && run.stderr.contains("`api_key.lab` is empty"),
@@ -543,7 +543,7 @@ fn a_provider_of_ones_own_does_not_cost_the_key_of_the_first() {
     assert_eq!(config(&sandbox), after);
 }
 
-// W-35: neither key nor address of one provider is of use for another
+// W-35: key and base URL of one provider are never used for another
 #[test]
 fn a_new_provider_gets_nothing_of_the_one_before() {
     let ((old, old_base), (new, new_base)) = (server(), server());
@@ -551,7 +551,7 @@ fn a_new_provider_gets_nothing_of_the_one_before() {
     let before = format!("model: openai:x\napi_key: the-key-of-openai\napi_base: {old_base}\n");
     sandbox.write("home/config.yml", &before);
     let mut command = sandbox.command(&bub());
-    let run = Run::of(
+    let run = Run::from_output(
         command
             .args(["onboard", "--yes", "--model", "azure-lab:m"])
             .output()
@@ -560,7 +560,7 @@ fn a_new_provider_gets_nothing_of_the_one_before() {
     assert_ne!(run.code, Some(0), "it has no address: {run:?}");
     assert_eq!(config(&sandbox), before);
 
-    let mut person = terminal(&sandbox, bub(), &["onboard"]);
+    let mut user = terminal(&sandbox, bub(), &["onboard"]);
     for (question, answer) in [
         ("provider [openai]: ", "lab"),
         ("Add `lab` as a custom provider? [y/N] ", "y"),
@@ -569,10 +569,10 @@ fn a_new_provider_gets_nothing_of_the_one_before() {
         ("API key for lab (hidden; press Enter to skip): ", ""),
         ("channels to set up (", ""),
     ] {
-        person.expect(question);
-        person.send(&format!("{answer}\r"));
+        user.expect(question);
+        user.send(&format!("{answer}\r"));
     }
-    assert_eq!(person.finish().0, Some(0));
+    assert_eq!(user.finish().0, Some(0));
     assert_eq!((old.requests().len(), new.requests().len()), (0, 1));
     assert_eq!(new.requests()[0].header("authorization"), None);
     let after = config(&sandbox);
@@ -587,7 +587,7 @@ fn a_new_provider_gets_nothing_of_the_one_before() {
     }
 }
 
-// W-35: whose key a plain one is does not change by choosing another provider
+// W-35: the owner of an unscoped key does not change with the provider
 #[test]
 fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
     let (server, base) = server();
@@ -597,7 +597,7 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
     for (file, key, args, owner) in [
         ("", "sk-or-held-back-key", lab, "openrouter"),
         ("", "sk-ant-held-back-key", openai, "anthropic"),
-        ("", "held-back-key-of-nobody", lab, "openrouter"),
+        ("", "held-back-unscoped-key", lab, "openrouter"),
         (map, "held-back-key-in-variable", lab, "openai"),
         (
             "api_key: {'*': sk-ant-held-back-key}\n",
@@ -611,9 +611,9 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
             sandbox.write("home/config.yml", file);
             let mut command = sandbox.command(&bub());
             command.args(["onboard", "--yes"]).args(args).args(no_test);
-            // An empty one would say that there is none.
+            // An empty variable would mean that no key exists.
             command.envs((!key.is_empty()).then_some(("BUB_API_KEY", key)));
-            let run = Run::of(command.output().unwrap());
+            let run = Run::from_output(command.output().unwrap());
             assert_eq!(
                 (run.code, config(&sandbox).as_str()),
                 (Some(1), file),
@@ -628,10 +628,10 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
     }
     assert_eq!(server.requests().len(), 0);
 
-    // The one in the file stays with its owner, and the call is made without.
+    // The key in the file stays with its owner, and the call is made without a key.
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "api_key: sk-ant-held-back-key\n");
-    let run = Run::of(
+    let run = Run::from_output(
         sandbox
             .command(&bub())
             .args(["onboard", "--yes"])
@@ -643,7 +643,7 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
     assert!(config(&sandbox).starts_with("api_key: {anthropic: sk-ant-held-back-key}\n"));
     assert_eq!(server.requests()[0].header("authorization"), None);
 
-    // No key that could be asked for is stronger than a variable.
+    // A variable overrides every key that the user could enter.
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(Path::new(SESSION_LEADER[0]));
     command
@@ -651,7 +651,7 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
         .arg(bub())
         .arg("onboard")
         .env("BUB_API_KEY", "sk-ant-held-back-key");
-    let mut person = Pty::spawn(command);
+    let mut user = Pty::spawn(command);
     for (question, answer) in [
         ("provider [anthropic]: ", "lab"),
         ("Add `lab` as a custom provider? [y/N] ", "y"),
@@ -659,17 +659,17 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
         ("base URL of lab: ", &base),
         ("belongs to `anthropic` and is not sent to `lab`", ""),
     ] {
-        person.expect(question);
-        person.send(&format!("{answer}\r"));
+        user.expect(question);
+        user.send(&format!("{answer}\r"));
     }
-    person.expect("provider [lab]: ");
-    person.send("\x03");
-    assert_eq!(person.finish().0, Some(1));
+    user.expect("provider [lab]: ");
+    user.send("\x03");
+    assert_eq!(user.finish().0, Some(1));
     assert_eq!(server.requests().len(), 1);
     assert!(!sandbox.home().join("config.yml").exists());
 }
 
-// W-35: a key that stands beside its model, or looks like its provider's, is used
+// W-35: a key is used if it is set with its model or has the format of its provider
 #[test]
 fn a_plain_key_is_tried_with_the_provider_it_belongs_to() {
     for (variables, args) in [
@@ -699,7 +699,7 @@ fn a_plain_key_is_tried_with_the_provider_it_belongs_to() {
             .args(["onboard", "--yes", "--api-base", &base])
             .args(args)
             .envs(variables);
-        let run = Run::of(command.output().unwrap());
+        let run = Run::from_output(command.output().unwrap());
         let requests = server.requests();
         let header = |name| {
             requests
@@ -712,9 +712,9 @@ fn a_plain_key_is_tried_with_the_provider_it_belongs_to() {
     }
 }
 
-// W-13: a mistake that can be seen is one without a trial, and a stronger variable is named
+// W-13: detectable errors are reported without a test, and an overriding variable is named
 #[test]
-fn what_is_saved_without_a_trial_is_looked_at() {
+fn what_is_saved_without_a_test_is_checked() {
     for (args, error) in [
         (&["--model", "opnai:x"][..], "did you mean `openai`?"),
         (
@@ -739,15 +739,15 @@ fn what_is_saved_without_a_trial_is_looked_at() {
             "{run:?}"
         );
     }
-    // Wherever the model is named.
-    for model in ["opnai:x", "nobody:x"] {
+    // In each source of the model.
+    for model in ["opnai:x", "unknown:x"] {
         let sandbox = Sandbox::new();
         let mut command = sandbox.command(&bub());
         command
             .args(["onboard", "--yes", "--no-test"])
             .env("BUB_MODEL", model);
-        let run = Run::of(command.output().unwrap());
-        let error = format!("unknown provider `{}`", model.replace(":x", ""));
+        let run = Run::from_output(command.output().unwrap());
+        let error = format!("there is no provider `{}`", model.replace(":x", ""));
         assert!(
             run.code == Some(1) && run.stderr.contains(&error),
             "{run:?}"
@@ -759,7 +759,7 @@ fn what_is_saved_without_a_trial_is_looked_at() {
     command
         .args(["onboard", "--yes", "--no-test", "--model", "openai:x"])
         .env("BUB_MODEL", "groq:y");
-    let run = Run::of(command.output().unwrap());
+    let run = Run::from_output(command.output().unwrap());
     assert!(
         run.stderr
             .contains("note: environment variable BUB_MODEL overrides `model`"),
@@ -768,14 +768,14 @@ fn what_is_saved_without_a_trial_is_looked_at() {
     run.ok();
 }
 
-// W-13: a wrong key is asked for again, and the rest is offered as it was typed
+// W-13: a wrong key is asked for again, and the other answers are offered as defaults
 #[test]
 fn a_wrong_key_can_be_corrected() {
     let (server, base) = server();
     server.script(Reply::status(401).message("no such key"));
     server.script(Reply::status(401).message("no such key"));
     let (sandbox, before) = configured(&base);
-    let mut person = terminal(&sandbox, bub(), &["onboard"]);
+    let mut user = terminal(&sandbox, bub(), &["onboard"]);
     for (question, answer) in [
         ("provider [lab]: ", ""),
         ("model [small]: ", "large"),
@@ -795,10 +795,10 @@ fn a_wrong_key_can_be_corrected() {
         ),
         ("channels to set up (", ""),
     ] {
-        person.expect(question);
-        person.send(&format!("{answer}\r"));
+        user.expect(question);
+        user.send(&format!("{answer}\r"));
     }
-    assert_eq!(person.finish().0, Some(0));
+    assert_eq!(user.finish().0, Some(0));
     assert_eq!(
         config(&sandbox),
         before
@@ -807,7 +807,7 @@ fn a_wrong_key_can_be_corrected() {
     );
 }
 
-// H-1: without a terminal `bub` alone asks nothing
+// H-1: without a terminal, `bub` without a command does not prompt
 #[test]
 fn alone_and_without_a_terminal_it_says_what_to_do_next() {
     let text = Sandbox::new().bub([""; 0]).ok();
@@ -817,20 +817,20 @@ fn alone_and_without_a_terminal_it_says_what_to_do_next() {
     );
 }
 
-// H-24: the token of the bot is tried before it is saved, and who may talk to it is asked
+// H-24: the bot token is tested before it is saved, and the allowed users are asked for
 #[test]
 fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
     let ((_server, base), bots) = (server(), BotServer::start());
     let (sandbox, before) = configured(&base);
     let before = format!("{before}telegram:\n  api_base: {}\n", bots.url());
     sandbox.write("home/config.yml", &before);
-    let mut person = terminal(&sandbox, bub(), &["onboard"]);
+    let mut user = terminal(&sandbox, bub(), &["onboard"]);
     for question in ["provider [lab]: ", "model [small]: "] {
-        person.expect(question);
-        person.send("\r");
+        user.expect(question);
+        user.send("\r");
     }
-    person.expect("channels to set up (");
-    person.send("telegram\r");
+    user.expect("channels to set up (");
+    user.send("telegram\r");
     for (question, answer) in [
         (
             "telegram.token (hidden; press Enter to skip telegram): ",
@@ -850,12 +850,12 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
             "",
         ),
     ] {
-        person.expect(question);
-        person.send(&format!("{answer}\r"));
+        user.expect(question);
+        user.send(&format!("{answer}\r"));
     }
-    person.expect("testing telegram … @helpful_bot");
-    person.expect("Saved config to ");
-    let (code, shown) = person.finish();
+    user.expect("testing telegram … @helpful_bot");
+    user.expect("Saved config to ");
+    let (code, shown) = user.finish();
     assert_eq!(code, Some(0));
     assert!(
         !shown.contains("not-the-token-of-a-bot") && !shown.contains(TOKEN),

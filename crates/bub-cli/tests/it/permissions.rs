@@ -1,4 +1,4 @@
-//! The home and the running program are nobody else's.
+//! Tests that other users cannot read the home or the running program.
 
 use std::{
     io::{BufRead, BufReader},
@@ -17,11 +17,11 @@ use bub_testkit::{
 
 use crate::{
     gateway_client::TOKEN,
-    plugin::loud,
+    plugin::write_loud_plugin,
     sandbox::{Run, Sandbox, bub, signal},
 };
 
-/// All that is below a directory, and itself, that others could look into.
+/// Returns all paths in and below a directory that other users can read.
 fn open_to_others(path: &Path) -> Vec<(PathBuf, u32)> {
     let metadata = path.symlink_metadata().unwrap();
     let (mode, wanted) = (
@@ -42,14 +42,14 @@ fn open_to_others(path: &Path) -> Vec<(PathBuf, u32)> {
     found
 }
 
-// L7: whatever the umask says, and whichever command makes it.
+// L7: independently of the umask and of the command that creates the file.
 #[test]
 fn everything_in_the_home_belongs_to_the_owner_alone() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
-    // Something is put aside, too.
+    // Some output is spilled, too.
     model.script(Reply::new().call("a", "bash", r#"{"cmd": "seq 100000"}"#));
     model.otherwise(Reply::text("All is well."));
-    loud(&sandbox, "");
+    write_loud_plugin(&sandbox, "");
     let loosely = |leader: &[&str], args: &[&str]| {
         let words = [leader, &["sh", "-c", "umask 000; exec \"$@\"", "sh"]].concat();
         let mut command = sandbox.command(Path::new(words[0]));
@@ -77,7 +77,7 @@ fn everything_in_the_home_belongs_to_the_owner_alone() {
         &["pair", "remove", "telegram:666"],
         &["doctor", "--offline"],
     ] {
-        let run = Run::of(loosely(&[], args).output().unwrap());
+        let run = Run::from_output(loosely(&[], args).output().unwrap());
         assert!(
             run.code == Some(0) || args[0] == "pair",
             "{args:?}: {run:?}"
@@ -115,7 +115,7 @@ fn everything_in_the_home_belongs_to_the_owner_alone() {
     check("the end of the gateway");
 }
 
-/// Whether another process of the same user can read the environment of this one.
+/// Returns whether another process of the same user can read the environment of this process.
 fn can_read(child: &Child, user: Option<u32>) -> bool {
     let mut command = Command::new("cat");
     user.map(|user| command.uid(user));
@@ -127,7 +127,7 @@ fn can_read(child: &Child, user: Option<u32>) -> bool {
         .success()
 }
 
-// L7: commands of the agent are such processes. Root may read everything, so root tries it as somebody else.
+// L7: commands of the agent are such processes. Root can read everything, so root tests with another user id.
 #[test]
 #[cfg(target_os = "linux")]
 fn other_processes_of_the_user_cannot_read_the_running_program() {
@@ -137,7 +137,7 @@ fn other_processes_of_the_user_cannot_read_the_running_program() {
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     let user = is_root.then_some(65534);
     if let Some(user) = user {
-        // The build directory may be one that only root gets into.
+        // The build directory may be accessible only to root.
         assert!(
             Command::new("cp")
                 .arg(bub())
@@ -155,7 +155,7 @@ fn other_processes_of_the_user_cannot_read_the_running_program() {
         command.spawn()
     };
     let Ok(mut open) = started(Command::new("sleep").arg("600").stdout(Stdio::null())) else {
-        return println!("nobody else can be had here: it is not tried");
+        return println!("skipped: no other user id is available");
     };
     let mut gateway = sandbox.command(if is_root {
         &program

@@ -1,4 +1,4 @@
-//! The picture of a session in the README is what the program shows.
+//! Tests that the picture of a session in the README matches the program.
 
 use crate::sandbox::{bub, root};
 

@@ -1,4 +1,4 @@
-//! `bub plugin`, and plugins in the program.
+//! Tests `bub plugin` and external plugins in turns.
 
 use std::{
     os::unix::fs::PermissionsExt as _,
@@ -12,8 +12,8 @@ use crate::{
     sandbox::{Run, Sandbox, bub},
 };
 
-/// A plugin that answers every prompt itself.
-const LOUD: &str = r#"#!/bin/sh
+/// A plugin that answers every prompt.
+const LOUD_PLUGIN: &str = r#"#!/bin/sh
 while IFS= read -r line; do
     id=$(printf '%s\n' "$line" | sed -n 's/^{"jsonrpc":"2.0","id":\([0-9]*\),.*/\1/p')
     case $line in
@@ -31,7 +31,7 @@ while IFS= read -r line; do
 done
 "#;
 
-pub(crate) fn loud(sandbox: &Sandbox, extra: &str) {
+pub(crate) fn write_loud_plugin(sandbox: &Sandbox, extra: &str) {
     let directory = sandbox.workspace().join("loud");
     std::fs::create_dir_all(&directory).unwrap();
     std::fs::write(
@@ -39,22 +39,22 @@ pub(crate) fn loud(sandbox: &Sandbox, extra: &str) {
         format!("name: loud\ncommand: [sh, plugin.sh]\n{extra}"),
     )
     .unwrap();
-    std::fs::write(directory.join("plugin.sh"), LOUD).unwrap();
+    std::fs::write(directory.join("plugin.sh"), LOUD_PLUGIN).unwrap();
 }
 
-fn starts(sandbox: &Sandbox) -> usize {
+fn start_count(sandbox: &Sandbox) -> usize {
     std::fs::read_to_string(sandbox.workspace().join("loud/starts"))
         .unwrap_or_default()
         .lines()
         .count()
 }
 
-// H-8, H-31, S-41, design §8: registered after builtin, asked before it.
+// H-8, H-31, S-41, design §8: registered after builtin, called before it.
 #[test]
 fn an_added_plugin_answers_and_can_be_switched_off() {
     let sandbox = Sandbox::new();
-    loud(&sandbox, "");
-    // What it writes is its own affair.
+    write_loud_plugin(&sandbox, "");
+    // Its output on stderr is not an error.
     let added = sandbox
         .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
         .ok();
@@ -80,7 +80,7 @@ fn an_added_plugin_answers_and_can_be_switched_off() {
     assert!(sandbox.workspace().join("loud/plugin.sh").exists());
 }
 
-// L7: a plugin gets what it was granted, and no key.
+// L7: a plugin gets only granted variables, and no API key.
 #[test]
 fn a_plugin_gets_only_the_variables_it_was_granted() {
     let sandbox = Sandbox::new();
@@ -89,22 +89,22 @@ fn a_plugin_gets_only_the_variables_it_was_granted() {
         command
             .env("WEATHER_KEY", "w-123456789")
             .env("BUB_API_KEY", "sk-secret-value-1");
-        Run::of(command.args(["run", "hi"]).output().unwrap()).ok()
+        Run::from_output(command.args(["run", "hi"]).output().unwrap()).ok()
     };
-    loud(&sandbox, "");
+    write_loud_plugin(&sandbox, "");
     sandbox
         .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
         .ok();
     assert!(run().contains("LOUD none none"));
-    loud(&sandbox, "env: [WEATHER_KEY]\n");
+    write_loud_plugin(&sandbox, "env: [WEATHER_KEY]\n");
     sandbox
         .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
         .ok();
-    // It has the value; what it says with it is masked on the way out.
-    let said = run();
+    // The plugin has the value; bub redacts it in the output.
+    let output = run();
     assert!(
-        !said.contains("LOUD none") && !said.contains("w-123456789"),
-        "{said}"
+        !output.contains("LOUD none") && !output.contains("w-123456789"),
+        "{output}"
     );
     assert!(
         sandbox
@@ -117,16 +117,16 @@ fn a_plugin_gets_only_the_variables_it_was_granted() {
 #[test]
 fn help_and_config_start_no_plugin_and_a_command_of_one_runs_in_it() {
     let sandbox = Sandbox::new();
-    loud(&sandbox, "");
+    write_loud_plugin(&sandbox, "");
     sandbox
         .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
         .ok();
-    let before = starts(&sandbox);
+    let before = start_count(&sandbox);
     assert!(sandbox.bub(["--help"]).ok().contains("greet"));
     sandbox.bub(["config", "list"]).ok();
     sandbox.bub(["plugin", "list"]).ok();
     sandbox.bub(["hooks"]).ok();
-    assert_eq!(starts(&sandbox), before);
+    assert_eq!(start_count(&sandbox), before);
     let greeted = sandbox.bub(["greet", "Ada"]);
     assert_eq!(
         (greeted.code, greeted.stdout.as_str()),
@@ -137,7 +137,7 @@ fn help_and_config_start_no_plugin_and_a_command_of_one_runs_in_it() {
 }
 
 #[test]
-fn a_plugin_whose_files_changed_is_left_out_until_it_is_added_again() {
+fn a_plugin_whose_files_changed_is_skipped_until_it_is_added_again() {
     let sandbox = Sandbox::new();
     let directory = sandbox.workspace().join("fixed");
     std::fs::create_dir_all(&directory).unwrap();
@@ -146,7 +146,7 @@ fn a_plugin_whose_files_changed_is_left_out_until_it_is_added_again() {
         "name: fixed\ncommand: [sh, plugin.sh]\n",
     )
     .unwrap();
-    let script = LOUD.replace("echo \"started\" >> \"$PWD/starts\"", ":");
+    let script = LOUD_PLUGIN.replace("echo \"started\" >> \"$PWD/starts\"", ":");
     std::fs::write(directory.join("plugin.sh"), &script).unwrap();
     sandbox.bub(["plugin", "add", "fixed", "--yes"]).ok();
     assert!(sandbox.bub(["run", "hi"]).ok().contains("LOUD"));
@@ -208,7 +208,7 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
         "name: store\ncommand: [sh, plugin.sh]\n",
         &saying(r#"{"protocol":1,"hooks":["provide_tape_store"]}"#),
     );
-    for (name, why) in [
+    for (name, reason) in [
         ("absent", "cannot be read"),
         ("nothing", "it did not start"),
         ("missing", "cannot be started"),
@@ -219,7 +219,11 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
     ] {
         let refused = sandbox.bub(["plugin", "add", name, "--yes"]);
         assert_ne!(refused.code, Some(0), "{name}");
-        assert!(refused.stderr.contains(why), "{name}: {}", refused.stderr);
+        assert!(
+            refused.stderr.contains(reason),
+            "{name}: {}",
+            refused.stderr
+        );
     }
     assert!(
         sandbox
@@ -235,8 +239,13 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
     );
 }
 
-/// A plugin that says that about itself, and nothing else.
-pub(crate) fn saying(sandbox: &Sandbox, name: &str, manifest: &str, descriptor: &str) -> Run {
+/// A plugin that only returns this descriptor.
+pub(crate) fn add_described_plugin(
+    sandbox: &Sandbox,
+    name: &str,
+    manifest: &str,
+    descriptor: &str,
+) -> Run {
     let script = format!(
         "while read -r line; do\nid=$(printf '%s\\n' \"$line\" | sed -n 's/^{{\"jsonrpc\":\"2.0\",\"id\":\\([0-9]*\\),.*/\\1/p')\n\
          case $line in *'\"initialize\"'*) result='{descriptor}';; *) result='{{}}';; esac\n\
@@ -248,15 +257,15 @@ pub(crate) fn saying(sandbox: &Sandbox, name: &str, manifest: &str, descriptor: 
     sandbox.bub(["plugin", "add", name, "--yes"])
 }
 
-/// Changes the list of plugins, as somebody does who edits it, or an older bub that checked less.
-pub(crate) fn edit(sandbox: &Sandbox, change: impl FnOnce(&mut serde_json::Value)) {
+/// Changes the plugin list directly, like a user or an older version with fewer checks.
+pub(crate) fn edit_plugin_list(sandbox: &Sandbox, change: impl FnOnce(&mut serde_json::Value)) {
     let file = sandbox.home().join("plugins.json");
     let mut list = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     change(&mut list);
     std::fs::write(file, list.to_string()).unwrap();
 }
 
-// L8: a plugin adds commands, and replaces none.
+// L8: a plugin adds commands but replaces none.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn what_a_plugin_wants_to_be_must_not_be_there_already() {
@@ -299,9 +308,9 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
     let tools = |schema: &str| {
         format!(r#"{{"protocol":1,"tools":[{{"name":"a.b","inputSchema":{schema}}}]}}"#)
     };
-    let checks = commands.map(|(entry, why)| ("p", "", command(entry), why));
+    let checks = commands.map(|(entry, reason)| ("p", "", command(entry), reason));
     let nothing = || r#"{"protocol":1}"#.to_owned();
-    for (name, manifest, descriptor, why) in checks.into_iter().chain([
+    for (name, manifest, descriptor, reason) in checks.into_iter().chain([
         (
             "p",
             "",
@@ -381,10 +390,10 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             "BUB_A_API_KEY_COMMAND is a setting",
         ),
     ]) {
-        let refused = saying(&sandbox, name, manifest, &descriptor);
+        let refused = add_described_plugin(&sandbox, name, manifest, &descriptor);
         assert_eq!(refused.code, Some(2), "{descriptor}: {}", refused.stderr);
         assert!(
-            refused.stderr.contains(why),
+            refused.stderr.contains(reason),
             "{descriptor}: {}",
             refused.stderr
         );
@@ -392,11 +401,11 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
     assert_eq!(sandbox.bub(["plugin", "list", "--json"]).ok(), "[]\n");
 }
 
-// L8: the list may hold what nobody would add today.
+// L8: the list may contain entries that `add` would reject.
 #[test]
 fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
     let sandbox = Sandbox::new();
-    saying(
+    add_described_plugin(
         &sandbox,
         "p",
         "",
@@ -404,7 +413,7 @@ fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
     )
     .ok();
     let entry = |sandbox: &Sandbox, path: &str, value: serde_json::Value| {
-        edit(sandbox, |list| *list.pointer_mut(path).unwrap() = value);
+        edit_plugin_list(sandbox, |list| *list.pointer_mut(path).unwrap() = value);
     };
     for (path, value) in [
         (
@@ -456,13 +465,13 @@ fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
     );
 }
 
-// L7: what a plugin reads of the configuration is known before it does.
+// L7: the settings that a plugin reads are known before it starts.
 #[test]
 fn settings_and_replaced_tools_of_a_plugin_are_shown() {
     let sandbox = Sandbox::new();
     let settings = "settings: [{name: units}, {name: key, secret: true}]\n";
     let tool = r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{"type":"object"}},{"name":"other","inputSchema":{"type":"object"}}]}"#;
-    saying(&sandbox, "weather", settings, tool).ok();
+    add_described_plugin(&sandbox, "weather", settings, tool).ok();
     let shown = sandbox.bub(["plugin", "show", "weather"]).ok();
     assert!(
         shown.contains("settings: weather.units, weather.key (secret)\n"),
@@ -472,8 +481,8 @@ fn settings_and_replaced_tools_of_a_plugin_are_shown() {
         shown.contains("tools: bash (replaces the built-in tool), other\n"),
         "{shown}"
     );
-    // Its own section is no reason to refuse it the second time.
-    let again = saying(&sandbox, "weather", settings, tool).ok();
+    // Its own section does not prevent adding it again.
+    let again = add_described_plugin(&sandbox, "weather", settings, tool).ok();
     assert!(
         again.starts_with("added weather, replacing the built-in bash"),
         "{again}"
@@ -488,14 +497,14 @@ fn without_a_readable_list_of_plugins_no_tool_is_called() {
         let run = sandbox.bub(["run", ",bash cmd='echo ran'"]);
         (!run.stdout.contains("\nran")).then(|| format!("{}{}", run.stdout, run.stderr))
     };
-    saying(
+    add_described_plugin(
         &sandbox,
         "p",
         "",
         r#"{"protocol":1,"hooks":["before_tool_call"]}"#,
     )
     .ok();
-    saying(
+    add_described_plugin(
         &sandbox,
         "q",
         "",
@@ -503,25 +512,25 @@ fn without_a_readable_list_of_plugins_no_tool_is_called() {
     )
     .ok();
     assert_eq!(denied(&sandbox), None);
-    // A row that is no plugin any more takes no other with it.
-    edit(&sandbox, |list| list["plugins"][1]["directory"] = 5.into());
+    // An invalid row does not affect other rows.
+    edit_plugin_list(&sandbox, |list| list["plugins"][1]["directory"] = 5.into());
     assert_eq!(denied(&sandbox), None);
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("q  "));
-    edit(&sandbox, |list| list["plugins"][0]["directory"] = 5.into());
-    let why = denied(&sandbox).unwrap();
+    edit_plugin_list(&sandbox, |list| list["plugins"][0]["directory"] = 5.into());
+    let reason = denied(&sandbox).unwrap();
     assert!(
-        why.contains("the plugin p") && why.contains("bub plugin remove p"),
-        "{why}"
+        reason.contains("the plugin p") && reason.contains("bub plugin remove p"),
+        "{reason}"
     );
-    edit(&sandbox, |list| {
+    edit_plugin_list(&sandbox, |list| {
         list["plugins"][0]["enabled"] = false.into();
     });
     assert_eq!(denied(&sandbox), None);
     std::fs::write(sandbox.home().join("plugins.json"), "{ half").unwrap();
-    let why = denied(&sandbox).unwrap();
+    let reason = denied(&sandbox).unwrap();
     assert!(
-        why.contains("plugins.json") && why.contains("move it away"),
-        "{why}"
+        reason.contains("plugins.json") && reason.contains("move it away"),
+        "{reason}"
     );
     let list = sandbox.home().join("plugins.json");
     for wrong in ["{}", "[]", ""] {
@@ -538,7 +547,7 @@ fn without_a_readable_list_of_plugins_no_tool_is_called() {
 }
 
 #[test]
-fn a_damaged_list_of_plugins_stops_nothing_but_is_told() {
+fn a_damaged_list_of_plugins_stops_nothing_but_is_reported() {
     let sandbox = Sandbox::new();
     std::fs::create_dir_all(sandbox.home()).unwrap();
     std::fs::write(sandbox.home().join("plugins.json"), "{ half").unwrap();
@@ -610,8 +619,8 @@ fn a_new_plugin_runs_as_it_is_and_the_sdk_it_brings_is_whole() {
     );
 }
 
-/// A plugin in Python with the SDK; `false` when there is no Python here.
-pub(crate) fn python(sandbox: &Sandbox, name: &str, code: &str) -> bool {
+/// Creates a Python plugin with the SDK. Returns `false` if Python is not installed.
+pub(crate) fn write_python_plugin(sandbox: &Sandbox, name: &str, code: &str) -> bool {
     if std::process::Command::new("python3")
         .arg("--version")
         .output()
@@ -628,8 +637,8 @@ pub(crate) fn python(sandbox: &Sandbox, name: &str, code: &str) -> bool {
     true
 }
 
-/// A channel whose one guest writes, is answered, and looks at what became of it.
-const ROOM: &str = r#"
+/// A channel whose only guest sends a message, gets an answer, and queries the outcome.
+const ROOM_PLUGIN: &str = r#"
 import asyncio
 from bub_sdk import Channel, ask, hookimpl, send, serve, tape
 
@@ -657,7 +666,7 @@ class Room(Channel):
         await note("received", self.receive({"content": "hello", "chat_id": "1"}, guest))
         await answered.wait()
         await note("asked", ask("what?", default="nothing"))
-        await note("nobody", ask("what?"))
+        await note("unanswered", ask("what?"))
         await note("found", self.texts())
         await note("noted", tape.append("noted", {"a": 1}, session_id="room:1"))
         await note("unknown", tape.append("noted", {"a": 1}, session_id="room:2"))
@@ -667,7 +676,7 @@ class Room(Channel):
         return [entry["payload"].get("content") for entry in await tape.query(kinds=["message"], session_id="room:1")]
 
     async def send(self, message):
-        await note("told", asyncio.sleep(0, message["content"]))
+        await note("reply", asyncio.sleep(0, message["content"]))
         answered.set()
 
 
@@ -684,11 +693,11 @@ def run_model(prompt):
 serve()
 "#;
 
-// L8, L7, design §8: a channel of a plugin, with all it may ask for, in the real gateway.
+// L8, L7, design §8: a channel of a plugin with all host methods, in the real gateway.
 #[test]
 fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
-    if !python(&sandbox, "room", ROOM) {
+    if !write_python_plugin(&sandbox, "room", ROOM_PLUGIN) {
         return;
     }
     let gateway = GatewayClient::start(&sandbox, &model);
@@ -703,12 +712,12 @@ fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
     for expected in [
         "forged failed: `session_id` must begin with `room:`\n",
         "received True\n",
-        "told welcome\n",
+        "reply welcome\n",
         "asked nothing\n",
-        "nobody failed: there is no terminal to ask at\n",
+        "unanswered failed: there is no terminal to ask at\n",
         "'welcome'",
         "unknown failed: there is no session `room:2`\n",
-        "told by the way\n",
+        "reply by the way\n",
         "sent True\n",
     ] {
         assert!(log.contains(expected), "{expected}: {log}");
@@ -716,7 +725,7 @@ fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
     assert!(sandbox.only_tape().contains(r#""noted""#));
 }
 
-// Design §3: what a plugin asks the chain below it is what the model is asked.
+// Design §3: the prompt that a plugin passes to the next plugin reaches the model.
 #[test]
 fn a_prompt_that_a_plugin_replaces_reaches_the_model() {
     for asks in [
@@ -725,11 +734,11 @@ fn a_prompt_that_a_plugin_replaces_reaches_the_model() {
     ] {
         let (sandbox, model) = (Sandbox::new(), ModelServer::start());
         let code = format!("from bub_sdk import hookimpl, serve\n\n@hookimpl\n{asks}\n\nserve()\n");
-        if !python(&sandbox, "asking", &code) {
+        if !write_python_plugin(&sandbox, "asking", &code) {
             return;
         }
         model.script(Reply::text("four"));
-        let run = asking(&sandbox, &model, &["run", "my secret: 2+2?"]).ok();
+        let run = run_with_model(&sandbox, &model, &["run", "my secret: 2+2?"]).ok();
         assert!(run.contains("four"), "{run}");
         let messages = model.requests()[0].json()["messages"].to_string();
         assert!(
@@ -744,13 +753,13 @@ fn a_prompt_that_a_plugin_replaces_reaches_the_model() {
     }
 }
 
-/// The program with that model.
-pub(crate) fn asking(sandbox: &Sandbox, model: &ModelServer, arguments: &[&str]) -> Run {
+/// Runs the program with this model.
+pub(crate) fn run_with_model(sandbox: &Sandbox, model: &ModelServer, arguments: &[&str]) -> Run {
     let mut command = sandbox.command(&bub());
     command
         .env("BUB_MODEL", "llamacpp:test")
         .env("BUB_LLAMACPP_API_BASE", format!("{}/v1", model.url()));
-    Run::of(command.args(arguments).output().unwrap())
+    Run::from_output(command.args(arguments).output().unwrap())
 }
 
 #[test]
@@ -758,7 +767,7 @@ fn what_a_plugin_said_before_it_crashed_is_printed() {
     let sandbox = Sandbox::new();
     let code = "import os\nfrom bub_sdk import hookimpl, serve\n\n@hookimpl\nasync def run_model_stream(prompt):\n    \
                 yield 'as far as '\n    yield 'this'\n    os._exit(3)\n\nserve()\n";
-    if !python(&sandbox, "brittle", code) {
+    if !write_python_plugin(&sandbox, "brittle", code) {
         return;
     }
     let run = sandbox.bub(["run", "hi"]);
@@ -768,12 +777,12 @@ fn what_a_plugin_said_before_it_crashed_is_printed() {
 }
 
 #[test]
-fn plugins_that_cannot_be_meant_are_told_apart() {
+fn plugins_that_cannot_be_meant_are_distinguished() {
     let sandbox = Sandbox::new();
-    let refused = |name: &str, why: &str| {
+    let refused = |name: &str, reason: &str| {
         let run = sandbox.bub(["plugin", "add", name, "--yes"]);
         assert_eq!(run.code, Some(2), "{name}: {run:?}");
-        assert!(run.stderr.contains(why), "{name}: {}", run.stderr);
+        assert!(run.stderr.contains(reason), "{name}: {}", run.stderr);
     };
     sandbox.write(
         "workspace/echo/bub-plugin.yml",
@@ -797,8 +806,8 @@ fn plugins_that_cannot_be_meant_are_told_apart() {
         );
         refused("env", "is no name of an environment variable");
     }
-    // What `add` would refuse is not begun.
-    for (name, why) in [
+    // `new` does not create a project that `add` would reject.
+    for (name, reason) in [
         ("builtin", "is reserved"),
         ("gateway", "a section of this name exists already"),
         ("webhook", "a section of this name exists already"),
@@ -806,13 +815,13 @@ fn plugins_that_cannot_be_meant_are_told_apart() {
     ] {
         let run = sandbox.bub(["plugin", "new", name]);
         assert_eq!(run.code, Some(2), "{name}: {run:?}");
-        assert!(run.stderr.contains(why), "{name}: {}", run.stderr);
+        assert!(run.stderr.contains(reason), "{name}: {}", run.stderr);
         assert!(!sandbox.workspace().join(name).exists(), "{name}");
     }
 
     let guard = r#"{"protocol":1,"hooks":["system_prompt"]}"#;
-    saying(&sandbox, "p", "", guard).ok();
-    // Whether a file can be run is part of what it is.
+    add_described_plugin(&sandbox, "p", "", guard).ok();
+    // The executable bit is part of the pin.
     let script = sandbox.workspace().join("p/plugin.sh");
     std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let order = sandbox.bub(["hooks", "--order"]).ok();
@@ -820,7 +829,7 @@ fn plugins_that_cannot_be_meant_are_told_apart() {
         order.contains("system_prompt: p (error), builtin\n"),
         "{order}"
     );
-    // Another one of the same name takes its place, and that is said.
+    // Another plugin with the same name replaces it, and the output says so.
     std::fs::rename(sandbox.workspace().join("p"), sandbox.workspace().join("q")).unwrap();
     let added = sandbox.bub(["plugin", "add", "q", "--yes"]).ok();
     assert!(

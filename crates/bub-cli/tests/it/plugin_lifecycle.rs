@@ -1,4 +1,4 @@
-//! What is told about plugins that are not as they should be, and what is not done with them.
+//! Tests changed, damaged and invalid plugins: what bub reports and refuses to do.
 
 use std::{os::unix::fs::PermissionsExt as _, process::Command, time::Instant};
 
@@ -6,20 +6,20 @@ use bub_testkit::model::{ModelServer, Reply};
 use serde_json::json;
 
 use crate::{
-    plugin::{asking, edit, python, saying},
+    plugin::{add_described_plugin, edit_plugin_list, run_with_model, write_python_plugin},
     sandbox::Sandbox,
 };
 
 const NOTHING: &str = r#"{"protocol":1}"#;
 const GUARD: &str = r#"{"protocol":1,"hooks":["before_tool_call"]}"#;
 
-// A pin says how it was made: one that was made otherwise is not taken for a change of the files.
+// A pin records its format: an older format is not mistaken for a change of the files.
 #[test]
 fn a_pin_of_an_older_version_says_so() {
     let sandbox = Sandbox::new();
-    saying(&sandbox, "p", "", NOTHING).ok();
+    add_described_plugin(&sandbox, "p", "", NOTHING).ok();
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("enabled"));
-    edit(&sandbox, |list| {
+    edit_plugin_list(&sandbox, |list| {
         let pin = list["plugins"][0]["digest"]
             .as_str()
             .unwrap()
@@ -34,15 +34,15 @@ fn a_pin_of_an_older_version_says_so() {
         listed.contains("pinned by an older version of bub") && !listed.contains("changed"),
         "{listed}"
     );
-    saying(&sandbox, "p", "", NOTHING).ok();
+    add_described_plugin(&sandbox, "p", "", NOTHING).ok();
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("enabled"));
 }
 
-// Pinned is what is run, wherever it is.
+// The pin covers the executed files, also outside the directory.
 #[test]
 fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
     let sandbox = Sandbox::new();
-    saying(&sandbox, "p", "", NOTHING).ok();
+    add_described_plugin(&sandbox, "p", "", NOTHING).ok();
     let directory = sandbox.workspace().join("p");
     let script = std::fs::read_to_string(directory.join("plugin.sh")).unwrap();
     let outside = sandbox.workspace().join("outside.sh");
@@ -81,7 +81,7 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
         "{}",
         added.stderr
     );
-    // An interpreter is the system's: an update of it changes no plugin.
+    // Interpreters belong to the system and are not pinned.
     let interpreter = sandbox.workspace().join("sh");
     std::fs::copy("/bin/sh", &interpreter).unwrap();
     let manifest = format!("name: p\ncommand: [{}, plugin.sh]\n", interpreter.display());
@@ -90,7 +90,7 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
     let updated = [std::fs::read(&interpreter).unwrap(), b"x".to_vec()].concat();
     std::fs::write(&interpreter, updated).unwrap();
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("enabled"));
-    // Links to directories: those whose files are pinned, and others.
+    // Links to directories, with pinned files and without.
     let link = |target: &str| {
         let link = directory.join("lib");
         let _ = std::fs::remove_file(&link);
@@ -120,9 +120,9 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
 }
 
 #[test]
-fn limits_that_are_none_are_told() {
+fn invalid_limits_are_reported() {
     let sandbox = Sandbox::new();
-    saying(&sandbox, "p", "", NOTHING).ok();
+    add_described_plugin(&sandbox, "p", "", NOTHING).ok();
     for (given, expected) in [
         ("5", "plugins.p has to be a map"),
         (
@@ -177,7 +177,7 @@ fn limits_that_are_none_are_told() {
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("enabled"));
 }
 
-// L8: whatever lies where the list should be; each time it is said what to do.
+// L8: any file in place of the plugin list leads to an error with a fix.
 #[test]
 fn a_list_of_plugins_that_is_none_hangs_nothing_and_says_what_to_do() {
     type Make = fn(&std::path::Path);
@@ -219,7 +219,7 @@ fn a_list_of_plugins_that_is_none_hangs_nothing_and_says_what_to_do() {
             "move it away",
         ),
     ];
-    for (name, make, why, remedy) in forms {
+    for (name, make, reason, remedy) in forms {
         let sandbox = Sandbox::new();
         std::fs::create_dir_all(sandbox.home()).unwrap();
         make(&sandbox.home().join("plugins.json"));
@@ -232,12 +232,12 @@ fn a_list_of_plugins_that_is_none_hangs_nothing_and_says_what_to_do() {
             &["run", ",bash cmd=true"],
         ] {
             let run = sandbox.bub(arguments);
-            let said = format!("{}{}", run.stdout, run.stderr);
+            let output = format!("{}{}", run.stdout, run.stderr);
             assert!(
-                said.contains(why) && said.contains(remedy),
-                "{name} {arguments:?}: {said}"
+                output.contains(reason) && output.contains(remedy),
+                "{name} {arguments:?}: {output}"
             );
-            assert!(!said.contains("expected"), "{name}: {said}");
+            assert!(!output.contains("expected"), "{name}: {output}");
         }
         assert!(begun.elapsed().as_secs() < 60, "{name}");
     }
@@ -259,26 +259,27 @@ fn what_a_terminal_would_obey_never_gets_there() {
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(!refused.stderr.contains('\u{1b}'), "{refused:?}");
     }
-    for said in [
+    for output in [
         r#""description":"a\u001b[2Jb""#,
         r#""commands":[{"name":"c","about":"a\u001b[2Jb"}]"#,
     ] {
-        let refused = saying(&sandbox, "p", "", &format!("{{\"protocol\":1,{said}}}"));
+        let refused =
+            add_described_plugin(&sandbox, "p", "", &format!("{{\"protocol\":1,{output}}}"));
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(
             refused.stderr.contains("control characters") && !refused.stderr.contains('\u{1b}'),
             "{refused:?}"
         );
     }
-    // The list may hold what nobody would add today.
+    // The list may contain entries that `add` would reject.
     for (path, value) in [
         ("/plugins/0/manifest/name", "a\u{1b}[2Jb"),
         ("/plugins/0/manifest/description", "a\u{1b}[2Jb"),
         ("/plugins/0/pinned", "/a\u{1b}[2Jb"),
         ("/plugins/0/descriptor/version", "\u{1b}[2J"),
     ] {
-        saying(&sandbox, "p", "", r#"{"protocol":1,"version":"1"}"#).ok();
-        edit(&sandbox, |list| {
+        add_described_plugin(&sandbox, "p", "", r#"{"protocol":1,"version":"1"}"#).ok();
+        edit_plugin_list(&sandbox, |list| {
             *list.pointer_mut(path).unwrap() = value.into();
         });
         let name = if path.ends_with("name") { value } else { "p" };
@@ -299,9 +300,9 @@ fn what_a_terminal_would_obey_never_gets_there() {
     }
 }
 
-// What is wrong is said in words of ours, with the place; what is to be typed can be typed.
+// Errors are readable and name the location; suggested commands can be pasted.
 #[test]
-fn mistakes_are_told_with_their_place_and_hints_can_be_copied() {
+fn mistakes_are_reported_with_their_location_and_hints_can_be_copied() {
     let sandbox = Sandbox::new();
     for (manifest, expected) in [
         (
@@ -332,7 +333,7 @@ fn mistakes_are_told_with_their_place_and_hints_can_be_copied() {
         );
         assert!(!refused.stderr.contains("expected"), "{}", refused.stderr);
     }
-    let refused = saying(&sandbox, "p", "", r#"{"protocol":1,"tools":5}"#);
+    let refused = add_described_plugin(&sandbox, "p", "", r#"{"protocol":1,"tools":5}"#);
     assert!(
         refused
             .stderr
@@ -340,7 +341,7 @@ fn mistakes_are_told_with_their_place_and_hints_can_be_copied() {
         "{refused:?}"
     );
 
-    saying(&sandbox, "q", "", NOTHING).ok();
+    add_described_plugin(&sandbox, "q", "", NOTHING).ok();
     let spaced = sandbox.workspace().join("it's here");
     std::fs::rename(sandbox.workspace().join("q"), &spaced).unwrap();
     sandbox.bub(["plugin", "add", "it's here", "--yes"]).ok();
@@ -366,34 +367,34 @@ fn mistakes_are_told_with_their_place_and_hints_can_be_copied() {
 fn adding_without_a_question_says_which_tools_are_replaced() {
     let sandbox = Sandbox::new();
     let tools = r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{"type":"object"}},{"name":"fs_read","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"}}]}"#;
-    let added = saying(&sandbox, "p", "", tools).ok();
+    let added = add_described_plugin(&sandbox, "p", "", tools).ok();
     assert!(
         added.contains("replacing the built-in bash, fs_read;"),
         "{added}"
     );
 }
 
-// Design §3: a guard that is left out denies, also one whose name is taken.
+// Design §3: a guard that is missing denies, also if its name is taken.
 #[test]
 fn a_guard_whose_name_a_linked_in_plugin_has_denies() {
     let sandbox = Sandbox::new();
     let call = ["run", ",bash cmd='echo ran'"];
-    saying(&sandbox, "faulty", "", NOTHING).ok();
+    add_described_plugin(&sandbox, "faulty", "", NOTHING).ok();
     assert!(sandbox.example("faulty", call).stdout.contains("\nran"));
-    saying(&sandbox, "faulty", "", GUARD).ok();
+    add_described_plugin(&sandbox, "faulty", "", GUARD).ok();
     let run = sandbox.example("faulty", call);
     assert!(!run.stdout.contains("\nran"), "{run:?}");
-    let said = format!("{}{}", run.stdout, run.stderr);
+    let output = format!("{}{}", run.stdout, run.stderr);
     assert!(
-        said.contains("another plugin of this program has its name"),
-        "{said}"
+        output.contains("another plugin of this program has its name"),
+        "{output}"
     );
-    // Nor can one that is added take the place of who denies for it.
-    saying(&sandbox, "absent-guards", "", NOTHING).ok();
+    // A new plugin cannot replace the guard that denies, either.
+    add_described_plugin(&sandbox, "absent-guards", "", NOTHING).ok();
     assert!(!sandbox.example("faulty", call).stdout.contains("\nran"));
 }
 
-// H-30: what a plugin offers can be seen, chosen, and is what the next turn asks.
+// H-30: models of a plugin are listed, can be selected, and the next turn uses them.
 #[test]
 fn models_that_a_plugin_offers_are_shown_and_used() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
@@ -401,25 +402,25 @@ fn models_that_a_plugin_offers_are_shown_and_used() {
                 return {'choices': [{'id': 'llamacpp:big', 'label': 'Big'}, {'id': 'own:odd'}], 'current': None}\n\n\
                 @hookimpl\ndef run_model(prompt, state):\n    \
                 return 'odd one' if state.get('model') == 'own:odd' else None\n\nserve()\n";
-    if !python(&sandbox, "offering", code) {
+    if !write_python_plugin(&sandbox, "offering", code) {
         return;
     }
-    let shown = asking(&sandbox, &model, &["run", ",model"]).ok();
+    let shown = run_with_model(&sandbox, &model, &["run", ",model"]).ok();
     assert!(
         shown.contains("- llamacpp:big  Big\n- own:odd\n"),
         "{shown}"
     );
-    asking(&sandbox, &model, &["run", ",model llamacpp:big"]).ok();
+    run_with_model(&sandbox, &model, &["run", ",model llamacpp:big"]).ok();
     model.script(Reply::text("hello"));
-    asking(&sandbox, &model, &["run", "hi"]).ok();
+    run_with_model(&sandbox, &model, &["run", "hi"]).ok();
     assert_eq!(model.requests()[0].json()["model"], json!("big"));
     assert_eq!(
-        asking(&sandbox, &model, &["run", ",model nobody:x"]).code,
+        run_with_model(&sandbox, &model, &["run", ",model unknown:x"]).code,
         Some(2)
     );
-    asking(&sandbox, &model, &["run", ",model own:odd"]).ok();
+    run_with_model(&sandbox, &model, &["run", ",model own:odd"]).ok();
     assert!(
-        asking(&sandbox, &model, &["run", "hi"])
+        run_with_model(&sandbox, &model, &["run", "hi"])
             .ok()
             .contains("odd one")
     );

@@ -1,4 +1,4 @@
-//! A fresh home and workspace, and the programs run in them.
+//! A new home and workspace for each test, and the programs that run in them.
 
 use std::{
     ffi::OsStr,
@@ -8,13 +8,13 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A home and a workspace of their own, gone after the test.
+/// A separate home and workspace. Removed after the test.
 pub(crate) struct Sandbox {
     dir: TempDir,
 }
 
-/// Whether whoever runs the tests has a signal ignored, as `nohup` and shells in the background do: so do the programs
-/// that the tests start.
+/// Returns whether the test runner ignores a signal, as `nohup` and background shells do. Programs that the tests start
+/// inherit that.
 pub(crate) fn is_ignored(signal: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status
@@ -29,7 +29,7 @@ pub(crate) fn is_ignored(signal: u32) -> bool {
     is_so
 }
 
-/// The signals that end a program in order, by name, with their exit codes.
+/// Signals that end a program cleanly: names and exit codes.
 pub(crate) fn ending_signals() -> Vec<(&'static str, i32)> {
     let hangup = (!is_ignored(1)).then_some(("HUP", 129));
     [("TERM", 143), ("QUIT", 131)]
@@ -38,7 +38,7 @@ pub(crate) fn ending_signals() -> Vec<(&'static str, i32)> {
         .collect()
 }
 
-/// What a program came to.
+/// Exit code and output of a program.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: Option<i32>,
@@ -61,14 +61,14 @@ impl Sandbox {
         self.dir.path().join("workspace")
     }
 
-    /// Writes a file below the sandbox, with its directories.
+    /// Writes a file in the sandbox and creates its directories.
     pub(crate) fn write(&self, path: &str, content: &str) {
         let path = self.dir.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
 
-    /// The text of the one tape there is.
+    /// Returns the text of the only tape.
     pub(crate) fn only_tape(&self) -> String {
         let files = std::fs::read_dir(self.home().join("tapes"))
             .unwrap()
@@ -85,7 +85,7 @@ impl Sandbox {
         std::fs::read_to_string(tape).unwrap()
     }
 
-    /// A command in the workspace with an environment that holds nothing but the home.
+    /// Returns a command in the workspace whose environment contains only the home.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
@@ -93,7 +93,7 @@ impl Sandbox {
             .env_clear()
             .env("BUB_HOME", self.home())
             .env("HOME", self.dir.path())
-            // What runs on the computer of whoever runs the tests is no part of them.
+            // Local model servers on this machine must not affect the tests.
             .env("BUB_LOCAL_MODELS", "false")
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .stdin(Stdio::null());
@@ -101,7 +101,7 @@ impl Sandbox {
     }
 
     pub(crate) fn bub<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Run {
-        Run::of(self.command(&bub()).args(args).output().unwrap())
+        Run::from_output(self.command(&bub()).args(args).output().unwrap())
     }
 
     pub(crate) fn example<S: AsRef<OsStr>>(
@@ -109,12 +109,12 @@ impl Sandbox {
         name: &str,
         args: impl IntoIterator<Item = S>,
     ) -> Run {
-        Run::of(self.command(&example(name)).args(args).output().unwrap())
+        Run::from_output(self.command(&example(name)).args(args).output().unwrap())
     }
 }
 
 impl Run {
-    pub(crate) fn of(output: Output) -> Self {
+    pub(crate) fn from_output(output: Output) -> Self {
         Self {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).unwrap(),
@@ -122,7 +122,7 @@ impl Run {
         }
     }
 
-    /// The output of a run that must have succeeded.
+    /// Returns stdout. Fails if the program failed.
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.stdout
@@ -133,7 +133,7 @@ pub(crate) fn bub() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_bub"))
 }
 
-/// An example of this package; cargo builds them all before it runs integration tests.
+/// Returns the path of an example. cargo builds all examples before it runs integration tests.
 pub(crate) fn example(name: &str) -> PathBuf {
     let path = bub().parent().unwrap().join("examples").join(name);
     assert!(
@@ -144,7 +144,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
     path
 }
 
-/// The repository.
+/// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -152,7 +152,7 @@ pub(crate) fn root() -> PathBuf {
         .unwrap()
 }
 
-/// Sends a signal to a child that was started here.
+/// Sends a signal to a child process of the test.
 pub(crate) fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill")
         .args(["-s", name, &child.id().to_string()])

@@ -1,4 +1,4 @@
-//! A secret in every source appears nowhere but where it was put.
+//! Tests that a secret from any source appears only where it was stored.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use bub_testkit::model::{ModelServer, Reply};
 
 use crate::sandbox::{Run, Sandbox, bub, example};
 
-/// One secret for each source.
+/// One secret per source.
 const SECRETS: &[(&str, &str)] = &[
     ("config", "config-correct-horse-1"),
     ("config, telegram", "110201543:config-correct-horse-2"),
@@ -30,7 +30,7 @@ const SECRETS: &[(&str, &str)] = &[
     (".env", "dotenv-correct-horse-1"),
     (".env, a provider", "dotenv-correct-horse-2"),
     (".env, a plugin", "dotenv-correct-horse-3"),
-    ("standard input", "typed-correct-horse-1"),
+    ("stdin", "typed-correct-horse-1"),
 ];
 
 fn secret(source: &str) -> &'static str {
@@ -41,16 +41,16 @@ fn secret(source: &str) -> &'static str {
         .1
 }
 
-/// A home, a workspace and an environment that are full of them.
-struct Planted {
+/// A home, a workspace and an environment that contain all secrets.
+struct SecretsFixture {
     sandbox: Sandbox,
     server: ModelServer,
 }
 
-impl Planted {
+impl SecretsFixture {
     fn new() -> Self {
         let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-        // A server that repeats what it was sent, key and all.
+        // A server that echoes requests, including the key.
         server.answer_with(|request| {
             let sent = request
                 .header("authorization")
@@ -98,7 +98,7 @@ impl Planted {
             .env("BUB_LOG_CONTENTS", "true")
             .env("BUB_LOG_FILE", self.sandbox.home().join("bub.log"))
             .envs(more.iter().copied());
-        let run = Run::of(command.args(args).output().unwrap());
+        let run = Run::from_output(command.args(args).output().unwrap());
         for (source, secret) in SECRETS {
             assert!(
                 !run.stdout.contains(secret),
@@ -114,7 +114,7 @@ impl Planted {
         run
     }
 
-    /// Tapes, logs and whatever else was written.
+    /// Returns all written files: tapes, logs and others.
     fn check_files(&self) {
         let mut directories = vec![self.sandbox.home()];
         let mut count = 0;
@@ -140,10 +140,10 @@ impl Planted {
     }
 }
 
-// W-35: the original prints keys with the variables of a traceback
+// W-35: the Python version prints keys with the variables of a traceback
 #[test]
 fn no_command_shows_a_secret_of_any_source() {
-    let planted = Planted::new();
+    let planted = SecretsFixture::new();
     for args in [
         &["config", "list"][..],
         &["config", "list", "--json"],
@@ -184,10 +184,10 @@ fn no_command_shows_a_secret_of_any_source() {
     planted.check_files();
 }
 
-// W-35: whatever a plugin does with it
+// W-35: also if a plugin uses the secret
 #[test]
 fn panics_errors_and_logs_of_a_plugin_show_no_secret() {
-    let planted = Planted::new();
+    let planted = SecretsFixture::new();
     for message in ["panic", "fail", "log"] {
         let run = planted.run(
             &example("faulty"),
@@ -196,16 +196,16 @@ fn panics_errors_and_logs_of_a_plugin_show_no_secret() {
         );
         assert!(
             run.stderr.contains("***"),
-            "the secret was told, and masked: {run:?}"
+            "the secret was printed and redacted: {run:?}"
         );
     }
     planted.check_files();
 }
 
-// W-35, W-57: a wrong value is told without the value
+// W-35, W-57: an invalid value is reported without the value
 #[test]
-fn mistakes_in_a_source_are_told_without_its_secrets() {
-    let planted = Planted::new();
+fn mistakes_in_a_source_are_reported_without_its_secrets() {
+    let planted = SecretsFixture::new();
     let key = secret("config");
     for config in [
         format!("api_key: [{key}]\n"),
@@ -227,11 +227,11 @@ fn mistakes_in_a_source_are_told_without_its_secrets() {
     }
 }
 
-// W-35: nor one that is typed
+// W-35: also for a typed secret
 #[test]
-fn what_is_read_from_standard_input_is_not_shown_either() {
-    let planted = Planted::new();
-    let key = secret("standard input");
+fn what_is_read_from_stdin_is_not_shown_either() {
+    let planted = SecretsFixture::new();
+    let key = secret("stdin");
     for command in [
         "config set api_key.lab",
         "config set max_steps",

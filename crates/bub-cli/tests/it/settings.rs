@@ -1,4 +1,4 @@
-//! Every setting of the program, wherever it is declared.
+//! Tests all settings of the program.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::sandbox::Sandbox;
 
-/// The settings of the stock program at their defaults, with these variables.
+/// Returns the settings of the standard program with these environment variables.
 fn settings(variables: &[(&str, &str)]) -> Settings {
     let home = [("BUB_HOME", "/nonexistent"), ("HOME", "/nonexistent")];
     let variables = home.into_iter().chain(variables.iter().copied());
@@ -19,9 +19,9 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
         .unwrap()
 }
 
-// H-23: names and defaults of the original; those of model and max_steps are ours, and three names
+// H-23: names and defaults of the Python version; those of model and max_steps are ours, and three names
 #[test]
-fn the_declared_names_and_defaults_are_those_of_the_original() {
+fn the_declared_names_and_defaults_are_those_of_the_python_version() {
     let listed = Sandbox::new().bub(["config", "list", "--json"]).ok();
     let row = |line| {
         let entry: Value = serde_json::from_str(line).unwrap();
@@ -143,7 +143,7 @@ fn the_configuration_page_names_every_setting_and_every_trusted_one() {
     }
 }
 
-// The section of a plugin is known before the variables of providers are read.
+// Sections of plugins are known before the variables of providers are read.
 #[test]
 fn the_address_of_the_bot_server_is_not_that_of_a_provider() {
     let settings = settings(&[("BUB_TELEGRAM_API_BASE", "http://127.0.0.1:1")]);

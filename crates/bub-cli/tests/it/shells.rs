@@ -1,4 +1,4 @@
-//! Commands of the agent, and what becomes of them when the program ends in whatever way.
+//! Tests that commands of the agent end with the program, however it ends.
 
 use std::{
     path::Path,
@@ -8,8 +8,8 @@ use std::{
 
 use crate::sandbox::{Sandbox, bub, example, signal};
 
-/// Processes of every sort: the shell, one beside it, one that left, one that does not listen.
-const FAMILY: &str = "echo $$ > shell; sleep 99 & echo $! > child; \
+/// Command with all kinds of processes: the shell, a background process, a detached one, and one that ignores signals.
+const PROCESS_TREE_COMMAND: &str = "echo $$ > shell; sleep 99 & echo $! > child; \
     setsid sh -c 'echo $$ > away; sleep 99; true' & \
     (trap '' TERM; echo $BASHPID > deaf; while true; do sleep 0.05; done) & sleep 99; true";
 const MEMBERS: [&str; 4] = ["shell", "child", "away", "deaf"];
@@ -28,9 +28,9 @@ fn is_alive(pid: u32) -> bool {
         .is_some_and(|(_, fields)| !fields.starts_with('Z'))
 }
 
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let started = Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(
             started.elapsed() < Duration::from_secs(20),
             "not so: {what}"
@@ -39,13 +39,13 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn start_family(sandbox: &Sandbox) -> Child {
+fn start_process_tree(sandbox: &Sandbox) -> Child {
     let child = sandbox
         .command(&example("commanding"))
-        .args(["run", FAMILY])
+        .args(["run", PROCESS_TREE_COMMAND])
         .spawn()
         .unwrap();
-    eventually("all run", || {
+    wait_until("all run", || {
         MEMBERS
             .iter()
             .all(|member| pid(sandbox, member).is_some_and(is_alive))
@@ -59,17 +59,17 @@ fn start_family(sandbox: &Sandbox) -> Child {
 fn no_command_survives_the_program() {
     for how in ["KILL", "TERM", "INT", "QUIT"] {
         let sandbox = Sandbox::new();
-        let mut child = start_family(&sandbox);
+        let mut child = start_process_tree(&sandbox);
         signal(&child, how);
         child.wait().unwrap();
         for member in MEMBERS {
             let pid = pid(&sandbox, member).unwrap();
-            eventually(&format!("{member} is gone after {how}"), || !is_alive(pid));
+            wait_until(&format!("{member} is gone after {how}"), || !is_alive(pid));
         }
     }
 }
 
-// L7: what whoever started bub left open is no business of a command.
+// L7: commands do not inherit file descriptors of the process that started bub.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_command_gets_no_file_that_bub_was_started_with() {
@@ -82,10 +82,10 @@ fn a_command_gets_no_file_that_bub_was_started_with() {
         .args(["run", ",cat <&7 2>&1; echo over"])
         .output()
         .unwrap();
-    let said = crate::sandbox::Run::of(run).ok();
+    let output = crate::sandbox::Run::from_output(run).ok();
     assert!(
-        said.contains("over") && !said.contains("not for commands"),
-        "{said}"
+        output.contains("over") && !output.contains("not for commands"),
+        "{output}"
     );
 }
 
@@ -100,10 +100,10 @@ fn what_a_finished_program_left_running_ends_with_it() {
     );
     assert_eq!(run.ok(), "[cli:local]\nstarted\n");
     let pid = pid(&sandbox, "child").unwrap();
-    eventually("the child is gone", || !is_alive(pid));
+    wait_until("the child is gone", || !is_alive(pid));
 }
 
-// L7, W-37: also with a program of one's own, which is its own helper.
+// L7, W-37: also with a custom program, which is its own supervisor.
 #[test]
 fn commands_see_no_secrets() {
     let sandbox = Sandbox::new();
@@ -125,7 +125,7 @@ fn the_helper_is_hidden_and_reads_no_settings() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "{ broken");
     assert!(!sandbox.bub(["--help"]).ok().contains("__exec"));
-    // Without the program at the other end of its input it does nothing, and says nothing.
+    // Without bub at the other end of its stdin, the supervisor does and prints nothing.
     for args in [&["__exec"][..], &["__exec", "/bin/sh", "echo no"]] {
         let run = sandbox.bub(args);
         assert_eq!(
@@ -135,7 +135,7 @@ fn the_helper_is_hidden_and_reads_no_settings() {
     }
 }
 
-// H-112: the stock program as the helper, in its smallest form.
+// H-112: the standard program as the supervisor.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_program_is_a_helper_of_few_resources() {
@@ -144,7 +144,7 @@ fn the_program_is_a_helper_of_few_resources() {
         os::{fd::OwnedFd, unix::net::UnixStream},
     };
     let sandbox = Sandbox::new();
-    // Before the command runs: it would not wait for a pipe that is not there yet.
+    // Create the pipe before the command runs, because the command does not wait for it.
     std::process::Command::new("mkfifo")
         .arg(sandbox.workspace().join("go"))
         .status()
@@ -162,7 +162,7 @@ fn the_program_is_a_helper_of_few_resources() {
         .unwrap();
     let mut reports = BufReader::new(own).lines().map(Result::unwrap);
     assert!(reports.next().unwrap().starts_with("started "));
-    eventually("it runs", || pid(&sandbox, "helper").is_some());
+    wait_until("it runs", || pid(&sandbox, "helper").is_some());
     let status = std::fs::read_to_string(format!("/proc/{}/status", helper.id())).unwrap();
     let memory = status
         .lines()

@@ -1,6 +1,6 @@
-//! A gateway under load with random faults: what it has of the computer does not grow.
+//! Tests a gateway under load with random faults: its resource usage does not grow.
 //!
-//! `BUB_SOAK_SECONDS=3600 cargo test -p bub-cli --test it soak -- --nocapture` is the long form.
+//! `BUB_SOAK_SECONDS=3600 cargo test -p bub-cli --test it soak -- --nocapture` runs the long form.
 
 use std::{
     io::{Read as _, Write as _},
@@ -20,10 +20,10 @@ use crate::{
     sandbox::Sandbox,
 };
 
-/// So many messages of one chat, then the next one: sessions come and go.
+/// Messages per chat before the next chat starts, so that sessions come and go.
 const PER_CHAT: u64 = 10;
 
-/// Numbers that look random and are the same every time.
+/// Deterministic pseudorandom numbers.
 #[derive(Clone, Default)]
 struct Dice(Arc<AtomicU64>);
 
@@ -38,8 +38,8 @@ impl Dice {
     }
 }
 
-/// A model that answers, calls tools of all kinds, and fails in every way.
-fn moody(request: &Request, dice: &Dice) -> Reply {
+/// A model that answers, calls all kinds of tools, and fails in every way.
+fn faulty_answer(request: &Request, dice: &Dice) -> Reply {
     let text = String::from_utf8_lossy(&request.body);
     let is_first = !text.contains("Continue until everything");
     match dice.roll(20) {
@@ -59,8 +59,13 @@ fn moody(request: &Request, dice: &Dice) -> Reply {
     }
 }
 
-/// One thing that a client does.
-fn act(address: &str, dice: &Dice, next: &AtomicU64, callback: &str) -> std::io::Result<()> {
+/// Performs one action of a client.
+fn run_client_action(
+    address: &str,
+    dice: &Dice,
+    next: &AtomicU64,
+    callback: &str,
+) -> std::io::Result<()> {
     let chat = next.fetch_add(1, Ordering::Relaxed) / PER_CHAT;
     let chat_id = format!("chat{chat}");
     let mut body = json!({"content": "how is it?", "chat_id": chat_id, "reply": "none"});
@@ -85,18 +90,18 @@ fn act(address: &str, dice: &Dice, next: &AtomicU64, callback: &str) -> std::io:
         text.len()
     )?;
     if kind == 10 {
-        // Gone in the middle of the body.
+        // Disconnect in the middle of the body.
         return stream.write_all(&text.as_bytes()[..10]);
     }
     stream.write_all(text.as_bytes())?;
     let mut answer = [0; 256];
-    // Some read a little of a stream and go.
+    // Some clients read the start of a stream and disconnect.
     while stream.read(&mut answer)? > 0 && kind != 5 {}
     Ok(())
 }
 
-/// What the gateway says of itself, once it has nothing to do. What hangs is ended by those who wait for it.
-fn when_idle(sandbox: &Sandbox, gateway: &GatewayClient) -> Value {
+/// Returns the status of the gateway as soon as it is idle. Callers have a timeout.
+fn idle_status(sandbox: &Sandbox, gateway: &GatewayClient) -> Value {
     let deadline = Instant::now() + Duration::from_mins(2);
     loop {
         let status: Value = serde_json::from_str(&sandbox.bub(["status", "--json"]).ok()).unwrap();
@@ -148,8 +153,8 @@ fn load(
             let callback = callback.to_owned();
             std::thread::spawn(move || {
                 while Instant::now() < deadline {
-                    // Whatever happens to a client is the client's business.
-                    let _ = act(&address, &dice, &next, &callback);
+                    // Errors of a client do not matter.
+                    let _ = run_client_action(&address, &dice, &next, &callback);
                 }
             })
         })
@@ -159,7 +164,7 @@ fn load(
     }
 }
 
-// Issue: a soak with random faults: memory flat, no leaked task, file or process.
+// With random faults, memory stays flat and no task, file or process leaks.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_gateway_under_random_faults_keeps_nothing() {
@@ -169,7 +174,7 @@ fn a_gateway_under_random_faults_keeps_nothing() {
     let for_model = dice.clone();
     model
         .forget_requests()
-        .answer_with(move |request| moody(request, &for_model));
+        .answer_with(move |request| faulty_answer(request, &for_model));
     let settings = [
         ("BUB_WEBHOOK_ROLE", "owner"),
         ("BUB_WEBHOOK_REPLY_TIMEOUT_SECONDS", "2"),
@@ -193,7 +198,7 @@ fn a_gateway_under_random_faults_keeps_nothing() {
         &callback,
         Duration::from_secs(seconds) / 3,
     );
-    let warm = when_idle(&sandbox, &gateway);
+    let warm = idle_status(&sandbox, &gateway);
     load(
         &gateway,
         &dice,
@@ -201,7 +206,7 @@ fn a_gateway_under_random_faults_keeps_nothing() {
         &callback,
         Duration::from_secs(seconds) * 2 / 3,
     );
-    let end = when_idle(&sandbox, &gateway);
+    let end = idle_status(&sandbox, &gateway);
     let number = |process: &Value, key: &str| process[key].as_u64().unwrap();
     println!(
         "{} requests, {} callbacks; after a third {warm}, in the end {end}",
@@ -212,7 +217,7 @@ fn a_gateway_under_random_faults_keeps_nothing() {
         number(&end, "tasks") <= number(&warm, "tasks") + 20,
         "tasks: {warm} {end}"
     );
-    // Tapes that were used lately stay open, up to a limit.
+    // Recently used tapes stay open, up to a limit.
     assert!(
         number(&end, "files") <= number(&warm, "files").max(200) + 20,
         "files: {warm} {end}"

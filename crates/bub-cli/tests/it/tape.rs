@@ -1,4 +1,4 @@
-//! `bub tape`: on tapes of real turns, on damaged ones, and on those of the original.
+//! Tests `bub tape` on tapes of real turns, damaged tapes, and tapes of the Python version.
 
 mod input;
 mod maintenance;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::sandbox::{Run, Sandbox};
 
-/// A home with three sessions: `cli:local` with two turns, `lab:7` and `lab:8` with one.
+/// Returns a home with three sessions: `cli:local` with two turns, `lab:7` and `lab:8` with one.
 fn fixture() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.example("echo_model", ["run", "hello there"]).ok();
@@ -61,7 +61,7 @@ fn add(path: &PathBuf, bytes: &[u8]) {
         .unwrap();
 }
 
-/// Refused: one line that says what and what to do, code 2.
+/// Checks that a command fails with code 2 and one line that names the problem and the fix.
 fn refused(run: &Run, parts: &[&str]) {
     assert_eq!(run.code, Some(2), "{run:?}");
     assert_eq!(run.stdout, "");
@@ -112,7 +112,7 @@ fn list_of_another_workspace_is_another_list() {
         all.contains("WORKSPACE") && all.contains("cli:local"),
         "{all}"
     );
-    // What is not here is found elsewhere.
+    // Sessions of other workspaces are found, too.
     assert!(
         sandbox
             .bub(["-w", "../elsewhere", "tape", "info", "cli:local"])
@@ -135,7 +135,7 @@ fn show_prints_every_entry_with_its_id() {
     ] {
         assert!(shown.contains(part), "{part} is missing in\n{shown}");
     }
-    assert!(!shown.contains('\x1b'), "nobody asked for colours");
+    assert!(!shown.contains('\x1b'), "colors without a terminal");
     let entries = json(tape(&sandbox, &["show", "cli:local", "--json"]));
     assert_eq!(entries.len(), 10);
     assert_eq!(
@@ -202,7 +202,7 @@ fn anchors_are_listed_with_their_ids() {
     );
 }
 
-// W-20: every script, one open end, latest first.
+// W-20: every writing system, one open end, newest first.
 #[test]
 fn search_finds_in_one_session_and_in_all() {
     let sandbox = fixture();
@@ -248,7 +248,7 @@ fn search_finds_in_one_session_and_in_all() {
 fn a_fork_begins_with_what_the_other_session_has_seen() {
     let sandbox = fixture();
     let before = fs::read(file_of(&sandbox, "cli:local")).unwrap();
-    let said = tape(
+    let snippets = tape(
         &sandbox,
         &[
             "fork",
@@ -261,7 +261,7 @@ fn a_fork_begins_with_what_the_other_session_has_seen() {
     )
     .ok();
     assert_eq!(
-        said,
+        snippets,
         "forked 4 entries of cli:local into session second try\n"
     );
     let (old, new) = (
@@ -276,7 +276,7 @@ fn a_fork_begins_with_what_the_other_session_has_seen() {
         before,
         "the source was touched"
     );
-    // It is a session like any other.
+    // The fork is a normal session.
     sandbox
         .example("echo_model", ["run", "go on", "--session-id", "second try"])
         .ok();
@@ -363,9 +363,9 @@ fn an_export_is_the_tape_or_a_document() {
     assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
 }
 
-// L6: the tapes of the original, as it reports them.
+// L6: tapes of the Python version, with its statistics.
 #[test]
-fn the_tapes_of_the_original_are_read() {
+fn the_tapes_of_the_python_version_are_read() {
     let Some(fixtures) = std::env::var_os("BUB_FIXTURES") else {
         return;
     };

@@ -1,4 +1,4 @@
-//! The Telegram channel from outside: the real gateway, a scripted model, people who write to the bot.
+//! Tests the Telegram channel with the real gateway, a scripted model, and users who write to the bot.
 
 use std::{
     io::{BufRead, BufReader},
@@ -20,14 +20,14 @@ const MEMBER: i64 = 7;
 const STRANGER: i64 = 666;
 const GROUP: i64 = -100_777;
 
-/// A gateway that runs, with its log.
-pub(crate) struct Running {
+/// A running gateway and its log.
+pub(crate) struct RunningGateway {
     pub(crate) child: Child,
     log: Arc<Mutex<String>>,
 }
 
-impl Running {
-    /// Ends it in order.
+impl RunningGateway {
+    /// Stops the gateway cleanly.
     fn stop(mut self) -> String {
         signal(&self.child, "TERM");
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
@@ -35,14 +35,14 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningGateway {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The program with a bot and a model, as it is configured for all of these tests.
+/// Program with a bot and a model, configured for all tests of this file.
 pub(crate) fn command(sandbox: &Sandbox, server: &BotServer, model: &ModelServer) -> Command {
     configured(sandbox.command(&bub()), server, model)
 }
@@ -60,11 +60,11 @@ fn configured(mut command: Command, server: &BotServer, model: &ModelServer) -> 
     command
 }
 
-fn start(sandbox: &Sandbox, server: &BotServer, model: &ModelServer) -> Running {
+fn start(sandbox: &Sandbox, server: &BotServer, model: &ModelServer) -> RunningGateway {
     start_with(command(sandbox, server, model))
 }
 
-pub(crate) fn start_with(mut command: Command) -> Running {
+pub(crate) fn start_with(mut command: Command) -> RunningGateway {
     let mut child = command
         .arg("gateway")
         .stdout(Stdio::null())
@@ -82,33 +82,33 @@ pub(crate) fn start_with(mut command: Command) -> Running {
             log.push('\n');
         }
     });
-    Running { child, log }
+    RunningGateway { child, log }
 }
 
-/// Waits until something is so.
-pub(crate) fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits until a condition is true.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
+    while !condition() {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-fn text_of(server: &BotServer, chat: i64, part: &str) -> bool {
+fn has_text(server: &BotServer, chat: i64, part: &str) -> bool {
     server.texts(chat).iter().any(|text| text.contains(part))
 }
 
-// Pairing: a stranger gets a code once; `bub pair` lets that person in while the gateway runs, `remove` ends it.
+// Pairing: an unknown user gets a code once; `bub pair` grants access while the gateway runs, `remove` revokes it.
 #[test]
-fn a_stranger_gets_a_code_and_is_let_in_by_it() {
+fn an_unknown_user_gets_a_code_that_grants_access() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.otherwise(Reply::text("at your service"));
     let gateway = start(&sandbox, &server, &model);
     server.says(STRANGER, "hello");
-    wait("a code", || server.texts(STRANGER).len() == 1);
-    let told = server.texts(STRANGER).remove(0);
-    assert!(told.starts_with("Access denied."), "{told}");
-    let code = told
+    wait_until("a code", || server.texts(STRANGER).len() == 1);
+    let notice = server.texts(STRANGER).remove(0);
+    assert!(notice.starts_with("Access denied."), "{notice}");
+    let code = notice
         .split("bub pair ")
         .nth(1)
         .unwrap()
@@ -119,10 +119,10 @@ fn a_stranger_gets_a_code_and_is_let_in_by_it() {
     server.says(STRANGER, "hello?");
     server.says(STRANGER, ", ls");
     server.says(MEMBER, "meanwhile");
-    wait("the member's answer", || {
-        text_of(&server, MEMBER, "at your service")
+    wait_until("the member's answer", || {
+        has_text(&server, MEMBER, "at your service")
     });
-    assert_eq!(server.texts(STRANGER).len(), 1, "told once");
+    assert_eq!(server.texts(STRANGER).len(), 1, "one notice");
 
     let listed = sandbox.bub(["pair", "list"]).ok();
     assert!(
@@ -137,14 +137,14 @@ fn a_stranger_gets_a_code_and_is_let_in_by_it() {
         "{paired}"
     );
     server.says(STRANGER, "and now?");
-    wait("the answer", || {
-        text_of(&server, STRANGER, "at your service")
+    wait_until("the answer", || {
+        has_text(&server, STRANGER, "at your service")
     });
     sandbox.bub(["pair", "remove", "telegram:666"]).ok();
     server.says(STRANGER, "still there?");
-    wait("another code", || server.texts(STRANGER).len() == 3);
+    wait_until("another code", || server.texts(STRANGER).len() == 3);
     assert!(server.texts(STRANGER)[2].starts_with("Access denied."));
-    // Also somebody who waits.
+    // Also a pending request.
     sandbox.bub(["pair", "remove", "telegram:666"]).ok();
     assert_eq!(
         sandbox.bub(["pair", "remove", "telegram:666"]).code,
@@ -159,34 +159,34 @@ fn a_stranger_gets_a_code_and_is_let_in_by_it() {
     assert_eq!(server.violations(), Vec::<String>::new());
 }
 
-// W-33: commas run for owners; in groups only when the bot is addressed; never for strangers, forwards, edits.
+// W-33: comma commands run for owners; in groups only if the bot is addressed; never for unknown users, forwards, edits.
 #[test]
 fn commas_reach_the_shell_only_of_owners_who_address_the_bot() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.otherwise(Reply::text("just talk"));
     let gateway = start(&sandbox, &server, &model);
     server.says(OWNER, ", echo priv$((40+2))");
-    wait("the output", || text_of(&server, OWNER, "priv42"));
+    wait_until("the output", || has_text(&server, OWNER, "priv42"));
     server.says(MEMBER, ", echo member$((40+2))");
-    wait("the refusal", || server.texts(MEMBER).len() == 1);
+    wait_until("the refusal", || server.texts(MEMBER).len() == 1);
     assert!(
-        text_of(&server, MEMBER, "denied by policy"),
+        has_text(&server, MEMBER, "denied by policy"),
         "{:?}",
         server.texts(MEMBER)
     );
     server.says_in(GROUP, OWNER, ", echo unaddressed$((40+2))");
     server.says_in(GROUP, STRANGER, "@helpful_bot , echo stranger$((40+2))");
     server.says_in(GROUP, OWNER, "@helpful_bot , echo group$((40+2))");
-    wait("the output in the group", || {
-        text_of(&server, GROUP, "group42")
+    wait_until("the output in the group", || {
+        has_text(&server, GROUP, "group42")
     });
     let forwarded = serde_json::json!({
         "chat": {"id": OWNER, "type": "private"}, "from": bub_testkit::telegram::person(OWNER),
         "text": ", echo forwarded$((40+2))", "forward_origin": {"type": "hidden_user", "sender_user_name": "x", "date": 1},
     });
     server.message(forwarded);
-    wait("words about the forward", || {
-        text_of(&server, OWNER, "just talk")
+    wait_until("words about the forward", || {
+        has_text(&server, OWNER, "just talk")
     });
     let all = format!(
         "{:?}{:?}{:?}",
@@ -201,7 +201,7 @@ fn commas_reach_the_shell_only_of_owners_who_address_the_bot() {
     assert_eq!(server.violations(), Vec::<String>::new());
 }
 
-// The tools: what the model sends itself is the answer; it reaches other chats for owners only.
+// Tools: messages that the model sends are the answer; only owners can make it write to other chats.
 #[test]
 fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
@@ -216,7 +216,7 @@ fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
     model.script(Reply::text("this is not sent"));
     let gateway = start(&sandbox, &server, &model);
     let asked = server.says(MEMBER, "do it");
-    wait("the whole turn", || model.unused() == 0);
+    wait_until("the whole turn", || model.unused() == 0);
     let log = gateway.stop();
     assert_eq!(server.texts(MEMBER), ["working on it", ""], "{log}");
     let photo = server.calls_of("sendPhoto").remove(0);
@@ -242,7 +242,7 @@ fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
     model.script(Reply::text("edited it"));
     let gateway = start(&sandbox, &server, &model);
     server.says(OWNER, "edit it");
-    wait("the plain reply", || text_of(&server, OWNER, "edited it"));
+    wait_until("the plain reply", || has_text(&server, OWNER, "edited it"));
     assert_eq!(
         server.texts(MEMBER).first().map(String::as_str),
         Some("done")
@@ -251,7 +251,7 @@ fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
     assert_eq!(server.violations(), Vec::<String>::new());
 }
 
-// What the platform refuses for good is no answer: the model learns why at once, and what it says then is sent.
+// A message that the platform rejects permanently is not an answer: the model gets the error, and its next text is sent.
 #[test]
 fn a_message_that_the_platform_refuses_is_an_error_of_the_tool() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
@@ -264,23 +264,23 @@ fn a_message_that_the_platform_refuses_is_an_error_of_the_tool() {
     let gateway = start(&sandbox, &server, &model);
     let began = Instant::now();
     server.says(MEMBER, "do it");
-    wait("the plain reply", || {
-        text_of(&server, MEMBER, "then I say it here")
+    wait_until("the plain reply", || {
+        has_text(&server, MEMBER, "then I say it here")
     });
     assert!(
         began.elapsed() < Duration::from_secs(15),
         "it took {:?}",
         began.elapsed()
     );
-    let told = model.requests().pop().unwrap().json().to_string();
+    let request = model.requests().pop().unwrap().json().to_string();
     assert!(
-        told.contains("message thread not found") && !told.contains("the message is queued"),
-        "{told}"
+        request.contains("message thread not found") && !request.contains("on its way"),
+        "{request}"
     );
     gateway.stop();
 }
 
-// Many chats at once need many files: the gateway takes as many as the system lets it have.
+// Many concurrent chats need many files: the gateway raises the limit as far as the system allows.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_limit_of_open_files_is_raised() {
@@ -290,7 +290,7 @@ fn the_limit_of_open_files_is_raised() {
         .args(["-c", r#"ulimit -Sn 200 && exec "$0" "$@""#])
         .arg(bub());
     let gateway = start_with(configured(shell, &server, &model));
-    wait("a poll", || !server.calls_of("getUpdates").is_empty());
+    wait_until("a poll", || !server.calls_of("getUpdates").is_empty());
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", gateway.child.id())).unwrap();
     let files = limits
         .lines()
@@ -304,21 +304,21 @@ fn the_limit_of_open_files_is_raised() {
     gateway.stop();
 }
 
-// L1, L7: when not even the tape can be read, people are told so, and nothing about the computer but to its owner.
+// L1, L7: if the tape cannot be read, users are notified, and only owners see details about the machine.
 #[test]
-fn a_broken_home_is_told_without_its_paths() {
+fn a_broken_home_is_reported_without_its_paths() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.otherwise(Reply::text("fine"));
     let gateway = start(&sandbox, &server, &model);
     server.says(MEMBER, "hello");
-    wait("an answer", || text_of(&server, MEMBER, "fine"));
+    wait_until("an answer", || has_text(&server, MEMBER, "fine"));
     let tapes = sandbox.home().join("tapes");
     std::fs::rename(&tapes, sandbox.home().join("aside")).unwrap();
     std::fs::write(&tapes, "in the way").unwrap();
     for person in [MEMBER, OWNER] {
         server.says(person, "and now?");
-        wait("a word about it", || {
-            text_of(&server, person, "An error occurred")
+        wait_until("a word about it", || {
+            has_text(&server, person, "An error occurred")
         });
     }
     let (member, owner) = (
@@ -335,7 +335,7 @@ fn a_broken_home_is_told_without_its_paths() {
     assert_eq!(server.pending(), 0);
 }
 
-// Approvals as buttons, bound to the person who asked.
+// Approvals as buttons, bound to the user whose message caused the call.
 #[test]
 fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
@@ -348,8 +348,8 @@ fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
         .env("BUB_TELEGRAM_ALLOW_USERS", format!("{MEMBER},8"));
     let gateway = start_with(command);
     server.says_in(GROUP, MEMBER, "bub, run it");
-    wait("the question", || {
-        text_of(&server, GROUP, "the shell is asked about")
+    wait_until("the question", || {
+        has_text(&server, GROUP, "the shell is asked about")
     });
     let question = server.texts(GROUP).remove(0);
     assert!(
@@ -364,17 +364,17 @@ fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
     let message_id = 2;
     server.presses(STRANGER, GROUP, message_id, &data);
     server.presses(8, GROUP, message_id, &data);
-    wait("two refusals", || {
+    wait_until("two refusals", || {
         server.calls_of("answerCallbackQuery").len() == 2
     });
     assert!(!sandbox.workspace().join("ran.txt").exists());
     assert_eq!(
         server.texts(GROUP).len(),
         1,
-        "nobody else's press changes anything"
+        "a press by another user changes nothing"
     );
     server.presses(MEMBER, GROUP, message_id, &data);
-    wait("the answer", || text_of(&server, GROUP, "finished"));
+    wait_until("the answer", || has_text(&server, GROUP, "finished"));
     assert!(sandbox.workspace().join("ran.txt").exists());
     assert!(
         server.texts(GROUP)[0].ends_with("Approved."),
@@ -391,20 +391,24 @@ fn a_wrong_token_is_one_line_and_other_channels_run() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     let mut command = command(&sandbox, &server, &model);
     command
-        .env("BUB_TELEGRAM_TOKEN", "999999:wrong-token-of-somebody")
+        .env("BUB_TELEGRAM_TOKEN", "999999:wrong-token")
         .env("BUB_WEBHOOK_TOKEN", "x-long-enough-token");
     command.env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0");
     let gateway = start_with(command);
-    wait("both channels", || {
+    wait_until("both channels", || {
         let status = sandbox.bub(["status"]).stdout;
         status.contains("webhook: running") && status.contains("rejected the bot token")
     });
     let log = gateway.stop();
-    assert_eq!(log.matches("rejected the bot token").count(), 1, "{log}");
-    assert!(!log.contains("wrong-token-of-somebody"), "{log}");
+    assert_eq!(
+        log.matches("does not know the bot's token").count(),
+        1,
+        "{log}"
+    );
+    assert!(!log.contains("wrong-token"), "{log}");
 }
 
-// What people send reaches the model: pictures, and documents as text.
+// Media from users reach the model: pictures, and documents as text.
 #[test]
 fn pictures_and_text_documents_reach_the_model() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
@@ -422,25 +426,25 @@ fn pictures_and_text_documents_reach_the_model() {
         "chat": chat, "from": from, "caption": "look",
         "photo": [{"file_id": "pic", "file_unique_id": "p", "width": 1, "height": 1, "file_size": 10}],
     }));
-    wait("an answer", || server.texts(OWNER).len() == 1);
+    wait_until("an answer", || server.texts(OWNER).len() == 1);
     server.message(serde_json::json!({
         "chat": chat, "from": from,
         "document": {"file_id": "doc", "file_unique_id": "d", "file_name": "../../a b.txt", "mime_type": "text/plain", "file_size": 23},
     }));
-    wait("another answer", || server.texts(OWNER).len() == 2);
+    wait_until("another answer", || server.texts(OWNER).len() == 2);
     server.message(serde_json::json!({
         "chat": chat, "from": from,
         "document": {"file_id": "huge", "file_unique_id": "h", "file_name": "huge.zip", "mime_type": "application/zip", "file_size": 4_000_000_000_i64},
     }));
-    wait("a third", || server.texts(OWNER).len() == 3);
-    // What is not to be had, or not what it says, is named as well.
+    wait_until("a third", || server.texts(OWNER).len() == 3);
+    // Unavailable and mislabeled files are mentioned, too.
     server.file("binary", "documents/b.txt", vec![0xff, 0xfe, 0]);
     for (at, file) in ["gone", "binary"].into_iter().enumerate() {
         server.message(serde_json::json!({
             "chat": chat, "from": from,
             "document": {"file_id": file, "file_unique_id": "d", "file_name": format!("{file}.txt"), "mime_type": "text/plain"},
         }));
-        wait("an answer without it", || {
+        wait_until("an answer without it", || {
             server.texts(OWNER).len() == 4 + at
         });
     }
@@ -479,7 +483,7 @@ fn pictures_and_text_documents_reach_the_model() {
     assert_eq!(log.matches("prompt.file_not_read").count(), 2, "{log}");
 }
 
-// `reply: tool` as in the original: the plain answer stays inside; H-173: what went wrong is told all the same.
+// `reply: tool` as in the Python version: the text answer is not sent; H-173: errors are reported anyway.
 #[test]
 fn with_reply_by_tool_only_errors_and_commands_are_sent_by_themselves() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
@@ -489,15 +493,15 @@ fn with_reply_by_tool_only_errors_and_commands_are_sent_by_themselves() {
     command.env("BUB_TELEGRAM_REPLY", "tool");
     let gateway = start_with(command);
     server.says(OWNER, "hello");
-    wait("the first turn", || model.unused() == 0);
+    wait_until("the first turn", || model.unused() == 0);
     server.says(OWNER, ",help");
-    wait("the output of the command", || {
+    wait_until("the output of the command", || {
         server.texts(OWNER).len() == 1
     });
     server.says(OWNER, "again");
-    wait("the error", || text_of(&server, OWNER, "not well"));
+    wait_until("the error", || has_text(&server, OWNER, "not well"));
     assert!(
-        !text_of(&server, OWNER, "kept inside"),
+        !has_text(&server, OWNER, "kept inside"),
         "{:?}",
         server.texts(OWNER)
     );

@@ -1,7 +1,7 @@
-//! SIGKILL at any moment between an update and its answer: each message is answered, and once, but for the one case that
-//! nobody can tell apart: the platform took the answer, and the process ended before it knew.
+//! Kills the gateway between an update and its answer: each message is answered once. One case cannot be detected: the
+//! platform accepted the answer, and the process ended before it received the response.
 //!
-//! `BUB_KILL_ROUNDS=1000` is the long form.
+//! `BUB_KILL_ROUNDS=1000` runs the long form.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use bub_testkit::{
 
 use crate::{
     sandbox::{Sandbox, signal},
-    telegram::{command, start_with, wait},
+    telegram::{command, start_with, wait_until},
 };
 
-// L1, the kill matrix through the platform. Each message is in a chat of its own, so that each chat shows one answer.
+// L1: the kill matrix through the platform. Each message has its own chat, so that each chat shows one answer.
 #[test]
 fn a_bot_killed_at_any_moment_answers_each_message_and_once() {
     let rounds: i64 = std::env::var("BUB_KILL_ROUNDS").map_or(60, |rounds| rounds.parse().unwrap());
@@ -39,10 +39,10 @@ fn a_bot_killed_at_any_moment_answers_each_message_and_once() {
             server.says(user, "hello");
         }
         let moment = round * 7919 % 300;
-        // Most are measured from the first sign of life, or else a busy computer would be killed in its start only. An
-        // answer takes a second, because its parts keep the distance that the platform wants.
+        // Most kills count from the first request, because a busy machine would otherwise be killed only during its
+        // start. An answer takes a second, because its parts keep the interval that the platform requires.
         if moment > 60 {
-            wait("a call", || server.requests() > requests);
+            wait_until("a call", || server.requests() > requests);
         }
         let far = if round % 3 == 0 { 900 } else { 0 };
         std::thread::sleep(Duration::from_millis((moment + far).unsigned_abs()));
@@ -50,28 +50,28 @@ fn a_bot_killed_at_any_moment_answers_each_message_and_once() {
         gateway.child.wait().unwrap();
     }
     let mut gateway = start();
-    // A busy computer may be too slow for an answer between three kills: then that is said.
-    let is_given_up = |texts: &[String]| {
+    // A busy machine may be too slow for an answer between three kills; then the user gets a notice.
+    let is_abandoned = |texts: &[String]| {
         texts
             .iter()
             .any(|text| text.contains("could not be handled"))
     };
     let is_answered = |user: i64| {
         let texts = server.texts(user);
-        is_given_up(&texts)
+        is_abandoned(&texts)
             || texts.iter().any(|text| text.contains("word0 "))
                 && texts.iter().any(|text| text.contains("word59"))
     };
-    wait("all is answered", || (1..=2 * rounds).all(is_answered));
-    wait("all is confirmed", || server.pending() == 0);
+    wait_until("all is answered", || (1..=2 * rounds).all(is_answered));
+    wait_until("all is confirmed", || server.pending() == 0);
     signal(&gateway.child, "TERM");
     assert_eq!(gateway.child.wait().unwrap().code(), Some(0));
 
-    let (mut parts_twice, mut most, mut given_up) = (0, 0, 0);
+    let (mut parts_twice, mut most, mut abandoned) = (0, 0, 0);
     for user in 1..=2 * rounds {
         let texts = server.texts(user);
-        if is_given_up(&texts) {
-            given_up += 1;
+        if is_abandoned(&texts) {
+            abandoned += 1;
             continue;
         }
         let starts = texts.iter().filter(|text| text.contains("word0 ")).count();
@@ -85,10 +85,10 @@ fn a_bot_killed_at_any_moment_answers_each_message_and_once() {
         most = most.max(texts.len() - 2);
     }
     println!(
-        "{rounds} kills, {} messages, {parts_twice} parts came twice, {given_up} given up",
+        "{rounds} kills, {} messages, {parts_twice} parts came twice, {abandoned} abandoned",
         2 * rounds
     );
-    // Each kill can hit the moment between the platform's taking and our knowing, in each of the two chats.
+    // Each kill can happen between the request and its response, in each of the two chats.
     assert!(
         parts_twice <= usize::try_from(rounds / 3).unwrap(),
         "{parts_twice} parts came twice in {rounds} rounds"
@@ -102,7 +102,7 @@ fn a_bot_killed_at_any_moment_answers_each_message_and_once() {
     assert_eq!(server.violations(), Vec::<String>::new());
 }
 
-// L1: an answer that was seen to grow when the process ended is finished in the message where it stood.
+// L1: a partial answer that was visible when the process ended is completed in the same message.
 #[test]
 fn a_bot_killed_while_an_answer_grows_finishes_it_in_the_same_message() {
     const ROUNDS: i64 = 6;
@@ -124,12 +124,12 @@ fn a_bot_killed_while_an_answer_grows_finishes_it_in_the_same_message() {
             .otherwise(Reply::deltas(words.clone()));
         let mut gateway = start();
         server.says(user, "tell me");
-        // The answer grows by a word with each look.
-        wait("a part of the answer", || {
+        // The answer grows by a word per request.
+        wait_until("a part of the answer", || {
             pace.allow(1);
             !server.texts(user).is_empty()
         });
-        // By now it also knows where that part stands.
+        // By now it also knows the message of that part.
         std::thread::sleep(Duration::from_millis(30 * user.unsigned_abs()));
         gateway.child.kill().unwrap();
         gateway.child.wait().unwrap();
@@ -139,10 +139,10 @@ fn a_bot_killed_while_an_answer_grows_finishes_it_in_the_same_message() {
             "it was killed before the end"
         );
         let mut gateway = start();
-        wait("the whole answer, and nothing else", || {
+        wait_until("the whole answer, and nothing else", || {
             server.texts(user) == [whole.as_str()]
         });
-        wait("that it knows", || {
+        wait_until("that it knows", || {
             sandbox.bub(["outbox", "list"]).ok() == "no undelivered replies\n"
         });
         signal(&gateway.child, "TERM");

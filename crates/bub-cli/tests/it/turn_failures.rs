@@ -1,8 +1,8 @@
-//! Every stage of a turn × every way to fail × linked-in and external plugins, with the real program.
+//! Tests every stage of a turn with every kind of failure, in linked-in and external plugins, with the real program.
 //!
-//! A hook of the plugin fails once, as the file `fault` in the workspace says; see `tests/programs/failing_stage.*`.
-//! What is left of a turn depends on the stage and the failure, not on the kind of plugin: `expected_end` and
-//! `expected_record` are the table.
+//! A hook of the plugin fails once, as the file `fault` in the workspace specifies; see `tests/programs/failing_stage.*`.
+//! The result of a turn depends on the stage and the failure, not on the kind of plugin: see `expected_end` and
+//! `expected_record`.
 
 use std::{
     fs,
@@ -20,13 +20,13 @@ use serde_json::Value;
 
 use crate::{
     gateway_client::{CallbackServer, GatewayClient, TOKEN, post},
-    plugin::python,
+    plugin::write_python_plugin,
     sandbox::{Run, Sandbox, bub, example, signal},
 };
 
-/// Longer than anything takes on a busy computer: what hangs fails the test instead of blocking it.
+/// Timeout of a wait. It is longer than any step takes on a busy machine, so that only a hang fails the test.
 const TEST_TIMEOUT: Duration = Duration::from_mins(1);
-/// How many cases run at a time. They mostly wait for processes to start.
+/// Number of concurrent cases. They mostly wait for processes to start.
 const WORKERS: usize = 4;
 
 /// The message whose turn fails, when it is sent with `bub run`.
@@ -81,7 +81,7 @@ enum Failure {
     ConfigError,
     /// The hook panics. In Python: the process of the plugin ends.
     Panic,
-    /// The hook takes longer than it may.
+    /// The hook exceeds its timeout.
     Timeout,
     /// SIGTERM while the hook waits.
     Terminate,
@@ -121,7 +121,7 @@ enum End {
     Signal(i32),
 }
 
-/// What is left of a message and its turn.
+/// Records of a message and its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
     /// Events `turn.start` with the message, which no view shows.
@@ -144,7 +144,7 @@ fn expected_end(failure: Failure) -> End {
     }
 }
 
-/// What `bub run` leaves behind.
+/// Records that `bub run` leaves behind.
 ///
 /// Two of these cases had nothing on the tape before the message was recorded at the start of the turn: an error in
 /// `build_prompt` (exit code 1) and SIGTERM in `build_prompt` (exit code 143).
@@ -155,7 +155,7 @@ fn expected_record(stage: FailingStageCase, failure: Failure) -> Record {
         // as an event that no view shows, because its sender may send it again.
         starts: 1,
         user_messages: usize::from(stage > FailingStageCase::ResolveSession),
-        // Of a failure after the model stage the answer stays.
+        // After a failure behind the model stage, the answer stays.
         answers: usize::from(is_answered),
         errors: 1,
         // S-18
@@ -175,7 +175,7 @@ fn expected_record(stage: FailingStageCase, failure: Failure) -> Record {
     }
 }
 
-/// What a gateway leaves behind after a restart and a second message. Its journal holds the message, so there is no
+/// Records that a gateway leaves behind after a restart and a second message. Its journal holds the message, so there is no
 /// event `turn.start`, unless the message was refused because its session could not be resolved.
 fn expected_gateway_record(stage: FailingStageCase, failure: Failure) -> Record {
     let first = expected_record(stage, failure);
@@ -190,7 +190,7 @@ fn expected_gateway_record(stage: FailingStageCase, failure: Failure) -> Record 
     }
 }
 
-/// A sandbox with a model, and a plugin that fails as the case says.
+/// A sandbox with a model and a plugin that fails as the case specifies.
 struct TurnFailureFixture {
     case: Case,
     sandbox: Sandbox,
@@ -219,7 +219,7 @@ impl TurnFailureFixture {
         fixture
     }
 
-    /// Gives the hook of the case little time. Other hooks keep theirs, because the time of the first hook includes the
+    /// Sets a short timeout for the hook of the case. Other hooks keep theirs, because the first hook includes the
     /// start of the plugin. `resolve_session` is the first hook.
     fn limit_stage(&self) {
         let limit = match self.case.stage {
@@ -267,7 +267,7 @@ impl TurnFailureFixture {
             let rest = line.split_once("webhook.listening address=")?.1;
             Some(rest.split(' ').next().unwrap().to_owned())
         });
-        // Nobody reads the rest of the log, but a full pipe would stop the program.
+        // Drain the rest of the log, because a full pipe would block the program.
         std::thread::spawn(move || lines.for_each(drop));
         GatewayClient {
             child,
@@ -290,10 +290,10 @@ impl TurnFailureFixture {
 
     /// Waits until the hook of the case is about to fail.
     fn wait_until_reached(&self) {
-        until("the stage is reached", || self.file("reached").exists());
+        wait_until("the stage is reached", || self.file("reached").exists());
     }
 
-    /// The entries of the only tape; none if there is no tape.
+    /// Returns the entries of the only tape, or none without a tape.
     fn entries(&self) -> Vec<Value> {
         if !self.sandbox.home().join("tapes").exists() {
             return Vec::new();
@@ -320,7 +320,7 @@ impl TurnFailureFixture {
         }
     }
 
-    /// How often the message is in the last request to the model.
+    /// Returns how often the message is in the last model request.
     fn last_shown(&self, message: &str) -> usize {
         let requests = self.model.requests();
         let last = requests.last().expect("the model was not asked");
@@ -341,8 +341,8 @@ fn has_text(entry: &Value, text: &str) -> bool {
     entry["payload"].to_string().contains(text)
 }
 
-/// Waits for something that another process does.
-fn until(what: &str, mut has_happened: impl FnMut() -> bool) {
+/// Waits for an effect of another process.
+fn wait_until(what: &str, mut has_happened: impl FnMut() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !has_happened() {
         assert!(
@@ -353,7 +353,7 @@ fn until(what: &str, mut has_happened: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for the end of a process; one that does not end is killed.
+/// Waits for the end of a process, and kills it after a timeout.
 fn finish(mut child: Child) -> (End, Run) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
@@ -364,7 +364,7 @@ fn finish(mut child: Child) -> (End, Run) {
     let output = child.wait_with_output().unwrap();
     let code = output.status.code().map(End::Code);
     let end = code.unwrap_or_else(|| End::Signal(output.status.signal().unwrap()));
-    let run = Run::of(output);
+    let run = Run::from_output(output);
     assert!(has_ended, "it does not end: {run:?}");
     (end, run)
 }
@@ -374,7 +374,7 @@ fn check_all(kind: PluginKind, failures: &[Failure], check: fn(&TurnFailureFixtu
     let added = Sandbox::new();
     let added = match kind {
         PluginKind::Linked => None,
-        PluginKind::Python if python(&added, PLUGIN, PYTHON) => Some(added),
+        PluginKind::Python if write_python_plugin(&added, PLUGIN, PYTHON) => Some(added),
         PluginKind::Python => return,
     };
     let of_stage = |stage| {
@@ -419,7 +419,7 @@ fn run_failing_turn(fixture: &TurnFailureFixture) -> (End, Run) {
             fixture.wait_until_reached();
             signal(&child, "TERM");
             let log = || fs::read_to_string(fixture.file("log")).unwrap();
-            until("the signal is handled", || {
+            wait_until("the signal is handled", || {
                 log().contains("signal.received")
             });
         }
@@ -478,14 +478,14 @@ fn check_gateway(fixture: &TurnFailureFixture) {
         }
         posting.join().unwrap()
     });
-    // One whose session cannot be resolved is refused.
+    // A message whose session cannot be resolved is rejected.
     assert_eq!(
         id.is_some(),
         case.stage > FailingStageCase::ResolveSession,
         "{case:?}"
     );
     if case.failure == Failure::Error {
-        until("the error is reported", || callbacks.count() == 1);
+        wait_until("the error is reported", || callbacks.count() == 1);
         gateway.stop();
     }
 
@@ -557,7 +557,7 @@ fn check_terminated_pipe(kind: PluginKind) {
         failure: Failure::Terminate,
     };
     let added = Sandbox::new();
-    if kind == PluginKind::Python && !python(&added, PLUGIN, PYTHON) {
+    if kind == PluginKind::Python && !write_python_plugin(&added, PLUGIN, PYTHON) {
         return;
     }
     let fixture = TurnFailureFixture::new(case, (kind == PluginKind::Python).then_some(&added));
@@ -580,7 +580,7 @@ fn check_terminated_pipe(kind: PluginKind) {
     fixture.check_tapes();
 }
 
-// S-18, L1, L4: whatever happens in a stage, the message and the error are on the tape once, the session is free, and
+// S-18, L1, L4: after any failure of a stage, the message and the error are on the tape once, the session is free, and
 // the command ends with the right code.
 //
 // There is no `Timeout` here: the limit of a linked-in hook is five minutes. The tests of the kernel cover it with a
@@ -597,7 +597,7 @@ fn a_turn_that_fails_in_a_linked_plugin_is_recorded() {
     check_all(PluginKind::Linked, &failures, check_run);
 }
 
-// S-18, L1, L4, L8: the same for a plugin in another process. Kinds of errors are part of the plugin protocol, whose tests
+// S-18, L1, L4, L8: as above, with a plugin in another process. Kinds of errors are part of the plugin protocol, whose tests
 // cover them.
 #[test]
 fn a_turn_that_fails_in_an_external_plugin_is_recorded() {
@@ -611,15 +611,15 @@ fn a_turn_that_fails_in_an_external_plugin_is_recorded() {
     check_all(PluginKind::Python, &failures, check_run);
 }
 
-// L1, L4: after a restart the message of an interrupted turn is answered once, and that of a failed one is not tried
-// again, because its sender was told.
+// L1, L4: after a restart, the message of an interrupted turn is answered once. The message of a failed turn is not
+// retried, because its sender was notified.
 #[test]
 fn a_gateway_answers_a_message_once_if_its_turn_fails_in_a_linked_plugin() {
     let failures = [Failure::Error, Failure::Kill];
     check_all(PluginKind::Linked, &failures, check_gateway);
 }
 
-// L1, L4, L8: the same for a plugin in another process.
+// L1, L4, L8: as above, with a plugin in another process.
 #[test]
 fn a_gateway_answers_a_message_once_if_its_turn_fails_in_an_external_plugin() {
     let failures = [Failure::Error, Failure::Kill];
@@ -633,7 +633,7 @@ fn a_pipe_continues_after_a_turn_that_fails_in_a_linked_plugin() {
     check_all(PluginKind::Linked, &failures, check_pipe);
 }
 
-// L1, L8: the same for a plugin in another process.
+// L1, L8: as above, with a plugin in another process.
 #[test]
 fn a_pipe_continues_after_a_turn_that_fails_in_an_external_plugin() {
     check_all(PluginKind::Python, &[Failure::Error], check_pipe);
@@ -659,17 +659,17 @@ fn linked(stage: FailingStageCase, failure: Failure) -> TurnFailureFixture {
 }
 
 /// Starts a chat with a line and kills it while the hook of the case hangs.
-fn kill_pipe(world: &TurnFailureFixture, lines: &str) {
-    let mut child = world.start_pipe(lines);
-    world.wait_until_reached();
+fn kill_pipe(fixture: &TurnFailureFixture, lines: &str) {
+    let mut child = fixture.start_pipe(lines);
+    fixture.wait_until_reached();
     child.kill().unwrap();
     child.wait().unwrap();
-    fs::remove_file(world.file("reached")).unwrap();
+    fs::remove_file(fixture.file("reached")).unwrap();
 }
 
 /// Runs a chat whose input is empty: it answers what an earlier chat left.
-fn run_empty_pipe(world: &TurnFailureFixture) -> (End, Run) {
-    let mut child = world.start_pipe("");
+fn run_empty_pipe(fixture: &TurnFailureFixture) -> (End, Run) {
+    let mut child = fixture.start_pipe("");
     drop(child.stdin.take());
     finish(child)
 }
@@ -677,14 +677,14 @@ fn run_empty_pipe(world: &TurnFailureFixture) -> (End, Run) {
 // L1: a chat whose input has ended prints the answers to lines of an earlier chat before it exits.
 #[test]
 fn a_pipe_without_input_prints_the_answer_to_an_earlier_line() {
-    let world = linked(FailingStageCase::RunModel, Failure::Kill);
-    kill_pipe(&world, &format!("{MESSAGE}\n"));
-    let (end, run) = run_empty_pipe(&world);
+    let fixture = linked(FailingStageCase::RunModel, Failure::Kill);
+    kill_pipe(&fixture, &format!("{MESSAGE}\n"));
+    let (end, run) = run_empty_pipe(&fixture);
     assert_eq!(end, End::Code(0), "{run:?}");
     assert_eq!(run.stdout, format!("{ANSWER}\n"));
     let notice = format!("continuing a line from an earlier chat: {MESSAGE}");
     assert!(run.stderr.contains(&notice), "{run:?}");
-    let (_, again) = run_empty_pipe(&world);
+    let (_, again) = run_empty_pipe(&fixture);
     assert_eq!((again.stdout.as_str(), again.stderr.as_str()), ("", ""));
 }
 
@@ -696,33 +696,33 @@ fn a_message_that_is_abandoned_is_recorded() {
         FailingStageCase::BuildPrompt,
         FailingStageCase::RunModel,
     ] {
-        let world = linked(stage, Failure::Kill);
-        kill_pipe(&world, &format!("{MESSAGE}\n"));
+        let fixture = linked(stage, Failure::Kill);
+        kill_pipe(&fixture, &format!("{MESSAGE}\n"));
         for _ in 0..4 {
             let fault = format!("{} hang", stage.hook());
-            world.sandbox.write("workspace/fault", &fault);
-            kill_pipe(&world, "");
+            fixture.sandbox.write("workspace/fault", &fault);
+            kill_pipe(&fixture, "");
         }
-        let (end, run) = run_empty_pipe(&world);
+        let (end, run) = run_empty_pipe(&fixture);
         assert_eq!(end, End::Code(1), "{stage:?}: {run:?}");
-        let record = world.record(MESSAGE);
+        let record = fixture.record(MESSAGE);
         assert_eq!((record.user_messages, record.errors), (1, 1), "{stage:?}");
-        world.check_tapes();
+        fixture.check_tapes();
     }
 }
 
 // L1: an answer is printed by the chat that is stopped or by the next one, and not by both.
 #[test]
 fn an_answer_to_a_stopped_chat_is_printed_once() {
-    let world = linked(FailingStageCase::RunModel, Failure::Terminate);
-    let child = world.start_pipe(&format!("{MESSAGE}\n"));
-    world.wait_until_reached();
+    let fixture = linked(FailingStageCase::RunModel, Failure::Terminate);
+    let child = fixture.start_pipe(&format!("{MESSAGE}\n"));
+    fixture.wait_until_reached();
     signal(&child, "TERM");
     // The model may answer within the time that a stopped chat has.
-    world.sandbox.write("workspace/release", "");
+    fixture.sandbox.write("workspace/release", "");
     let (end, first) = finish(child);
     assert_eq!(end, End::Code(143), "{first:?}");
-    let (_, next) = run_empty_pipe(&world);
+    let (_, next) = run_empty_pipe(&fixture);
     let printed = [&first, &next].map(|run| run.stdout.matches(ANSWER).count());
     assert_eq!(printed.iter().sum::<usize>(), 1, "{first:?} {next:?}");
 }
@@ -730,20 +730,20 @@ fn an_answer_to_a_stopped_chat_is_printed_once() {
 // L1, L4: after a crash the model answers the message of the interrupted turn, not that of a turn which ran since.
 #[test]
 fn a_resumed_turn_answers_its_own_message() {
-    let world = linked(FailingStageCase::RunModel, Failure::Kill);
-    kill_pipe(&world, &format!("{MESSAGE}\n"));
+    let fixture = linked(FailingStageCase::RunModel, Failure::Kill);
+    kill_pipe(&fixture, &format!("{MESSAGE}\n"));
     let (end, run) = finish(
-        world
+        fixture
             .command()
             .args(["run", "another message"])
             .spawn()
             .unwrap(),
     );
     assert_eq!(end, End::Code(0), "{run:?}");
-    let (end, run) = run_empty_pipe(&world);
+    let (end, run) = run_empty_pipe(&fixture);
     assert_eq!((end, run.stdout), (End::Code(0), format!("{ANSWER}\n")));
-    assert_eq!(world.last_shown(MESSAGE), 1);
-    let requests = world.model.requests();
+    assert_eq!(fixture.last_shown(MESSAGE), 1);
+    let requests = fixture.model.requests();
     let body: Value = serde_json::from_slice(&requests.last().unwrap().body).unwrap();
     let last = body["messages"].as_array().unwrap().last().unwrap();
     assert_eq!(last["role"], "user");

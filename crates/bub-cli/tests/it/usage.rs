@@ -1,4 +1,4 @@
-//! `bub usage`: what models cost, as the tapes record it.
+//! Tests `bub usage` with recorded model calls.
 
 use bub_testkit::model::{ModelServer, Reply, ReplyUsage};
 use serde_json::Value;
@@ -11,7 +11,7 @@ fn run(sandbox: &Sandbox, server: &ModelServer, variables: &[(&str, &str)], args
         .env("BUB_OPENAI_API_BASE", format!("{}/v1", server.url()))
         .env("BUB_OPENAI_API_KEY", "key-of-a-test");
     command.env("TZ", "UTC").envs(variables.iter().copied());
-    Run::of(command.args(args).output().unwrap())
+    Run::from_output(command.args(args).output().unwrap())
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
         .ok();
     }
     let shown = |args: &[&str]| run(&sandbox, &server, &[], &[&["usage"], args].concat()).ok();
-    // A call: 600 * $2.50 + 400 * $1.25 + 100 * $10 for a million.
+    // A call: 600 * $2.50 + 400 * $1.25 + 100 * $10 per million.
     assert_eq!(
         shown(&["--by", "model"]),
         "MODEL           CALLS  INPUT  CACHED  OUTPUT  COST\n\
@@ -65,7 +65,7 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
         (&"openai:mystery".into(), &Value::Null, &1.into())
     );
     assert_eq!(shown(&["--since", "9999-01-01"]), "(no calls)\n");
-    // What is configured beats the table, also for what was called before.
+    // Configured prices override the table, also for earlier calls.
     let priced = [(
         "BUB_PROVIDERS",
         r#"{"openai": {"prices": {"mystery": {"input": 1, "output": 1}}}}"#,
@@ -89,7 +89,7 @@ fn the_cap_of_a_day_outlives_the_process() {
         ("BUB_MODEL", "openai:gpt-4o"),
         ("BUB_USAGE_DAILY_TOKENS", "1500"),
     ];
-    // What was used before there was a cap counts, too.
+    // Usage before the limit was set counts, too.
     run(
         &sandbox,
         &server,

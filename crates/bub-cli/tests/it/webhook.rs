@@ -1,4 +1,4 @@
-//! `bub gateway` with its webhook, as a program on the same computer meets it.
+//! Tests `bub gateway` with its webhook from a client on the same machine.
 
 use std::io::Read as _;
 
@@ -84,11 +84,11 @@ fn a_client_that_lost_its_gateway_asks_the_next_one_with_the_same_key() {
     assert_eq!(
         model.requests().len(),
         2,
-        "one turn was cut off, one answered"
+        "one turn was interrupted, one answered"
     );
 }
 
-// Tapes that nobody works on are closed before a process that may open few files runs out of them.
+// With a low file limit, bub closes idle tapes before the process runs out of file descriptors.
 #[cfg(target_os = "linux")]
 #[test]
 fn with_few_open_files_every_session_is_answered_all_the_same() {

@@ -1,4 +1,4 @@
-//! A program for the tests: its plugin runs each message as a command, with the launcher the program has.
+//! Test program whose plugin runs each message as a command, with the launcher of the program.
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 

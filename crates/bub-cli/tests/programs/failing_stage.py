@@ -1,4 +1,4 @@
-"""The plugin of failing_stage.rs as a program of its own: a panic ends the process."""
+"""The plugin of failing_stage.rs as an external plugin. A panic ends the process."""
 
 import asyncio
 import os

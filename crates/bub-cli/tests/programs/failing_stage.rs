@@ -1,4 +1,4 @@
-//! A program for the tests: one hook of its plugin fails, once, as the file `fault` in the workspace says.
+//! Test program whose plugin fails once in one hook, as the file `fault` in the workspace specifies.
 //!
 //! The file holds a stage and a failure, such as `build_prompt panic`. It is renamed to `reached` before the hook fails.
 #![allow(clippy::panic, reason = "that is one of the failures")]
@@ -28,7 +28,7 @@ impl FailingStage {
     }
 }
 
-/// Waits until the test allows the hook to go on.
+/// Waits until the test lets the hook continue.
 async fn hang() -> Result<()> {
     while !Path::new("release").exists() {
         tokio::time::sleep(Duration::from_millis(10)).await;

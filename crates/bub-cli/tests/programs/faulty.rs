@@ -1,4 +1,4 @@
-//! A program for the tests: its plugin does what the message asks, however bad that is.
+//! Test program whose plugin misbehaves as the message specifies.
 #![allow(clippy::panic, reason = "that is one of the things it is asked for")]
 
 use std::{io::Write, process::ExitCode, sync::Arc};
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     bub_cli::app()
         .plugin_with("faulty", |context| Ok::<_, Error>(Faulty::new(context)))
         .plugin_with("unloadable", |_| {
-            Err::<Unloadable, _>("its licence has run out")
+            Err::<Unloadable, _>("its license has expired")
         })
         .main()
 }

@@ -1,4 +1,4 @@
-//! A program for the tests: a chat that panics when it is left.
+//! Test program with a chat that panics when the user leaves.
 #![allow(clippy::panic, clippy::expect_used, reason = "that is what it is for")]
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl ChatHost for Panicking {
 
 #[tokio::main]
 async fn main() {
-    let (_teller, chat_events) = ChatEventSender::new();
+    let (_event_sender, chat_events) = ChatEventSender::new();
     let setup = ChatOptions {
         host: Arc::new(Panicking),
         chat_events,

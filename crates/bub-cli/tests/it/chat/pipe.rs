@@ -1,4 +1,4 @@
-//! Without a screen: pipes, dumb terminals, `--plain`.
+//! Tests the chat without cursor movement: pipes, dumb terminals, `--plain`.
 
 use std::{
     io::Write as _,
@@ -7,7 +7,7 @@ use std::{
 
 use bub_testkit::model::{ModelServer, Pace, Reply};
 
-use super::terminal::Start;
+use super::terminal::TerminalOptions;
 use crate::sandbox::{Run, Sandbox, bub};
 
 fn piped(command: &mut Command, input: &[u8]) -> Run {
@@ -19,7 +19,7 @@ fn piped(command: &mut Command, input: &[u8]) -> Run {
         .spawn();
     let mut child = child.unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
-    Run::of(child.wait_with_output().unwrap())
+    Run::from_output(child.wait_with_output().unwrap())
 }
 
 fn ask(server: &ModelServer, input: &[u8]) -> Run {
@@ -58,7 +58,7 @@ fn how_the_stream_is_cut_does_not_matter() {
 }
 
 #[test]
-fn calls_that_fail_are_told_on_standard_error() {
+fn calls_that_fail_are_reported_on_stderr() {
     let server = ModelServer::start();
     let call =
         Reply::new()
@@ -67,11 +67,14 @@ fn calls_that_fail_are_told_on_standard_error() {
     server.script(call.call("c3", "fs_read", r#"{"path":"missing.txt"}"#));
     server.script(Reply::text("Done."));
     let run = ask(&server, b"hi\n");
-    let told: Vec<&str> = run.stderr.lines().collect();
-    assert_eq!(told.len(), 2, "{run:?}");
-    assert!(told[0].starts_with("tool no_such_tool failed: "), "{run:?}");
+    let lines: Vec<&str> = run.stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{run:?}");
     assert!(
-        told[1].starts_with("tool fs_read failed: cannot read "),
+        lines[0].starts_with("tool no_such_tool failed: "),
+        "{run:?}"
+    );
+    assert!(
+        lines[1].starts_with("tool fs_read failed: cannot read "),
         "{run:?}"
     );
     assert_eq!(run.ok(), "Done.\n");
@@ -131,7 +134,7 @@ fn what_is_not_utf8_is_replaced_with_a_word_about_it() {
     assert_eq!(run.stdout, "fine\n");
 }
 
-// --plain and a dumb terminal: nothing moves, signs are words.
+// --plain and a dumb terminal: no cursor movement, and words instead of symbols.
 #[test]
 fn in_plain_mode_lines_are_only_added() {
     for (args, name) in [(&["--plain"][..], "xterm-256color"), (&[][..], "dumb")] {
@@ -142,26 +145,26 @@ fn in_plain_mode_lines_are_only_added() {
                 .call("c1", "bash", r#"{"cmd":"echo one"}"#),
         );
         server.script(Reply::text("Some **bold** text."));
-        let mut chat = Start::new(&sandbox)
+        let mut chat = TerminalOptions::new(&sandbox)
             .model(&server)
             .set("TERM", name)
             .args(args)
-            .go();
-        chat.sees("workspace >");
+            .start();
+        chat.wait_for("workspace >");
         assert!(String::from_utf8_lossy(&chat.bytes()).ends_with("workspace > "));
         chat.send("hello\n");
-        let screen = chat.sees("Some **bold** text.");
+        let screen = chat.wait_for("Some **bold** text.");
         assert!(
             screen.contains("tool bash(cmd: echo one)\ntool completed in "),
             "{screen}"
         );
         assert!(screen.contains("Assistant:\n"), "{screen}");
-        chat.until(|screen| screen.ends_with("workspace >"));
+        chat.wait_until(|screen| screen.ends_with("workspace >"));
         chat.send("\x03");
-        chat.sees("press Ctrl-C again");
-        chat.until(|screen| screen.ends_with("workspace >"));
+        chat.wait_for("Ctrl-C again leaves");
+        chat.wait_until(|screen| screen.ends_with("workspace >"));
         chat.send(",quit\n");
-        let (code, screen) = chat.ends();
+        let (code, screen) = chat.wait_end();
         assert_eq!(code, Some(0));
         assert!(screen.ends_with("Bye."), "{screen}");
         let bytes = chat.bytes();
@@ -173,7 +176,7 @@ fn in_plain_mode_lines_are_only_added() {
     }
 }
 
-// At a question of a plain chat nothing but yes allows, nothing that was typed is lost, and one can leave.
+// In a plain chat, only yes approves a call, typed text is not lost, and the user can leave at a question.
 #[test]
 fn a_plain_chat_can_be_left_at_a_question_and_keeps_what_was_typed_there() {
     for (keys, hint) in [
@@ -188,16 +191,19 @@ fn a_plain_chat_can_be_left_at_a_question_and_keeps_what_was_typed_there() {
             "home/config.yml",
             "policy:\n  rules:\n    - {tools: [bash], action: ask}\n",
         );
-        let mut chat = Start::new(&sandbox).model(&server).args(&["--plain"]).go();
-        chat.sees("workspace >");
+        let mut chat = TerminalOptions::new(&sandbox)
+            .model(&server)
+            .args(&["--plain"])
+            .start();
+        chat.wait_for("workspace >");
         chat.send("go\n");
-        let screen = chat.sees("allow? [y/N]");
+        let screen = chat.wait_for("allow? [y/N]");
         assert!(
             screen.contains(r#"allow bash(cmd="touch never")?"#),
             "{screen}"
         );
         chat.send(keys);
-        let (code, screen) = chat.ends();
+        let (code, screen) = chat.wait_end();
         assert_eq!(code, Some(0), "{screen}");
         assert!(hint.is_none_or(|hint| screen.contains(hint)), "{screen}");
         assert!(!sandbox.workspace().join("never").exists());
@@ -217,19 +223,22 @@ fn a_plain_chat_can_be_left_at_a_question_and_keeps_what_was_typed_there() {
     }
 }
 
-// Ctrl-D: after what runs, and at once when it is pressed again.
+// Ctrl-D leaves after the running turn, and immediately if it is pressed again.
 #[test]
 fn a_plain_chat_is_left_at_the_second_end_of_input() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(Reply::deltas(["never", " ends"]).paced(&pace));
-    let mut chat = Start::new(&sandbox).model(&server).args(&["--plain"]).go();
-    chat.sees("workspace >");
+    let mut chat = TerminalOptions::new(&sandbox)
+        .model(&server)
+        .args(&["--plain"])
+        .start();
+    chat.wait_for("workspace >");
     chat.send("go\n");
     pace.allow(1);
-    chat.sees("go");
+    chat.wait_for("go");
     chat.send("\x04");
-    chat.sees("leaving after this turn; press Ctrl-D again to leave now");
+    chat.wait_for("leaving after this is done; Ctrl-D again leaves now");
     chat.send("\x04");
-    let (code, screen) = chat.ends();
+    let (code, screen) = chat.wait_end();
     assert_eq!(code, Some(0), "{screen}");
 }

@@ -1,10 +1,10 @@
-//! What is on the screen: while an answer grows, in narrow windows, after a resize, after an interruption.
+//! Tests the screen during an answer, in narrow windows, after a resize, and after an interruption.
 
 use std::fmt::Write as _;
 
 use bub_testkit::model::{ModelServer, Pace, Reply};
 
-use super::terminal::Start;
+use super::terminal::TerminalOptions;
 use crate::sandbox::{Sandbox, ending_signals, example};
 
 const ANSWER: [&str; 8] = [
@@ -23,8 +23,8 @@ const ANSWER: [&str; 8] = [
 fn an_answer_stays_readable_while_it_grows() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(Reply::deltas(ANSWER).paced(&pace));
-    let chat = Start::new(&sandbox).model(&server).go();
-    let first = chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    let first = chat.wait_idle();
     assert!(first.starts_with("Bub "), "{first}");
     assert!(
         first.contains("workspace: ")
@@ -38,9 +38,9 @@ fn an_answer_stays_readable_while_it_grows() {
         "{first}"
     );
     chat.send("hello\r");
-    chat.sees("Generating");
+    chat.wait_for("Generating");
     pace.allow(2);
-    let growing = chat.sees("This is important");
+    let growing = chat.wait_for("This is important");
     let (_, growing) = growing.split_once("workspace > hello\n").unwrap();
     let lines: Vec<&str> = growing.lines().collect();
     assert_eq!(
@@ -48,11 +48,11 @@ fn an_answer_stays_readable_while_it_grows() {
         ["── Assistant ───────────────────────────", "Plan", ""]
     );
     pace.allow(4);
-    chat.sees("let x = 1;");
-    chat.sees("let y = 2; // a line of code that is longer than forty columns");
+    chat.wait_for("let x = 1;");
+    chat.wait_for("let y = 2; // a line of code that is longer than forty columns");
     pace.release();
-    chat.sees("Done.");
-    let screen = chat.is_idle();
+    chat.wait_for("Done.");
+    let screen = chat.wait_idle();
     let (_, answer) = screen.split_once("workspace > hello\n").unwrap();
     let (answer, _) = answer.split_once("\nworkspace >").unwrap();
     assert_eq!(answer, EIGHTY);
@@ -79,11 +79,14 @@ Done.
 fn at_forty_columns_text_is_wrapped_and_code_is_left_alone() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
     server.script(Reply::deltas(ANSWER));
-    let chat = Start::new(&sandbox).model(&server).size(40, 30).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox)
+        .model(&server)
+        .size(40, 30)
+        .start();
+    chat.wait_idle();
     chat.send("hello\r");
-    chat.sees("Done.");
-    let screen = chat.is_idle();
+    chat.wait_for("Done.");
+    let screen = chat.wait_idle();
     let (_, answer) = screen.split_once("workspace > hello\n").unwrap();
     let (answer, _) = answer.split_once("\nworkspace >").unwrap();
     assert_eq!(answer, FORTY);
@@ -112,20 +115,20 @@ Done.
 fn a_resize_in_the_middle_of_an_answer_loses_and_repeats_nothing() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(Reply::deltas(ANSWER).paced(&pace));
-    let chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send("hello\r");
     pace.allow(3);
-    chat.sees("emoji");
+    chat.wait_for("emoji");
     for (columns, rows) in [(40, 24), (100, 24), (30, 24), (80, 24)] {
         chat.resize(columns, rows);
         chat.send("x\x7f");
-        chat.until(|screen| screen.lines().any(|line| line == "workspace >"));
+        chat.wait_until(|screen| screen.lines().any(|line| line == "workspace >"));
     }
     pace.release();
-    chat.sees("Done.");
-    chat.is_idle();
-    let text = chat.everything();
+    chat.wait_for("Done.");
+    chat.wait_idle();
+    let text = chat.scrollback();
     for once in [
         "Plan",
         "emoji",
@@ -144,32 +147,32 @@ fn a_resize_in_the_middle_of_an_answer_loses_and_repeats_nothing() {
     );
 }
 
-// The issue: Ctrl-C cancels the turn, twice leaves; partial text stays; the terminal is as before.
+// Ctrl-C cancels the turn and twice leaves; partial text stays; the terminal is restored.
 #[test]
 fn control_c_ends_the_turn_and_then_the_chat() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(Reply::deltas(["Half of a", " sentence", " never said"]).paced(&pace));
     server.script(Reply::text("Second answer."));
-    let mut chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let mut chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send("one\r");
     pace.allow(3);
-    chat.sees("Half of");
+    chat.wait_for("Half of");
     chat.send("\x03");
-    let screen = chat.sees("(cancelled)");
+    let screen = chat.wait_for("(cancelled)");
     assert!(screen.contains("Half of"), "{screen}");
-    chat.is_idle();
+    chat.wait_idle();
     chat.send("two\r");
-    chat.sees("Second answer.");
-    chat.is_idle();
+    chat.wait_for("Second answer.");
+    chat.wait_idle();
     chat.send("\x03");
-    chat.sees("press Ctrl-C again");
+    chat.wait_for("Ctrl-C again leaves");
     chat.send("\x03");
-    let (code, screen) = chat.ends();
+    let (code, screen) = chat.wait_end();
     assert_eq!(code, Some(0), "{screen}");
     assert!(screen.ends_with("Bye."), "{screen}");
     assert!(chat.is_restored());
-    // What is left of a chat at its end is its tape.
+    // Only the tape remains after the chat.
     assert_eq!(
         std::fs::read_dir(sandbox.home().join("gateway"))
             .unwrap()
@@ -183,19 +186,19 @@ fn control_c_twice_in_a_turn_leaves() {
     for (args, name) in [(&[][..], "vt220"), (&["--plain"][..], "xterm")] {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
         server.script(Reply::deltas(["Half of a\n\n", " sentence", " never said"]).paced(&pace));
-        let mut chat = Start::new(&sandbox)
+        let mut chat = TerminalOptions::new(&sandbox)
             .model(&server)
             .set("TERM", name)
             .args(args)
-            .go();
-        chat.sees("workspace >");
+            .start();
+        chat.wait_for("workspace >");
         chat.send("one\r");
         pace.allow(3);
-        chat.sees("Half of");
+        chat.wait_for("Half of");
         chat.send("\x03");
-        chat.sees("(cancelled)");
+        chat.wait_for("(cancelled)");
         chat.send("\x03");
-        let (code, screen) = chat.ends();
+        let (code, screen) = chat.wait_end();
         assert_eq!(code, Some(0), "{screen}");
         assert!(screen.ends_with("Bye."), "{screen}");
     }
@@ -206,14 +209,14 @@ fn the_terminal_is_restored_whatever_ends_the_chat() {
     for (name, code) in ending_signals() {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
         server.script(Reply::deltas(["Half of it", " rest"]).paced(&pace));
-        let mut chat = Start::new(&sandbox).model(&server).go();
-        chat.is_idle();
+        let mut chat = TerminalOptions::new(&sandbox).model(&server).start();
+        chat.wait_idle();
         chat.send("one\r");
         pace.allow(2);
-        chat.sees("Half");
+        chat.wait_for("Half");
         let asked = std::time::Instant::now();
         chat.signal(name);
-        let (ended, screen) = chat.ends();
+        let (ended, screen) = chat.wait_end();
         assert_eq!(ended, Some(code), "{screen}");
         assert!(
             asked.elapsed() < std::time::Duration::from_secs(2),
@@ -232,48 +235,48 @@ fn the_terminal_is_restored_whatever_ends_the_chat() {
     }
 }
 
-// W-65: what is logged, and what fails, is seen, and garbles nothing.
+// W-65: logs and errors are visible and do not corrupt the screen.
 #[test]
 fn warnings_and_failures_are_shown_in_their_place() {
     let sandbox = Sandbox::new();
-    let chat = Start::new(&sandbox)
+    let chat = TerminalOptions::new(&sandbox)
         .program(&example("faulty"))
         .set("BUB_API_KEY", "very-secret-key")
-        .go();
-    chat.is_idle();
+        .start();
+    chat.wait_idle();
     chat.send("log\r");
-    chat.sees("logged");
-    chat.is_idle();
+    chat.wait_for("logged");
+    chat.wait_idle();
     chat.send("panic\r");
-    chat.sees("── Error");
-    let screen = chat.is_idle();
+    chat.wait_for("── Error");
+    let screen = chat.wait_idle();
     assert!(
         screen.contains("the key is ***") || screen.contains("the key is ["),
         "{screen}"
     );
     assert!(screen.contains("on purpose"), "{screen}");
-    assert!(!chat.everything().contains("very-secret-key"));
+    assert!(!chat.scrollback().contains("very-secret-key"));
     chat.send("still here\r");
-    chat.until(|screen| screen.matches("still here").count() > 1);
+    chat.wait_until(|screen| screen.matches("still here").count() > 1);
 }
 
-// ,thinking and ,quit in the middle of an answer do not stand in its way.
+// ,thinking and ,quit work in the middle of an answer.
 #[test]
 fn thinking_is_confirmed_and_stays_out_of_answers() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(Reply::deltas(["Some words ", "and more."]).paced(&pace));
-    let chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send(",thinking\r");
-    chat.sees("reasoning is now shown");
+    chat.wait_for("reasoning is shown from now on");
     chat.send("go\r");
     pace.allow(2);
-    chat.sees("Some words");
+    chat.wait_for("Some words");
     chat.send(",thinking\r");
-    chat.sees("thinking:off");
+    chat.wait_for("thinking:off");
     pace.release();
-    chat.sees("Some words and more.");
-    let screen = chat.is_idle();
+    chat.wait_for("Some words and more.");
+    let screen = chat.wait_idle();
     assert!(
         screen.contains("── Assistant ───────────────────────────\nSome words and more.\n"),
         "{screen}"
@@ -284,12 +287,12 @@ fn thinking_is_confirmed_and_stays_out_of_answers() {
 #[test]
 fn help_is_broken_between_words() {
     let sandbox = Sandbox::new();
-    let chat = Start::new(&sandbox).size(50, 24).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).size(50, 24).start();
+    chat.wait_idle();
     chat.send(",help\r");
-    chat.sees(",exit  Leaves; so does ,quit");
-    chat.is_idle();
-    let text = chat.everything();
+    chat.wait_for(",exit  Leaves; so does ,quit");
+    chat.wait_idle();
+    let text = chat.scrollback();
     let (_, help) = text.split_once("── Command ,help").unwrap();
     let words: Vec<&str> = help.split_whitespace().collect();
     for word in ["reasoning", "`,name", "session,", "background"] {
@@ -297,22 +300,22 @@ fn help_is_broken_between_words() {
     }
 }
 
-// A panic of the chat itself: the terminal is as before, and says what happened.
+// After a panic of the chat, the terminal is restored and shows the error.
 #[test]
 fn a_panic_restores_the_terminal() {
     let sandbox = Sandbox::new();
-    let mut chat = Start::new(&sandbox)
+    let mut chat = TerminalOptions::new(&sandbox)
         .program(&example("panicking_chat"))
-        .go();
-    chat.is_idle();
+        .start();
+    chat.wait_idle();
     chat.send("\x04");
-    let (code, screen) = chat.ends();
+    let (code, screen) = chat.wait_end();
     assert_eq!(code, Some(101), "{screen}");
     assert!(screen.contains("on purpose"), "{screen}");
     assert!(chat.is_restored(), "{screen}");
 }
 
-// Must show: 20,000 deltas; no whole screen is ever cleared, and each update costs what has changed.
+// 20,000 deltas: the screen is never cleared completely, and each update writes only changed rows.
 #[test]
 fn twenty_thousand_deltas_make_no_flicker_and_lose_nothing() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
@@ -326,13 +329,13 @@ fn twenty_thousand_deltas_make_no_flicker_and_lose_nothing() {
         })
         .collect();
     server.script(Reply::deltas(words));
-    let chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     let before = chat.bytes().len();
     chat.send("go\r");
-    chat.sees("w19999");
-    chat.is_idle();
-    let text = chat.everything();
+    chat.wait_for("w19999");
+    chat.wait_idle();
+    let text = chat.scrollback();
     let mut expected = 0;
     for word in text
         .split_whitespace()
@@ -350,7 +353,7 @@ fn twenty_thousand_deltas_make_no_flicker_and_lose_nothing() {
     );
     for frame in after.split("\x1b[?2026h").skip(1) {
         let rows = frame.matches("\x1b[K").count();
-        // Finished lines, and at most a screen of rows that changed.
+        // Finished lines and at most one screen of changed rows.
         assert!(frame.matches("\r\n").count() + 24 >= rows, "{frame:?}");
     }
 }
@@ -361,58 +364,58 @@ fn what_a_model_or_a_tool_says_cannot_play_tricks() {
     server.script(Reply::text(
         "safe \x1b[2J\x1b]0;owned\x07 text \u{202e}gnp.exe\n\n```\n\x1b[31mcode\n```\n",
     ));
-    let chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send("hello\r");
-    chat.sees("code");
-    let screen = chat.is_idle();
+    chat.wait_for("code");
+    let screen = chat.wait_idle();
     assert!(
         screen.contains("safe ␛[2J␛]0;owned␇ text \\u{202e}gnp.exe"),
         "{screen}"
     );
     assert!(screen.contains("␛[31mcode"), "{screen}");
     chat.send(",printf 'a\\033[2Jb\\n'\r");
-    chat.until(|screen| screen.contains("a␛[2Jb") && screen.contains("── Command"));
+    chat.wait_until(|screen| screen.contains("a␛[2Jb") && screen.contains("── Command"));
 }
 
-// W-63, W-64: command output keeps its lines; what looks like markup is text.
+// W-63, W-64: command output keeps its lines, and markup in it is plain text.
 #[test]
 fn the_output_of_a_command_is_printed_as_it_is() {
     let sandbox = Sandbox::new();
-    let chat = Start::new(&sandbox).size(80, 50).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).size(80, 50).start();
+    chat.wait_idle();
     chat.send(",printf '# no title\\n* no list\\n  indented [/x] [red]\\n'\r");
-    chat.sees("\n# no title\n* no list\n  indented [/x] [red]\n");
-    chat.is_idle();
+    chat.wait_for("\n# no title\n* no list\n  indented [/x] [red]\n");
+    chat.wait_idle();
     chat.send(",help\r");
-    chat.sees("\n  ,tape.info  ");
-    chat.is_idle();
+    chat.wait_for("\n  ,tape.info  ");
+    chat.wait_idle();
     chat.send(",nonsense-command --x\r");
-    chat.sees("── Error");
-    let screen = chat.sees("\ncommand exited with code 127\n");
+    chat.wait_for("── Error");
+    let screen = chat.wait_for("\ncommand exited with code 127\n");
     assert_eq!(screen.matches("command not found").count(), 1, "{screen}");
-    chat.is_idle();
+    chat.wait_idle();
     chat.send(",resume\r");
-    chat.sees("\n,resume: argument 'session_id' is missing\n");
+    chat.wait_for("\n,resume: argument 'session_id' is missing\n");
 }
 
-// What takes long is seen while it lasts.
+// Long operations are visible while they run.
 #[test]
 fn the_output_of_a_command_is_seen_as_it_comes() {
     let sandbox = Sandbox::new();
-    let chat = Start::new(&sandbox).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).start();
+    chat.wait_idle();
     chat.send(",echo fi''rst; echo se''cond; until [ -e go ]; do sleep 0.05; done; echo th''ird; exit 3\r");
-    let screen = chat.sees("\nfirst\nsecond\n");
+    let screen = chat.wait_for("\nfirst\nsecond\n");
     assert!(screen.contains("Running"), "{screen}");
     std::fs::write(sandbox.workspace().join("go"), "").unwrap();
-    chat.sees("\nfirst\nsecond\nthird\n");
-    chat.sees("\ncommand exited with code 3\n");
-    let screen = chat.is_idle();
+    chat.wait_for("\nfirst\nsecond\nthird\n");
+    chat.wait_for("\ncommand exited with code 3\n");
+    let screen = chat.wait_idle();
     assert_eq!(screen.matches("second\n").count(), 1, "{screen}");
 }
 
-// The tabs of a Makefile are tabs where it is copied from, and take the columns that they should.
+// Tabs stay tabs in copied text and have the correct width.
 #[test]
 fn code_keeps_its_tabs() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
@@ -422,17 +425,20 @@ fn code_keeps_its_tabs() {
         "```\nDone.",
     ];
     server.script(Reply::deltas(code).paced(&pace));
-    let chat = Start::new(&sandbox).model(&server).size(36, 24).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox)
+        .model(&server)
+        .size(36, 24)
+        .start();
+    chat.wait_idle();
     chat.send("hello\r");
     pace.allow(2);
-    chat.sees("\n        cc -o");
+    chat.wait_for("\n        cc -o");
     chat.resize(34, 24);
     chat.send("x\x7f");
-    chat.until(|screen| screen.lines().any(|line| line == "workspace >"));
+    chat.wait_until(|screen| screen.lines().any(|line| line == "workspace >"));
     pace.release();
-    chat.sees("Done.");
-    let screen = chat.is_idle();
+    chat.wait_for("Done.");
+    let screen = chat.wait_idle();
     assert!(
         screen.contains(
             "make\nall:\n        cc -o a a.c\nlong:\n        abcdefghijklmnopqrs     x\n\nDone."
@@ -453,11 +459,11 @@ fn tools_and_reasoning_have_their_lines() {
             .call("c1", "bash", r#"{"cmd":"echo one"}"#);
     server.script(call.call("c2", "fs_read", r#"{"path":"missing.txt"}"#));
     server.script(Reply::text("All done."));
-    let chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send("work\r");
-    chat.sees("All done.");
-    let screen = chat.is_idle();
+    chat.wait_for("All done.");
+    let screen = chat.wait_idle();
     let mut shown = String::new();
     let (_, turn) = screen.split_once("workspace > work\n").unwrap();
     for line in turn.lines().take(6) {
@@ -473,7 +479,7 @@ fn tools_and_reasoning_have_their_lines() {
         "{shown}"
     );
     chat.send(",thinking\r");
-    let screen = chat.sees("[-] Thinking");
+    let screen = chat.wait_for("[-] Thinking");
     assert!(screen.contains("hmm, let me see"), "{screen}");
     assert!(screen.contains("thinking:on"), "{screen}");
 }
@@ -483,11 +489,11 @@ fn a_call_of_a_tool_that_does_not_exist_has_failed() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
     server.script(Reply::new().call("c1", "no_such_tool", "{}"));
     server.script(Reply::text("All done."));
-    let chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send("work\r");
-    chat.sees("All done.");
-    let screen = chat.is_idle();
+    chat.wait_for("All done.");
+    let screen = chat.wait_idle();
     let (_, after) = screen
         .split_once("● no_such_tool()\n  ⎿ failed in ")
         .unwrap_or_else(|| panic!("{screen}"));
@@ -504,15 +510,18 @@ fn a_call_of_a_tool_that_does_not_exist_has_failed() {
 fn ten_columns_are_enough_to_write_and_to_read() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
     server.script(Reply::text("A few words and 你好."));
-    let mut chat = Start::new(&sandbox).model(&server).size(10, 8).go();
-    chat.until(|screen| screen.contains(" >"));
+    let mut chat = TerminalOptions::new(&sandbox)
+        .model(&server)
+        .size(10, 8)
+        .start();
+    chat.wait_until(|screen| screen.contains(" >"));
     chat.send("a long line\r");
-    chat.until(|screen| screen.contains("你好."));
-    chat.is_idle();
-    let text = chat.everything().replace('\n', "");
+    chat.wait_until(|screen| screen.contains("你好."));
+    chat.wait_idle();
+    let text = chat.scrollback().replace('\n', "");
     assert!(text.contains("words"), "{text}");
     chat.send("\x04");
-    assert_eq!(chat.ends().0, Some(0));
+    assert_eq!(chat.wait_end().0, Some(0));
     assert!(chat.is_restored());
 }
 
@@ -522,13 +531,13 @@ fn one_can_leave_in_the_middle_of_a_flood() {
     server.script(Reply::deltas(
         (0..50_000).map(|number| format!("w{number} ")),
     ));
-    let mut chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let mut chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send("go\r");
-    chat.until(|screen| screen.contains("Generating") && screen.contains("w1"));
+    chat.wait_until(|screen| screen.contains("Generating") && screen.contains("w1"));
     let asked = std::time::Instant::now();
     chat.send(",quit\r");
-    let (code, screen) = chat.ends();
+    let (code, screen) = chat.wait_end();
     assert_eq!(code, Some(0), "{screen}");
     assert!(chat.is_restored() && screen.ends_with("Bye."), "{screen}");
     assert!(

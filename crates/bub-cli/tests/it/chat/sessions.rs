@@ -1,8 +1,8 @@
-//! Which session a chat is about: a new one, the last one, one that another chat has open.
+//! Tests the session of a chat: a new one, the latest one, and one that another chat has open.
 
 use bub_testkit::model::{ModelServer, Pace, Reply, ReplyUsage};
 
-use super::terminal::Start;
+use super::terminal::TerminalOptions;
 use crate::sandbox::{Sandbox, bub, ending_signals};
 
 #[test]
@@ -10,45 +10,48 @@ fn new_and_resume_lead_the_chat_to_another_session() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
     server.script(Reply::text("First answer."));
     server.script(Reply::text("Second answer."));
-    let chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send("the old topic\r");
-    chat.sees("First answer.");
-    chat.is_idle();
+    chat.wait_for("First answer.");
+    chat.wait_idle();
     chat.send(",new\r");
-    chat.sees("session: cli:local~");
-    chat.is_idle();
+    chat.wait_for("session: cli:local~");
+    chat.wait_idle();
     chat.send("the new topic\r");
-    chat.sees("Second answer.");
-    chat.is_idle();
+    chat.wait_for("Second answer.");
+    chat.wait_idle();
     let request = String::from_utf8_lossy(&server.requests()[1].body).into_owned();
     assert!(
         request.contains("the new topic") && !request.contains("the old topic"),
         "{request}"
     );
     chat.send(",resume cli:local\r");
-    chat.sees("Resumed session: cli:local");
-    let screen = chat.is_idle();
+    chat.wait_for("Resumed session: cli:local");
+    let screen = chat.wait_idle();
     assert!(screen.contains("\nsession: cli:local\n"), "{screen}");
 }
 
 #[test]
-fn continue_goes_on_with_the_last_session_of_the_workspace() {
+fn continue_resumes_the_last_session_of_the_workspace() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
     server.otherwise(Reply::text("Answer."));
     let ask = |args: &[&str], text: &str| {
-        let chat = Start::new(&sandbox).model(&server).args(args).go();
-        chat.is_idle();
+        let chat = TerminalOptions::new(&sandbox)
+            .model(&server)
+            .args(args)
+            .start();
+        chat.wait_idle();
         chat.send(format!("{text}\r"));
-        chat.sees("Answer.");
-        chat.is_idle();
+        chat.wait_for("Answer.");
+        chat.wait_idle();
     };
     ask(&["--session", "cli:special"], "the special topic");
-    let chat = Start::new(&sandbox)
+    let chat = TerminalOptions::new(&sandbox)
         .model(&server)
         .args(&["--continue"])
-        .go();
-    let screen = chat.is_idle();
+        .start();
+    let screen = chat.wait_idle();
     assert!(screen.contains("\nsession: cli:special\n"), "{screen}");
     drop(chat);
     ask(&["-c"], "and now");
@@ -59,25 +62,25 @@ fn continue_goes_on_with_the_last_session_of_the_workspace() {
     assert!(!request.contains("the special topic"), "{request}");
 }
 
-// A session that is named is that session, whatever `,new` chose in its chat.
+// `--session` selects exactly that session, independently of `,new` in its chat.
 #[test]
 fn a_session_that_is_named_is_opened_as_it_is() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
     server.otherwise(Reply::text("Answer."));
     let begin = |args: &[&str]| {
-        let chat = Start::new(&sandbox)
+        let chat = TerminalOptions::new(&sandbox)
             .model(&server)
             .size(110, 40)
             .args(args)
-            .go();
-        (chat.is_idle(), chat)
+            .start();
+        (chat.wait_idle(), chat)
     };
     let (_, mut chat) = begin(&[]);
     chat.send("the first topic\r");
-    chat.sees("Answer.");
-    chat.is_idle();
+    chat.wait_for("Answer.");
+    chat.wait_idle();
     chat.send(",new\r");
-    let screen = chat.sees("\nsession: cli:local~");
+    let screen = chat.wait_for("\nsession: cli:local~");
     let fresh = screen
         .rsplit_once("session: ")
         .unwrap()
@@ -86,39 +89,39 @@ fn a_session_that_is_named_is_opened_as_it_is() {
         .next()
         .unwrap()
         .to_owned();
-    chat.is_idle();
+    chat.wait_idle();
     chat.send("\x04");
-    chat.ends();
+    chat.wait_end();
     let (screen, mut chat) = begin(&[]);
     assert!(
         screen.contains(&format!("\nsession: {fresh}\n")),
         "{screen}"
     );
     chat.send(",echo us''ed\r");
-    chat.sees("\nused\n");
-    chat.is_idle();
+    chat.wait_for("\nused\n");
+    chat.wait_idle();
     chat.send("\x04");
-    chat.ends();
+    chat.wait_end();
     let (screen, mut chat) = begin(&["--session", "cli:local"]);
     assert!(screen.contains("\nsession: cli:local\n"), "{screen}");
     chat.send("and more of it\r");
-    chat.sees("Answer.");
-    chat.is_idle();
+    chat.wait_for("Answer.");
+    chat.wait_idle();
     assert!(
         String::from_utf8_lossy(&server.requests().last().unwrap().body)
             .contains("the first topic")
     );
     chat.send("\x04");
-    chat.ends();
+    chat.wait_end();
     let (screen, chat) = begin(&["--continue"]);
     assert!(screen.contains("\nsession: cli:local\n"), "{screen}");
-    // Where it was named, the chat can be led to the one that its tape says all the time.
+    // `,resume` can switch such a chat to the session that its tape names.
     chat.send(format!(",resume {fresh}\r"));
-    chat.sees(&format!("\nsession: {fresh}\n"));
-    chat.is_idle();
+    chat.wait_for(&format!("\nsession: {fresh}\n"));
+    chat.wait_idle();
     chat.send("a question\r");
-    chat.sees("Answer.");
-    chat.is_idle();
+    chat.wait_for("Answer.");
+    chat.wait_idle();
     assert!(
         !String::from_utf8_lossy(&server.requests().last().unwrap().body)
             .contains("the first topic")
@@ -128,25 +131,25 @@ fn a_session_that_is_named_is_opened_as_it_is() {
 #[test]
 fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     let sandbox = Sandbox::new();
-    let first = Start::new(&sandbox).go();
-    first.is_idle();
-    let second = Start::new(&sandbox).go();
-    second.sees("Session cli:local is open in another chat. Start a new one? [Y/n]");
+    let first = TerminalOptions::new(&sandbox).start();
+    first.wait_idle();
+    let second = TerminalOptions::new(&sandbox).start();
+    second.wait_for("Session cli:local is open in another chat. Start a new one? [Y/n]");
     second.send("what?\n");
-    second.until(|screen| screen.matches("Start a new one?").count() == 2);
+    second.wait_until(|screen| screen.matches("Start a new one?").count() == 2);
     second.send("\n");
-    let screen = second.is_idle();
+    let screen = second.wait_idle();
     assert!(screen.contains("\nsession: cli:local-"), "{screen}");
-    let mut third = Start::new(&sandbox).go();
-    third.sees("Start a new one?");
+    let mut third = TerminalOptions::new(&sandbox).start();
+    third.wait_for("Start a new one?");
     third.send("n\n");
-    let (_, screen) = third.ends();
+    let (_, screen) = third.wait_end();
     assert!(!screen.contains("workspace >"), "{screen}");
     if !crate::sandbox::is_ignored(2) {
-        let mut fourth = Start::new(&sandbox).go();
-        fourth.sees("Start a new one?");
+        let mut fourth = TerminalOptions::new(&sandbox).start();
+        fourth.wait_for("Start a new one?");
         fourth.send("\x03");
-        let (code, screen) = fourth.ends();
+        let (code, screen) = fourth.wait_end();
         assert!(
             code != Some(0) && !screen.contains("workspace >"),
             "{screen}"
@@ -159,7 +162,7 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
         .stdout(std::process::Stdio::piped());
     let mut piped = piped.stderr(std::process::Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut piped.stdin.take().unwrap(), b",echo piped\n").unwrap();
-    let run = crate::sandbox::Run::of(piped.wait_with_output().unwrap());
+    let run = crate::sandbox::Run::from_output(piped.wait_with_output().unwrap());
     assert!(
         run.stderr
             .contains("session cli:local is open in another chat"),
@@ -168,64 +171,64 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");
 }
 
-// L1: a line that was typed is answered, if not by this chat then by the next.
+// L1: every typed line is answered, by this chat or by the next one.
 #[test]
 fn a_chat_that_was_killed_leaves_nothing_unanswered() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(Reply::deltas(["Half", " lost"]).paced(&pace));
     server.otherwise(Reply::text("Answered at last."));
-    let mut chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let mut chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send("an important question\r");
     pace.allow(1);
-    chat.sees("Generating");
+    chat.wait_for("Generating");
     chat.signal("KILL");
-    chat.ends();
-    let chat = Start::new(&sandbox).model(&server).go();
-    let screen = chat.sees("Answered at last.");
+    chat.wait_end();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    let screen = chat.wait_for("Answered at last.");
     assert!(
         screen.contains("an important question (from an earlier chat)"),
         "{screen}"
     );
 }
 
-// What an earlier chat left waiting is seen, and can be taken back.
+// Lines that an earlier chat left queued are visible and can be withdrawn.
 #[test]
 fn what_waits_from_an_earlier_chat_is_listed_and_can_be_taken_back() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(Reply::deltas(["Half", " lost"]).paced(&pace));
-    let mut chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let mut chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send("a question\r");
     pace.allow(1);
-    chat.sees("Generating");
+    chat.wait_for("Generating");
     chat.send(",touch first\r,touch second\rthird\r");
-    chat.sees("(queued) third");
-    // Once it can be taken back, those before it are on disk.
+    chat.wait_for("(queued) third");
+    // When it can be withdrawn, all earlier lines are on disk.
     chat.send("\x1b[A");
-    chat.sees("workspace > third\n");
+    chat.wait_for("workspace > third\n");
     chat.signal("KILL");
-    chat.ends();
+    chat.wait_end();
     let pace = Pace::stopped();
     server.script(Reply::text("Answered at last.").paced(&pace));
-    let chat = Start::new(&sandbox).model(&server).go();
-    let screen = chat.until(|screen| {
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    let screen = chat.wait_until(|screen| {
         screen.contains("a question (from an earlier chat)")
-            && screen.contains("Up: edit the last queued line")
+            && screen.contains("Up takes back what waits")
     });
     assert!(
         screen.contains("(queued) ,touch first") && screen.contains("(queued) ,touch second"),
         "{screen}"
     );
     chat.send("\x1b[A");
-    chat.until(|s| {
+    chat.wait_until(|s| {
         s.contains("workspace > ,touch second\n") && !s.contains("(queued) ,touch second")
     });
     chat.send("\x15");
     pace.release();
-    chat.sees(",touch first (from an earlier chat)");
-    chat.sees("(no output)");
-    let screen = chat.is_idle();
+    chat.wait_for(",touch first (from an earlier chat)");
+    chat.wait_for("(no output)");
+    let screen = chat.wait_idle();
     assert!(
         screen.contains("Answered at last.") && !screen.contains("(queued)"),
         "{screen}"
@@ -235,34 +238,32 @@ fn what_waits_from_an_earlier_chat_is_listed_and_can_be_taken_back() {
     );
 }
 
-// Design §5: what had begun when the process died is not run again.
+// Design §5: a turn that had started when the process died does not run again.
 #[test]
 fn a_command_that_was_killed_is_not_run_again() {
     let sandbox = Sandbox::new();
-    let mut chat = Start::new(&sandbox).go();
-    chat.is_idle();
+    let mut chat = TerminalOptions::new(&sandbox).start();
+    chat.wait_idle();
     chat.send(",echo ra''n | tee -a side.txt; sleep 25\r");
-    chat.until(|screen| screen.contains("\nran\n"));
+    chat.wait_until(|screen| screen.contains("\nran\n"));
     chat.signal("KILL");
-    chat.ends();
-    let chat = Start::new(&sandbox).size(200, 24).go();
-    let screen =
-        chat.sees("may have taken effect; it was not run again. Type it again if that is wanted.");
-    assert!(
-        screen.contains("sleep 25 (from an earlier chat)"),
-        "{screen}"
-    );
-    chat.is_idle();
+    chat.wait_end();
+    let chat = TerminalOptions::new(&sandbox).size(200, 24).start();
+    let screen = chat
+        .wait_for("may have taken effect; it was not run again. Type it again if that is wanted.");
+    assert!(screen.contains("sleep 25 (from an earlier chat)"), "{screen}");
+    chat.wait_idle();
     assert_eq!(
         std::fs::read_to_string(sandbox.workspace().join("side.txt")).unwrap(),
         "ran\n"
     );
     chat.send(",echo tw''o\r");
-    chat.until(|screen| screen.contains("\ntwo\n"));
+    chat.wait_until(|screen| screen.contains("\ntwo\n"));
 }
 
-// L4, design §5: what was said to a turn that runs is part of it, also when the process dies in a tool call that it led to: it is not
-// said again, its tool does not run again, and it is settled with the turn. What the turn had not heard is answered as well.
+// L4, design §5: a line that steered a turn is part of it, also if the process dies in a tool call that it caused: the line
+// is not sent again, its tool does not run again, and the line is settled with the turn. A line that had not reached the
+// turn is answered as well.
 #[test]
 fn a_line_that_steered_a_killed_turn_is_not_said_again() {
     let in_order = ending_signals().into_iter().map(|(name, _)| name);
@@ -275,27 +276,30 @@ fn a_line_that_steered_a_killed_turn_is_not_said_again() {
             r#"{"cmd": "echo ran >> side.txt; sleep 25"}"#,
         ));
         server.otherwise(Reply::text("On it goes."));
-        let mut chat = Start::new(&sandbox).model(&server).go();
-        chat.is_idle();
+        let mut chat = TerminalOptions::new(&sandbox).model(&server).start();
+        chat.wait_idle();
         chat.send("a question\r");
         pace.allow(1);
-        chat.sees("Generating");
+        chat.wait_for("Generating");
         chat.send("steered once\r");
-        chat.sees("(steering) steered once");
+        chat.wait_for("(steering) steered once");
         pace.release();
         let side = sandbox.workspace().join("side.txt");
-        chat.until(|_| side.exists());
+        chat.wait_until(|_| side.exists());
         chat.send("steered late\r");
-        chat.sees("(steering) steered late");
+        chat.wait_for("(steering) steered late");
         chat.signal(signal);
-        chat.ends();
-        let mut chat = Start::new(&sandbox).model(&server).go();
-        let screen = chat.sees("On it goes.");
+        chat.wait_end();
+        let mut chat = TerminalOptions::new(&sandbox).model(&server).start();
+        let screen = chat.wait_for("On it goes.");
         assert!(screen.contains("The first answer."), "{screen}");
-        chat.is_idle();
+        chat.wait_idle();
         chat.send("\x04");
-        chat.ends();
-        let screen = Start::new(&sandbox).model(&server).go().is_idle();
+        chat.wait_end();
+        let screen = TerminalOptions::new(&sandbox)
+            .model(&server)
+            .start()
+            .wait_idle();
         assert!(
             !screen.contains("from an earlier chat"),
             "{signal}: all is settled\n{screen}"
@@ -323,22 +327,25 @@ fn what_waits_behind_new_belongs_to_the_new_session() {
             .paced(&pace),
     );
     server.script(Reply::text("New answer."));
-    let chat = Start::new(&sandbox).model(&server).size(120, 40).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox)
+        .model(&server)
+        .size(120, 40)
+        .start();
+    chat.wait_idle();
     chat.send(",new\r");
-    chat.sees("\nsession: cli:local~");
-    chat.is_idle();
+    chat.wait_for("\nsession: cli:local~");
+    chat.wait_idle();
     chat.send("the old topic\r");
-    chat.sees("Generating");
+    chat.wait_for("Generating");
     chat.send(",new\r");
-    chat.sees("(queued) ,new");
+    chat.wait_for("(queued) ,new");
     chat.send("the new topic\r");
-    chat.sees("(queued) the new topic");
+    chat.wait_for("(queued) the new topic");
     chat.send(",echo la''st\r");
-    chat.sees("(queued) ,echo");
+    chat.wait_for("(queued) ,echo");
     pace.release();
-    chat.until(|screen| screen.contains("\nlast\n"));
-    let screen = chat.is_idle();
+    chat.wait_until(|screen| screen.contains("\nlast\n"));
+    let screen = chat.wait_idle();
     let order = [
         "Old answer.",
         "go back with: ,resume cli:local~",
@@ -359,7 +366,7 @@ fn what_waits_behind_new_belongs_to_the_new_session() {
         request.contains("the new topic") && !request.contains("the old topic"),
         "{request}"
     );
-    // The status is that of the new session.
+    // The status shows the new session.
     let entries = |screen: &str| {
         let tapes = sandbox.bub(["tape", "list", "--json"]).ok();
         let tapes = tapes
@@ -380,7 +387,7 @@ fn what_waits_behind_new_belongs_to_the_new_session() {
         own["entries"].as_u64().unwrap()
     };
     let entries = entries(&screen);
-    chat.until(|screen| screen.contains(&format!("entries:{entries} ")));
+    chat.wait_until(|screen| screen.contains(&format!("entries:{entries} ")));
 }
 
 #[test]
@@ -388,17 +395,17 @@ fn the_order_of_typing_is_kept_when_the_turn_is_cancelled() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(Reply::deltas(["Half", " never"]).paced(&pace));
     server.script(Reply::text("Second answer."));
-    let chat = Start::new(&sandbox).model(&server).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
     chat.send("go\r");
-    chat.sees("Generating");
+    chat.wait_for("Generating");
     chat.send(",echo fi''rst\r");
-    chat.sees("(queued) ,echo");
+    chat.wait_for("(queued) ,echo");
     chat.send("second\r");
-    chat.sees("(queued) second");
+    chat.wait_for("(queued) second");
     chat.send("\x03");
-    chat.sees("Second answer.");
-    let screen = chat.is_idle();
+    chat.wait_for("Second answer.");
+    let screen = chat.wait_idle();
     assert!(
         screen.find("\nfirst\n").unwrap() < screen.find("Second answer.").unwrap(),
         "{screen}"
@@ -414,24 +421,24 @@ fn the_status_is_that_of_the_session() {
         output: 2,
         ..ReplyUsage::default()
     }));
-    let start = || Start::new(&sandbox).model(&server).size(120, 24);
-    let mut chat = start().go();
-    chat.is_idle();
+    let start = || TerminalOptions::new(&sandbox).model(&server).size(120, 24);
+    let mut chat = start().start();
+    chat.wait_idle();
     chat.send("a question\r");
     pace.allow(1);
-    chat.sees("Generating");
+    chat.wait_for("Generating");
     chat.signal("KILL");
-    chat.ends();
-    let chat = start().go();
-    chat.sees("Answered at last.");
-    // Also of a turn that nobody here has asked for.
-    chat.until(|screen| {
+    chat.wait_end();
+    let chat = start().start();
+    chat.wait_for("Answered at last.");
+    // Also for a turn that this chat did not start.
+    chat.wait_until(|screen| {
         screen.contains(&format!("entries:{} ", sandbox.only_tape().lines().count()))
     });
-    chat.sees("last:42");
+    chat.wait_for("last:42");
     chat.send(",new\r");
-    chat.sees("\nsession: cli:local~");
-    chat.sees("last:-");
+    chat.wait_for("\nsession: cli:local~");
+    chat.wait_for("last:-");
 }
 
 #[test]
@@ -440,23 +447,23 @@ fn sessions_are_listed_and_completed() {
     sandbox
         .bub(["run", "--session-id", "cli:other", ",echo one"])
         .ok();
-    let chat = Start::new(&sandbox).size(110, 40).go();
-    chat.is_idle();
+    let chat = TerminalOptions::new(&sandbox).size(110, 40).start();
+    chat.wait_idle();
     chat.send(",new\r");
-    chat.sees("\nsession: cli:local~");
-    chat.is_idle();
+    chat.wait_for("\nsession: cli:local~");
+    chat.wait_idle();
     chat.send(",sessions\r");
-    chat.sees(
-        "Other sessions of this workspace (open one with `bub chat --session ID`):\n- cli:other  ",
+    chat.wait_for(
+        "Other sessions of this workspace; `bub chat --session ID` opens one:\n- cli:other  ",
     );
-    chat.is_idle();
+    chat.wait_idle();
     chat.send(",resume cli:other\r");
-    chat.sees(
-        "cli:other is not a session of this chat; open it with `bub chat --session cli:other`",
+    chat.wait_for(
+        "cli:other is not a session of this chat; `bub chat --session cli:other` opens it",
     );
-    chat.is_idle();
+    chat.wait_idle();
     chat.send(",resume \t");
-    chat.sees("> ,resume cli:local\n");
+    chat.wait_for("> ,resume cli:local\n");
     chat.send("~\t\r");
-    chat.sees("Resumed session: cli:local~");
+    chat.wait_for("Resumed session: cli:local~");
 }

@@ -1,4 +1,4 @@
-//! A pseudo-terminal with a program in it, and an emulator that shows what a person would see.
+//! A pseudo-terminal that runs a program, and an emulator that shows its screen.
 
 use std::{
     fs::File,
@@ -19,23 +19,23 @@ use rustix::{
 
 use crate::sandbox::{Sandbox, bub, example, signal};
 
-/// Nothing takes longer, even on a busy machine.
-const LIMIT: Duration = Duration::from_mins(1);
+/// Timeout of a wait. Nothing takes longer, even on a busy machine.
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(super) struct Terminal {
     child: Child,
     master: File,
-    seen: Arc<(Mutex<Seen>, Condvar)>,
+    seen: Arc<(Mutex<ScreenState>, Condvar)>,
 }
 
-struct Seen {
+struct ScreenState {
     parser: vt100::Parser,
     bytes: Vec<u8>,
     is_closed: bool,
 }
 
-/// A chat that is to be started.
-pub(super) struct Start<'a> {
+/// Options of a chat to start.
+pub(super) struct TerminalOptions<'a> {
     sandbox: &'a Sandbox,
     program: PathBuf,
     args: Vec<String>,
@@ -43,9 +43,9 @@ pub(super) struct Start<'a> {
     size: (u16, u16),
 }
 
-impl<'a> Start<'a> {
+impl<'a> TerminalOptions<'a> {
     pub(super) fn new(sandbox: &'a Sandbox) -> Self {
-        // A terminal like the emulator: it does not wrap its lines anew.
+        // A terminal like the emulator: it does not rewrap its lines.
         let variables = vec![("TERM".to_owned(), "vt220".to_owned())];
         Self {
             sandbox,
@@ -88,7 +88,7 @@ impl<'a> Start<'a> {
         self
     }
 
-    pub(super) fn go(self) -> Terminal {
+    pub(super) fn start(self) -> Terminal {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -116,7 +116,7 @@ impl<'a> Start<'a> {
             .unwrap();
         drop(command);
         let master = File::from(master);
-        let seen = Seen {
+        let seen = ScreenState {
             parser: vt100::Parser::new(rows, columns, 20_000),
             bytes: Vec::new(),
             is_closed: false,
@@ -151,7 +151,7 @@ impl Terminal {
         std::thread::spawn(move || {
             let mut bytes = vec![0; 65536];
             loop {
-                // On Linux the end is an error, once nobody has the terminal open any more.
+                // On Linux, the end is an error as soon as no process has the terminal open.
                 let length = master.read(&mut bytes).unwrap_or(0);
                 let mut seen = shared.0.lock().unwrap();
                 seen.is_closed = length == 0;
@@ -165,20 +165,20 @@ impl Terminal {
         });
     }
 
-    /// Types; `\r` is Enter.
+    /// Types text; `\r` is Enter.
     pub(super) fn send(&self, keys: impl AsRef<[u8]>) -> &Self {
         (&self.master).write_all(keys.as_ref()).unwrap();
         self
     }
 
-    /// Waits until the screen looks as it should, and returns it.
+    /// Waits until the screen satisfies the condition, and returns it.
     #[track_caller]
-    pub(super) fn until(&self, is_so: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + LIMIT;
+    pub(super) fn wait_until(&self, condition: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut seen = self.seen.0.lock().unwrap();
         loop {
-            let screen = shown(&seen.parser);
-            if !is_updating(&seen.bytes) && is_so(&screen) {
+            let screen = visible_text(&seen.parser);
+            if !is_updating(&seen.bytes) && condition(&screen) {
                 return screen;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -192,14 +192,14 @@ impl Terminal {
 
     /// Waits until a text is on the screen.
     #[track_caller]
-    pub(super) fn sees(&self, text: &str) -> String {
-        self.until(|screen| screen.contains(text))
+    pub(super) fn wait_for(&self, text: &str) -> String {
+        self.wait_until(|screen| screen.contains(text))
     }
 
-    /// Waits until the last prompt is free, with nothing running.
+    /// Waits until the prompt is empty and no turn runs.
     #[track_caller]
-    pub(super) fn is_idle(&self) -> String {
-        self.until(|screen| {
+    pub(super) fn wait_idle(&self) -> String {
+        self.wait_until(|screen| {
             let lines: Vec<&str> = screen.lines().collect();
             let at = lines.iter().rposition(|line| line.ends_with(" >"));
             at.is_some_and(|at| {
@@ -210,8 +210,8 @@ impl Terminal {
         })
     }
 
-    /// What has scrolled away and what is there, as lines.
-    pub(super) fn everything(&self) -> String {
+    /// Returns the scrollback and the screen as lines.
+    pub(super) fn scrollback(&self) -> String {
         let mut seen = self.seen.0.lock().unwrap();
         let mut text = String::new();
         let rows = usize::from(seen.parser.screen().size().0);
@@ -219,12 +219,12 @@ impl Terminal {
         let mut above = seen.parser.screen().scrollback();
         while above > 0 {
             let take = above.min(rows);
-            let page = shown(&seen.parser);
+            let page = visible_text(&seen.parser);
             text.extend(page.lines().take(take).flat_map(|line| [line, "\n"]));
             above -= take;
             seen.parser.screen_mut().set_scrollback(above);
         }
-        text + &shown(&seen.parser)
+        text + &visible_text(&seen.parser)
     }
 
     pub(super) fn resize(&self, columns: u16, rows: u16) {
@@ -238,12 +238,12 @@ impl Terminal {
         set_size(&self.master, columns, rows);
     }
 
-    /// All bytes so far.
+    /// Returns all bytes of the output so far.
     pub(super) fn bytes(&self) -> Vec<u8> {
         self.seen.0.lock().unwrap().bytes.clone()
     }
 
-    /// From now on its files grow no further than this.
+    /// Limits the file size of the program from now on.
     pub(super) fn limit_files(&self, bytes: Option<u64>) {
         use rustix::process::{Pid, Resource, Rlimit, prlimit};
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
@@ -262,7 +262,7 @@ impl Terminal {
         signal(&self.child, name);
     }
 
-    /// Whether keys are echoed and lines edited by the terminal itself, as before the chat.
+    /// Returns whether the terminal echoes keys and edits lines, as before the chat.
     pub(super) fn is_restored(&self) -> bool {
         let modes = tcgetattr(&self.master).unwrap().local_modes;
         let bytes = self.bytes();
@@ -272,9 +272,9 @@ impl Terminal {
             && last(b"\x1b[?25h") > last(b"\x1b[?25l")
     }
 
-    /// Waits for the end; returns the exit code and what is on the screen.
+    /// Waits for the end of the program. Returns the exit code and the screen.
     #[track_caller]
-    pub(super) fn ends(&mut self) -> (Option<i32>, String) {
+    pub(super) fn wait_end(&mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
         let mut seen = self.seen.0.lock().unwrap();
         while !seen.is_closed {
@@ -288,7 +288,7 @@ impl Terminal {
                 break;
             }
         }
-        (code, shown(&seen.parser))
+        (code, visible_text(&seen.parser))
     }
 }
 
@@ -299,14 +299,14 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether an update has begun that a terminal does not show before its end.
+/// Returns whether a synchronized update has started but not ended.
 fn is_updating(bytes: &[u8]) -> bool {
     let last = |mark: &[u8]| bytes.windows(mark.len()).rposition(|window| window == mark);
     last(b"\x1b[?2026h") > last(b"\x1b[?2026l")
 }
 
-/// The screen without the clock, and without what is empty at its end.
-fn shown(parser: &vt100::Parser) -> String {
+/// Returns the screen without the clock and without empty rows at the end.
+fn visible_text(parser: &vt100::Parser) -> String {
     let screen = parser.screen();
     let (_, columns) = screen.size();
     let rows = screen.rows(0, columns).map(|row| {

@@ -1,4 +1,4 @@
-//! What people type, what they cannot read, and what must not reach their terminal.
+//! Tests arguments, unreadable tapes, and text that must not reach the terminal.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Stdio};
 
@@ -64,7 +64,7 @@ fn a_tape_is_named_by_session_tape_name_or_a_beginning() {
         &tape(&sandbox, &["info", "lab"]),
         &["ambiguous tape `lab`: 2 tapes match", "lab:7", "lab:8"],
     );
-    // The beginning that all tape names of a workspace share.
+    // The common prefix of all tape names of a workspace.
     refused(&tape(&sandbox, &["info", &name[..8]]), &["3 tapes"]);
     refused(&tape(&sandbox, &["info", ""]), &["session or tape"]);
 }
@@ -93,7 +93,7 @@ fn secrets_are_not_printed() {
             .env("BUB_API_KEY", secret)
             .output()
             .unwrap();
-        let shown = Run::of(output).ok();
+        let shown = Run::from_output(output).ok();
         assert!(
             shown.contains("my key is ***") && !shown.contains(secret),
             "{shown}"
@@ -206,7 +206,7 @@ fn a_directory_without_permission_is_named() {
     let sandbox = fixture();
     let home = tapes(&sandbox);
     fs::set_permissions(&home, fs::Permissions::from_mode(0o000)).unwrap();
-    // Nothing is forbidden to the superuser.
+    // Root can read everything.
     if fs::read_dir(&home).is_err() {
         for args in [&["list"][..], &["show", "cli"], &["check"], &["prune"]] {
             let run = tape(&sandbox, args);
@@ -220,7 +220,7 @@ fn a_directory_without_permission_is_named() {
     fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
 }
 
-// One tape that cannot be read does not hide the others.
+// An unreadable tape does not hide the others.
 #[test]
 fn an_unreadable_tape_is_reported_and_the_others_are_read() {
     let sandbox = fixture();

@@ -1,4 +1,4 @@
-//! Checking, repairing, reindexing and pruning.
+//! Tests `bub tape` check, repair, reindex and prune.
 
 use std::{
     fs,
@@ -100,7 +100,7 @@ fn check_reports_ids_calls_blobs_and_a_wrong_index() {
     ];
     assert_eq!(found.stdout.lines().collect::<Vec<_>>(), expected);
 
-    // What cannot come back remains, and the exit code says so.
+    // Lost data stays reported, and the exit code is 1.
     let repaired = tape(&sandbox, &["check", "--repair"]);
     assert_eq!(repaired.code, Some(1), "{repaired:?}");
     assert!(
@@ -123,9 +123,12 @@ fn reindex_makes_the_same_index_again() {
     let sandbox = fixture();
     let before = tape(&sandbox, &["info", "cli:local"]).ok();
     fs::remove_dir_all(tapes(&sandbox).join(".bub/index")).ok();
-    let said = tape(&sandbox, &["reindex"]).ok();
-    assert!(said.contains("cli:local: 10 entries, 1 anchor\n"), "{said}");
-    assert_eq!(said.lines().count(), 3);
+    let output = tape(&sandbox, &["reindex"]).ok();
+    assert!(
+        output.contains("cli:local: 10 entries, 1 anchor\n"),
+        "{output}"
+    );
+    assert_eq!(output.lines().count(), 3);
     assert_eq!(tape(&sandbox, &["info", "cli:local"]).ok(), before);
     assert_eq!(
         tape(&sandbox, &["reindex", "cli:local"])
@@ -202,7 +205,7 @@ fn listing(sandbox: &Sandbox) -> Vec<(PathBuf, Vec<u8>)> {
 
 // W-3, W-12, W-16: while another process is in the middle of a turn.
 #[test]
-fn a_running_turn_is_looked_at_and_not_repaired() {
+fn a_running_turn_is_checked_and_not_repaired() {
     let sandbox = fixture();
     let turn = HangingTurn::start(&sandbox);
     let fork = tape(&sandbox, &["fork", "lab:7", "--session-id", "cli:local"]);
@@ -219,7 +222,7 @@ fn a_running_turn_is_looked_at_and_not_repaired() {
     tape(&sandbox, &["check", "--repair", "cli:local"]).ok();
 }
 
-/// A turn of `cli:local` in another process, killed when dropped.
+/// A running turn of `cli:local` in another process. Killed on drop.
 struct HangingTurn(Child);
 
 impl HangingTurn {
@@ -232,9 +235,9 @@ impl HangingTurn {
             .spawn()
             .unwrap();
         let mut turn = Self(child);
-        let said = BufReader::new(turn.0.stderr.take().unwrap()).lines();
+        let output = BufReader::new(turn.0.stderr.take().unwrap()).lines();
         assert!(
-            said.map_while(Result::ok).any(|line| line == "hanging"),
+            output.map_while(Result::ok).any(|line| line == "hanging"),
             "the turn did not begin"
         );
         turn
