@@ -34,7 +34,7 @@ fn framework(command: Vec<OsString>) -> Framework {
             workspace: context.workspace.to_owned(),
             settings: Arc::new(Loader::new(environment).load().unwrap()),
             launcher: None,
-            asker: None,
+            question_handler: None,
         };
         let plugin_config = PluginConfig {
             name: "bench".to_owned(),
@@ -43,7 +43,7 @@ fn framework(command: Vec<OsString>) -> Framework {
             granted: Vec::new(),
             config: serde_json::Value::Null,
             limits: Limits::default(),
-            most_role: Role::Member,
+            max_role: Role::Member,
             pinned: PathBuf::new(),
             digest: None,
         };

@@ -1,4 +1,4 @@
-//! What a plugin may ask of its host.
+//! Requests that an external plugin can make to its host.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -17,20 +17,20 @@ use crate::{
     stderr::LogRateLimiter,
 };
 
-/// So many entries of a tape are given at a time.
+/// Maximum number of entries that one `tape/query` returns.
 const MAX_ENTRIES: u64 = 1000;
 
-/// The desk at the host's end.
+/// Handles a plugin's requests and notifications that do not refer to a call.
 pub(crate) struct HostRequestHandler {
     plugin: Weak<PluginProcess>,
-    meter: Mutex<LogRateLimiter>,
+    limiter: Mutex<LogRateLimiter>,
 }
 
 impl HostRequestHandler {
     pub(crate) fn new(plugin: Weak<PluginProcess>) -> Self {
         Self {
             plugin,
-            meter: Mutex::new(LogRateLimiter::of_lines()),
+            limiter: Mutex::new(LogRateLimiter::for_lines()),
         }
     }
 }
@@ -57,7 +57,7 @@ impl RequestHandler for HostRequestHandler {
         let Some(plugin) = self.plugin.upgrade() else {
             return;
         };
-        if !lock(&self.meter).allow(plugin.name()) {
+        if !lock(&self.limiter).allow(plugin.name()) {
             return;
         }
         if method == "log" {
@@ -107,14 +107,14 @@ impl CallContext {
         }
     }
 
-    /// Whether this is the session of the turn.
+    /// Returns whether this is the session of the turn.
     fn is_own(&self, session_id: &SessionId) -> bool {
         let own = self.turn.as_ref().map(Turn::session_id);
         own == Some(session_id)
     }
 }
 
-/// Answers a request in a task of its own.
+/// Answers a request in a new task.
 pub(crate) fn spawn(
     peer: &Arc<Peer>,
     id: Value,
@@ -123,8 +123,8 @@ pub(crate) fn spawn(
     context: CallContext,
 ) {
     let cancel = peer
-        .work(&id)
-        .map_or_else(CancellationToken::new, |work| work.cancel);
+        .served_request(&id)
+        .map_or_else(CancellationToken::new, |request| request.cancel);
     let peer = Arc::clone(peer);
     let answering = async move {
         tokio::select! {
@@ -154,7 +154,7 @@ async fn answer(context: &CallContext, method: &str, params: Value) -> Result<Va
     }
 }
 
-/// The same where nothing can wait: only a person can be asked.
+/// Answers a request during a synchronous hook. Only `ui/ask` is supported there, because it can block.
 pub(crate) fn answer_blocking(
     plugin: &PluginProcess,
     method: &str,
@@ -169,8 +169,8 @@ pub(crate) fn answer_blocking(
 }
 
 fn ask(plugin: &PluginProcess, params: &Value) -> Result<Value> {
-    let asker = plugin.host.asker.as_ref();
-    let asker = asker.ok_or_else(|| Error::config("there is nobody to ask here"))?;
+    let handler = plugin.host.question_handler.as_ref();
+    let handler = handler.ok_or_else(|| Error::config("there is nobody to ask here"))?;
     let AskParams {
         question,
         default,
@@ -181,7 +181,7 @@ fn ask(plugin: &PluginProcess, params: &Value) -> Result<Value> {
         default,
         is_secret: secret.unwrap_or_default(),
     };
-    (asker.0)(&question).map(|answer| json!({"answer": answer}))
+    (handler.0)(&question).map(|answer| json!({"answer": answer}))
 }
 
 /// The parameters of `ui/ask`.
@@ -211,19 +211,21 @@ struct TapeAppendParams {
     data: Option<Value>,
 }
 
-/// Parameters, read: one of another type would otherwise be as if it were not there.
+/// Deserializes parameters. A parameter of the wrong type is an error and not treated as absent.
 fn parse_params<T: DeserializeOwned>(params: &Value) -> Result<T> {
     crate::parse::read(params).map_err(Error::invalid_input)
 }
 
-/// The tape of a session, or else that of the turn, which may live in memory. Context and sidecars are not needed to read
-/// and append; asking for them would call back into plugins, perhaps into the one that waits for this answer.
+/// Returns the tape of a session, or the tape of the turn by default. The turn's tape may be in memory.
+///
+/// The tape has no context and no sidecars: reading and appending do not need them, and requesting them would call
+/// plugins, possibly the one that waits for this response.
 fn tape(context: &CallContext, session_id: Option<&SessionId>) -> Result<Tape> {
-    let other = session_id.filter(|session_id| !context.is_own(session_id));
-    if let (None, Some(turn)) = (other, &context.turn) {
+    let other_session = session_id.filter(|session_id| !context.is_own(session_id));
+    if let (None, Some(turn)) = (other_session, &context.turn) {
         return Ok(turn.tape().tape().clone());
     }
-    let session_id = other
+    let session_id = other_session
         .ok_or_else(|| Error::invalid_input("outside of a turn `session_id` has to be given"))?;
     let framework = context.plugin.framework()?;
     let store = framework
@@ -234,53 +236,55 @@ fn tape(context: &CallContext, session_id: Option<&SessionId>) -> Result<Tape> {
 }
 
 async fn query(context: &CallContext, params: &Value) -> Result<Value> {
-    let looking: TapeQueryParams = parse_params(params)?;
-    let tape = tape(context, looking.session_id.as_ref())?;
-    let limit = looking.limit.unwrap_or(100).min(MAX_ENTRIES);
+    let params: TapeQueryParams = parse_params(params)?;
+    let tape = tape(context, params.session_id.as_ref())?;
+    let limit = params.limit.unwrap_or(100).min(MAX_ENTRIES);
     let mut query = Query::new().limit(usize::try_from(limit).unwrap_or_default());
-    if let Some(text) = looking.text {
+    if let Some(text) = params.text {
         query = query.text(text);
     }
-    if let Some(kinds) = looking.kinds {
+    if let Some(kinds) = params.kinds {
         query = query.kinds(kinds.iter().map(|kind| EntryKind::from(kind.as_str())));
     }
-    if looking.last_anchor == Some(true) {
+    if params.last_anchor == Some(true) {
         query = query.last_anchor();
     }
-    if looking.newest_first == Some(true) {
+    if params.newest_first == Some(true) {
         query = query.newest_first();
     }
     let entries = tape.query_all(query).await?;
-    let shown = |entry: &Entry| serde_json::from_str(&codec::encode(entry)).unwrap_or_default();
-    let entries: Vec<Value> = entries.iter().map(shown).collect();
+    let encode = |entry: &Entry| serde_json::from_str(&codec::encode(entry)).unwrap_or_default();
+    let entries: Vec<Value> = entries.iter().map(encode).collect();
     Ok(json!({"entries": entries}))
 }
 
-/// Events only: a plugin adds to history what it did, and cannot put words into anybody's mouth.
+/// Appends an event. A plugin can record only events, so that it cannot forge messages.
 async fn append(context: &CallContext, params: &Value) -> Result<Value> {
-    let adding: TapeAppendParams = parse_params(params)?;
-    if adding.name.is_empty() {
+    let params: TapeAppendParams = parse_params(params)?;
+    if params.name.is_empty() {
         return Err(Error::invalid_input("`name` of the event is empty"));
     }
-    let tape = tape(context, adding.session_id.as_ref())?;
-    let entry = Entry::event(&adding.name, adding.data).with_meta("plugin", context.plugin.name());
-    if let Some(named) = adding.session_id
-        && !context.is_own(&named)
+    let tape = tape(context, params.session_id.as_ref())?;
+    let entry = Entry::event(&params.name, params.data).with_meta("plugin", context.plugin.name());
+    if let Some(session_id) = params.session_id
+        && !context.is_own(&session_id)
         && tape.info().await?.entries == 0
     {
-        return Err(Error::not_found(format!("there is no session `{named}`")));
+        return Err(Error::not_found(format!(
+            "there is no session `{session_id}`"
+        )));
     }
     let id = tape.append(entry).await?;
     Ok(json!({"id": id.get()}))
 }
 
-/// The arguments that `next/call` replaces for the chain below.
-pub(crate) fn replaced(spec: &HookSpec, params: &Value) -> Result<Map<String, Value>> {
-    // There is one state in a turn, and one tape.
-    let known: Vec<_> = spec
+/// Returns the arguments that `next/call` replaces for the chain below.
+pub(crate) fn replaced_args(spec: &HookSpec, params: &Value) -> Result<Map<String, Value>> {
+    // A turn has one state and one tape, which cannot be replaced.
+    let replaceable: Vec<_> = spec
         .args
         .iter()
-        .map(|known| known.name)
+        .map(|arg| arg.name)
         .filter(|name| !matches!(*name, "state" | "tape"))
         .collect();
     let args = match params.get("args") {
@@ -288,18 +292,21 @@ pub(crate) fn replaced(spec: &HookSpec, params: &Value) -> Result<Map<String, Va
         Some(Value::Object(args)) => args,
         Some(_) => return Err(Error::invalid_input("`args` has to be an object")),
     };
-    match args.keys().find(|name| !known.contains(&name.as_str())) {
+    match args
+        .keys()
+        .find(|name| !replaceable.contains(&name.as_str()))
+    {
         Some(name) => Err(Error::invalid_input(format!(
             "{} has no argument `{name}` that can be replaced; there are: {}",
             spec.name,
-            known.join(", ")
+            replaceable.join(", ")
         ))),
         None => Ok(args.clone()),
     }
 }
 
-/// What is wrong with an argument that replaces another.
-pub(crate) fn wrong_argument(error: &Error) -> Error {
+/// Builds the error for an invalid replacement argument.
+pub(crate) fn argument_error(error: &Error) -> Error {
     Error::invalid_input(format!(
         "`args`: {}",
         error.message().trim_start_matches("it returned ")
@@ -314,12 +321,12 @@ async fn send(context: &CallContext, params: &Value) -> Result<Value> {
     let reply = Outbound::new(Envelope::normalize(message));
     let turn = context.turn.as_ref();
     let turn = turn.filter(|turn| turn.inbound().reply_target.is_some());
-    let is_sent = if let Some(turn) = turn {
+    let is_delivered = if let Some(turn) = turn {
         turn.deliver(reply).await?
     } else {
         let router = context.plugin.framework()?.router();
         let router = router.ok_or_else(|| Error::unknown("no channel runs"))?;
         router.dispatch(reply).await?
     };
-    Ok(json!({"delivered": is_sent}))
+    Ok(json!({"delivered": is_delivered}))
 }

@@ -1,4 +1,4 @@
-//! The channels of a plugin: the host keeps the messages, the plugin has the platform.
+//! Channels of an external plugin. The plugin talks to the platform; the host journals and processes the messages.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
     process::PluginProcess,
 };
 
-/// A channel of a plugin.
+/// A channel that an external plugin implements.
 pub(crate) struct ExternalChannel {
     plugin: Arc<PluginProcess>,
     entry: ChannelDecl,
@@ -38,12 +38,12 @@ impl ExternalChannel {
 
     async fn ask_plugin(&self, method: &str, params: Value) -> Result<Value> {
         let limit = self.plugin.plugin_config.limits.hook;
-        let late = tokio::time::Instant::now() + limit;
+        let deadline = tokio::time::Instant::now() + limit;
         let peer = self.plugin.connect(Some(limit)).await?;
-        let mut asked = peer.ask(method, &params, 0);
-        let answering = async {
+        let mut request = peer.ask(method, &params, 0);
+        let response = async {
             loop {
-                match asked.next().await {
+                match request.next().await {
                     IncomingMessage::Response(answer) => return answer,
                     IncomingMessage::Question { id, method, params } => {
                         callbacks::spawn(
@@ -58,12 +58,12 @@ impl ExternalChannel {
                 }
             }
         };
-        let Ok(answer) = tokio::time::timeout_at(late, answering).await else {
-            drop(asked);
+        let Ok(answer) = tokio::time::timeout_at(deadline, response).await else {
+            drop(request);
             self.plugin.handle_timeout(&peer).await;
             return Err(self.plugin.timeout_error(limit));
         };
-        asked.is_over = true;
+        request.is_over = true;
         self.plugin.note_success();
         answer
     }
@@ -75,7 +75,7 @@ impl Channel for ExternalChannel {
     }
 
     fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        let watched = ChannelWatchdog {
+        let watchdog = ChannelWatchdog {
             plugin: Arc::clone(&self.plugin),
             name: self.entry.name.clone(),
             stop,
@@ -83,14 +83,14 @@ impl Channel for ExternalChannel {
         Box::pin(async move {
             self.ask("channel/start", json!({"channel": self.entry.name}))
                 .await?;
-            watched.spawn();
+            watchdog.spawn();
             Ok(())
         })
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            // One that does not run has nothing to stop.
+            // Do not start the process only to stop its channel.
             if !self.plugin.is_running() {
                 return Ok(());
             }
@@ -130,7 +130,7 @@ impl Channel for ExternalChannel {
     }
 }
 
-/// A channel whose process ended is started again.
+/// Starts the channel again after the plugin's process has ended.
 struct ChannelWatchdog {
     plugin: Arc<PluginProcess>,
     name: String,
@@ -167,7 +167,7 @@ impl ChannelWatchdog {
     }
 }
 
-/// A message that arrived at a channel of the plugin: answered when it is on disk.
+/// Handles `channel/inbound`: a message that a channel of the plugin received. Returns when the message is on disk.
 pub(crate) async fn inbound(plugin: &PluginProcess, mut params: Value) -> Result<Value> {
     let channel = params
         .get("channel")
@@ -194,18 +194,18 @@ pub(crate) async fn inbound(plugin: &PluginProcess, mut params: Value) -> Result
     let mut message = Envelope::normalize(message.into());
     message.set("channel", channel.as_str());
     let mut sender = codec::read_sender(params.get("sender"));
-    // A channel vouches for who somebody is; how much that person may do is for the owner to say.
-    sender.role = sender.role.min(plugin.plugin_config.most_role);
+    // The channel authenticates the sender, but the owner of bub limits the sender's role.
+    sender.role = sender.role.min(plugin.plugin_config.max_role);
     let session = message
         .field("session_id")
         .and_then(Value::as_str)
         .filter(|session| !session.is_empty());
-    let is_here = |session: &str| {
+    let is_own_session = |session: &str| {
         session
             .split_once(':')
             .is_some_and(|(own, _)| own == channel)
     };
-    if sender.role != Role::Owner && session.is_some_and(|session| !is_here(session)) {
+    if sender.role != Role::Owner && session.is_some_and(|session| !is_own_session(session)) {
         return Err(Error::invalid_input(format!(
             "`session_id` must begin with `{channel}:`"
         )));

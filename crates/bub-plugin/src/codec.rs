@@ -1,4 +1,4 @@
-//! How arguments and results of hooks are written in the protocol.
+//! JSON encoding of hook arguments and results in the plugin protocol.
 
 mod arguments;
 mod results;
@@ -10,40 +10,41 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use arguments::{read_sender, sender, sender_schema};
 
-/// An argument: written by the host, read by the plugin. `like` is the argument it takes the place of.
+/// A hook argument. The host encodes it and the plugin decodes it. When a plugin replaces an argument with `next/call`,
+/// the host decodes the new value with the previous argument as `previous`.
 pub(crate) trait ArgumentCodec<'a>: Copy {
-    /// What is read; the argument borrows from it.
+    /// The decoded value that the argument borrows from.
     type Owned: Send + Sync;
 
     fn write(self) -> Value;
-    fn read(value: Value, like: Option<Self>) -> Result<Self::Owned>;
+    fn read(value: Value, previous: Option<Self>) -> Result<Self::Owned>;
     fn from_owned(owned: &'a Self::Owned) -> Self;
 
-    /// Its JSON Schema.
+    /// Returns the JSON Schema.
     fn schema() -> Value;
 
-    /// The state of the turn, when this is it.
+    /// Returns the state of the turn, if this argument is the state.
     fn state(self) -> Option<&'a State> {
         None
     }
 
-    /// The message of the turn, when this is it.
+    /// Returns the message of the turn, if this argument is the message.
     fn message(self) -> Option<&'a Envelope> {
         None
     }
 
-    /// The session of the turn, when this is it.
+    /// Returns the session of the turn, if this argument contains it.
     fn session_id(self) -> Option<&'a SessionId> {
         None
     }
 
-    /// The id of the turn, when this has it.
+    /// Returns the id of the turn, if this argument contains it.
     fn run_id(self) -> Option<&'a str> {
         None
     }
 }
 
-/// What the arguments of a hook say about its turn.
+/// Information about the turn that the arguments of a hook contain.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct TurnFacts<'a> {
     pub(crate) message: Option<&'a Envelope>,
@@ -53,7 +54,7 @@ pub(crate) struct TurnFacts<'a> {
 }
 
 impl<'a> TurnFacts<'a> {
-    /// Adds what one argument says.
+    /// Adds the information in one argument. Earlier arguments take precedence.
     pub(crate) fn with(self, argument: impl ArgumentCodec<'a>) -> Self {
         Self {
             message: self.message.or(argument.message()),
@@ -64,45 +65,46 @@ impl<'a> TurnFacts<'a> {
     }
 }
 
-/// A result: written by the plugin, read by the host.
+/// A hook result. The plugin encodes it and the host decodes it.
 pub(crate) trait ResultCodec: Sized {
     fn write(self) -> Value;
     fn read(value: Value) -> Result<Self>;
 
-    /// What a plugin answers; `None` when it is the same as to have no opinion.
-    fn opinion(self) -> Option<Value> {
+    /// Returns the value that a plugin sends, or `None` if the result is equivalent to not returning one.
+    fn into_value(self) -> Option<Value> {
         Some(self.write())
     }
 
-    /// Its JSON Schema.
+    /// Returns the JSON Schema.
     fn schema() -> Value;
 }
 
-pub(crate) fn wrong(expected: &str, got: &Value) -> Error {
-    let mut shown = got.to_string();
-    if shown.len() > 200 {
-        let end = shown.floor_char_boundary(200);
-        shown.truncate(end);
-        shown.push('…');
+/// Builds the error for a value of the wrong type. The value is truncated to 200 bytes.
+pub(crate) fn type_error(expected: &str, got: &Value) -> Error {
+    let mut text = got.to_string();
+    if text.len() > 200 {
+        let end = text.floor_char_boundary(200);
+        text.truncate(end);
+        text.push('…');
     }
-    Error::unknown(format!("it returned {shown}, expected {expected}"))
+    Error::unknown(format!("it returned {text}, expected {expected}"))
 }
 
 fn text(value: Value) -> Result<String> {
     match value {
         Value::String(text) => Ok(text),
-        other => Err(wrong("a string", &other)),
+        other => Err(type_error("a string", &other)),
     }
 }
 
 fn object(value: Value) -> Result<Map<String, Value>> {
     match value {
         Value::Object(map) => Ok(map),
-        other => Err(wrong("an object", &other)),
+        other => Err(type_error("an object", &other)),
     }
 }
 
-/// The name and the value of an object with one field.
+/// Returns the name and the value of the only field of an object.
 fn only_field(value: &Value) -> Option<(&str, &Value)> {
     let map = value.as_object().filter(|map| map.len() == 1)?;
     map.iter()
@@ -118,7 +120,7 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The JSON Schema of an object with these properties, all of which are there.
+/// Returns the JSON Schema of an object whose properties are all required.
 fn object_schema(properties: &Value) -> Value {
     let names: Vec<_> = properties
         .as_object()
@@ -129,7 +131,7 @@ fn object_schema(properties: &Value) -> Value {
     json!({"type": "object", "properties": properties, "required": names})
 }
 
-/// The JSON Schema of something that may be null.
+/// Returns the JSON Schema of a value that may be null.
 fn nullable(schema: &Value) -> Value {
     json!({"anyOf": [schema, {"type": "null"}]})
 }

@@ -1,4 +1,4 @@
-//! The commands a plugin adds to the command line: described beforehand, run in the plugin.
+//! CLI commands of an external plugin. The descriptor declares them; the plugin's process runs them.
 
 use std::{collections::HashSet, io::Write as _, process::ExitCode, sync::Arc};
 
@@ -12,43 +12,43 @@ use crate::{
     stream::STREAM_CREDITS,
 };
 
-/// Arguments that every command has.
+/// Names of the arguments that every command has.
 const GLOBAL_ARGS: &[&str] = &["help", "version", "workspace", "verbose"];
 
-/// Checks what the parser of the command line would not survive, or read in a way that nobody means.
+/// Checks a command for arguments that would make the command line parser panic or that it would misread.
 pub(crate) fn check(entry: &CommandSpec) -> Result<()> {
-    let wrong = |cause: String| {
+    let invalid = |cause: String| {
         Err(Error::config(format!(
             "the command `{}`: {cause}",
             entry.name
         )))
     };
     if entry.name == "help" {
-        return wrong("the name is taken".to_owned());
+        return invalid("the name is taken".to_owned());
     }
     let mut names = HashSet::new();
     let mut last: Option<&CommandArg> = None;
     for arg in &entry.args {
         let name = &arg.name;
-        if !is_plain(name) {
-            return wrong(format!(
+        if !is_valid_name(name) {
+            return invalid(format!(
                 "`{name}` is no name for an argument: lower-case letters, digits, - and _"
             ));
         }
         if GLOBAL_ARGS.contains(&name.as_str()) || !names.insert(name) {
-            return wrong(format!("there is an argument `{name}` already"));
+            return invalid(format!("there is an argument `{name}` already"));
         }
         if arg.flag && (arg.positional || arg.required || arg.many || arg.default.is_some()) {
-            return wrong(format!(
+            return invalid(format!(
                 "`{name}` is a flag, which has no place, no value and need not be there"
             ));
         }
         if arg.required && arg.default.is_some() {
-            return wrong(format!("`{name}` is required and has a default"));
+            return invalid(format!("`{name}` is required and has a default"));
         }
         if arg.positional {
             if let Some(last) = last.filter(|last| last.many || (arg.required && !last.required)) {
-                return wrong(format!(
+                return invalid(format!(
                     "nothing that is required may follow `{}`, nor anything when it is many",
                     last.name
                 ));
@@ -59,16 +59,17 @@ pub(crate) fn check(entry: &CommandSpec) -> Result<()> {
     Ok(())
 }
 
-/// Whether this is a name that can be typed as a word or after `--`.
-pub(crate) fn is_plain(name: &str) -> bool {
-    let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+/// Returns whether a name can be typed as a word or after `--`: 1 to 64 lower-case letters, digits, `-` and `_`, starting
+/// with a letter.
+pub(crate) fn is_valid_name(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     name.len() <= 64
         && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.chars().all(is_fine)
+        && name.chars().all(is_allowed)
 }
 
-/// The command, run in the plugin.
-pub(crate) fn command(plugin: &Arc<PluginProcess>, entry: &CommandSpec) -> CliCommand {
+/// Builds the CLI command that runs in the plugin's process.
+pub(crate) fn build_command(plugin: &Arc<PluginProcess>, entry: &CommandSpec) -> CliCommand {
     let (plugin, name) = (Arc::clone(plugin), entry.name.clone());
     CliCommand::from_spec(entry.clone())
         .run(move |context| run(Arc::clone(&plugin), name.clone(), context))
@@ -79,24 +80,24 @@ async fn run(plugin: Arc<PluginProcess>, name: String, context: CliContext) -> R
     context
         .framework
         .clone()
-        .run_scoped(async { talk(&plugin, &params).await })
+        .run_scoped(async { run_in_plugin(&plugin, &params).await })
         .await
 }
 
-async fn talk(plugin: &Arc<PluginProcess>, params: &Value) -> Result<ExitCode> {
+async fn run_in_plugin(plugin: &Arc<PluginProcess>, params: &Value) -> Result<ExitCode> {
     let peer = plugin.connect(None).await?;
-    let mut asked = peer.ask("cli/run", params, STREAM_CREDITS);
+    let mut request = peer.ask("cli/run", params, STREAM_CREDITS);
     loop {
-        match asked.next().await {
+        match request.next().await {
             IncomingMessage::Event(event) => {
-                asked.grant(1);
+                request.grant(1);
                 print(&event)?;
             }
             IncomingMessage::Question { id, method, params } => {
                 callbacks::spawn(&peer, id, method, params, CallContext::new(plugin, None));
             }
             IncomingMessage::Response(answer) => {
-                asked.is_over = true;
+                request.is_over = true;
                 let code = answer?
                     .get("code")
                     .and_then(Value::as_u64)

@@ -1,4 +1,5 @@
-//! What a plugin says about itself: asked for once, when it is added, so that nothing has to be started to know it.
+//! Descriptor of an external plugin. bub requests it once, when the plugin is added, and stores it. Later it knows kind the
+//! plugin provides without starting it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,50 +12,50 @@ use serde_json::Value;
 
 use crate::{command, manifest::has_control_chars, wire_hook::UNSUPPORTED_HOOKS};
 
-/// The version of the protocol.
+/// Version of the plugin protocol.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// What a plugin implements and provides.
+/// What a plugin implements and provides: its response to `initialize`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Descriptor {
-    /// The version of the protocol it speaks.
+    /// Version of the plugin protocol that the plugin uses.
     pub protocol: u32,
-    /// Its own version.
+    /// Version of the plugin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// What it does, in a line.
+    /// One-line description of the plugin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The hooks it implements.
+    /// Hooks that the plugin implements.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<HookDecl>,
-    /// The tools it has, in MCP's shape.
+    /// Tools that the plugin provides, in the format of MCP.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolDecl>,
-    /// The channels it serves.
+    /// Channels that the plugin provides.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelDecl>,
-    /// The commands it adds to the command line.
+    /// Commands that the plugin adds to the command line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<CommandSpec>,
 }
 
-/// A hook that is implemented.
+/// A hook that a plugin implements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "HookDeclForm")]
 pub struct HookDecl {
-    /// Its name.
+    /// Name of the hook.
     pub name: String,
-    /// The arguments it wants; all of them unless said.
+    /// Names of the arguments that the plugin receives. `None` means all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
-    /// Whether its failure decides nothing; for `before_tool_call`.
+    /// Whether a failure of the hook does not deny the tool call. Only for `before_tool_call`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub observe_only: bool,
 }
 
-/// A name alone will do.
+/// Accepted forms of a [`HookDecl`]: a name, or a map.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum HookDeclForm {
@@ -88,29 +89,30 @@ impl From<HookDeclForm> for HookDecl {
     }
 }
 
-/// A tool.
+/// A tool that a plugin provides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ToolDecl {
-    /// Its name, with dots.
+    /// Name of the tool, which may contain dots.
     pub name: String,
-    /// What it does, for the model.
+    /// Description for the model.
     pub description: String,
-    /// The JSON Schema of its arguments.
+    /// JSON Schema of the arguments.
     pub input_schema: Value,
-    /// Hints, of which `readOnlyHint` matters here.
+    /// Annotations of MCP. bub uses `readOnlyHint` and its own `commandOnly`.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub annotations: Value,
 }
 
 impl ToolDecl {
-    /// The name as the model sees it.
+    /// Returns the name that the model uses: dots become underscores.
     pub fn model_name(&self) -> String {
         self.name.replace('.', "_")
     }
 
-    /// What is wrong with the schema of its arguments: a provider that refuses it refuses every turn.
-    fn wrong_schema(&self) -> Option<&'static str> {
+    /// Returns kind is wrong with the schema of the arguments. A provider that rejects the schema would reject every model
+    /// call.
+    fn schema_problem(&self) -> Option<&'static str> {
         let Some(schema) = self.input_schema.as_object() else {
             return Some("no `inputSchema`");
         };
@@ -119,12 +121,12 @@ impl ToolDecl {
         if schema.get("type").and_then(Value::as_str) != Some("object") {
             return Some("an `inputSchema` whose `type` is not \"object\"");
         }
-        let is_fine = |properties: &Value| {
+        let is_valid = |properties: &Value| {
             properties
                 .as_object()
                 .is_some_and(|properties| properties.values().all(is_schema))
         };
-        let is_wrong = properties.is_some_and(|properties| !is_fine(properties));
+        let is_wrong = properties.is_some_and(|properties| !is_valid(properties));
         is_wrong.then_some("an `inputSchema` whose `properties` are no map of schemas")
     }
 
@@ -135,7 +137,7 @@ impl ToolDecl {
             .unwrap_or(false)
     }
 
-    pub(crate) fn is_for_people(&self) -> bool {
+    pub(crate) fn is_command_only(&self) -> bool {
         self.annotations
             .get("commandOnly")
             .and_then(Value::as_bool)
@@ -143,22 +145,26 @@ impl ToolDecl {
     }
 }
 
-/// A channel.
+/// A channel that a plugin provides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChannelDecl {
-    /// Its name.
+    /// Name of the channel.
     pub name: String,
-    /// Whether messages in quick succession are collected into one.
+    /// Whether messages that arrive close together are collected into one turn.
     pub debounce: bool,
-    /// Whether it wants each event of a running answer.
+    /// Whether the channel receives the stream events of running turns.
     pub events: bool,
-    /// Whether it only works in the background.
+    /// Whether the channel runs only to start and stop a background service and does not count as a messaging channel.
     pub lifecycle: bool,
 }
 
 impl Descriptor {
-    /// Checks what a plugin says about itself.
+    /// Checks the descriptor.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the protocol version is not supported, or if a hook, tool, channel or command is invalid.
     pub fn check(&self) -> Result<()> {
         if self.protocol != PROTOCOL_VERSION {
             return Err(Error::config(format!(
@@ -169,31 +175,33 @@ impl Descriptor {
         for hook in &self.hooks {
             check_hook(hook)?;
         }
-        let of_command = |own: &CommandSpec| {
-            let arg = |arg: &CommandArg| {
+        let command_has_control_chars = |command: &CommandSpec| {
+            let arg_has_control_chars = |arg: &CommandArg| {
                 has_control_chars(&arg.help)
                     || arg.default.as_deref().is_some_and(has_control_chars)
             };
-            has_control_chars(&own.about) || own.args.iter().any(arg)
+            has_control_chars(&command.about) || command.args.iter().any(arg_has_control_chars)
         };
         let mut texts = [&self.version, &self.description].into_iter().flatten();
-        if texts.any(|text| has_control_chars(text)) || self.commands.iter().any(of_command) {
+        if texts.any(|text| has_control_chars(text))
+            || self.commands.iter().any(command_has_control_chars)
+        {
             return Err(Error::config(
-                "there are control characters in what it says about itself",
+                "there are control characters in kind it says about itself",
             ));
         }
         for tool in &self.tools {
-            let is_name = |name: &str| {
-                let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-                !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine)
+            let is_valid_name = |name: &str| {
+                let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+                !name.is_empty() && name.len() <= 64 && name.chars().all(is_valid)
             };
-            if !is_name(&tool.name) {
+            if !is_valid_name(&tool.name) {
                 return Err(Error::config(format!(
                     "`{}` is no name for a tool",
                     tool.name
                 )));
             }
-            if let Some(reason) = tool.wrong_schema() {
+            if let Some(reason) = tool.schema_problem() {
                 return Err(Error::config(format!(
                     "the tool `{}` has {reason}",
                     tool.name
@@ -221,22 +229,22 @@ impl Descriptor {
                 .iter()
                 .map(|command| ("command", &command.name)),
         );
-        for (what, name) in names.clone() {
-            if !command::is_plain(name) {
+        for (kind, name) in names.clone() {
+            if !command::is_valid_name(name) {
                 return Err(Error::config(format!(
-                    "`{name}` is no name for a {what}: lower-case letters, digits, - and _, a letter first"
+                    "`{name}` is no name for a {kind}: lower-case letters, digits, - and _, a letter first"
                 )));
             }
         }
         let tools = self.tools.iter().map(|tool| ("tool", &tool.name));
         let mut seen = HashSet::new();
-        if let Some((what, name)) = names.chain(tools).find(|entry| !seen.insert(*entry)) {
-            return Err(Error::config(format!("it has two of the {what} `{name}`")));
+        if let Some((kind, name)) = names.chain(tools).find(|entry| !seen.insert(*entry)) {
+            return Err(Error::config(format!("it has two of the {kind} `{name}`")));
         }
         self.commands.iter().try_for_each(command::check)
     }
 
-    /// Whether tool calls wait for its word: one that cannot give it denies.
+    /// Returns whether the plugin guards tool calls. A guard that fails denies the call.
     pub fn is_guard(&self) -> bool {
         self.hooks
             .iter()

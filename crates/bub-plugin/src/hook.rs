@@ -1,4 +1,4 @@
-//! The hooks of a plugin in another process, as the kernel calls them.
+//! Hooks of an external plugin. The kernel calls them like linked-in hooks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::{
     callbacks::{self, CallContext},
-    codec::{self, ResultCodec, wrong},
+    codec::{self, ResultCodec, type_error},
     descriptor::HookDecl,
     peer::{IncomingMessage, Peer, deadline_after},
     process::PluginProcess,
@@ -21,19 +21,19 @@ use crate::{
     wire_hook::{self, WireHook},
 };
 
-/// How often a plugin that takes its time is asked whether it lives.
+/// How often a plugin with a long-running call gets a `ping`.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(30);
 
-/// One hook of one plugin.
+/// One hook that an external plugin implements.
 #[derive(Clone)]
 pub(crate) struct ExternalHook {
     pub(crate) plugin: Arc<PluginProcess>,
     pub(crate) entry: Arc<HookDecl>,
-    /// `hook/<name>`.
+    /// Protocol method, `hook/<name>`.
     pub(crate) method: Arc<str>,
 }
 
-/// Registers all hooks of a plugin.
+/// Registers all hooks of a plugin. Unknown hooks are logged and skipped.
 pub(crate) fn register(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
     for entry in &plugin.descriptor.hooks {
         let hook = ExternalHook {
@@ -67,14 +67,15 @@ impl ExternalHook {
         params.into()
     }
 
-    /// The process to ask. Without one, turns go on; only a guard that cannot be asked says no.
+    /// Decides what happens if the plugin cannot be reached. A turn continues without the plugin (`None`). Only an
+    /// unreachable guard is an error, which denies the tool call.
     pub(crate) fn peer_or_skip(&self, reached: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
         let is_guard =
             self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only;
         match reached {
             Ok(peer) => Ok(Some(peer)),
             Err(error) if is_guard => Err(error),
-            // Why it could not be started is in the log.
+            // The log already has the reason.
             Err(_) => Ok(None),
         }
     }
@@ -87,39 +88,42 @@ impl ExternalHook {
         )
     }
 
-    pub(crate) async fn late(&self, peer: &Arc<Peer>, limit: Option<Duration>) -> Error {
+    /// Handles a timeout of the call and returns its error.
+    pub(crate) async fn timeout_error(&self, peer: &Arc<Peer>, limit: Option<Duration>) -> Error {
         self.plugin.handle_timeout(peer).await;
         self.plugin
             .timeout_error(limit.unwrap_or(self.plugin.plugin_config.limits.model))
     }
 
-    /// What comes next for a call; `None` when it took longer than it may. One without a limit of its own is waited for
-    /// while its plugin lives, and is not silent for too long; what it waits for itself is not its silence.
+    /// Waits for the next message of a call. Returns `None` after the timeout.
+    ///
+    /// A call without a timeout may take as long as the plugin answers `ping` and is not silent for longer than
+    /// [`Limits::model`](crate::Limits::model). Time in which `is_waiting` is true does not count as silence.
     pub(crate) async fn next(
         &self,
-        asked: &mut StreamRequest,
+        request: &mut StreamRequest,
         limit: Option<Duration>,
         is_waiting: impl Fn() -> bool,
     ) -> Option<IncomingMessage> {
         if let Some(limit) = limit {
-            return tokio::time::timeout(limit, asked.next()).await.ok();
+            return tokio::time::timeout(limit, request.next()).await.ok();
         }
-        let mut left = self.plugin.plugin_config.limits.model;
-        while !left.is_zero() {
-            let look = left.min(LIVENESS_INTERVAL);
-            if let Ok(incoming) = tokio::time::timeout(look, asked.next()).await {
+        let mut remaining = self.plugin.plugin_config.limits.model;
+        while !remaining.is_zero() {
+            let interval = remaining.min(LIVENESS_INTERVAL);
+            if let Ok(incoming) = tokio::time::timeout(interval, request.next()).await {
                 return Some(incoming);
             }
             if !is_waiting() {
-                left -= look;
+                remaining -= interval;
             }
-            self.plugin.handle_timeout(&asked.peer).await;
+            self.plugin.handle_timeout(&request.peer).await;
         }
         None
     }
 
     async fn call_async<P: WireHook>(&self, call: HookCall<'_, P>) -> Result<Option<P::Output>> {
-        // The chain below is not part of this plugin's call.
+        // The chain below runs in the span of the caller: it is not part of this plugin's call.
         let caller = Span::current();
         let span = self.plugin.call_span(Some(P::SPEC.name));
         self.call_plugin(call, &caller).instrument(span).await
@@ -131,33 +135,34 @@ impl ExternalHook {
         caller: &Span,
     ) -> Result<Option<P::Output>> {
         let limit = self.limit::<P>();
-        let begun = Instant::now();
+        let started = Instant::now();
         let Some(peer) = self.peer_or_skip(self.plugin.connect(limit).await)? else {
             return Ok(None);
         };
-        // Starting is a part of it.
-        let mut left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        // The time to start the process counts.
+        let mut remaining = limit.map(|limit| limit.saturating_sub(started.elapsed()));
         let mut request = peer.ask(&self.method, &self.params::<P>(call.args), 0);
         loop {
-            let asked = Instant::now();
-            let incoming = self.next(&mut request, left, || false).await;
+            let wait_started = Instant::now();
+            let incoming = self.next(&mut request, remaining, || false).await;
             match incoming {
                 Some(IncomingMessage::Response(answer)) => {
                     request.is_over = true;
                     return self.finish::<P>(P::state(call.args), answer);
                 }
                 Some(IncomingMessage::Question { id, method, params }) => {
-                    // What the chain below takes is not this plugin's time.
-                    left = left.map(|left| left.saturating_sub(asked.elapsed()));
+                    // The time that the chain below takes does not count.
+                    remaining =
+                        remaining.map(|remaining| remaining.saturating_sub(wait_started.elapsed()));
                     if method == "next/call" {
-                        let below = match callbacks::replaced(P::SPEC, &params) {
+                        let below = match callbacks::replaced_args(P::SPEC, &params) {
                             Ok(replaced) => {
                                 let below = P::below(call, replaced);
                                 below.instrument(caller.clone()).await
                             }
                             Err(error) => Err(error),
                         };
-                        peer.respond(&id, below.map(wrapped));
+                        peer.respond(&id, below.map(encode_below));
                     } else {
                         let context = CallContext::new(&self.plugin, P::turn(call.args));
                         callbacks::spawn(&peer, id, method, params, context);
@@ -166,7 +171,7 @@ impl ExternalHook {
                 Some(IncomingMessage::Event(_)) => {}
                 None => {
                     drop(request);
-                    return Err(self.late(&peer, limit).await);
+                    return Err(self.timeout_error(&peer, limit).await);
                 }
             }
         }
@@ -189,110 +194,110 @@ impl ExternalHook {
                     return self.finish::<P>(P::state(args), answer);
                 }
                 Some(IncomingMessage::Question { id, method, params }) => {
-                    // A person may take as long as they need.
-                    let asked = std::time::Instant::now();
+                    // The time that the user takes to answer does not count.
+                    let question_started = std::time::Instant::now();
                     peer.respond(
                         &id,
                         callbacks::answer_blocking(&self.plugin, &method, &params),
                     );
-                    deadline += asked.elapsed();
+                    deadline += question_started.elapsed();
                 }
                 Some(IncomingMessage::Event(_)) => {}
                 None => {
                     drop(request);
-                    self.plugin.note_late_blocking(&peer);
+                    self.plugin.handle_timeout_blocking(&peer);
                     return Err(self.plugin.timeout_error(limit));
                 }
             }
         }
     }
 
-    /// Reads an answer `{value?, state?}`.
+    /// Decodes a response `{value?, state?}` and applies the changes of the state.
     pub(crate) fn finish<P: WireHook>(
         &self,
         state: Option<&State>,
         answer: Result<Value>,
     ) -> Result<Option<P::Output>> {
-        let mut answer = self.answer(answer?)?;
-        let named = |error: Error| self.invalid_response(&error);
+        let mut answer = self.response_fields(answer?)?;
+        let decode_error = |error: Error| self.invalid_response_error(&error);
         let value = answer
             .remove("value")
             .map(P::Output::read)
             .transpose()
-            .map_err(named)?;
+            .map_err(decode_error)?;
         if let Some(patch) = answer.get("state") {
-            apply(state, patch).map_err(named)?;
+            apply_state(state, patch).map_err(decode_error)?;
         }
         self.plugin.note_success();
         Ok(value)
     }
 
-    /// The fields of an answer. One that says something which nobody understands is not one that says nothing.
-    pub(crate) fn answer(&self, answer: Value) -> Result<Map<String, Value>> {
+    /// Returns the fields of a response. Unknown fields are an error, so that a misspelled decision is not ignored.
+    pub(crate) fn response_fields(&self, answer: Value) -> Result<Map<String, Value>> {
         let streams = self.entry.name == point::RunModelStream::SPEC.name;
         let is_known =
             |name: &str| matches!(name, "value" | "state") || (streams && name == "stream");
         match answer {
             Value::Null => Ok(Map::new()),
             Value::Object(answer) if answer.keys().all(|name| is_known(name)) => Ok(answer),
-            other => Err(self.invalid_response(&wrong(
+            other => Err(self.invalid_response_error(&type_error(
                 "an object with `value`, `state` and nothing else",
                 &other,
             ))),
         }
     }
 
-    /// What the plugin sent cannot be read.
-    pub(crate) fn invalid_response(&self, error: &Error) -> Error {
+    /// Builds the error for a response that cannot be decoded.
+    pub(crate) fn invalid_response_error(&self, error: &Error) -> Error {
         self.plugin.error(error.kind(), error.message())
     }
 }
 
-/// A plugin asks for its own part of the configuration: who may do what, and where keys go, is not for it to say.
+/// `onboard_config` of an external plugin. The plugin can set only its own section: it must not change permissions or
+/// where API keys are sent.
 struct OnboardConfigHook(ExternalHook);
 
 impl SyncHook<point::OnboardConfig> for OnboardConfigHook {
     fn call(&self, call: HookCall<'_, point::OnboardConfig>) -> HookReturn<Value> {
         let name = self.0.plugin.name();
-        // The rest has keys in it.
-        let shown = [name, "model"];
-        let shown: Map<String, Value> = shown
+        // The other sections may contain API keys.
+        let visible_config: Map<String, Value> = [name, "model"]
             .into_iter()
             .filter_map(|key| Some((key.to_owned(), call.args.current_config.get(key)?.clone())))
             .collect();
-        let shown = Value::from(shown);
+        let visible_config = Value::from(visible_config);
         let args = args::OnboardConfig {
-            current_config: &shown,
+            current_config: &visible_config,
         };
         let answer = self.0.call_blocking::<point::OnboardConfig>(args)?;
-        let Some(Value::Object(mut part)) = answer else {
+        let Some(Value::Object(mut config)) = answer else {
             return Ok(answer);
         };
-        let is_same = |key: &str, value: &Value| shown.get(key) == Some(value);
-        let others = part
+        let is_unchanged = |key: &str, value: &Value| visible_config.get(key) == Some(value);
+        let ignored = config
             .iter()
-            .filter(|(key, value)| *key != name && !is_same(key, value));
-        let others: Vec<&str> = others.map(|(key, _)| key.as_str()).collect();
-        if !others.is_empty() {
+            .filter(|(key, value)| *key != name && !is_unchanged(key, value));
+        let ignored: Vec<&str> = ignored.map(|(key, _)| key.as_str()).collect();
+        if !ignored.is_empty() {
             let hint = format_args!("a plugin can set only keys under `{name}`");
-            tracing::warn!(plugin = name, keys = ?others, %hint, "plugin.config_ignored");
+            tracing::warn!(plugin = name, keys = ?ignored, %hint, "plugin.config_ignored");
         }
-        part.retain(|key, _| key == name);
-        Ok(Some(part.into()))
+        config.retain(|key, _| key == name);
+        Ok(Some(config.into()))
     }
 }
 
-/// A result of the chain below, as a plugin reads it.
-pub(crate) fn wrapped<T: ResultCodec>(value: Option<T>) -> Value {
+/// Encodes a result of the chain below.
+pub(crate) fn encode_below<T: ResultCodec>(value: Option<T>) -> Value {
     value.map_or_else(|| json!({}), |value| json!({"value": value.write()}))
 }
 
-/// Takes over what a plugin did to the state; what belongs to the runtime is not its business.
-pub(crate) fn apply(state: Option<&State>, patch: &Value) -> Result<()> {
+/// Applies a plugin's changes of the state. Ignores names that are reserved for the runtime.
+pub(crate) fn apply_state(state: Option<&State>, patch: &Value) -> Result<()> {
     let patch = match Option::<StateChanges>::deserialize(patch) {
         Ok(patch) => patch.unwrap_or_default(),
         Err(_) => {
-            return Err(wrong(
+            return Err(type_error(
                 "a `state` of {\"set\": {…}, \"remove\": [name, …]}",
                 patch,
             ));
@@ -309,7 +314,7 @@ pub(crate) fn apply(state: Option<&State>, patch: &Value) -> Result<()> {
     Ok(())
 }
 
-/// What a plugin did to the state.
+/// Changes that a plugin made to the state.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct StateChanges {

@@ -1,4 +1,4 @@
-//! The plugins that were added: what each was granted, and what it said about itself.
+//! The list of installed plugins, with what each is allowed to use and what it provides.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,60 +13,61 @@ use serde_json::{Value, json};
 
 use crate::{descriptor::Descriptor, manifest::Manifest};
 
-/// The name of the file in bub's home.
+/// Name of the file in bub's home that lists the plugins.
 const PLUGINS_FILE: &str = "plugins.json";
 
-/// A plugin that was added.
+/// An installed plugin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InstalledPlugin {
-    /// How it is started, and what it was granted.
+    /// Manifest of the plugin when it was added.
     pub manifest: Manifest,
-    /// Where it runs.
+    /// Working directory of the process.
     pub directory: PathBuf,
-    /// The file or directory it consists of.
+    /// File or directory that contains the plugin.
     pub pinned: PathBuf,
-    /// What that was when it was added; nothing for one that may change.
+    /// Digest of the files when the plugin was added. `None` for an unpinned plugin, whose files may change.
     pub digest: Option<String>,
-    /// Whether it is used.
+    /// Whether the plugin is enabled.
     pub enabled: bool,
-    /// What it said about itself.
+    /// Descriptor that the plugin returned when it was added.
     pub descriptor: Descriptor,
 }
 
-/// All plugins that were added, in the order of registration.
+/// All installed plugins, in registration order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InstalledPlugins {
-    /// The plugins.
+    /// Plugins whose record is readable.
     pub plugins: Vec<InstalledPlugin>,
-    /// Rows that cannot be read. They are kept as they are.
+    /// Records that cannot be read. They are kept unchanged in the file.
     pub damaged: Vec<DamagedRecord>,
 }
 
-/// A row of the list that is no [`InstalledPlugin`].
+/// A record in the file that is not a valid [`InstalledPlugin`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DamagedRecord {
-    /// Why it cannot be read.
+    /// Why the record cannot be read.
     pub problem: String,
-    row: Value,
+    record: Value,
 }
 
 impl DamagedRecord {
-    /// The name of the plugin, as far as it can be told.
+    /// Returns the name of the plugin, or `?` if the record does not contain it.
     pub fn name(&self) -> &str {
-        self.row
+        self.record
             .pointer("/manifest/name")
             .and_then(Value::as_str)
             .unwrap_or("?")
     }
 
-    /// Whether tool calls have to wait for its word: certainly not if it is switched off, or says that it guards none.
+    /// Returns whether the plugin may guard tool calls. It does not if it is disabled, or if its readable hooks show that it
+    /// is not a guard.
     pub fn is_guard(&self) -> bool {
-        let is_on = self
-            .row
+        let is_enabled = self
+            .record
             .get("enabled")
             .is_none_or(|enabled| *enabled != Value::Bool(false));
         let hooks = self
-            .row
+            .record
             .get("descriptor")
             .filter(|descriptor| descriptor.is_object());
         let hooks = hooks.map(|descriptor| {
@@ -76,7 +77,7 @@ impl DamagedRecord {
                 .unwrap_or_else(|| json!([]))
         });
         let hooks = hooks.and_then(|hooks| serde_json::from_value(hooks).ok());
-        is_on
+        is_enabled
             && hooks.is_none_or(|hooks| {
                 Descriptor {
                     hooks,
@@ -87,23 +88,25 @@ impl DamagedRecord {
     }
 }
 
-/// The list as it is written. One without its key is no list: who knows what stood there.
+/// Content of the file. The key is required: a file without it may have been damaged.
 #[derive(Serialize, Deserialize)]
 struct PluginsFile {
     plugins: Vec<Value>,
 }
 
 impl InstalledPlugins {
-    /// Reads the list in a home. A home without one has no plugins.
+    /// Reads the list from a home. A home without the file has no plugins.
     pub fn load(home: &Path) -> Result<Self> {
         let file = home.join(PLUGINS_FILE);
-        let wrong = |cause: &str, remedy: &str| {
+        let file_error = |cause: &str, remedy: &str| {
             Error::config(format!("{}: {cause}; {remedy}", file.display()))
         };
-        let anew = "move it away and add the plugins again";
+        let recreate_hint = "move it away and add the plugins again";
         let text = match file.metadata() {
-            // Reading a pipe or a device might never end.
-            Ok(found) if !found.is_file() => return Err(wrong("it is no file", anew)),
+            // Reading a pipe or a device may never end.
+            Ok(metadata) if !metadata.is_file() => {
+                return Err(file_error("it is no file", recreate_hint));
+            }
             Ok(_) => std::fs::read_to_string(&file),
             Err(error) => Err(error),
         };
@@ -113,38 +116,39 @@ impl InstalledPlugins {
                 if !file.is_symlink() {
                     return Ok(Self::default());
                 }
-                return Err(wrong(
+                return Err(file_error(
                     "it is a link to nowhere",
                     "put back what it points to, or remove the link",
                 ));
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Err(wrong("it is no text", anew));
+                return Err(file_error("it is no text", recreate_hint));
             }
-            Err(error) => return Err(wrong(&error.to_string(), "make it readable for you")),
+            Err(error) => return Err(file_error(&error.to_string(), "make it readable for you")),
         };
         let list: Value = serde_json::from_str(&text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
-            wrong(
+            file_error(
                 &format!("it is no JSON, from line {line}, column {column} on"),
-                anew,
+                recreate_hint,
             )
         })?;
-        let rows: PluginsFile = crate::parse::read(&list).map_err(|cause| wrong(&cause, anew))?;
+        let records: PluginsFile =
+            crate::parse::read(&list).map_err(|cause| file_error(&cause, recreate_hint))?;
         let mut installed = Self::default();
-        for row in rows.plugins {
-            match crate::parse::read(&row) {
-                Ok(record) => installed.plugins.push(record),
+        for record in records.plugins {
+            match crate::parse::read(&record) {
+                Ok(plugin) => installed.plugins.push(plugin),
                 Err(cause) => {
-                    let problem = format!("its row in {}: {cause}", file.display());
-                    installed.damaged.push(DamagedRecord { problem, row });
+                    let problem = format!("its record in {}: {cause}", file.display());
+                    installed.damaged.push(DamagedRecord { problem, record });
                 }
             }
         }
         Ok(installed)
     }
 
-    /// Changes the list of a home, while nobody else does.
+    /// Changes the list of a home under an exclusive file lock.
     pub fn change<T>(home: &Path, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -165,11 +169,11 @@ impl InstalledPlugins {
     }
 
     fn save(&self, home: &Path) -> Result<()> {
-        let unwritable = |error: serde_json::Error| Error::unknown(error.to_string());
-        let rows: Result<Vec<_>, _> = self.plugins.iter().map(serde_json::to_value).collect();
-        let mut plugins = rows.map_err(unwritable)?;
-        plugins.extend(self.damaged.iter().map(|damaged| damaged.row.clone()));
-        let text = serde_json::to_string_pretty(&PluginsFile { plugins }).map_err(unwritable)?;
+        let encode_error = |error: serde_json::Error| Error::unknown(error.to_string());
+        let records: Result<Vec<_>, _> = self.plugins.iter().map(serde_json::to_value).collect();
+        let mut plugins = records.map_err(encode_error)?;
+        plugins.extend(self.damaged.iter().map(|damaged| damaged.record.clone()));
+        let text = serde_json::to_string_pretty(&PluginsFile { plugins }).map_err(encode_error)?;
         let temporary = home.join(format!(".{PLUGINS_FILE}.new"));
         let mut file = OpenOptions::new()
             .write(true)
@@ -184,24 +188,32 @@ impl InstalledPlugins {
         Ok(())
     }
 
-    /// The plugin of that name.
+    /// Returns the plugin with a name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the plugin is not installed or if its record is damaged.
     pub fn find(&self, name: &str) -> Result<&InstalledPlugin> {
         self.plugins
             .iter()
-            .find(|record| record.manifest.name == name)
-            .ok_or_else(|| self.unknown(name))
+            .find(|plugin| plugin.manifest.name == name)
+            .ok_or_else(|| self.unknown_plugin_error(name))
     }
 
-    /// The plugin of that name, to be changed.
+    /// Returns the plugin with a name, mutably.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the plugin is not installed or if its record is damaged.
     pub fn find_mut(&mut self, name: &str) -> Result<&mut InstalledPlugin> {
-        let unknown = self.unknown(name);
+        let unknown = self.unknown_plugin_error(name);
         self.plugins
             .iter_mut()
-            .find(|record| record.manifest.name == name)
+            .find(|plugin| plugin.manifest.name == name)
             .ok_or(unknown)
     }
 
-    fn unknown(&self, name: &str) -> Error {
+    fn unknown_plugin_error(&self, name: &str) -> Error {
         if let Some(damaged) = self.damaged.iter().find(|damaged| damaged.name() == name) {
             return Error::config(format!(
                 "{}; remove the plugin and add it again",
@@ -211,7 +223,7 @@ impl InstalledPlugins {
         let names = self
             .plugins
             .iter()
-            .map(|record| record.manifest.name.as_str());
+            .map(|plugin| plugin.manifest.name.as_str());
         let hint =
             bub_settings::closest(name, names).map(|known| format!("; did you mean `{known}`?"));
         Error::not_found(format!(
@@ -220,27 +232,27 @@ impl InstalledPlugins {
         ))
     }
 
-    /// Forgets a plugin, readable or not.
+    /// Removes a plugin, including a damaged record.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         let (readable, damaged) = (self.plugins.len(), self.damaged.len());
-        let unknown = self.unknown(name);
-        self.plugins.retain(|record| record.manifest.name != name);
-        self.damaged.retain(|row| row.name() != name);
+        let unknown = self.unknown_plugin_error(name);
+        self.plugins.retain(|plugin| plugin.manifest.name != name);
+        self.damaged.retain(|record| record.name() != name);
         let is_found = self.plugins.len() < readable || self.damaged.len() < damaged;
         if is_found { Ok(()) } else { Err(unknown) }
     }
 
-    /// Adds a plugin, in the place of one of the same name.
-    pub fn insert(&mut self, record: InstalledPlugin) {
+    /// Adds a plugin. Replaces a plugin with the same name.
+    pub fn insert(&mut self, plugin: InstalledPlugin) {
         self.damaged
-            .retain(|row| row.name() != record.manifest.name);
+            .retain(|record| record.name() != plugin.manifest.name);
         match self
             .plugins
             .iter_mut()
-            .find(|known| known.manifest.name == record.manifest.name)
+            .find(|known| known.manifest.name == plugin.manifest.name)
         {
-            Some(known) => *known = record,
-            None => self.plugins.push(record),
+            Some(known) => *known = plugin,
+            None => self.plugins.push(plugin),
         }
     }
 }

@@ -1,12 +1,13 @@
-//! Plugins in other processes, in any language.
+//! External plugins: plugins that run in their own process, in any language.
 //!
-//! * `peer`: one end of a conversation in JSON-RPC; `codec` and `wire` say how arguments and results of hooks are written
-//!   in it, for every row of the hook table.
-//! * [`PluginProcess`]: a plugin, started when first needed, watched, ended with its host. `hook`, `stream`, `tool`, `channel` and
-//!   `command` are what the kernel sees of it; `callbacks` is what it may ask for.
-//! * [`Descriptor`]: what a plugin says about itself; [`InstalledPlugins`]: the plugins that were added.
-//! * [`schema`]: the protocol as a JSON Schema.
-//! * [`serve`]: a plugin written in Rust, in a process of its own.
+//! * `peer`: one end of a JSON-RPC connection. `codec` and `wire_hook` convert the arguments and results of every hook
+//!   in the hook table to and from JSON.
+//! * [`PluginProcess`]: an external plugin. It starts when it is first needed, restarts after a failure, and ends with its
+//!   host. `hook`, `stream`, `tool`, `channel` and `command` connect it to the kernel; `callbacks` answers its requests.
+//! * [`Descriptor`]: the hooks, tools, channels and commands that a plugin provides.
+//! * [`InstalledPlugins`]: the plugins added with `bub plugin add`.
+//! * [`schema`]: the plugin protocol as a JSON Schema.
+//! * [`serve`]: runs a plugin written in Rust as an external plugin.
 
 mod callbacks;
 mod channel;
@@ -45,21 +46,21 @@ pub use process::{HostContext, Limits, PluginConfig, PluginProcess};
 pub use schema::schema;
 pub use serve::{serve, serve_with};
 
-/// A question of a plugin to the person at the terminal.
+/// A question that a plugin asks the user at the terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginQuestion {
-    /// What is asked.
+    /// Text of the question.
     pub text: String,
-    /// The answer that is taken when there is none.
+    /// Answer that is used if the user enters nothing.
     pub default: Option<String>,
-    /// Whether the answer must not be seen.
+    /// Whether the terminal hides the answer.
     pub is_secret: bool,
 }
 
-/// Gets an answer to a question.
+/// Function that asks the user a question and returns the answer.
 pub type AskFn = dyn Fn(&PluginQuestion) -> Result<String> + Send + Sync;
 
-/// Asks the user at the terminal. The program puts it into the [`HostContext`] of its plugins.
+/// Asks the user at the terminal. The embedding program provides it in the [`HostContext`].
 #[derive(Clone)]
 pub struct QuestionHandler(pub Arc<AskFn>);
 

@@ -1,4 +1,4 @@
-//! The manifest beside a plugin: how it is started, and what it wants.
+//! The manifest of a plugin: its command, environment variables and settings.
 
 use std::path::{Path, PathBuf};
 
@@ -7,51 +7,59 @@ use bub_settings::{DynamicSetting, Section, SettingSpec, ValueKind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The name of the file.
+/// Name of the manifest file in a plugin directory.
 pub const MANIFEST_FILE: &str = "bub-plugin.yml";
-/// No manifest is longer, in bytes.
+/// Maximum size of a manifest in bytes.
 const MAX_MANIFEST_BYTES: u64 = 64 * 1024;
 
-/// What the file says.
+/// Content of a manifest file.
+///
+/// ```
+/// use bub_plugin::Manifest;
+///
+/// let manifest = Manifest::parse("name: weather\ncommand: [python3, weather.py]\n")?;
+/// assert_eq!(manifest.name, "weather");
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The name of the plugin, which is also that of its part of the configuration.
+    /// Name of the plugin. Also the name of its section in the configuration.
     pub name: String,
-    /// What it does, in a line.
+    /// One-line description of the plugin.
     #[serde(default)]
     pub description: String,
-    /// The program and its arguments. A path is relative to the manifest.
+    /// Program and arguments. Relative paths start at the directory of the manifest.
     pub command: Vec<String>,
-    /// The environment variables it wants beyond those every child gets.
+    /// Environment variables that the plugin needs, in addition to those that every child process gets.
     #[serde(default)]
     pub env: Vec<String>,
-    /// The settings it has.
+    /// Settings that the plugin declares.
     #[serde(default)]
     pub settings: Vec<SettingDecl>,
 }
 
-/// A setting of a plugin: `<plugin>.<name>` in the configuration.
+/// A setting of a plugin, `<plugin>.<name>` in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettingDecl {
-    /// Its name.
+    /// Name of the setting, without the section.
     pub name: String,
-    /// `string`, `integer`, `number`, `boolean`, `list` or `map`.
+    /// Type of the value: `string` (default), `integer`, `number`, `boolean`, `list` or `map`.
     #[serde(default, rename = "type")]
     pub kind: SettingKind,
-    /// What it is for.
+    /// Help text.
     #[serde(default)]
     pub help: String,
-    /// Whether it is never shown.
+    /// Whether the value is a secret, which is never printed.
     #[serde(default)]
     pub secret: bool,
 }
 
-/// The type of a setting.
+/// Type of a setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[allow(missing_docs, reason = "they are what they are called")]
+#[allow(missing_docs, reason = "the names say what they are")]
 pub enum SettingKind {
     #[default]
     String,
@@ -63,8 +71,13 @@ pub enum SettingKind {
 }
 
 impl Manifest {
-    /// Reads the manifest of a directory, or makes one for an executable that stands alone. Returns it with the
-    /// directory the plugin runs in, and what is pinned.
+    /// Reads the manifest of a directory, or creates one for an executable without a manifest.
+    ///
+    /// Returns the manifest, the working directory of the plugin, and the file or directory to pin.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the path does not exist or if the manifest cannot be read or is invalid.
     pub fn find(path: &Path) -> Result<(Self, PathBuf, PathBuf)> {
         let absolute = path.canonicalize().map_err(|error| {
             Error::invalid_input(format!("`{}` cannot be read: {error}", path.display()))
@@ -91,26 +104,26 @@ impl Manifest {
     }
 
     fn read(file: &Path) -> Result<Self> {
-        let shown = file.display();
-        let wrong = |cause: String| Error::invalid_input(format!("{shown}: {cause}"));
-        let length = file.metadata().map_err(|error| {
-            wrong(format!(
+        let path = file.display();
+        let file_error = |cause: String| Error::invalid_input(format!("{path}: {cause}"));
+        let metadata = file.metadata().map_err(|error| {
+            file_error(format!(
                 "{error}; a plugin directory has this file, and `bub plugin new` makes one"
             ))
         })?;
-        if !length.is_file() {
-            return Err(wrong("it is no file".to_owned()));
+        if !metadata.is_file() {
+            return Err(file_error("it is no file".to_owned()));
         }
-        if length.len() > MAX_MANIFEST_BYTES {
-            return Err(wrong(format!(
+        if metadata.len() > MAX_MANIFEST_BYTES {
+            return Err(file_error(format!(
                 "it is longer than {MAX_MANIFEST_BYTES} bytes"
             )));
         }
-        let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-        Self::parse(&text).map_err(wrong)
+        let text = std::fs::read_to_string(file).map_err(|error| file_error(error.to_string()))?;
+        Self::parse(&text).map_err(file_error)
     }
 
-    /// Reads what a file says; the error is one line.
+    /// Parses and checks the text of a manifest. The error is one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let value = bub_settings::parse_yaml(text).map_err(|error| error.to_string())?;
         let manifest: Self = crate::parse::read(&value)?;
@@ -118,45 +131,44 @@ impl Manifest {
     }
 
     fn check(&self, file: &Path) -> Result<()> {
-        let wrong = |cause| Err(Error::invalid_input(format!("{}: {cause}", file.display())));
-        self.problem().map_or(Ok(()), wrong)
+        let invalid = |cause| Err(Error::invalid_input(format!("{}: {cause}", file.display())));
+        self.problem().map_or(Ok(()), invalid)
     }
 
-    /// What is wrong with it.
+    /// Returns what is wrong with the manifest, if anything.
     pub fn problem(&self) -> Option<String> {
-        let wrong = |cause: String| Some(cause);
-        let is_plain = |name: &str| {
-            let is_fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-            !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine)
+        let is_valid_name = |name: &str| {
+            let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+            !name.is_empty() && name.len() <= 64 && name.chars().all(is_allowed)
         };
-        if !is_plain(&self.name) {
+        if !is_valid_name(&self.name) {
             let name = self.name.escape_debug();
-            return wrong(format!(
+            return Some(format!(
                 "`{name}` is no name for a plugin: letters, digits, - and _"
             ));
         }
         if self.name == "builtin" {
-            return wrong("the name `builtin` is taken".to_owned());
+            return Some("the name `builtin` is taken".to_owned());
         }
         if let Some(name) = self
             .env
             .iter()
-            .find(|name| !is_plain(name) || name.contains('-'))
+            .find(|name| !is_valid_name(name) || name.contains('-'))
         {
-            return wrong(format!("`{name}` is no name of an environment variable"));
+            return Some(format!("`{name}` is no name of an environment variable"));
         }
         if let Some(setting) = self
             .settings
             .iter()
-            .find(|setting| !is_plain(&setting.name))
+            .find(|setting| !is_valid_name(&setting.name))
         {
-            return wrong(format!(
+            return Some(format!(
                 "`{}` is no name for a setting: letters, digits, - and _",
                 setting.name
             ));
         }
         if self.command.iter().all(|part| part.trim().is_empty()) {
-            return wrong("`command` is empty".to_owned());
+            return Some("`command` is empty".to_owned());
         }
         let texts = self.command.iter().chain([&self.description]);
         let mut texts = texts.chain(self.settings.iter().map(|setting| &setting.help));
@@ -165,15 +177,18 @@ impl Manifest {
             .then(|| "control characters are not allowed in it".to_owned())
     }
 
-    /// Its settings, for the program to read.
+    /// Returns the section of settings that the plugin declares.
     pub fn section(&self) -> Section {
         Section::dynamic(
             self.name.clone(),
-            self.settings.iter().map(|entry| self.key(entry)).collect(),
+            self.settings
+                .iter()
+                .map(|entry| self.setting(entry))
+                .collect(),
         )
     }
 
-    fn key(&self, entry: &SettingDecl) -> DynamicSetting {
+    fn setting(&self, entry: &SettingDecl) -> DynamicSetting {
         let kind = match entry.kind {
             SettingKind::String => ValueKind::Text,
             SettingKind::Integer => ValueKind::Integer,
@@ -199,7 +214,7 @@ impl Manifest {
     }
 }
 
-/// Whether a text holds what a terminal would obey.
+/// Returns whether a text contains control characters other than newline and tab. A terminal would interpret them.
 pub(crate) fn has_control_chars(text: &str) -> bool {
     text.chars()
         .any(|c| c.is_control() && !matches!(c, '\n' | '\t'))

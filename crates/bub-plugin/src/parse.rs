@@ -1,11 +1,11 @@
-//! What others wrote, read; and what is wrong with it, in words for whoever wrote it.
+//! Parses data that plugin authors and users wrote, with readable error messages.
 
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Reads a map; or says what is wrong with it, and under which key.
+/// Deserializes a map. The error names the key that is wrong, if it can be determined.
 pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     if !value.is_object() {
         return Err("there has to be a map".to_owned());
@@ -14,8 +14,8 @@ pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
         Ok(read) => return Ok(read),
         Err(error) => error.to_string(),
     };
-    // The key without which there is another mistake, or none.
-    let without = |key: &String| {
+    // A key is wrong if removing it changes the error or makes it disappear.
+    let is_wrong = |key: &String| {
         let mut rest = value.as_object().cloned().unwrap_or_default();
         rest.shift_remove(key);
         T::deserialize(&Value::Object(rest))
@@ -26,18 +26,18 @@ pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
         .as_object()
         .into_iter()
         .flat_map(serde_json::Map::keys);
-    let place = keys
+    let wrong_key = keys
         .filter(|_| !error.starts_with("unknown field `"))
-        .find(|key| without(key));
-    Err(place.map_or_else(
+        .find(|key| is_wrong(key));
+    Err(wrong_key.map_or_else(
         || simplify_parser_error(&error),
         |key| format!("`{key}`: {}", simplify_parser_error(&error)),
     ))
 }
 
-/// A message of the parser without its vocabulary.
+/// Rewrites a message of the parser without Rust type names.
 pub(crate) fn simplify_parser_error(error: &str) -> String {
-    let words = |text: &str| match text
+    let simplify_type = |text: &str| match text
         .split_once(' ')
         .map_or((text, ""), |(first, rest)| (first, rest))
     {
@@ -60,7 +60,11 @@ pub(crate) fn simplify_parser_error(error: &str) -> String {
             .and_then(|rest| rest.split_once(", expected "))
     };
     if let Some((found, expected)) = parts("invalid type: ").or_else(|| parts("invalid value: ")) {
-        return format!("there has to be {}, not {}", words(expected), words(found));
+        return format!(
+            "there has to be {}, not {}",
+            simplify_type(expected),
+            simplify_type(found)
+        );
     }
     if let Some((found, expected)) = parts("unknown field ").or_else(|| parts("unknown variant ")) {
         return format!(
@@ -77,7 +81,14 @@ pub(crate) fn simplify_parser_error(error: &str) -> String {
     error.to_owned()
 }
 
-/// A path, to be copied into a shell.
+/// Quotes a path for a shell.
+///
+/// ```
+/// use std::path::Path;
+///
+/// assert_eq!(bub_plugin::quoted(Path::new("plugins/weather")), "plugins/weather");
+/// assert_eq!(bub_plugin::quoted(Path::new("my plugins")), "'my plugins'");
+/// ```
 pub fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain =

@@ -1,7 +1,7 @@
-//! One end of a conversation in JSON-RPC 2.0, a message a line. Host and plugin are alike in it.
+//! One end of a JSON-RPC 2.0 connection with one message per line. Host and plugin use the same code.
 //!
-//! Reading and writing have a thread each: a synchronous hook blocks its thread until the answer is there, and no
-//! runtime may have to be free for that.
+//! One thread reads and one thread writes. A synchronous hook blocks its thread until the response arrives, so the
+//! connection must not depend on a free async runtime.
 
 mod lines;
 
@@ -24,23 +24,24 @@ pub use self::lines::read_for_fuzzing;
 use self::lines::{read_lines, write_lines};
 use crate::rpc_message::{self, PartialRpcMessage, RpcMessage};
 
-/// No message is longer, in bytes.
+/// Maximum length of a message in bytes.
 pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
-/// So much of a stream may wait for its reader, in bytes.
+/// Maximum size of the unread events of one stream in bytes.
 const MAX_UNREAD_BYTES: usize = 32 * 1024 * 1024;
-/// So much may wait to be written before the other side counts as dead.
+/// Maximum size of unwritten messages in bytes. If it is exceeded, the connection is closed.
 const MAX_UNWRITTEN_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum number of unanswered requests of the other side, and of its questions that a call has not taken yet.
+/// Maximum number of unanswered requests from the other side. Also the maximum number of its requests about one call that
+/// the caller has not received yet.
 const MAX_PENDING_REQUESTS: usize = 256;
 
-/// What arrives for a request that was made.
+/// A message that belongs to a request we sent.
 #[derive(Debug)]
 pub(crate) enum IncomingMessage {
-    /// Its end.
+    /// The response. It ends the request.
     Response(Result<Value>),
-    /// A piece of the stream that is its answer.
+    /// An event of the stream that answers the request.
     Event(Value),
-    /// The other side asks back, about this very request.
+    /// A request from the other side that refers to our request.
     Question {
         id: Value,
         method: String,
@@ -48,62 +49,63 @@ pub(crate) enum IncomingMessage {
     },
 }
 
-/// Does what the other side asks for.
+/// Handles requests and notifications from the other side.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
-    /// A request that belongs to none of ours. It is answered with [`Peer::respond`].
+    /// Handles a request that does not refer to one of our requests. Answer it with [`Peer::respond`].
     fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value);
 
-    /// A notification.
+    /// Handles a notification.
     fn notification(&self, method: &str, params: &Value);
 
-    /// The conversation is over. Told once.
+    /// Handles the end of the connection. Called once.
     fn closed(&self, peer: &Peer, cause: &str);
 }
 
-/// One end.
+/// One end of a connection.
 pub(crate) struct Peer {
     name: String,
     unwritten: AtomicUsize,
-    /// Lines for the writing thread. Bounded by `MAX_UNWRITTEN_BYTES` bytes and not by a number of lines: a sender may be the
-    /// reading thread or an async task and must not block, or both sides could wait for each other to read. If the
-    /// bytes are exceeded, the conversation ends; no line is dropped while it goes on.
+    /// Lines for the writing thread. The limit is [`MAX_UNWRITTEN_BYTES`], not a number of lines: the sender may be the
+    /// reading thread or an async task and must not block, or both sides could wait for each other to read. If the limit
+    /// is exceeded, the connection is closed. An open connection never drops a line.
     outgoing: Mutex<Option<blocking::Sender<Vec<u8>>>>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiter>>,
-    /// The requests of the other side that are worked on, by the text of their id.
-    working: Mutex<HashMap<String, ServedRequest>>,
-    /// So many answers and events may still come for what nobody waits for any more.
-    late: AtomicUsize,
+    /// Unanswered requests from the other side, by the text of their id.
+    served: Mutex<HashMap<String, ServedRequest>>,
+    /// Number of responses and events that may still arrive for cancelled requests.
+    expected_late: AtomicUsize,
     is_closed: AtomicBool,
     cause: Mutex<Option<String>>,
 }
 
-/// A request of the other side that is worked on.
+/// An unanswered request from the other side.
 #[derive(Clone)]
 pub(crate) struct ServedRequest {
-    /// Fires when the other side wants no answer any more.
+    /// Cancelled when the other side cancels the request.
     pub(crate) cancel: CancellationToken,
-    /// How many events the other side has room for.
+    /// Number of events that the other side can still receive.
     pub(crate) credits: Arc<Semaphore>,
 }
 
+/// An unanswered request from our side.
 struct Waiter {
-    to: ResponseSink,
-    /// How many events may still come.
+    sink: ResponseSink,
+    /// Number of events that may still arrive.
     credits: usize,
     backlog: Arc<Backlog>,
 }
 
-/// What has arrived for a request and was not taken yet.
+/// Counts the messages that arrived for a request and were not received yet.
 #[derive(Default)]
 struct Backlog {
-    /// The events, in bytes.
+    /// Size of the events in bytes.
     bytes: AtomicUsize,
     questions: AtomicUsize,
 }
 
 impl Backlog {
-    fn take(&self, incoming: &IncomingMessage, length: usize) {
+    fn remove(&self, incoming: &IncomingMessage, length: usize) {
         self.bytes.fetch_sub(length, Ordering::Relaxed);
         if matches!(incoming, IncomingMessage::Question { .. }) {
             self.questions.fetch_sub(1, Ordering::Relaxed);
@@ -111,26 +113,27 @@ impl Backlog {
     }
 }
 
-/// The queue of a request. The reading thread fills it and never waits for room, so that a call which is not read holds
-/// up no other. It has a slot for each event that credits allow, for [`MAX_PENDING_REQUESTS`] questions and for the response;
-/// [`Waiter`] counts the first two, so the response always has its slot.
+/// Queue of a request. The reading thread fills it and never blocks, so that an unread request does not delay others. Its
+/// capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`] questions and the response. [`Waiter`]
+/// counts events and questions, so the response always fits.
 enum ResponseSink {
     Blocking(blocking::SyncSender<IncomingMessage>),
-    Waiting(mpsc::Sender<(IncomingMessage, usize)>),
+    Async(mpsc::Sender<(IncomingMessage, usize)>),
 }
 
-/// What has arrived for a request, each with its length in bytes.
+/// Receives the messages that belong to a request, with their length in bytes.
 pub(crate) type IncomingReceiver = mpsc::Receiver<(IncomingMessage, usize)>;
 
 impl ResponseSink {
-    /// Whether there was room. A receiver that was dropped has room for everything.
+    /// Returns whether the message fitted into the queue. Also returns `true` if the receiver was dropped.
     fn send(&self, incoming: IncomingMessage, length: usize) -> bool {
         match self {
-            Self::Blocking(to) => {
-                !matches!(to.try_send(incoming), Err(blocking::TrySendError::Full(_)))
-            }
-            Self::Waiting(to) => !matches!(
-                to.try_send((incoming, length)),
+            Self::Blocking(sender) => !matches!(
+                sender.try_send(incoming),
+                Err(blocking::TrySendError::Full(_))
+            ),
+            Self::Async(sender) => !matches!(
+                sender.try_send((incoming, length)),
                 Err(mpsc::error::TrySendError::Full(_))
             ),
         }
@@ -138,30 +141,30 @@ impl ResponseSink {
 }
 
 impl Waiter {
-    /// The slots that its queue needs.
+    /// Returns the queue capacity for a request.
     const fn capacity(credits: usize) -> usize {
         credits + MAX_PENDING_REQUESTS + 1
     }
 
-    /// Ends the request.
+    /// Delivers the response, which ends the request.
     fn respond(self, result: Result<Value>) {
-        // The last slot is kept for this.
-        self.to.send(IncomingMessage::Response(result), 0);
+        // The capacity reserves a slot for the response.
+        self.sink.send(IncomingMessage::Response(result), 0);
     }
 
-    /// Hands on a question about the request; `false` if too many were not taken yet. A plugin can get there: by
-    /// cancelling its questions it may ask more than it has unanswered.
+    /// Delivers a question about the request. Returns `false` if too many questions are not received yet. A plugin can
+    /// reach this limit by asking and cancelling: cancelled questions no longer count as unanswered requests.
     fn ask(&self, question: IncomingMessage) -> bool {
         let questions = &self.backlog.questions;
         if questions.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_REQUESTS {
             questions.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
-        self.to.send(question, 0)
+        self.sink.send(question, 0)
     }
 }
 
-/// A request that was made. Dropped before its end, it is cancelled.
+/// A request that we sent. Dropping it before the response arrives cancels it.
 pub(crate) struct OutgoingRequest<R> {
     pub(crate) peer: Arc<Peer>,
     pub(crate) id: u64,
@@ -175,7 +178,7 @@ impl<R> Drop for OutgoingRequest<R> {
         let waiter = lock(&self.peer.waiting).remove(&self.id);
         if let Some(waiter) = waiter.filter(|_| !self.is_over) {
             self.peer
-                .late
+                .expected_late
                 .fetch_add(waiter.credits + 1, Ordering::Relaxed);
             self.peer.notify("$/cancelRequest", &json!({"id": self.id}));
         }
@@ -183,7 +186,7 @@ impl<R> Drop for OutgoingRequest<R> {
 }
 
 impl<R> OutgoingRequest<R> {
-    /// Allows so many more events.
+    /// Allows the other side to send more events.
     pub(crate) fn grant(&self, credits: usize) {
         if let Some(waiter) = lock(&self.peer.waiting).get_mut(&self.id) {
             waiter.credits += credits;
@@ -194,19 +197,20 @@ impl<R> OutgoingRequest<R> {
 }
 
 impl<R> OutgoingRequest<R> {
-    /// Notes that an arrival was taken out of the queue; `None` for a question that was cancelled while it waited.
-    fn taken(&self, incoming: IncomingMessage, length: usize) -> Option<IncomingMessage> {
-        self.backlog.take(&incoming, length);
-        let is_cancelled = matches!(&incoming, IncomingMessage::Question { id, .. } if self.peer.work(id).is_none());
+    /// Updates the backlog for a message that was received from the queue. Returns `None` for a question that was cancelled
+    /// while it was queued.
+    fn note_received(&self, incoming: IncomingMessage, length: usize) -> Option<IncomingMessage> {
+        self.backlog.remove(&incoming, length);
+        let is_cancelled = matches!(&incoming, IncomingMessage::Question { id, .. } if self.peer.served_request(id).is_none());
         (!is_cancelled).then_some(incoming)
     }
 }
 
 impl OutgoingRequest<IncomingReceiver> {
-    /// The next arrival. The end of the conversation is an error like any other.
+    /// Waits for the next message. If the connection is closed, returns an error response.
     pub(crate) async fn next(&mut self) -> IncomingMessage {
         while let Some((incoming, length)) = self.receiver.recv().await {
-            if let Some(incoming) = self.taken(incoming, length) {
+            if let Some(incoming) = self.note_received(incoming, length) {
                 return incoming;
             }
         }
@@ -215,15 +219,15 @@ impl OutgoingRequest<IncomingReceiver> {
 }
 
 impl OutgoingRequest<blocking::Receiver<IncomingMessage>> {
-    /// The next arrival, waited for on this thread; `None` when it took too long.
+    /// Blocks until the next message. Returns `None` after the deadline.
     pub(crate) fn next_before(&mut self, deadline: Instant) -> Option<IncomingMessage> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.receiver.recv_timeout(left) {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            match self.receiver.recv_timeout(remaining) {
                 Ok(incoming) => {
-                    let incoming = self.taken(incoming, 0);
-                    // Cancelled questions, however many there are, do not extend the time.
-                    if incoming.is_some() || left.is_zero() {
+                    let incoming = self.note_received(incoming, 0);
+                    // Cancelled questions do not extend the deadline.
+                    if incoming.is_some() || remaining.is_zero() {
                         return incoming;
                     }
                 }
@@ -244,14 +248,14 @@ impl Peer {
             outgoing: Mutex::new(Some(outgoing)),
             next_id: AtomicU64::new(1),
             waiting: Mutex::default(),
-            working: Mutex::default(),
-            late: AtomicUsize::new(0),
+            served: Mutex::default(),
+            expected_late: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
             cause: Mutex::default(),
         }
     }
 
-    /// Starts a conversation.
+    /// Starts the reading and the writing thread of a connection.
     pub(crate) fn start(
         reader: impl Read + Send + 'static,
         writer: impl Write + Send + 'static,
@@ -261,8 +265,8 @@ impl Peer {
         let (outgoing, lines) = blocking::channel();
         let peer = Arc::new(Self::new(outgoing, name));
         let (writing, reading) = (Arc::clone(&peer), Arc::clone(&peer));
-        let short: String = name.chars().take(10).collect();
-        let thread = |role: &str| std::thread::Builder::new().name(format!("{short}-{role}"));
+        let short_name: String = name.chars().take(10).collect();
+        let thread = |role: &str| std::thread::Builder::new().name(format!("{short_name}-{role}"));
         thread("write").spawn(move || write_lines(writer, &lines, &writing))?;
         thread("read").spawn(move || {
             let cause = read_lines(reader, &reading, handler.as_ref());
@@ -272,12 +276,12 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Whether it is over.
+    /// Returns whether the connection is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Why it is over, as the error of whoever waited.
+    /// Builds the error for requests that were unanswered when the connection closed.
     pub(crate) fn closed_error(&self) -> Error {
         Error::new(
             ErrorKind::Temporary,
@@ -291,7 +295,7 @@ impl Peer {
             .unwrap_or_else(|| "it ended".to_owned())
     }
 
-    /// Ends it: whoever waits is told.
+    /// Closes the connection. Fails all unanswered requests of this side and cancels those of the other side.
     pub(crate) fn close(&self, cause: &str) {
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return;
@@ -302,22 +306,23 @@ impl Peer {
         for waiter in waiting.into_values() {
             waiter.respond(Err(self.closed_error()));
         }
-        for work in std::mem::take(&mut *lock(&self.working)).into_values() {
-            work.cancel.cancel();
+        for request in std::mem::take(&mut *lock(&self.served)).into_values() {
+            request.cancel.cancel();
         }
     }
 
-    /// Asks the other side, and waits asynchronously. `credits` events may come before the answer.
+    /// Sends a request whose messages are received asynchronously. The other side may send `credits` events before the
+    /// response.
     pub(crate) fn ask(
         self: &Arc<Self>,
         method: &str,
         params: &Value,
         credits: usize,
     ) -> OutgoingRequest<IncomingReceiver> {
-        let (to, receiver) = mpsc::channel(Waiter::capacity(credits));
+        let (sender, receiver) = mpsc::channel(Waiter::capacity(credits));
         let backlog = Arc::<Backlog>::default();
         let waiter = Waiter {
-            to: ResponseSink::Waiting(to),
+            sink: ResponseSink::Async(sender),
             credits,
             backlog: Arc::clone(&backlog),
         };
@@ -331,16 +336,16 @@ impl Peer {
         }
     }
 
-    /// Asks the other side, to wait on this thread.
+    /// Sends a request whose messages are received by a blocking thread.
     pub(crate) fn ask_blocking(
         self: &Arc<Self>,
         method: &str,
         params: &Value,
     ) -> OutgoingRequest<blocking::Receiver<IncomingMessage>> {
-        let (to, receiver) = blocking::sync_channel(Waiter::capacity(0));
+        let (sender, receiver) = blocking::sync_channel(Waiter::capacity(0));
         let backlog = Arc::<Backlog>::default();
         let waiter = Waiter {
-            to: ResponseSink::Blocking(to),
+            sink: ResponseSink::Blocking(sender),
             credits: 0,
             backlog: Arc::clone(&backlog),
         };
@@ -358,7 +363,7 @@ impl Peer {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         lock(&self.waiting).insert(id, waiter);
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
-        // Whoever closed it meanwhile may not have seen the request.
+        // If the connection was closed concurrently, `close` may have missed this request.
         if self.is_closed()
             && let Some(waiter) = lock(&self.waiting).remove(&id)
         {
@@ -367,14 +372,14 @@ impl Peer {
         id
     }
 
-    /// Tells the other side.
+    /// Sends a notification.
     pub(crate) fn notify(&self, method: &str, params: &Value) {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
-    /// Answers a request of the other side.
+    /// Answers a request from the other side.
     pub(crate) fn respond(&self, id: &Value, result: Result<Value>) {
-        lock(&self.working).remove(&id.to_string());
+        lock(&self.served).remove(&id.to_string());
         self.send(&match result {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
             Err(error) => {
@@ -384,19 +389,19 @@ impl Peer {
         });
     }
 
-    /// A request of the other side, while it is worked on.
-    pub(crate) fn work(&self, id: &Value) -> Option<ServedRequest> {
-        lock(&self.working).get(&id.to_string()).cloned()
+    /// Returns a request from the other side, if it is unanswered and not cancelled.
+    pub(crate) fn served_request(&self, id: &Value) -> Option<ServedRequest> {
+        lock(&self.served).get(&id.to_string()).cloned()
     }
 
     fn send(&self, message: &Value) {
-        // A line that cannot be written belongs to a conversation that is over.
+        // Messages are JSON values, so encoding does not fail.
         let Ok(mut line) = serde_json::to_vec(message) else {
             return;
         };
         line.push(b'\n');
-        let waiting = self.unwritten.fetch_add(line.len(), Ordering::Relaxed) + line.len();
-        if waiting > MAX_UNWRITTEN_BYTES {
+        let unwritten = self.unwritten.fetch_add(line.len(), Ordering::Relaxed) + line.len();
+        if unwritten > MAX_UNWRITTEN_BYTES {
             return self.close("it does not read what it is told");
         }
         if let Some(outgoing) = &*lock(&self.outgoing) {
@@ -404,7 +409,7 @@ impl Peer {
         }
     }
 
-    /// Hands a message to whom it belongs.
+    /// Passes a message to the request or handler it belongs to. Returns whether it is valid.
     fn handle_message(
         self: &Arc<Self>,
         message: RpcMessage,
@@ -419,16 +424,16 @@ impl Peer {
             error,
         } = message;
         match (method, id) {
-            (Some(method), Some(id)) => self.take_request(id, method, params, handler),
+            (Some(method), Some(id)) => self.handle_request(id, method, params, handler),
             (Some(method), None) if method == "stream/event" => {
-                return self.take_event(params, length);
+                return self.handle_event(params, length);
             }
-            (Some(method), None) => self.take_notification(&method, &params, handler),
+            (Some(method), None) => self.handle_notification(&method, &params, handler),
             (None, Some(id)) => {
                 let result = match (error, result) {
                     (Value::Null, Some(result)) => Ok(result),
                     (Value::Null, None) => {
-                        Err(self.wrong("its answer has neither `result` nor `error`"))
+                        Err(self.protocol_error("its answer has neither `result` nor `error`"))
                     }
                     (error, _) => Err(rpc_message::read_error(&error)),
                 };
@@ -436,7 +441,7 @@ impl Peer {
                     .as_u64()
                     .filter(|id| *id < self.next_id.load(Ordering::Relaxed))
                 else {
-                    // Whoever waits for the answer that this was meant to be would wait for ever.
+                    // The request that this response was meant for would never be answered.
                     self.close(&format!(
                         "it answered with the id {id}, which no request has"
                     ));
@@ -444,7 +449,7 @@ impl Peer {
                 };
                 let waiter = lock(&self.waiting).remove(&number);
                 let Some(waiter) = waiter else {
-                    return self.handle_late();
+                    return self.accept_late();
                 };
                 waiter.respond(result);
             }
@@ -463,12 +468,12 @@ impl Peer {
         true
     }
 
-    /// The error of whoever waited for something that cannot be used.
-    fn wrong(&self, cause: &str) -> Error {
+    /// Builds the error for an invalid response.
+    fn protocol_error(&self, cause: &str) -> Error {
         Error::unknown(format!("plugin {}: {cause}", self.name))
     }
 
-    /// Tells whoever waits for it that a line cannot be read, so that nobody waits in vain.
+    /// Reports an invalid line to the request it belongs to, so that the request fails at once.
     fn handle_unreadable(&self, seen: &PartialRpcMessage, cause: &str) {
         if seen.is_call {
             if let Some(id) = seen.id {
@@ -479,19 +484,19 @@ impl Peer {
         }
         let waiter = {
             let mut waiting = lock(&self.waiting);
-            // Without a number it can only be the answer to the one call that there is.
+            // A response without an id must belong to the only unanswered request.
             let only = (seen.is_answer && waiting.len() == 1)
                 .then(|| waiting.keys().next().copied())
                 .flatten();
             seen.id.or(only).and_then(|id| waiting.remove(&id))
         };
         if let Some(waiter) = waiter {
-            let error = self.wrong(&format!("its answer cannot be read: {cause}"));
+            let error = self.protocol_error(&format!("its answer cannot be read: {cause}"));
             waiter.respond(Err(error));
         }
     }
 
-    fn take_request(
+    fn handle_request(
         self: &Arc<Self>,
         id: Value,
         method: String,
@@ -500,46 +505,46 @@ impl Peer {
     ) {
         let credits = params.get("credits").filter(|credits| !credits.is_null());
         let Some(credits) = credits.map_or(Some(0), Value::as_u64) else {
-            let wrong = Error::invalid_input("`credits` has to be a whole number, 0 or more");
-            return self.respond(&id, Err(wrong));
+            let error = Error::invalid_input("`credits` has to be a whole number, 0 or more");
+            return self.respond(&id, Err(error));
         };
         let credits = usize::try_from(credits)
             .unwrap_or_default()
             .min(Semaphore::MAX_PERMITS >> 1);
-        let work = ServedRequest {
+        let request = ServedRequest {
             cancel: CancellationToken::new(),
             credits: Arc::new(Semaphore::new(credits)),
         };
         {
-            let mut working = lock(&self.working);
-            if working.len() >= MAX_PENDING_REQUESTS {
-                drop(working);
-                return self.refuse(&id);
+            let mut served = lock(&self.served);
+            if served.len() >= MAX_PENDING_REQUESTS {
+                drop(served);
+                return self.reject(&id);
             }
-            working.insert(id.to_string(), work);
+            served.insert(id.to_string(), request);
         }
-        // What is asked about a call of ours is for whoever made that call.
+        // A question about one of our requests goes to the task that made the request.
         let call = params.get("call").and_then(Value::as_u64);
         let waiting = lock(&self.waiting);
         let Some(waiter) = call.and_then(|call| waiting.get(&call)) else {
             drop(waiting);
             return handler.request(self, id, &method, params);
         };
-        let number = id.clone();
-        let is_taken = waiter.ask(IncomingMessage::Question { id, method, params });
+        let request_id = id.clone();
+        let is_delivered = waiter.ask(IncomingMessage::Question { id, method, params });
         drop(waiting);
-        if !is_taken {
-            self.refuse(&number);
+        if !is_delivered {
+            self.reject(&request_id);
         }
     }
 
-    /// Answers a request of the other side that comes on top of too many.
-    fn refuse(&self, id: &Value) {
+    /// Rejects a request because too many are unanswered.
+    fn reject(&self, id: &Value) {
         let error = Error::new(ErrorKind::Temporary, "too many requests at a time");
         self.respond(id, Err(error));
     }
 
-    fn take_notification(
+    fn handle_notification(
         self: &Arc<Self>,
         method: &str,
         params: &Value,
@@ -552,38 +557,39 @@ impl Peer {
                     .get("credits")
                     .and_then(Value::as_u64)
                     .unwrap_or_default();
-                if let Some(work) = self.work(&id) {
-                    work.credits
+                if let Some(request) = self.served_request(&id) {
+                    request
+                        .credits
                         .add_permits(usize::try_from(credits).unwrap_or_default().min(1 << 20));
                 }
             }
             "$/cancelRequest" => {
-                let work = lock(&self.working).remove(&id.to_string());
-                if let Some(work) = work {
-                    work.cancel.cancel();
+                let request = lock(&self.served).remove(&id.to_string());
+                if let Some(request) = request {
+                    request.cancel.cancel();
                 }
             }
             _ => handler.notification(method, params),
         }
     }
 
-    /// Whether this can be for something that was cancelled meanwhile.
-    fn handle_late(&self) -> bool {
-        self.late
+    /// Returns whether a message can belong to a cancelled request, and counts it.
+    fn accept_late(&self) -> bool {
+        self.expected_late
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |late| {
                 late.checked_sub(1)
             })
             .is_ok()
     }
 
-    fn take_event(&self, mut params: Value, length: usize) -> bool {
+    fn handle_event(&self, mut params: Value, length: usize) -> bool {
         let Some(number) = params.get("id").and_then(Value::as_u64) else {
             return false;
         };
         let mut waiting = lock(&self.waiting);
         let Some(waiter) = waiting.get_mut(&number) else {
             drop(waiting);
-            return self.handle_late();
+            return self.accept_late();
         };
         let too_many = "it sent more events than it was allowed to";
         let error = match waiter.credits.checked_sub(1) {
@@ -593,7 +599,7 @@ impl Peer {
             {
                 waiter.credits = left;
                 let event = params.get_mut("event").map(Value::take).unwrap_or_default();
-                if waiter.to.send(IncomingMessage::Event(event), length) {
+                if waiter.sink.send(IncomingMessage::Event(event), length) {
                     return true;
                 }
                 too_many.to_owned()
@@ -604,7 +610,7 @@ impl Peer {
             None => too_many.to_owned(),
         };
         drop(waiting);
-        // Who does not keep to this floods.
+        // A peer that exceeds its credits floods us.
         self.close(&error);
         true
     }
@@ -614,7 +620,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The moment that is so long from now.
+/// Returns the instant after a duration from now.
 pub(crate) fn deadline_after(limit: Duration) -> Instant {
     Instant::now() + limit
 }

@@ -1,4 +1,4 @@
-//! What a plugin was when it was added, in one number: so that it does not become another unseen.
+//! Pins the files of a plugin with a digest, so that bub notices when they change.
 
 use std::{
     ffi::OsStr,
@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{parse::quoted, process::PluginConfig};
 
-/// Directories that are made, and made anew, by tools.
+/// Names of directories that tools generate. They are not part of the digest.
 const SKIPPED_DIRS: &[&str] = &[
     ".git",
     "__pycache__",
@@ -25,93 +25,103 @@ const SKIPPED_DIRS: &[&str] = &[
     ".mypy_cache",
     ".ruff_cache",
 ];
-/// No plugin has more files, nor more bytes in them.
+/// Maximum number of files of a plugin.
 const MAX_FILES: usize = 5_000;
+/// Maximum total size of the files in bytes.
 const MAX_TOTAL_BYTES: u64 = 256 * 1024 * 1024;
 
-/// What a pin begins with: how it was made. Another way gives another number for the same files.
+/// Prefix of a digest that identifies the algorithm. Another algorithm produces another digest for the same files.
 const DIGEST_VERSION: &str = "2:";
 
-/// What a plugin is.
+/// Digest of a plugin's files.
 #[derive(Clone, Debug)]
 pub struct PluginPin {
-    /// In one number.
+    /// The digest, with the version of the algorithm as prefix.
     pub digest: String,
-    /// The directories in it that the number says nothing about.
-    pub left_out: Vec<PathBuf>,
+    /// Directories that are not part of the digest, relative to the plugin.
+    pub skipped_dirs: Vec<PathBuf>,
 }
 
-/// The pin of a file, or of all files in a directory; with the files that its command names, wherever they are.
+/// Computes the digest of a file, or of all files in a directory. Includes files that the command names, wherever they are.
+///
+/// # Errors
+///
+/// Fails if a file cannot be read, if a link points to files that are not pinned, or if the plugin has too many files or
+/// bytes.
 pub fn pin(pinned: &Path, directory: &Path, command: &[impl AsRef<OsStr>]) -> Result<PluginPin> {
-    let (mut files, mut left_out) = (Vec::new(), Vec::new());
+    let (mut files, mut skipped_dirs) = (Vec::new(), Vec::new());
     if pinned.is_dir() {
-        collect(pinned, pinned, &mut files, &mut left_out)?;
+        collect(pinned, pinned, &mut files, &mut skipped_dirs)?;
         files.sort();
-        left_out.sort();
+        skipped_dirs.sort();
     } else {
         files.push(pinned.to_owned());
     }
-    for (at, part) in command.iter().enumerate() {
+    for (index, part) in command.iter().enumerate() {
         let file = directory.join(part.as_ref());
-        let is_system = at == 0 && command.len() > 1 && is_system_binary(&file, pinned);
+        let is_system = index == 0 && command.len() > 1 && is_system_binary(&file, pinned);
         if file.is_file() && !is_system && !files.contains(&file) {
             files.push(file);
         }
     }
-    let mut sum = Sha256::new();
-    let mut left = MAX_TOTAL_BYTES;
+    let mut hasher = Sha256::new();
+    let mut remaining = MAX_TOTAL_BYTES;
     for file in &files {
         let name = file
             .strip_prefix(pinned)
             .unwrap_or(file)
             .as_os_str()
             .as_encoded_bytes();
-        sum.update(u64::try_from(name.len()).unwrap_or_default().to_le_bytes());
-        sum.update(name);
-        sum.update([u8::from(is_executable(file))]);
-        let length = add_file(&mut sum, file, left).map_err(|error| {
+        hasher.update(u64::try_from(name.len()).unwrap_or_default().to_le_bytes());
+        hasher.update(name);
+        hasher.update([u8::from(is_executable(file))]);
+        let length = hash_file(&mut hasher, file, remaining).map_err(|error| {
             Error::config(format!("`{}` cannot be read: {error}", file.display()))
         })?;
-        left -= length;
-        sum.update(length.to_le_bytes());
+        remaining -= length;
+        hasher.update(length.to_le_bytes());
     }
     let mut digest = DIGEST_VERSION.to_owned();
-    for byte in sum.finalize() {
-        // Writing to a string does not fail.
+    for byte in hasher.finalize() {
+        // Writing to a string cannot fail.
         let _ = write!(digest, "{byte:02x}");
     }
-    Ok(PluginPin { digest, left_out })
+    Ok(PluginPin {
+        digest,
+        skipped_dirs,
+    })
 }
 
-/// Whether it is a compiled program outside of the plugin, such as an interpreter: those change with the system.
+/// Returns whether a file is a compiled program outside the plugin, such as an interpreter. System updates change those.
 fn is_system_binary(file: &Path, pinned: &Path) -> bool {
     let (Ok(program), Ok(pinned)) = (file.canonicalize(), pinned.canonicalize()) else {
         return false;
     };
-    let mut begin = [0; 2];
+    let mut magic = [0; 2];
     let is_read = File::open(&program)
-        .and_then(|mut file| file.read_exact(&mut begin))
+        .and_then(|mut file| file.read_exact(&mut magic))
         .is_ok();
-    is_read && begin != *b"#!" && !program.starts_with(pinned)
+    is_read && magic != *b"#!" && !program.starts_with(pinned)
 }
 
 fn is_executable(file: &Path) -> bool {
     file.metadata()
-        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Refuses a plugin that is not what was added.
+/// Fails if the files of a plugin changed since it was added.
 pub(crate) fn verify(plugin_config: &PluginConfig) -> Result<()> {
-    let changed = pin_mismatch(
+    let mismatch = pin_mismatch(
         &plugin_config.pinned,
         &plugin_config.directory,
         &plugin_config.command,
         plugin_config.digest.as_deref(),
     )?;
-    changed.map_or(Ok(()), |reason| Err(Error::config(reason)))
+    mismatch.map_or(Ok(()), |reason| Err(Error::config(reason)))
 }
 
-/// What is to be done about files that may not be those that were pinned.
+/// Compares the files of a plugin with the expected digest. Returns what is wrong and what to do, or `None` if they match or
+/// the plugin is not pinned.
 pub fn pin_mismatch(
     pinned: &Path,
     directory: &Path,
@@ -139,19 +149,19 @@ fn collect(
     root: &Path,
     directory: &Path,
     files: &mut Vec<PathBuf>,
-    left_out: &mut Vec<PathBuf>,
+    skipped_dirs: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    let unreadable = |error: io::Error| {
+    let read_error = |error: io::Error| {
         Error::config(format!("`{}` cannot be read: {error}", directory.display()))
     };
-    for entry in std::fs::read_dir(directory).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        let (kind, path) = (entry.file_type().map_err(unreadable)?, entry.path());
+    for entry in std::fs::read_dir(directory).map_err(read_error)? {
+        let entry = entry.map_err(read_error)?;
+        let (kind, path) = (entry.file_type().map_err(read_error)?, entry.path());
         let is_directory = path.is_dir();
         if is_directory && is_skipped(&entry.file_name()) {
-            left_out.push(path.strip_prefix(root).unwrap_or(&path).to_owned());
+            skipped_dirs.push(path.strip_prefix(root).unwrap_or(&path).to_owned());
         } else if kind.is_dir() {
-            collect(root, &path, files, left_out)?;
+            collect(root, &path, files, skipped_dirs)?;
         } else if kind.is_file() || kind.is_symlink() {
             if is_directory {
                 check_link(root, &path)?;
@@ -171,12 +181,12 @@ fn is_skipped(name: &OsStr) -> bool {
     SKIPPED_DIRS.iter().any(|skipped| name == *skipped)
 }
 
-/// Refuses a link to a directory whose files are not looked at.
+/// Fails if a link points to a directory whose files are not pinned.
 fn check_link(root: &Path, link: &Path) -> Result<()> {
-    let unreadable =
+    let read_error =
         |error: io::Error| Error::config(format!("`{}` cannot be read: {error}", link.display()));
-    let target = link.canonicalize().map_err(unreadable)?;
-    let root = root.canonicalize().map_err(unreadable)?;
+    let target = link.canonicalize().map_err(read_error)?;
+    let root = root.canonicalize().map_err(read_error)?;
     let inside = target.strip_prefix(root).ok();
     if inside.is_some_and(|inside| !inside.iter().any(is_skipped)) {
         return Ok(());
@@ -188,14 +198,14 @@ fn check_link(root: &Path, link: &Path) -> Result<()> {
     )))
 }
 
-fn add_file(sum: &mut Sha256, file: &Path, left: u64) -> io::Result<u64> {
-    // A link to a file is what the file is; of any other, that it points there is what counts.
+fn hash_file(hasher: &mut Sha256, file: &Path, remaining: u64) -> io::Result<u64> {
+    // For a link to a file, the content counts. For any other link, only its target path counts.
     if file.is_symlink() && !file.is_file() {
         let target = std::fs::read_link(file)?;
-        sum.update(target.as_os_str().as_encoded_bytes());
+        hasher.update(target.as_os_str().as_encoded_bytes());
         return Ok(0);
     }
-    let mut reader = File::open(file)?.take(left.saturating_add(1));
+    let mut reader = File::open(file)?.take(remaining.saturating_add(1));
     let mut block = vec![0; 64 * 1024];
     let mut length = 0_u64;
     loop {
@@ -204,11 +214,11 @@ fn add_file(sum: &mut Sha256, file: &Path, left: u64) -> io::Result<u64> {
             return Ok(length);
         }
         length += u64::try_from(read).unwrap_or_default();
-        if length > left {
+        if length > remaining {
             return Err(io::Error::other(format!(
                 "more than {MAX_TOTAL_BYTES} bytes in all"
             )));
         }
-        sum.update(block.get(..read).unwrap_or_default());
+        hasher.update(block.get(..read).unwrap_or_default());
     }
 }

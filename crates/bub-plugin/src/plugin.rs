@@ -1,4 +1,4 @@
-//! A plugin in another process, as the kernel registers it.
+//! Registers an external plugin with the kernel.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use bub_kernel::{
 
 use crate::{channel::ExternalChannel, command, hook, process::PluginProcess, tool::ExternalTool};
 
-/// The handle that is registered.
+/// An external plugin as the kernel registers it.
 pub struct ExternalPlugin(pub Arc<PluginProcess>);
 
 impl ExternalPlugin {
-    /// Adds its tools, too.
+    /// Creates the plugin and adds its tools to the context.
     pub fn new(plugin: Arc<PluginProcess>, context: &PluginContext<'_>) -> Self {
         for entry in &plugin.descriptor.tools {
             context.add_tool(ExternalTool::new(&plugin, entry));
@@ -59,7 +59,7 @@ impl SyncHook<point::RegisterCliCommands> for RegisterCommandsHook {
         for entry in &self.0.descriptor.commands {
             call.args
                 .app
-                .add_if_absent(command::command(&self.0, entry));
+                .add_if_absent(command::build_command(&self.0, entry));
         }
         Ok(None)
     }

@@ -1,4 +1,4 @@
-//! A plugin in another process: started when it is first needed, watched, started again when it ended.
+//! The process of an external plugin: starts on first use, is monitored, and restarts after it ends.
 
 use std::{
     collections::HashMap,
@@ -22,31 +22,33 @@ use crate::{
     stderr,
 };
 
-/// A plugin that let a call wait too long has this long to show that it lives.
+/// How long a plugin may take to answer `ping` after a call timed out.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a plugin that is asked to end may take for it.
+/// How long a plugin may take to exit after `shutdown` before it is killed.
 const EXIT_GRACE_PERIOD: Duration = Duration::from_millis(500);
-/// So many failures in a row are borne before it is left alone for a while.
+/// Number of consecutive failures after which the plugin is suspended for a while.
 const MAX_CONSECUTIVE_FAILURES: u32 = 3;
+/// First suspension after repeated failures. It doubles with each further failure.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
-/// One that did not start is not started again at once: not by the next hook of the turn.
+/// First suspension after a failed start. The next hook of the same turn must not start the plugin again.
 const START_BACKOFF: Duration = Duration::from_secs(10);
+/// Maximum suspension.
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
 
-/// How long the calls of a plugin may take.
+/// Timeouts for calls to a plugin.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Starting, and saying what it is.
+    /// Timeout for the start, including the response to `initialize`. Default: 10 seconds.
     pub start: Duration,
-    /// A hook that may wait.
+    /// Timeout for an asynchronous hook. Default: 30 seconds.
     pub hook: Duration,
-    /// A hook for which everything else stands still.
+    /// Timeout for a synchronous hook, which blocks its thread. Default: 5 seconds.
     pub synchronous: Duration,
-    /// A tool.
+    /// Timeout for a tool call. Default: 5 minutes.
     pub tool: Duration,
-    /// A model that says nothing.
+    /// Maximum time without an event from a model hook that has no timeout. Default: 10 minutes.
     pub model: Duration,
-    /// Single hooks, by name.
+    /// Timeouts for individual hooks by name. They override the other timeouts.
     pub hooks: HashMap<String, Duration>,
 }
 
@@ -63,66 +65,67 @@ impl Default for Limits {
     }
 }
 
-/// How a plugin is run.
+/// Configuration of an external plugin.
 #[derive(Clone, Debug)]
 pub struct PluginConfig {
-    /// Its name.
+    /// Name of the plugin.
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// Where it runs: the directory of its manifest.
+    /// Working directory of the process: the directory of the manifest.
     pub directory: PathBuf,
-    /// The names of the environment variables it was granted.
+    /// Names of the environment variables that the plugin may read.
     pub granted: Vec<String>,
-    /// Its part of the configuration.
+    /// The plugin's section of the configuration.
     pub config: Value,
-    /// How long its calls may take.
+    /// Timeouts for calls to the plugin.
     pub limits: Limits,
-    /// The most its channels may say a sender is.
-    pub most_role: Role,
-    /// The file or directory it consists of.
+    /// Highest role that the plugin's channels can assign to a sender.
+    pub max_role: Role,
+    /// File or directory that contains the plugin.
     pub pinned: PathBuf,
-    /// What that was when it was added; what differs is refused.
+    /// Digest of the files when the plugin was added. If the files differ, the plugin does not start. `None` disables the
+    /// check.
     pub digest: Option<String>,
 }
 
-/// What a plugin has around it.
+/// Services that the host provides to an external plugin.
 #[derive(Clone, Debug)]
 pub struct HostContext {
-    /// The framework it belongs to.
+    /// Framework that the plugin is registered in.
     pub framework: FrameworkRef,
-    /// The workspace, absolute.
+    /// Absolute path of the workspace.
     pub workspace: PathBuf,
-    /// The program's settings.
+    /// Settings of the host.
     pub settings: Arc<Settings>,
-    /// The supervisor of its process.
+    /// Launcher that supervises the process, if any.
     pub launcher: Option<Arc<Launcher>>,
-    /// Asks the user at the terminal, if there is one.
-    pub asker: Option<QuestionHandler>,
+    /// Asks the user at the terminal, if a terminal is available.
+    pub question_handler: Option<QuestionHandler>,
 }
 
-/// A plugin in another process.
+/// An external plugin and its current process, if it runs.
 pub struct PluginProcess {
     pub(crate) plugin_config: PluginConfig,
     pub(crate) descriptor: Descriptor,
     pub(crate) host: HostContext,
     current: Mutex<Option<Arc<RunningProcess>>>,
-    /// Held while it starts.
+    /// Held while the process starts, so that only one starts at a time.
     starting: Mutex<()>,
-    /// Since when it does.
-    starts_since: Mutex<Option<Instant>>,
+    /// When the current start began; `None` if the process is not starting.
+    start_began: Mutex<Option<Instant>>,
     health: Mutex<Health>,
-    /// A process has ended.
-    gone: Notify,
-    /// Where what it asks for is done, once it was used where things can wait.
+    /// Notified when the process ends.
+    exited: Notify,
+    /// Runtime that answers the plugin's requests. Set by the first asynchronous call.
     runtime: OnceLock<tokio::runtime::Handle>,
-    /// Takes the messages of its channels, while a gateway runs.
+    /// Accepts messages from the plugin's channels. Set when a gateway starts.
     pub(crate) inbox: OnceLock<MessageHandler>,
-    /// What its own desk knows it by.
-    own: Weak<Self>,
+    /// Reference to this value, for threads and request handlers.
+    this: Weak<Self>,
 }
 
-/// A process of the plugin.
+/// A running process of the plugin.
 pub(crate) struct RunningProcess {
     pub(crate) peer: Arc<Peer>,
     process_guard: Mutex<ProcessGuard>,
@@ -132,7 +135,7 @@ impl Drop for RunningProcess {
     fn drop(&mut self) {
         self.peer.notify("shutdown", &Value::Null);
         self.peer.close("bub ends it");
-        // What it does then ends with its leash.
+        // A process that is still running after this ends when the process guard is dropped.
         lock(&self.process_guard).wait_exit_timeout(EXIT_GRACE_PERIOD);
     }
 }
@@ -141,33 +144,37 @@ impl Drop for RunningProcess {
 struct Health {
     failures: u32,
     not_before: Option<Instant>,
-    /// What went wrong last.
+    /// Reason of the last failure.
     cause: String,
 }
 
 impl PluginProcess {
-    /// A plugin that is not started yet.
+    /// Creates a plugin. The process starts on first use.
     pub fn new(
         plugin_config: PluginConfig,
         descriptor: Descriptor,
         host: HostContext,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|own| Self {
+        Arc::new_cyclic(|this| Self {
             plugin_config,
             descriptor,
             host,
             current: Mutex::default(),
             starting: Mutex::default(),
-            starts_since: Mutex::default(),
+            start_began: Mutex::default(),
             health: Mutex::default(),
-            gone: Notify::new(),
+            exited: Notify::new(),
             runtime: OnceLock::new(),
             inbox: OnceLock::new(),
-            own: own.clone(),
+            this: this.clone(),
         })
     }
 
-    /// Asks a program what it is, without keeping it.
+    /// Starts the program, reads its descriptor and ends it again.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the program does not start in time or if its descriptor is invalid.
     pub fn describe(plugin_config: PluginConfig, host: HostContext) -> Result<Descriptor> {
         let plugin = Self::new(plugin_config, Descriptor::default(), host);
         let running = plugin.start()?;
@@ -176,17 +183,17 @@ impl PluginProcess {
         Ok(described)
     }
 
-    /// The name of the plugin.
+    /// Returns the name of the plugin.
     pub fn name(&self) -> &str {
         &self.plugin_config.name
     }
 
-    /// An error that says whose it is.
+    /// Builds an error that names the plugin.
     pub(crate) fn error(&self, kind: ErrorKind, text: &str) -> Error {
         Error::new(kind, format!("plugin {}: {text}", self.name()))
     }
 
-    /// A call had no answer in time.
+    /// Builds the error for a call that was not answered in time.
     pub(crate) fn timeout_error(&self, limit: Duration) -> Error {
         self.error(
             ErrorKind::Temporary,
@@ -205,12 +212,12 @@ impl PluginProcess {
         self.runtime.get()
     }
 
-    /// A text without secrets.
+    /// Replaces secrets in a text.
     pub(crate) fn redact(&self, text: &str) -> String {
         self.host.settings.redactor().redact(text).into_owned()
     }
 
-    /// How long a call of that hook may take.
+    /// Returns the timeout of a hook. `None` means no timeout; only hooks with `is_open` have none.
     pub(crate) fn limit(
         &self,
         hook: &str,
@@ -218,8 +225,8 @@ impl PluginProcess {
         is_open: bool,
     ) -> Option<Duration> {
         let limits = &self.plugin_config.limits;
-        let own = limits.hooks.get(hook).copied();
-        own.or_else(|| {
+        let configured = limits.hooks.get(hook).copied();
+        configured.or_else(|| {
             (!is_open).then_some(if is_synchronous {
                 limits.synchronous
             } else {
@@ -228,51 +235,57 @@ impl PluginProcess {
         })
     }
 
-    /// The running process, started if need be; an error when that takes longer, and while the plugin is left alone.
+    /// Returns the connection to the running process. Starts the process if necessary.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the start takes longer than `limit` or if the plugin is suspended.
     pub(crate) async fn connect(&self, limit: Option<Duration>) -> Result<Arc<Peer>> {
         self.runtime.get_or_init(tokio::runtime::Handle::current);
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
-        let own = self
-            .own
+        let this = self
+            .this
             .upgrade()
             .ok_or_else(|| self.error(ErrorKind::Temporary, "it is gone"))?;
-        let starting = tokio::task::spawn_blocking(move || own.connect_blocking(limit));
+        let starting = tokio::task::spawn_blocking(move || this.connect_blocking(limit));
         starting
             .await
             .unwrap_or_else(|error| Err(self.error(ErrorKind::Unknown, &error.to_string())))
     }
 
-    /// The same on a thread that may block.
+    /// Like [`Self::connect`], but blocks the calling thread.
     pub(crate) fn connect_blocking(&self, limit: Option<Duration>) -> Result<Arc<Peer>> {
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
-        let Some(own) = self.own.upgrade() else {
+        let Some(this) = self.this.upgrade() else {
             return Err(self.error(ErrorKind::Temporary, "it is gone"));
         };
-        // Who comes while it starts waits for the rest of its own time only: it hangs once, not at every hook of a turn.
+        // A caller that arrives during a start waits only for the rest of that start's time, so that a hanging start
+        // delays a turn once and not at every hook.
         let limit = limit
             .unwrap_or(Duration::MAX)
             .min(self.plugin_config.limits.start + EXIT_GRACE_PERIOD);
-        let begun = *lock(&self.starts_since);
-        // One result, for which there is room: the starting thread never waits for a caller that is gone.
-        let (to, started) = std::sync::mpsc::sync_channel(1);
-        // It goes on starting when this call cannot wait any longer: the next one may find it there.
-        let starting = move || drop(to.send(own.connect_unbounded()));
+        let start_began = *lock(&self.start_began);
+        // The channel has capacity for the only result, so the thread never blocks if the caller is gone.
+        let (sender, started) = std::sync::mpsc::sync_channel(1);
+        // The start continues after this call has timed out: the next call may find the process running.
+        let starting = move || drop(sender.send(this.connect_unbounded()));
         std::thread::Builder::new()
             .name("plugin-start".to_owned())
             .spawn(starting)?;
-        let left = limit.saturating_sub(begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
-        started.recv_timeout(left).unwrap_or_else(|_| {
+        let elapsed = start_began.map_or(Duration::ZERO, |instant| instant.elapsed());
+        let remaining = limit.saturating_sub(elapsed);
+        started.recv_timeout(remaining).unwrap_or_else(|_| {
             let cause = format!("it did not start within {} s", limit.as_secs_f32());
             Err(self.error(ErrorKind::Temporary, &cause))
         })
     }
 
     fn connect_unbounded(&self) -> Result<Arc<Peer>> {
-        let _one_at_a_time = lock(&self.starting);
+        let _start_guard = lock(&self.starting);
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
@@ -283,19 +296,19 @@ impl PluginProcess {
                 return Err(self.error(ErrorKind::Temporary, &cause));
             }
         }
-        *lock(&self.starts_since) = Some(Instant::now());
+        *lock(&self.start_began) = Some(Instant::now());
         let started = self.start().and_then(|running| {
             let described = self.initialize(&running)?;
-            self.compare(&described)?;
+            self.check_unchanged(&described)?;
             Ok(running)
         });
-        *lock(&self.starts_since) = None;
+        *lock(&self.start_began) = None;
         match started {
             Ok(running) => {
                 let peer = Arc::clone(&running.peer);
-                let before = lock(&self.current).replace(running);
-                if let Some(before) = before {
-                    lock(&before.process_guard).kill();
+                let previous = lock(&self.current).replace(running);
+                if let Some(previous) = previous {
+                    lock(&previous.process_guard).kill();
                 }
                 Ok(peer)
             }
@@ -318,9 +331,9 @@ impl PluginProcess {
         self.running_peer().is_some()
     }
 
-    /// Waits until the process that runs has ended.
+    /// Waits until the running process has ended. Returns immediately if none runs.
     pub(crate) async fn process_ended(&self) {
-        let ended = self.gone.notified();
+        let ended = self.exited.notified();
         if self.is_running() {
             ended.await;
         }
@@ -333,7 +346,7 @@ impl PluginProcess {
             .settings
             .plugin_environment(&self.plugin_config.granted)
             .into_iter();
-        // Python would otherwise run whatever bytecode lies beside the plugin, which is not pinned.
+        // Otherwise Python would load bytecode files from the plugin directory, which are not pinned.
         let cache = self
             .host
             .settings
@@ -344,7 +357,7 @@ impl PluginProcess {
             OsString::from("PYTHONPYCACHEPREFIX"),
             cache.into_os_string(),
         );
-        let talk = PipedCommand {
+        let command = PipedCommand {
             launcher: self.host.launcher.as_deref(),
             command: &self.plugin_config.command,
             directory: &self.plugin_config.directory,
@@ -354,7 +367,7 @@ impl PluginProcess {
             stream,
             errors,
             process_guard,
-        } = talk.start().map_err(|error| {
+        } = command.start().map_err(|error| {
             let program = self
                 .plugin_config
                 .command
@@ -366,7 +379,7 @@ impl PluginProcess {
             ))
         })?;
         stderr::log(self.name(), errors, self.host.settings.redactor().clone())?;
-        let handler = Arc::new(HostRequestHandler::new(self.own.clone()));
+        let handler = Arc::new(HostRequestHandler::new(self.this.clone()));
         let peer = Peer::start(stream.try_clone()?, stream, self.name(), handler)?;
         Ok(Arc::new(RunningProcess {
             peer,
@@ -402,8 +415,8 @@ impl PluginProcess {
                     });
                 }
                 Some(IncomingMessage::Question { id, .. }) => {
-                    let early = Error::invalid_input("not before `initialize` is answered");
-                    running.peer.respond(&id, Err(early));
+                    let error = Error::invalid_input("not before `initialize` is answered");
+                    running.peer.respond(&id, Err(error));
                 }
                 Some(IncomingMessage::Event(_)) => {}
                 None => {
@@ -418,8 +431,8 @@ impl PluginProcess {
         }
     }
 
-    /// A plugin that became another since it was added was not granted what it wants now.
-    fn compare(&self, described: &Descriptor) -> Result<()> {
+    /// Rejects a plugin that implements hooks which the user did not see when the plugin was added.
+    fn check_unchanged(&self, described: &Descriptor) -> Result<()> {
         described.check()?;
         let is_known = |hook: &HookDecl| {
             self.descriptor
@@ -436,12 +449,12 @@ impl PluginProcess {
         }
     }
 
-    /// The span of one call into the plugin's process.
+    /// Creates the log span of one call to the plugin's process.
     pub(crate) fn call_span(&self, hook: Option<&str>) -> tracing::Span {
         tracing::error_span!("plugin_call", plugin = self.name(), hook)
     }
 
-    /// A call worked: what went wrong before is forgotten.
+    /// Resets the failure count after a successful call.
     pub(crate) fn note_success(&self) {
         let mut health = lock(&self.health);
         if health.failures > 0 {
@@ -452,7 +465,7 @@ impl PluginProcess {
     fn note_failure(&self, cause: &str, at_start: bool) {
         let mut health = lock(&self.health);
         health.failures += 1;
-        let (over, first) = if at_start {
+        let (excess, initial_backoff) = if at_start {
             (health.failures.checked_sub(1), START_BACKOFF)
         } else {
             (
@@ -460,7 +473,11 @@ impl PluginProcess {
                 INITIAL_BACKOFF,
             )
         };
-        let pause = over.map(|over| first.saturating_mul(1 << over.min(10)).min(MAX_BACKOFF));
+        let pause = excess.map(|excess| {
+            initial_backoff
+                .saturating_mul(1 << excess.min(10))
+                .min(MAX_BACKOFF)
+        });
         health.not_before = pause.map(deadline_after);
         let cause = self.redact(cause);
         health.cause.clone_from(&cause);
@@ -473,7 +490,7 @@ impl PluginProcess {
         }
     }
 
-    /// The conversation with a process is over.
+    /// Handles the end of a connection: records the failure and kills the process.
     pub(crate) fn handle_exit(&self, peer: &Peer, cause: &str) {
         let mut current = lock(&self.current);
         if current
@@ -486,27 +503,31 @@ impl PluginProcess {
             if let Some(running) = running {
                 lock(&running.process_guard).kill();
             }
-            self.gone.notify_waiters();
+            self.exited.notify_waiters();
         }
     }
 
-    /// A call took too long. The process is ended unless it shows that it lives; the next call finds that settled.
+    /// Handles a call that timed out: kills the process if it does not answer `ping`. Waits for the result, so that the next
+    /// call does not reach a hanging process.
     pub(crate) async fn handle_timeout(&self, peer: &Arc<Peer>) {
-        let (own, peer) = (self.own.clone(), Arc::clone(peer));
-        let check = move || own.upgrade().map(|plugin| plugin.note_late_blocking(&peer));
+        let (this, peer) = (self.this.clone(), Arc::clone(peer));
+        let check = move || {
+            this.upgrade()
+                .map(|plugin| plugin.handle_timeout_blocking(&peer))
+        };
         let _ = tokio::task::spawn_blocking(check).await;
     }
 
-    /// The same on a thread that may block.
-    pub(crate) fn note_late_blocking(&self, peer: &Arc<Peer>) {
+    /// Like [`Self::handle_timeout`], but blocks the calling thread.
+    pub(crate) fn handle_timeout_blocking(&self, peer: &Arc<Peer>) {
         let mut ping = peer.ask_blocking("ping", &Value::Null);
         if ping.next_before(deadline_after(PING_TIMEOUT)).is_none() {
-            self.end(peer, "it did not answer");
+            self.kill(peer, "it did not answer");
         }
     }
 
-    /// Ends a process of the plugin.
-    fn end(&self, peer: &Peer, cause: &str) {
+    /// Kills the process of a connection.
+    fn kill(&self, peer: &Peer, cause: &str) {
         let running = lock(&self.current).clone();
         if let Some(running) =
             running.filter(|running| std::ptr::eq(Arc::as_ptr(&running.peer), peer))

@@ -1,11 +1,11 @@
-//! One line of the conversation, read.
+//! Parses one line of the plugin protocol.
 
 use bub_kernel::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// A message: a request, a notification or an answer. A field that is there twice is no message: which of the two is
-/// meant, nobody knows.
+/// A JSON-RPC message: a request, a notification or a response. A duplicate field is an error, because it is unclear which
+/// of the two values is meant.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RpcMessage {
@@ -18,41 +18,41 @@ pub(crate) struct RpcMessage {
     pub(crate) error: Value,
 }
 
-/// What is there, also when it is `null`.
+/// Deserializes a field that is present, even if it is `null`.
 fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(from).map(Some)
 }
 
-/// Reads a line. A mark at its beginning, and a list around a single message, are what some programs cannot help.
+/// Parses a line. Accepts a byte order mark and a list with a single message, because some JSON libraries write them.
 pub(crate) fn read(line: &[u8]) -> Result<RpcMessage, serde_json::Error> {
     let line = line
         .strip_prefix(b"\xef\xbb\xbf")
         .unwrap_or(line)
         .trim_ascii();
-    let only = line
+    let single = line
         .strip_prefix(b"[")
         .and_then(|line| line.strip_suffix(b"]"))
         .map(<[u8]>::trim_ascii);
-    let line = only.filter(|line| line.starts_with(b"{")).unwrap_or(line);
+    let line = single.filter(|line| line.starts_with(b"{")).unwrap_or(line);
     if line.starts_with(b"[") {
-        // The parser would take a list for the fields in their order.
+        // serde would read a list as the fields in declaration order.
         return Err(serde::de::Error::custom("a list of messages"));
     }
     serde_json::from_slice(line)
 }
 
-/// What can still be seen in a line that cannot be read.
+/// The parts that can be recognized in a line that is not a valid message.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct PartialRpcMessage {
-    /// The number it belongs to.
+    /// Id of the request.
     pub(crate) id: Option<u64>,
-    /// It was meant to be an answer.
+    /// Whether the line has a `result` or an `error`, as a response does.
     pub(crate) is_answer: bool,
-    /// It was meant to be a request or a notification.
+    /// Whether the line has a `method`, as a request or a notification does.
     pub(crate) is_call: bool,
 }
 
-/// The error in an answer.
+/// Returns the error in a response.
 pub(crate) fn read_error(error: &Value) -> Error {
     if let Some(data) = error
         .get("data")
@@ -64,19 +64,19 @@ pub(crate) fn read_error(error: &Value) -> Error {
     Error::unknown(text.as_str().unwrap_or("it failed"))
 }
 
-/// Looks for the names of the outermost object.
+/// Scans an invalid line for the field names of its outermost object.
 pub(crate) fn read_partial(line: &[u8]) -> PartialRpcMessage {
-    let mut seen = PartialRpcMessage::default();
-    let (mut depth, mut at) = (0_u32, 0);
-    // A list around it is not counted.
+    let mut partial = PartialRpcMessage::default();
+    let (mut depth, mut position) = (0_u32, 0);
+    // A list around the message does not count as a level.
     let is_list = line.iter().find(|byte| b"[{".contains(byte)) == Some(&b'[');
-    while let Some(byte) = line.get(at) {
-        at += 1;
+    while let Some(byte) = line.get(position) {
+        position += 1;
         match byte {
             b'{' | b'[' => depth += 1,
             b'}' | b']' => depth = depth.saturating_sub(1),
             b'"' => {
-                let text = line.get(at..).unwrap_or_default();
+                let text = line.get(position..).unwrap_or_default();
                 let mut is_escaped = false;
                 let end = text.iter().position(|byte| {
                     let is_end = *byte == b'"' && !is_escaped;
@@ -85,7 +85,7 @@ pub(crate) fn read_partial(line: &[u8]) -> PartialRpcMessage {
                 });
                 let Some(end) = end else { break };
                 let (name, rest) = text.split_at(end);
-                at += end + 1;
+                position += end + 1;
                 let value = rest
                     .get(1..)
                     .unwrap_or_default()
@@ -93,9 +93,13 @@ pub(crate) fn read_partial(line: &[u8]) -> PartialRpcMessage {
                     .strip_prefix(b":");
                 if let Some(value) = value.filter(|_| depth == 1 + u32::from(is_list)) {
                     match name {
-                        b"id" => seen.id = seen.id.or_else(|| number(value.trim_ascii_start())),
-                        b"result" | b"error" => seen.is_answer = true,
-                        b"method" => seen.is_call = true,
+                        b"id" => {
+                            partial.id = partial
+                                .id
+                                .or_else(|| parse_number(value.trim_ascii_start()))
+                        }
+                        b"result" | b"error" => partial.is_answer = true,
+                        b"method" => partial.is_call = true,
                         _ => {}
                     }
                 }
@@ -103,10 +107,10 @@ pub(crate) fn read_partial(line: &[u8]) -> PartialRpcMessage {
             _ => {}
         }
     }
-    seen
+    partial
 }
 
-fn number(text: &[u8]) -> Option<u64> {
+fn parse_number(text: &[u8]) -> Option<u64> {
     let end = text
         .iter()
         .position(|byte| !byte.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! The protocol as a JSON Schema, generated from the hook table.
+//! The plugin protocol as a JSON Schema, generated from the hook table.
 
 use serde_json::{Map, Value, json};
 
@@ -8,17 +8,17 @@ use crate::{
     wire_hook::{UNSUPPORTED_HOOKS, schemas},
 };
 
-/// For each hook that can cross: the parameters of its request, and its result.
+/// Returns the JSON Schema of the plugin protocol: the parameters and the result of each supported hook.
 pub fn schema() -> Value {
-    let is_here = |name: &str| {
+    let is_supported = |name: &str| {
         UNSUPPORTED_HOOKS
             .iter()
-            .all(|(elsewhere, _)| *elsewhere != name)
+            .all(|(unsupported, _)| *unsupported != name)
     };
     let hooks: Map<_, _> = schemas()
         .into_iter()
-        .filter(|(name, _)| is_here(name))
-        .map(|(name, hook)| (format!("hook/{name}"), method(&hook)))
+        .filter(|(name, _)| is_supported(name))
+        .map(|(name, hook)| (format!("hook/{name}"), method_schema(&hook)))
         .collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -29,12 +29,12 @@ pub fn schema() -> Value {
     })
 }
 
-fn method(hook: &Value) -> Value {
+fn method_schema(hook: &Value) -> Value {
     let patch = json!({
         "type": "object",
         "properties": {"set": {"type": "object"}, "remove": {"type": "array", "items": {"type": "string"}}},
     });
-    // An argument is there unless the plugin said which ones it wants.
+    // No argument is required: a plugin can select the arguments it receives.
     let args =
         json!({"type": "object", "properties": hook.get("args"), "additionalProperties": false});
     let params = json!({

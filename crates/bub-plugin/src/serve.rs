@@ -1,5 +1,4 @@
-//! A Rust plugin in a process of its own: what is written against the kernel's hooks, served over standard input and
-//! output.
+//! Serves a plugin written in Rust over stdin and stdout, so that it runs as an external plugin.
 
 use std::{
     process::ExitCode,
@@ -17,21 +16,35 @@ use tokio::sync::Notify;
 use crate::{
     codec::{self, ArgumentCodec, ResultCodec, TurnFacts},
     descriptor::{Descriptor, HookDecl, PROTOCOL_VERSION, ToolDecl},
-    hook::apply,
+    hook::apply_state,
     peer::{IncomingMessage, Peer, RequestHandler},
     stream::{self, NoCallbacks, STREAM_CREDITS},
     wire_hook::{self, WireHook},
 };
 
-/// The place of the plugin. Those of the host are below it, at 0.
+/// Registration index of the plugin. The host's plugins are below it, at index 0.
 const PLUGIN_INDEX: usize = 1;
 
-/// Serves a plugin until its host ends the conversation. For the `main` of a program.
+/// Serves a plugin over stdin and stdout until the host closes the connection. Call it from `main`.
+///
+/// ```no_run
+/// # use std::{process::ExitCode, sync::Arc};
+/// # use bub_kernel::{Plugin, hooks::HookSet};
+/// struct Weather;
+///
+/// impl Plugin for Weather {
+///     fn register(self: Arc<Self>, _hooks: &mut HookSet) {}
+/// }
+///
+/// fn main() -> ExitCode {
+///     bub_plugin::serve("weather", Weather)
+/// }
+/// ```
 pub fn serve(name: &str, plugin: impl Plugin) -> ExitCode {
     serve_with(name, move |_| Ok::<_, BoxError>(plugin))
 }
 
-/// The same for a plugin that is made from its context.
+/// Serves a plugin that `make` creates from its context. See [`serve`].
 pub fn serve_with<P: Plugin, E: Into<BoxError>>(
     name: &str,
     make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
@@ -47,22 +60,22 @@ pub fn serve_with<P: Plugin, E: Into<BoxError>>(
         .plugin("host", HostPlugins)
         .plugin_with(name, make)
         .build();
-    let over = Arc::new(Notify::new());
+    let closed = Arc::new(Notify::new());
     let served = Arc::new(ServedPlugin { framework });
     let handler = PluginRequestHandler {
         served,
         runtime: runtime.handle().clone(),
-        over: Arc::clone(&over),
+        closed: Arc::clone(&closed),
     };
     if Peer::start(std::io::stdin(), std::io::stdout(), name, Arc::new(handler)).is_err() {
         return ExitCode::FAILURE;
     }
-    runtime.block_on(over.notified());
+    runtime.block_on(closed.notified());
     runtime.shutdown_background();
     ExitCode::SUCCESS
 }
 
-/// The plugin, in a framework of its own.
+/// The served plugin in its own framework.
 pub(crate) struct ServedPlugin {
     framework: Framework,
 }
@@ -88,13 +101,13 @@ impl ServedPlugin {
         }
     }
 
-    /// Calls one hook, and says what it did to the state.
+    /// Calls one hook. Returns its result and its changes of the state.
     pub(crate) async fn call<P: WireHook>(
         &self,
         call: &HostCall<'_>,
-        given: Map<String, Value>,
+        raw_args: Map<String, Value>,
     ) -> Result<Option<Value>> {
-        let owned = P::read(given, None)?;
+        let owned = P::read(raw_args, None)?;
         let served = ServedCall::new(&self.framework, call, P::facts(&owned));
         let args = P::args_from_owned(&owned, &served);
         let before = P::state(args).map(ArgumentCodec::write);
@@ -102,19 +115,21 @@ impl ServedPlugin {
         let hooks = self.framework.hooks();
         let value = hooks.call_one::<P>(PLUGIN_INDEX, args, &chain).await?;
         let mut answer = Map::new();
-        if let Some(value) = value.and_then(ResultCodec::opinion) {
+        if let Some(value) = value.and_then(ResultCodec::into_value) {
             answer.insert("value".to_owned(), value);
         }
         if let (Some(before), Some(state)) = (before, P::state(args)) {
-            answer.append(&mut changes(&before, state));
+            answer.append(&mut state_changes(&before, state));
         }
         Ok((!answer.is_empty()).then(|| answer.into()))
     }
 
-    async fn stream(&self, call: &HostCall<'_>, given: Map<String, Value>) {
+    async fn stream(&self, call: &HostCall<'_>, raw_args: Map<String, Value>) {
         let (peer, id) = (call.peer, call.id);
-        let Some(work) = peer.work(id) else { return };
-        let owned = match <RunModelStream as WireHook>::read(given, None) {
+        let Some(request) = peer.served_request(id) else {
+            return;
+        };
+        let owned = match <RunModelStream as WireHook>::read(raw_args, None) {
             Ok(owned) => owned,
             Err(error) => return peer.respond(id, Err(error)),
         };
@@ -127,8 +142,8 @@ impl ServedPlugin {
         let stream = hooks
             .call_one::<RunModelStream>(PLUGIN_INDEX, args, &chain)
             .await;
-        let changes = || changes(&before, args.state);
-        stream::answer(peer, id, stream, &work, changes).await;
+        let changes = || state_changes(&before, args.state);
+        stream::answer(peer, id, stream, &request, changes).await;
     }
 
     async fn tool(&self, call: &HostCall<'_>, params: &Value) -> Result<Value> {
@@ -180,14 +195,14 @@ impl ServedPlugin {
     }
 }
 
-/// A request of the host that the plugin answers.
+/// A request from the host.
 #[derive(Clone, Copy)]
 pub(crate) struct HostCall<'a> {
     peer: &'a Arc<Peer>,
     id: &'a Value,
-    /// The sender that the host vouches for.
+    /// The sender that the host authenticated.
     sender: Option<&'a Value>,
-    /// Fires when the host wants no answer any more.
+    /// Cancelled when the host cancels the request.
     cancel: &'a CancellationToken,
 }
 
@@ -200,7 +215,7 @@ impl HostCall<'_> {
     }
 }
 
-/// What a request of the host says about its turn.
+/// The turn of a request, as far as the request describes it.
 pub(crate) struct ServedCall<'a> {
     framework: &'a Framework,
     inbound: Inbound,
@@ -208,7 +223,7 @@ pub(crate) struct ServedCall<'a> {
     state: State,
     session_id: Option<SessionId>,
     run_id: Option<TurnId>,
-    /// Made when a hook takes it.
+    /// Created when a hook uses it.
     turn: OnceLock<Turn>,
 }
 
@@ -216,7 +231,7 @@ impl<'a> ServedCall<'a> {
     fn new(framework: &'a Framework, call: &HostCall<'_>, facts: TurnFacts<'_>) -> Self {
         let sender = call.sender.map(|sender| codec::read_sender(Some(sender)));
         let message = facts.message.cloned();
-        let message = message.unwrap_or_else(|| message_from(sender.as_ref()));
+        let message = message.unwrap_or_else(|| placeholder_message(sender.as_ref()));
         let mut inbound = Inbound::new(message).with_cancel(call.cancel.clone());
         if let Some(sender) = sender {
             inbound = inbound.with_sender(sender);
@@ -234,17 +249,17 @@ impl<'a> ServedCall<'a> {
         }
     }
 
-    /// The message, from the sender that the host vouches for.
+    /// Returns the message with the sender that the host authenticated.
     pub(crate) fn inbound(&self) -> &Inbound {
         &self.inbound
     }
 
-    /// Whether the request has a message.
+    /// Returns whether the request has a message.
     pub(crate) fn has_message(&self) -> bool {
         self.has_message
     }
 
-    /// The turn, as far as the request describes it. Its tape and its channels are at the host.
+    /// Returns the turn as far as the request describes it. The tape and the channels of the turn are in the host.
     pub(crate) fn turn(&self) -> &Turn {
         self.turn.get_or_init(|| {
             let mut inbound = self.inbound.clone();
@@ -257,8 +272,8 @@ impl<'a> ServedCall<'a> {
     }
 }
 
-/// Stands for the message of a request that has none: it names the chat that the turn is for.
-fn message_from(sender: Option<&Sender>) -> Envelope {
+/// Creates a message for a request without one. It names the chat of the turn.
+fn placeholder_message(sender: Option<&Sender>) -> Envelope {
     let Some(sender) = sender else {
         return Envelope::new();
     };
@@ -267,8 +282,8 @@ fn message_from(sender: Option<&Sender>) -> Envelope {
         .with("chat_id", sender.chat_id.as_str())
 }
 
-/// What a plugin did to the state, as part of its answer.
-fn changes(before: &Value, state: &State) -> Map<String, Value> {
+/// Returns the plugin's changes of the state as a field of the response.
+fn state_changes(before: &Value, state: &State) -> Map<String, Value> {
     let empty = Map::new();
     let after = ArgumentCodec::write(state);
     let (before, after) = (
@@ -291,11 +306,11 @@ fn changes(before: &Value, state: &State) -> Map<String, Value> {
         .collect()
 }
 
-/// The desk at the plugin's end.
+/// Handles the host's requests to the served plugin.
 struct PluginRequestHandler {
     served: Arc<ServedPlugin>,
     runtime: tokio::runtime::Handle,
-    over: Arc<Notify>,
+    closed: Arc<Notify>,
 }
 
 impl RequestHandler for PluginRequestHandler {
@@ -317,10 +332,10 @@ impl RequestHandler for PluginRequestHandler {
             method.to_owned(),
         );
         let cancel = peer
-            .work(&id)
-            .map_or_else(CancellationToken::new, |work| work.cancel);
-        let given = match params.get_mut("args").map(Value::take) {
-            Some(Value::Object(given)) => given,
+            .served_request(&id)
+            .map_or_else(CancellationToken::new, |request| request.cancel);
+        let raw_args = match params.get_mut("args").map(Value::take) {
+            Some(Value::Object(raw_args)) => raw_args,
             _ => Map::new(),
         };
         self.runtime.spawn(async move {
@@ -330,19 +345,19 @@ impl RequestHandler for PluginRequestHandler {
                 sender: params.get("sender"),
                 cancel: &cancel,
             };
-            let answering = answer(&served, &call, &method, given, &params);
+            let answering = answer(&served, &call, &method, raw_args, &params);
             tokio::select! { () = answering => {}, () = cancel.cancelled() => {} }
         });
     }
 
     fn notification(&self, method: &str, _: &Value) {
         if method == "shutdown" {
-            self.over.notify_one();
+            self.closed.notify_one();
         }
     }
 
     fn closed(&self, _: &Peer, _: &str) {
-        self.over.notify_one();
+        self.closed.notify_one();
     }
 }
 
@@ -350,12 +365,12 @@ async fn answer(
     served: &ServedPlugin,
     call: &HostCall<'_>,
     method: &str,
-    given: Map<String, Value>,
+    raw_args: Map<String, Value>,
     params: &Value,
 ) {
     let answer = match method.strip_prefix("hook/") {
-        Some("run_model_stream") => return served.stream(call, given).await,
-        Some(hook) => wire_hook::call(served, call, hook, given)
+        Some("run_model_stream") => return served.stream(call, raw_args).await,
+        Some(hook) => wire_hook::call(served, call, hook, raw_args)
             .await
             .map(Option::unwrap_or_default),
         None if method == "tools/call" => served.tool(call, params).await,
@@ -364,22 +379,22 @@ async fn answer(
     call.peer.respond(call.id, answer);
 }
 
-/// Keeps the place below the served plugin. What is there differs from call to call, see [`HostChain`].
+/// Placeholder at the registration index below the served plugin. Each call has its own chain there, see [`HostChain`].
 struct HostPlugins;
 
 impl Plugin for HostPlugins {
     fn register(self: Arc<Self>, _: &mut HookSet) {}
 }
 
-/// The plugins below the served one, which are at the host, in one call.
+/// The host's plugins below the served one, for one call.
 #[derive(Clone)]
 pub(crate) struct HostChain {
     peer: Arc<Peer>,
-    /// The id of the request that asks for them.
+    /// Id of the host's request that the chain belongs to.
     call: Value,
 }
 
-/// The plugins below in the one hook that streams.
+/// [`HostChain`] for `run_model_stream`, whose result is a stream.
 pub(crate) struct HostChainStream(pub(crate) HostChain);
 
 impl<P: WireHook> AsyncHook<P> for HostChain {
@@ -387,10 +402,10 @@ impl<P: WireHook> AsyncHook<P> for HostChain {
         Box::pin(async move {
             let args = P::write(call.args, &|name| name != "state" && name != "tape");
             let params = json!({"call": self.call, "args": args});
-            let mut asked = self.peer.ask("next/call", &params, 0);
+            let mut request = self.peer.ask("next/call", &params, 0);
             loop {
-                if let IncomingMessage::Response(answer) = asked.next().await {
-                    asked.is_over = true;
+                if let IncomingMessage::Response(answer) = request.next().await {
+                    request.is_over = true;
                     let Value::Object(mut answer) = answer? else {
                         return Ok(None);
                     };
@@ -410,16 +425,16 @@ impl AsyncHook<RunModelStream> for HostChainStream {
             let args::RunModelStream { state, .. } = call.args;
             let args = stream::model_args(call.args);
             let params = json!({"call": self.0.call, "args": args, "credits": STREAM_CREDITS});
-            let mut asked = self.0.peer.ask("next/call", &params, STREAM_CREDITS);
+            let mut request = self.0.peer.ask("next/call", &params, STREAM_CREDITS);
             loop {
-                match asked.next().await {
+                match request.next().await {
                     IncomingMessage::Response(answer) => {
-                        asked.is_over = true;
+                        request.is_over = true;
                         let answer = answer?;
                         if let Some(patch) = answer.get("state") {
-                            apply(Some(state), patch)?;
+                            apply_state(Some(state), patch)?;
                         }
-                        // It ended before its first event: an empty stream, unless nobody had one.
+                        // No event arrived: either the stream is empty or no plugin returned one.
                         let is_stream = answer.get("stream").is_some();
                         return Ok(is_stream.then(|| bub_kernel::ModelStream::from_events([])));
                     }
@@ -427,12 +442,12 @@ impl AsyncHook<RunModelStream> for HostChainStream {
                         let first = bub_kernel::StreamEvent::from_value(&event);
                         return Ok(Some(stream::events(
                             Some(first),
-                            asked,
+                            request,
                             None::<NoCallbacks>,
                         )));
                     }
                     IncomingMessage::Question { id, .. } => {
-                        asked
+                        request
                             .peer
                             .respond(&id, Err(Error::invalid_input("nobody answers that here")));
                     }

@@ -1,4 +1,4 @@
-//! What a plugin writes to its standard error goes to our log, with its name, and not without end.
+//! Copies a plugin's stderr to the log, with the name of the plugin and a rate limit.
 
 use std::{
     io::{BufRead, BufReader, PipeReader, Read},
@@ -8,14 +8,14 @@ use std::{
 use bub_kernel::Result;
 use bub_settings::Redactor;
 
-/// A longer line is logged in pieces.
+/// Maximum length of a logged line in bytes. A longer line is logged in several parts.
 const MAX_LINE_BYTES: u64 = 4 * 1024;
-/// So many lines a second are logged; the others are counted.
+/// Maximum number of stderr lines logged per second. Further lines are only counted.
 const MAX_LINES_PER_SECOND: u32 = 200;
-/// So many lines a minute are logged that are no messages.
+/// Maximum number of invalid protocol lines logged per minute.
 const MAX_INVALID_LINES_PER_MINUTE: u32 = 3;
 
-/// Starts logging.
+/// Starts a thread that logs everything the plugin writes to stderr.
 pub(crate) fn log(plugin: &str, errors: PipeReader, redactor: Redactor) -> Result<()> {
     let name = plugin.to_owned();
     std::thread::Builder::new()
@@ -24,19 +24,19 @@ pub(crate) fn log(plugin: &str, errors: PipeReader, redactor: Redactor) -> Resul
     Ok(())
 }
 
-/// Lets through so many lines in a while, and counts the others.
+/// Allows a number of log lines per interval and counts the suppressed ones.
 #[derive(Debug)]
 pub(crate) struct LogRateLimiter {
-    what: &'static str,
-    span: Duration,
-    most: u32,
-    since: Instant,
+    event: &'static str,
+    interval: Duration,
+    max_lines: u32,
+    interval_start: Instant,
     lines: u32,
 }
 
 impl LogRateLimiter {
-    /// For what a plugin means to say.
-    pub(crate) fn of_lines() -> Self {
+    /// Creates a limiter for lines that a plugin logs.
+    pub(crate) fn for_lines() -> Self {
         Self::new(
             "plugin.stderr",
             Duration::from_secs(1),
@@ -44,8 +44,8 @@ impl LogRateLimiter {
         )
     }
 
-    /// For what means nothing.
-    pub(crate) fn of_garbage() -> Self {
+    /// Creates a limiter for lines that are not valid protocol messages.
+    pub(crate) fn for_invalid_lines() -> Self {
         Self::new(
             "plugin.invalid_line",
             Duration::from_mins(1),
@@ -53,29 +53,29 @@ impl LogRateLimiter {
         )
     }
 
-    fn new(what: &'static str, span: Duration, most: u32) -> Self {
+    fn new(event: &'static str, interval: Duration, max_lines: u32) -> Self {
         Self {
-            what,
-            span,
-            most,
-            since: Instant::now(),
+            event,
+            interval,
+            max_lines,
+            interval_start: Instant::now(),
             lines: 0,
         }
     }
 
-    /// Whether one more line may be logged.
+    /// Returns whether another line may be logged. Starts a new interval if the current one is over.
     pub(crate) fn allow(&mut self, plugin: &str) -> bool {
-        if self.since.elapsed() > self.span {
+        if self.interval_start.elapsed() > self.interval {
             self.log_suppressed(plugin);
-            *self = Self::new(self.what, self.span, self.most);
+            *self = Self::new(self.event, self.interval, self.max_lines);
         }
         self.lines = self.lines.saturating_add(1);
-        self.lines <= self.most
+        self.lines <= self.max_lines
     }
 
     fn log_suppressed(&self, plugin: &str) {
-        if let Some(skipped @ 1..) = self.lines.checked_sub(self.most) {
-            let event = self.what;
+        if let Some(skipped @ 1..) = self.lines.checked_sub(self.max_lines) {
+            let event = self.event;
             tracing::warn!(plugin, event, lines = skipped, "plugin.log_suppressed");
         }
     }
@@ -84,7 +84,7 @@ impl LogRateLimiter {
 fn copy(plugin: &str, errors: PipeReader, redactor: &Redactor) {
     let mut reader = BufReader::new(errors);
     let mut line = Vec::new();
-    let mut meter = LogRateLimiter::of_lines();
+    let mut limiter = LogRateLimiter::for_lines();
     loop {
         line.clear();
         match reader
@@ -95,11 +95,11 @@ fn copy(plugin: &str, errors: PipeReader, redactor: &Redactor) {
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }
-        if meter.allow(plugin) {
+        if limiter.allow(plugin) {
             let text = String::from_utf8_lossy(&line);
             let line = redactor.redact(text.trim_end());
             tracing::info!(plugin, %line, "plugin.stderr");
         }
     }
-    meter.log_suppressed(plugin);
+    limiter.log_suppressed(plugin);
 }

@@ -1,7 +1,7 @@
-//! Model streams, in both directions, with credits: one that nobody reads holds up nothing else.
+//! Model streams in both directions, with credits, so that an unread stream does not block other calls.
 //!
-//! The answer to a request that is a stream comes as `stream/event` notifications, as many as the asker has room for, and
-//! ends with the response.
+//! A stream arrives as `stream/event` notifications and ends with the response. The receiver grants one credit per event
+//! that it can buffer.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,43 +20,43 @@ use tracing::{Instrument as _, Span};
 
 use crate::{
     callbacks::{self, CallContext},
-    codec::{ArgumentCodec, ResultCodec, wrong},
-    hook::{ExternalHook, apply, wrapped},
+    codec::{ArgumentCodec, ResultCodec, type_error},
+    hook::{ExternalHook, apply_state, encode_below},
     peer::{IncomingMessage, IncomingReceiver, OutgoingRequest, Peer, ServedRequest, lock},
 };
 
-/// How many events may be on their way.
+/// Number of events that may be sent but not read.
 pub(crate) const STREAM_CREDITS: usize = 64;
-/// After so many were read, as many more are allowed.
+/// After this number of events was read, the reader grants the same number of credits.
 const CREDIT_REFILL: usize = STREAM_CREDITS / 2;
 
-/// Longer pieces of text are sent in several, in bytes.
+/// Maximum size of a text event in bytes. A longer text is sent as several events.
 const MAX_DELTA_BYTES: usize = 64 * 1024;
 
 pub(crate) type StreamRequest = OutgoingRequest<IncomingReceiver>;
 
-/// `run_model_stream` of a plugin.
+/// `run_model_stream` of an external plugin.
 pub(crate) struct StreamHook(pub(crate) ExternalHook);
 
-/// What is needed to ask the chain below, also after the hook has returned its stream.
+/// Context of a `run_model_stream` call. Calls of the chain below need it, even after the hook has returned its stream.
 #[derive(Clone)]
 struct StreamCall {
     hook: ExternalHook,
-    place: usize,
+    registration_index: usize,
     prompt: Prompt,
     session_id: SessionId,
     state: State,
     turn: Turn,
-    /// The room it has for each answer of the chain below.
+    /// Credits of the plugin's running calls of the chain below.
     below: Arc<Mutex<Vec<Arc<Semaphore>>>>,
-    /// Whoever owns the stream; what answers meanwhile does not.
+    /// Cancels `over` when the stream is dropped. `None` in the tasks that answer the plugin's requests.
     _owner: Option<Arc<CancelOnDrop>>,
     over: CancellationToken,
     /// The span in which the hook was called, for the chain below.
     caller: Span,
 }
 
-/// With the stream ends what was asked for it.
+/// Cancels the calls of the chain below when the stream is dropped.
 struct CancelOnDrop(CancellationToken);
 
 impl Drop for CancelOnDrop {
@@ -72,8 +72,8 @@ impl AsyncHook<RunModelStream> for StreamHook {
     ) -> BoxFuture<'a, HookReturn<ModelStream>> {
         let caller = Span::current();
         let span = self.0.plugin.call_span(Some(RunModelStream::SPEC.name));
-        let starting = async move { self.start(call, caller).await.map_err(Into::into) };
-        Box::pin(starting.instrument(span))
+        let start = async move { self.start(call, caller).await.map_err(Into::into) };
+        Box::pin(start.instrument(span))
     }
 }
 
@@ -85,11 +85,11 @@ impl StreamHook {
     ) -> Result<Option<ModelStream>> {
         let hook = &self.0;
         let limit = hook.plugin.limit(&hook.entry.name, false, true);
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         let Some(peer) = hook.peer_or_skip(hook.plugin.connect(limit).await)? else {
             return Ok(None);
         };
-        let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        let remaining = limit.map(|limit| limit.saturating_sub(started.elapsed()));
         let args::RunModelStream {
             prompt,
             session_id,
@@ -99,7 +99,7 @@ impl StreamHook {
         let over = CancellationToken::new();
         let stream_call = StreamCall {
             hook: hook.clone(),
-            place: call.registration_index(),
+            registration_index: call.registration_index(),
             prompt: prompt.clone(),
             session_id: session_id.clone(),
             state: state.clone(),
@@ -113,21 +113,21 @@ impl StreamHook {
         if let Some(params) = params.as_object_mut() {
             params.insert("credits".to_owned(), STREAM_CREDITS.into());
         }
-        let mut asked = peer.ask(&hook.method, &params, STREAM_CREDITS);
+        let mut request = peer.ask(&hook.method, &params, STREAM_CREDITS);
         loop {
             let is_waiting = || stream_call.is_waiting();
-            let Some(incoming) = hook.next(&mut asked, left, is_waiting).await else {
-                drop(asked);
-                return Err(hook.late(&peer, limit).await);
+            let Some(incoming) = hook.next(&mut request, remaining, is_waiting).await else {
+                drop(request);
+                return Err(hook.timeout_error(&peer, limit).await);
             };
             match incoming {
                 IncomingMessage::Response(answer) => {
-                    asked.is_over = true;
-                    let is_empty = answer
+                    request.is_over = true;
+                    let is_stream = answer
                         .as_ref()
                         .is_ok_and(|answer| answer.get("stream").is_some());
                     let text = hook.finish::<RunModelStream>(Some(state), answer)?;
-                    return Ok(text.or_else(|| is_empty.then(|| ModelStream::from_events([]))));
+                    return Ok(text.or_else(|| is_stream.then(|| ModelStream::from_events([]))));
                 }
                 IncomingMessage::Question { id, method, params } => {
                     stream_call.answer(&peer, id, method, params);
@@ -135,7 +135,7 @@ impl StreamHook {
                 IncomingMessage::Event(event) => {
                     let first = stream_call.read(&event)?;
                     hook.plugin.note_success();
-                    return Ok(Some(events(Some(first), asked, Some(stream_call))));
+                    return Ok(Some(events(Some(first), request, Some(stream_call))));
                 }
             }
         }
@@ -143,20 +143,22 @@ impl StreamHook {
 }
 
 impl StreamCall {
-    /// Whether it waits for the chain below; where that waits for room, the plugin reads nothing.
+    /// Returns whether the plugin waits for the chain below. If a call has no credits left, the chain waits for the plugin.
     fn is_waiting(&self) -> bool {
         lock(&self.below)
             .iter()
-            .any(|room| room.available_permits() > 0)
+            .any(|credits| credits.available_permits() > 0)
     }
 
-    /// Answers what the plugin asks while its stream runs.
+    /// Answers a request of the plugin while its stream runs.
     fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
         if method != "next/call" {
             let context = CallContext::new(&self.hook.plugin, Some(&self.turn));
             return callbacks::spawn(peer, id, method, params, context);
         }
-        let Some(work) = peer.work(&id) else { return };
+        let Some(served) = peer.served_request(&id) else {
+            return;
+        };
         let (stream_call, peer) = (
             Self {
                 _owner: None,
@@ -169,23 +171,23 @@ impl StreamCall {
             let streams = params
                 .get("credits")
                 .is_some_and(|credits| !credits.is_null());
-            let room = if streams {
-                Arc::clone(&work.credits)
+            let credits = if streams {
+                Arc::clone(&served.credits)
             } else {
                 Arc::new(Semaphore::new(1))
             };
-            lock(&stream_call.below).push(Arc::clone(&room));
-            let replaced = callbacks::replaced(RunModelStream::SPEC, &params);
+            lock(&stream_call.below).push(Arc::clone(&credits));
+            let replaced = callbacks::replaced_args(RunModelStream::SPEC, &params);
             let answering = async {
                 match replaced.and_then(|replaced| stream_call.args(&replaced)) {
                     Ok(args) if streams => {
                         let stream = stream_call.stream_below(&args).await;
-                        answer(&peer, &id, stream, &work, Map::new).await;
+                        answer(&peer, &id, stream, &served, Map::new).await;
                     }
-                    // Who has no room for a stream gets its text.
+                    // Without credits, the plugin gets the complete text.
                     Ok(args) => {
                         let text = stream_call.text_below(&args).await;
-                        peer.respond(&id, text.map(wrapped));
+                        peer.respond(&id, text.map(encode_below));
                     }
                     Err(error) => peer.respond(&id, Err(error)),
                 }
@@ -193,25 +195,25 @@ impl StreamCall {
             tokio::select! {
                 biased;
                 () = answering => {}
-                () = work.cancel.cancelled() => {}
+                () = served.cancel.cancelled() => {}
                 () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("the call it names is over"))),
             }
-            lock(&stream_call.below).retain(|other| !Arc::ptr_eq(other, &room));
+            lock(&stream_call.below).retain(|other| !Arc::ptr_eq(other, &credits));
         };
         tokio::spawn(answering_below.instrument(caller));
     }
 
     fn args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, SessionId)> {
-        let given = |name: &str| replaced.get(name).cloned();
-        let wrong = |error| callbacks::wrong_argument(&error);
-        let prompt = given("prompt")
+        let replacement = |name: &str| replaced.get(name).cloned();
+        let decode_error = |error| callbacks::argument_error(&error);
+        let prompt = replacement("prompt")
             .map(<Prompt as ResultCodec>::read)
             .transpose()
-            .map_err(wrong)?;
-        let session_id = given("session_id")
+            .map_err(decode_error)?;
+        let session_id = replacement("session_id")
             .map(<String as ResultCodec>::read)
             .transpose()
-            .map_err(wrong)?;
+            .map_err(decode_error)?;
         let session_id = session_id.map_or_else(|| self.session_id.clone(), SessionId::from);
         Ok((prompt.unwrap_or_else(|| self.prompt.clone()), session_id))
     }
@@ -227,7 +229,7 @@ impl StreamCall {
             state: &self.state,
             turn: &self.turn,
         };
-        RunModelStream::below(framework.hooks().chain_below(self.place, args)).await
+        RunModelStream::below(framework.hooks().chain_below(self.registration_index, args)).await
     }
 
     async fn text_below(
@@ -241,16 +243,16 @@ impl StreamCall {
             state: &self.state,
             turn: &self.turn,
         };
-        RunModel::below(framework.hooks().chain_below(self.place, args)).await
+        RunModel::below(framework.hooks().chain_below(self.registration_index, args)).await
     }
 }
 
-/// Answers a request with a stream: its events first, its end as the response, with what `end` adds to that.
+/// Answers a request with a stream: sends the events, then the response with the fields that `end` returns.
 pub(crate) async fn answer(
     peer: &Peer,
     id: &Value,
     stream: Result<Option<ModelStream>>,
-    work: &ServedRequest,
+    served: &ServedRequest,
     end: impl FnOnce() -> Map<String, Value>,
 ) {
     let mut stream = match stream {
@@ -261,12 +263,12 @@ pub(crate) async fn answer(
     while let Some(event) = stream.next().await {
         match event {
             Ok(event) => {
-                for event in pieces(event) {
-                    // The room is used up; it is the reader who makes more.
-                    let Ok(room) = work.credits.acquire().await else {
+                for event in split_event(event) {
+                    // Consume the credit; the reader grants new ones.
+                    let Ok(credit) = served.credits.acquire().await else {
                         return;
                     };
-                    room.forget();
+                    credit.forget();
                     peer.notify("stream/event", &json!({"id": id, "event": event}));
                 }
             }
@@ -278,8 +280,8 @@ pub(crate) async fn answer(
     peer.respond(id, Ok(last.into()));
 }
 
-/// A long text in pieces.
-fn pieces(event: StreamEvent) -> Vec<StreamEvent> {
+/// Splits a long text event into several events.
+fn split_event(event: StreamEvent) -> Vec<StreamEvent> {
     let (text, make): (_, fn(String) -> StreamEvent) = match event {
         StreamEvent::Text(text) if text.len() > MAX_DELTA_BYTES => (text, StreamEvent::Text),
         StreamEvent::Reasoning(text) if text.len() > MAX_DELTA_BYTES => {
@@ -296,71 +298,73 @@ fn pieces(event: StreamEvent) -> Vec<StreamEvent> {
     pieces
 }
 
-/// The events that arrive for a request.
+/// Returns the events of a request as a stream.
 pub(crate) fn events(
     first: Option<StreamEvent>,
-    asked: StreamRequest,
-    turn: Option<impl StreamCallbacks>,
+    request: StreamRequest,
+    callbacks: Option<impl StreamCallbacks>,
 ) -> ModelStream {
     struct StreamReader<T> {
         first: Option<StreamEvent>,
-        asked: StreamRequest,
-        turn: Option<T>,
+        request: StreamRequest,
+        callbacks: Option<T>,
         read: usize,
-        is_wrong: bool,
+        is_failed: bool,
     }
-    let reading = StreamReader {
+    let reader = StreamReader {
         first,
-        asked,
-        turn,
+        request,
+        callbacks,
         read: 0,
-        is_wrong: false,
+        is_failed: false,
     };
-    ModelStream::new(stream::unfold(reading, |mut reading| async move {
-        if reading.asked.is_over || reading.is_wrong {
+    ModelStream::new(stream::unfold(reader, |mut reader| async move {
+        if reader.request.is_over || reader.is_failed {
             return None;
         }
-        reading.read += 1;
-        if reading.read == CREDIT_REFILL {
-            reading.asked.grant(CREDIT_REFILL);
-            reading.read = 0;
+        reader.read += 1;
+        if reader.read == CREDIT_REFILL {
+            reader.request.grant(CREDIT_REFILL);
+            reader.read = 0;
         }
-        if let Some(first) = reading.first.take() {
-            return Some((Ok(first), reading));
+        if let Some(first) = reader.first.take() {
+            return Some((Ok(first), reader));
         }
         loop {
-            let incoming = match &reading.turn {
-                Some(turn) => turn.next(&mut reading.asked).await,
-                None => reading.asked.next().await,
+            let incoming = match &reader.callbacks {
+                Some(callbacks) => callbacks.next(&mut reader.request).await,
+                None => reader.request.next().await,
             };
             match incoming {
                 IncomingMessage::Event(event) => {
-                    let turn = reading.turn.as_ref();
-                    let event = turn.map_or_else(
+                    let callbacks = reader.callbacks.as_ref();
+                    let event = callbacks.map_or_else(
                         || Ok(StreamEvent::from_value(&event)),
-                        |turn| turn.read(&event),
+                        |callbacks| callbacks.read(&event),
                     );
-                    reading.is_wrong = event.is_err();
-                    return Some((event, reading));
+                    reader.is_failed = event.is_err();
+                    return Some((event, reader));
                 }
-                IncomingMessage::Question { id, method, params } => match &reading.turn {
-                    Some(turn) => turn.answer(&reading.asked.peer, id, method, params),
+                IncomingMessage::Question { id, method, params } => match &reader.callbacks {
+                    Some(callbacks) => callbacks.answer(&reader.request.peer, id, method, params),
                     None => {
-                        reading
-                            .asked
+                        reader
+                            .request
                             .peer
                             .respond(&id, Err(Error::invalid_input("nobody answers that here")));
                     }
                 },
                 IncomingMessage::Response(end) => {
-                    reading.asked.is_over = true;
+                    reader.request.is_over = true;
                     return match end {
                         Ok(end) => {
-                            let ended =
-                                reading.turn.as_ref().map_or(Ok(()), |turn| turn.ended(end));
-                            ended.err().map(|error| (Err(error), reading))
+                            let ended = reader
+                                .callbacks
+                                .as_ref()
+                                .map_or(Ok(()), |callbacks| callbacks.ended(end));
+                            ended.err().map(|error| (Err(error), reader))
                         }
-                        Err(error) => Some((Err(error), reading)),
+                        Err(error) => Some((Err(error), reader)),
                     };
                 }
             }
@@ -368,22 +372,25 @@ pub(crate) fn events(
     }))
 }
 
-/// Whoever answers questions about a stream.
+/// Handles the messages of a stream on the host's side.
 pub(crate) trait StreamCallbacks: Send + Sync + 'static {
-    /// What comes next; an error when it took too long.
-    fn next<'a>(&'a self, asked: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage>;
+    /// Waits for the next message. Returns an error response after the timeout.
+    fn next<'a>(&'a self, request: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage>;
     fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value);
     fn read(&self, event: &Value) -> Result<StreamEvent>;
     fn ended(&self, end: Value) -> Result<()>;
 }
 
 impl StreamCallbacks for StreamCall {
-    fn next<'a>(&'a self, asked: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage> {
+    fn next<'a>(&'a self, request: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage> {
         Box::pin(async move {
             let limit = self.hook.plugin.limit(&self.hook.entry.name, false, true);
-            match self.hook.next(asked, limit, || self.is_waiting()).await {
+            match self.hook.next(request, limit, || self.is_waiting()).await {
                 Some(incoming) => incoming,
-                None => IncomingMessage::Response(Err(self.hook.late(&asked.peer, limit).await)),
+                None => IncomingMessage::Response(Err(self
+                    .hook
+                    .timeout_error(&request.peer, limit)
+                    .await)),
             }
         })
     }
@@ -392,28 +399,29 @@ impl StreamCallbacks for StreamCall {
         Self::answer(self, peer, id, method, params);
     }
 
-    /// What is passed on, everybody has to understand.
+    /// Decodes an event. Unknown events are an error, because all consumers must understand what the host forwards.
     fn read(&self, event: &Value) -> Result<StreamEvent> {
         match StreamEvent::from_value(event) {
-            StreamEvent::Other { .. } => Err(self
-                .hook
-                .invalid_response(&wrong("an event of a known `kind`, with its `data`", event))),
+            StreamEvent::Other { .. } => Err(self.hook.invalid_response_error(&type_error(
+                "an event of a known `kind`, with its `data`",
+                event,
+            ))),
             known => Ok(known),
         }
     }
 
     fn ended(&self, end: Value) -> Result<()> {
-        let end = self.hook.answer(end)?;
+        let end = self.hook.response_fields(end)?;
         let patch = end
             .get("state")
-            .map(|patch| apply(Some(&self.state), patch));
+            .map(|patch| apply_state(Some(&self.state), patch));
         patch
             .unwrap_or(Ok(()))
-            .map_err(|error| self.hook.invalid_response(&error))
+            .map_err(|error| self.hook.invalid_response_error(&error))
     }
 }
 
-/// Nobody is asked about the streams that a plugin reads.
+/// No callbacks: a served plugin that reads a stream of its host gets no requests about it.
 pub(crate) enum NoCallbacks {}
 
 impl StreamCallbacks for NoCallbacks {
@@ -434,7 +442,7 @@ impl StreamCallbacks for NoCallbacks {
     }
 }
 
-/// The arguments of a model call, as a plugin writes them for the chain below.
+/// Encodes the arguments of a model call for the chain below.
 pub(crate) fn model_args(args: args::RunModelStream<'_>) -> Value {
     json!({"prompt": ArgumentCodec::write(args.prompt), "session_id": args.session_id})
 }

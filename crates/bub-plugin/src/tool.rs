@@ -1,4 +1,4 @@
-//! The tools of a plugin, in MCP's shapes.
+//! Tools of an external plugin. Calls and results have the format of MCP.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     process::PluginProcess,
 };
 
-/// A tool of a plugin.
+/// A tool that an external plugin implements.
 pub(crate) struct ExternalTool {
     plugin: Arc<PluginProcess>,
     spec: ToolSpec,
@@ -27,7 +27,7 @@ impl ExternalTool {
             name: entry.name.clone(),
             description: entry.description.clone(),
             parameters: entry.input_schema.clone(),
-            agent_use: !entry.is_for_people(),
+            agent_use: !entry.is_command_only(),
             read_only: entry.is_read_only(),
         };
         Self {
@@ -47,10 +47,14 @@ impl ExternalTool {
         context: ToolContext,
     ) -> Result<Value> {
         let limit = self.plugin.plugin_config.limits.tool;
-        let as_tool = |error: Error| error.with_kind(ErrorKind::Tool);
-        let late = tokio::time::sleep(limit);
-        tokio::pin!(late);
-        let peer = self.plugin.connect(Some(limit)).await.map_err(as_tool)?;
+        let as_tool_error = |error: Error| error.with_kind(ErrorKind::Tool);
+        let timeout = tokio::time::sleep(limit);
+        tokio::pin!(timeout);
+        let peer = self
+            .plugin
+            .connect(Some(limit))
+            .await
+            .map_err(as_tool_error)?;
         let params = json!({
             "name": self.spec.name,
             "arguments": arguments,
@@ -61,27 +65,27 @@ impl ExternalTool {
                 "sender": codec::sender(context.turn.sender()),
             },
         });
-        let mut asked = peer.ask("tools/call", &params, 0);
+        let mut request = peer.ask("tools/call", &params, 0);
         loop {
             let incoming = tokio::select! {
-                incoming = asked.next() => incoming,
+                incoming = request.next() => incoming,
                 () = context.cancel.cancelled() => {
                     return Err(Error::new(ErrorKind::Cancelled, "the tool call was cancelled"));
                 }
-                () = &mut late => {
-                    drop(asked);
+                () = &mut timeout => {
+                    drop(request);
                     self.plugin.handle_timeout(&peer).await;
-                    return Err(as_tool(self.plugin.timeout_error(limit)));
+                    return Err(as_tool_error(self.plugin.timeout_error(limit)));
                 }
             };
             match incoming {
                 IncomingMessage::Response(answer) => {
-                    asked.is_over = true;
-                    let answer = answer.map_err(as_tool)?;
+                    request.is_over = true;
+                    let answer = answer.map_err(as_tool_error)?;
                     self.plugin.note_success();
-                    let result = result(&answer);
-                    return result.unwrap_or_else(|wrong| {
-                        Err(self.plugin.error(ErrorKind::Tool, wrong.message()))
+                    let result = parse_result(&answer);
+                    return result.unwrap_or_else(|error| {
+                        Err(self.plugin.error(ErrorKind::Tool, error.message()))
                     });
                 }
                 IncomingMessage::Question { id, method, params } => {
@@ -94,7 +98,7 @@ impl ExternalTool {
     }
 }
 
-/// An answer, as MCP has it.
+/// Result of `tools/call`, in the format of MCP.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ToolCallResponse {
@@ -103,13 +107,13 @@ struct ToolCallResponse {
     is_error: Option<bool>,
 }
 
-/// What the tool says: `structuredContent` if there is any, else the text of `content`. The outer error is about an
-/// answer that is none.
-fn result(answer: &Value) -> Result<Result<Value>> {
+/// Returns the result of the tool: `structuredContent` if present, otherwise the text of `content`. The outer error
+/// reports an invalid response; the inner one is the error of the tool.
+fn parse_result(answer: &Value) -> Result<Result<Value>> {
     let read = ToolCallResponse::deserialize(answer).ok();
     let read = read.filter(|read| read.content.is_some() || read.structured_content.is_some());
     let read =
-        read.ok_or_else(|| codec::wrong("an object with `content`, a list of parts", answer))?;
+        read.ok_or_else(|| codec::type_error("an object with `content`, a list of parts", answer))?;
     let parts = read.content.iter().flatten();
     let texts: Vec<_> = parts
         .filter_map(|part| part.get("text").and_then(Value::as_str))

@@ -1,4 +1,4 @@
-//! Every hook of the table as a method of the protocol: generated from the table, so that none can be forgotten.
+//! Every hook as a method of the plugin protocol, generated from the hook table so that no hook is missing.
 
 use std::{borrow::Cow, path::Path};
 
@@ -12,13 +12,13 @@ use bub_tape::Tape;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    callbacks::wrong_argument,
+    callbacks::argument_error,
     codec::{ArgumentCodec, ResultCodec, TurnFacts},
     hook::ExternalHook,
     serve::{HostCall, HostChain, HostChainStream, ServedCall, ServedPlugin},
 };
 
-/// Things that cannot be provided from another process, and what a descriptor says instead.
+/// Hooks that an external plugin cannot implement, with the reason or the alternative.
 pub(crate) const UNSUPPORTED_HOOKS: &[(&str, &str)] = &[
     (
         "provide_tape_store",
@@ -42,15 +42,15 @@ pub(crate) const UNSUPPORTED_HOOKS: &[(&str, &str)] = &[
     ),
 ];
 
-/// An argument of a hook that does not leave its process. The protocol has only the sender of it.
+/// A hook argument that stays in its process. The protocol carries only its sender.
 pub(crate) trait InProcess<'a>: Copy {
-    /// The argument in a served plugin, made of what came with the call.
+    /// Creates the argument in a served plugin from the data of the request.
     fn from_call(call: &'a ServedCall<'_>) -> Self;
 
-    /// The turn that the hook is called in.
+    /// Returns the turn that the hook is called in.
     fn turn(self) -> Option<&'a Turn>;
 
-    /// The sender whose rights apply.
+    /// Returns the sender whose permissions apply.
     fn sender(self) -> Option<Cow<'a, Sender>>;
 }
 
@@ -69,7 +69,7 @@ impl<'a> InProcess<'a> for &'a Turn {
 }
 
 impl<'a> InProcess<'a> for Option<&'a Turn> {
-    /// The protocol does not say whether there is a turn. Without a message there is none.
+    /// Returns the turn only if the request has a message: the protocol does not say whether a turn is running.
     fn from_call(call: &'a ServedCall<'_>) -> Self {
         call.has_message().then(|| call.turn())
     }
@@ -83,7 +83,7 @@ impl<'a> InProcess<'a> for Option<&'a Turn> {
     }
 }
 
-/// The argument of the hooks that run before there is a turn.
+/// The argument of hooks that run before a turn starts.
 impl<'a> InProcess<'a> for &'a Inbound {
     fn from_call(call: &'a ServedCall<'_>) -> Self {
         call.inbound()
@@ -100,46 +100,46 @@ impl<'a> InProcess<'a> for &'a Inbound {
     }
 }
 
-/// A hook whose arguments and results cross.
+/// A hook that the plugin protocol supports.
 pub(crate) trait WireHook: HookPoint<Output: ResultCodec> {
-    /// Its arguments, read.
+    /// The decoded arguments.
     type Owned: Send + Sync;
 
     fn write(args: Self::Args<'_>, is_wanted: &dyn Fn(&str) -> bool) -> Map<String, Value>;
-    fn read(given: Map<String, Value>, like: Option<Self::Args<'_>>) -> Result<Self::Owned>;
+    fn read(raw_args: Map<String, Value>, previous: Option<Self::Args<'_>>) -> Result<Self::Owned>;
 
-    /// What arguments that were read say about their turn.
+    /// Returns what the decoded arguments contain about the turn.
     fn facts(owned: &Self::Owned) -> TurnFacts<'_>;
 
-    /// Arguments that were read, for a hook of a served plugin.
+    /// Creates the arguments for a hook of a served plugin.
     fn args_from_owned<'a>(owned: &'a Self::Owned, call: &'a ServedCall<'_>) -> Self::Args<'a>;
 
-    /// Arguments that were read, in place of those of a call. The turn stays that of the call.
+    /// Replaces the arguments of a call with decoded ones. The turn does not change.
     fn replace<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a>;
 
     fn state(args: Self::Args<'_>) -> Option<&State>;
     fn message(args: Self::Args<'_>) -> Option<&Envelope>;
 
-    /// The turn that the hook is called in; `None` outside of one.
+    /// Returns the turn that the hook is called in; `None` outside a turn.
     fn turn(args: Self::Args<'_>) -> Option<&Turn>;
 
-    /// The sender that a plugin is told, for hooks that have one.
+    /// Returns the sender that is sent to the plugin, for hooks that have one.
     fn sender(args: Self::Args<'_>) -> Option<Cow<'_, Sender>>;
 
-    /// The plugins below a served one, for one call: they are at the host.
+    /// Returns the chain below a served plugin for one call. Its plugins run in the host.
     fn chain(below: &HostChain) -> HookSet;
 
-    /// What the plugins below say, with some arguments replaced.
+    /// Calls the plugins below, with some arguments replaced. Fails for hooks without a chain.
     fn below(
         call: HookCall<'_, Self>,
         replaced: Map<String, Value>,
     ) -> BoxFuture<'_, Result<Option<Self::Output>>> {
         let _ = (call, replaced);
-        Box::pin(std::future::ready(Err(no_chain(Self::SPEC.name))))
+        Box::pin(std::future::ready(Err(no_chain_error(Self::SPEC.name))))
     }
 }
 
-fn no_chain(hook: &str) -> Error {
+fn no_chain_error(hook: &str) -> Error {
     Error::invalid_input(format!(
         "{hook} has no chain below: only first-result hooks do"
     ))
@@ -147,7 +147,7 @@ fn no_chain(hook: &str) -> Error {
 
 macro_rules! wire {
     ($($name:ident $point:ident $kind:ident [$($sync:ident)?] ($($arg:ident: $ty:ty),*) {$($own:ident)?};)*) => {
-        /// The types of the arguments, by hook and name.
+        /// Types of the arguments, by hook and name.
         #[allow(non_camel_case_types, unused_imports, dead_code, reason = "named as the table names them")]
         mod types {
             $(pub(super) mod $name {
@@ -170,11 +170,11 @@ macro_rules! wire {
                 }
 
                 #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
-                fn read(mut given: Map<String, Value>, like: Option<Self::Args<'_>>) -> Result<Self::Owned> {
+                fn read(mut raw_args: Map<String, Value>, previous: Option<Self::Args<'_>>) -> Result<Self::Owned> {
                     Ok(($(
                         ArgumentCodec::read(
-                            given.remove(stringify!($arg)).unwrap_or_default(),
-                            like.map(|like| -> types::$name::$arg<'_> { like.$arg }),
+                            raw_args.remove(stringify!($arg)).unwrap_or_default(),
+                            previous.map(|previous| -> types::$name::$arg<'_> { previous.$arg }),
                         )?,
                     )*))
                 }
@@ -214,7 +214,7 @@ macro_rules! wire {
                 #[allow(unused_variables, reason = "not every hook has a turn")]
                 fn sender(args: Self::Args<'_>) -> Option<Cow<'_, Sender>> {
                     let sender = None $(.or(InProcess::sender(args.$own)))?;
-                    // A message outside of a turn: no channel vouches for its sender here.
+                    // No channel authenticated the sender of a message outside a turn.
                     sender.or_else(|| Self::message(args).map(|message| Cow::Owned(Sender::guest(message))))
                 }
 
@@ -229,7 +229,7 @@ macro_rules! wire {
             }
         )*
 
-        /// Registers the hook of that name; `false` when there is none.
+        /// Registers a hook by name. Returns `false` if the name is unknown.
         pub(crate) fn register(name: &str, hook: ExternalHook, hooks: &mut HookSet) -> bool {
             match name {
                 $( stringify!($name) => wire!(@register [$($sync)?] $point hook hooks), )*
@@ -238,7 +238,7 @@ macro_rules! wire {
             true
         }
 
-        /// The JSON Schema of every hook: what it is asked with, and what it may answer.
+        /// Returns the JSON Schema of the arguments and the result of every hook.
         pub(crate) fn schemas() -> Map<String, Value> {
             let mut all = Map::new();
             $( {
@@ -254,7 +254,7 @@ macro_rules! wire {
             all
         }
 
-        /// The hooks that a plugin has, with whether it only observes.
+        /// Returns the hooks that a plugin implements, and whether each is `observe_only`.
         pub(crate) fn implemented(hooks: &HookSet, registration_index: usize) -> Vec<(&'static str, bool)> {
             let mut found = Vec::new();
             $( for implementation in point::$point::implementations(hooks) {
@@ -265,15 +265,15 @@ macro_rules! wire {
             found
         }
 
-        /// Calls the hook of that name in the plugin that is served.
+        /// Calls a hook of the served plugin by name.
         pub(crate) async fn call(
             served: &ServedPlugin,
             call: &HostCall<'_>,
             name: &str,
-            given: Map<String, Value>,
+            raw_args: Map<String, Value>,
         ) -> Result<Option<Value>> {
             match name {
-                $( stringify!($name) => served.call::<point::$point>(call, given).await, )*
+                $( stringify!($name) => served.call::<point::$point>(call, raw_args).await, )*
                 _ => Err(Error::not_found(format!("there is no hook `{name}`"))),
             }
         }
@@ -288,9 +288,9 @@ macro_rules! wire {
         fn below(call: HookCall<'_, Self>, mut replaced: Map<String, Value>) -> BoxFuture<'_, Result<Option<Self::Output>>> {
             Box::pin(async move {
                 let is_kept = |name: &str| !replaced.contains_key(name);
-                let mut given = Self::write(call.args, &is_kept);
-                given.append(&mut replaced);
-                let owned = Self::read(given, Some(call.args)).map_err(|error| wrong_argument(&error))?;
+                let mut raw_args = Self::write(call.args, &is_kept);
+                raw_args.append(&mut replaced);
+                let owned = Self::read(raw_args, Some(call.args)).map_err(|error| argument_error(&error))?;
                 call.next().with(Self::replace(call.args, &owned)).call().await
             })
         }
@@ -302,7 +302,7 @@ macro_rules! wire {
     (@register [sync] $point:ident $hook:ident $hooks:ident) => { $hooks.add_sync::<point::$point>($hook) };
     (@register [] $point:ident $hook:ident $hooks:ident) => { $hooks.add_async::<point::$point>($hook) };
 
-    // What is below a model is asked as a stream, whichever of the two hooks asks.
+    // `run_model` and `run_model_stream` share one chain, which is always called as a stream.
     (@remote model [] $point:ident $below:ident $hooks:ident) => {
         $hooks.add_async::<point::RunModelStream>(HostChainStream($below.clone()))
     };

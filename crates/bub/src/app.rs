@@ -179,7 +179,7 @@ impl App {
             .settings(Arc::clone(&settings));
         let shared = plugins::HostServices {
             launcher: launcher.clone(),
-            asker: Some(asker),
+            question_handler: Some(asker),
         };
         let framework = self.compose(builder, plugins, &shared);
         let mut commands = AppCommand::merge(framework.cli_commands(), own);

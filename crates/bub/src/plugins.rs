@@ -123,7 +123,7 @@ impl LoadedPlugins {
 #[derive(Clone, Default)]
 pub(crate) struct HostServices {
     pub(crate) launcher: Option<Arc<Launcher>>,
-    pub(crate) asker: Option<QuestionHandler>,
+    pub(crate) question_handler: Option<QuestionHandler>,
 }
 
 /// Denies every tool call.
@@ -190,7 +190,7 @@ fn make(
         workspace: context.workspace.to_owned(),
         settings: Arc::clone(context.settings),
         launcher: shared.launcher,
-        asker: shared.asker,
+        question_handler: shared.question_handler,
     };
     ExternalPlugin::new(PluginProcess::new(plugin_config, descriptor, host), context)
 }
@@ -225,7 +225,7 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
         granted: record.manifest.env.clone(),
         config: config(record, settings),
         limits: limits(name, own.get("limits"))?,
-        most_role: role.map_or(Ok(Role::Member), |role| role.ok_or_else(wrong_role))?,
+        max_role: role.map_or(Ok(Role::Member), |role| role.ok_or_else(wrong_role))?,
         pinned: record.pinned.clone(),
         digest: record.digest.clone(),
     })
@@ -323,6 +323,6 @@ pub fn host(
         workspace: workspace.to_owned(),
         settings,
         launcher,
-        asker: None,
+        question_handler: None,
     }
 }

@@ -132,7 +132,7 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
         let pin = pin(&pinned, &directory, &manifest.command);
         Some(pin.map_err(|error| add_error(&manifest, error.message()))?)
     };
-    let unpinned = pin.as_ref().map(unpinned_note).unwrap_or_default();
+    let skipped_dirs = pin.as_ref().map(skipped_dirs).unwrap_or_default();
     let digest = pin.map(|pin| pin.digest);
     let mut record = InstalledPlugin {
         manifest,
@@ -142,8 +142,8 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
         enabled: true,
         descriptor: Descriptor::default(),
     };
-    if !unpinned.is_empty() {
-        prompt::print_stderr(&unpinned);
+    if !skipped_dirs.is_empty() {
+        prompt::print_stderr(&skipped_dirs);
     }
     if !is_confirmed {
         prompt::print_stderr(&describe_process(&record));
@@ -212,11 +212,11 @@ fn add_error(manifest: &Manifest, cause: &str) -> Error {
     Error::config(format!("{} was not added: {cause}", manifest.name))
 }
 
-/// Lists the files that a pin does not cover. Returns an empty string if it covers all files.
-fn unpinned_note(pin: &PluginPin) -> String {
+/// What a pin says nothing about.
+fn skipped_dirs(pin: &PluginPin) -> String {
     const MAX_SHOWN_PATHS: usize = 5;
     let mut names: Vec<_> = pin
-        .left_out
+        .skipped_dirs
         .iter()
         .take(MAX_SHOWN_PATHS)
         .map(|path| display_path(path))
@@ -224,7 +224,7 @@ fn unpinned_note(pin: &PluginPin) -> String {
     if names.is_empty() {
         return String::new();
     }
-    if pin.left_out.len() > MAX_SHOWN_PATHS {
+    if pin.skipped_dirs.len() > MAX_SHOWN_PATHS {
         names.push("…".to_owned());
     }
     format!(

@@ -1,4 +1,4 @@
-//! The arguments of hooks.
+//! Encoding of hook arguments.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     ArgumentCodec, ResultCodec, milliseconds, nullable, object, object_schema, optional_text, text,
-    wrong,
+    type_error,
 };
 
 impl<'a> ArgumentCodec<'a> for &'a Envelope {
@@ -25,26 +25,26 @@ impl<'a> ArgumentCodec<'a> for &'a Envelope {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    fn read(value: Value, like: Option<Self>) -> Result<Envelope> {
-        let read = Envelope::normalize(value);
-        let Some(like) = like else {
-            return Ok(read);
+    fn read(value: Value, previous: Option<Self>) -> Result<Envelope> {
+        let new = Envelope::normalize(value);
+        let Some(previous) = previous else {
+            return Ok(new);
         };
-        // What is not data stays with the message: how its media are fetched.
-        let mut kept = like.clone();
-        for (name, _) in like
+        // Keep the slots of the message, such as its media fetcher: they are not serialized.
+        let mut envelope = previous.clone();
+        for (name, _) in previous
             .fields()
             .iter()
-            .filter(|(name, _)| read.field(name).is_none())
+            .filter(|(name, _)| new.field(name).is_none())
         {
-            kept.set(name.to_owned(), Value::Null);
+            envelope.set(name.to_owned(), Value::Null);
         }
-        for (name, value) in read.fields().iter() {
-            if kept.field(name) != Some(value) {
-                kept.set(name.to_owned(), value.clone());
+        for (name, value) in new.fields().iter() {
+            if envelope.field(name) != Some(value) {
+                envelope.set(name.to_owned(), value.clone());
             }
         }
-        Ok(kept)
+        Ok(envelope)
     }
 
     fn from_owned(owned: &'a Envelope) -> Self {
@@ -135,9 +135,9 @@ impl<'a> ArgumentCodec<'a> for &'a State {
         serde_json::to_value(self.public_fields()).unwrap_or_default()
     }
 
-    fn read(value: Value, like: Option<Self>) -> Result<State> {
-        // There is one state in a turn.
-        Ok(like
+    fn read(value: Value, previous: Option<Self>) -> Result<State> {
+        // A turn has one state, which a plugin cannot replace.
+        Ok(previous
             .cloned()
             .unwrap_or_else(|| State::from_patch(StatePatch::from(value))))
     }
@@ -279,7 +279,7 @@ impl<'a> ArgumentCodec<'a> for &'a LlmRequest {
         let mut map = object(value)?;
         let messages = match map.remove("messages") {
             Some(Value::Array(messages)) => messages,
-            other => return Err(wrong("a list of messages", &other.unwrap_or_default())),
+            other => return Err(type_error("a list of messages", &other.unwrap_or_default())),
         };
         let names = map
             .get("tool_names")
@@ -325,18 +325,18 @@ impl<'a> ArgumentCodec<'a> for &'a LlmResult {
 
     fn read(value: Value, _: Option<Self>) -> Result<LlmResult> {
         let map = object(value)?;
-        let given = |name: &str| map.get(name).filter(|value| !value.is_null());
+        let field = |name: &str| map.get(name).filter(|value| !value.is_null());
         Ok(LlmResult {
-            run_id: optional_text(given("run_id")).unwrap_or_default().into(),
-            text: optional_text(given("text")),
-            tool_calls: given("tool_calls")
+            run_id: optional_text(field("run_id")).unwrap_or_default().into(),
+            text: optional_text(field("text")),
+            tool_calls: field("tool_calls")
                 .and_then(Value::as_array)
                 .cloned()
                 .unwrap_or_default(),
-            usage: given("usage").cloned(),
-            error: given("error").map(Error::from_value),
+            usage: field("usage").cloned(),
+            error: field("error").map(Error::from_value),
             duration: Duration::from_millis(
-                given("duration_ms")
+                field("duration_ms")
                     .and_then(Value::as_u64)
                     .unwrap_or_default(),
             ),
@@ -494,19 +494,19 @@ impl<'a> ArgumentCodec<'a> for &'a ApprovalRequest {
             .map(object)
             .transpose()?
             .unwrap_or_default();
-        let given = |name: &str| optional_text(map.get(name)).unwrap_or_default();
+        let field = |name: &str| optional_text(map.get(name)).unwrap_or_default();
         let expires = map
             .get("expires_seconds")
             .and_then(Value::as_f64)
             .unwrap_or_default();
         Ok(ApprovalRequest {
-            id: given("id"),
-            tool: given("tool"),
+            id: field("id"),
+            tool: field("tool"),
             arguments,
             sender: read_sender(map.get("sender")),
-            session_id: given("session_id").into(),
+            session_id: field("session_id").into(),
             expires: Duration::try_from_secs_f64(expires).unwrap_or_default(),
-            reason: given("reason"),
+            reason: field("reason"),
         })
     }
 
@@ -525,7 +525,7 @@ impl<'a> ArgumentCodec<'a> for &'a ApprovalRequest {
     }
 }
 
-/// A sender, for a plugin to know.
+/// Encodes a sender.
 pub(crate) fn sender(sender: &Sender) -> Value {
     json!({
         "role": sender.role.name(), "channel": sender.channel, "chat_id": sender.chat_id,
@@ -542,14 +542,14 @@ pub(crate) fn sender_schema() -> Value {
 }
 
 pub(crate) fn read_sender(value: Option<&Value>) -> Sender {
-    let given =
+    let field =
         |name: &str| optional_text(value.and_then(|value| value.get(name))).unwrap_or_default();
     Sender {
-        role: Role::from_name(&given("role")).unwrap_or_default(),
-        channel: given("channel"),
-        chat_id: given("chat_id"),
-        id: given("id"),
-        name: given("name"),
+        role: Role::from_name(&field("role")).unwrap_or_default(),
+        channel: field("channel"),
+        chat_id: field("chat_id"),
+        id: field("id"),
+        name: field("name"),
     }
 }
 
@@ -560,11 +560,11 @@ impl<'a> ArgumentCodec<'a> for &'a Tape {
         json!({"name": self.name().to_string()})
     }
 
-    fn read(value: Value, like: Option<Self>) -> Result<Tape> {
+    fn read(value: Value, previous: Option<Self>) -> Result<Tape> {
         let name = optional_text(value.get("name")).unwrap_or_default();
-        // In another process it is only a name; what is on it is asked for by `tape/query`.
-        if let Some(like) = like {
-            return Ok(like.clone());
+        // The protocol carries only the name; a plugin reads the entries with `tape/query`.
+        if let Some(previous) = previous {
+            return Ok(previous.clone());
         }
         Ok(Tape::new(
             Arc::new(MemoryStore::default()),
@@ -581,8 +581,8 @@ impl<'a> ArgumentCodec<'a> for &'a Tape {
     }
 }
 
-/// Arguments that are not data: what they are for is in the descriptor of the plugin.
-macro_rules! not_data {
+/// Encodes arguments that cannot be serialized as null. A plugin declares channels and commands in its descriptor instead.
+macro_rules! impl_null_argument {
     ($($ty:ty: $empty:expr;)*) => {$(
         impl<'a> ArgumentCodec<'a> for &'a $ty {
             type Owned = $ty;
@@ -606,7 +606,7 @@ macro_rules! not_data {
     )*};
 }
 
-not_data! {
+impl_null_argument! {
     CliApp: CliApp::default();
     MessageHandler: Arc::new(|_| {
         Box::pin(std::future::ready(Err(Error::unknown("a channel of another process hands messages to its host"))))

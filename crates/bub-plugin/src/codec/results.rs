@@ -1,4 +1,4 @@
-//! The results of hooks.
+//! Encoding of hook results.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use bub_tape::{AnchorSelector, Sidecar, TapeContext, TapeStore};
 use serde_json::{Value, json};
 
 use super::{
-    ArgumentCodec, ResultCodec, object, object_schema, only_field, optional_text, text, wrong,
+    ArgumentCodec, ResultCodec, object, object_schema, only_field, optional_text, text, type_error,
 };
 
-/// Results that are things, which cannot cross.
-macro_rules! no_result {
+/// Rejects results that are Rust objects and cannot be sent between processes.
+macro_rules! reject_result {
     ($($ty:ty),*) => {$(
         impl ResultCodec for $ty {
             fn write(self) -> Value {
@@ -33,7 +33,7 @@ macro_rules! no_result {
     )*};
 }
 
-no_result!(
+reject_result!(
     Provided<dyn TapeStore>,
     Provided<dyn SteeringInbox>,
     Sidecar,
@@ -76,7 +76,7 @@ impl ResultCodec for bool {
     fn read(value: Value) -> Result<Self> {
         value
             .as_bool()
-            .ok_or_else(|| wrong("true or false", &value))
+            .ok_or_else(|| type_error("true or false", &value))
     }
 
     fn schema() -> Value {
@@ -121,7 +121,7 @@ impl ResultCodec for Prompt {
         match value {
             Value::String(text) => Ok(Self::Text(text)),
             Value::Array(parts) => Ok(Self::Parts(parts)),
-            other => Err(wrong("a string or a list of parts", &other)),
+            other => Err(type_error("a string or a list of parts", &other)),
         }
     }
 
@@ -145,7 +145,7 @@ impl ResultCodec for Vec<Envelope> {
 }
 
 impl ResultCodec for ModelStream {
-    /// A stream is sent event by event; see `stream`.
+    /// Returns null: a stream is sent event by event, see `stream`.
     fn write(self) -> Value {
         Value::Null
     }
@@ -176,7 +176,7 @@ impl ResultCodec for TapeContext {
                 AnchorSelector::Named(optional_text(named.get("name")).unwrap_or_default())
             }
             _ => {
-                return Err(wrong(
+                return Err(type_error(
                     "an object with `anchor`: \"last\", null or {\"name\": …}",
                     &value,
                 ));
@@ -202,7 +202,7 @@ impl ResultCodec for ModelOptions {
 
     fn read(value: Value) -> Result<Self> {
         let Some(choices) = value.get("choices").and_then(Value::as_array) else {
-            return Err(wrong("an object with `choices`", &value));
+            return Err(type_error("an object with `choices`", &value));
         };
         let choice = |choice: &Value| {
             let id = optional_text(choice.get("id").or(Some(choice)))?;
@@ -237,7 +237,7 @@ impl ResultCodec for LlmDecision {
                 <&LlmRequest as ArgumentCodec<'_>>::read(request.clone(), None).map(Self::Proceed)
             }
             Some(("finish", Value::String(text))) => Ok(Self::Finish(text.clone())),
-            _ => Err(wrong(
+            _ => Err(type_error(
                 "{\"proceed\": request} or {\"finish\": text}",
                 &value,
             )),
@@ -259,7 +259,7 @@ impl ResultCodec for ToolDecision {
         }
     }
 
-    fn opinion(self) -> Option<Value> {
+    fn into_value(self) -> Option<Value> {
         (self != Self::Proceed(None)).then(|| self.write())
     }
 
@@ -272,7 +272,7 @@ impl ResultCodec for ToolDecision {
             Some(("replace", result)) => Ok(Self::Replace(result.clone())),
             Some(("deny", Value::Null)) => Ok(Self::Deny(None)),
             Some(("deny", Value::String(reason))) => Ok(Self::Deny(Some(reason.clone()))),
-            _ => Err(wrong(expected, &value)),
+            _ => Err(type_error(expected, &value)),
         }
     }
 
@@ -294,7 +294,7 @@ impl ResultCodec for Admission {
         let name = value.as_str().or_else(|| value.get("decision")?.as_str());
         let decision = name.and_then(AdmissionDecision::from_name);
         let decision = decision.ok_or_else(|| {
-            wrong(
+            type_error(
                 "an object with `decision`: process, drop, follow_up or steer",
                 &value,
             )
@@ -323,7 +323,7 @@ impl ResultCodec for ApprovalAnswer {
         match value.get("approved").and_then(Value::as_bool) {
             Some(true) => Ok(Self::Approved),
             Some(false) => Ok(Self::Denied(optional_text(value.get("reason")))),
-            None => Err(wrong("an object with `approved`", &value)),
+            None => Err(type_error("an object with `approved`", &value)),
         }
     }
 

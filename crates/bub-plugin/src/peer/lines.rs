@@ -11,13 +11,13 @@ use serde_json::Value;
 use super::{MAX_LINE_BYTES, Peer, RequestHandler};
 use crate::{rpc_message, stderr::LogRateLimiter};
 
-/// So many lines may be no messages.
+/// Number of invalid lines tolerated before the connection is closed.
 const MAX_INVALID_LINES: u32 = 100;
-/// Writes are joined up to this size.
+/// Queued lines are combined into one write until it has this many bytes.
 const WRITE_BATCH_BYTES: usize = 64 * 1024;
 
-/// Has a host that waits for some answers read what a plugin might write, and refuse what it asks for; returns why the
-/// conversation ended. For those who try any bytes.
+/// Reads arbitrary bytes as the output of a plugin, for fuzzing. The host has three unanswered requests and rejects all
+/// requests of the plugin. Returns why the connection was closed.
 #[doc(hidden)]
 pub fn read_for_fuzzing(bytes: &[u8]) -> String {
     struct RejectingHandler;
@@ -26,11 +26,11 @@ pub fn read_for_fuzzing(bytes: &[u8]) -> String {
             peer.respond(&id, Err(Error::not_found(method)));
         }
         fn notification(&self, _method: &str, _params: &Value) {}
-        fn closed(&self, _peer: &Peer, _why: &str) {}
+        fn closed(&self, _peer: &Peer, _cause: &str) {}
     }
     let (outgoing, _lines) = blocking::channel();
     let peer = Arc::new(Peer::new(outgoing, "fuzz"));
-    let _asked: Vec<_> = (0..3)
+    let _requests: Vec<_> = (0..3)
         .map(|credits| peer.ask("hook", &Value::Null, credits))
         .collect();
     let cause = read_lines(bytes, &peer, &RejectingHandler);
@@ -60,15 +60,15 @@ pub(super) fn write_lines(
     }
 }
 
-/// Reads until the end, and says what that was.
+/// Reads lines until the connection ends. Returns the reason.
 pub(super) fn read_lines(
     reader: impl Read,
     peer: &Arc<Peer>,
     handler: &dyn RequestHandler,
 ) -> String {
     let mut reader = BufReader::with_capacity(WRITE_BATCH_BYTES, reader);
-    let (mut line, mut garbage) = (Vec::new(), 0);
-    let mut meter = LogRateLimiter::of_garbage();
+    let (mut line, mut invalid_lines) = (Vec::new(), 0);
+    let mut limiter = LogRateLimiter::for_invalid_lines();
     loop {
         line.clear();
         match reader
@@ -94,15 +94,15 @@ pub(super) fn read_lines(
             }
         };
         if !is_message {
-            garbage += 1;
-            if meter.allow(&peer.name) {
-                let shown =
+            invalid_lines += 1;
+            if limiter.allow(&peer.name) {
+                let excerpt =
                     String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
-                let (plugin, line) = (&peer.name, shown.trim_end());
+                let (plugin, line) = (&peer.name, excerpt.trim_end());
                 tracing::warn!(%plugin, line, "plugin.invalid_line");
             }
         }
-        if garbage > MAX_INVALID_LINES {
+        if invalid_lines > MAX_INVALID_LINES {
             return format!("more than {MAX_INVALID_LINES} of its lines were no messages");
         }
         if peer.is_closed() {

@@ -57,7 +57,7 @@ pub(crate) fn plugin_config(command: &[impl AsRef<OsStr>]) -> PluginConfig {
         granted: Vec::new(),
         config: serde_json::Value::Null,
         limits: Limits::default(),
-        most_role: Role::Member,
+        max_role: Role::Member,
         pinned: PathBuf::new(),
         digest: None,
     }
@@ -122,7 +122,7 @@ pub(crate) fn external(plugin_config: PluginConfig) -> Framework {
             workspace: context.workspace.to_owned(),
             settings: settings(),
             launcher: None,
-            asker: None,
+            question_handler: None,
         };
         let descriptor = PluginProcess::describe(plugin_config.clone(), host.clone())?;
         let plugin = PluginProcess::new(plugin_config, descriptor, host);

@@ -91,7 +91,7 @@ impl HostilePluginFixture {
                 workspace: context.workspace.to_owned(),
                 settings: harness::settings(),
                 launcher: launcher.map(Arc::new),
-                asker: None,
+                question_handler: None,
             };
             Ok::<_, Error>(ExternalPlugin::new(
                 PluginProcess::new(plugin_config, descriptor, host),

@@ -49,7 +49,7 @@ async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
             workspace: context.workspace.to_owned(),
             settings: harness::settings(),
             launcher: None,
-            asker: None,
+            question_handler: None,
         };
         Ok::<_, Error>(ExternalPlugin::new(
             PluginProcess::new(plugin_config, descriptor, host),
