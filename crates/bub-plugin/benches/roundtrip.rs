@@ -1,6 +1,6 @@
-//! What a hook call costs when the plugin is a program: alone, and with 16 callers at a time.
+//! Measures hook calls of an external plugin: sequential calls, and calls from 16 concurrent callers.
 //!
-//! `cargo bench -p bub-plugin --bench roundtrip [-- PROGRAM …]`; the program has to implement `resolve_session`, as the
+//! Run `cargo bench -p bub-plugin --bench roundtrip [-- PROGRAM …]`. The program must implement `resolve_session`, as the
 //! test program `probe` does.
 #![allow(
     clippy::unwrap_used,
@@ -20,8 +20,8 @@ use bub_plugin::{ExternalPlugin, HostContext, Limits, PluginConfig, PluginProces
 use bub_settings::{Environment, Loader};
 use bub_testkit::bench_output::{cpu, figure, time};
 
-const ALONE: usize = 20_000;
-const TOGETHER: usize = 200_000;
+const SEQUENTIAL_CALLS: usize = 20_000;
+const CONCURRENT_CALLS: usize = 200_000;
 const CALLERS: usize = 16;
 
 fn framework(command: Vec<OsString>) -> Framework {
@@ -77,49 +77,49 @@ async fn measure(framework: &Framework) {
     for _ in 0..100 {
         call(framework, &message).await;
     }
-    let mut times = Vec::with_capacity(ALONE);
-    for _ in 0..ALONE {
-        let begun = Instant::now();
+    let mut durations = Vec::with_capacity(SEQUENTIAL_CALLS);
+    for _ in 0..SEQUENTIAL_CALLS {
+        let started = Instant::now();
         call(framework, &message).await;
-        times.push(begun.elapsed());
+        durations.push(started.elapsed());
     }
-    times.sort_unstable();
-    let at = |share: usize| {
-        times
-            .get(times.len() * share / 100)
+    durations.sort_unstable();
+    let percentile = |share: usize| {
+        durations
+            .get(durations.len() * share / 100)
             .copied()
             .unwrap_or_default()
     };
     for (name, share) in [("best", 0), ("median", 50), ("p99", 99)] {
-        time(&format!("call_{name}"), at(share));
+        time(&format!("call_{name}"), percentile(share));
     }
-    let busy = cpu();
-    let begun = Instant::now();
+    let cpu_before = cpu();
+    let started = Instant::now();
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..CALLERS {
         let (framework, message) = (framework.clone(), message.clone());
         callers.spawn(async move {
-            for _ in 0..TOGETHER / CALLERS {
+            for _ in 0..CONCURRENT_CALLS / CALLERS {
                 call(&framework, &message).await;
             }
         });
     }
     callers.join_all().await;
-    let rate = TOGETHER as f64 / begun.elapsed().as_secs_f64();
+    let rate = CONCURRENT_CALLS as f64 / started.elapsed().as_secs_f64();
     figure(&format!("calls_of_{CALLERS}_callers"), rate, "1/s");
     time(
         "host_cpu_of_a_call",
-        cpu().saturating_sub(busy) / u32::try_from(TOGETHER).unwrap(),
+        cpu().saturating_sub(cpu_before) / u32::try_from(CONCURRENT_CALLS).unwrap(),
     );
 }
 
 fn main() {
-    let given: Vec<OsString> = std::env::args_os()
+    let command_args: Vec<OsString> = std::env::args_os()
         .skip(1)
         .filter(|arg| arg != "--bench" && arg != "--quick")
         .collect();
-    let command = if given.is_empty() {
-        // Beside the bench, where cargo puts examples.
+    let command = if command_args.is_empty() {
+        // Cargo builds examples next to the bench.
         let own = std::env::current_exe().unwrap();
         vec![
             own.parent()
@@ -130,7 +130,7 @@ fn main() {
                 .into(),
         ]
     } else {
-        given
+        command_args
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, Weak};
 use bub_kernel::{
     CancellationToken, Envelope, Error, Outbound, Result, SessionId, Turn, hooks::HookSpec,
 };
-use bub_tape::{Entry, EntryKind, Query, Tape, TapeName, codec};
+use bub_tape::{Entry, EntryKind, Query, Tape, TapeName, codec as tape_codec};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use tracing::Instrument as _;
 
 use crate::{
     channel,
+    codec::INVALID_RESULT_TEXT,
     peer::{Peer, RequestHandler, lock},
     process::PluginProcess,
     stderr::LogRateLimiter,
@@ -41,7 +42,8 @@ impl RequestHandler for HostRequestHandler {
             return;
         };
         if method == "initialize" {
-            return peer.close("it does not speak the protocol: it sends back what it is told");
+            return peer
+                .close("the process does not speak the plugin protocol: it echoes its input");
         }
         let context = CallContext::new(&plugin, None);
         match plugin.runtime() {
@@ -149,8 +151,8 @@ async fn answer(context: &CallContext, method: &str, params: Value) -> Result<Va
                 .await
                 .map_err(|error| Error::unknown(error.to_string()))?
         }
-        "next/call" => Err(Error::invalid_input("the call it names is over")),
-        _ => Err(Error::not_found(format!("there is no method `{method}`"))),
+        "next/call" => Err(Error::invalid_input("the call in `call` has ended")),
+        _ => Err(Error::not_found(format!("unknown method `{method}`"))),
     }
 }
 
@@ -170,7 +172,8 @@ pub(crate) fn answer_blocking(
 
 fn ask(plugin: &PluginProcess, params: &Value) -> Result<Value> {
     let handler = plugin.host.question_handler.as_ref();
-    let handler = handler.ok_or_else(|| Error::config("there is nobody to ask here"))?;
+    let handler =
+        handler.ok_or_else(|| Error::config("cannot ask the user: no terminal is available"))?;
     let AskParams {
         question,
         default,
@@ -226,11 +229,11 @@ fn tape(context: &CallContext, session_id: Option<&SessionId>) -> Result<Tape> {
         return Ok(turn.tape().tape().clone());
     }
     let session_id = other_session
-        .ok_or_else(|| Error::invalid_input("outside of a turn `session_id` has to be given"))?;
+        .ok_or_else(|| Error::invalid_input("`session_id` is required outside a turn"))?;
     let framework = context.plugin.framework()?;
     let store = framework
         .tape_store()
-        .ok_or_else(|| Error::unknown("no tapes are open"))?;
+        .ok_or_else(|| Error::unknown("no tape store is open"))?;
     let name = TapeName::for_session(framework.workspace_text(), session_id);
     Ok(Tape::new(store, name))
 }
@@ -253,7 +256,8 @@ async fn query(context: &CallContext, params: &Value) -> Result<Value> {
         query = query.newest_first();
     }
     let entries = tape.query_all(query).await?;
-    let encode = |entry: &Entry| serde_json::from_str(&codec::encode(entry)).unwrap_or_default();
+    let encode =
+        |entry: &Entry| serde_json::from_str(&tape_codec::encode(entry)).unwrap_or_default();
     let entries: Vec<Value> = entries.iter().map(encode).collect();
     Ok(json!({"entries": entries}))
 }
@@ -262,7 +266,7 @@ async fn query(context: &CallContext, params: &Value) -> Result<Value> {
 async fn append(context: &CallContext, params: &Value) -> Result<Value> {
     let params: TapeAppendParams = parse_params(params)?;
     if params.name.is_empty() {
-        return Err(Error::invalid_input("`name` of the event is empty"));
+        return Err(Error::invalid_input("`name` must not be empty"));
     }
     let tape = tape(context, params.session_id.as_ref())?;
     let entry = Entry::event(&params.name, params.data).with_meta("plugin", context.plugin.name());
@@ -271,7 +275,7 @@ async fn append(context: &CallContext, params: &Value) -> Result<Value> {
         && tape.info().await?.entries == 0
     {
         return Err(Error::not_found(format!(
-            "there is no session `{session_id}`"
+            "session `{session_id}` not found"
         )));
     }
     let id = tape.append(entry).await?;
@@ -290,14 +294,14 @@ pub(crate) fn replaced_args(spec: &HookSpec, params: &Value) -> Result<Map<Strin
     let args = match params.get("args") {
         None | Some(Value::Null) => return Ok(Map::new()),
         Some(Value::Object(args)) => args,
-        Some(_) => return Err(Error::invalid_input("`args` has to be an object")),
+        Some(_) => return Err(Error::invalid_input("`args` must be an object")),
     };
     match args
         .keys()
         .find(|name| !replaceable.contains(&name.as_str()))
     {
         Some(name) => Err(Error::invalid_input(format!(
-            "{} has no argument `{name}` that can be replaced; there are: {}",
+            "{}: cannot replace argument `{name}`; replaceable arguments: {}",
             spec.name,
             replaceable.join(", ")
         ))),
@@ -309,14 +313,14 @@ pub(crate) fn replaced_args(spec: &HookSpec, params: &Value) -> Result<Map<Strin
 pub(crate) fn argument_error(error: &Error) -> Error {
     Error::invalid_input(format!(
         "`args`: {}",
-        error.message().trim_start_matches("it returned ")
+        error.message().trim_start_matches(INVALID_RESULT_TEXT)
     ))
 }
 
 async fn send(context: &CallContext, params: &Value) -> Result<Value> {
     let message = params.get("message").cloned().unwrap_or_default();
     if !message.is_object() {
-        return Err(Error::invalid_input("`message` has to be an object"));
+        return Err(Error::invalid_input("`message` must be an object"));
     }
     let reply = Outbound::new(Envelope::normalize(message));
     let turn = context.turn.as_ref();
@@ -325,7 +329,7 @@ async fn send(context: &CallContext, params: &Value) -> Result<Value> {
         turn.deliver(reply).await?
     } else {
         let router = context.plugin.framework()?.router();
-        let router = router.ok_or_else(|| Error::unknown("no channel runs"))?;
+        let router = router.ok_or_else(|| Error::unknown("no channel is running"))?;
         router.dispatch(reply).await?
     };
     Ok(json!({"delivered": is_delivered}))

@@ -181,15 +181,15 @@ pub(crate) async fn inbound(plugin: &PluginProcess, mut params: Value) -> Result
         .all(|known| known.name != channel)
     {
         return Err(Error::invalid_input(format!(
-            "the plugin has no channel `{channel}`"
+            "unknown channel `{channel}`: the descriptor of the plugin does not list it"
         )));
     }
     let inbox = plugin
         .inbox
         .get()
-        .ok_or_else(|| Error::new(ErrorKind::Temporary, "no gateway runs"))?;
+        .ok_or_else(|| Error::new(ErrorKind::Temporary, "the gateway is not running"))?;
     let Some(Value::Object(message)) = params.get_mut("message").map(Value::take) else {
-        return Err(Error::invalid_input("`message` has to be an object"));
+        return Err(Error::invalid_input("`message` must be an object"));
     };
     let mut message = Envelope::normalize(message.into());
     message.set("channel", channel.as_str());

@@ -79,6 +79,9 @@ pub(crate) trait ResultCodec: Sized {
     fn schema() -> Value;
 }
 
+/// Start of the message of [`type_error`]. Errors about arguments omit it.
+pub(crate) const INVALID_RESULT_TEXT: &str = "invalid result: ";
+
 /// Builds the error for a value of the wrong type. The value is truncated to 200 bytes.
 pub(crate) fn type_error(expected: &str, got: &Value) -> Error {
     let mut text = got.to_string();
@@ -87,7 +90,9 @@ pub(crate) fn type_error(expected: &str, got: &Value) -> Error {
         text.truncate(end);
         text.push('…');
     }
-    Error::unknown(format!("it returned {text}, expected {expected}"))
+    Error::unknown(format!(
+        "{INVALID_RESULT_TEXT}expected {expected}, got {text}"
+    ))
 }
 
 fn text(value: Value) -> Result<String> {

@@ -17,14 +17,9 @@ const GLOBAL_ARGS: &[&str] = &["help", "version", "workspace", "verbose"];
 
 /// Checks a command for arguments that would make the command line parser panic or that it would misread.
 pub(crate) fn check(entry: &CommandSpec) -> Result<()> {
-    let invalid = |cause: String| {
-        Err(Error::config(format!(
-            "the command `{}`: {cause}",
-            entry.name
-        )))
-    };
+    let invalid = |cause: String| Err(Error::config(format!("command `{}`: {cause}", entry.name)));
     if entry.name == "help" {
-        return invalid("the name is taken".to_owned());
+        return invalid("the name is reserved".to_owned());
     }
     let mut names = HashSet::new();
     let mut last: Option<&CommandArg> = None;
@@ -32,24 +27,26 @@ pub(crate) fn check(entry: &CommandSpec) -> Result<()> {
         let name = &arg.name;
         if !is_valid_name(name) {
             return invalid(format!(
-                "`{name}` is no name for an argument: lower-case letters, digits, - and _"
+                "invalid argument name `{name}`: expected lower-case letters, digits, - and _, starting with a letter"
             ));
         }
         if GLOBAL_ARGS.contains(&name.as_str()) || !names.insert(name) {
-            return invalid(format!("there is an argument `{name}` already"));
+            return invalid(format!("argument `{name}` is reserved or declared twice"));
         }
         if arg.flag && (arg.positional || arg.required || arg.many || arg.default.is_some()) {
             return invalid(format!(
-                "`{name}` is a flag, which has no place, no value and need not be there"
+                "flag `{name}` cannot be positional, required or repeated, and cannot have a default"
             ));
         }
         if arg.required && arg.default.is_some() {
-            return invalid(format!("`{name}` is required and has a default"));
+            return invalid(format!(
+                "argument `{name}` is required, so it cannot have a default"
+            ));
         }
         if arg.positional {
             if let Some(last) = last.filter(|last| last.many || (arg.required && !last.required)) {
                 return invalid(format!(
-                    "nothing that is required may follow `{}`, nor anything when it is many",
+                    "argument `{name}` cannot follow `{}`: required arguments come first, a repeated one comes last",
                     last.name
                 ));
             }

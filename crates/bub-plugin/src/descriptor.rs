@@ -114,12 +114,12 @@ impl ToolDecl {
     /// call.
     fn schema_problem(&self) -> Option<&'static str> {
         let Some(schema) = self.input_schema.as_object() else {
-            return Some("no `inputSchema`");
+            return Some("`inputSchema` is missing");
         };
         let is_schema = |schema: &Value| schema.is_object() || schema.is_boolean();
         let properties = schema.get("properties");
         if schema.get("type").and_then(Value::as_str) != Some("object") {
-            return Some("an `inputSchema` whose `type` is not \"object\"");
+            return Some("`type` of `inputSchema` must be \"object\"");
         }
         let is_valid = |properties: &Value| {
             properties
@@ -127,7 +127,7 @@ impl ToolDecl {
                 .is_some_and(|properties| properties.values().all(is_schema))
         };
         let is_wrong = properties.is_some_and(|properties| !is_valid(properties));
-        is_wrong.then_some("an `inputSchema` whose `properties` are no map of schemas")
+        is_wrong.then_some("`properties` of `inputSchema` must be a map of schemas")
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -168,7 +168,7 @@ impl Descriptor {
     pub fn check(&self) -> Result<()> {
         if self.protocol != PROTOCOL_VERSION {
             return Err(Error::config(format!(
-                "it speaks version {} of the protocol, this bub version {PROTOCOL_VERSION}; get a version of the plugin for this bub",
+                "unsupported protocol version {}: this version of bub supports {PROTOCOL_VERSION}; install a matching version of the plugin",
                 self.protocol
             )));
         }
@@ -187,7 +187,7 @@ impl Descriptor {
             || self.commands.iter().any(command_has_control_chars)
         {
             return Err(Error::config(
-                "there are control characters in kind it says about itself",
+                "control characters are not allowed in the version, the description or the commands",
             ));
         }
         for tool in &self.tools {
@@ -197,15 +197,12 @@ impl Descriptor {
             };
             if !is_valid_name(&tool.name) {
                 return Err(Error::config(format!(
-                    "`{}` is no name for a tool",
+                    "invalid tool name `{}`: expected up to 64 letters, digits, ., _ and -",
                     tool.name
                 )));
             }
             if let Some(reason) = tool.schema_problem() {
-                return Err(Error::config(format!(
-                    "the tool `{}` has {reason}",
-                    tool.name
-                )));
+                return Err(Error::config(format!("tool `{}`: {reason}", tool.name)));
             }
         }
         let mut seen: HashMap<String, &str> = HashMap::new();
@@ -216,7 +213,7 @@ impl Descriptor {
             {
                 let name = &tool.name;
                 return Err(Error::config(format!(
-                    "the tools `{other}` and `{name}` are one to the model"
+                    "tools `{other}` and `{name}` have the same name for the model"
                 )));
             }
         }
@@ -232,14 +229,14 @@ impl Descriptor {
         for (kind, name) in names.clone() {
             if !command::is_valid_name(name) {
                 return Err(Error::config(format!(
-                    "`{name}` is no name for a {kind}: lower-case letters, digits, - and _, a letter first"
+                    "invalid {kind} name `{name}`: expected lower-case letters, digits, - and _, starting with a letter"
                 )));
             }
         }
         let tools = self.tools.iter().map(|tool| ("tool", &tool.name));
         let mut seen = HashSet::new();
         if let Some((kind, name)) = names.chain(tools).find(|entry| !seen.insert(*entry)) {
-            return Err(Error::config(format!("it has two of the {kind} `{name}`")));
+            return Err(Error::config(format!("duplicate {kind} `{name}`")));
         }
         self.commands.iter().try_for_each(command::check)
     }
@@ -256,28 +253,28 @@ fn check_hook(hook: &HookDecl) -> Result<()> {
     let name = hook.name.as_str();
     if let Some((_, instead)) = UNSUPPORTED_HOOKS.iter().find(|(known, _)| *known == name) {
         return Err(Error::config(format!(
-            "it cannot implement {name}: {instead}"
+            "unsupported hook `{name}`: {instead}"
         )));
     }
     let Some(spec) = HOOKS.iter().find(|spec| spec.name == name) else {
         let closest = bub_settings::closest(name, HOOKS.iter().map(|spec| spec.name));
         let hint = closest
-            .map(|closest| format!("; did it mean `{closest}`?"))
+            .map(|closest| format!("; did you mean `{closest}`?"))
             .unwrap_or_default();
-        return Err(Error::config(format!("there is no hook `{name}`{hint}")));
+        return Err(Error::config(format!("unknown hook `{name}`{hint}")));
     };
     for arg in hook.args.iter().flatten() {
         if spec.args.iter().all(|known| known.name != arg) {
             let known: Vec<_> = spec.args.iter().map(|known| known.name).collect();
             let known = known.join(", ");
             return Err(Error::config(format!(
-                "{name} has no argument `{arg}`; there are: {known}"
+                "unknown argument `{arg}` of hook `{name}`; available arguments: {known}"
             )));
         }
     }
     if hook.observe_only && name != "before_tool_call" {
         return Err(Error::config(format!(
-            "{name} cannot be observe_only: only before_tool_call decides by failing"
+            "hook `{name}` cannot be `observe_only`: only `before_tool_call` can"
         )));
     }
     Ok(())

@@ -105,7 +105,7 @@ impl InstalledPlugins {
         let text = match file.metadata() {
             // Reading a pipe or a device may never end.
             Ok(metadata) if !metadata.is_file() => {
-                return Err(file_error("it is no file", recreate_hint));
+                return Err(file_error("not a regular file", recreate_hint));
             }
             Ok(_) => std::fs::read_to_string(&file),
             Err(error) => Err(error),
@@ -117,19 +117,19 @@ impl InstalledPlugins {
                     return Ok(Self::default());
                 }
                 return Err(file_error(
-                    "it is a link to nowhere",
-                    "put back what it points to, or remove the link",
+                    "broken symbolic link",
+                    "restore its target or remove the link",
                 ));
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Err(file_error("it is no text", recreate_hint));
+                return Err(file_error("not valid UTF-8", recreate_hint));
             }
-            Err(error) => return Err(file_error(&error.to_string(), "make it readable for you")),
+            Err(error) => return Err(file_error(&error.to_string(), "check its permissions")),
         };
         let list: Value = serde_json::from_str(&text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             file_error(
-                &format!("it is no JSON, from line {line}, column {column} on"),
+                &format!("invalid JSON at line {line}, column {column}"),
                 recreate_hint,
             )
         })?;
@@ -140,7 +140,7 @@ impl InstalledPlugins {
             match crate::parse::read(&record) {
                 Ok(plugin) => installed.plugins.push(plugin),
                 Err(cause) => {
-                    let problem = format!("its record in {}: {cause}", file.display());
+                    let problem = format!("invalid record in {}: {cause}", file.display());
                     installed.damaged.push(DamagedRecord { problem, record });
                 }
             }
@@ -227,8 +227,8 @@ impl InstalledPlugins {
         let hint =
             bub_settings::closest(name, names).map(|known| format!("; did you mean `{known}`?"));
         Error::not_found(format!(
-            "there is no plugin `{name}`{}",
-            hint.unwrap_or_else(|| "; `bub plugin list` shows them".to_owned())
+            "unknown plugin `{name}`{}",
+            hint.unwrap_or_else(|| "; run `bub plugin list` to see installed plugins".to_owned())
         ))
     }
 

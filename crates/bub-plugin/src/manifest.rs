@@ -80,7 +80,7 @@ impl Manifest {
     /// Fails if the path does not exist or if the manifest cannot be read or is invalid.
     pub fn find(path: &Path) -> Result<(Self, PathBuf, PathBuf)> {
         let absolute = path.canonicalize().map_err(|error| {
-            Error::invalid_input(format!("`{}` cannot be read: {error}", path.display()))
+            Error::invalid_input(format!("cannot read `{}`: {error}", path.display()))
         })?;
         if absolute.is_dir() {
             return Ok((
@@ -108,15 +108,15 @@ impl Manifest {
         let file_error = |cause: String| Error::invalid_input(format!("{path}: {cause}"));
         let metadata = file.metadata().map_err(|error| {
             file_error(format!(
-                "{error}; a plugin directory has this file, and `bub plugin new` makes one"
+                "{error}; a plugin directory must contain this file; `bub plugin new` creates one"
             ))
         })?;
         if !metadata.is_file() {
-            return Err(file_error("it is no file".to_owned()));
+            return Err(file_error("not a regular file".to_owned()));
         }
         if metadata.len() > MAX_MANIFEST_BYTES {
             return Err(file_error(format!(
-                "it is longer than {MAX_MANIFEST_BYTES} bytes"
+                "larger than {MAX_MANIFEST_BYTES} bytes"
             )));
         }
         let text = std::fs::read_to_string(file).map_err(|error| file_error(error.to_string()))?;
@@ -144,18 +144,18 @@ impl Manifest {
         if !is_valid_name(&self.name) {
             let name = self.name.escape_debug();
             return Some(format!(
-                "`{name}` is no name for a plugin: letters, digits, - and _"
+                "invalid plugin name `{name}`: expected letters, digits, - and _"
             ));
         }
         if self.name == "builtin" {
-            return Some("the name `builtin` is taken".to_owned());
+            return Some("the plugin name `builtin` is reserved".to_owned());
         }
         if let Some(name) = self
             .env
             .iter()
             .find(|name| !is_valid_name(name) || name.contains('-'))
         {
-            return Some(format!("`{name}` is no name of an environment variable"));
+            return Some(format!("invalid environment variable name `{name}`"));
         }
         if let Some(setting) = self
             .settings
@@ -163,7 +163,7 @@ impl Manifest {
             .find(|setting| !is_valid_name(&setting.name))
         {
             return Some(format!(
-                "`{}` is no name for a setting: letters, digits, - and _",
+                "invalid setting name `{}`: expected letters, digits, - and _",
                 setting.name
             ));
         }
@@ -174,7 +174,7 @@ impl Manifest {
         let mut texts = texts.chain(self.settings.iter().map(|setting| &setting.help));
         texts
             .any(|text| has_control_chars(text))
-            .then(|| "control characters are not allowed in it".to_owned())
+            .then(|| "control characters are not allowed".to_owned())
     }
 
     /// Returns the section of settings that the plugin declares.

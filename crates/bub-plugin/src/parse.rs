@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Deserializes a map. The error names the key that is wrong, if it can be determined.
 pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     if !value.is_object() {
-        return Err("there has to be a map".to_owned());
+        return Err("must be a map".to_owned());
     }
     let error = match T::deserialize(value) {
         Ok(read) => return Ok(read),
@@ -61,14 +61,20 @@ pub(crate) fn simplify_parser_error(error: &str) -> String {
     };
     if let Some((found, expected)) = parts("invalid type: ").or_else(|| parts("invalid value: ")) {
         return format!(
-            "there has to be {}, not {}",
+            "must be {}, not {}",
             simplify_type(expected),
             simplify_type(found)
         );
     }
-    if let Some((found, expected)) = parts("unknown field ").or_else(|| parts("unknown variant ")) {
+    if let Some((found, expected)) = parts("unknown field ") {
         return format!(
-            "{found} is not known; there are {}",
+            "unknown key {found}; available keys: {}",
+            expected.trim_start_matches("one of ")
+        );
+    }
+    if let Some((found, expected)) = parts("unknown variant ") {
+        return format!(
+            "unknown value {found}; available values: {}",
             expected.trim_start_matches("one of ")
         );
     }
@@ -76,7 +82,7 @@ pub(crate) fn simplify_parser_error(error: &str) -> String {
         return format!("{name} is missing");
     }
     if error.starts_with("data did not match any variant") {
-        return "it has none of the forms that the protocol has for it".to_owned();
+        return "it matches none of the forms that the protocol allows".to_owned();
     }
     error.to_owned()
 }

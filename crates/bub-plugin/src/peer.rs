@@ -292,7 +292,7 @@ impl Peer {
     fn close_reason(&self) -> String {
         lock(&self.cause)
             .clone()
-            .unwrap_or_else(|| "it ended".to_owned())
+            .unwrap_or_else(|| "the process ended".to_owned())
     }
 
     /// Closes the connection. Fails all unanswered requests of this side and cancels those of the other side.
@@ -402,7 +402,7 @@ impl Peer {
         line.push(b'\n');
         let unwritten = self.unwritten.fetch_add(line.len(), Ordering::Relaxed) + line.len();
         if unwritten > MAX_UNWRITTEN_BYTES {
-            return self.close("it does not read what it is told");
+            return self.close("the process does not read its input");
         }
         if let Some(outgoing) = &*lock(&self.outgoing) {
             let _ = outgoing.send(line);
@@ -432,9 +432,8 @@ impl Peer {
             (None, Some(id)) => {
                 let result = match (error, result) {
                     (Value::Null, Some(result)) => Ok(result),
-                    (Value::Null, None) => {
-                        Err(self.protocol_error("its answer has neither `result` nor `error`"))
-                    }
+                    (Value::Null, None) => Err(self
+                        .protocol_error("invalid response: neither `result` nor `error` is set")),
                     (error, _) => Err(rpc_message::read_error(&error)),
                 };
                 let Some(number) = id
@@ -442,9 +441,7 @@ impl Peer {
                     .filter(|id| *id < self.next_id.load(Ordering::Relaxed))
                 else {
                     // The request that this response was meant for would never be answered.
-                    self.close(&format!(
-                        "it answered with the id {id}, which no request has"
-                    ));
+                    self.close(&format!("the process answered with unknown id {id}"));
                     return true;
                 };
                 let waiter = lock(&self.waiting).remove(&number);
@@ -460,7 +457,7 @@ impl Peer {
                         is_answer,
                         ..PartialRpcMessage::default()
                     },
-                    "it has no `id`",
+                    "`id` is missing",
                 );
                 return false;
             }
@@ -477,7 +474,7 @@ impl Peer {
     fn handle_unreadable(&self, seen: &PartialRpcMessage, cause: &str) {
         if seen.is_call {
             if let Some(id) = seen.id {
-                let cause = format!("the request cannot be read: {cause}");
+                let cause = format!("invalid request: {cause}");
                 self.respond(&id.into(), Err(Error::invalid_input(cause)));
             }
             return;
@@ -491,7 +488,7 @@ impl Peer {
             seen.id.or(only).and_then(|id| waiting.remove(&id))
         };
         if let Some(waiter) = waiter {
-            let error = self.protocol_error(&format!("its answer cannot be read: {cause}"));
+            let error = self.protocol_error(&format!("invalid response: {cause}"));
             waiter.respond(Err(error));
         }
     }
@@ -505,7 +502,7 @@ impl Peer {
     ) {
         let credits = params.get("credits").filter(|credits| !credits.is_null());
         let Some(credits) = credits.map_or(Some(0), Value::as_u64) else {
-            let error = Error::invalid_input("`credits` has to be a whole number, 0 or more");
+            let error = Error::invalid_input("`credits` must be a non-negative integer");
             return self.respond(&id, Err(error));
         };
         let credits = usize::try_from(credits)
@@ -540,7 +537,7 @@ impl Peer {
 
     /// Rejects a request because too many are unanswered.
     fn reject(&self, id: &Value) {
-        let error = Error::new(ErrorKind::Temporary, "too many requests at a time");
+        let error = Error::new(ErrorKind::Temporary, "too many concurrent requests");
         self.respond(id, Err(error));
     }
 
@@ -591,7 +588,7 @@ impl Peer {
             drop(waiting);
             return self.accept_late();
         };
-        let too_many = "it sent more events than it was allowed to";
+        let too_many = "the process sent more events than it has credits for";
         let error = match waiter.credits.checked_sub(1) {
             Some(left)
                 if waiter.backlog.bytes.fetch_add(length, Ordering::Relaxed) + length
@@ -605,7 +602,7 @@ impl Peer {
                 too_many.to_owned()
             }
             Some(_) => {
-                format!("more than {MAX_UNREAD_BYTES} bytes of its events were not read yet")
+                format!("the unread events of the stream exceed {MAX_UNREAD_BYTES} bytes")
             }
             None => too_many.to_owned(),
         };

@@ -75,9 +75,8 @@ pub fn pin(pinned: &Path, directory: &Path, command: &[impl AsRef<OsStr>]) -> Re
         hasher.update(u64::try_from(name.len()).unwrap_or_default().to_le_bytes());
         hasher.update(name);
         hasher.update([u8::from(is_executable(file))]);
-        let length = hash_file(&mut hasher, file, remaining).map_err(|error| {
-            Error::config(format!("`{}` cannot be read: {error}", file.display()))
-        })?;
+        let length = hash_file(&mut hasher, file, remaining)
+            .map_err(|error| Error::config(format!("cannot read `{}`: {error}", file.display())))?;
         remaining -= length;
         hasher.update(length.to_le_bytes());
     }
@@ -133,13 +132,13 @@ pub fn pin_mismatch(
     };
     if !expected.starts_with(DIGEST_VERSION) {
         return Ok(Some(format!(
-            "it was pinned by an older version of bub; look at it, and add it again: bub plugin add {}",
+            "it was pinned by an older version of bub; review it and run: bub plugin add {}",
             quoted(pinned)
         )));
     }
     Ok((pin(pinned, directory, command)?.digest != expected).then(|| {
         format!(
-            "its files changed since it was added, or one that its command names; look at them, and add it again: bub plugin add {}",
+            "its files changed since it was added, or a file that its command names did; review them and run: bub plugin add {}",
             quoted(pinned)
         )
     }))
@@ -151,9 +150,8 @@ fn collect(
     files: &mut Vec<PathBuf>,
     skipped_dirs: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    let read_error = |error: io::Error| {
-        Error::config(format!("`{}` cannot be read: {error}", directory.display()))
-    };
+    let read_error =
+        |error: io::Error| Error::config(format!("cannot read `{}`: {error}", directory.display()));
     for entry in std::fs::read_dir(directory).map_err(read_error)? {
         let entry = entry.map_err(read_error)?;
         let (kind, path) = (entry.file_type().map_err(read_error)?, entry.path());
@@ -170,7 +168,7 @@ fn collect(
         }
         if files.len() > MAX_FILES {
             return Err(Error::config(format!(
-                "it has more than {MAX_FILES} files; add only what it needs"
+                "the plugin has more than {MAX_FILES} files; remove files that it does not need"
             )));
         }
     }
@@ -184,7 +182,7 @@ fn is_skipped(name: &OsStr) -> bool {
 /// Fails if a link points to a directory whose files are not pinned.
 fn check_link(root: &Path, link: &Path) -> Result<()> {
     let read_error =
-        |error: io::Error| Error::config(format!("`{}` cannot be read: {error}", link.display()));
+        |error: io::Error| Error::config(format!("cannot read `{}`: {error}", link.display()));
     let target = link.canonicalize().map_err(read_error)?;
     let root = root.canonicalize().map_err(read_error)?;
     let inside = target.strip_prefix(root).ok();
@@ -192,7 +190,7 @@ fn check_link(root: &Path, link: &Path) -> Result<()> {
         return Ok(());
     }
     Err(Error::config(format!(
-        "`{}` is a link to {}, whose files are not pinned; put them into the plugin, or add it with --unpinned",
+        "`{}` is a link to {}, whose files are not pinned; move them into the plugin or pass `--unpinned`",
         link.display(),
         target.display()
     )))
@@ -216,7 +214,7 @@ fn hash_file(hasher: &mut Sha256, file: &Path, remaining: u64) -> io::Result<u64
         length += u64::try_from(read).unwrap_or_default();
         if length > remaining {
             return Err(io::Error::other(format!(
-                "more than {MAX_TOTAL_BYTES} bytes in all"
+                "the files of the plugin exceed {MAX_TOTAL_BYTES} bytes"
             )));
         }
         hasher.update(block.get(..read).unwrap_or_default());

@@ -134,7 +134,7 @@ pub(crate) struct RunningProcess {
 impl Drop for RunningProcess {
     fn drop(&mut self) {
         self.peer.notify("shutdown", &Value::Null);
-        self.peer.close("bub ends it");
+        self.peer.close("bub stopped the process");
         // A process that is still running after this ends when the process guard is dropped.
         lock(&self.process_guard).wait_exit_timeout(EXIT_GRACE_PERIOD);
     }
@@ -248,7 +248,7 @@ impl PluginProcess {
         let this = self
             .this
             .upgrade()
-            .ok_or_else(|| self.error(ErrorKind::Temporary, "it is gone"))?;
+            .ok_or_else(|| self.error(ErrorKind::Temporary, "the plugin is shut down"))?;
         let starting = tokio::task::spawn_blocking(move || this.connect_blocking(limit));
         starting
             .await
@@ -261,7 +261,7 @@ impl PluginProcess {
             return Ok(peer);
         }
         let Some(this) = self.this.upgrade() else {
-            return Err(self.error(ErrorKind::Temporary, "it is gone"));
+            return Err(self.error(ErrorKind::Temporary, "the plugin is shut down"));
         };
         // A caller that arrives during a start waits only for the rest of that start's time, so that a hanging start
         // delays a turn once and not at every hook.
@@ -279,7 +279,7 @@ impl PluginProcess {
         let elapsed = start_began.map_or(Duration::ZERO, |instant| instant.elapsed());
         let remaining = limit.saturating_sub(elapsed);
         started.recv_timeout(remaining).unwrap_or_else(|_| {
-            let cause = format!("it did not start within {} s", limit.as_secs_f32());
+            let cause = format!("the process did not start within {} s", limit.as_secs_f32());
             Err(self.error(ErrorKind::Temporary, &cause))
         })
     }
@@ -292,7 +292,10 @@ impl PluginProcess {
         {
             let health = lock(&self.health);
             if health.not_before.is_some_and(|when| Instant::now() < when) {
-                let cause = format!("it is left alone for a while, because: {}", health.cause);
+                let cause = format!(
+                    "suspended after a failure, will be retried later: {}",
+                    health.cause
+                );
                 return Err(self.error(ErrorKind::Temporary, &cause));
             }
         }
@@ -374,7 +377,7 @@ impl PluginProcess {
                 .first()
                 .map(|program| program.to_string_lossy().into_owned());
             Error::config(format!(
-                "its program `{}` cannot be started: {error}",
+                "cannot start program `{}`: {error}",
                 program.unwrap_or_default()
             ))
         })?;
@@ -406,16 +409,16 @@ impl PluginProcess {
                         let prefix = format!("plugin {}: ", self.name());
                         let cause = error.message();
                         let cause = cause.strip_prefix(&prefix).unwrap_or(cause);
-                        Error::config(format!("it did not start: {cause}"))
+                        Error::config(format!("the process did not start: {cause}"))
                     })?;
                     return crate::parse::read(&answer).map_err(|cause| {
-                        Error::config(format!(
-                            "its answer to `initialize` cannot be used: {cause}"
-                        ))
+                        Error::config(format!("invalid response to `initialize`: {cause}"))
                     });
                 }
                 Some(IncomingMessage::Question { id, .. }) => {
-                    let error = Error::invalid_input("not before `initialize` is answered");
+                    let error = Error::invalid_input(
+                        "requests are rejected until `initialize` is answered",
+                    );
                     running.peer.respond(&id, Err(error));
                 }
                 Some(IncomingMessage::Event(_)) => {}
@@ -424,7 +427,7 @@ impl PluginProcess {
                     let seconds = limit.as_secs_f32();
                     return Err(Error::new(
                         ErrorKind::Temporary,
-                        format!("it did not answer `initialize` within {seconds} s"),
+                        format!("the process did not answer `initialize` within {seconds} s"),
                     ));
                 }
             }
@@ -442,7 +445,7 @@ impl PluginProcess {
         };
         match described.hooks.iter().find(|hook| !is_known(hook)) {
             Some(hook) => Err(Error::config(format!(
-                "it now implements {} too, which it did not when it was added; add it again with `bub plugin add`",
+                "the plugin now implements {}, which it did not when it was added; review it and run `bub plugin add` again",
                 hook.name
             ))),
             None => Ok(()),
@@ -522,7 +525,7 @@ impl PluginProcess {
     pub(crate) fn handle_timeout_blocking(&self, peer: &Arc<Peer>) {
         let mut ping = peer.ask_blocking("ping", &Value::Null);
         if ping.next_before(deadline_after(PING_TIMEOUT)).is_none() {
-            self.kill(peer, "it did not answer");
+            self.kill(peer, "the process did not answer `ping`");
         }
     }
 

@@ -36,7 +36,9 @@ pub(crate) fn read(line: &[u8]) -> Result<RpcMessage, serde_json::Error> {
     let line = single.filter(|line| line.starts_with(b"{")).unwrap_or(line);
     if line.starts_with(b"[") {
         // serde would read a list as the fields in declaration order.
-        return Err(serde::de::Error::custom("a list of messages"));
+        return Err(serde::de::Error::custom(
+            "batches of messages are not supported",
+        ));
     }
     serde_json::from_slice(line)
 }
@@ -61,7 +63,7 @@ pub(crate) fn read_error(error: &Value) -> Error {
         return Error::from_value(data);
     }
     let text = error.get("message").unwrap_or(error);
-    Error::unknown(text.as_str().unwrap_or("it failed"))
+    Error::unknown(text.as_str().unwrap_or("the error has no message"))
 }
 
 /// Scans an invalid line for the field names of its outermost object.

@@ -23,7 +23,7 @@ pub fn schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": format!("bub plugin protocol {PROTOCOL_VERSION}"),
-        "description": "The requests of the host for hooks, by method: their `params` and their `result`.",
+        "description": "`params` and `result` of the host's hook requests, by method.",
         "type": "object",
         "properties": hooks,
     })

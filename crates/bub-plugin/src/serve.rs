@@ -156,7 +156,7 @@ impl ServedPlugin {
             .tools()
             .iter()
             .find(|tool| tool.spec().name == name);
-        let tool = tool.ok_or_else(|| Error::not_found(format!("there is no tool `{name}`")))?;
+        let tool = tool.ok_or_else(|| Error::not_found(format!("unknown tool `{name}`")))?;
         let meta = params.get("_meta").cloned().unwrap_or_default();
         let state = <&State as ArgumentCodec<'_>>::read(
             meta.get("state").cloned().unwrap_or_default(),
@@ -374,7 +374,7 @@ async fn answer(
             .await
             .map(Option::unwrap_or_default),
         None if method == "tools/call" => served.tool(call, params).await,
-        None => Err(Error::not_found(format!("there is no method `{method}`"))),
+        None => Err(Error::not_found(format!("unknown method `{method}`"))),
     };
     call.peer.respond(call.id, answer);
 }
@@ -447,9 +447,12 @@ impl AsyncHook<RunModelStream> for HostChainStream {
                         )));
                     }
                     IncomingMessage::Question { id, .. } => {
-                        request
-                            .peer
-                            .respond(&id, Err(Error::invalid_input("nobody answers that here")));
+                        request.peer.respond(
+                            &id,
+                            Err(Error::invalid_input(
+                                "requests about this call are not supported",
+                            )),
+                        );
                     }
                 }
             }

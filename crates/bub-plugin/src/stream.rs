@@ -196,7 +196,7 @@ impl StreamCall {
                 biased;
                 () = answering => {}
                 () = served.cancel.cancelled() => {}
-                () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("the call it names is over"))),
+                () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("the call in `call` has ended"))),
             }
             lock(&stream_call.below).retain(|other| !Arc::ptr_eq(other, &credits));
         };
@@ -348,10 +348,12 @@ pub(crate) fn events(
                 IncomingMessage::Question { id, method, params } => match &reader.callbacks {
                     Some(callbacks) => callbacks.answer(&reader.request.peer, id, method, params),
                     None => {
-                        reader
-                            .request
-                            .peer
-                            .respond(&id, Err(Error::invalid_input("nobody answers that here")));
+                        reader.request.peer.respond(
+                            &id,
+                            Err(Error::invalid_input(
+                                "requests about this call are not supported",
+                            )),
+                        );
                     }
                 },
                 IncomingMessage::Response(end) => {

@@ -22,15 +22,15 @@ use crate::{
 pub(crate) const UNSUPPORTED_HOOKS: &[(&str, &str)] = &[
     (
         "provide_tape_store",
-        "a tape store cannot be in another process",
+        "a tape store cannot run in another process",
     ),
     (
         "provide_tape_sidecar",
-        "a sidecar cannot be in another process",
+        "a sidecar cannot run in another process",
     ),
     (
         "provide_steering_inbox",
-        "a steering inbox cannot be in another process",
+        "a steering inbox cannot run in another process",
     ),
     (
         "provide_channels",
@@ -141,7 +141,7 @@ pub(crate) trait WireHook: HookPoint<Output: ResultCodec> {
 
 fn no_chain_error(hook: &str) -> Error {
     Error::invalid_input(format!(
-        "{hook} has no chain below: only first-result hooks do"
+        "{hook} has no chain below: only first-result hooks have one"
     ))
 }
 
@@ -274,7 +274,7 @@ macro_rules! wire {
         ) -> Result<Option<Value>> {
             match name {
                 $( stringify!($name) => served.call::<point::$point>(call, raw_args).await, )*
-                _ => Err(Error::not_found(format!("there is no hook `{name}`"))),
+                _ => Err(Error::not_found(format!("unknown hook `{name}`"))),
             }
         }
     };

@@ -209,13 +209,13 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
         &saying(r#"{"protocol":1,"hooks":["provide_tape_store"]}"#),
     );
     for (name, reason) in [
-        ("absent", "cannot be read"),
-        ("nothing", "it did not start"),
-        ("missing", "cannot be started"),
+        ("absent", "cannot read"),
+        ("nothing", "the process did not start"),
+        ("missing", "cannot start program"),
         ("typo", "nane"),
-        ("future", "version 9 of the protocol"),
-        ("hook", "did it mean `build_prompt`"),
-        ("store", "cannot implement provide_tape_store"),
+        ("future", "unsupported protocol version 9"),
+        ("hook", "did you mean `build_prompt`"),
+        ("store", "unsupported hook `provide_tape_store`"),
     ] {
         let refused = sandbox.bub(["plugin", "add", name, "--yes"]);
         assert_ne!(refused.code, Some(0), "{name}");
@@ -272,37 +272,40 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
     let sandbox = Sandbox::new();
     let command = |entry: &str| format!(r#"{{"protocol":1,"commands":[{entry}]}}"#);
     let commands = [
-        (r#"{"name":"plugin"}"#, "command `plugin` already exists"),
-        (r#"{"name":"install"}"#, "command `install` already exists"),
-        (r#"{"name":"help"}"#, "the name is taken"),
-        (r#"{"name":"-x"}"#, "is no name for a command"),
         (
-            r#"{"name":"a"},{"name":"a"}"#,
-            "it has two of the command `a`",
+            r#"{"name":"plugin"}"#,
+            "there is a command `plugin` already",
         ),
         (
+            r#"{"name":"install"}"#,
+            "there is a command `install` already",
+        ),
+        (r#"{"name":"help"}"#, "the name is reserved"),
+        (r#"{"name":"-x"}"#, "invalid command name"),
+        (r#"{"name":"a"},{"name":"a"}"#, "duplicate command `a`"),
+        (
             r#"{"name":"a","args":[{"name":"help"}]}"#,
-            "there is an argument `help` already",
+            "argument `help` is reserved or declared twice",
         ),
         (
             r#"{"name":"a","args":[{"name":"b"},{"name":"b"}]}"#,
-            "there is an argument `b` already",
+            "argument `b` is reserved or declared twice",
         ),
         (
             r#"{"name":"a","args":[{"name":"b c"}]}"#,
-            "is no name for an argument",
+            "invalid argument name",
         ),
         (
             r#"{"name":"a","args":[{"name":"b","positional":true,"many":true},{"name":"c","positional":true}]}"#,
-            "may follow `b`",
+            "argument `c` cannot follow `b`",
         ),
         (
             r#"{"name":"a","args":[{"name":"b","flag":true,"default":"x"}]}"#,
-            "`b` is a flag",
+            "flag `b` cannot",
         ),
         (
             r#"{"name":"a","args":[{"name":"b","required":true,"default":"x"}]}"#,
-            "required and has a default",
+            "is required, so it cannot have a default",
         ),
     ];
     let tools = |schema: &str| {
@@ -321,31 +324,31 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             "p",
             "",
             tools("{}"),
-            "the tool `a.b` has an `inputSchema` whose `type` is not \"object\"",
+            "tool `a.b`: `type` of `inputSchema` must be \"object\"",
         ),
         (
             "p",
             "",
             tools(r#"{"type":"array"}"#),
-            "the tool `a.b` has an `inputSchema` whose `type` is not",
+            "tool `a.b`: `type` of `inputSchema` must be",
         ),
         (
             "p",
             "",
             tools(r#"{"type":"object","properties":[]}"#),
-            "`properties` are no map of schemas",
+            "`properties` of `inputSchema` must be a map of schemas",
         ),
         (
             "p",
             "",
             tools(r#"{"type":"object","properties":{"x":5}}"#),
-            "`properties` are no map of schemas",
+            "`properties` of `inputSchema` must be a map of schemas",
         ),
         (
             "p",
             "",
             tools(r#"{"type":"object"}},{"name":"a_b","inputSchema":{"type":"object"}"#),
-            "the tools `a.b` and `a_b` are one to the model",
+            "tools `a.b` and `a_b` have the same name for the model",
         ),
         (
             "webhook",
@@ -716,7 +719,7 @@ fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
         "asked nothing\n",
         "unanswered failed: there is no terminal to ask at\n",
         "'welcome'",
-        "unknown failed: there is no session `room:2`\n",
+        "unknown failed: session `room:2` not found\n",
         "reply by the way\n",
         "sent True\n",
     ] {
@@ -773,7 +776,10 @@ fn what_a_plugin_said_before_it_crashed_is_printed() {
     let run = sandbox.bub(["run", "hi"]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert!(run.stdout.contains("as far as this"), "{run:?}");
-    assert!(run.stderr.contains("plugin brittle: it ended"), "{run:?}");
+    assert!(
+        run.stderr.contains("plugin brittle: the process ended"),
+        "{run:?}"
+    );
 }
 
 #[test]
@@ -788,7 +794,7 @@ fn plugins_that_cannot_be_meant_are_distinguished() {
         "workspace/echo/bub-plugin.yml",
         "name: echo\ncommand: [cat]\n",
     );
-    refused("echo", "it does not speak the protocol");
+    refused("echo", "the process does not speak the plugin protocol");
     std::fs::create_dir(sandbox.workspace().join("pipe")).unwrap();
     let pipe = sandbox.workspace().join("pipe/bub-plugin.yml");
     assert!(
@@ -798,13 +804,13 @@ fn plugins_that_cannot_be_meant_are_distinguished() {
             .unwrap()
             .success()
     );
-    refused("pipe", "it is no file");
+    refused("pipe", "not a regular file");
     for name in ["'*'", "A=B", "''"] {
         sandbox.write(
             "workspace/env/bub-plugin.yml",
             &format!("name: env\ncommand: [cat]\nenv: [{name}]\n"),
         );
-        refused("env", "is no name of an environment variable");
+        refused("env", "invalid environment variable name");
     }
     // `new` does not create a project that `add` would reject.
     for (name, reason) in [

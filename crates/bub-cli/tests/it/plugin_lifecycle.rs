@@ -185,37 +185,37 @@ fn a_list_of_plugins_that_is_none_hangs_nothing_and_says_what_to_do() {
         (
             "pipe",
             |file| assert!(Command::new("mkfifo").arg(file).status().unwrap().success()),
-            "it is no file",
+            "not a regular file",
             "move it away",
         ),
         (
             "directory",
             |file| std::fs::create_dir(file).unwrap(),
-            "it is no file",
+            "not a regular file",
             "move it away",
         ),
         (
             "device",
             |file| std::os::unix::fs::symlink("/dev/zero", file).unwrap(),
-            "it is no file",
+            "not a regular file",
             "move it away",
         ),
         (
             "nowhere",
             |file| std::os::unix::fs::symlink("nowhere", file).unwrap(),
-            "link to nowhere",
+            "broken symbolic link",
             "remove the link",
         ),
         (
             "half",
             |file| std::fs::write(file, "{\n half").unwrap(),
-            "no JSON, from line 2, column 2",
+            "invalid JSON at line 2, column 2",
             "move it away",
         ),
         (
             "other",
             |file| std::fs::write(file, r#"{"plugins": 5}"#).unwrap(),
-            "`plugins`: there has to be a list",
+            "`plugins`: must be a list",
             "move it away",
         ),
     ];
@@ -307,22 +307,22 @@ fn mistakes_are_reported_with_their_location_and_hints_can_be_copied() {
     for (manifest, expected) in [
         (
             "name: p\ncommand: sh\n",
-            "`command`: there has to be a list, not the text \"sh\"",
+            "`command`: must be a list, not the text \"sh\"",
         ),
         (
             "name: p\ncommand: [sh]\nenv: 5\n",
-            "`env`: there has to be a list, not the number `5`",
+            "`env`: must be a list, not the number `5`",
         ),
         ("name: p\n", "`command` is missing"),
         (
             "name: p\ncommand: [sh]\nenvs: []\n",
-            "`envs` is not known; there are `name`, ",
+            "unknown key `envs`; available keys: `name`, ",
         ),
         (
             "name: p\ncommand: [sh]\nsettings: [{name: a, type: int}]\n",
-            "`settings`: `int` is not known; there are `string`, ",
+            "`settings`: unknown value `int`; available values: `string`, ",
         ),
-        ("[a]\n", "there has to be a map"),
+        ("[a]\n", "must be a map"),
     ] {
         sandbox.write("workspace/p/bub-plugin.yml", manifest);
         let refused = sandbox.bub(["plugin", "add", "p", "--yes"]);
@@ -337,7 +337,7 @@ fn mistakes_are_reported_with_their_location_and_hints_can_be_copied() {
     assert!(
         refused
             .stderr
-            .contains("its answer to `initialize` cannot be used: `tools`: there has to be a list"),
+            .contains("invalid response to `initialize`: `tools`: must be a list"),
         "{refused:?}"
     );
 

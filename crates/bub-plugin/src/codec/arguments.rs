@@ -609,6 +609,6 @@ macro_rules! impl_null_argument {
 impl_null_argument! {
     CliApp: CliApp::default();
     MessageHandler: Arc::new(|_| {
-        Box::pin(std::future::ready(Err(Error::unknown("a channel of another process hands messages to its host"))))
+        Box::pin(std::future::ready(Err(Error::unknown("a plugin in another process sends the messages of its channels to the host"))))
     });
 }

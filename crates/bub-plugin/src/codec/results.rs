@@ -23,7 +23,7 @@ macro_rules! reject_result {
             }
 
             fn read(_: Value) -> Result<Self> {
-                Err(Error::unknown("this cannot be provided by a plugin in another process"))
+                Err(Error::unknown("a plugin in another process cannot provide this"))
             }
 
             fn schema() -> Value {

@@ -54,7 +54,7 @@ pub(super) fn write_lines(
             .and_then(|()| writer.flush())
             .is_err()
         {
-            return peer.close("it takes no more messages");
+            return peer.close("the process closed its input");
         }
         peer.unwritten.fetch_sub(batch.len(), Ordering::Relaxed);
     }
@@ -76,12 +76,12 @@ pub(super) fn read_lines(
             .take(MAX_LINE_BYTES as u64 + 1)
             .read_until(b'\n', &mut line)
         {
-            Ok(0) => return "it ended".to_owned(),
+            Ok(0) => return "the process ended".to_owned(),
             Ok(_) if line.len() > MAX_LINE_BYTES => {
-                return format!("it sent a line longer than {MAX_LINE_BYTES} bytes");
+                return format!("the process sent a line longer than {MAX_LINE_BYTES} bytes");
             }
             Ok(_) => {}
-            Err(error) => return format!("it cannot be read: {error}"),
+            Err(error) => return format!("cannot read from the process: {error}"),
         }
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
@@ -103,7 +103,7 @@ pub(super) fn read_lines(
             }
         }
         if invalid_lines > MAX_INVALID_LINES {
-            return format!("more than {MAX_INVALID_LINES} of its lines were no messages");
+            return format!("the process sent more than {MAX_INVALID_LINES} invalid lines");
         }
         if peer.is_closed() {
             return peer.close_reason();

@@ -1,4 +1,4 @@
-//! The same plugin linked in, as a Rust program and as a Python program: the same results.
+//! A plugin gives the same results linked in, as a Rust program and as a Python program.
 
 use bub_kernel::{
     Envelope, Framework, Inbound, LlmRequest, Prompt, Role, Sender, SessionId, State, ToolCall,
@@ -13,7 +13,7 @@ mod plugin;
 
 use super::harness;
 
-/// A message of a member.
+/// Returns a message from a member.
 fn inbound(content: &str) -> Inbound {
     let message = Envelope::text(content)
         .with("channel", "lab")
@@ -26,7 +26,7 @@ fn inbound(content: &str) -> Inbound {
     })
 }
 
-/// A turn for hooks that are called alone.
+/// Returns a turn for hooks that are called individually.
 fn detached_turn(framework: &Framework, content: &str, session_id: &str) -> Turn {
     let mut inbound = inbound(content);
     inbound.set_session_id(SessionId::from(session_id));
@@ -51,9 +51,9 @@ async fn turn(framework: &Framework, content: &str) -> Value {
     }
 }
 
-/// Everything the probe does, as one document.
+/// Calls everything that the probe implements and returns the results as one document.
 async fn observe(framework: &Framework) -> Value {
-    let mut seen = Map::new();
+    let mut results = Map::new();
     let contents = [
         "hello",
         "session mine",
@@ -71,17 +71,17 @@ async fn observe(framework: &Framework) -> Value {
         "ünïcödé ☃ \u{1f600}",
     ];
     for content in contents {
-        seen.insert(format!("turn {content}"), turn(framework, content).await);
+        results.insert(format!("turn {content}"), turn(framework, content).await);
     }
-    let alone = detached_turn(framework, "state", "s");
-    observe_model_hooks(&alone, &mut seen).await;
-    observe_tool_hooks(&alone, &mut seen).await;
-    observe_admission(&alone, &mut seen).await;
-    observe_tools(&alone, &mut seen).await;
-    seen.into()
+    let detached = detached_turn(framework, "state", "s");
+    observe_model_hooks(&detached, &mut results).await;
+    observe_tool_hooks(&detached, &mut results).await;
+    observe_admission(&detached, &mut results).await;
+    observe_tools(&detached, &mut results).await;
+    results.into()
 }
 
-async fn observe_model_hooks(turn: &Turn, seen: &mut Map<String, Value>) {
+async fn observe_model_hooks(turn: &Turn, results: &mut Map<String, Value>) {
     let (framework, state) = (turn.framework(), turn.state());
     let hooks = framework.hooks();
     state.set("doomed", 1);
@@ -96,9 +96,9 @@ async fn observe_model_hooks(turn: &Turn, seen: &mut Map<String, Value>) {
         .await
         .unwrap()
         .unwrap();
-    seen.insert("prompt".into(), json!([prompt, state.public_fields()]));
+    results.insert("prompt".into(), json!([prompt, state.public_fields()]));
     let prompt = Prompt::Parts(vec![json!({"type": "text", "text": "parts"})]);
-    seen.insert(
+    results.insert(
         "system prompt".into(),
         framework.system_prompt(&prompt, turn).unwrap().into(),
     );
@@ -116,11 +116,11 @@ async fn observe_model_hooks(turn: &Turn, seen: &mut Map<String, Value>) {
             turn,
         };
         let decided = hooks.call_many::<point::BeforeLlmCall>(args).await.unwrap();
-        seen.insert(format!("before {model}"), format!("{decided:?}").into());
+        results.insert(format!("before {model}"), format!("{decided:?}").into());
     }
 }
 
-async fn observe_tool_hooks(turn: &Turn, seen: &mut Map<String, Value>) {
+async fn observe_tool_hooks(turn: &Turn, results: &mut Map<String, Value>) {
     let (hooks, state) = (turn.framework().hooks(), turn.state());
     for tool in ["deny", "replace", "change", "fail", "plain", "turn"] {
         let arguments = [("a".to_owned(), json!(1))].into_iter().collect();
@@ -136,7 +136,7 @@ async fn observe_tool_hooks(turn: &Turn, seen: &mut Map<String, Value>) {
         };
         let decided = hooks.call_many::<point::BeforeToolCall>(args).await;
         let decided = decided.map_err(|error| error.message().to_owned());
-        seen.insert(format!("guard {tool}"), format!("{decided:?}").into());
+        results.insert(format!("guard {tool}"), format!("{decided:?}").into());
         for result in [
             Ok(json!("text")),
             Ok(json!(5)),
@@ -153,7 +153,7 @@ async fn observe_tool_hooks(turn: &Turn, seen: &mut Map<String, Value>) {
                 turn,
             };
             let after = hooks.call_many::<point::AfterToolCall>(args).await.unwrap();
-            seen.insert(
+            results.insert(
                 format!("after {tool} {:?}", result.result.is_ok()),
                 format!("{after:?}").into(),
             );
@@ -166,13 +166,13 @@ async fn observe_tool_hooks(turn: &Turn, seen: &mut Map<String, Value>) {
         arguments,
     };
     let gate = hooks.before_tool_call(call, turn).await;
-    seen.insert(
+    results.insert(
         "guard allow".into(),
         format!("{:?} {:?}", gate.decision, gate.call.arguments).into(),
     );
 }
 
-async fn observe_admission(turn: &Turn, seen: &mut Map<String, Value>) {
+async fn observe_admission(turn: &Turn, results: &mut Map<String, Value>) {
     for content in ["drop", "steer", "follow_up", "hello"] {
         let snapshot = TurnSnapshot {
             running_count: 2,
@@ -183,16 +183,16 @@ async fn observe_admission(turn: &Turn, seen: &mut Map<String, Value>) {
         let admitted = framework
             .admit_message(session_id, &inbound, &snapshot)
             .await;
-        seen.insert(format!("admit {content}"), format!("{admitted:?}").into());
+        results.insert(format!("admit {content}"), format!("{admitted:?}").into());
     }
 }
 
-async fn observe_tools(turn: &Turn, seen: &mut Map<String, Value>) {
+async fn observe_tools(turn: &Turn, results: &mut Map<String, Value>) {
     let tools = turn.framework().tools();
     let named = |name: &str| tools.iter().find(|tool| tool.spec().name == name).unwrap();
     let tool = named("probe.add");
     let spec = tool.spec();
-    seen.insert(
+    results.insert(
         "tool".into(),
         json!([
             spec.description,
@@ -215,7 +215,7 @@ async fn observe_tools(turn: &Turn, seen: &mut Map<String, Value>) {
         )
         .await;
         let result = result.map_err(|error| error.message().to_owned());
-        seen.insert(format!("tool {arguments}"), format!("{result:?}").into());
+        results.insert(format!("tool {arguments}"), format!("{result:?}").into());
     }
     let context = ToolContext::new(turn.clone());
     let tool = named("probe.context").as_ref();
@@ -223,7 +223,7 @@ async fn observe_tools(turn: &Turn, seen: &mut Map<String, Value>) {
         .await
         .unwrap();
     assert_eq!(known["run_id"].take(), turn.id().as_str());
-    seen.insert("tool context".into(), known);
+    results.insert("tool context".into(), known);
 }
 
 fn assert_same(linked: &Value, other: &Value, which: &str) {
@@ -238,7 +238,7 @@ async fn a_rust_program_does_what_the_linked_plugin_does() {
     let linked = observe(&harness::linked(plugin::Probe::new)).await;
     assert_eq!(linked["turn many"]["output"].as_str().unwrap().len(), 3890);
     assert_eq!(linked["turn upper"]["output"], "BELOW BUILT: UPPER");
-    // The sender that the channel vouched for, before there is a turn and in it.
+    // The authenticated sender is known before the turn and during it.
     assert_eq!(linked["turn session of a role"]["session"], "member");
     assert_eq!(linked["turn hello"]["state"]["built"], "member");
     assert!(
@@ -259,7 +259,7 @@ async fn a_rust_program_does_what_the_linked_plugin_does() {
     assert_same(&linked, &observe(&external).await, "Rust program");
 }
 
-// L8, design §8. Only what cannot be the same is looked at more closely: a panic is an exception there.
+// L8, design §8. The results differ only where they must: a panic is an exception in Python.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_program_does_what_the_linked_plugin_does() {
     if !harness::has_python() {
@@ -284,13 +284,13 @@ async fn a_python_program_does_what_the_linked_plugin_does() {
 async fn a_stream_that_nobody_reads_blocks_no_other_call() {
     let program = harness::program("probe");
     let framework = harness::external(harness::plugin_config(&[&program]));
-    let alone = detached_turn(&framework, "many", "s");
+    let detached = detached_turn(&framework, "many", "s");
     let prompt = Prompt::from("built: many");
     let args = args::RunModel {
         prompt: &prompt,
-        session_id: alone.session_id(),
-        state: alone.state(),
-        turn: &alone,
+        session_id: detached.session_id(),
+        state: detached.state(),
+        turn: &detached,
     };
     let mut unread = framework
         .hooks()
@@ -301,7 +301,7 @@ async fn a_stream_that_nobody_reads_blocks_no_other_call() {
     for _ in 0..20 {
         assert_eq!(turn(&framework, "hello").await["prompt"], "built: hello");
     }
-    // It goes on where it stood, and nothing of it is lost.
+    // The stream resumes without losing events.
     let mut text = String::new();
     while let Some(event) = unread.next().await {
         if let bub_kernel::StreamEvent::Text(delta) = event.unwrap() {
@@ -322,15 +322,15 @@ async fn streams_that_are_given_up_leave_nothing_behind() {
     }
     for command in commands {
         let framework = harness::external(harness::plugin_config(&command));
-        // More than may be open at a time, of those the plugin answers and of those it asks for.
+        // More streams than may be open at a time, in both directions.
         for prompt in std::iter::repeat_n(["built: many", "built: upper"], 300).flatten() {
-            let alone = detached_turn(&framework, prompt, "s");
+            let detached = detached_turn(&framework, prompt, "s");
             let prompt = Prompt::from(prompt);
             let args = args::RunModel {
                 prompt: &prompt,
-                session_id: alone.session_id(),
-                state: alone.state(),
-                turn: &alone,
+                session_id: detached.session_id(),
+                state: detached.state(),
+                turn: &detached,
             };
             let mut stream = framework
                 .hooks()
@@ -348,7 +348,7 @@ async fn streams_that_are_given_up_leave_nothing_behind() {
     }
 }
 
-// What the host sends, a plugin may send back.
+// A plugin can forward what the host sends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_answer_passes_through_a_plugin() {
     let mut commands = vec![vec![harness::program("probe").into()]];
@@ -357,13 +357,13 @@ async fn a_long_answer_passes_through_a_plugin() {
     }
     for command in commands {
         let framework = harness::external(harness::plugin_config(&command));
-        let alone = detached_turn(&framework, "upper", "long");
+        let detached = detached_turn(&framework, "upper", "long");
         let prompt = Prompt::from("built: upper");
         let args = args::RunModel {
             prompt: &prompt,
-            session_id: alone.session_id(),
-            state: alone.state(),
-            turn: &alone,
+            session_id: detached.session_id(),
+            state: detached.state(),
+            turn: &detached,
         };
         let mut stream = framework
             .hooks()

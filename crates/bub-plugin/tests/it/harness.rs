@@ -1,4 +1,4 @@
-//! A framework with the probe in it: linked in, or as a program.
+//! Frameworks with the probe plugin, linked in or as a program.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,18 +13,18 @@ use bub_kernel::{
 use bub_plugin::{ExternalPlugin, HostContext, Limits, PluginConfig, PluginProcess};
 use bub_settings::{Environment, Loader, Settings};
 
-/// What is below the probe.
-pub(crate) struct Bottom;
+/// The plugin below the probe.
+pub(crate) struct BottomPlugin;
 
 #[hooks(crate = bub_kernel)]
-impl Bottom {
+impl BottomPlugin {
     async fn build_prompt(&self, message: &Envelope) -> Prompt {
         format!("bottom: {}", message.content()).into()
     }
 
     async fn run_model_stream(&self, prompt: &Prompt, session_id: &str) -> ModelStream {
         if session_id == "long" {
-            // A piece ends within a character, unless somebody takes care.
+            // A split at a fixed number of bytes would fall inside a character.
             let text = "ä".repeat(1_500_000);
             let whole = serde_json::json!({"ok": true, "text": text});
             return ModelStream::from_events([
@@ -63,7 +63,7 @@ pub(crate) fn plugin_config(command: &[impl AsRef<OsStr>]) -> PluginConfig {
     }
 }
 
-/// The example program of that name, which cargo built beside the tests.
+/// Returns the path of an example program that cargo built with the tests.
 pub(crate) fn program(name: &str) -> String {
     let mut path = std::env::current_exe().unwrap();
     path.pop();
@@ -78,20 +78,20 @@ pub(crate) fn program(name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Whether there is a Python to test with; says so when there is none.
-#[allow(clippy::print_stdout, reason = "a test that was skipped has to say so")]
+/// Returns whether Python is available. Prints a note if it is not.
+#[allow(clippy::print_stdout, reason = "a skipped test prints a note")]
 pub(crate) fn has_python() -> bool {
-    let is_there = std::process::Command::new("python3")
+    let is_available = std::process::Command::new("python3")
         .arg("--version")
         .output()
         .is_ok();
-    if !is_there {
-        println!("skipped: there is no python3 here");
+    if !is_available {
+        println!("skipped: python3 not found");
     }
-    is_there
+    is_available
 }
 
-/// The Python package, in the repository.
+/// Returns the directory of the Python SDK.
 pub(crate) fn sdk() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../sdk/python")
@@ -99,7 +99,7 @@ pub(crate) fn sdk() -> PathBuf {
         .unwrap()
 }
 
-/// The command that runs a program of `tests/programs` with the Python package.
+/// Returns the command that runs a program of `tests/programs` with the Python SDK.
 pub(crate) fn python_program(name: &str) -> Vec<OsString> {
     let path = format!("PYTHONPATH={}", sdk().display());
     let program = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -114,7 +114,7 @@ pub(crate) fn python_program(name: &str) -> Vec<OsString> {
     ]
 }
 
-/// A framework whose latest plugin is a program.
+/// Returns a framework whose top plugin is a program.
 pub(crate) fn external(plugin_config: PluginConfig) -> Framework {
     let make = move |context: &PluginContext<'_>| {
         let host = HostContext {
@@ -129,17 +129,17 @@ pub(crate) fn external(plugin_config: PluginConfig) -> Framework {
         Ok::<_, Error>(ExternalPlugin::new(plugin, context))
     };
     Framework::builder()
-        .plugin("bottom", Bottom)
+        .plugin("bottom", BottomPlugin)
         .plugin_with("probe", make)
         .build()
 }
 
-/// A framework whose latest plugin is linked in.
+/// Returns a framework whose top plugin is linked in.
 pub(crate) fn linked<P: Plugin>(
     make: impl FnOnce(&PluginContext<'_>) -> Result<P> + Send + 'static,
 ) -> Framework {
     Framework::builder()
-        .plugin("bottom", Bottom)
+        .plugin("bottom", BottomPlugin)
         .plugin_with("probe", make)
         .build()
 }

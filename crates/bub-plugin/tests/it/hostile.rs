@@ -1,5 +1,5 @@
-//! Plugins that hang, crash, flood and lie: the turn ends within its budget, memory stays bounded, the next turn works,
-//! and nothing is left running.
+//! Plugins that hang, crash, flood and send invalid data. The turn ends in time, memory stays bounded, the next turn works,
+//! and no process is left.
 
 use std::{
     collections::HashMap,
@@ -24,10 +24,10 @@ use tempfile::TempDir;
 
 use super::harness;
 
-/// How long a turn with a bad plugin may take: the limits below, and what a busy machine takes to start programs.
+/// How long a turn with a hostile plugin may take: the timeouts below, and the time to start programs on a busy machine.
 const BUDGET: Duration = Duration::from_secs(30);
-/// So much may the tests grow while a plugin floods them, in kilobytes. Others run beside them.
-const MAX_GROWTH_BYTES: u64 = 300 * 1024;
+/// Maximum growth of the memory while a plugin floods, in kilobytes. Other tests run at the same time.
+const MAX_GROWTH_KB: u64 = 300 * 1024;
 
 struct HostilePluginFixture {
     framework: Framework,
@@ -36,7 +36,7 @@ struct HostilePluginFixture {
 }
 
 impl HostilePluginFixture {
-    /// A framework whose latest plugin misbehaves like that in the hooks of those names.
+    /// Creates a framework whose top plugin misbehaves in the given hooks. `how` selects the misbehavior in `hostile.py`.
     fn new(how: &str, hooks: &[HookDecl], launcher: Option<Launcher>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/hostile.py");
@@ -62,7 +62,7 @@ impl HostilePluginFixture {
             synchronous: Duration::from_secs(2),
             tool: Duration::from_secs(20),
             model: Duration::from_secs(2),
-            // One that only says nothing has no other limit.
+            // For a silent plugin, only the model timeout applies.
             hooks: if matches!(how, "silent" | "unread") {
                 HashMap::new()
             } else {
@@ -99,7 +99,7 @@ impl HostilePluginFixture {
             ))
         };
         let framework = Framework::builder()
-            .plugin("bottom", harness::Bottom)
+            .plugin("bottom", harness::BottomPlugin)
             .plugin_with("hostile", make)
             .build();
         Self {
@@ -109,8 +109,8 @@ impl HostilePluginFixture {
         }
     }
 
-    /// Starts it, with more time than a hook has: what a busy machine takes for that is not looked at here.
-    async fn warm(&self) {
+    /// Starts the plugin with a tool call, which has a long timeout, so that the start time does not count in the test.
+    async fn warm_up(&self) {
         if self.starts {
             let _ = self.call_tool().await;
         }
@@ -123,7 +123,7 @@ impl HostilePluginFixture {
         called.map_err(|error| error.message().to_owned())
     }
 
-    /// A turn for hooks that are called alone.
+    /// Returns a turn for hooks that are called individually.
     fn detached_turn(&self) -> Turn {
         Turn::detached(&self.framework, Envelope::text("m"), State::new())
     }
@@ -132,9 +132,9 @@ impl HostilePluginFixture {
         Self::new(how, &[entry(hook)], None)
     }
 
-    /// A turn: the prompt and the output of the model, or the error. It must not take longer than it may.
+    /// Runs a turn. Returns the prompt and the output of the model, or the error. Panics if the turn exceeds [`BUDGET`].
     async fn turn(&self, content: &str) -> Result<(String, String), String> {
-        self.warm().await;
+        self.warm_up().await;
         let started = Instant::now();
         let message = Envelope::text(content)
             .with("channel", "lab")
@@ -147,9 +147,9 @@ impl HostilePluginFixture {
             .map_err(|error| error.message().to_owned())
     }
 
-    /// What the guard says about a tool call.
-    async fn guarded(&self, tool: &str) -> String {
-        self.warm().await;
+    /// Returns the decision of the guard about a tool call.
+    async fn guard_decision(&self, tool: &str) -> String {
+        self.warm_up().await;
         let call = ToolCall {
             run_id: "r".into(),
             tool: tool.to_owned(),
@@ -166,14 +166,14 @@ impl HostilePluginFixture {
         )
     }
 
-    /// The processes that there were.
+    /// Returns the ids of all processes that were started.
     fn pids(&self) -> Vec<u32> {
         let notes =
             std::fs::read_to_string(self.directory.path().join("notes")).unwrap_or_default();
         notes.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Ends everything, and looks whether that is so.
+    /// Drops the framework and checks that all processes end.
     async fn end(self) {
         let pids = self.pids();
         assert!(!pids.is_empty(), "it was never started");
@@ -200,14 +200,14 @@ fn entry(hook: &str) -> HookDecl {
     }
 }
 
-/// Whether a process runs; one that only waits to be noticed does not.
+/// Returns whether a process is running. A zombie is not.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
         .is_some_and(|(_, fields)| !fields.starts_with('Z'))
 }
 
-/// Most of the time is waited for limits.
+/// Runs three checks at a time, because they mostly wait for timeouts.
 async fn a_few_at_a_time(checks: impl Iterator<Item = impl Future<Output = ()>>) {
     futures_util::stream::iter(checks)
         .buffer_unordered(3)
@@ -215,17 +215,17 @@ async fn a_few_at_a_time(checks: impl Iterator<Item = impl Future<Output = ()>>)
         .await;
 }
 
-async fn eventually(what: &str, is_so: impl Fn() -> bool) {
+async fn eventually(condition: &str, is_met: impl Fn() -> bool) {
     let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < BUDGET, "not so in time: {what}");
+    while !is_met() {
+        assert!(started.elapsed() < BUDGET, "not met in time: {condition}");
         tokio::task::yield_now().await;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// The memory this process has, in kilobytes.
-fn memory() -> u64 {
+/// Returns the resident memory of this process in kilobytes.
+fn memory_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status
         .lines()
@@ -247,32 +247,35 @@ async fn a_bad_hook_fails_its_turn_in_time_and_the_next_turn_works() {
     let cases = [
         ("hang", "no answer within 2 s"),
         ("deaf to signals", "no answer within 2 s"),
-        ("exit in a reply", "it ended"),
+        ("exit in a reply", "the process ended"),
         ("half a line", "no answer within 2 s"),
-        ("a gigabyte", "it sent a line longer than"),
-        ("garbage", "of its lines were no messages"),
-        ("events", "it sent more events than it was allowed to"),
+        ("a gigabyte", "the process sent a line longer than"),
+        ("garbage", "the process sent more than 100 invalid lines"),
+        (
+            "events",
+            "the process sent more events than it has credits for",
+        ),
         (
             "answers to nothing",
-            "it answered with the id 4711, which no request has",
+            "the process answered with unknown id 4711",
         ),
-        ("another id", "which no request has"),
-        ("a text for an id", "which no request has"),
+        ("another id", "answered with unknown id"),
+        ("a text for an id", "answered with unknown id"),
     ];
     let check = async |(how, expected): (&str, &str)| {
         let fixture = HostilePluginFixture::with(how, "build_prompt");
-        let before = memory();
+        let before = memory_kb();
         assert_eq!(fixture.turn("good").await.unwrap().0, "fine", "{how}");
         let failed = fixture.turn("bad").await.unwrap_err();
-        // Whose failure it is has to be said.
+        // The error names the plugin.
         assert!(
             failed.starts_with("plugin probe: ") && failed.contains(expected),
             "{how}: {failed}"
         );
         assert!(
-            memory() < before + MAX_GROWTH_BYTES,
+            memory_kb() < before + MAX_GROWTH_KB,
             "{how}: {before} kB, now {} kB",
-            memory()
+            memory_kb()
         );
         assert_eq!(
             fixture.turn("good").await.unwrap().0,
@@ -297,13 +300,13 @@ async fn what_a_plugin_says_beside_its_answers_is_bounded() {
         ("requests", false),
     ] {
         let fixture = HostilePluginFixture::with(how, "build_prompt");
-        let before = memory();
+        let before = memory_kb();
         let turn = fixture.turn("bad").await;
         assert_eq!(turn.is_ok(), is_fine, "{how}: {turn:?}");
         assert!(
-            memory() < before + MAX_GROWTH_BYTES,
+            memory_kb() < before + MAX_GROWTH_KB,
             "{how}: {before} kB, now {} kB",
-            memory()
+            memory_kb()
         );
         assert_eq!(
             fixture.turn("good").await.unwrap().0,
@@ -321,14 +324,14 @@ async fn a_plugin_that_reads_nothing_is_ended() {
         return;
     }
     let fixture = HostilePluginFixture::with("deaf", "build_prompt");
-    let before = memory();
+    let before = memory_kb();
     let long = format!("bad{}", " ".repeat(4 << 20));
     let failed = fixture.turn(&long).await.unwrap_err();
     assert!(failed.contains("no answer within 2 s"), "{failed}");
     assert!(
-        memory() < before + MAX_GROWTH_BYTES,
+        memory_kb() < before + MAX_GROWTH_KB,
         "{before} kB, now {} kB",
-        memory()
+        memory_kb()
     );
     assert_eq!(fixture.turn("good").await.unwrap().0, "fine");
     fixture.end().await;
@@ -342,16 +345,19 @@ async fn a_bad_stream_fails_its_turn_in_time_and_the_next_turn_works() {
     }
     let cases = [
         ("hang", "no answer within 2 s"),
-        ("exit in a stream", "it ended"),
+        ("exit in a stream", "the process ended"),
         ("hang in a stream", "no answer within 2 s"),
-        ("events", "it sent more events than it was allowed to"),
-        // It shows that it lives, and says nothing.
+        (
+            "events",
+            "the process sent more events than it has credits for",
+        ),
+        // It answers `ping`, but sends no events.
         ("silent", "no answer within 2 s"),
-        // It waits for the chain below, which waits for it.
+        // It waits for the chain below, which waits for credits.
         ("unread", "no answer within 2 s"),
         (
             r#"{"event": {"kind": 5}, "answer": {}}"#,
-            "it returned {\"kind\":5}, expected an event",
+            "invalid result: expected an event of a known `kind`, with its `data`, got {\"kind\":5}",
         ),
         (
             r#"{"event": {"kind": "tekst", "data": {}}, "answer": {}}"#,
@@ -368,16 +374,16 @@ async fn a_bad_stream_fails_its_turn_in_time_and_the_next_turn_works() {
     ];
     let check = async |(how, expected): (&str, &str)| {
         let fixture = HostilePluginFixture::with(how, "run_model_stream");
-        let before = memory();
+        let before = memory_kb();
         let failed = fixture.turn("bad").await.unwrap_err();
         assert!(
             failed.starts_with("plugin probe: ") && failed.contains(expected),
             "{how}: {failed}"
         );
         assert!(
-            memory() < before + MAX_GROWTH_BYTES,
+            memory_kb() < before + MAX_GROWTH_KB,
             "{how}: {before} kB, now {} kB",
-            memory()
+            memory_kb()
         );
         if !how.starts_with('{') {
             assert_eq!(
@@ -405,7 +411,7 @@ async fn without_credits_the_model_below_answers_as_a_whole() {
     fixture.end().await;
 }
 
-// A parameter of another type is not as if it were not there.
+// A parameter of the wrong type is not treated as absent.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_plugin_asks_for_in_a_wrong_way_is_refused_with_the_reason() {
     if is_skipped() {
@@ -428,63 +434,59 @@ async fn what_a_plugin_asks_for_in_a_wrong_way_is_refused_with_the_reason() {
         (
             "tape/query",
             r#""kinds": "event""#,
-            "`kinds`: there has to be a list, not the text \"event\"",
+            "`kinds`: must be a list, not the text \"event\"",
         ),
         (
             "tape/query",
             r#""kinds": [5]"#,
-            "`kinds`: there has to be text, not the number `5`",
+            "`kinds`: must be text, not the number `5`",
         ),
         (
             "tape/query",
             r#""limit": -1"#,
-            "`limit`: there has to be a whole number, not the number `-1`",
+            "`limit`: must be a whole number, not the number `-1`",
         ),
         (
             "tape/query",
             r#""session_id": 5"#,
-            "`session_id`: there has to be text, not the number `5`",
+            "`session_id`: must be text, not the number `5`",
         ),
         (
             "tape/append",
             r#""name": 5"#,
-            "`name`: there has to be text, not the number `5`",
+            "`name`: must be text, not the number `5`",
         ),
         ("tape/append", r#""data": 5"#, "`name` is missing"),
-        (
-            "next/call",
-            r#""args": ["x"]"#,
-            "`args` has to be an object",
-        ),
+        ("next/call", r#""args": ["x"]"#, "`args` must be an object"),
         (
             "next/call",
             r#""args": {"promt": "x"}"#,
-            "has no argument `promt` that can be replaced; there are: prompt, ",
+            "cannot replace argument `promt`; replaceable arguments: prompt, ",
         ),
         (
             "next/call",
             r#""args": {"state": {}}"#,
-            "has no argument `state` that can be replaced",
+            "cannot replace argument `state`",
         ),
         (
             "next/call",
             r#""args": {"prompt": 5}"#,
-            "`args`: 5, expected a string or a list of parts",
+            "`args`: expected a string or a list of parts, got 5",
         ),
         (
             "next/call",
             r#""credits": -1"#,
-            "`credits` has to be a whole number, 0 or more",
+            "`credits` must be a non-negative integer",
         ),
         (
             "next/call",
             r#""credits": "many""#,
-            "`credits` has to be a whole number, 0 or more",
+            "`credits` must be a non-negative integer",
         ),
         (
             "next/call",
             r#""credits": 1.5"#,
-            "`credits` has to be a whole number, 0 or more",
+            "`credits` must be a non-negative integer",
         ),
     ];
     a_few_at_a_time(cases.into_iter().map(check)).await;
@@ -497,8 +499,8 @@ async fn what_waits_for_a_reader_is_bounded() {
         return;
     }
     let fixture = HostilePluginFixture::with("long events", "run_model_stream");
-    fixture.warm().await;
-    let before = memory();
+    fixture.warm_up().await;
+    let before = memory_kb();
     let (turn, prompt) = (fixture.detached_turn(), Prompt::from("bad"));
     let args = args::RunModel {
         prompt: &prompt,
@@ -518,9 +520,9 @@ async fn what_waits_for_a_reader_is_bounded() {
     })
     .await;
     assert!(
-        memory() < before + MAX_GROWTH_BYTES,
+        memory_kb() < before + MAX_GROWTH_KB,
         "{before} kB, now {} kB",
-        memory()
+        memory_kb()
     );
     let mut last = None;
     while let Some(event) = stream.next().await {
@@ -530,22 +532,22 @@ async fn what_waits_for_a_reader_is_bounded() {
     assert!(
         failed
             .message()
-            .contains("bytes of its events were not read yet"),
+            .contains("the unread events of the stream exceed"),
         "{failed}"
     );
     drop(stream);
     fixture.end().await;
 }
 
-// L8: questions about a call wait until the call is read, even if the plugin has cancelled them.
+// L8: questions about a call are queued until the call is read, even if the plugin has cancelled them.
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_that_nobody_takes_are_bounded() {
     if is_skipped() {
         return;
     }
     let fixture = HostilePluginFixture::with("questions taken back", "run_model_stream");
-    fixture.warm().await;
-    let before = memory();
+    fixture.warm_up().await;
+    let before = memory_kb();
     let (turn, prompt) = (fixture.detached_turn(), Prompt::from("bad"));
     let args = args::RunModel {
         prompt: &prompt,
@@ -555,12 +557,12 @@ async fn questions_that_nobody_takes_are_bounded() {
     };
     let hooks = fixture.framework.hooks();
     let mut stream = hooks.run_model_stage(args).await.unwrap().unwrap();
-    // The first event is there, and nobody reads on until the plugin has asked everything.
+    // The first event was read; the test reads on only after the plugin has asked everything.
     eventually("it has asked", || fixture.pids().len() == 2).await;
     assert!(
-        memory() < before + MAX_GROWTH_BYTES,
+        memory_kb() < before + MAX_GROWTH_KB,
         "{before} kB, now {} kB",
-        memory()
+        memory_kb()
     );
     let mut text = String::new();
     while let Some(event) = stream.next().await {
@@ -568,14 +570,14 @@ async fn questions_that_nobody_takes_are_bounded() {
             text.push_str(&delta);
         }
     }
-    // The questions for which there was no room were refused, not lost. The others were cancelled.
+    // Questions beyond the limit were rejected, not lost. The others were cancelled.
     assert!(
         text.starts_with('x') && text.ends_with(" refused"),
         "{text}"
     );
     let refused: usize = text[1..].trim_end_matches(" refused").parse().unwrap();
     assert!(refused >= 2000 - 256, "{text}");
-    // A turn keeps its framework, which keeps the plugin.
+    // The turn keeps the framework alive, and with it the plugin.
     drop((stream, turn));
     fixture.end().await;
 }
@@ -590,12 +592,12 @@ async fn turns_go_on_without_a_plugin_that_does_not_start() {
     for _ in 0..4 {
         assert_eq!(fixture.turn("good").await.unwrap().0, "bottom: good");
     }
-    // It is not tried again at once, by the next hook or the next turn.
+    // Neither the next hook nor the next turn retries the start at once.
     assert_eq!(fixture.pids().len(), 1);
     fixture.end().await;
 }
 
-// Design §3: a guard that fails denies, one that only watches does not.
+// Design §3: a guard that fails denies the call; an observer does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_that_hangs_crashes_or_does_not_start_denies_unless_it_only_observes() {
     if is_skipped() {
@@ -607,16 +609,16 @@ async fn a_guard_that_hangs_crashes_or_does_not_start_denies_unless_it_only_obse
             ..entry("before_tool_call")
         };
         let fixture = HostilePluginFixture::new(how, &[hook], None);
-        let decided = fixture.guarded("bad").await;
+        let decided = fixture.guard_decision("bad").await;
         assert_eq!(
             decided.starts_with("Deny("),
             !observe_only,
             "{how}, {observe_only}: {decided}"
         );
         if how == "start" && !observe_only {
-            // Starting has no more time than the hook has that it is started for.
+            // The timeout of the hook includes the start.
             assert!(
-                decided.contains("plugin probe: it did not start within 2 s"),
+                decided.contains("plugin probe: the process did not start within 2 s"),
                 "{decided}"
             );
         }
@@ -636,7 +638,7 @@ async fn a_guard_that_hangs_crashes_or_does_not_start_denies_unless_it_only_obse
     .await;
 }
 
-// Design §3: only what says that there is no opinion is none.
+// Design §3: only an empty result lets the call proceed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_whose_answer_nobody_understands_denies() {
     if is_skipped() {
@@ -644,14 +646,14 @@ async fn a_guard_whose_answer_nobody_understands_denies() {
     }
     let check = async |(answer, is_allowed): (&str, bool)| {
         let fixture = HostilePluginFixture::with(&format!("raw {answer}"), "before_tool_call");
-        let decided = fixture.guarded("t").await;
+        let decided = fixture.guard_decision("t").await;
         assert_eq!(
             decided.starts_with("Proceed("),
             is_allowed,
             "{answer}: {decided}"
         );
         assert!(
-            is_allowed || decided.contains("plugin probe: it"),
+            is_allowed || decided.contains("plugin probe: invalid res"),
             "{answer}: {decided}"
         );
         fixture.end().await;
@@ -688,7 +690,7 @@ async fn a_guard_whose_answer_nobody_understands_denies() {
     a_few_at_a_time(cases.into_iter().map(check)).await;
 }
 
-// L8: nobody waits for an answer that was there.
+// L8: an invalid response fails its call before the timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
     if is_skipped() {
@@ -705,7 +707,7 @@ async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
         assert!(outcome.contains(expected), "{answer}: {outcome}");
         fixture.end().await;
     };
-    let unreadable = "plugin probe: its answer cannot be read: ";
+    let unreadable = "plugin probe: invalid response: ";
     let cases = [
         (r#"{"id": ID, "result": {"value": NaN}}"#, unreadable),
         (r#"{"result": {"value": 1e999}, "id" : ID}"#, unreadable),
@@ -720,25 +722,28 @@ async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
             r#"[{"id": ID, "result": {"value": "x"}}, {"id": ID, "result": null}]"#,
             unreadable,
         ),
-        // Whose answer it is is clear where only one is waited for.
+        // A response without a usable id belongs to the only unanswered request.
         (r#"{"result": {"value": NaN}}"#, unreadable),
         (
             r#"{"result": {"value": "x"}}"#,
-            "its answer cannot be read: it has no `id`",
+            "invalid response: `id` is missing",
         ),
-        // What can be read is.
+        // Variants that are accepted.
         (r#"[{"id": ID, "result": {"value": "x"}}]"#, "Ok((\"x\","),
         (
             "\u{ef}\u{bb}\u{bf}{\"id\": ID, \"result\": {\"value\": \"x\"}}",
             "Ok((\"x\",",
         ),
-        // What was not meant to be an answer ends no call.
+        // Lines that are not responses do not end the call.
         (
             "debug {1}\n{\"a\": NaN}\n{\"id\": ID, \"result\": {\"value\": \"x\"}}",
             "Ok((\"x\",",
         ),
         (r#"{"id": ID, "error": "just text"}"#, "Err(\"just text\")"),
-        (r#"{"id": ID, "error": {}}"#, "Err(\"it failed\")"),
+        (
+            r#"{"id": ID, "error": {}}"#,
+            "Err(\"the error has no message\")",
+        ),
     ];
     a_few_at_a_time(cases.into_iter().map(check)).await;
 }
@@ -752,9 +757,9 @@ async fn what_a_plugin_started_ends_with_it() {
     let launcher = Some(Launcher(harness::program("probe").into()));
     let fixture = HostilePluginFixture::new("children", &[entry("build_prompt")], launcher);
     let failed = fixture.turn("bad").await.unwrap_err();
-    // The children hold the line open, but no longer than the call may wait.
+    // The children keep the pipe open, but the call times out.
     assert!(
-        failed.contains("no answer within 2 s") || failed.contains("it ended"),
+        failed.contains("no answer within 2 s") || failed.contains("the process ended"),
         "{failed}"
     );
     let left = fixture.pids();
@@ -767,7 +772,7 @@ async fn what_a_plugin_started_ends_with_it() {
     fixture.end().await;
 }
 
-// L8: what watches over a plugin may be killed as well.
+// L8: the supervisor of a plugin may be killed, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_ends_with_its_supervisor_and_its_call_fails_at_once() {
     if is_skipped() {
@@ -787,7 +792,7 @@ async fn a_plugin_ends_with_its_supervisor_and_its_call_fails_at_once() {
         assert!(status.success());
     };
     let (failed, ()) = tokio::join!(fixture.turn("bad"), kill);
-    assert_eq!(failed.unwrap_err(), "plugin probe: it ended");
+    assert_eq!(failed.unwrap_err(), "plugin probe: the process ended");
     let pid = fixture.pids()[0];
     eventually("it is gone, too", || !is_alive(pid)).await;
     assert_eq!(fixture.turn("good").await.unwrap().0, "fine");
@@ -800,7 +805,7 @@ async fn a_result_of_the_wrong_type_is_an_error_of_its_hook() {
     if is_skipped() {
         return;
     }
-    let failed = "Err(\"plugin probe: it returned 5, expected ";
+    let failed = "Err(\"plugin probe: invalid result: expected ";
     for (hook, expected) in [
         ("resolve_session", failed),
         ("load_state", failed),
@@ -815,7 +820,7 @@ async fn a_result_of_the_wrong_type_is_an_error_of_its_hook() {
         ("save_state", "Ok("),
         ("before_llm_call", "m None"),
         ("before_tool_call", "Deny("),
-        // Nobody decided: it is processed.
+        // Without a decision, the message is processed.
         ("admit_message", "None"),
     ] {
         let fixture = HostilePluginFixture::with(r#"{"answer": {"value": 5}}"#, hook);
@@ -842,16 +847,16 @@ async fn a_result_of_the_wrong_type_is_an_error_of_its_hook() {
             HostilePluginFixture::with(&format!(r#"{{"answer": {answer}}}"#), "build_prompt");
         let failed = fixture.call_tool().await.unwrap_err();
         assert!(
-            failed.starts_with("plugin probe: it returned ") && failed.contains("`content`"),
+            failed.starts_with("plugin probe: invalid result: ") && failed.contains("`content`"),
             "{failed}"
         );
         fixture.end().await;
     }
 }
 
-/// What comes of a hook.
+/// Calls a hook and returns its result as text.
 async fn outcome(fixture: &HostilePluginFixture, hook: &str) -> String {
-    fixture.warm().await;
+    fixture.warm_up().await;
     let (turn, prompt, session_id) = (
         fixture.detached_turn(),
         Prompt::from("p"),
@@ -923,7 +928,7 @@ async fn outcome(fixture: &HostilePluginFixture, hook: &str) -> String {
             let gate = hooks.before_llm_call(request, &turn).await;
             format!("{} {:?}", gate.request.model, gate.finish)
         }
-        "before_tool_call" => fixture.guarded("t").await,
+        "before_tool_call" => fixture.guard_decision("t").await,
         "admit_message" => {
             format!(
                 "{:?}",

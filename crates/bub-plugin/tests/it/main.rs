@@ -1,4 +1,4 @@
-//! Plugins in other processes, through the kernel.
+//! Tests of external plugins through the kernel.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,4 @@
-//! The Python package: its own tests.
+//! Runs the tests of the Python SDK.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Starting a plugin is a part of the time that the call has which needs it.
+//! The time to start a plugin counts towards the timeout of the call that needs it.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use bub_plugin::{
 
 use super::harness;
 
-// L8: one that hangs when it starts holds a turn up once, for as long as a hook may take, and not at every hook.
+// L8: a plugin that hangs at its start delays a turn once, by the timeout of one hook, and not at every hook.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
     let hook = Duration::from_secs(2);
@@ -57,19 +57,19 @@ async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
         ))
     };
     let framework: Framework = Framework::builder()
-        .plugin("bottom", harness::Bottom)
+        .plugin("bottom", harness::BottomPlugin)
         .plugin_with("hanging", make)
         .build();
-    let begun = Instant::now();
+    let started = Instant::now();
     let message = Envelope::text("hi")
         .with("channel", "lab")
         .with("chat_id", "1");
     let turn = framework.process_inbound(message).await.unwrap();
     assert_eq!(turn.prompt.text(), "bottom: hi");
-    // Six hooks, each of which would have waited on its own.
+    // Without the shared limit, each of the six hooks would wait.
     assert!(
-        begun.elapsed() >= hook && begun.elapsed() < hook * 4,
+        started.elapsed() >= hook && started.elapsed() < hook * 4,
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
 }

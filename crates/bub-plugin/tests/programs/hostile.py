@@ -1,5 +1,6 @@
-"""A plugin that misbehaves: the first argument says how, the second where its number is written, the third which hooks
-it has. It does so when a message says "bad"."""
+"""A plugin that misbehaves when a message contains "bad".
+
+Arguments: the misbehavior, the file for process ids, and the hooks as JSON."""
 
 import json
 import os
@@ -58,7 +59,7 @@ def misbehave(call):
         hang()
     elif HOW == "garbage":
         for _ in range(1000):
-            write(b"this is no message\n")
+            write(b"not a message\n")
         hang()
     elif HOW == "events":
         while True:
@@ -91,10 +92,10 @@ def misbehave(call):
             sys.stderr.write(f"line {number}\n")
         return True
     elif HOW == "deaf":
-        # It neither reads what it is told nor ends.
+        # It neither reads its input nor ends.
         hang()
     elif HOW.startswith("ask "):
-        # It asks its host, and answers with the error it gets.
+        # It sends a request to the host and answers with the error it gets.
         say(**{"id": 9000, **json.loads(HOW[4:].replace("ID", str(call)))})
         for line in iter(sys.stdin.buffer.readline, b""):
             message = json.loads(line)
@@ -104,7 +105,7 @@ def misbehave(call):
                 return False
             say(id=message["id"], result={})
     elif HOW == "no credits":
-        # It wants the answer below as a whole.
+        # It requests the complete answer of the chain below.
         say(id=9000, method="next/call", params={"call": call, "args": {"prompt": "bad luck"}})
         for line in iter(sys.stdin.buffer.readline, b""):
             message = json.loads(line)
@@ -113,10 +114,10 @@ def misbehave(call):
                 return False
             say(id=message["id"], result={})
     elif HOW == "unread":
-        # It asks for the stream below, and has no room for it.
+        # It requests the stream of the chain below without credits.
         say(id=9000, method="next/call", params={"call": call, "credits": 0})
     elif HOW == "questions taken back":
-        # It takes back each question that it asks about its call, and counts those that are refused.
+        # It cancels each question that it asks about its call and counts those that are rejected.
         event(call)
         refused, last = 0, 12_000
         for number in range(10_000, last):
@@ -127,7 +128,7 @@ def misbehave(call):
             message = json.loads(line)
             if message.get("id") == last:
                 break
-            refused += message.get("error", {}).get("message") == "too many requests at a time"
+            refused += message.get("error", {}).get("message") == "too many concurrent requests"
         note(os.getpid())
         say(method="stream/event", params={"id": call, "event": {"kind": "text", "data": {"delta": f"{refused} refused"}}})
         say(id=call, result={})
@@ -155,7 +156,7 @@ for line in sys.stdin.buffer:
     elif call is not None and method:
         is_bad = b"bad" in line
         if HOW.startswith("raw "):
-            # The line as it is, with `ID` for the number, in an encoding that has all bytes.
+            # The raw line with the request's id for `ID`. Latin-1 maps every byte.
             write(HOW[4:].replace("ID", str(call)).encode("latin-1") + b"\n")
         elif HOW.startswith("{"):
             how = json.loads(HOW)

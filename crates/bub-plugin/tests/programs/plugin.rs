@@ -1,4 +1,4 @@
-//! What the probe does: something visible in every hook, switched by the content of the message.
+//! The probe plugin. Every hook has a visible effect that the content of the message selects.
 #![allow(
     missing_docs,
     dead_code,
@@ -34,9 +34,9 @@ async fn add(
     }
 }
 
-/// Says what it knows about its call.
+/// Returns what it knows about its call.
 #[tool(crate = bub_kernel, name = "probe.context")]
-async fn tell_context(context: ToolContext) -> Result<Value> {
+async fn call_context(context: ToolContext) -> Result<Value> {
     let turn = &context.turn;
     Ok(json!({
         "run_id": context.run_id(), "session_id": turn.session_id(), "role": turn.sender().role.name(),
@@ -47,7 +47,7 @@ async fn tell_context(context: ToolContext) -> Result<Value> {
 impl Probe {
     pub(crate) fn new(context: &PluginContext<'_>) -> Result<Self> {
         context.add_tool(add());
-        context.add_tool(tell_context());
+        context.add_tool(call_context());
         Ok(Self)
     }
 }

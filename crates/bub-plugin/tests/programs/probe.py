@@ -1,4 +1,4 @@
-"""The probe of plugin.rs in Python: the same in every hook."""
+"""The probe plugin of plugin.rs in Python. Every hook does the same."""
 
 from bub_sdk import BubError, LlmCallDecision, StreamEvent, ToolCallDecision, content_of, hookimpl, sender, serve, text_of, tool
 
@@ -18,7 +18,7 @@ async def add(a: int, b: int = 1) -> str:
 
 @tool(name="probe.context")
 async def context(context):
-    """Says what it knows about its call."""
+    """Returns what it knows about its call."""
     known = {"run_id": context.run_id, "session_id": context.session_id, "role": context.sender.role}
     return {**known, "state": context.state["built"]}
 
@@ -37,7 +37,7 @@ class Probe:
 
     @hookimpl
     async def build_prompt(self, message, state, next):
-        print("what is printed is no message")
+        print("printed lines are not messages")
         state["built"] = message.sender.role
         state.pop("doomed", None)
         content = content_of(message)
@@ -111,7 +111,7 @@ class Probe:
 
     @hookimpl
     async def after_tool_call(self, result):
-        # The original's way to change a result.
+        # A plugin for the Python version changes a result in this way.
         if isinstance(result.result, str):
             result.result += "!"
 

@@ -1,4 +1,4 @@
-//! A plugin for the tests, as a program of its own, and the supervisor of others.
+//! The probe plugin as a program. It is also the supervisor for other plugins in the tests.
 
 mod plugin;
 
