@@ -146,7 +146,7 @@ impl ChannelPhase {
         match self {
             Self::Starting => "starting",
             Self::Running => "running",
-            Self::Failed => "failed, is started again",
+            Self::Failed => "restarting",
             Self::Stopped => "stopped",
         }
     }

@@ -53,7 +53,7 @@ pub(crate) fn listen(inner: &Arc<GatewayInner>) -> Result<Option<StatusSocket>> 
     // The lock of the journal says that nobody else listens there.
     let _ = std::fs::remove_file(&path);
     let failed = |error: std::io::Error| {
-        Error::config(format!("cannot listen at {}: {error}", path.display()))
+        Error::config(format!("cannot listen on {}: {error}", path.display()))
     };
     let listener = UnixListener::bind(&path).map_err(failed)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
@@ -90,7 +90,7 @@ async fn serve(inner: Arc<GatewayInner>, stream: UnixStream) -> std::io::Result<
 
 async fn answer(inner: &Arc<GatewayInner>, line: &str) -> Result<Value> {
     let request: Value = serde_json::from_str(line)
-        .map_err(|error| Error::invalid_input(format!("the request is no JSON: {error}")))?;
+        .map_err(|error| Error::invalid_input(format!("the request is not valid JSON: {error}")))?;
     let id = &reply_id(&request);
     match request.get("do").and_then(Value::as_str) {
         Some("status") => Ok(status(inner)),
@@ -100,7 +100,7 @@ async fn answer(inner: &Arc<GatewayInner>, line: &str) -> Result<Value> {
             .await
             .map(|()| json!({"ok": true})),
         _ => Err(Error::invalid_input(
-            "the request is none of status, outbox, retry, drop",
+            "unknown request; expected status, outbox, retry or drop",
         )),
     }
 }
@@ -123,14 +123,16 @@ fn status(inner: &GatewayInner) -> Value {
                 .filter(|_| state.phase == ChannelPhase::Running);
             let trouble = trouble.map(|text| inner.redact(&text));
             let phase = if trouble.is_some() {
-                "in trouble"
+                "degraded"
             } else {
                 state.phase.name()
             };
+            let access = entry.channel.access_summary();
+            // `audience` is the key of the first release.
             json!({
                 "name": name, "state": phase, "last_error": trouble.or(state.last_error),
                 "accepted": state.accepted, "undelivered": undelivered,
-                "audience": entry.channel.access_summary(),
+                "access": access, "audience": access,
             })
         })
         .collect();
@@ -144,16 +146,16 @@ fn status(inner: &GatewayInner) -> Value {
         .into_iter()
         .map(|(session, unfinished, running)| json!({"id": session, "unfinished": unfinished, "running": running}))
         .collect();
-    let (unfinished, outgoing, unclaimed, given_up) = {
+    let (unfinished, outgoing, unclaimed, failed) = {
         let live = inner.journal.live();
         let stuck = live.outgoing().filter(|outgoing| outgoing.is_stuck);
-        let (unclaimed, given_up): (Vec<_>, Vec<_>) =
+        let (unclaimed, failed): (Vec<_>, Vec<_>) =
             stuck.partition(|outgoing| outgoing.reply.is_claimed);
         (
             live.inbounds().count(),
             live.outgoing().count(),
             unclaimed.len(),
-            given_up.len(),
+            failed.len(),
         )
     };
     json!({
@@ -167,7 +169,9 @@ fn status(inner: &GatewayInner) -> Value {
         "busy_sessions": busy,
         "sessions": sessions,
         "undelivered": outgoing,
-        "given_up": given_up,
+        "failed": failed,
+        // The key of the first release.
+        "given_up": failed,
         "unclaimed": unclaimed,
         "journal_backlog": inner.journal.backlog(),
     })
@@ -195,9 +199,9 @@ fn undelivered(live: &JournalState) -> Value {
     let replies = live.outgoing().map(|outgoing| {
         let state = match (outgoing.is_stuck, outgoing.attempt) {
             (true, _) if outgoing.reply.is_claimed => "unclaimed",
-            (true, _) => "given up",
-            (false, 0) => "waiting",
-            (false, _) => "being tried",
+            (true, _) => "failed",
+            (false, 0) => "queued",
+            (false, _) => "retrying",
         };
         let text = outgoing.reply.envelope().content().chars().take(200).collect::<String>();
         json!({
@@ -221,7 +225,7 @@ pub async fn send_request(directory: &Path, request: &Value) -> Result<Option<Va
         stream.read_to_string(&mut answer).await?;
         std::io::Result::Ok(answer)
     };
-    let silent = || Error::new(ErrorKind::Temporary, "the gateway does not answer");
+    let silent = || Error::new(ErrorKind::Temporary, "the gateway does not respond");
     let answer = tokio::time::timeout(REQUEST_TIMEOUT, talking)
         .await
         .map_err(|_| silent())?

@@ -186,7 +186,7 @@ async fn what_was_given_up_stays_given_up() {
         assert_eq!(channel.contents(), [""; 0]);
         assert_eq!(
             outbox(dir.path()).await,
-            [("a".to_owned(), "given up".to_owned(), 0)]
+            [("a".to_owned(), "failed".to_owned(), 0)]
         );
     }
 }
@@ -216,11 +216,7 @@ async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
     let found = outbox(dir.path()).await;
     assert_eq!(found.len(), cases.len());
     for ((chat, hours, attempts, is_given_up), found) in cases.into_iter().zip(found) {
-        let state = if is_given_up {
-            "given up"
-        } else {
-            "being tried"
-        };
+        let state = if is_given_up { "failed" } else { "retrying" };
         assert_eq!(
             (found.0.as_str(), found.1.as_str()),
             (chat, state),

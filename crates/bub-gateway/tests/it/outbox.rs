@@ -89,7 +89,7 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
             .as_array()
             .unwrap()
             .iter()
-            .filter(|reply| reply["state"] == "given up")
+            .filter(|reply| reply["state"] == "failed")
             .count()
     };
     let listed = listed(dir.path(), |list| given_up(list) == 2).await;
@@ -167,14 +167,11 @@ async fn dropping_a_reply_hurries_no_other() {
             .iter()
             .map(|one| &one["state"])
             .collect();
-        states.contains(&&json!("given up")) && states.contains(&&json!("being tried"))
+        states.contains(&&json!("failed")) && states.contains(&&json!("retrying"))
     })
     .await;
     let replies = list["replies"].as_array().unwrap();
-    let given_up = replies
-        .iter()
-        .find(|one| one["state"] == "given up")
-        .unwrap();
+    let given_up = replies.iter().find(|one| one["state"] == "failed").unwrap();
     status::send_request(dir.path(), &json!({"do": "drop", "id": given_up["id"]}))
         .await
         .unwrap();

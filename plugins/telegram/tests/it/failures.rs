@@ -106,8 +106,8 @@ async fn a_token_that_is_revoked_ends_nothing_but_the_bot() {
     server.wait_calls("getUpdates", 1).await;
     server.revoke();
     server.says(OWNER, "hello");
-    let status = fixture
-        .wait_status(|channel| channel["state"] == "in trouble")
+    let wait_status = fixture
+        .wait_status(|channel| channel["state"] == "degraded")
         .await;
     assert!(
         status["last_error"]
@@ -173,8 +173,8 @@ async fn another_program_that_polls_is_shown_for_as_long_as_it_does() {
     let fixture = TelegramFixture::with(options, home.path()).await;
     server.wait_calls("getUpdates", 1).await;
     poll_as_another_program(&server).await;
-    let status = fixture
-        .wait_status(|channel| channel["state"] == "in trouble")
+    let wait_status = fixture
+        .wait_status(|channel| channel["state"] == "degraded")
         .await;
     assert!(
         status["last_error"]
