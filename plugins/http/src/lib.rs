@@ -1,8 +1,8 @@
-//! HTTP for bub: the plugin `http`.
+//! The plugin `http`: HTTP channels for bub.
 //!
 //! * [`HttpPlugin`]: the plugin that provides the channels.
 //! * [`settings`]: the settings of the channels.
-//! * [`webhook`]: the channel that any program can use.
+//! * [`webhook`]: a channel that any HTTP client can use.
 
 mod plugin;
 pub mod settings;

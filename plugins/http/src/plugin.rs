@@ -16,7 +16,7 @@ pub struct HttpPlugin {
 }
 
 impl HttpPlugin {
-    /// The name it is registered with.
+    /// Name under which the plugin is registered.
     pub const NAME: &'static str = "http";
 
     /// Creates the plugin from the settings of the program.

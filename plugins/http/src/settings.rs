@@ -1,63 +1,63 @@
-//! The settings of the webhook, in the section `webhook`.
+//! Settings of the webhook channel, in the section `webhook`.
 
 use std::time::Duration;
 
 use bub::kernel::Role;
 use bub::settings::{AnySetting, Secret, Section, SettingKey, text_format};
 
-/// Who may use the webhook. Trusted: whoever sets it opens the door.
+/// Token for clients of the webhook. Trusted, because setting it opens the channel.
 pub static WEBHOOK_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
     "webhook.token",
     None,
-    "Token that clients of the webhook must have; without one the channel is off.",
+    "Token that webhook clients must present; without it the channel is off.",
 )
 .trusted();
 
-/// Where the webhook listens. Trusted: it decides who can reach it.
+/// Address that the webhook listens on. Trusted, because it decides who can reach the channel.
 pub static WEBHOOK_LISTEN: SettingKey<String> = SettingKey::new(
     "webhook.listen",
     "127.0.0.1:8787",
-    "Address and port on which the webhook listens.",
+    "Address and port that the webhook listens on.",
 )
 .format(&text_format::LISTEN)
 .trusted();
 
-/// What clients of the webhook may do. Trusted: it is policy.
+/// Role of webhook clients that present the token. Trusted, because it grants permissions.
 pub static WEBHOOK_ROLE: SettingKey<Role> = SettingKey::new(
     "webhook.role",
     Role::Member,
-    "What those who have the token of the webhook are: `owner`, `member` or `guest`.",
+    "Role of webhook clients that present the token: `owner`, `member` or `guest`.",
 )
 .trusted();
 
-/// Which private hosts may be called back. Trusted: it is policy.
+/// Private hosts that replies may be posted to. Trusted, because it opens access to private networks.
 pub static WEBHOOK_CALLBACK_HOSTS: SettingKey<Vec<String>> = SettingKey::new(
     "webhook.callback_hosts",
     "",
-    "Hosts to which the webhook may post replies though they are in a private network.",
+    "Hosts in private networks that the webhook may post replies to.",
 )
 .trusted();
 
-/// How long a request waits.
+/// How long a request waits for its reply.
 pub static WEBHOOK_REPLY_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "webhook.reply_timeout_seconds",
     Duration::from_mins(5),
-    "Time in seconds for which a request to the webhook waits for its reply.",
+    "Seconds that a webhook request waits for its reply.",
 );
 
-/// How large a message may be.
+/// Maximum size of a request body in bytes.
 pub static WEBHOOK_BODY_LIMIT: SettingKey<u64> = SettingKey::new(
     "webhook.body_limit",
     1_000_000,
-    "Most bytes of one request to the webhook.",
+    "Maximum size of a webhook request in bytes.",
 )
 .at_least(1);
 
-/// How many clients there may be.
+/// Maximum number of concurrent connections.
 pub static WEBHOOK_CONNECTIONS: SettingKey<u64> = SettingKey::new(
     "webhook.connections",
     1024,
-    "Most connections to the webhook at one time.",
+    "Maximum concurrent webhook connections.",
 )
 .at_least(1);
 
@@ -71,7 +71,7 @@ static WEBHOOK: &[&dyn AnySetting] = &[
     &WEBHOOK_CONNECTIONS,
 ];
 
-/// The section `webhook`, for `App::settings`.
+/// Returns the section `webhook`, for `App::settings`.
 pub fn section() -> Section {
     Section::new("webhook", WEBHOOK)
 }

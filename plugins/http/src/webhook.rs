@@ -1,10 +1,10 @@
-//! The webhook channel: messages by HTTP, replies at once, as a stream, or to a callback URL.
+//! The webhook channel. Clients post messages over HTTP and get replies in the response, as a stream, or at a callback URL.
 //!
-//! * `options`: what the settings say, and the limits.
-//! * `server`: the socket, its limits, and what each path does; `answer` makes the answers.
-//! * `submission`: what a client posts, checked.
-//! * `exchange`: which message waits for which reply; `events` streams one.
-//! * `callback`: replies that are posted elsewhere, but not into private networks.
+//! * `options`: the settings and the fixed limits.
+//! * `server`: connections, their limits, and routing. `response` builds the responses.
+//! * `request`: parses and checks what a client posts.
+//! * `exchange`: matches messages with their replies. `events` streams a reply.
+//! * `callback`: posts replies to callback URLs, but not into private networks.
 
 mod callback;
 mod events;
@@ -38,10 +38,10 @@ use bub::gateway::fields::{CLAIM_ROUTE, REPLY_ROUTE_FIELD};
 
 /// The name of the channel.
 pub const CHANNEL_NAME: &str = "webhook";
-/// How long connections have to end when the channel stops.
+/// How long connections may take to end when the channel stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The channel.
+/// The webhook channel.
 pub struct WebhookChannel {
     options: Arc<WebhookOptions>,
     handler: MessageHandler,
@@ -50,16 +50,16 @@ pub struct WebhookChannel {
     running: Mutex<Option<ServerHandle>>,
 }
 
-/// What has to end with the channel.
+/// The running server. It ends with the channel.
 struct ServerHandle {
     address: SocketAddr,
-    /// Fires when no request may wait any longer.
-    hurry: CancellationToken,
+    /// Cancelled when requests must stop waiting for replies.
+    stop_waiting: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl WebhookChannel {
-    /// A channel that hands what it accepts to `handler`.
+    /// Creates a channel that passes accepted messages to `handler`.
     pub fn new(options: WebhookOptions, handler: MessageHandler) -> Self {
         Self {
             exchanges: Arc::new(ExchangeStore::new(&options)),
@@ -70,7 +70,7 @@ impl WebhookChannel {
         }
     }
 
-    /// Where it listens, while it runs.
+    /// Returns the address that the channel listens on, while it runs.
     pub fn address(&self) -> Option<SocketAddr> {
         self.running
             .lock()
@@ -82,32 +82,32 @@ impl WebhookChannel {
     async fn listen(&self, stop: CancellationToken) -> Result<()> {
         let token = self.options.token.clone();
         let token =
-            token.ok_or_else(|| Error::config("the webhook needs a token: set `webhook.token`"))?;
+            token.ok_or_else(|| Error::config("the webhook needs a token; set `webhook.token`"))?;
         let listener = bind(&self.options.listen).await?;
         let address = listener.local_addr()?;
-        let hurry = CancellationToken::new();
+        let stop_waiting = CancellationToken::new();
         let server = Server::new(
             Arc::clone(&self.options),
             &token,
             Arc::clone(&self.handler),
             Arc::clone(&self.exchanges),
-            hurry.clone(),
+            stop_waiting.clone(),
         )?;
         let task = tokio::spawn(server.run(listener, stop));
         let role = self.options.role.name();
         tracing::info!(%address, %role, "webhook.listening");
         let running = ServerHandle {
             address,
-            hurry,
+            stop_waiting,
             task,
         };
-        let before = self
+        let previous = self
             .running
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .replace(running);
-        if let Some(before) = before {
-            before.task.abort();
+        if let Some(previous) = previous {
+            previous.task.abort();
         }
         Ok(())
     }
@@ -119,26 +119,26 @@ impl WebhookChannel {
         if let Some(exchange) = &exchange {
             self.exchanges.add(exchange, &reply);
         }
-        let own = outbound.str_field(REPLY_ROUTE_FIELD).map(str::to_owned);
-        if let (Some(CLAIM_ROUTE), Some(exchange)) = (own.as_deref(), &exchange) {
+        let route = outbound.str_field(REPLY_ROUTE_FIELD).map(str::to_owned);
+        if let (Some(CLAIM_ROUTE), Some(exchange)) = (route.as_deref(), &exchange) {
             if exchange.wait_claimed(&reply).await {
                 return Ok(());
             }
-            let text = "nobody has come for it; a request with the same idempotency key gets it";
+            let text = "not claimed yet; a request with the same idempotency key gets the reply";
             return Err(Error::new(ErrorKind::Unclaimed, text));
         }
         if let Some(url) =
-            own.or_else(|| exchange.as_ref().and_then(|exchange| exchange.callback()))
+            route.or_else(|| exchange.as_ref().and_then(|exchange| exchange.callback()))
         {
             return self.callbacks.post(&url, message_id, &reply).await;
         }
         let exchange = exchange.ok_or_else(|| {
             Error::not_found(
-                "a message that answers none and has no `callback_url` reaches nobody by webhook",
+                "the webhook cannot deliver a message that is not a reply and has no `callback_url`",
             )
         })?;
-        // A reply counts as delivered when those who wait for it have it.
-        exchange.wait_taken().await;
+        // A reply counts as delivered when all waiting requests have received it.
+        exchange.wait_received().await;
         Ok(())
     }
 }
@@ -149,7 +149,7 @@ async fn bind(listen: &str) -> Result<TcpListener> {
         match error.kind() {
             std::io::ErrorKind::AddrInUse => Error::new(
                 ErrorKind::Temporary,
-                format!("port {port} is in use by another program; end it, or set `webhook.listen` to another port than {listen}"),
+                format!("port {port} is in use by another program; stop it or change the port in `webhook.listen` ({listen})"),
             ),
             _ => Error::config(format!("cannot listen on `{listen}`: {error}; set `webhook.listen` to an address such as 127.0.0.1:8787")),
         }
@@ -175,7 +175,7 @@ impl Channel for WebhookChannel {
             let Some(mut running) = running else {
                 return Ok(());
             };
-            running.hurry.cancel();
+            running.stop_waiting.cancel();
             if tokio::time::timeout(STOP_TIMEOUT, &mut running.task)
                 .await
                 .is_err()
@@ -205,7 +205,7 @@ impl Channel for WebhookChannel {
             |address| address.to_string(),
         );
         Some(format!(
-            "whoever has the token of http://{address}/v1/messages is {}",
+            "clients with the token of http://{address}/v1/messages have role {}",
             self.options.role.name()
         ))
     }

@@ -1,4 +1,4 @@
-//! Replies that are posted to a URL of the client's choice, signed, and never into a private network.
+//! Posts signed replies to callback URLs, but not into private networks unless the owner allows it.
 
 use std::{
     fmt,
@@ -20,24 +20,25 @@ use tokio::sync::OnceCell;
 
 use super::{exchange::ExchangeReply, options::WebhookOptions};
 
-/// The header with the signature of the body: `sha256=` and the HMAC in hexadecimal, its key being the token.
+/// Header with the signature of the body: `sha256=` and the hexadecimal HMAC, with the token as key.
 const SIGNATURE_HEADER: &str = "x-bub-signature";
 
-/// Posts replies.
+/// Posts replies to callback URLs.
 pub(super) struct Callbacks {
     key: Option<hmac::Key>,
     hosts: Arc<[String]>,
     timeout: Duration,
-    /// Loading the trust store takes a while, and only `https` needs it.
+    /// Client for `http`. Only `https` needs the trust store, which takes time to load.
     plain: OnceCell<Client>,
     secure: OnceCell<Client>,
 }
 
 impl Callbacks {
     pub(super) fn new(options: &WebhookOptions) -> Self {
-        let sign = |token: &Secret| hmac::Key::new(hmac::HMAC_SHA256, token.expose().as_bytes());
+        let signing_key =
+            |token: &Secret| hmac::Key::new(hmac::HMAC_SHA256, token.expose().as_bytes());
         Self {
-            key: options.token.as_ref().map(sign),
+            key: options.token.as_ref().map(signing_key),
             hosts: options.callback_hosts.clone().into(),
             timeout: options.callback_timeout,
             plain: OnceCell::new(),
@@ -45,7 +46,7 @@ impl Callbacks {
         }
     }
 
-    /// Posts a reply once; the outbox tries again when the error says that it may.
+    /// Posts a reply once. The outbox retries temporary errors.
     pub(super) async fn post(
         &self,
         url: &str,
@@ -83,13 +84,13 @@ impl Callbacks {
     }
 
     fn build(&self, is_secure: bool) -> Result<Client> {
-        // An error means that somebody chose a provider before, which is as good.
+        // An error means that a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Client::builder()
             .user_agent(concat!("bub/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(self.timeout)
             .pool_max_idle_per_host(8)
-            // A redirect would lead where nobody asked for.
+            // A redirect could lead to a URL that was not checked.
             .redirect(redirect::Policy::none())
             .referer(false)
             .no_proxy()
@@ -98,21 +99,24 @@ impl Callbacks {
             builder = builder.tls_certs_only([]);
         }
         builder.build().map_err(|error| {
-            Error::config(format!("no client for callbacks: {}", innermost(&error)))
+            Error::config(format!(
+                "cannot create the HTTP client for callbacks: {}",
+                root_cause(&error)
+            ))
         })
     }
 }
 
-/// Checks a URL as far as that goes without looking up its name; returns it in its normal form.
+/// Checks a URL without resolving its host name. Returns the normalized URL.
 pub(super) fn check(url: &str, hosts: &[String]) -> Result<String, String> {
-    let url =
-        Url::parse(url.trim()).map_err(|error| format!("`callback_url` is no URL: {error}"))?;
+    let url = Url::parse(url.trim())
+        .map_err(|error| format!("`callback_url` is not a valid URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err("`callback_url` must begin with http: or https:".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(
-            "`callback_url` must not have a user or password in it; callbacks are signed"
+            "`callback_url` must not contain a user or password; callbacks are signed instead"
                 .to_owned(),
         );
     }
@@ -128,23 +132,23 @@ pub(super) fn check(url: &str, hosts: &[String]) -> Result<String, String> {
 }
 
 fn is_allowed(hosts: &[String], host: &str) -> bool {
-    let plain = |text: &str| {
+    let normalize = |text: &str| {
         text.trim()
             .trim_matches(['[', ']'])
             .trim_end_matches('.')
             .to_ascii_lowercase()
     };
-    let host = plain(host);
-    hosts.iter().any(|allowed| plain(allowed) == host)
+    let host = normalize(host);
+    hosts.iter().any(|allowed| normalize(allowed) == host)
 }
 
-/// What an attempt came to.
+/// Converts a response into the result of the attempt. Decides whether an error is temporary.
 fn classify_response(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
     let host = url.host_str().unwrap_or_default();
     let response = match sent {
         Ok(response) => response,
         Err(error) => {
-            let cause = innermost(&error);
+            let cause = root_cause(&error);
             let is_refused = cause.downcast_ref::<PrivateHostError>().is_some();
             let kind = if is_refused {
                 ErrorKind::Config
@@ -158,7 +162,7 @@ fn classify_response(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
             };
             return Err(Error::new(
                 kind,
-                format!("the callback to {host} failed: {text}"),
+                format!("callback to {host} failed: {text}"),
             ));
         }
     };
@@ -166,10 +170,7 @@ fn classify_response(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
     if status.is_success() {
         return Ok(());
     }
-    let text = format!(
-        "the callback to {host} was answered with {}",
-        status.as_u16()
-    );
+    let text = format!("callback to {host} failed: status {}", status.as_u16());
     if !(status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)) {
         return Err(Error::invalid_input(text));
     }
@@ -184,7 +185,7 @@ fn classify_response(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
     })
 }
 
-fn innermost<'a>(
+fn root_cause<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> &'a (dyn std::error::Error + 'static) {
     let mut cause = error;
@@ -199,14 +200,14 @@ fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "{byte:02x}");
             text
         })
 }
 
-/// Looks up names, and lets through to the public internet and to what is allowed beside it. The connection goes to
-/// what was checked, so a name that answers differently the next time gains nothing.
+/// Resolves host names. Rejects private addresses, except for allowed hosts. The connection uses the checked addresses, so
+/// a name that resolves differently the next time cannot bypass the check.
 struct CallbackResolver(Arc<[String]>);
 
 impl Resolve for CallbackResolver {
@@ -214,17 +215,18 @@ impl Resolve for CallbackResolver {
         let hosts = Arc::clone(&self.0);
         Box::pin(async move {
             let name = name.as_str();
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name, 0)).await?.collect();
-            if !is_allowed(&hosts, name) && !found.iter().all(|address| is_public(address.ip())) {
+            let addresses: Vec<SocketAddr> = tokio::net::lookup_host((name, 0)).await?.collect();
+            if !is_allowed(&hosts, name) && !addresses.iter().all(|address| is_public(address.ip()))
+            {
                 return Err(PrivateHostError(name.to_owned()).into());
             }
-            let addresses: Addrs = Box::new(found.into_iter());
+            let addresses: Addrs = Box::new(addresses.into_iter());
             Ok(addresses)
         })
     }
 }
 
-/// The host is in a private network.
+/// The error for a host in a private network.
 #[derive(Debug)]
 struct PrivateHostError(String);
 
@@ -233,7 +235,7 @@ impl fmt::Display for PrivateHostError {
         let host = &self.0;
         write!(
             f,
-            "{host} is in a private network or on this computer; the owner can permit it with the setting `webhook.callback_hosts`"
+            "{host} is in a private network or on this machine; the owner can allow it with `webhook.callback_hosts`"
         )
     }
 }

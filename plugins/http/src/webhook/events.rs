@@ -1,4 +1,4 @@
-//! The answer as server-sent events: `accepted`, `text` and questions for approval as they come, then `final` or `error`.
+//! Streams a reply as server-sent events: `accepted`, then `text` and `approval` events, then `final` or `error`.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -19,36 +19,36 @@ use super::{
     response::{HttpResponse, describe},
 };
 
-/// A reader of one answer.
+/// A client that reads the reply to one message as a stream.
 pub(super) struct EventStream {
     pub(super) exchange: Arc<Exchange>,
     pub(super) exchanges: Arc<ExchangeStore>,
     pub(super) deltas: broadcast::Receiver<String>,
     pub(super) keep_alive: Duration,
-    pub(super) hurry: CancellationToken,
-    /// How many replies were looked at.
-    pub(super) seen: usize,
-    /// Held while there is a reader.
-    pub(super) held: (WaiterGuard, OwnedSemaphorePermit),
+    pub(super) stop_waiting: CancellationToken,
+    /// Number of replies that were checked for approval questions.
+    pub(super) checked: usize,
+    /// Dropped with the stream. The permit limits concurrent readers.
+    pub(super) guards: (WaiterGuard, OwnedSemaphorePermit),
 }
 
 enum StreamStage {
     Accepted,
-    Growing,
+    Running,
     Ended,
 }
 
 impl EventStream {
-    pub(super) fn answer(self) -> HttpResponse {
+    pub(super) fn into_response(self) -> HttpResponse {
         let frames = stream::unfold(
             (self, StreamStage::Accepted),
             |(mut events, stage)| async move {
                 let (text, stage) = match stage {
                     StreamStage::Accepted => {
                         let accepted = describe(events.exchange.id(), &ExchangeStatus::Pending);
-                        (event("accepted", &accepted), StreamStage::Growing)
+                        (event("accepted", &accepted), StreamStage::Running)
                     }
-                    StreamStage::Growing => events.next().await,
+                    StreamStage::Running => events.next().await,
                     StreamStage::Ended => return None,
                 };
                 Some((
@@ -57,48 +57,48 @@ impl EventStream {
                 ))
             },
         );
-        let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
-        let headers = answer.headers_mut();
+        let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+        let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("text/event-stream"),
         );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        answer
+        response
     }
 
     async fn next(&mut self) -> (String, StreamStage) {
-        let mut is_growing = true;
+        let mut is_open = true;
         let mut outbounds = self.exchange.outbounds();
         loop {
             tokio::select! {
                 biased;
-                delta = self.deltas.recv(), if is_growing => match delta {
-                    Ok(delta) => return (event("text", &json!({"delta": delta})), StreamStage::Growing),
-                    // The final event has the whole text, so a slow reader loses nothing for good.
-                    Err(RecvError::Lagged(count)) => return (format!(": {count} pieces left out\n\n"), StreamStage::Growing),
-                    Err(RecvError::Closed) => is_growing = false,
+                delta = self.deltas.recv(), if is_open => match delta {
+                    Ok(delta) => return (event("text", &json!({"delta": delta})), StreamStage::Running),
+                    // The final event has the complete text, so a slow reader loses nothing.
+                    Err(RecvError::Lagged(count)) => return (format!(": {count} deltas skipped\n\n"), StreamStage::Running),
+                    Err(RecvError::Closed) => is_open = false,
                 },
-                progress = self.exchanges.wait_answered(&self.exchange) => {
-                    self.held.0.write(&progress);
-                    return (self.last(&progress), StreamStage::Ended);
+                status = self.exchanges.wait_answered(&self.exchange) => {
+                    self.guards.0.note_written(&status);
+                    return (self.last_event(&status), StreamStage::Ended);
                 }
-                Ok(all) = outbounds.wait_for(|all| all.len() > self.seen) => {
-                    let question = all.get(self.seen).filter(|outbound| outbound.is_question()).cloned();
+                Ok(all) = outbounds.wait_for(|all| all.len() > self.checked) => {
+                    let question = all.get(self.checked).filter(|outbound| outbound.is_question()).cloned();
                     drop(all);
-                    self.seen += 1;
+                    self.checked += 1;
                     if let Some(question) = question {
-                        return (event("approval", question.value()), StreamStage::Growing);
+                        return (event("approval", question.value()), StreamStage::Running);
                     }
                 }
-                () = self.hurry.cancelled() => return (self.last(&ExchangeStatus::Pending), StreamStage::Ended),
-                () = tokio::time::sleep(self.keep_alive) => return (": keep-alive\n\n".to_owned(), StreamStage::Growing),
+                () = self.stop_waiting.cancelled() => return (self.last_event(&ExchangeStatus::Pending), StreamStage::Ended),
+                () = tokio::time::sleep(self.keep_alive) => return (": keep-alive\n\n".to_owned(), StreamStage::Running),
             }
         }
     }
 
-    fn last(&self, progress: &ExchangeStatus) -> String {
-        let data = describe(self.exchange.id(), progress);
+    fn last_event(&self, status: &ExchangeStatus) -> String {
+        let data = describe(self.exchange.id(), status);
         let name = if data.get("error").is_some() {
             "error"
         } else {
@@ -108,7 +108,7 @@ impl EventStream {
     }
 }
 
-/// JSON has no line breaks of its own, so one line of data is enough.
+/// Formats an event. The data fits on one line, because encoded JSON contains no line breaks.
 fn event(name: &str, data: &Value) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }

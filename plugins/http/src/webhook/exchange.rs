@@ -1,7 +1,7 @@
-//! Which message waits for which reply, and what is remembered of both.
+//! Matches messages with their replies and keeps both for a while.
 //!
-//! An exchange begins with whichever comes first: the request that posted the message, or, after a restart or for a
-//! very fast turn, the reply. Everything here is bounded; an exchange that is forgotten is no message lost.
+//! An exchange starts with the request that posted the message, or with the reply if that is first: after a restart, or
+//! if the turn is very fast. The number and size of exchanges are bounded. Removing an exchange does not lose a message.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,32 +20,32 @@ use tokio::{
 
 use super::options::WebhookOptions;
 
-/// How many pieces of a growing answer a slow reader may be behind.
+/// Number of text deltas that a slow reader may be behind.
 const DELTA_CAPACITY: usize = 256;
-/// How long a reply waits for those who wait for it to take it.
-const TAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a reply waits for somebody who comes for it: whoever asks for it again is about to.
+/// How long a reply waits until the waiting requests have received it.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a reply waits for a request that claims it. A client that retries does so soon.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long after its last reply a turn may take to end.
+/// How long a turn may take to end after its last reply.
 const TURN_END_TIMEOUT: Duration = Duration::from_millis(250);
-/// How many messages may have joined each other.
+/// Maximum length of a chain of messages that joined each other.
 const MAX_JOIN_DEPTH: usize = 8;
 
-/// All exchanges that are remembered.
+/// All exchanges that are kept.
 pub(super) struct ExchangeStore {
-    known: Mutex<ExchangeTable>,
+    table: Mutex<ExchangeTable>,
     redactor: Redactor,
-    most: usize,
-    most_bytes: usize,
-    longest: Duration,
+    max_count: usize,
+    max_bytes: usize,
+    max_age: Duration,
 }
 
 #[derive(Default)]
 struct ExchangeTable {
     by_id: HashMap<MessageId, Arc<Exchange>>,
-    /// Those whose request waits for the message to be accepted.
+    /// Exchanges whose message is not accepted yet, so it has no id.
     unnamed: Vec<Arc<Exchange>>,
-    /// Oldest first.
+    /// All exchanges with an id, oldest first.
     order: VecDeque<(Instant, Arc<Exchange>)>,
     bytes: usize,
 }
@@ -58,7 +58,7 @@ pub(super) struct Exchange {
     callback: OnceLock<String>,
     outbounds: watch::Sender<Vec<ExchangeReply>>,
     waiting: watch::Sender<usize>,
-    /// How many of the replies were written to a connection.
+    /// Number of replies that were written to a connection.
     written: watch::Sender<usize>,
     deltas: OnceLock<broadcast::Sender<String>>,
     redactor: Redactor,
@@ -67,7 +67,7 @@ pub(super) struct Exchange {
 /// A reply as clients see it.
 #[derive(Clone, Debug)]
 pub(super) struct ExchangeReply {
-    /// The same for every attempt to deliver it.
+    /// Id of the reply. It does not change between delivery attempts.
     pub(super) reply_id: ReplyId,
     value: Arc<Value>,
 }
@@ -98,15 +98,15 @@ impl ExchangeReply {
     }
 
     pub(super) fn is_error(&self) -> bool {
-        self.is_of("error")
+        self.has_kind("error")
     }
 
-    /// Whether somebody is asked to approve a tool call.
+    /// Returns whether the reply asks for approval of a tool call.
     pub(super) fn is_question(&self) -> bool {
-        self.is_of("approval")
+        self.has_kind("approval")
     }
 
-    fn is_of(&self, kind: &str) -> bool {
+    fn has_kind(&self, kind: &str) -> bool {
         self.value.get("kind").and_then(Value::as_str) == Some(kind)
     }
 
@@ -115,12 +115,12 @@ impl ExchangeReply {
     }
 }
 
-/// How far an exchange has come.
+/// Progress of an exchange.
 #[derive(Clone, Debug)]
 pub(super) enum ExchangeStatus {
     Pending,
     Answered(Vec<ExchangeReply>),
-    /// It was answered before this process began, or so long ago that the reply is forgotten.
+    /// Answered earlier; the reply is no longer available.
     Delivered,
     Dropped(String),
 }
@@ -128,18 +128,18 @@ pub(super) enum ExchangeStatus {
 impl ExchangeStore {
     pub(super) fn new(options: &WebhookOptions) -> Self {
         Self {
-            known: Mutex::default(),
+            table: Mutex::default(),
             redactor: options.redactor.clone(),
-            most: options.kept,
-            most_bytes: options.kept_bytes,
-            longest: options.kept_for,
+            max_count: options.kept,
+            max_bytes: options.kept_bytes,
+            max_age: options.kept_for,
         }
     }
 
-    /// Begins the exchange of a message that has no id yet.
-    pub(super) fn begin(self: &Arc<Self>, posted: ExchangeRequest) -> PendingExchange {
+    /// Starts the exchange of a message that has no id yet.
+    pub(super) fn begin(self: &Arc<Self>, request: ExchangeRequest) -> PendingExchange {
         let exchange = Arc::new(Exchange::new(self.redactor.clone()));
-        exchange.set_posted(posted);
+        exchange.set_request(request);
         self.table().unnamed.push(Arc::clone(&exchange));
         PendingExchange {
             exchanges: Arc::clone(self),
@@ -151,76 +151,76 @@ impl ExchangeStore {
         self.table().by_id.get(id).cloned()
     }
 
-    /// The exchange that a turn answers. The turn may be faster than the request that posted its message: then the
-    /// exchange is known only by its receipt.
+    /// Returns the exchange that a turn answers. If the turn is faster than the request that posted the message, the
+    /// exchange has no id yet and is found by its receipt.
     pub(super) fn find_turn(&self, turn: &Turn) -> Option<Arc<Exchange>> {
-        let known = self.table();
+        let table = self.table();
         let receipt = turn.inbound().receipt.as_ref();
         let is_own = |exchange: &&Arc<Exchange>| match (exchange.receipt.get(), receipt) {
             (Some(own), Some(receipt)) => Arc::ptr_eq(own, receipt),
             _ => false,
         };
-        let unnamed = known.unnamed.iter().find(is_own);
+        let unnamed = table.unnamed.iter().find(is_own);
         let id = || turn.message_id().or_else(|| receipt?.message_id());
-        let named = || known.by_id.get(id()?);
+        let named = || table.by_id.get(id()?);
         unnamed.or_else(named).cloned()
     }
 
-    /// The exchange of that id.
+    /// Returns the exchange with an id. Creates it if necessary.
     pub(super) fn open(&self, id: &MessageId) -> Arc<Exchange> {
-        let mut known = self.table();
-        if let Some(exchange) = known.by_id.get(id) {
+        let mut table = self.table();
+        if let Some(exchange) = table.by_id.get(id) {
             return Arc::clone(exchange);
         }
         let exchange = Arc::new(Exchange::new(self.redactor.clone()));
-        self.insert(&mut known, id, exchange)
+        self.insert(&mut table, id, exchange)
     }
 
-    /// Names an exchange that was begun. What is known under that name already, a duplicate or a reply that was faster
-    /// than its request, is kept and returned.
-    pub(super) fn name(&self, exchange: &Arc<Exchange>, id: &MessageId) -> Arc<Exchange> {
-        let mut known = self.table();
-        match known.by_id.get(id).cloned() {
-            Some(faster) => {
-                faster.adopt(exchange);
-                faster
+    /// Assigns the id to an exchange. If the id already has an exchange, because of a duplicate or a fast reply, keeps and
+    /// returns that one.
+    pub(super) fn assign_id(&self, exchange: &Arc<Exchange>, id: &MessageId) -> Arc<Exchange> {
+        let mut table = self.table();
+        match table.by_id.get(id).cloned() {
+            Some(existing) => {
+                existing.merge_request(exchange);
+                existing
             }
-            None => self.insert(&mut known, id, Arc::clone(exchange)),
+            None => self.insert(&mut table, id, Arc::clone(exchange)),
         }
     }
 
-    /// Adds a reply, once.
+    /// Adds a reply. Ignores a reply that is already there.
     pub(super) fn add(&self, exchange: &Exchange, reply: &ExchangeReply) {
         let is_new = exchange.outbounds.send_if_modified(|all| {
-            let repeats = |known: &ExchangeReply| {
+            let is_duplicate = |known: &ExchangeReply| {
                 !known.reply_id.is_empty() && known.reply_id == reply.reply_id
             };
-            let is_new = !all.iter().any(repeats);
+            let is_new = !all.iter().any(is_duplicate);
             if is_new {
                 all.push(reply.clone());
             }
             is_new
         });
         if is_new {
-            let mut known = self.table();
-            known.bytes += reply.content().len();
-            self.forget(&mut known);
+            let mut table = self.table();
+            table.bytes += reply.content().len();
+            self.evict(&mut table);
         }
     }
 
-    /// Forgets what is too old or too much.
+    /// Removes exchanges that are too old or exceed the limits.
     pub(super) fn sweep(&self) {
-        self.forget(&mut self.table());
+        self.evict(&mut self.table());
     }
 
-    /// How far an exchange has come, and the same of the one it joined.
-    pub(super) fn progress(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
+    /// Returns the status of an exchange, or of the exchange that it joined.
+    pub(super) fn status(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
         self.wait_answered(exchange)
             .now_or_never()
             .unwrap_or(ExchangeStatus::Pending)
     }
 
-    /// Waits for the end of an exchange. One whose first request is not known ends with its first reply.
+    /// Waits for the end of an exchange. Without a receipt, it ends with the first reply.
     pub(super) async fn wait_answered(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
         let mut exchange = Arc::clone(exchange);
         for _ in 0..MAX_JOIN_DEPTH {
@@ -237,8 +237,8 @@ impl ExchangeStore {
             match outcome {
                 MessageOutcome::Done { replies, .. } => {
                     let expected = usize::try_from(replies).unwrap_or(usize::MAX);
-                    let found = outbounds.wait_for(|all| all.len() >= expected).await;
-                    return found.map_or(ExchangeStatus::Pending, |all| {
+                    let replies = outbounds.wait_for(|all| all.len() >= expected).await;
+                    return replies.map_or(ExchangeStatus::Pending, |all| {
                         ExchangeStatus::Answered(all.clone())
                     });
                 }
@@ -246,7 +246,7 @@ impl ExchangeStore {
                 MessageOutcome::Dropped { reason } => {
                     return ExchangeStatus::Dropped(reason.to_string());
                 }
-                // It is answered after the next start.
+                // The message is answered after the next start.
                 _ => break,
             }
         }
@@ -255,43 +255,43 @@ impl ExchangeStore {
 
     fn insert(
         &self,
-        known: &mut ExchangeTable,
+        table: &mut ExchangeTable,
         id: &MessageId,
         exchange: Arc<Exchange>,
     ) -> Arc<Exchange> {
-        // An exchange is named once, here.
+        // The id is set only here, once.
         let _ = exchange.id.set(id.clone());
-        known.by_id.insert(id.clone(), Arc::clone(&exchange));
-        known
+        table.by_id.insert(id.clone(), Arc::clone(&exchange));
+        table
             .order
             .push_back((Instant::now(), Arc::clone(&exchange)));
-        self.forget(known);
+        self.evict(table);
         exchange
     }
 
-    fn forget(&self, known: &mut ExchangeTable) {
-        // Those that somebody waits for are passed over, each once.
-        for _ in 0..known.order.len() {
-            let Some((since, _)) = known.order.front() else {
+    fn evict(&self, table: &mut ExchangeTable) {
+        // Exchanges with waiting requests move to the end of the queue, each once.
+        for _ in 0..table.order.len() {
+            let Some((since, _)) = table.order.front() else {
                 return;
             };
-            let is_too_much = known.order.len() > self.most || known.bytes > self.most_bytes;
-            if !is_too_much && since.elapsed() < self.longest {
+            let is_over_limit = table.order.len() > self.max_count || table.bytes > self.max_bytes;
+            if !is_over_limit && since.elapsed() < self.max_age {
                 return;
             }
-            let Some((_, oldest)) = known.order.pop_front() else {
+            let Some((_, oldest)) = table.order.pop_front() else {
                 return;
             };
             if *oldest.waiting.borrow() > 0 {
-                known.order.push_back((Instant::now(), oldest));
+                table.order.push_back((Instant::now(), oldest));
                 continue;
             }
-            known.by_id.remove(oldest.id());
-            known.bytes = known.bytes.saturating_sub(oldest.bytes());
-            if known.by_id.is_empty() {
-                // Gives the memory back.
-                *known = ExchangeTable {
-                    unnamed: std::mem::take(&mut known.unnamed),
+            table.by_id.remove(oldest.id());
+            table.bytes = table.bytes.saturating_sub(oldest.bytes());
+            if table.by_id.is_empty() {
+                // Release the memory of the empty table.
+                *table = ExchangeTable {
+                    unnamed: std::mem::take(&mut table.unnamed),
                     ..ExchangeTable::default()
                 };
             }
@@ -299,7 +299,7 @@ impl ExchangeStore {
     }
 
     fn table(&self) -> MutexGuard<'_, ExchangeTable> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -318,88 +318,88 @@ impl Exchange {
         }
     }
 
-    /// The id of the message; empty until it is accepted.
+    /// Returns the id of the message. Empty until the message is accepted.
     pub(super) fn id(&self) -> &str {
         self.id.get().map_or("", MessageId::as_str)
     }
 
-    /// The replies, as they come.
+    /// Returns the replies as they arrive.
     pub(super) fn outbounds(&self) -> watch::Receiver<Vec<ExchangeReply>> {
         self.outbounds.subscribe()
     }
 
-    /// The URL to which replies go.
+    /// Returns the callback URL for replies.
     pub(super) fn callback(&self) -> Option<String> {
         self.callback.get().cloned()
     }
 
-    fn set_posted(&self, posted: ExchangeRequest) {
-        // An exchange is posted once, before it is named.
-        let _ = self.receipt.set(posted.receipt);
-        let _ = self.fingerprint.set(posted.fingerprint);
-        if let Some(url) = posted.callback_url {
+    fn set_request(&self, request: ExchangeRequest) {
+        // Each exchange has one request, which is set before its id.
+        let _ = self.receipt.set(request.receipt);
+        let _ = self.fingerprint.set(request.fingerprint);
+        if let Some(url) = request.callback_url {
             let _ = self.callback.set(url);
         }
     }
 
-    /// Whether it is about another message than the one of this fingerprint.
+    /// Returns whether the exchange has a message with another fingerprint.
     pub(super) fn has_other_content(&self, fingerprint: u64) -> bool {
         self.fingerprint
             .get()
             .is_some_and(|own| *own != fingerprint)
     }
 
-    /// Takes over what a request knows.
-    fn adopt(&self, begun: &Self) {
-        if let Some(fingerprint) = begun.fingerprint.get() {
+    /// Copies the request data of an exchange that has no id yet.
+    fn merge_request(&self, pending: &Self) {
+        if let Some(fingerprint) = pending.fingerprint.get() {
             let _ = self.fingerprint.set(*fingerprint);
         }
-        let receipt = begun.receipt.get();
+        let receipt = pending.receipt.get();
         if let Some(receipt) = receipt.filter(|receipt| !receipt.is_duplicate()) {
             let _ = self.receipt.set(Arc::clone(receipt));
         }
-        if let Some(url) = begun.callback.get() {
+        if let Some(url) = pending.callback.get() {
             let _ = self.callback.set(url.clone());
         }
     }
 
-    /// Says that somebody waits, until the guard is dropped.
+    /// Counts a waiting request until the guard is dropped.
     pub(super) fn wait(self: &Arc<Self>) -> WaiterGuard {
         self.waiting.send_modify(|count| *count += 1);
         WaiterGuard(Arc::clone(self))
     }
 
-    /// Waits until those who wait have taken the replies, when these are all.
-    pub(super) async fn wait_taken(&self) {
+    /// Waits until the waiting requests have received the replies. Returns at once if more replies will follow.
+    pub(super) async fn wait_received(&self) {
         let mut waiting = self.waiting.subscribe();
         if *waiting.borrow() == 0 || self.has_more_to_come().await {
             return;
         }
-        let _ = tokio::time::timeout(TAKE_TIMEOUT, waiting.wait_for(|count| *count == 0)).await;
+        let _ = tokio::time::timeout(RECEIVE_TIMEOUT, waiting.wait_for(|count| *count == 0)).await;
     }
 
-    /// Waits until a reply is written to the connection of somebody who waits; `false` when nobody does.
+    /// Waits until a reply is written to the connection of a waiting request. Returns `false` if no request waits.
     pub(super) async fn wait_claimed(&self, reply: &ExchangeReply) -> bool {
-        let is_it = |known: &ExchangeReply| known.reply_id == reply.reply_id;
-        let place = self
+        let is_same = |known: &ExchangeReply| known.reply_id == reply.reply_id;
+        let reply_number = self
             .outbounds
             .borrow()
             .iter()
-            .position(is_it)
-            .map_or(usize::MAX, |at| at + 1);
+            .position(is_same)
+            .map_or(usize::MAX, |index| index + 1);
         let (mut written, mut waiting) = (self.written.subscribe(), self.waiting.subscribe());
         loop {
             let is_awaited = *waiting.borrow_and_update() > 0;
             tokio::select! {
                 biased;
-                Ok(_) = written.wait_for(|count| *count >= place) => return true,
+                Ok(_) = written.wait_for(|count| *count >= reply_number) => return true,
                 Ok(()) = waiting.changed() => {}
                 () = tokio::time::sleep(CLAIM_TIMEOUT), if !is_awaited => return false,
             }
         }
     }
 
-    /// Whether a reply is missing, or the turn goes on after this one.
+    /// Returns whether a reply is missing or the turn is still running.
     async fn has_more_to_come(&self) -> bool {
         let receipt = self.receipt.get();
         let Some(receipt) = receipt.filter(|receipt| !receipt.is_duplicate()) else {
@@ -415,23 +415,23 @@ impl Exchange {
         self.outbounds.borrow().len() < expected
     }
 
-    /// Passes on a piece of the growing answer, when somebody listens.
+    /// Sends a text delta to the readers of the stream, if any.
     pub(super) fn send_delta(&self, delta: &str) {
         if let Some(deltas) = self.deltas.get() {
             let _ = deltas.send(self.redactor.redact(delta).into_owned());
         }
     }
 
-    /// Listens to the growing answer.
-    pub(super) fn listen(&self) -> broadcast::Receiver<String> {
+    /// Subscribes to the text deltas.
+    pub(super) fn subscribe(&self) -> broadcast::Receiver<String> {
         self.deltas
             .get_or_init(|| broadcast::Sender::new(DELTA_CAPACITY))
             .subscribe()
     }
 
-    /// The same, when it is wanted.
+    /// Subscribes to the text deltas if `is_wanted`.
     pub(super) fn subscribe_if(&self, is_wanted: bool) -> Option<broadcast::Receiver<String>> {
-        is_wanted.then(|| self.listen())
+        is_wanted.then(|| self.subscribe())
     }
 
     fn bytes(&self) -> usize {
@@ -443,14 +443,14 @@ impl Exchange {
     }
 }
 
-/// What a request posted.
+/// Data of the request that posted a message.
 pub(super) struct ExchangeRequest {
     pub(super) receipt: Arc<InboundReceipt>,
     pub(super) fingerprint: u64,
     pub(super) callback_url: Option<String>,
 }
 
-/// An exchange whose request waits for its message to be accepted.
+/// An exchange whose message is not accepted yet. Dropping it removes the exchange from the list of those without an id.
 pub(super) struct PendingExchange {
     exchanges: Arc<ExchangeStore>,
     pub(super) exchange: Arc<Exchange>,
@@ -458,8 +458,8 @@ pub(super) struct PendingExchange {
 
 impl Drop for PendingExchange {
     fn drop(&mut self) {
-        let mut known = self.exchanges.table();
-        known
+        let mut table = self.exchanges.table();
+        table
             .unnamed
             .retain(|exchange| !Arc::ptr_eq(exchange, &self.exchange));
     }
@@ -472,13 +472,13 @@ fn one_reply() -> MessageOutcome {
     }
 }
 
-/// Somebody waits for a reply.
+/// Counts a request that waits for a reply.
 pub(super) struct WaiterGuard(Arc<Exchange>);
 
 impl WaiterGuard {
-    /// The answer about an exchange goes to its connection.
-    pub(super) fn write(&self, progress: &ExchangeStatus) {
-        if let ExchangeStatus::Answered(outbounds) = progress {
+    /// Records that the replies are written to a connection.
+    pub(super) fn note_written(&self, status: &ExchangeStatus) {
+        if let ExchangeStatus::Answered(outbounds) = status {
             self.0
                 .written
                 .send_modify(|count| *count = outbounds.len().max(*count));

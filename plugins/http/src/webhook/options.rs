@@ -1,4 +1,4 @@
-//! What the settings say about the webhook, and the limits that need no setting.
+//! Options of the webhook channel: the settings, and limits without a setting.
 
 use std::time::Duration;
 
@@ -10,39 +10,39 @@ use crate::settings::{
     WEBHOOK_REPLY_TIMEOUT, WEBHOOK_ROLE, WEBHOOK_TOKEN,
 };
 
-/// How the channel is run.
+/// Options of the webhook channel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WebhookOptions {
-    /// Who knows it may come in; without one the channel is off.
+    /// Token that clients must present. Without a token the channel is off.
     pub token: Option<Secret>,
     /// Host and port to listen on.
     pub listen: String,
-    /// What those who come in are to this house.
+    /// Role of clients that present the token.
     pub role: Role,
-    /// The largest body that is read, in bytes.
+    /// Maximum size of a request body in bytes.
     pub body_limit: usize,
     /// How long a request waits for its reply.
     pub reply_timeout: Duration,
-    /// Hosts and networks that may be called back though they are private.
+    /// Hosts in private networks that replies may be posted to.
     pub callback_hosts: Vec<String>,
-    /// What may not be seen in deltas and errors.
+    /// Replaces secrets in streamed text and errors.
     pub redactor: Redactor,
-    /// Most connections at one time.
+    /// Maximum number of concurrent connections. Default: 1024.
     pub connections: usize,
-    /// Most requests that wait for a reply at one time.
+    /// Maximum number of requests that wait for a reply. Default: 1024.
     pub waiting: usize,
-    /// How long a client may take to send the head of a request, and then its body.
+    /// How long a client may take to send the head of a request, and then its body. Default: 15 seconds.
     pub read_timeout: Duration,
-    /// How long an open stream is silent before a sign of life is sent.
+    /// How long an open stream may be silent before a keep-alive comment is sent. Default: 15 seconds.
     pub keep_alive: Duration,
-    /// How long a callback may take.
+    /// Timeout for a callback. Default: 30 seconds.
     pub callback_timeout: Duration,
-    /// How many messages are remembered with their replies, at most.
+    /// Maximum number of messages that are kept with their replies. Default: 2000.
     pub kept: usize,
-    /// How many bytes of replies are kept, at most.
+    /// Maximum size of the kept replies in bytes. Default: 2 MB.
     pub kept_bytes: usize,
-    /// How long a message is remembered, at most.
+    /// How long a message is kept. Default: one hour.
     pub kept_for: Duration,
 }
 
@@ -69,7 +69,7 @@ impl Default for WebhookOptions {
 }
 
 impl WebhookOptions {
-    /// As the settings say.
+    /// Reads the options from the settings.
     pub fn new(settings: &Settings) -> Self {
         let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let connections = size(settings.get(&WEBHOOK_CONNECTIONS));

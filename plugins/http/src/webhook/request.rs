@@ -1,4 +1,4 @@
-//! What a client posts, checked.
+//! Parses and checks the request that a client posts.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -14,10 +14,12 @@ use serde_json::{Map, Value};
 use super::{CHANNEL_NAME, callback, options::WebhookOptions, response::HttpError};
 use bub::gateway::fields;
 
-/// The field that asks for the growing answer, whatever the setting `stream_output` says.
+/// Message field that requests a stream, regardless of the setting `stream_output`.
 pub(super) const STREAM_OUTPUT_FIELD: &str = "stream_output";
 
+/// Maximum length of ids and names in bytes.
 const MAX_NAME_BYTES: usize = 200;
+/// Maximum length of an idempotency key in bytes.
 const MAX_KEY_BYTES: usize = 256;
 const REQUEST_FIELDS: [&str; 10] = [
     "content",
@@ -32,20 +34,20 @@ const REQUEST_FIELDS: [&str; 10] = [
     "idempotency_key",
 ];
 
-/// How a client wants the reply.
+/// How a client receives the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyMode {
-    /// In the answer to the request.
+    /// In the response.
     Sync,
-    /// Streamed in the answer to the request.
+    /// As a stream in the response.
     Stream,
-    /// Posted to another URL.
+    /// Posted to the callback URL.
     Callback,
-    /// Not at all; it can be asked for.
+    /// Not sent. The client can request it later by message id.
     None,
 }
 
-/// A message that a client posted.
+/// A message that a client request.
 #[derive(Debug)]
 pub(super) struct Submission {
     pub(super) reply: ReplyMode,
@@ -56,52 +58,57 @@ pub(super) struct Submission {
 }
 
 impl Submission {
-    /// Reads the body of a request.
+    /// Parses the body and the headers of a request.
     pub(super) fn read(
         body: &[u8],
         headers: &HeaderMap,
         options: &WebhookOptions,
     ) -> Result<Self, HttpError> {
-        let value: Value = serde_json::from_slice(body)
-            .map_err(|error| bad("malformed_json", format!("the body is not JSON: {error}")))?;
+        let value: Value = serde_json::from_slice(body).map_err(|error| {
+            bad_request_error(
+                "malformed_json",
+                format!("the body is not valid JSON: {error}"),
+            )
+        })?;
         let Value::Object(map) = value else {
-            return Err(invalid("the body must be a JSON object"));
+            return Err(invalid_request_error("the body must be a JSON object"));
         };
-        let posted = RequestFields(map);
-        if let Some(unknown) = posted
+        let request = RequestFields(map);
+        if let Some(unknown) = request
             .0
             .keys()
             .find(|key| !REQUEST_FIELDS.contains(&key.as_str()))
         {
             let unknown: String = unknown.chars().take(MAX_NAME_BYTES).collect();
-            return Err(invalid(format!(
-                "`{unknown}` is no field; there are {}",
+            return Err(invalid_request_error(format!(
+                "unknown field `{unknown}`; available fields: {}",
                 REQUEST_FIELDS.join(", ")
             )));
         }
-        let content = posted
+        let content = request
             .text("content")?
             .filter(|content| !content.trim().is_empty());
-        let content = content.ok_or_else(|| invalid("`content` is missing or empty"))?;
-        let chat_id = posted.name("chat_id")?.unwrap_or("default");
-        let session_id = posted.session(chat_id, options.role)?;
+        let content =
+            content.ok_or_else(|| invalid_request_error("`content` is missing or empty"))?;
+        let chat_id = request.name("chat_id")?.unwrap_or("default");
+        let session_id = request.session(chat_id, options.role)?;
         let sender = Sender {
             role: options.role,
             channel: CHANNEL_NAME.to_owned(),
             chat_id: chat_id.to_owned(),
-            id: posted.name("sender_id")?.unwrap_or_default().to_owned(),
-            name: posted.name("sender_name")?.unwrap_or_default().to_owned(),
+            id: request.name("sender_id")?.unwrap_or_default().to_owned(),
+            name: request.name("sender_name")?.unwrap_or_default().to_owned(),
         };
-        let reply = posted.reply()?;
-        let callback_url = posted.callback_url(reply, options)?;
-        let receipt = Arc::new(InboundReceipt::new(posted.key(headers)?));
+        let reply = request.reply()?;
+        let callback_url = request.callback_url(reply, options)?;
+        let receipt = Arc::new(InboundReceipt::new(request.key(headers)?));
         let mut message = ChannelMessage::new(&session_id, CHANNEL_NAME, content)
             .chat_id(chat_id)
             .active();
         if content.starts_with(',') {
             message = message.kind(MessageKind::Command);
         }
-        for (key, value) in posted.context()? {
+        for (key, value) in request.context()? {
             message = message.context(key.as_str(), value.clone());
         }
         for (key, text) in [("sender_id", &sender.id), ("sender_name", &sender.name)] {
@@ -109,7 +116,7 @@ impl Submission {
                 message = message.context(key, text.as_str());
             }
         }
-        for item in posted.media()? {
+        for item in request.media()? {
             message = message.media(item);
         }
         let mut message = Envelope::from(message);
@@ -138,7 +145,7 @@ impl Submission {
     }
 }
 
-/// The message in a body, with its sender. For tests with arbitrary bytes.
+/// Parses the message in a body, with its sender. For fuzzing.
 #[doc(hidden)]
 pub fn read_body(body: &[u8], options: &WebhookOptions) -> Option<Inbound> {
     Submission::read(body, &HeaderMap::new(), options)
@@ -146,7 +153,7 @@ pub fn read_body(body: &[u8], options: &WebhookOptions) -> Option<Inbound> {
         .map(|submission| submission.inbound)
 }
 
-/// The fields of a body.
+/// Fields of the request body.
 struct RequestFields(Map<String, Value>);
 
 impl RequestFields {
@@ -154,11 +161,11 @@ impl RequestFields {
         match self.0.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(invalid(format!("`{name}` must be a text"))),
+            Some(_) => Err(invalid_request_error(format!("`{name}` must be a string"))),
         }
     }
 
-    /// A short text on one line, which may end up in file names and logs.
+    /// Returns a short text on one line, because it may become part of file names and logs.
     fn name(&self, name: &str) -> Result<Option<&str>, HttpError> {
         let text = self
             .text(name)?
@@ -166,7 +173,7 @@ impl RequestFields {
             .filter(|text| !text.is_empty());
         match text {
             Some(text) if text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control) => {
-                Err(invalid(format!(
+                Err(invalid_request_error(format!(
                     "`{name}` must be one line of at most {MAX_NAME_BYTES} bytes"
                 )))
             }
@@ -174,16 +181,16 @@ impl RequestFields {
         }
     }
 
-    /// The session. Those of other channels are not for whoever knows a token.
+    /// Returns the session. Only the owner can use sessions of other channels.
     fn session(&self, chat_id: &str, role: Role) -> Result<String, HttpError> {
-        let Some(own) = self.name("session_id")? else {
+        let Some(session_id) = self.name("session_id")? else {
             return Ok(format!("{CHANNEL_NAME}:{chat_id}"));
         };
-        let is_here = own
+        let is_webhook_session = session_id
             .split_once(':')
             .is_some_and(|(channel, _)| channel == CHANNEL_NAME);
-        if is_here || role == Role::Owner {
-            return Ok(own.to_owned());
+        if is_webhook_session || role == Role::Owner {
+            return Ok(session_id.to_owned());
         }
         let text = format!(
             "`session_id` must begin with `{CHANNEL_NAME}:` unless `webhook.role` is owner"
@@ -202,7 +209,9 @@ impl RequestFields {
             Some("stream") => Ok(ReplyMode::Stream),
             Some("callback") => Ok(ReplyMode::Callback),
             Some("none") => Ok(ReplyMode::None),
-            Some(_) => Err(invalid("`reply` must be sync, stream, callback or none")),
+            Some(_) => Err(invalid_request_error(
+                "`reply` must be sync, stream, callback or none",
+            )),
         }
     }
 
@@ -216,12 +225,14 @@ impl RequestFields {
                 let checked = callback::check(url, &options.callback_hosts);
                 checked
                     .map(Some)
-                    .map_err(|problem| bad("callback_refused", problem))
+                    .map_err(|problem| bad_request_error("callback_refused", problem))
             }
-            (None, ReplyMode::Callback) => Err(invalid(
-                "`reply` is callback, but `callback_url` is missing",
+            (None, ReplyMode::Callback) => Err(invalid_request_error(
+                "`callback_url` is missing: `reply` callback requires it",
             )),
-            (Some(_), _) => Err(invalid("`callback_url` is only for `reply` callback")),
+            (Some(_), _) => Err(invalid_request_error(
+                "`callback_url` is only allowed with `reply` callback",
+            )),
             (None, _) => Ok(None),
         }
     }
@@ -230,26 +241,26 @@ impl RequestFields {
         let header = headers.get("idempotency-key").map(|value| value.to_str());
         let header = header
             .transpose()
-            .map_err(|_| invalid("the header Idempotency-Key is not ASCII"))?;
+            .map_err(|_| invalid_request_error("header `Idempotency-Key` must be ASCII"))?;
         let key = self
             .text("idempotency_key")?
             .or(header)
             .map(str::trim)
             .filter(|key| !key.is_empty());
         match key {
-            Some(key) if key.len() > MAX_KEY_BYTES => Err(invalid(format!(
-                "the idempotency key has more than {MAX_KEY_BYTES} bytes"
+            Some(key) if key.len() > MAX_KEY_BYTES => Err(invalid_request_error(format!(
+                "the idempotency key must have at most {MAX_KEY_BYTES} bytes"
             ))),
             key => Ok(key.map(str::to_owned)),
         }
     }
 
-    /// What the client says about the message; names that begin with `_` are the runtime's own.
+    /// Returns the context fields. Ignores names that begin with `_`, which are reserved for the runtime.
     fn context(&self) -> Result<impl Iterator<Item = (&String, &Value)>, HttpError> {
         let context = match self.0.get("context") {
             None | Some(Value::Null) => None,
             Some(Value::Object(context)) => Some(context),
-            Some(_) => return Err(invalid("`context` must be an object")),
+            Some(_) => return Err(invalid_request_error("`context` must be an object")),
         };
         Ok(context
             .into_iter()
@@ -261,7 +272,7 @@ impl RequestFields {
         let items = match self.0.get("media") {
             None | Some(Value::Null) => return Ok(Vec::new()),
             Some(Value::Array(items)) => items,
-            Some(_) => return Err(invalid("`media` must be a list")),
+            Some(_) => return Err(invalid_request_error("`media` must be a list")),
         };
         items.iter().map(media_item).collect()
     }
@@ -269,7 +280,7 @@ impl RequestFields {
 
 fn media_item(value: &Value) -> Result<MediaItem, HttpError> {
     let item = MediaItem::from_value(value)
-        .ok_or_else(|| invalid("an item of `media` must be an object"))?;
+        .ok_or_else(|| invalid_request_error("items of `media` must be objects"))?;
     let is_known = |url: &str| {
         ["data:", "https://", "http://"]
             .iter()
@@ -278,15 +289,15 @@ fn media_item(value: &Value) -> Result<MediaItem, HttpError> {
     if item.url.as_deref().is_some_and(is_known) {
         return Ok(item);
     }
-    Err(invalid(
-        "an item of `media` needs a `url` that begins with data:, https: or http:",
+    Err(invalid_request_error(
+        "items of `media` need a `url` that begins with data:, https: or http:",
     ))
 }
 
-fn invalid(message: impl Into<String>) -> HttpError {
-    bad("invalid_request", message)
+fn invalid_request_error(message: impl Into<String>) -> HttpError {
+    bad_request_error("invalid_request", message)
 }
 
-fn bad(code: &'static str, message: impl Into<String>) -> HttpError {
+fn bad_request_error(code: &'static str, message: impl Into<String>) -> HttpError {
     HttpError::new(StatusCode::BAD_REQUEST, code, message)
 }

@@ -1,4 +1,4 @@
-//! The answers of the server: JSON with a status, and what is wrong as `{"error": {"code", "message"}}`.
+//! Responses of the server: JSON with a status code. Errors are `{"error": {"code", "message"}}`.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::exchange::{ExchangeReply, ExchangeStatus, WaiterGuard};
 
-/// What the server answers with.
+/// A response of the server.
 pub(super) type HttpResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// Why a request is not served.
+/// A request that failed, with its status, code and message.
 #[derive(Debug)]
 pub(super) struct HttpError {
     status: StatusCode,
@@ -31,7 +31,7 @@ impl HttpError {
         }
     }
 
-    /// Says when to come again.
+    /// Adds the header `Retry-After`.
     pub(super) fn retry_after(self, delay: Duration) -> Self {
         let seconds = delay.as_secs().max(1);
         self.header(header::RETRY_AFTER, HeaderValue::from(seconds))
@@ -46,25 +46,25 @@ impl HttpError {
         json!({"error": {"code": self.code, "message": self.message}})
     }
 
-    pub(super) fn answer(self) -> HttpResponse {
-        let mut answer = plain(self.status, &self.body());
-        answer.headers_mut().extend(self.headers);
-        answer
+    pub(super) fn into_response(self) -> HttpResponse {
+        let mut response = json_response(self.status, &self.body());
+        response.headers_mut().extend(self.headers);
+        response
     }
 }
 
-/// A JSON answer.
-pub(super) fn plain(status: StatusCode, body: &Value) -> HttpResponse {
-    json_answer(status, body, || ())
+/// Builds a JSON response.
+pub(super) fn json_response(status: StatusCode, body: &Value) -> HttpResponse {
+    json_response_with(status, body, || ())
 }
 
-/// The answer about an exchange. Whoever waits counts as waiting until it is written.
+/// Builds the response about an exchange. The request counts as waiting until the response is written.
 pub(super) fn status_response(
     id: &str,
-    progress: &ExchangeStatus,
-    waiting: Option<WaiterGuard>,
+    exchange_status: &ExchangeStatus,
+    waiter: Option<WaiterGuard>,
 ) -> HttpResponse {
-    let status = match progress {
+    let status = match exchange_status {
         ExchangeStatus::Pending => StatusCode::ACCEPTED,
         ExchangeStatus::Answered(outbounds) if failure(outbounds).is_some() => {
             StatusCode::INTERNAL_SERVER_ERROR
@@ -73,17 +73,17 @@ pub(super) fn status_response(
             StatusCode::OK
         }
     };
-    let (body, progress) = (describe(id, progress), progress.clone());
-    json_answer(status, &body, move || {
-        if let Some(waiting) = &waiting {
-            waiting.write(&progress);
+    let (body, exchange_status) = (describe(id, exchange_status), exchange_status.clone());
+    json_response_with(status, &body, move || {
+        if let Some(waiter) = &waiter {
+            waiter.note_written(&exchange_status);
         }
     })
 }
 
-/// An exchange as data.
-pub(super) fn describe(id: &str, progress: &ExchangeStatus) -> Value {
-    let outbounds = match progress {
+/// Describes an exchange as JSON.
+pub(super) fn describe(id: &str, exchange_status: &ExchangeStatus) -> Value {
+    let outbounds = match exchange_status {
         ExchangeStatus::Pending => return json!({"id": id, "status": "accepted"}),
         ExchangeStatus::Delivered => return json!({"id": id, "status": "delivered"}),
         ExchangeStatus::Dropped(reason) => {
@@ -96,40 +96,42 @@ pub(super) fn describe(id: &str, progress: &ExchangeStatus) -> Value {
         let error = json!({"code": "turn_failed", "message": failure.content()});
         return json!({"id": id, "status": "failed", "error": error, "outbounds": values});
     }
-    let is_said = |outbound: &&ExchangeReply| !outbound.is_question();
+    let is_answer = |outbound: &&ExchangeReply| !outbound.is_question();
     let reply: Vec<_> = outbounds
         .iter()
-        .filter(is_said)
+        .filter(is_answer)
         .map(ExchangeReply::content)
         .collect();
     json!({"id": id, "status": "answered", "reply": reply.join("\n"), "outbounds": values})
 }
 
-/// The notice about a turn that failed, which is a reply of its own kind.
+/// Returns the failure notice of a turn, which is the last reply and has the kind `error`.
 fn failure(outbounds: &[ExchangeReply]) -> Option<&ExchangeReply> {
     outbounds.last().filter(|outbound| outbound.is_error())
 }
 
-/// What `written` holds is dropped with the body.
-fn json_answer(
+/// Builds a JSON response that calls `on_write` when the body is sent. The closure is dropped with the body.
+fn json_response_with(
     status: StatusCode,
     body: &Value,
-    written: impl Fn() + Send + 'static,
+    on_write: impl Fn() + Send + 'static,
 ) -> HttpResponse {
     let mut bytes = body.to_string().into_bytes();
     bytes.push(b'\n');
     let length = HeaderValue::from(bytes.len());
-    // A frame is asked for when it goes to the connection.
+    // hyper requests a frame when it writes to the connection.
     let body = Full::new(Bytes::from(bytes)).map_frame(move |frame| {
-        written();
+        on_write();
         frame
     });
-    let mut answer = Response::new(body.boxed_unsync());
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = status;
+    response.headers_mut().insert(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    answer.headers_mut().insert(header::CONTENT_LENGTH, length);
-    answer
+    response
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, length);
+    response
 }

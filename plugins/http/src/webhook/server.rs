@@ -1,4 +1,4 @@
-//! The socket: connections, their limits, and what each path does.
+//! The HTTP server: connections, their limits, and routing.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -26,38 +26,38 @@ use super::{
     exchange::{Exchange, ExchangeRequest, ExchangeStatus, ExchangeStore},
     options::WebhookOptions,
     request::{ReplyMode, Submission},
-    response::{HttpError, HttpResponse, plain, status_response},
+    response::{HttpError, HttpResponse, json_response, status_response},
 };
 
 const MESSAGES_PATH: &str = "/v1/messages";
 const HEALTH_PATH: &str = "/healthz";
-/// The head of a request may be this long; more is answered with 431.
+/// Maximum size of a request head in bytes. A larger head is answered with 431.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
-/// How often what is too old is forgotten when nothing happens.
+/// How often old exchanges are removed while the channel is idle.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
-/// How long to wait when no connection can be accepted, for example because there are too many open files.
+/// Delay after a failed accept, for example because too many files are open.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// When to come again, when there is too much to do.
+/// Value of `Retry-After` when a limit is reached.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How many clients at one time are told that they are too many.
+/// Maximum number of concurrent connections that get a response when the connection limit is reached.
 const MAX_REJECTED_CONNECTIONS: usize = 64;
-/// Written to a connection that is one too many, without reading from it.
+/// Response to a connection beyond the limit. It is written without reading the request.
 const TOO_MANY_CONNECTIONS_RESPONSE: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
 connection: close\r\ncontent-length: 85\r\n\r\n\
 {\"error\": {\"code\": \"too_many_connections\", \"message\": \"too many connections; retry\"}}";
 
-/// What all connections share.
+/// State shared by all connections.
 pub(super) struct Server {
     options: Arc<WebhookOptions>,
     handler: MessageHandler,
     exchanges: Arc<ExchangeStore>,
-    hurry: CancellationToken,
+    stop_waiting: CancellationToken,
     verifier: TokenVerifier,
     waiting: Arc<Semaphore>,
 }
 
-/// Compares tokens in a time that says nothing about them: what is compared are their tags under a random key.
+/// Compares tokens in constant time: compares their HMACs under a random key.
 struct TokenVerifier {
     key: hmac::Key,
     tag: hmac::Tag,
@@ -66,17 +66,17 @@ struct TokenVerifier {
 impl TokenVerifier {
     fn new(token: &Secret) -> Result<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map_err(|_| Error::unknown("this computer has no random numbers"))?;
+            .map_err(|_| Error::unknown("the system has no random numbers"))?;
         let tag = hmac::sign(&key, token.expose().as_bytes());
         Ok(Self { key, tag })
     }
 
     fn is_authorized(&self, headers: &HeaderMap) -> bool {
-        let given = headers
+        let authorization = headers
             .get(header::AUTHORIZATION)
             .map(HeaderValue::as_bytes)
             .unwrap_or_default();
-        let token = given
+        let token = authorization
             .split_at_checked(7)
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
         token.is_some_and(|(_, token)| {
@@ -91,7 +91,7 @@ impl Server {
         token: &Secret,
         handler: MessageHandler,
         exchanges: Arc<ExchangeStore>,
-        hurry: CancellationToken,
+        stop_waiting: CancellationToken,
     ) -> Result<Self> {
         let (verifier, waiting) = (
             TokenVerifier::new(token)?,
@@ -101,35 +101,35 @@ impl Server {
             options,
             handler,
             exchanges,
-            hurry,
+            stop_waiting,
             verifier,
             waiting,
         })
     }
 
-    /// Accepts connections until `stop` fires, and then serves those there are to their end.
+    /// Accepts connections until `stop` is cancelled. Then finishes the open connections.
     pub(super) async fn run(self, listener: TcpListener, stop: CancellationToken) {
         let server = Arc::new(self);
-        let room = Arc::new(Semaphore::new(server.options.connections));
-        let doorstep = Arc::new(Semaphore::new(MAX_REJECTED_CONNECTIONS));
+        let permits = Arc::new(Semaphore::new(server.options.connections));
+        let rejections = Arc::new(Semaphore::new(MAX_REJECTED_CONNECTIONS));
         let closing = CancellationToken::new();
         let mut connections = JoinSet::new();
         let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP_INTERVAL, SWEEP_INTERVAL);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = server.hurry.cancelled() => break,
+                () = server.stop_waiting.cancelled() => break,
                 _ = sweep.tick() => server.exchanges.sweep(),
                 Some(_) = connections.join_next() => {}
-                accepted = listener.accept() => match (accepted, Arc::clone(&room).try_acquire_owned()) {
-                    (Ok((stream, _)), Ok(place)) => {
+                accepted = listener.accept() => match (accepted, Arc::clone(&permits).try_acquire_owned()) {
+                    (Ok((stream, _)), Ok(permit)) => {
                         let connection = Arc::clone(&server).serve(stream, closing.clone());
                         connections.spawn(async move {
                             connection.await;
-                            drop(place);
+                            drop(permit);
                         });
                     }
-                    (Ok((stream, _)), Err(_)) => reject_connection(stream, &doorstep),
+                    (Ok((stream, _)), Err(_)) => reject_connection(stream, &rejections),
                     (Err(error), _) => {
                         tracing::warn!(%error, "webhook.accept_failed");
                         tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
@@ -143,7 +143,7 @@ impl Server {
     }
 
     async fn serve(self: Arc<Self>, stream: TcpStream, closing: CancellationToken) {
-        // Small answers must not wait for more; without it they are only later.
+        // Send small responses at once. If this fails, they are only delayed.
         let _ = stream.set_nodelay(true);
         let server = Arc::clone(&self);
         let service = service_fn(move |request| {
@@ -173,19 +173,19 @@ impl Server {
 
     async fn request(self: Arc<Self>, request: Request<Incoming>) -> HttpResponse {
         let (parts, mut body) = request.into_parts();
-        let answer = self.route(&parts, &mut body).await;
-        let mut answer = answer.unwrap_or_else(HttpError::answer);
+        let response = self.route(&parts, &mut body).await;
+        let mut response = response.unwrap_or_else(HttpError::into_response);
         if !body.is_end_stream() {
-            // A client that still sends would not read the answer: what it sends is taken, for a while, and forgotten.
-            answer
+            // A client that is still sending would not read the response, so read and discard its data for a while.
+            response
                 .headers_mut()
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
-            let patience = self.options.read_timeout;
-            tokio::spawn(timeout(patience, async move {
+            let discard_timeout = self.options.read_timeout;
+            tokio::spawn(timeout(discard_timeout, async move {
                 while let Some(Ok(_)) = body.frame().await {}
             }));
         }
-        answer
+        response
     }
 
     async fn route(&self, parts: &Parts, body: &mut Incoming) -> Result<HttpResponse, HttpError> {
@@ -201,13 +201,13 @@ impl Server {
                 return Err(HttpError::new(
                     StatusCode::NOT_FOUND,
                     "not_found",
-                    "there is nothing at this path",
+                    "unknown path",
                 ));
             }
         };
-        // Load balancers like to ask for the head only.
+        // Load balancers often use HEAD.
         if parts.method != allowed && (path, &parts.method) != (HEALTH_PATH, &Method::HEAD) {
-            let text = format!("use {allowed} here");
+            let text = format!("method not allowed: use {allowed}");
             let value =
                 HeaderValue::from_str(allowed.as_str()).unwrap_or(HeaderValue::from_static("GET"));
             return Err(
@@ -216,10 +216,10 @@ impl Server {
             );
         }
         if path == HEALTH_PATH {
-            return Ok(plain(StatusCode::OK, &json!({"status": "ok"})));
+            return Ok(json_response(StatusCode::OK, &json!({"status": "ok"})));
         }
         if !self.verifier.is_authorized(&parts.headers) {
-            let text = "the header `Authorization: Bearer` is missing, or its token is wrong";
+            let text = "header `Authorization: Bearer` is missing or its token is wrong";
             return Err(
                 HttpError::new(StatusCode::UNAUTHORIZED, "unauthorized", text)
                     .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
@@ -231,19 +231,19 @@ impl Server {
         }
     }
 
-    /// `GET /v1/messages/{id}`
+    /// Handles `GET /v1/messages/{id}`.
     fn get_status(&self, id: &str) -> Result<HttpResponse, HttpError> {
-        let text = "this message is unknown, or forgotten by now";
+        let text = "unknown message: the id is wrong or the message is no longer kept";
         let exchange = self.exchanges.find(id);
         let exchange = exchange
             .ok_or_else(|| HttpError::new(StatusCode::NOT_FOUND, "unknown_message", text))?;
-        let mut answer = status_response(id, &self.exchanges.progress(&exchange), None);
-        // It is the question about the message that is answered, not the message.
-        *answer.status_mut() = StatusCode::OK;
-        Ok(answer)
+        let mut response = status_response(id, &self.exchanges.status(&exchange), None);
+        // The status code is that of this request, not that of the message.
+        *response.status_mut() = StatusCode::OK;
+        Ok(response)
     }
 
-    /// `POST /v1/messages`
+    /// Handles `POST /v1/messages`.
     async fn post(&self, parts: &Parts, body: &mut Incoming) -> Result<HttpResponse, HttpError> {
         let bytes = self.read(body).await?;
         let submission = Submission::read(&bytes, &parts.headers, &self.options)?;
@@ -259,25 +259,25 @@ impl Server {
             receipt,
             inbound,
         } = submission;
-        let begun = self.exchanges.begin(ExchangeRequest {
+        let pending = self.exchanges.begin(ExchangeRequest {
             receipt: Arc::clone(&receipt),
             fingerprint,
             callback_url,
         });
-        let waiting = permit.as_ref().map(|_| begun.exchange.wait());
-        let deltas = begun.exchange.subscribe_if(reply == ReplyMode::Stream);
-        // In a task: a client that goes away must not leave a message half accepted.
+        let waiting = permit.as_ref().map(|_| pending.exchange.wait());
+        let deltas = pending.exchange.subscribe_if(reply == ReplyMode::Stream);
+        // In a task, so that a client that disconnects does not interrupt the acceptance of the message.
         let accepted = tokio::spawn((self.handler)(inbound)).await;
         let accepted = accepted.unwrap_or_else(|error| Err(Error::unknown(error.to_string())));
-        accepted.map_err(|error| self.not_accepted(&error))?;
+        accepted.map_err(|error| self.not_accepted_error(&error))?;
         let Some(id) = receipt.message_id() else {
             return Err(
-                self.not_accepted(&Error::unknown("the message was accepted without an id"))
+                self.not_accepted_error(&Error::unknown("the message was accepted without an id"))
             );
         };
-        let exchange = self.exchanges.name(&begun.exchange, id);
+        let exchange = self.exchanges.assign_id(&pending.exchange, id);
         if exchange.has_other_content(fingerprint) {
-            let text = "another message was posted with this idempotency key";
+            let text = "the idempotency key was already used for another message";
             return Err(HttpError::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "idempotency_key_reused",
@@ -285,7 +285,7 @@ impl Server {
             ));
         }
         let waiting = waiting.map(|own| {
-            if Arc::ptr_eq(&exchange, &begun.exchange) {
+            if Arc::ptr_eq(&exchange, &pending.exchange) {
                 own
             } else {
                 exchange.wait()
@@ -296,40 +296,42 @@ impl Server {
         };
         if let Some(own) = deltas {
             let deltas = if receipt.is_duplicate() {
-                exchange.listen()
+                exchange.subscribe()
             } else {
                 own
             };
-            let (exchanges, hurry) = (Arc::clone(&self.exchanges), self.hurry.clone());
+            let (exchanges, stop_waiting) =
+                (Arc::clone(&self.exchanges), self.stop_waiting.clone());
             let keep_alive = self.options.keep_alive;
-            let held = (waiting, permit);
+            let guards = (waiting, permit);
             return Ok(EventStream {
                 exchange,
                 exchanges,
                 deltas,
                 keep_alive,
-                hurry,
-                seen: 0,
-                held,
+                stop_waiting,
+                checked: 0,
+                guards,
             }
-            .answer());
+            .into_response());
         }
-        let progress = self.wait(&exchange).await;
-        Ok(status_response(id, &progress, Some(waiting)))
+        let status = self.wait(&exchange).await;
+        Ok(status_response(id, &status, Some(waiting)))
     }
 
     async fn wait(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
         tokio::select! {
             biased;
-            progress = self.exchanges.wait_answered(exchange) => progress,
-            () = self.hurry.cancelled() => ExchangeStatus::Pending,
+            status = self.exchanges.wait_answered(exchange) => status,
+            () = self.stop_waiting.cancelled() => ExchangeStatus::Pending,
             () = tokio::time::sleep(self.options.reply_timeout) => ExchangeStatus::Pending,
         }
     }
 
     fn acquire_wait_permit(&self) -> Result<OwnedSemaphorePermit, HttpError> {
         Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| {
-            let text = "too many requests wait for a reply; retry, or use `reply` callback or none";
+            let text =
+                "too many requests wait for a reply; retry later, or use `reply` callback or none";
             HttpError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", text)
                 .retry_after(RETRY_AFTER)
         })
@@ -337,14 +339,14 @@ impl Server {
 
     async fn read(&self, body: &mut Incoming) -> Result<Bytes, HttpError> {
         let limit = self.options.body_limit;
-        let too_large = || {
+        let too_large_error = || {
             let text = format!(
-                "the body has more than {limit} bytes; the setting `webhook.body_limit` is the limit"
+                "the body has more than {limit} bytes; see the setting `webhook.body_limit`"
             );
             HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", text)
         };
         if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
-            return Err(too_large());
+            return Err(too_large_error());
         }
         match timeout(
             self.options.read_timeout,
@@ -353,7 +355,7 @@ impl Server {
         .await
         {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large_error()),
             Ok(Err(_)) => Err(HttpError::new(
                 StatusCode::BAD_REQUEST,
                 "incomplete",
@@ -361,7 +363,7 @@ impl Server {
             )),
             Err(_) => {
                 let text = format!(
-                    "the body did not come within {} s",
+                    "the body did not arrive within {} s",
                     self.options.read_timeout.as_secs_f64()
                 );
                 Err(HttpError::new(
@@ -373,8 +375,8 @@ impl Server {
         }
     }
 
-    /// The message is not on disk: the client is told to keep it.
-    fn not_accepted(&self, error: &Error) -> HttpError {
+    /// Builds the error for a message that was not stored. The client must keep it and may retry.
+    fn not_accepted_error(&self, error: &Error) -> HttpError {
         let message = self.options.redactor.redact(error.message()).into_owned();
         let (status, code) = match error.kind() {
             ErrorKind::InvalidInput => (StatusCode::BAD_REQUEST, "refused"),
@@ -386,29 +388,29 @@ impl Server {
         if status != StatusCode::BAD_REQUEST {
             tracing::warn!(%error, "webhook.message_rejected");
         }
-        let refusal = HttpError::new(status, code, message);
+        let http_error = HttpError::new(status, code, message);
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            refusal.retry_after(error.retry_after().unwrap_or(RETRY_AFTER))
+            http_error.retry_after(error.retry_after().unwrap_or(RETRY_AFTER))
         } else {
-            refusal
+            http_error
         }
     }
 }
 
-/// Tells one client too many to come again.
-fn reject_connection(mut stream: TcpStream, doorstep: &Arc<Semaphore>) {
-    // Whoever cannot even be told is not told.
-    let Ok(place) = Arc::clone(doorstep).try_acquire_owned() else {
+/// Responds to a connection beyond the limit that the client may retry.
+fn reject_connection(mut stream: TcpStream, rejections: &Arc<Semaphore>) {
+    // Beyond the second limit, the connection is closed without a response.
+    let Ok(permit) = Arc::clone(rejections).try_acquire_owned() else {
         return;
     };
     tokio::spawn(async move {
-        let told = async {
+        let respond = async {
             stream.write_all(TOO_MANY_CONNECTIONS_RESPONSE).await?;
             stream.shutdown().await?;
-            // To close with something unread would take the answer back.
+            // Closing a socket with unread data would discard the response.
             tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
         };
-        let _ = timeout(RETRY_AFTER, told).await;
-        drop(place);
+        let _ = timeout(RETRY_AFTER, respond).await;
+        drop(permit);
     });
 }

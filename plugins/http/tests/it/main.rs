@@ -1,11 +1,11 @@
-//! The webhook channel, alone and with a gateway.
+//! Tests of the webhook channel, with and without a gateway.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
     missing_docs,
-    reason = "tests stop at the first surprise"
+    reason = "tests"
 )]
 
 mod webhook;

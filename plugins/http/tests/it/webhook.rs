@@ -1,4 +1,4 @@
-//! Messages by HTTP, and how their replies come back.
+//! Messages over HTTP and their replies.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -15,7 +15,7 @@ async fn a_message_comes_in_with_its_fields_and_the_role_of_the_token() {
     let media =
         json!([{"type": "image", "mime_type": "image/png", "url": "data:image/png;base64,AA=="}]);
     let context =
-        json!({"ticket": 7, "_runtime_thread_id": "x", "channel": "cli", "sender_id": "mallory"});
+        json!({"order": 7, "_runtime_thread_id": "x", "channel": "cli", "sender_id": "mallory"});
     let body = json!({"content": "hello", "chat_id": "room", "sender_id": "ann", "sender_name": "Ann", "context": context,
         "media": media, "reply": "none"});
     let answer = fixture.post(&body).await;
@@ -29,7 +29,7 @@ async fn a_message_comes_in_with_its_fields_and_the_role_of_the_token() {
     assert_eq!(message.message.channel().unwrap(), "webhook");
     assert_eq!(
         message.message.context_str(),
-        "ticket=7|channel=$webhook|sender_id=ann|sender_name=Ann|chat_id=room"
+        "order=7|channel=$webhook|sender_id=ann|sender_name=Ann|chat_id=room"
     );
     assert_eq!(message.message.media().len(), 1);
     let sender = message.sender();
@@ -95,7 +95,7 @@ async fn sync_answers_with_all_replies_of_the_turn() {
         body["outbounds"][1],
         json!({"content": "done", "kind": "normal", "chat_id": "default"})
     );
-    // A reply that is delivered again, because nobody noted that it was, is still one.
+    // A second delivery of the same reply does not add a reply.
     fixture
         .webhook
         .send(&outbound(&message, "r1", "done", "normal"))
@@ -262,9 +262,9 @@ async fn a_slow_reader_delays_no_turn_and_gets_the_whole_at_the_end() {
         .await;
     let message = fixture.inbound().await;
     client.until("event: accepted").await;
-    let piece = "x".repeat(10_000);
+    let delta = "x".repeat(10_000);
     for _ in 0..2_000 {
-        fixture.delta(&message, &piece).await;
+        fixture.delta(&message, &delta).await;
     }
     settle(
         &message,
@@ -275,7 +275,7 @@ async fn a_slow_reader_delays_no_turn_and_gets_the_whole_at_the_end() {
     );
     let (sent, answer) = tokio::join!(fixture.send(&message, "all of it"), client.finish());
     sent.unwrap();
-    assert!(answer.body.contains(" pieces left out\n\n"));
+    assert!(answer.body.contains(" deltas skipped\n\n"));
     assert!(answer.body.contains("\"reply\":\"all of it\""));
 }
 
@@ -309,7 +309,7 @@ async fn the_same_idempotency_key_gets_the_same_answer_and_leads_to_one_message(
     assert_eq!(fixture.accepted.load(Ordering::SeqCst), 1);
 }
 
-// After a restart the outbox may be faster than the client that asks again.
+// After a restart, the outbox may be faster than the client that retries.
 #[tokio::test]
 async fn a_reply_that_is_there_before_its_request_is_found_by_it() {
     let fixture = WebhookFixture::open().await;
@@ -348,7 +348,7 @@ async fn a_message_that_is_not_on_disk_is_not_accepted() {
     ];
     let fixture = WebhookFixture::open().await;
     for (error, status, code, header) in cases {
-        *fixture.refuse.lock().unwrap() = Some(error);
+        *fixture.rejection.lock().unwrap() = Some(error);
         let answer = fixture.post(json!({"content": "x"})).await;
         assert_eq!(answer.problem(), (status, code.to_owned()));
         assert!(answer.head.contains(header), "{answer:?}");

@@ -1,4 +1,4 @@
-//! Replies that are posted to a URL.
+//! Replies that are posted to a callback URL.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tokio::{
 
 use crate::webhook_support::{TOKEN, WebhookFixture, outbound};
 
-/// A server that takes one request, gives one answer, and returns what it got.
+/// Accepts one request, sends one response, and returns the head and the body of the request.
 pub(crate) async fn receive(listener: &TcpListener, answer: &str) -> (String, String) {
     let (mut stream, _) = listener.accept().await.unwrap();
-    let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+    let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         let count = stream.read(&mut buffer).await.unwrap();
-        seen.extend_from_slice(&buffer[..count]);
-        let text = String::from_utf8_lossy(&seen);
+        received.extend_from_slice(&buffer[..count]);
+        let text = String::from_utf8_lossy(&received);
         let Some((head, body)) = text.split_once("\r\n\r\n") else {
             continue;
         };
@@ -39,7 +39,7 @@ pub(crate) async fn receive(listener: &TcpListener, answer: &str) -> (String, St
     }
 }
 
-async fn posted(fixture: &WebhookFixture, url: &str) -> bub::kernel::Inbound {
+async fn post_with_callback(fixture: &WebhookFixture, url: &str) -> bub::kernel::Inbound {
     let answer = fixture
         .post(json!({"content": "hello", "reply": "callback", "callback_url": url}))
         .await;
@@ -53,7 +53,7 @@ async fn a_reply_is_posted_signed_and_named() {
     let url = format!("http://{}/hook?x=1", listener.local_addr().unwrap());
     let fixture =
         WebhookFixture::with(|options| options.callback_hosts = vec!["127.0.0.1".to_owned()]).await;
-    let message = posted(&fixture, &url).await;
+    let message = post_with_callback(&fixture, &url).await;
     assert_eq!(message.message.str_field("reply_route"), Some(url.as_str()));
     let (sent, (head, body)) = tokio::join!(
         fixture.send(&message, "hi"),
@@ -81,7 +81,7 @@ async fn a_reply_is_posted_signed_and_named() {
     );
 }
 
-// The process that accepted the message may be gone: the reply itself says where it goes.
+// The process that accepted the message may have ended: the reply contains its own callback URL.
 #[tokio::test]
 async fn a_reply_finds_its_callback_after_a_restart() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -89,7 +89,7 @@ async fn a_reply_finds_its_callback_after_a_restart() {
         options.callback_hosts = vec!["127.0.0.1".to_owned()];
     };
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let message = posted(&WebhookFixture::with(allow).await, &url).await;
+    let message = post_with_callback(&WebhookFixture::with(allow).await, &url).await;
     let next = WebhookFixture::with(allow).await;
     let reply = outbound(&message, "r7", "late", "normal");
     let (sent, (head, _)) = tokio::join!(
@@ -106,7 +106,7 @@ async fn what_the_receiver_answers_decides_whether_it_is_tried_again() {
         ("503 Busy\r\nretry-after: 9", ErrorKind::Temporary, Some(9)),
         ("429 Slow", ErrorKind::Temporary, None),
         ("404 Gone", ErrorKind::InvalidInput, None),
-        // Nobody asked for where a redirect leads.
+        // Redirects are not followed.
         (
             "307 Elsewhere\r\nlocation: http://127.0.0.1:1/",
             ErrorKind::InvalidInput,
@@ -117,7 +117,7 @@ async fn what_the_receiver_answers_decides_whether_it_is_tried_again() {
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let fixture =
         WebhookFixture::with(|options| options.callback_hosts = vec!["127.0.0.1".to_owned()]).await;
-    let message = posted(&fixture, &url).await;
+    let message = post_with_callback(&fixture, &url).await;
     for (answer, kind, seconds) in cases {
         let (sent, _) = tokio::join!(fixture.send(&message, "hi"), receive(&listener, answer));
         let error = sent.unwrap_err();
@@ -143,7 +143,7 @@ async fn a_receiver_that_never_answers_is_tried_again() {
         options.callback_timeout = Duration::from_millis(30);
     });
     let fixture = fixture.await;
-    let message = posted(&fixture, &url).await;
+    let message = post_with_callback(&fixture, &url).await;
     let error = fixture.send(&message, "hi").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Temporary);
     assert!(error.message().contains("no answer in time"), "{error}");
@@ -172,14 +172,14 @@ async fn private_networks_are_not_called_back_unless_allowed() {
             "{url}"
         );
     }
-    // The setting may have changed since the message was accepted, and what is not allowed now is not tried again.
+    // The setting may have changed since the message was accepted. A host that is no longer allowed is not retried.
     let open =
         WebhookFixture::with(|options| options.callback_hosts = vec!["localhost".to_owned()]).await;
-    let message = posted(&open, "http://localhost:9/").await;
+    let message = post_with_callback(&open, "http://localhost:9/").await;
     assert_eq!(
         open.send(&message, "hi").await.unwrap_err().kind(),
         ErrorKind::Temporary,
-        "nobody listens there"
+        "no server listens there"
     );
     let reply = outbound(&message, "r0", "hi", "normal");
     let error = bub::kernel::Channel::send(&*fixture.webhook, &reply)

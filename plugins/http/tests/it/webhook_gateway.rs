@@ -1,4 +1,4 @@
-//! The webhook with the gateway behind it: what a client sees of journal, lanes and outbox.
+//! The webhook with a gateway: journal, lanes and outbox as a client sees them.
 
 use std::{
     net::SocketAddr,
@@ -21,37 +21,37 @@ use tokio::{net::TcpListener, sync::Semaphore};
 
 use crate::{
     webhook_callback::receive,
-    webhook_support::{Answer, TOKEN, begin},
+    webhook_support::{HttpAnswer, TOKEN, begin},
 };
 
-/// Answers in two pieces; one of its messages also goes elsewhere.
+/// Model that echoes the prompt in two deltas. It also provides the webhook channel.
 #[derive(Clone, Default)]
-struct Model {
+struct EchoModel {
     webhook: Arc<OnceLock<Arc<WebhookChannel>>>,
-    pace: Arc<Pace>,
+    control: Arc<TurnControl>,
     waiting: Option<usize>,
 }
 
-/// What a message that says `wait` waits for.
-struct Pace {
-    asked: Semaphore,
-    go_on: Semaphore,
+/// Controls the turn of a message with the content `wait`.
+struct TurnControl {
+    started: Semaphore,
+    resume: Semaphore,
 }
 
-impl Default for Pace {
+impl Default for TurnControl {
     fn default() -> Self {
         Self {
-            asked: Semaphore::new(0),
-            go_on: Semaphore::new(0),
+            started: Semaphore::new(0),
+            resume: Semaphore::new(0),
         }
     }
 }
 
 #[hooks]
-impl Model {
+impl EchoModel {
     fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
         if message.content() == "nowhere" {
-            Err(Error::unknown("it has no session"))
+            Err(Error::unknown("no session"))
         } else {
             Ok(None)
         }
@@ -59,8 +59,8 @@ impl Model {
 
     async fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
         if prompt.text() == "wait" {
-            self.pace.asked.add_permits(1);
-            self.pace.go_on.acquire().await.unwrap().forget();
+            self.control.started.add_permits(1);
+            self.control.resume.acquire().await.unwrap().forget();
         }
         ModelStream::from_events([
             StreamEvent::Text("echo: ".to_owned()),
@@ -101,21 +101,21 @@ fn options(directory: &Path) -> GatewayOptions {
     }
 }
 
-struct Running {
+struct GatewayFixture {
     directory: PathBuf,
     address: SocketAddr,
-    pace: Arc<Pace>,
+    control: Arc<TurnControl>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<Result<()>>,
 }
 
-impl Running {
+impl GatewayFixture {
     async fn open(directory: &Path) -> Self {
-        Self::with(directory, Model::default()).await
+        Self::with(directory, EchoModel::default()).await
     }
 
-    async fn with(directory: &Path, model: Model) -> Self {
-        let (webhook, pace) = (Arc::clone(&model.webhook), Arc::clone(&model.pace));
+    async fn with(directory: &Path, model: EchoModel) -> Self {
+        let (webhook, control) = (Arc::clone(&model.webhook), Arc::clone(&model.control));
         let framework = Framework::builder().plugin("model", model).build();
         let running = framework.running().await.unwrap();
         let gateway = Gateway::open(&framework, options(directory), &["all".to_owned()]).unwrap();
@@ -136,21 +136,21 @@ impl Running {
         Self {
             directory: directory.to_owned(),
             address,
-            pace,
+            control,
             stop,
             task,
         }
     }
 
-    async fn post(&self, body: Value) -> Answer {
+    async fn post(&self, body: Value) -> HttpAnswer {
         begin(self.address, "POST", "/v1/messages", "", &body.to_string())
             .await
             .finish()
             .await
     }
 
-    /// Waits until nobody waits for a reply any more.
-    async fn is_free(&self) {
+    /// Waits until no other request waits for a reply.
+    async fn wait_free(&self) {
         while self
             .post(json!({"content": "hello", "chat_id": "probe"}))
             .await
@@ -159,16 +159,16 @@ impl Running {
         {}
     }
 
-    async fn ask(&self, what: &str) -> Value {
-        bub::gateway::status::send_request(&self.directory, &json!({"do": what}))
+    async fn query(&self, request: &str) -> Value {
+        bub::gateway::status::send_request(&self.directory, &json!({"do": request}))
             .await
             .unwrap()
             .unwrap()
     }
 
-    /// Waits until so many replies are not delivered.
-    async fn undelivered(&self, count: usize) {
-        while self.ask("outbox").await["replies"]
+    /// Waits until `count` replies are undelivered.
+    async fn wait_undelivered(&self, count: usize) {
+        while self.query("outbox").await["replies"]
             .as_array()
             .unwrap()
             .len()
@@ -185,7 +185,7 @@ impl Running {
 #[tokio::test]
 async fn a_message_is_answered_once_however_often_it_is_posted_also_after_a_restart() {
     let home = tempfile::tempdir().unwrap();
-    let running = Running::open(home.path()).await;
+    let running = GatewayFixture::open(home.path()).await;
     let body = json!({"content": "hello", "idempotency_key": "k"});
     let first = running.post(body.clone()).await;
     assert_eq!(
@@ -195,7 +195,7 @@ async fn a_message_is_answered_once_however_often_it_is_posted_also_after_a_rest
     assert_eq!(running.post(body.clone()).await.json(), first.json());
     running.stop().await;
 
-    let running = Running::open(home.path()).await;
+    let running = GatewayFixture::open(home.path()).await;
     let again = running.post(body).await;
     assert_eq!(
         (again.status, again.json()),
@@ -207,37 +207,37 @@ async fn a_message_is_answered_once_however_often_it_is_posted_also_after_a_rest
     running.stop().await;
 }
 
-// L1: a reply that went to no connection waits for whoever asks again with the key: across restarts, and whatever else was said
-// meanwhile. It is seen to wait, and is delivered once it is written to somebody.
+// L1: a reply that was written to no connection waits for a request with the same key, also across restarts and further
+// messages. The status shows it, and it counts as delivered once it is written to a connection.
 #[tokio::test]
 async fn a_reply_whose_client_has_gone_waits_for_its_key() {
     let home = tempfile::tempdir().unwrap();
     for reply in ["sync", "stream"] {
-        let running = Running::with(
+        let running = GatewayFixture::with(
             home.path(),
-            Model {
+            EchoModel {
                 waiting: Some(1),
-                ..Model::default()
+                ..EchoModel::default()
             },
         )
         .await;
         let body = json!({"content": "wait", "idempotency_key": reply, "reply": reply}).to_string();
         let client = begin(running.address, "POST", "/v1/messages", "", &body).await;
-        running.pace.asked.acquire().await.unwrap().forget();
+        running.control.started.acquire().await.unwrap().forget();
         drop(client);
-        running.is_free().await;
-        running.pace.go_on.add_permits(1);
-        running.undelivered(1).await;
-        while running.ask("status").await["unclaimed"] != 1 {}
-        assert_eq!(running.ask("status").await["given_up"], 0);
+        running.wait_free().await;
+        running.control.resume.add_permits(1);
+        running.wait_undelivered(1).await;
+        while running.query("status").await["unclaimed"] != 1 {}
+        assert_eq!(running.query("status").await["failed"], 0);
         running.stop().await;
 
-        // Nobody asks in this life.
-        let running = Running::open(home.path()).await;
-        running.undelivered(1).await;
+        // No client asks while this gateway runs.
+        let running = GatewayFixture::open(home.path()).await;
+        running.wait_undelivered(1).await;
         running.stop().await;
 
-        let running = Running::open(home.path()).await;
+        let running = GatewayFixture::open(home.path()).await;
         let answer = begin(running.address, "POST", "/v1/messages", "", &body)
             .await
             .finish()
@@ -246,29 +246,29 @@ async fn a_reply_whose_client_has_gone_waits_for_its_key() {
             answer.status == 200 && answer.body.contains(r#""reply":"echo: wait""#),
             "{answer:?}"
         );
-        running.undelivered(0).await;
+        running.wait_undelivered(0).await;
         running.stop().await;
     }
 }
 
-// H-144: the refusal is the answer; nothing waits for somebody to come back with the key.
+// H-144: the rejection is the response; no reply waits for a request with the key.
 #[tokio::test]
 async fn a_message_without_a_session_is_refused_and_leaves_no_reply() {
     let home = tempfile::tempdir().unwrap();
-    let running = Running::open(home.path()).await;
+    let running = GatewayFixture::open(home.path()).await;
     let answer = running
         .post(json!({"content": "nowhere", "idempotency_key": "k"}))
         .await;
     assert_eq!(answer.status, 500, "{answer:?}");
-    let is_open = |reply: &Value| reply["state"] == "waiting" || reply["state"] == "being tried";
-    let left = loop {
-        let found = running.ask("outbox").await;
+    let is_open = |reply: &Value| reply["state"] == "queued" || reply["state"] == "retrying";
+    let remaining = loop {
+        let found = running.query("outbox").await;
         let replies = found["replies"].as_array().unwrap();
         if !replies.iter().any(is_open) {
             break replies.clone();
         }
     };
-    assert!(left.is_empty(), "{left:?}");
+    assert!(remaining.is_empty(), "{remaining:?}");
     running.stop().await;
 }
 
@@ -276,7 +276,7 @@ async fn a_message_without_a_session_is_refused_and_leaves_no_reply() {
 #[tokio::test]
 async fn a_stream_grows_though_the_setting_streams_to_nobody() {
     let home = tempfile::tempdir().unwrap();
-    let running = Running::open(home.path()).await;
+    let running = GatewayFixture::open(home.path()).await;
     let answer = running
         .post(json!({"content": "hello", "reply": "stream"}))
         .await;
@@ -286,11 +286,11 @@ async fn a_stream_grows_though_the_setting_streams_to_nobody() {
         r#"{"delta":"hello"}"#,
         r#""reply":"echo: hello""#,
     ];
-    let places: Vec<_> = expected
+    let positions: Vec<_> = expected
         .iter()
         .map(|text| answer.body.find(text).expect(text))
         .collect();
-    assert!(places.is_sorted(), "{answer:?}");
+    assert!(positions.is_sorted(), "{answer:?}");
     running.stop().await;
 }
 
@@ -299,7 +299,7 @@ async fn a_callback_that_failed_is_posted_again_after_a_restart_under_the_same_k
     let home = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let running = Running::open(home.path()).await;
+    let running = GatewayFixture::open(home.path()).await;
     let body = json!({"content": "hello", "reply": "callback", "callback_url": url});
     let accepted = running.post(body).await;
     assert_eq!(accepted.status, 202);
@@ -315,7 +315,7 @@ async fn a_callback_that_failed_is_posted_again_after_a_restart_under_the_same_k
     let (first, _) = receive(&listener, "503 Busy").await;
     running.stop().await;
 
-    let running = Running::open(home.path()).await;
+    let running = GatewayFixture::open(home.path()).await;
     let (second, body) = receive(&listener, "200 OK").await;
     assert_eq!(key(&first), key(&second));
     let body: Value = serde_json::from_str(&body).unwrap();
@@ -329,7 +329,7 @@ async fn a_callback_that_failed_is_posted_again_after_a_restart_under_the_same_k
 #[tokio::test]
 async fn many_clients_at_once_each_get_their_own_reply() {
     let home = tempfile::tempdir().unwrap();
-    let running = Running::open(home.path()).await;
+    let running = GatewayFixture::open(home.path()).await;
     let ask = async |number: usize| {
         let body = json!({"content": format!("n{number}"), "chat_id": format!("c{}", number % 7)});
         (number, running.post(body).await.json()["reply"].clone())

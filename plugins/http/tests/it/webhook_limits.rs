@@ -1,4 +1,4 @@
-//! What a client may not do: wrong requests, too much, too slow.
+//! Invalid requests, and limits on size, time and number.
 
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ async fn wrong_requests_are_told_what_is_wrong() {
             r#"{"content": 5}"#,
             400,
             "invalid_request",
-            "`content` must be a text",
+            "`content` must be a string",
         ),
         (
             r#"{"content": "x", "role": "owner"}"#,
             400,
             "invalid_request",
-            "`role` is no field",
+            "unknown field `role`",
         ),
         (
             r#"{"content": "x", "chat_id": "a\nb"}"#,
@@ -92,7 +92,7 @@ async fn paths_methods_and_tokens_are_checked() {
     assert_eq!(request("DELETE", "/v1/messages/m0").await.problem().0, 405);
     let body = r#"{"content": "x"}"#;
     let almost = &TOKEN[1..];
-    for given in [
+    for authorization in [
         "",
         &format!("Bearer {almost}"),
         &format!("Bearer {TOKEN}x"),
@@ -102,7 +102,7 @@ async fn paths_methods_and_tokens_are_checked() {
     ] {
         let mut client = fixture.connect().await;
         let head = format!(
-            "POST /v1/messages HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: {given}\r\n"
+            "POST /v1/messages HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: {authorization}\r\n"
         );
         client
             .write(&format!(
@@ -114,7 +114,7 @@ async fn paths_methods_and_tokens_are_checked() {
         assert_eq!(
             answer.problem(),
             (401, "unauthorized".to_owned()),
-            "{given}"
+            "{authorization}"
         );
         assert!(
             answer.head.contains("www-authenticate: Bearer"),
@@ -134,7 +134,7 @@ async fn paths_methods_and_tokens_are_checked() {
     assert_eq!(
         (head.status, head.body.as_str()),
         (200, ""),
-        "load balancers ask so"
+        "load balancers use HEAD"
     );
     assert_eq!(
         fixture.accepted.load(std::sync::atomic::Ordering::SeqCst),
@@ -185,7 +185,7 @@ async fn a_large_body_is_refused_by_its_length_without_being_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_megabytes_without_a_length_cost_no_memory() {
     let fixture = WebhookFixture::open().await;
-    let before = resident();
+    let before = resident_kb();
     let mut client = fixture.connect().await;
     let head =
         format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n");
@@ -193,22 +193,22 @@ async fn a_hundred_megabytes_without_a_length_cost_no_memory() {
         .write(&format!("{head}transfer-encoding: chunked\r\n\r\n"))
         .await;
     let chunk = format!("{:x}\r\n{}\r\n", 1 << 20, "x".repeat(1 << 20));
-    let mut most = 0;
+    let mut max_growth_kb = 0;
     for _ in 0..100 {
         client
             .stream
             .write_all(chunk.as_bytes())
             .await
-            .expect("the client can send on, and then read the answer");
-        most = most.max(resident().saturating_sub(before));
+            .expect("the client can finish sending and read the response");
+        max_growth_kb = max_growth_kb.max(resident_kb().saturating_sub(before));
     }
     let seen = client.until("\r\n\r\n").await;
     assert!(seen.starts_with("HTTP/1.1 413 "), "{seen}");
-    assert!(most < 30_000, "{most} kB more");
+    assert!(max_growth_kb < 30_000, "grew by {max_growth_kb} kB");
 }
 
-/// Kilobytes in memory.
-fn resident() -> usize {
+/// Returns the resident memory in kilobytes.
+fn resident_kb() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.trim().trim_end_matches(" kB").trim().parse().ok())
@@ -230,7 +230,7 @@ async fn slow_clients_are_sent_away() {
     assert_eq!(body.finish().await.problem(), (408, "too_slow".to_owned()));
     for client in [&mut silent, &mut head] {
         let mut rest = Vec::new();
-        // Whether it is told 408 or not: it is gone.
+        // The connection is closed, with or without status 408.
         let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.stream, &mut rest).await;
     }
     let mut long = fixture.connect().await;
@@ -282,7 +282,7 @@ async fn more_waiting_requests_than_allowed_are_told_to_come_again() {
     let mut third = fixture.begin_post(json!({"content": "d"})).await;
     assert_eq!(fixture.inbound().await.message.content(), "c");
     fixture
-        .answer(&fixture.inbound().await, &["room again"])
+        .answer(&fixture.inbound().await, &["permitted again"])
         .await;
     assert_eq!(third.finish().await.status, 200);
 }
@@ -306,7 +306,7 @@ async fn what_is_remembered_is_bounded_and_the_waiting_are_not_forgotten() {
     assert_eq!(
         fixture.get("m10").await.status,
         404,
-        "there is no room for it any more"
+        "evicted by the size limit"
     );
     fixture.answer(&slow, &["there"]).await;
     assert_eq!(waiting.finish().await.json()["reply"], "there");

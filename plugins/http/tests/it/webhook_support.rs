@@ -1,4 +1,4 @@
-//! A webhook without a gateway: the test plays the gateway's part, and speaks HTTP by hand.
+//! A webhook without a gateway. The test takes the role of the gateway and writes HTTP requests as text.
 
 use std::{
     collections::HashMap,
@@ -23,16 +23,16 @@ use tokio::{
 
 pub(crate) const TOKEN: &str = "correct-horse-battery";
 
-/// A running webhook, and what came in by it.
+/// A running webhook and the messages that it accepted.
 pub(crate) struct WebhookFixture {
     pub(crate) webhook: Arc<WebhookChannel>,
     pub(crate) address: SocketAddr,
     pub(crate) stop: CancellationToken,
     inbound: AsyncMutex<mpsc::UnboundedReceiver<Inbound>>,
     pub(crate) accepted: Arc<AtomicUsize>,
-    /// What the next message is refused with.
-    pub(crate) refuse: Arc<Mutex<Option<Error>>>,
-    /// The messages of the keys that were used.
+    /// Error for the next message.
+    pub(crate) rejection: Arc<Mutex<Option<Error>>>,
+    /// Messages by idempotency key.
     pub(crate) keys: Keys,
     replies: AtomicUsize,
 }
@@ -50,12 +50,12 @@ impl WebhookFixture {
         options.listen = String::from("127.0.0.1:0");
         change(&mut options);
         let (sender, inbound) = mpsc::unbounded_channel();
-        let (accepted, refuse) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
+        let (accepted, rejection) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
         let keys = Keys::default();
         let handler = handler(
             sender,
             Arc::clone(&accepted),
-            Arc::clone(&refuse),
+            Arc::clone(&rejection),
             Arc::clone(&keys),
         );
         let webhook = Arc::new(WebhookChannel::new(options, handler));
@@ -69,23 +69,23 @@ impl WebhookFixture {
             stop,
             inbound,
             accepted,
-            refuse,
+            rejection,
             keys,
             replies,
         }
     }
 
-    /// The next message that came in.
+    /// Waits for the next accepted message.
     pub(crate) async fn inbound(&self) -> Inbound {
         self.inbound.lock().await.recv().await.unwrap()
     }
 
-    pub(crate) async fn post(&self, body: impl ToString) -> Answer {
+    pub(crate) async fn post(&self, body: impl ToString) -> HttpAnswer {
         self.request("POST", "/v1/messages", "", &body.to_string())
             .await
     }
 
-    pub(crate) async fn get(&self, id: &str) -> Answer {
+    pub(crate) async fn get(&self, id: &str) -> HttpAnswer {
         self.request("GET", &format!("/v1/messages/{id}"), "", "")
             .await
     }
@@ -96,12 +96,12 @@ impl WebhookFixture {
         path: &str,
         headers: &str,
         body: &str,
-    ) -> Answer {
+    ) -> HttpAnswer {
         let mut client = self.begin(method, path, headers, body).await;
         client.finish().await
     }
 
-    /// Sends a request without waiting for its answer.
+    /// Sends a request without waiting for its response.
     pub(crate) async fn begin(
         &self,
         method: &str,
@@ -133,7 +133,7 @@ impl WebhookFixture {
             .await
     }
 
-    /// Ends the turn of a message with these replies.
+    /// Ends the turn of a message and delivers its replies.
     pub(crate) async fn answer(&self, message: &Inbound, texts: &[&str]) {
         settle(
             message,
@@ -160,11 +160,11 @@ impl WebhookFixture {
 pub(crate) async fn connect(address: SocketAddr) -> Client {
     Client {
         stream: TcpStream::connect(address).await.unwrap(),
-        seen: String::new(),
+        received: String::new(),
     }
 }
 
-/// Sends a request with the right token.
+/// Sends a request with the correct token.
 pub(crate) async fn begin(
     address: SocketAddr,
     method: &str,
@@ -185,7 +185,7 @@ pub(crate) async fn begin(
     client
 }
 
-/// A reply as the outbox hands it over.
+/// Creates a reply as the outbox passes it to a channel.
 pub(crate) fn outbound(message: &Inbound, reply_id: &str, text: &str, kind: &str) -> Outbound {
     let mut reply = Envelope::text(text)
         .with("channel", "webhook")
@@ -213,15 +213,15 @@ pub(crate) fn settle(message: &Inbound, outcome: MessageOutcome) {
     message.receipt.as_ref().unwrap().settle(outcome);
 }
 
-/// Names messages `m0`, `m1`, …, and takes each idempotency key once, as the journal does.
+/// Assigns the ids `m0`, `m1`, … and accepts each idempotency key once, as the journal does.
 fn handler(
     inbound: mpsc::UnboundedSender<Inbound>,
     accepted: Arc<AtomicUsize>,
-    refuse: Arc<Mutex<Option<Error>>>,
+    rejection: Arc<Mutex<Option<Error>>>,
     keys: Keys,
 ) -> MessageHandler {
     Arc::new(move |message: Inbound| {
-        let outcome = refuse.lock().unwrap().take().map_or(Ok(()), Err);
+        let outcome = rejection.lock().unwrap().take().map_or(Ok(()), Err);
         if outcome.is_ok() {
             let receipt = Arc::clone(message.receipt.as_ref().unwrap());
             let id = MessageId::from(format!("m{}", accepted.load(Ordering::SeqCst)));
@@ -241,10 +241,10 @@ fn handler(
     })
 }
 
-/// One connection of a client.
+/// A client connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
-    seen: String,
+    received: String,
 }
 
 impl Client {
@@ -252,30 +252,30 @@ impl Client {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Reads until a text comes, and returns everything so far.
+    /// Reads until a text arrives. Returns everything that was read so far.
     pub(crate) async fn until(&mut self, text: &str) -> &str {
         let mut buffer = [0; 4096];
-        while !self.seen.contains(text) {
+        while !self.received.contains(text) {
             let count = self.stream.read(&mut buffer).await.unwrap();
             assert!(
                 count > 0,
                 "the connection ended before {text:?}: {}",
-                self.seen
+                self.received
             );
-            self.seen
+            self.received
                 .push_str(std::str::from_utf8(&buffer[..count]).unwrap());
         }
-        &self.seen
+        &self.received
     }
 
-    /// Reads to the end.
-    pub(crate) async fn finish(&mut self) -> Answer {
+    /// Reads until the connection ends.
+    pub(crate) async fn finish(&mut self) -> HttpAnswer {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).await.unwrap();
-        self.seen.push_str(std::str::from_utf8(&rest).unwrap());
-        let (head, body) = self.seen.split_once("\r\n\r\n").expect("an answer");
+        self.received.push_str(std::str::from_utf8(&rest).unwrap());
+        let (head, body) = self.received.split_once("\r\n\r\n").expect("a response");
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer {
+        HttpAnswer {
             status,
             head: head.to_owned(),
             body: body.to_owned(),
@@ -283,20 +283,20 @@ impl Client {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl HttpAnswer {
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("not JSON: {self:?}"))
     }
 
-    /// The status and the code of what is wrong.
+    /// Returns the status and the error code.
     pub(crate) fn problem(&self) -> (u16, String) {
         let error = self.json()["error"].clone();
         assert!(!error["message"].as_str().unwrap().is_empty());
