@@ -241,7 +241,7 @@ impl ExternalHook {
             Value::Null => Ok(Map::new()),
             Value::Object(answer) if answer.keys().all(|name| is_known(name)) => Ok(answer),
             other => Err(self.invalid_response_error(&type_error(
-                "an object with only `value` and `state`",
+                "an object with `value` and `state` only",
                 &other,
             ))),
         }
