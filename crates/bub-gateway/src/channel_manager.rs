@@ -1,4 +1,4 @@
-//! Starting and stopping channels, each for itself.
+//! Starts, restarts and stops channels independently of each other.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -11,26 +11,33 @@ use crate::{
     journal::lock,
 };
 
+/// Delay before the first restart of a channel. It doubles with each failure.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
+/// Maximum delay before a restart.
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
-/// A channel has so long to stop.
+/// How long a channel may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Starts every channel in a task of its own. Returns when each has run or failed once, or does not come to an end.
+/// Starts every channel in its own task. Returns when each channel has started or failed once, or after
+/// [`INITIAL_BACKOFF`].
 pub(crate) async fn start(inner: &Arc<GatewayInner>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    let mut tried = Vec::new();
+    let mut first_attempts = Vec::new();
     for name in inner.channels.keys().cloned() {
-        let (is_tried, first) = oneshot::channel();
-        tried.push(first);
-        tasks.spawn(run_with_restart(Arc::clone(inner), name, is_tried));
+        let (attempted, first_attempt) = oneshot::channel();
+        first_attempts.push(first_attempt);
+        tasks.spawn(run_with_restart(Arc::clone(inner), name, attempted));
     }
-    let _ = tokio::time::timeout(INITIAL_BACKOFF, futures_util::future::join_all(tried)).await;
+    let _ = tokio::time::timeout(
+        INITIAL_BACKOFF,
+        futures_util::future::join_all(first_attempts),
+    )
+    .await;
     tasks
 }
 
-async fn run_with_restart(inner: Arc<GatewayInner>, name: String, is_tried: oneshot::Sender<()>) {
-    let mut is_tried = Some(is_tried);
+async fn run_with_restart(inner: Arc<GatewayInner>, name: String, attempted: oneshot::Sender<()>) {
+    let mut attempted = Some(attempted);
     let Some(entry) = inner.channels.get(&name) else {
         return;
     };
@@ -46,25 +53,25 @@ async fn run_with_restart(inner: Arc<GatewayInner>, name: String, is_tried: ones
             let mut state = lock(&entry.state);
             (state.phase, state.last_error) = (ChannelPhase::Failed, Some(text));
         }
-        drop(is_tried.take());
+        drop(attempted.take());
         let _ = tokio::time::timeout(STOP_TIMEOUT, catch_panic(entry.channel.stop())).await;
         tokio::time::sleep(delay).await;
         pause = (pause * 2).min(MAX_BACKOFF);
         lock(&entry.state).phase = ChannelPhase::Starting;
     }
     lock(&entry.state).phase = ChannelPhase::Running;
-    drop(is_tried);
-    // The user of an interface sees that it runs.
+    drop(attempted);
+    // The user of an interface sees that it is running, so this is not worth a log line.
     if entry.channel.role() == ChannelRole::Interface {
         tracing::debug!(channel = %name, "channel.running");
     } else {
         tracing::info!(channel = %name, "channel.running");
     }
-    // Replies may have waited for it.
+    // Deliver replies that were queued for the channel.
     inner.outbox.channel_started(&name);
 }
 
-/// Stops all of them, whatever one does.
+/// Stops all channels. A channel that fails or hangs does not affect the others.
 pub(crate) async fn stop(inner: &GatewayInner, mut starting: JoinSet<()>) {
     inner.stop.cancel();
     starting.abort_all();

@@ -1,4 +1,4 @@
-//! Messages that start no turn: answers to requests for approval.
+//! Messages that do not start a turn: answers to approval requests.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::{
     router::{self, ReplyContext},
 };
 
-/// `,approve ID` or `,deny ID [REASON]`; without an id it is empty.
-pub(crate) fn approval(message: &Envelope) -> Option<(String, ApprovalAnswer)> {
+/// Parses `,approve ID` or `,deny ID [REASON]`. The id is empty if it is missing.
+pub(crate) fn parse_approval(message: &Envelope) -> Option<(String, ApprovalAnswer)> {
     let content = message.content();
     let mut words = content.trim().splitn(3, char::is_whitespace);
     let verb = words.next()?;
@@ -30,25 +30,25 @@ pub(crate) fn approval(message: &Envelope) -> Option<(String, ApprovalAnswer)> {
     }
 }
 
-/// Passes an answer to the pending request, and replies with the result.
-pub(crate) async fn answer(
+/// Passes an answer to the pending request and replies with the result.
+pub(crate) async fn answer_approval(
     inner: &Arc<GatewayInner>,
     inbound: &Inbound,
     id: &str,
     answer: ApprovalAnswer,
 ) -> Result<()> {
-    let is_yes = answer == ApprovalAnswer::Approved;
+    let is_approval = answer == ApprovalAnswer::Approved;
     let (text, is_decided) = if id.is_empty() {
-        let verb = if is_yes { "approve" } else { "deny" };
+        let verb = if is_approval { "approve" } else { "deny" };
         (
-            format!("Say which: `,{verb} ID`, with the id that stands in the question."),
+            format!("Specify the request: `,{verb} ID`, with the id from the question."),
             false,
         )
     } else {
         let approvals = inner.framework.approvals();
         match approvals.answer(id, &inbound.sender(), answer) {
             Ok(()) => (
-                if is_yes { "Approved." } else { "Denied." }.to_owned(),
+                if is_approval { "Approved." } else { "Denied." }.to_owned(),
                 true,
             ),
             Err(error) => (error.message().to_owned(), false),

@@ -1,4 +1,4 @@
-//! Fingerprints of replies: a turn that runs again does not send what an earlier attempt sent.
+//! Fingerprints of replies. A repeated turn does not send a reply that an earlier attempt sent.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -8,15 +8,15 @@ use sha2::{Digest as _, Sha256};
 /// Identifies a reply by its channel, chat, kind and content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
-    /// How `hash` was computed; part of the journal's format.
+    /// Version of the algorithm of `hash`. Part of the journal's format.
     pub(crate) version: u8,
     pub(crate) hash: u64,
 }
 
 impl Fingerprint {
-    /// Journals of the first release have this version, and do not name it.
+    /// Version of the first release, whose journals do not store a version.
     pub(crate) const LEGACY_VERSION: u8 = 0;
-    /// The first eight bytes of a SHA-256, little-endian.
+    /// Current version: the first eight bytes of a SHA-256 digest, little-endian.
     const VERSION: u8 = 1;
 
     /// Computes the fingerprint of a reply that goes to a channel.
@@ -37,7 +37,7 @@ impl Fingerprint {
         }
     }
 
-    /// Whether this is the fingerprint of a reply, whichever version computed it.
+    /// Returns whether this is the fingerprint of a reply. Supports all versions.
     pub(crate) fn matches(self, channel: &str, reply: &Envelope) -> bool {
         match self.version {
             Self::LEGACY_VERSION => self.hash == legacy_hash(channel, reply),
@@ -47,9 +47,9 @@ impl Fingerprint {
     }
 }
 
-/// The hash of the first release: the standard library's default hasher, which is SipHash-1-3 with zero keys today. It
-/// is only compared with hashes in journals of that release. If the hasher changes, a test fails, and the worst case
-/// is that a reply of an interrupted turn is sent twice after an upgrade from that release.
+/// Computes the hash of the first release with the default hasher of the standard library, currently SipHash-1-3 with zero
+/// keys. It is compared only with hashes in journals of that release. If the hasher changes, a test fails. In the worst
+/// case, a reply of an interrupted turn is then sent twice after an upgrade from that release.
 fn legacy_hash(channel: &str, reply: &Envelope) -> u64 {
     let mut hasher = DefaultHasher::new();
     channel.hash(&mut hasher);
@@ -67,7 +67,7 @@ mod tests {
         Envelope::text("hi").with("chat_id", "a")
     }
 
-    // The format of the journal: neither number may ever change.
+    // These numbers are part of the journal's format and must never change.
     #[test]
     fn fingerprints_are_the_same_in_every_release() {
         let fingerprint = Fingerprint::new("lab", &reply());

@@ -1,4 +1,4 @@
-//! The gateway itself: accepts messages, runs the channels, and stops without losing anything.
+//! The gateway: accepts messages, runs the channels, and stops without losing accepted messages.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -29,42 +29,42 @@ use crate::{
     selection, status,
 };
 
-/// So long a message waits for room.
+/// How long a message waits for a free place in the queue before it is rejected.
 const QUEUE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How soon to try again what was refused for want of room.
+/// When a sender may retry a message that was rejected for lack of capacity.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How many `,quit` beyond the limit of a session may wait: they make room.
+/// Number of `,quit` commands that a session accepts beyond its limit, because they free capacity.
 const QUIT_CAPACITY: usize = 16;
-/// How many recovered messages are resolved at a time.
+/// Maximum number of recovered messages whose session is resolved concurrently.
 const RESOLVE_CONCURRENCY: usize = 16;
 
-/// A gateway, ready to run.
+/// A gateway that is ready to run.
 pub struct Gateway {
     inner: Arc<GatewayInner>,
     recovered: JournalRecovery,
 }
 
-/// A hand on a gateway.
+/// Handle to a gateway, valid while it runs and afterwards.
 #[derive(Clone)]
 pub struct GatewayHandle(Arc<GatewayInner>);
 
 impl GatewayHandle {
-    /// Cancels what runs in a session; what waits there comes next.
+    /// Cancels the running turns of a session. Queued messages run next.
     pub fn cancel(&self, session_id: &SessionId) {
         self.0.lanes.cancel(session_id);
     }
 
-    /// Drops the last message that is queued in a session.
+    /// Drops the last queued message of a session.
     pub fn withdraw(&self, session_id: &SessionId) {
         self.0.lanes.withdraw(session_id);
     }
 
-    /// How many messages are not settled: the next gateway picks them up.
+    /// Returns the number of unfinished messages. The next gateway processes them.
     pub fn unfinished(&self) -> usize {
         self.0.journal.live().inbounds().count()
     }
 
-    /// The channels that do not run, each with the reason.
+    /// Returns the channels that are not running, with the reason.
     pub fn not_running(&self) -> Vec<(String, String)> {
         let reason = |(name, entry): (&String, &ActiveChannel)| {
             let state = lock(&entry.state);
@@ -72,14 +72,14 @@ impl GatewayHandle {
                 state
                     .last_error
                     .clone()
-                    .unwrap_or_else(|| "it is still starting".to_owned())
+                    .unwrap_or_else(|| "still starting".to_owned())
             };
             (state.phase != ChannelPhase::Running).then(|| (name.clone(), reason()))
         };
         self.0.channels.iter().filter_map(reason).collect()
     }
 
-    /// Whether every message is settled and every reply delivered.
+    /// Returns whether every message is finished and every reply is delivered.
     pub fn is_settled(&self) -> bool {
         let live = self.0.journal.live();
         live.inbounds().next().is_none() && live.outgoing().next().is_none()
@@ -88,11 +88,11 @@ impl GatewayHandle {
 
 impl std::fmt::Debug for GatewayHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Remote")
+        f.write_str("GatewayHandle")
     }
 }
 
-/// What all parts of a gateway share.
+/// State shared by all parts of a gateway.
 pub(crate) struct GatewayInner {
     pub(crate) framework: Framework,
     pub(crate) options: GatewayOptions,
@@ -101,29 +101,29 @@ pub(crate) struct GatewayInner {
     pub(crate) outbox: Outbox,
     pub(crate) channels: HashMap<String, ActiveChannel>,
     room: Arc<Semaphore>,
-    /// Room for running turns.
+    /// Permits for running turns.
     pub(crate) turns: Arc<Semaphore>,
-    /// Notified when there may be no lane left, or no reply on its way.
+    /// Notified when there may be no lane left, or no reply that is being sent.
     pub(crate) idle: Notify,
-    /// Whether messages are accepted: not before what the journal held is in its lanes.
+    /// Whether messages are accepted. False until recovered messages are in their lanes.
     is_open: AtomicBool,
-    /// Nothing new is accepted.
+    /// Cancelled when the gateway accepts no new messages.
     pub(crate) drain: CancellationToken,
-    /// Messages that are still being accepted are refused: their senders can send them again.
+    /// Cancelled when messages that are still being accepted are rejected. Their senders can send them again.
     refuse: CancellationToken,
-    /// Everything stops now.
+    /// Cancelled when everything must stop at once.
     pub(crate) halt: CancellationToken,
-    /// What channels see; any of them may end the gateway by it.
+    /// Cancelled when channels must stop. A channel can cancel it to stop the gateway.
     pub(crate) stop: CancellationToken,
 }
 
-/// A channel that was chosen to run.
+/// A channel that the gateway runs.
 pub(crate) struct ActiveChannel {
     pub(crate) channel: Arc<dyn Channel>,
     pub(crate) state: Mutex<ChannelState>,
 }
 
-/// How a channel is.
+/// State of a channel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChannelState {
     pub(crate) phase: ChannelPhase,
@@ -136,7 +136,7 @@ pub(crate) enum ChannelPhase {
     #[default]
     Starting,
     Running,
-    /// It is started again after a pause.
+    /// The start failed. The channel restarts after a delay.
     Failed,
     Stopped,
 }
@@ -153,43 +153,47 @@ impl ChannelPhase {
 }
 
 impl Gateway {
-    /// Opens the journal, asks the plugins for channels, and chooses those with these names. Nothing runs yet.
+    /// Opens the journal and selects the channels of the plugins by name. Does not start them.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a name is unknown, if no channel is enabled, or if the journal cannot be opened.
     pub fn open(framework: &Framework, options: GatewayOptions, names: &[String]) -> Result<Self> {
-        let place = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
-        let all = framework.channels(&handler(Arc::clone(&place)))?;
+        let gateway_ref = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
+        let all = framework.channels(&handler(Arc::clone(&gateway_ref)))?;
         selection::check_names(names, &all)?;
         let chosen = selection::select_channels(names, &all);
         if chosen.is_empty() {
             let known: Vec<_> = all.iter().map(|channel| channel.name()).collect();
             let known = if known.is_empty() {
-                "none".to_owned()
+                "a channel".to_owned()
             } else {
-                known.join(", ")
+                known.join(" or ")
             };
             return Err(Error::unknown(format!(
-                "no channel is enabled (there are: {known}); configure one and see `enabled_channels`"
+                "no channel is enabled; configure {known}, or set `enabled_channels`"
             )));
         }
-        Self::build(framework, options, chosen, &place)
+        Self::build(framework, options, chosen, &gateway_ref)
     }
 
-    /// Opens the journal for the channels of an embedding program. No plugin is asked for channels. `make` gets the
-    /// handler that the channels hand their messages to.
+    /// Opens the journal for the channels of an embedding program, without the channels of plugins. `make` gets the handler
+    /// that accepts the channels' messages.
     pub fn with_channels(
         framework: &Framework,
         options: GatewayOptions,
         make: impl FnOnce(&MessageHandler) -> Vec<Arc<dyn Channel>>,
     ) -> Result<Self> {
-        let place = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
-        let channels = make(&handler(Arc::clone(&place)));
-        Self::build(framework, options, channels, &place)
+        let gateway_ref = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
+        let channels = make(&handler(Arc::clone(&gateway_ref)));
+        Self::build(framework, options, channels, &gateway_ref)
     }
 
     fn build(
         framework: &Framework,
         options: GatewayOptions,
         channels: Vec<Arc<dyn Channel>>,
-        place: &OnceLock<Weak<GatewayInner>>,
+        gateway_ref: &OnceLock<Weak<GatewayInner>>,
     ) -> Result<Self> {
         let (journal, recovered) = match &options.journal {
             JournalKind::File {
@@ -224,24 +228,24 @@ impl Gateway {
             halt: CancellationToken::new(),
             stop: CancellationToken::new(),
         });
-        // Set exactly once, right here.
-        let _ = place.set(Arc::downgrade(&inner));
+        // This is the only place that sets it.
+        let _ = gateway_ref.set(Arc::downgrade(&inner));
         Ok(Self { inner, recovered })
     }
 
-    /// What the journal held.
+    /// Returns what was recovered from the journal.
     pub fn recovered(&self) -> JournalRecovery {
         self.recovered
     }
 
-    /// The names of the channels that run.
+    /// Returns the names of the selected channels, sorted.
     pub fn channels(&self) -> Vec<String> {
         let mut names: Vec<_> = self.inner.channels.keys().cloned().collect();
         names.sort_unstable();
         names
     }
 
-    /// Checks the settings of the channels that run, in their order.
+    /// Checks the settings of the selected channels.
     pub fn validate(&self) -> Result<()> {
         for name in self.channels() {
             if let Some(entry) = self.inner.channels.get(&name) {
@@ -251,8 +255,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Whom the channels that run let in, each with its name.
-    pub fn audiences(&self) -> Vec<(String, String)> {
+    /// Returns who has access to each selected channel, as pairs of name and summary.
+    pub fn access_summaries(&self) -> Vec<(String, String)> {
         let named = |name: String| {
             Some((
                 name.clone(),
@@ -262,13 +266,13 @@ impl Gateway {
         self.channels().into_iter().filter_map(named).collect()
     }
 
-    /// A hand on it while it runs, and after.
-    pub fn remote(&self) -> GatewayHandle {
+    /// Returns a handle that works while the gateway runs and afterwards.
+    pub fn handle(&self) -> GatewayHandle {
         GatewayHandle(Arc::clone(&self.inner))
     }
 
-    /// Runs until `stop` fires or a channel ends it, then finishes what runs, within the limit. `ready` is called once
-    /// messages are taken.
+    /// Runs until `stop` is cancelled or a channel stops the gateway. Then finishes running turns within
+    /// [`GatewayOptions::drain`]. Calls `ready` once messages are accepted.
     ///
     /// The framework's running scope must be open.
     pub async fn run(self, stop: CancellationToken, ready: impl FnOnce()) -> Result<()> {
@@ -276,7 +280,7 @@ impl Gateway {
         inner
             .framework
             .bind_router(Some(Arc::new(Router(Arc::downgrade(inner)))));
-        // Before anything new comes in: what is older goes first.
+        // Recovered messages go first, so this is done before new ones are accepted.
         inner.recover().await;
         inner.is_open.store(true, Ordering::Release);
         let listening = status::listen(inner)?;
@@ -307,10 +311,10 @@ impl std::fmt::Debug for Gateway {
     }
 }
 
-/// The handler that channels are made with, before the gateway exists.
-fn handler(place: Arc<OnceLock<Weak<GatewayInner>>>) -> MessageHandler {
+/// Returns the handler for channels, which are created before the gateway.
+fn handler(gateway_ref: Arc<OnceLock<Weak<GatewayInner>>>) -> MessageHandler {
     Arc::new(move |inbound| {
-        let inner = place.get().and_then(Weak::upgrade);
+        let inner = gateway_ref.get().and_then(Weak::upgrade);
         Box::pin(async move {
             match inner {
                 Some(inner) => inner.accept(inbound).await,
@@ -331,13 +335,13 @@ impl GatewayInner {
             .map(|entry| Arc::clone(&entry.channel))
     }
 
-    /// The channel that stands in for those that are not part of the gateway.
+    /// Returns the channel that handles messages of channels that the gateway does not run.
     pub(crate) fn catch_all(&self) -> Option<&str> {
         let name = self.options.catch_all.as_deref()?;
         self.channels.contains_key(name).then_some(name)
     }
 
-    /// The channel, when it can send.
+    /// Returns a channel if it is running.
     pub(crate) fn running_channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
         let entry = self.channels.get(name)?;
         (lock(&entry.state).phase == ChannelPhase::Running).then(|| Arc::clone(&entry.channel))
@@ -349,13 +353,13 @@ impl GatewayInner {
         }
     }
 
-    /// A text without secrets.
+    /// Replaces secrets in a text.
     pub(crate) fn redact(&self, text: &str) -> String {
         let redactor = self.framework.settings().redactor();
         redactor.redact(text).into_owned()
     }
 
-    /// Takes a message: it returns when the message is in the journal, or was refused with the reason.
+    /// Accepts a message. Returns when the message is in the journal, or the error if it was rejected.
     async fn accept(self: &Arc<Self>, mut inbound: Inbound) -> Result<()> {
         if self.drain.is_cancelled() {
             return Err(capacity_error("the gateway is stopping"));
@@ -367,12 +371,10 @@ impl GatewayInner {
         let entry = self.channels.get(&name);
         let Some(entry) = entry.or_else(|| self.channels.get(self.catch_all()?)) else {
             tracing::warn!(channel = %name, "gateway.unknown_channel");
-            return Err(Error::invalid_input(format!(
-                "there is no channel `{name}` here"
-            )));
+            return Err(Error::invalid_input(format!("unknown channel `{name}`")));
         };
-        if let Some((id, answer)) = control::approval(&inbound.message) {
-            return control::answer(self, &inbound, &id, answer).await;
+        if let Some((id, answer)) = control::parse_approval(&inbound.message) {
+            return control::answer_approval(self, &inbound, &id, answer).await;
         }
         let arrival = Lanes::announce(self, lane::chat_key(&inbound.message));
         let resolved = tokio::select! {
@@ -387,7 +389,7 @@ impl GatewayInner {
             return Err(self.reject(inbound, error).await);
         }
         let session_id = inbound.session_id().cloned().unwrap_or_default();
-        let (seat, permit) = self
+        let (slot, permit) = self
             .reserve_capacity(&name, &session_id, inbound.is_quit())
             .await?;
         let id = self.journal.next_message_id();
@@ -423,13 +425,13 @@ impl GatewayInner {
             receipt.accept(&id, false);
         }
         lock(&entry.state).accepted += 1;
-        enqueue(arrival, id, inbound, (seat, permit));
+        enqueue(arrival, id, inbound, (slot, permit));
         Ok(())
     }
 
-    /// Ends a message whose session cannot be resolved: it is recorded, and its sender told.
+    /// Rejects a message whose session cannot be resolved. Records the failure and notifies the sender.
     async fn reject(self: &Arc<Self>, mut inbound: Inbound, error: Error) -> Error {
-        // If nothing can be written, nobody can be told anything else.
+        // If the journal cannot be written, a notice cannot be sent either.
         if let Err(refusal) = self.journal.append(JournalRecord::Mark).await {
             return refusal;
         }
@@ -439,7 +441,7 @@ impl GatewayInner {
         inbound.reply_target = Some(Arc::clone(&scope) as _);
         let turn = self.framework.reject_inbound(inbound, &error).await;
         if error.kind() == ErrorKind::Cancelled {
-            // Whoever cancelled it knows.
+            // The sender cancelled the message, so it needs no notice.
             return error;
         }
         if router::report_failure(self, turn.session_id(), &scope, TURN_FAILED_TEXT).await {
@@ -449,14 +451,14 @@ impl GatewayInner {
         }
     }
 
-    /// Reserves an idempotency key for a message; the message that has it already.
+    /// Reserves an idempotency key for a message. Returns the message that already has it, if any.
     async fn reserve_key(&self, key: &str, id: &MessageId) -> Result<Option<MessageId>> {
         loop {
             let owner = self.journal.live().reserve(key, id, now());
             let Some(owner) = owner else {
                 return Ok(None);
             };
-            // The first may not be written yet, and may yet fail.
+            // The first message may not be written yet, and writing it may fail.
             self.journal.append(JournalRecord::Mark).await?;
             if self.journal.live().owner(key) == Some(&owner) {
                 return Ok(Some(owner));
@@ -464,7 +466,7 @@ impl GatewayInner {
         }
     }
 
-    /// Names the first message with the same key on the receipt of another one.
+    /// Puts the id of the first message with a key on the receipt of a duplicate.
     async fn answer_duplicate(
         self: &Arc<Self>,
         receipt: &InboundReceipt,
@@ -482,7 +484,8 @@ impl GatewayInner {
         Ok(())
     }
 
-    /// Room for a message, or the reason why there is none. There is always room for a `,quit`, which makes some.
+    /// Reserves capacity for a message. Fails if a limit is reached. A `,quit` ignores the total limit, because it frees
+    /// capacity.
     async fn reserve_capacity(
         self: &Arc<Self>,
         channel: &str,
@@ -491,31 +494,31 @@ impl GatewayInner {
     ) -> Result<(QueueSlot, Option<OwnedSemaphorePermit>)> {
         let most = self.options.session_queue;
         let extra = if is_quit { QUIT_CAPACITY } else { 0 };
-        let Some(seat) = Lanes::reserve(self, session_id, most.saturating_add(extra)) else {
+        let Some(slot) = Lanes::reserve(self, session_id, most.saturating_add(extra)) else {
             let full = capacity_error(format!(
-                "{most} messages of this session wait already; try again later"
+                "this session already has {most} queued messages; try again later"
             ));
             return Err(full.with_kind(ErrorKind::SessionFull));
         };
         if is_quit {
-            return Ok((seat, None));
+            return Ok((slot, None));
         }
         let undelivered = self.journal.live().undelivered(channel);
         if undelivered >= self.options.queue {
             return Err(capacity_error(format!(
-                "{undelivered} replies cannot be delivered; see `bub outbox list`"
+                "the channel has {undelivered} undelivered replies; run `bub outbox list`"
             )));
         }
         match tokio::time::timeout(QUEUE_WAIT_TIMEOUT, Arc::clone(&self.room).acquire_owned()).await
         {
-            Ok(Ok(permit)) => Ok((seat, Some(permit))),
+            Ok(Ok(permit)) => Ok((slot, Some(permit))),
             _ => Err(capacity_error(
-                "too many messages wait already; try again later",
+                "too many messages are queued; try again later",
             )),
         }
     }
 
-    /// Puts what the journal holds where it was.
+    /// Puts recovered messages into their lanes and recovered replies into the outbox.
     async fn recover(self: &Arc<Self>) {
         Outbox::drop_expired_unclaimed(self);
         let (inbounds, outgoing) = {
@@ -534,14 +537,14 @@ impl GatewayInner {
             let mut inbound = accepted.inbound();
             let name = inbound.message.channel().unwrap_or_default().into_owned();
             let Some(channel) = self.channel(&name) else {
-                // Nobody would hear the answer.
+                // The channel does not run, so the answer could not be delivered.
                 *kept.entry(name).or_default() += 1;
                 continue;
             };
             channel.restore(&mut inbound);
             let mut item = QueuedMessage::new(accepted.id.clone(), inbound);
             (item.attempt, item.is_recovered) = (message.attempt, true);
-            // Without room it is taken all the same: it was accepted.
+            // The message was accepted, so it is queued even without a permit.
             item.permit = Arc::clone(&self.room).try_acquire_owned().ok();
             order.push(accepted.id.clone());
             if !message.with.is_empty() {
@@ -554,7 +557,7 @@ impl GatewayInner {
             let hint = "enable the channel to process these messages";
             tracing::warn!(%channel, messages, hint, "gateway.messages_kept");
         }
-        // What was one turn is the same turn again.
+        // Messages that were merged into one turn are merged again.
         for (id, with) in groups {
             let Some((session, last)) = items.remove(&id) else {
                 continue;
@@ -570,7 +573,7 @@ impl GatewayInner {
                 items.insert(id, (session, merged));
             }
         }
-        // What was given to a turn goes with it again: only that knows whether it has heard it.
+        // Messages that steered a turn go with it again: only the turn knows whether it has read them.
         for (id, into) in steered.into_iter().filter(|(id, into)| id != into) {
             if items.contains_key(&into)
                 && let Some((_, item)) = items.remove(&id)
@@ -593,8 +596,8 @@ impl GatewayInner {
         }
     }
 
-    /// Names the session of a recovered message. Its chat may have switched since it was accepted, so one that never
-    /// began is resolved again; without a result it stays where it was.
+    /// Resolves the session of a recovered message again if no turn has started for it, because its chat may have switched to
+    /// another session. If that fails, the message keeps its session.
     async fn resolve_again(
         &self,
         accepted: SessionId,
@@ -624,7 +627,7 @@ impl GatewayInner {
 
     async fn idle_when(&self, is_idle: impl Fn(&Self) -> bool) {
         loop {
-            // Before the check: what happens in between is noticed.
+            // Subscribe before the check, so that a notification in between is not lost.
             let mut notified = std::pin::pin!(self.idle.notified());
             notified.as_mut().enable();
             if is_idle(self) {
@@ -635,17 +638,17 @@ impl GatewayInner {
     }
 }
 
-/// Hands an accepted message to its lane.
+/// Passes an accepted message to its lane.
 fn enqueue(
     arrival: Arrival,
     id: MessageId,
     inbound: Inbound,
-    (seat, permit): (QueueSlot, Option<OwnedSemaphorePermit>),
+    (slot, permit): (QueueSlot, Option<OwnedSemaphorePermit>),
 ) {
     let session_id = inbound.session_id().cloned().unwrap_or_default();
     let item = QueuedMessage {
         permit,
-        seat: Some(seat),
+        slot: Some(slot),
         ..QueuedMessage::new(id, inbound)
     };
     arrival.push(&session_id, item);

@@ -1,10 +1,10 @@
-//! The inbox and the outbox: accepted messages whose turn is not finished, and replies that are not delivered.
+//! The journal: accepted messages whose turn is not finished, and replies that are not delivered.
 //!
-//! On disk it is one file that only grows, written by one task for all who wait. A record is acknowledged when it is
-//! written, and with durability `always` when it is synced; all that wait share one write. After a failure nothing is
-//! acknowledged until everything live stands in a new file and was read back.
+//! On disk, the journal is one append-only file. One task writes it and combines queued records into one write. A record
+//! is acknowledged when it is written, or with durability `always` when it is synced. After a failed write, nothing is
+//! acknowledged until all live records are in a new file that was read back.
 //!
-//! A journal in memory keeps the same contract for as long as the process lives.
+//! A journal in memory has the same contract while the process runs.
 
 mod file;
 mod record;
@@ -33,16 +33,16 @@ pub(crate) use self::{
     state::{JournalState, UnfinishedMessage},
 };
 
-/// How long after a failure the next attempt is made.
+/// Delay before the next write after a failure.
 const WRITE_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// So much is written at once.
+/// Maximum number of bytes in one write, unless a single record is larger.
 const MAX_WRITE_BYTES: usize = 1024 * 1024;
 
 /// The journal of a gateway.
 #[derive(Debug)]
 pub(crate) struct Journal {
     shared: Arc<JournalInner>,
-    stamp: u64,
+    id_prefix: u64,
     ids: AtomicU64,
     is_durable: bool,
     writer: Mutex<Option<tokio::task::JoinHandle<()>>>,
@@ -50,13 +50,13 @@ pub(crate) struct Journal {
 
 #[derive(Debug)]
 struct JournalInner {
-    queue: Mutex<Queue>,
+    queue: Mutex<RecordQueue>,
     wake: Notify,
     live: Mutex<JournalState>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct RecordQueue {
     entries: VecDeque<QueuedRecord>,
     is_closed: bool,
 }
@@ -65,29 +65,29 @@ struct Queue {
 struct QueuedRecord {
     record: JournalRecord,
     line: Vec<u8>,
-    waiting: Option<oneshot::Sender<Result<()>>>,
-    /// Whether it is given up when it cannot be written; else it stays until it can.
+    waiter: Option<oneshot::Sender<Result<()>>>,
+    /// Whether the record is dropped if it cannot be written. Otherwise writing it is retried.
     may_fail: bool,
 }
 
 impl Journal {
-    /// Opens the journal in a directory, recovers what is live, and starts writing.
+    /// Opens the journal in a directory, recovers unfinished work, and starts the writer task.
     pub(crate) fn open(
         fs: Arc<dyn Fs>,
         directory: &Path,
         durability: Durability,
     ) -> Result<(Self, JournalRecovery)> {
-        let (segment, live, recovered) = JournalFile::open(fs, directory, durability)?;
+        let (journal_file, live, recovered) = JournalFile::open(fs, directory, durability)?;
         let shared = Arc::new(JournalInner {
             queue: Mutex::default(),
             wake: Notify::new(),
             live: Mutex::new(live),
         });
-        let writer = tokio::spawn(write_all(Arc::clone(&shared), segment));
+        let writer = tokio::spawn(write_all(Arc::clone(&shared), journal_file));
         Ok((Self::new(shared, Some(writer)), recovered))
     }
 
-    /// Makes an empty journal that lives in memory and goes with the process.
+    /// Creates an empty journal in memory.
     pub(crate) fn in_memory() -> Self {
         let shared = JournalInner {
             queue: Mutex::default(),
@@ -100,29 +100,29 @@ impl Journal {
     fn new(shared: Arc<JournalInner>, writer: Option<tokio::task::JoinHandle<()>>) -> Self {
         Self {
             shared,
-            stamp: (now() << 16) | u64::from(random()),
+            id_prefix: (now() << 16) | u64::from(random()),
             ids: AtomicU64::new(0),
             is_durable: writer.is_some(),
             writer: Mutex::new(writer),
         }
     }
 
-    /// Whether what it holds survives the death of the process.
+    /// Returns whether the content survives the end of the process.
     pub(crate) fn is_durable(&self) -> bool {
         self.is_durable
     }
 
-    /// What is not finished in a directory; nothing there is changed, so this works where nothing can be written.
+    /// Reads the unfinished work in a directory. Changes nothing, so the directory may be read-only.
     pub(crate) fn peek(fs: &dyn Fs, directory: &Path) -> Result<JournalState> {
         file::read(fs, directory).map(|(live, ..)| live)
     }
 
-    /// An id that no other message of this journal has, had or will have.
+    /// Returns a new message id that is unique in this journal across restarts.
     pub(crate) fn next_message_id(&self) -> MessageId {
         self.next_id().into()
     }
 
-    /// An id that no other reply of this journal has, had or will have.
+    /// Returns a new reply id that is unique in this journal across restarts.
     pub(crate) fn next_reply_id(&self) -> ReplyId {
         self.next_id().into()
     }
@@ -130,24 +130,24 @@ impl Journal {
     fn next_id(&self) -> String {
         format!(
             "{:x}-{:x}",
-            self.stamp,
+            self.id_prefix,
             self.ids.fetch_add(1, Ordering::Relaxed)
         )
     }
 
-    /// Writes a record; an error means that it is not written, as far as anybody can know.
+    /// Writes a record. An error means that the record must be treated as not written.
     pub(crate) async fn append(&self, record: JournalRecord) -> Result<()> {
         self.push(record, true).await
     }
 
-    /// Writes a record, however long that takes. An error only when the journal is closed.
+    /// Writes a record and retries until it is written. Fails only if the journal is closed.
     pub(crate) async fn commit(&self, record: JournalRecord) -> Result<()> {
         self.push(record, false).await
     }
 
-    /// Has a record written soon. What was asked for later is not written before it.
+    /// Queues a record without waiting. Records are written in order.
     pub(crate) fn post(&self, record: JournalRecord) {
-        // Closed: the next start finds out by itself.
+        // If the journal is closed, the next start restores this information.
         let _ = if self.is_durable {
             self.enqueue(record, None, false)
         } else {
@@ -155,22 +155,22 @@ impl Journal {
         };
     }
 
-    /// What is not finished.
+    /// Returns the unfinished work.
     pub(crate) fn live(&self) -> MutexGuard<'_, JournalState> {
         lock(&self.shared.live)
     }
 
-    /// How many records wait to be written.
+    /// Returns the number of records that are not written yet.
     pub(crate) fn backlog(&self) -> usize {
         lock(&self.shared.queue).entries.len()
     }
 
-    /// Writes what waits and lets go of the lock.
+    /// Writes the queued records and releases the lock.
     pub(crate) async fn close(&self) {
         self.close_queue();
         let writer = lock(&self.writer).take();
         if let Some(writer) = writer {
-            // It ends by itself, unless the disk is full for good.
+            // The writer ends when the queue is empty. It does not end if the disk stays full.
             let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
         }
     }
@@ -184,15 +184,15 @@ impl Journal {
         if !self.is_durable {
             return self.apply(record);
         }
-        let (waiting, written) = oneshot::channel();
-        self.enqueue(record, Some(waiting), may_fail)?;
-        written.await.unwrap_or_else(|_| Err(closed()))
+        let (waiter, written) = oneshot::channel();
+        self.enqueue(record, Some(waiter), may_fail)?;
+        written.await.unwrap_or_else(|_| Err(closed_error()))
     }
 
-    /// Takes a record into the journal in memory.
+    /// Applies a record to the journal in memory.
     fn apply(&self, record: JournalRecord) -> Result<()> {
         if lock(&self.shared.queue).is_closed {
-            return Err(closed());
+            return Err(closed_error());
         }
         lock(&self.shared.live).apply(record);
         Ok(())
@@ -201,18 +201,18 @@ impl Journal {
     fn enqueue(
         &self,
         record: JournalRecord,
-        waiting: Option<oneshot::Sender<Result<()>>>,
+        waiter: Option<oneshot::Sender<Result<()>>>,
         may_fail: bool,
     ) -> Result<()> {
         let line = record.line();
         let mut queue = lock(&self.shared.queue);
         if queue.is_closed {
-            return Err(closed());
+            return Err(closed_error());
         }
         queue.entries.push_back(QueuedRecord {
             record,
             line,
-            waiting,
+            waiter,
             may_fail,
         });
         drop(queue);
@@ -227,19 +227,19 @@ impl Drop for Journal {
     }
 }
 
-/// Two gateways that start in the same millisecond give out different ids.
+/// Returns a random number, so that gateways that start in the same millisecond assign different ids.
 pub(crate) fn random() -> u16 {
     let mut bytes = [0; 2];
-    // Without it, a millisecond has to do.
+    // Without random numbers, the time alone makes ids unique.
     let _ = getrandom::fill(&mut bytes);
     u16::from_le_bytes(bytes)
 }
 
-fn closed() -> Error {
+fn closed_error() -> Error {
     Error::new(ErrorKind::Cancelled, "the gateway is stopping")
 }
 
-async fn write_all(shared: Arc<JournalInner>, mut segment: JournalFile) {
+async fn write_all(shared: Arc<JournalInner>, mut journal_file: JournalFile) {
     loop {
         let batch = take_batch(&shared);
         let Some(batch) = batch else { return };
@@ -247,32 +247,32 @@ async fn write_all(shared: Arc<JournalInner>, mut segment: JournalFile) {
             shared.wake.notified().await;
             continue;
         }
-        let for_writing = Arc::clone(&shared);
+        let writer_inner = Arc::clone(&shared);
         let work = move || {
-            let left = write_batch(&mut segment, batch, &for_writing);
-            (segment, left)
+            let unwritten = write_batch(&mut journal_file, batch, &writer_inner);
+            (journal_file, unwritten)
         };
-        let Ok((used, left)) = tokio::task::spawn_blocking(work).await else {
-            // The runtime ends, or the writer panicked: either way nothing is acknowledged any more.
+        let Ok((used, unwritten)) = tokio::task::spawn_blocking(work).await else {
+            // The runtime is stopping or the writer panicked. Either way, nothing is acknowledged anymore.
             lock(&shared.queue).is_closed = true;
             return;
         };
-        segment = used;
-        if !left.is_empty() {
-            requeue(&shared, left);
+        journal_file = used;
+        if !unwritten.is_empty() {
+            requeue(&shared, unwritten);
             tokio::time::sleep(WRITE_RETRY_DELAY).await;
         }
     }
 }
 
-fn requeue(shared: &JournalInner, left: Vec<QueuedRecord>) {
+fn requeue(shared: &JournalInner, unwritten: Vec<QueuedRecord>) {
     let mut queue = lock(&shared.queue);
-    for entry in left.into_iter().rev() {
+    for entry in unwritten.into_iter().rev() {
         queue.entries.push_front(entry);
     }
 }
 
-/// What waits, up to a limit; `None` when nothing waits and nothing will.
+/// Takes queued records up to [`MAX_WRITE_BYTES`]. Returns `None` if the queue is empty and closed.
 fn take_batch(shared: &JournalInner) -> Option<Vec<QueuedRecord>> {
     let mut queue = lock(&shared.queue);
     if queue.entries.is_empty() && queue.is_closed {
@@ -283,14 +283,14 @@ fn take_batch(shared: &JournalInner) -> Option<Vec<QueuedRecord>> {
         bytes += entry.line.len();
         bytes < MAX_WRITE_BYTES
     });
-    // One that is bigger than all of that goes alone.
+    // A record that exceeds the limit is written alone.
     let count = fitting.count().max(1).min(queue.entries.len());
     Some(queue.entries.drain(..count).collect())
 }
 
-/// Writes a batch and tells those who wait; returns what is still to be written.
+/// Writes a batch and notifies its waiters. Returns the records that must be retried.
 fn write_batch(
-    segment: &mut JournalFile,
+    journal_file: &mut JournalFile,
     batch: Vec<QueuedRecord>,
     shared: &JournalInner,
 ) -> Vec<QueuedRecord> {
@@ -299,36 +299,36 @@ fn write_batch(
         .map(|entry| entry.line.as_slice())
         .collect::<Vec<_>>()
         .concat();
-    match segment.write(&lines, &shared.live) {
+    match journal_file.write(&lines, &shared.live) {
         Ok(()) => {
-            let mut told = Vec::with_capacity(batch.len());
+            let mut waiters = Vec::with_capacity(batch.len());
             let mut live = lock(&shared.live);
             for entry in batch {
                 live.apply(entry.record);
-                told.extend(entry.waiting);
+                waiters.extend(entry.waiter);
             }
             drop(live);
-            for waiting in told {
-                // Whoever waited may be gone.
-                let _ = waiting.send(Ok(()));
+            for waiter in waiters {
+                // An error means that the waiter is gone.
+                let _ = waiter.send(Ok(()));
             }
-            segment.rotate(&shared.live);
+            journal_file.rotate(&shared.live);
             Vec::new()
         }
         Err(error) => {
             tracing::error!(%error, delay_ms = WRITE_RETRY_DELAY.as_millis(), "journal.commit_failed");
-            let (refused, kept): (Vec<_>, Vec<_>) =
+            let (failed, retried): (Vec<_>, Vec<_>) =
                 batch.into_iter().partition(|entry| entry.may_fail);
-            for entry in refused {
-                let refusal = Error::new(
+            for entry in failed {
+                let error = Error::new(
                     ErrorKind::Temporary,
-                    format!("the journal cannot be written: {error}"),
+                    format!("cannot write the journal: {error}"),
                 );
-                if let Some(waiting) = entry.waiting {
-                    let _ = waiting.send(Err(refusal.with_retry_after(WRITE_RETRY_DELAY)));
+                if let Some(waiter) = entry.waiter {
+                    let _ = waiter.send(Err(error.with_retry_after(WRITE_RETRY_DELAY)));
                 }
             }
-            kept
+            retried
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The lane of a session: its messages become turns one after the other.
+//! The lane of a session: a task that runs the session's messages in order.
 //!
-//! A lane is a task that exists only while its session has something to do. It decides about every message that
-//! arrives (admission), collects quick ones (debounce), runs turns, and settles each message exactly once.
+//! A lane exists only while its session has work. It decides about every message (admission), collects messages that
+//! arrive close together (debounce), runs turns, and reports the outcome of each message exactly once.
 
 mod debounce;
 mod pending;
@@ -37,47 +37,47 @@ pub(crate) use self::{
 };
 use crate::{gateway::GatewayInner, journal::JournalRecord};
 
-/// How long a channel may take to decide about a message.
+/// Timeout for a channel's `admit_message`.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long cancelled turns may take to end.
+/// How long `,quit` waits for cancelled turns before it aborts them.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A message in a lane, with the room it takes.
+/// A message in a lane, with its queue slot and permit.
 #[derive(Debug)]
 pub(crate) struct QueuedMessage {
     pub(crate) id: MessageId,
-    /// Empty while its turn runs: the turn has it. Also empty if it was merged into another message.
+    /// The message. Empty while its turn runs, and after it was merged into another message.
     pub(crate) inbound: Inbound,
     pub(crate) receipt: Option<Arc<InboundReceipt>>,
-    /// How often a turn for it began.
+    /// Number of turns that were started for the message.
     pub(crate) attempt: u32,
     pub(crate) is_recovered: bool,
-    /// It waited for a turn in the lane of another session: admission is not asked again.
-    pub(crate) has_waited: bool,
-    /// The debounce of another session held it: it is held here, too.
+    /// Whether the message was queued in the lane of another session. It is not admitted again.
+    pub(crate) was_queued: bool,
+    /// Whether the debounce of another session held the message. It is debounced here, too.
     pub(crate) was_held: bool,
-    /// The session that its chat was switched to while it steered a turn.
+    /// Session that the chat was switched to while the message steered a turn.
     pub(crate) moves_to: Option<SessionId>,
-    /// What was merged into it, oldest first.
+    /// Messages that were merged into this one, oldest first.
     pub(crate) merged: Vec<QueuedMessage>,
-    /// What its turn was given in an earlier process, until it begins.
+    /// Messages that steered the turn in an earlier process. Empty once the turn has started.
     pub(crate) steered: Vec<QueuedMessage>,
     pub(crate) permit: Option<OwnedSemaphorePermit>,
-    pub(crate) seat: Option<QueueSlot>,
+    pub(crate) slot: Option<QueueSlot>,
 }
 
-/// A turn that has begun, with the room it takes; control has room always.
+/// Counts a started turn and holds its permit. A `,quit` needs no permit.
 struct TurnPermit {
     queue: Arc<LaneQueue>,
-    _room: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl TurnPermit {
-    fn new(queue: &Arc<LaneQueue>, room: Option<OwnedSemaphorePermit>) -> Self {
+    fn new(queue: &Arc<LaneQueue>, permit: Option<OwnedSemaphorePermit>) -> Self {
         queue.running.fetch_add(1, Ordering::Relaxed);
         Self {
             queue: Arc::clone(queue),
-            _room: room,
+            _permit: permit,
         }
     }
 }
@@ -96,13 +96,13 @@ impl QueuedMessage {
             inbound,
             attempt: 0,
             is_recovered: false,
-            has_waited: false,
+            was_queued: false,
             was_held: false,
             moves_to: None,
             merged: Vec::new(),
             steered: Vec::new(),
             permit: None,
-            seat: None,
+            slot: None,
         }
     }
 
@@ -119,7 +119,7 @@ impl QueuedMessage {
         self.merged.iter().map(|item| item.id.clone()).collect()
     }
 
-    /// Tells the outcome to whoever waits for it.
+    /// Reports the outcome to the receipts of the message and of those that joined it.
     fn settle(self, outcome: MessageOutcome) {
         for item in self.merged.into_iter().chain(self.steered) {
             let joined = match &outcome {
@@ -136,7 +136,7 @@ impl QueuedMessage {
     }
 }
 
-/// The chat of a message.
+/// Returns the channel and the chat of a message.
 pub(crate) fn chat_key(message: &Envelope) -> ChatKey {
     (
         message.channel().unwrap_or_default().into_owned(),
@@ -144,20 +144,21 @@ pub(crate) fn chat_key(message: &Envelope) -> ChatKey {
     )
 }
 
+/// Runs the messages of one session.
 struct Lane {
     inner: Arc<GatewayInner>,
     session_id: SessionId,
     queue: Arc<LaneQueue>,
     debounce: Debouncer,
     pending: VecDeque<QueuedMessage>,
-    /// In the steering inbox, or taken from it by the running turn.
+    /// Messages in the steering inbox, and those that the running turn took from it.
     steered: Vec<QueuedMessage>,
     turns: JoinSet<LaneTurnOutcome>,
     running: HashMap<Id, ActiveTurn>,
     quit: Option<QuitRequest>,
 }
 
-/// A turn that runs, seen from its lane.
+/// A running turn of a lane.
 struct ActiveTurn {
     item: QueuedMessage,
     sender: Arc<Sender>,
@@ -214,7 +215,7 @@ impl Lane {
             tokio::select! {
                 biased;
                 () = halt.cancelled() => return Box::pin(self.abort_all()).await,
-                Some(ended) = self.turns.join_next_with_id(), if !self.turns.is_empty() => Box::pin(self.ended(ended)).await,
+                Some(ended) = self.turns.join_next_with_id(), if !self.turns.is_empty() => Box::pin(self.finish_turn(ended)).await,
                 event = self.queue.next() => if let Some(event) = event {
                     Box::pin(self.handle(event)).await;
                 },
@@ -224,7 +225,7 @@ impl Lane {
         }
     }
 
-    /// Leaves the map when there is nothing to do, and so nothing to remember.
+    /// Removes the lane from the map if it has no work and no state to keep.
     fn remove_if_idle(&mut self) -> bool {
         let is_busy =
             !self.running.is_empty() || self.quit.is_some() || self.debounce.is_needed(&self.inner);
@@ -267,7 +268,7 @@ impl Lane {
                 let item = *item;
                 if item.inbound.is_quit() {
                     self.quit(None).await;
-                    // It has its own turn, which also ends what is not a turn.
+                    // The `,quit` has its own turn, which also stops background shells.
                     self.pending.push_back(item);
                 } else if let Some(item) = self.debounce(item) {
                     self.admit(item).await;
@@ -293,13 +294,13 @@ impl Lane {
         }
     }
 
-    /// Lets the debounce have a message that it wants; `None` when it was kept or dropped.
+    /// Passes a message to the debounce if its channel needs that. Returns `None` if the message was held or dropped.
     fn debounce(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
         let channel = item.inbound.message.channel();
         let channel = channel.and_then(|name| self.inner.channel(&name));
-        let wants = channel.is_some_and(|channel| channel.needs_debounce());
-        if !wants
-            || item.has_waited
+        let needs_debounce = channel.is_some_and(|channel| channel.needs_debounce());
+        if !needs_debounce
+            || item.was_queued
             || item.inbound.message.is_command()
             || item.attempt > 0
             || !item.merged.is_empty()
@@ -313,7 +314,7 @@ impl Lane {
     }
 
     async fn admit(&mut self, mut item: QueuedMessage) {
-        if item.has_waited {
+        if item.was_queued {
             return self.pending.push_back(item);
         }
         let snapshot = TurnSnapshot {
@@ -334,7 +335,7 @@ impl Lane {
             Some(AdmissionDecision::Process) => self.start(item).await,
             Some(AdmissionDecision::Steer) if self.can_steer(&item) => {
                 if let Some(reason) = reason {
-                    note_reason(&mut item.inbound.message, reason);
+                    set_steering_reason(&mut item.inbound.message, reason);
                 }
                 if let Some(refused) = self.steer(item).await {
                     self.pending.push_back(refused);
@@ -357,15 +358,15 @@ impl Lane {
         let channel = message
             .channel()
             .and_then(|name| self.inner.channel(&name))?;
-        let asking =
+        let admission =
             std::panic::AssertUnwindSafe(async { channel.admit_message(inbound, snapshot).await });
-        let error = match tokio::time::timeout(ADMISSION_TIMEOUT, asking.catch_unwind()).await {
+        let error = match tokio::time::timeout(ADMISSION_TIMEOUT, admission.catch_unwind()).await {
             Ok(Ok(Ok(decided))) => return decided,
             Ok(Ok(Err(error))) => error,
             Ok(Err(_)) => Error::unknown("the channel panicked"),
-            Err(_) => Error::unknown("the channel took too long"),
+            Err(_) => Error::unknown("the channel did not decide in time"),
         };
-        // A failing admission lets the message through; the lane keeps the order all the same.
+        // If admission fails, the message is processed in order.
         let args = args::OnError {
             stage: "admit_message",
             error: &error,
@@ -376,20 +377,20 @@ impl Lane {
         None
     }
 
-    /// Only what the same person says may reach a turn that runs with that person's rights, and nothing that may be on
-    /// the tape already.
+    /// Returns whether a message can steer the running turns. The sender must be the one whose permissions the turns have,
+    /// and the message must not be on the tape already.
     fn can_steer(&self, item: &QueuedMessage) -> bool {
-        let by = item.inbound.sender();
+        let sender = item.inbound.sender();
         let is_same = |turn: &ActiveTurn| {
-            (&by.channel, &by.id, by.role)
+            (&sender.channel, &sender.id, sender.role)
                 == (&turn.sender.channel, &turn.sender.id, turn.sender.role)
         };
-        let is_known = !by.id.is_empty() || by.role == Role::Guest;
+        let is_known = !sender.id.is_empty() || sender.role == Role::Guest;
         let is_new = item.attempt == 0 && !item.inbound.message.is_command();
         is_known && is_new && !self.running.is_empty() && self.running.values().all(is_same)
     }
 
-    /// Cancels what runs and drops what waits, except one turn.
+    /// Cancels running turns and drops queued messages, except one turn.
     async fn quit(&mut self, except: Option<MessageId>) {
         let steered = std::mem::take(&mut self.steered);
         if let Some(inbox) = self
@@ -439,7 +440,7 @@ impl Lane {
     async fn start(&mut self, mut item: QueuedMessage) {
         item.attempt += 1;
         self.resteer(&mut item).await;
-        // Whoever submitted the message can cancel its turn.
+        // The channel that submitted the message can cancel its turn.
         let cancel = item.inbound.cancel.child_token();
         let (sender, chat) = (item.inbound.sender(), item.chat_key());
         let mut inbound = std::mem::take(&mut item.inbound);
@@ -476,10 +477,10 @@ impl Lane {
         }
     }
 
-    async fn ended(&mut self, ended: Result<(Id, LaneTurnOutcome), JoinError>) {
+    async fn finish_turn(&mut self, ended: Result<(Id, LaneTurnOutcome), JoinError>) {
         let (id, ended) = match ended {
             Ok((id, ended)) => (id, ended),
-            Err(error) => (error.id(), self.aborted(&error)),
+            Err(error) => (error.id(), self.aborted_outcome(&error)),
         };
         let Some(turn) = self.running.remove(&id) else {
             return;
@@ -489,7 +490,7 @@ impl Lane {
         }
         let switch = ended.report.as_ref();
         let switch = switch.and_then(|report| report.session_switch.clone());
-        let is_left = ended.unreported.is_some();
+        let is_unfinished = ended.unreported.is_some();
         let into = turn.item.id.clone();
         let mut done = turn.item.ids();
         if let Some(error) = ended.unreported {
@@ -508,7 +509,7 @@ impl Lane {
         if self.running.is_empty() {
             for item in self.collect_steered().await {
                 done.extend(item.ids());
-                if !is_left {
+                if !is_unfinished {
                     item.settle(MessageOutcome::Joined {
                         message_id: into.clone(),
                     });
@@ -518,7 +519,7 @@ impl Lane {
         if let Some(to) = switch.filter(|to| *to != self.session_id) {
             self.follow_switch(&turn.chat, &to);
         }
-        if !done.is_empty() && !is_left {
+        if !done.is_empty() && !is_unfinished {
             self.inner.journal.post(JournalRecord::Done { ids: done });
         }
         let is_over = self.quit.as_ref().is_some_and(|quit| {
@@ -533,8 +534,8 @@ impl Lane {
         }
     }
 
-    /// The outcome of a turn whose task did not end by itself.
-    fn aborted(&self, error: &JoinError) -> LaneTurnOutcome {
+    /// Returns the outcome of a turn whose task was aborted or panicked.
+    fn aborted_outcome(&self, error: &JoinError) -> LaneTurnOutcome {
         let panicked = error.is_panic().then(|| {
             tracing::error!(session_id = %self.session_id, "lane.turn_panicked");
             Error::unknown("the turn panicked")
@@ -546,9 +547,9 @@ impl Lane {
         }
     }
 
-    /// A turn has switched its chat to another session: what waits here of that chat goes there.
+    /// Moves the queued messages of a chat to the session that a turn switched the chat to.
     fn follow_switch(&mut self, chat: &ChatKey, to: &SessionId) {
-        // What steers a turn that still runs belongs to that turn, unless it leaves it.
+        // Messages that steer a running turn stay with it. They move only if the turn does not read them.
         for item in &mut self.steered {
             if item.chat_key() == *chat {
                 item.moves_to = Some(to.clone());
@@ -570,20 +571,20 @@ impl Lane {
         }
     }
 
-    /// Moves a message that waited for its turn to the lane of another session.
+    /// Moves a queued message to the lane of another session.
     fn move_item(&self, mut item: QueuedMessage, to: &SessionId) {
-        item.has_waited = true;
+        item.was_queued = true;
         Lanes::push(&self.inner, to, item);
     }
 
-    /// The gateway stops now: turns end as they can; everything else is in the journal.
+    /// Ends the lane when the gateway stops. Waits briefly for the turns; the journal keeps everything else.
     async fn abort_all(mut self) {
-        let ending = async {
+        let turns_ended = async {
             while let Some(ended) = self.turns.join_next_with_id().await {
-                self.ended(ended).await;
+                self.finish_turn(ended).await;
             }
         };
-        let _ = tokio::time::timeout(Duration::from_secs(2), ending).await;
+        let _ = tokio::time::timeout(Duration::from_secs(2), turns_ended).await;
         self.inner.lanes.remove(&self.inner, &self.session_id);
     }
 }
@@ -601,7 +602,7 @@ async fn sleep_until(when: Option<Instant>) {
     }
 }
 
-fn note_reason(message: &mut Envelope, reason: String) {
+fn set_steering_reason(message: &mut Envelope, reason: String) {
     let mut context = message
         .field("context")
         .and_then(|context| context.as_object().cloned())

@@ -1,15 +1,15 @@
-//! The gateway: channels in, turns, replies out, with nothing lost in between.
+//! The gateway: runs channels, processes their messages in turns, and delivers replies. Accepted messages are not lost.
 //!
 //! ```text
 //! channel → accept → journal → lane (debounce, admission) → turn → journal → outbox → channel
 //! ```
 //!
-//! * [`Gateway`]: opens the journal, runs channels and lanes, drains.
-//! * [`GatewayOptions`], [`JournalKind`]: how it is run, and where it keeps what is unfinished.
-//! * [`settings`]: what the configuration says about it.
-//! * [`status`]: the local socket.
-//! * [`fields`]: names of message fields that channels and the gateway agree on.
-//! * [`pairing`]: who was let in by `bub pair`.
+//! * [`Gateway`]: opens the journal, runs channels and lanes, and drains them when it stops.
+//! * [`GatewayOptions`], [`JournalKind`]: limits, timeouts, and where the journal is stored.
+//! * [`settings`]: the settings of the gateway.
+//! * [`status`]: the local socket for `bub status` and `bub outbox`.
+//! * [`fields`]: message fields that channels and the gateway share.
+//! * [`pairing`]: users that were granted access with `bub pair`.
 
 mod channel_manager;
 mod control;
@@ -34,7 +34,7 @@ pub use options::{GatewayOptions, JournalKind, directory, durability};
 pub use outbox::is_permanent;
 pub use selection::{check_names, select_channels};
 
-/// Names of message fields that channels and the gateway agree on.
+/// Names of message fields that channels and the gateway share.
 pub mod fields {
     pub use crate::reply_scope::{
         APPROVAL_DECIDED_FIELD, APPROVAL_ID_FIELD, CLAIM_ROUTE, REPLY_ROUTE_FIELD,

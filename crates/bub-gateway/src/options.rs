@@ -1,4 +1,4 @@
-//! How a gateway is run.
+//! Options of a gateway.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,24 +18,24 @@ use crate::settings::{
     GATEWAY_TURNS, MAX_WAIT, STREAM_OUTPUT,
 };
 
-/// Where a gateway keeps accepted messages and undelivered replies.
+/// Where a gateway stores accepted messages and undelivered replies.
 #[derive(Clone)]
 pub enum JournalKind {
-    /// In a directory, with a lock and the status socket: what is unfinished is picked up at the next start.
+    /// In a directory, with a lock file and the status socket. Unfinished work resumes at the next start.
     File {
-        /// The directory.
+        /// Directory of the journal.
         directory: PathBuf,
-        /// What an acknowledged message survives.
+        /// Which failures an accepted message survives.
         durability: Durability,
-        /// The file system.
+        /// File system that contains the directory.
         fs: Arc<dyn Fs>,
     },
-    /// In memory: it ends with the process, and touches no disk.
+    /// In memory. Unfinished work is lost when the process ends.
     Memory,
 }
 
 impl JournalKind {
-    /// A journal in a directory of the real file system.
+    /// Returns a journal in a directory of the real file system.
     pub fn file(directory: impl Into<PathBuf>, durability: Durability) -> Self {
         Self::File {
             directory: directory.into(),
@@ -44,7 +44,7 @@ impl JournalKind {
         }
     }
 
-    /// The directory of the journal, if it has one.
+    /// Returns the directory of the journal, if it has one.
     pub fn directory(&self) -> Option<&Path> {
         match self {
             Self::File { directory, .. } => Some(directory),
@@ -62,34 +62,34 @@ impl std::fmt::Debug for JournalKind {
     }
 }
 
-/// How a gateway is run.
+/// Options of a gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayOptions {
-    /// The journal.
+    /// Where the journal is stored.
     pub journal: JournalKind,
-    /// The channel that gets plain replies for channels which are not part of the gateway, and accepts their messages.
-    /// Without one, such replies are dropped and such messages refused.
+    /// Channel that handles messages and plain replies of channels that the gateway does not run. Without it, such replies
+    /// are dropped and such messages are rejected.
     pub catch_all: Option<String>,
-    /// Quiet time after which collected messages become a turn.
+    /// How long a debounced chat must be quiet before its collected messages become one turn.
     pub debounce: Duration,
-    /// The longest time a message is held back.
+    /// Maximum time that the debounce holds a message.
     pub max_wait: Duration,
-    /// How long a chat stays active after it was addressed.
+    /// How long a chat stays active after a message addressed bub.
     pub active_window: Duration,
-    /// Whether channels see answers grow.
+    /// Whether channels receive the stream events of answers.
     pub stream_output: bool,
-    /// How long running work may go on after the request to stop.
+    /// How long running turns and deliveries may continue after the gateway was asked to stop.
     pub drain: Duration,
-    /// So many messages of one session may wait.
+    /// Maximum number of unfinished messages per session.
     pub session_queue: usize,
-    /// So many messages may be unfinished in all, and so many replies of a channel undelivered.
+    /// Maximum number of unfinished messages in total. Also the maximum number of undelivered replies per channel.
     pub queue: usize,
-    /// So many turns may run at the same time. Each costs a few open files.
+    /// Maximum number of concurrent turns. Each turn uses about four file descriptors.
     pub turns: usize,
 }
 
 impl GatewayOptions {
-    /// The options of the settings, for the gateway of that name.
+    /// Reads the options of the gateway `name` from the settings.
     pub fn new(settings: &Settings, name: &str) -> Self {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX).max(1);
         Self {
@@ -107,12 +107,12 @@ impl GatewayOptions {
     }
 }
 
-/// The directory of the gateway of that name.
+/// Returns the directory of the gateway `name`.
 pub fn directory(settings: &Settings, name: &str) -> PathBuf {
     settings.home().join("gateway").join(name)
 }
 
-/// What an acknowledged message survives, by the settings.
+/// Returns the durability of accepted messages from the settings.
 pub fn durability(settings: &Settings) -> Durability {
     settings.get(&TAPE_DURABILITY).into()
 }

@@ -1,4 +1,4 @@
-//! Delivering replies: in order for each chat, as often as it takes, without one chat waiting for another.
+//! Delivers replies in order per chat, with retries. Chats do not wait for each other.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,48 +23,50 @@ use crate::{
     reply_scope::REPLY_ROUTE_FIELD,
 };
 
-/// A reply that could not be delivered for so long is left to a person, in milliseconds.
+/// Maximum age of an undelivered reply in milliseconds. Older replies are marked as failed.
 const MAX_REPLY_AGE_MS: u64 = 24 * 60 * 60 * 1000;
-/// The same after so many attempts.
+/// Maximum number of delivery attempts. After that, the reply is marked as failed.
 const MAX_DELIVERY_ATTEMPTS: u32 = 200;
-/// So many wishes may wait to be heard.
+/// Capacity of the channel for retry triggers.
 const TRIGGER_CAPACITY: usize = 64;
-/// An attempt takes no longer.
+/// Timeout for one delivery attempt.
 const SEND_TIMEOUT: Duration = Duration::from_mins(2);
+/// Delay before the second attempt. It doubles with each attempt.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
+/// Maximum delay between attempts, unless the platform asks for more.
 const MAX_BACKOFF: Duration = Duration::from_mins(10);
 
-/// The channel, the chat, and the address of a reply that has one of its own: who waits for an answer does not wait for
-/// somebody else's callback.
+/// Queue of a reply: the channel, the chat, and the reply route or claimed id, if any. Replies with different routes do not
+/// wait for each other.
 type OutboxKey = (String, String, Option<String>);
 
-/// What is to be tried now.
+/// Requests an immediate delivery attempt for a reply, or for all replies of a channel.
 #[derive(Clone, Debug)]
 enum RetryTrigger {
     Reply(ReplyId),
     Channel(String),
 }
 
-/// The replies on their way, by chat.
+/// Queued replies by chat.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     chats: Mutex<HashMap<OutboxKey, VecDeque<OutboxItem>>>,
-    /// How many chats have something to send just now, and do not merely wait for another attempt.
+    /// Number of chats that are sending, not counting those that wait for the next attempt.
     busy: AtomicUsize,
     triggers: broadcast::Sender<RetryTrigger>,
 }
 
-/// A reply on its way.
+/// A queued reply.
 #[derive(Debug, Clone)]
 pub(crate) struct OutboxItem {
     pub(crate) reply: Arc<ReplyRecord>,
-    /// What the channel gets: with media that can be fetched, if the reply is of this process.
+    /// Message for the channel. Its media can be fetched only if this process created the reply.
     pub(crate) outbound: Outbound,
     pub(crate) attempt: u32,
 }
 
 impl OutboxItem {
-    /// A reply of the journal, after so many attempts.
+    /// Creates an item for a reply from the journal.
     pub(crate) fn stored(reply: Arc<ReplyRecord>, attempt: u32) -> Self {
         let outbound = Outbound {
             message: reply.envelope(),
@@ -98,17 +100,17 @@ impl Outbox {
         self.busy.load(Ordering::SeqCst) > 0
     }
 
-    /// Notes that one chat less has something to send just now.
-    fn rest(&self, inner: &GatewayInner) {
+    /// Decrements the number of busy chats.
+    fn set_idle(&self, inner: &GatewayInner) {
         if self.busy.fetch_sub(1, Ordering::SeqCst) == 1 {
             inner.idle.notify_waiters();
         }
     }
 
-    /// Has a reply delivered after those of its chat that wait already.
+    /// Queues a reply behind the other replies of its chat.
     pub(crate) fn send(inner: &Arc<GatewayInner>, item: OutboxItem) {
-        let own = item.reply.is_claimed.then_some(item.reply.id.as_str());
-        let address = own.or_else(|| item.outbound.str_field(REPLY_ROUTE_FIELD));
+        let claimed_id = item.reply.is_claimed.then_some(item.reply.id.as_str());
+        let address = claimed_id.or_else(|| item.outbound.str_field(REPLY_ROUTE_FIELD));
         let address = address.map(str::to_owned);
         let chat = (item.reply.channel.clone(), item.reply.chat.clone(), address);
         let mut chats = lock(&inner.outbox.chats);
@@ -122,33 +124,33 @@ impl Outbox {
         tokio::spawn(deliver_all(Arc::clone(inner), chat));
     }
 
-    /// Tries a reply again that waits or was given up.
+    /// Retries a queued or failed reply at once.
     pub(crate) async fn retry(inner: &Arc<GatewayInner>, id: &ReplyId) -> Result<()> {
-        let found = inner.journal.live().reply(id).cloned();
-        let found = found.ok_or_else(|| unknown_reply(id))?;
+        let undelivered = inner.journal.live().reply(id).cloned();
+        let undelivered = undelivered.ok_or_else(|| unknown_reply_error(id))?;
         inner
             .journal
             .commit(JournalRecord::Retry { id: id.clone() })
             .await?;
-        if found.is_stuck {
-            Self::send(inner, OutboxItem::stored(found.reply, 0));
+        if undelivered.is_stuck {
+            Self::send(inner, OutboxItem::stored(undelivered.reply, 0));
         } else {
             inner.outbox.trigger(RetryTrigger::Reply(id.clone()));
         }
         Ok(())
     }
 
-    /// A channel can send: what waits for that is tried now.
+    /// Retries all queued replies of a channel that has started.
     pub(crate) fn channel_started(&self, name: &str) {
         self.trigger(RetryTrigger::Channel(name.to_owned()));
     }
 
     fn trigger(&self, retry_trigger: RetryTrigger) {
-        // Nobody may be waiting.
+        // An error means that no delivery is waiting.
         let _ = self.triggers.send(retry_trigger);
     }
 
-    /// Somebody comes for the replies to a message: how many of them waited for that.
+    /// Releases unclaimed replies to a message and returns how many there were.
     pub(crate) async fn claim(inner: &Arc<GatewayInner>, inbound: &MessageId) -> Result<usize> {
         let waiting: Vec<_> = inner
             .journal
@@ -164,9 +166,9 @@ impl Outbox {
         Ok(waiting.len())
     }
 
-    /// Forgets what nobody came for while its key was known.
+    /// Drops unclaimed replies whose idempotency key has expired.
     pub(crate) fn drop_expired_unclaimed(inner: &GatewayInner) {
-        let old: Vec<_> = inner
+        let expired: Vec<_> = inner
             .journal
             .live()
             .outgoing()
@@ -175,16 +177,16 @@ impl Outbox {
             })
             .map(|outgoing| outgoing.reply.id.clone())
             .collect();
-        for id in old {
+        for id in expired {
             tracing::warn!(reply_id = %id, "outbox.unclaimed_expired");
             inner.journal.post(JournalRecord::Forgotten { id });
         }
     }
 
-    /// Forgets a reply.
+    /// Drops a reply.
     pub(crate) async fn drop_reply(inner: &GatewayInner, id: &ReplyId) -> Result<()> {
         if inner.journal.live().reply(id).is_none() {
-            return Err(unknown_reply(id));
+            return Err(unknown_reply_error(id));
         }
         inner
             .journal
@@ -195,9 +197,9 @@ impl Outbox {
     }
 }
 
-pub(crate) fn unknown_reply(id: &str) -> Error {
+pub(crate) fn unknown_reply_error(id: &str) -> Error {
     Error::not_found(format!(
-        "there is no undelivered reply `{id}`; `bub outbox list` shows them"
+        "unknown reply `{id}`; run `bub outbox list` to see undelivered replies"
     ))
 }
 
@@ -205,12 +207,12 @@ async fn deliver_all(inner: Arc<GatewayInner>, chat: OutboxKey) {
     while let Some(item) = next(&inner, &chat) {
         tokio::select! {
             biased;
-            // It is in the journal.
+            // The journal keeps the reply for the next start.
             () = inner.halt.cancelled() => return,
             () = deliver_one(&inner, item) => {}
         }
     }
-    inner.outbox.rest(&inner);
+    inner.outbox.set_idle(&inner);
 }
 
 fn next(inner: &GatewayInner, chat: &OutboxKey) -> Option<OutboxItem> {
@@ -235,11 +237,11 @@ async fn deliver_one(inner: &GatewayInner, item: OutboxItem) {
 async fn deliver(inner: &GatewayInner, mut item: OutboxItem, span: &Span) {
     let id = item.reply.id.clone();
     loop {
-        // A person may have dropped it meanwhile.
+        // A user may have dropped the reply.
         if inner.journal.live().reply(&id).is_none() {
             return;
         }
-        // Before the attempt: whoever wants it tried again meanwhile is heard.
+        // Subscribe before the attempt, so that a trigger during the attempt is not lost.
         let triggers = inner.outbox.triggers.subscribe();
         let channel = inner.running_channel(&item.reply.channel);
         let outcome = match &channel {
@@ -253,9 +255,9 @@ async fn deliver(inner: &GatewayInner, mut item: OutboxItem, span: &Span) {
                 });
                 attempt(&**channel, &item.outbound).await
             }
-            // No attempt: it is sent as soon as there is one.
-            None => Err(temporary(format!(
-                "the channel {} does not run",
+            // Not an attempt: the reply is sent when the channel has started.
+            None => Err(temporary_error(format!(
+                "channel {} is not running",
                 item.reply.channel
             ))),
         };
@@ -274,7 +276,7 @@ async fn deliver(inner: &GatewayInner, mut item: OutboxItem, span: &Span) {
             attempt: item.attempt,
             error: text.clone(),
         });
-        // However old it is, it is tried: the computer may have been switched off for a weekend.
+        // Try an old reply at least once: the machine may have been off for a weekend.
         let is_too_old = channel.is_some() && is_old(&item.reply);
         if is_permanent(&error) || is_too_old || item.attempt >= MAX_DELIVERY_ATTEMPTS {
             if !is_unclaimed {
@@ -288,7 +290,7 @@ async fn deliver(inner: &GatewayInner, mut item: OutboxItem, span: &Span) {
             }
             return;
         }
-        inner.outbox.rest(inner);
+        inner.outbox.set_idle(inner);
         tokio::select! {
             () = tokio::time::sleep(backoff(item.attempt, &error)) => {}
             () = wait_for_trigger(triggers, &item.reply) => {}
@@ -297,7 +299,7 @@ async fn deliver(inner: &GatewayInner, mut item: OutboxItem, span: &Span) {
     }
 }
 
-/// Fires when somebody wants this reply tried, or dropped.
+/// Waits until a trigger concerns this reply.
 async fn wait_for_trigger(mut triggers: broadcast::Receiver<RetryTrigger>, reply: &ReplyRecord) {
     loop {
         match triggers.recv().await {
@@ -314,18 +316,18 @@ fn is_old(reply: &ReplyRecord) -> bool {
 }
 
 async fn attempt(channel: &dyn Channel, outbound: &Outbound) -> Result<()> {
-    let sending = AssertUnwindSafe(async { channel.send(outbound).await }).catch_unwind();
-    match tokio::time::timeout(SEND_TIMEOUT, sending).await {
+    let send = AssertUnwindSafe(async { channel.send(outbound).await }).catch_unwind();
+    match tokio::time::timeout(SEND_TIMEOUT, send).await {
         Ok(Ok(sent)) => sent,
-        Ok(Err(_)) => Err(temporary("the channel panicked".to_owned())),
-        Err(_) => Err(temporary(format!(
-            "it took longer than {} s",
+        Ok(Err(_)) => Err(temporary_error("the channel panicked".to_owned())),
+        Err(_) => Err(temporary_error(format!(
+            "the channel did not send the reply within {} s",
             SEND_TIMEOUT.as_secs()
         ))),
     }
 }
 
-/// Whether another attempt would end the same way.
+/// Returns whether a delivery error is permanent, so that retries are pointless.
 pub fn is_permanent(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -333,15 +335,15 @@ pub fn is_permanent(error: &Error) -> bool {
     )
 }
 
-fn temporary(reason: String) -> Error {
+fn temporary_error(reason: String) -> Error {
     Error::new(ErrorKind::Temporary, reason)
 }
 
-/// Longer every time, a little different for everybody, and never shorter than the platform asks for.
+/// Returns the delay before the next attempt: exponential, with jitter, and at least as long as the platform asks for.
 fn backoff(attempt: u32, error: &Error) -> Duration {
-    let grown = INITIAL_BACKOFF
+    let backoff = INITIAL_BACKOFF
         .saturating_mul(1 << attempt.saturating_sub(1).min(16))
         .min(MAX_BACKOFF);
-    let jitter = grown.mul_f64(f64::from(random()) / f64::from(u16::MAX) / 4.0);
-    error.retry_after().unwrap_or_default().max(grown) + jitter
+    let jitter = backoff.mul_f64(f64::from(random()) / f64::from(u16::MAX) / 4.0);
+    error.retry_after().unwrap_or_default().max(backoff) + jitter
 }

@@ -1,7 +1,7 @@
-//! Who was let in by `bub pair`: a stranger is given a code by a channel, and whoever sits at this computer decides.
+//! Pairing: a channel gives an unknown user a code, and the owner grants access with `bub pair CODE`.
 //!
-//! One file in the home, `pairings.json`: written by a gateway (requests) and by the command line (people), under a lock,
-//! in one piece.
+//! The file `pairings.json` in the home stores paired users and pending requests. The gateway adds requests and the
+//! command line adds users. Both replace the file at once, under a lock.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,35 +15,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::now;
 
-/// A code is good for so long, and its owner gets no other before, in milliseconds.
+/// How long a code is valid, in milliseconds. A user gets no other code during this time.
 const CODE_TTL_MS: u64 = 60 * 60 * 1000;
-/// So many people may wait to be let in.
+/// Maximum number of pending requests.
 const MAX_PENDING_REQUESTS: usize = 50;
-/// Letters and digits that nobody confuses: 32, so that a byte gives each the same chance.
+/// Letters and digits that are not easily confused. There are 32, so that a random byte selects each equally often.
 const CODE_ALPHABET: &[u8; 32] = b"ABCDEFGHJKLMNPQRSTUVWXYZ23456789";
+/// Number of characters in a code.
 const CODE_LENGTH: usize = 8;
 
-/// The pairings of a home.
+/// The pairings that are stored in a home.
 #[derive(Clone, Debug)]
 pub struct Pairings(PathBuf);
 
-/// Somebody who was let in.
+/// A user that was granted access with a pairing code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairedUser {
-    /// The channel.
+    /// Channel of the user.
     pub channel: String,
-    /// The id in that channel.
+    /// Id of the user in the channel.
     pub id: String,
-    /// The name at the time, to show.
+    /// Display name at the time of the request.
     pub name: String,
-    /// Whether as an owner.
+    /// Whether the user has the owner role.
     pub owner: bool,
-    /// Since when, in milliseconds.
+    /// When access was granted, in milliseconds since 1970.
     pub since: u64,
 }
 
 impl PairedUser {
-    /// What the person is to this house.
+    /// Returns the user's role.
     pub fn role(&self) -> Role {
         if self.owner {
             Role::Owner
@@ -53,62 +54,63 @@ impl PairedUser {
     }
 }
 
-/// Somebody who wants to be let in.
+/// A pending request for access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairingRequest {
-    /// What the person was told.
+    /// Code that the user received.
     pub code: String,
-    /// The channel.
+    /// Channel of the user.
     pub channel: String,
-    /// The id in that channel.
+    /// Id of the user in the channel.
     pub id: String,
-    /// The name, to show.
+    /// Display name of the user.
     pub name: String,
-    /// When, in milliseconds.
+    /// When the request was made, in milliseconds since 1970.
     pub at: u64,
 }
 
 #[derive(Default, Serialize, Deserialize)]
 struct PairingsFile {
     #[serde(default)]
-    people: Vec<PairedUser>,
+    #[serde(rename = "people")]
+    users: Vec<PairedUser>,
     #[serde(default)]
     requests: Vec<PairingRequest>,
 }
 
 impl Pairings {
-    /// Those of a home directory.
+    /// Opens the pairings of a home directory.
     pub fn new(home: &Path) -> Self {
         Self(home.join("pairings.json"))
     }
 
-    /// What somebody was let in as.
+    /// Returns the role of a paired user, or `None` if the user is not paired.
     pub fn role(&self, channel: &str, id: &str) -> Result<Option<Role>> {
-        let people = self.read()?.people;
-        let found = people
+        let users = self.read()?.users;
+        let user = users
             .iter()
-            .find(|person| person.channel == channel && person.id == id);
-        Ok(found.map(PairedUser::role))
+            .find(|user| user.channel == channel && user.id == id);
+        Ok(user.map(PairedUser::role))
     }
 
-    /// Everybody who was let in, and everybody who waits.
+    /// Returns all paired users and all pending requests.
     pub fn all(&self) -> Result<(Vec<PairedUser>, Vec<PairingRequest>)> {
         let mut stored = self.read()?;
-        stored.forget_old();
-        Ok((stored.people, stored.requests))
+        stored.remove_expired();
+        Ok((stored.users, stored.requests))
     }
 
-    /// A code for a stranger; `None` when the person has one already, or too many wait.
+    /// Creates a code for an unknown user. Returns `None` if the user already has a code or if too many requests are pending.
     pub fn request_code(&self, channel: &str, id: &str, name: &str) -> Result<Option<String>> {
         self.change(|stored| {
             let is_waiting = stored
                 .requests
                 .iter()
-                .any(|waiting| waiting.channel == channel && waiting.id == id);
+                .any(|request| request.channel == channel && request.id == id);
             if is_waiting || stored.requests.len() >= MAX_PENDING_REQUESTS {
                 return Ok((None, false));
             }
-            let code = code()?;
+            let code = random_code()?;
             stored.requests.push(PairingRequest {
                 code: code.clone(),
                 channel: channel.to_owned(),
@@ -120,7 +122,11 @@ impl Pairings {
         })
     }
 
-    /// Lets the owner of a code in.
+    /// Grants access to the user with a code.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the code is unknown or expired.
     pub fn accept(&self, code: &str, owner: bool) -> Result<PairedUser> {
         let code: String = code
             .chars()
@@ -128,31 +134,48 @@ impl Pairings {
             .map(|letter| letter.to_ascii_uppercase())
             .collect();
         self.change(|stored| {
-            let at = stored.requests.iter().position(|waiting| waiting.code == code);
-            let at = at.ok_or_else(|| {
+            let index = stored
+                .requests
+                .iter()
+                .position(|request| request.code == code);
+            let index = index.ok_or_else(|| {
                 Error::not_found(
-                    "nobody has that code, or it is older than an hour; `bub pair list` shows who waits",
+                    "unknown or expired pairing code; run `bub pair list` to see pending requests",
                 )
             })?;
-            let PairingRequest { channel, id, name, .. } = stored.requests.remove(at);
-            let person = PairedUser { channel, id, name, owner, since: now() };
-            stored.people.retain(|known| (&known.channel, &known.id) != (&person.channel, &person.id));
-            stored.people.push(person.clone());
-            Ok((person, true))
+            let PairingRequest {
+                channel, id, name, ..
+            } = stored.requests.remove(index);
+            let user = PairedUser {
+                channel,
+                id,
+                name,
+                owner,
+                since: now(),
+            };
+            stored
+                .users
+                .retain(|known| (&known.channel, &known.id) != (&user.channel, &user.id));
+            stored.users.push(user.clone());
+            Ok((user, true))
         })
     }
 
-    /// Forgets somebody who was let in or waits, named `channel:id`, or a request, named by its code.
-    pub fn remove(&self, who: &str) -> Result<()> {
+    /// Removes a paired user or a pending request by `channel:id`, or a pending request by its code.
+    ///
+    /// # Errors
+    ///
+    /// Fails if neither exists.
+    pub fn remove(&self, name: &str) -> Result<()> {
         self.change(|stored| {
-            let before = stored.people.len() + stored.requests.len();
-            let is_meant = |channel: &str, id: &str| format!("{channel}:{id}") == who;
-            stored.people.retain(|person| !is_meant(&person.channel, &person.id));
-            stored.requests.retain(|waiting| {
-                !waiting.code.eq_ignore_ascii_case(who) && !is_meant(&waiting.channel, &waiting.id)
+            let before = stored.users.len() + stored.requests.len();
+            let is_match = |channel: &str, id: &str| format!("{channel}:{id}") == name;
+            stored.users.retain(|user| !is_match(&user.channel, &user.id));
+            stored.requests.retain(|request| {
+                !request.code.eq_ignore_ascii_case(name) && !is_match(&request.channel, &request.id)
             });
-            if before == stored.people.len() + stored.requests.len() {
-                let text = format!("`{who}` was not let in by `bub pair`, and does not wait; `bub pair list` shows who was or does");
+            if before == stored.users.len() + stored.requests.len() {
+                let text = format!("unknown user or request `{name}`; run `bub pair list` to see paired users and pending requests");
                 return Err(Error::not_found(text));
             }
             Ok(((), true))
@@ -172,14 +195,14 @@ impl Pairings {
         };
         serde_json::from_slice(&text).map_err(|error| {
             Error::config(format!(
-                "{} is damaged: {error}; mend it or delete it",
+                "{} is damaged: {error}; repair or delete it",
                 self.0.display()
             ))
         })
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut PairingsFile) -> Result<(T, bool)>) -> Result<T> {
-        let failed = |error: std::io::Error| {
+        let write_error = |error: std::io::Error| {
             Error::unknown(format!("cannot write {}: {error}", self.0.display()))
         };
         if let Some(home) = self.0.parent() {
@@ -187,9 +210,9 @@ impl Pairings {
                 .recursive(true)
                 .mode(0o700)
                 .create(home)
-                .map_err(failed)?;
+                .map_err(write_error)?;
         }
-        let private = |path: &Path| -> std::io::Result<File> {
+        let open_private = |path: &Path| -> std::io::Result<File> {
             OpenOptions::new()
                 .write(true)
                 .create(true)
@@ -197,36 +220,36 @@ impl Pairings {
                 .mode(0o600)
                 .open(path)
         };
-        let lock = private(&self.0.with_extension("lock")).map_err(failed)?;
-        lock.lock().map_err(failed)?;
+        let lock = open_private(&self.0.with_extension("lock")).map_err(write_error)?;
+        lock.lock().map_err(write_error)?;
         let mut stored = self.read()?;
-        stored.forget_old();
+        stored.remove_expired();
         let (outcome, is_changed) = change(&mut stored)?;
         if is_changed {
             let new = self.0.with_extension("new");
             let _ = std::fs::remove_file(&new);
-            let mut file = private(&new).map_err(failed)?;
+            let mut file = open_private(&new).map_err(write_error)?;
             file.write_all(&serde_json::to_vec_pretty(&stored)?)
                 .and_then(|()| file.sync_all())
-                .map_err(failed)?;
-            std::fs::rename(&new, &self.0).map_err(failed)?;
+                .map_err(write_error)?;
+            std::fs::rename(&new, &self.0).map_err(write_error)?;
         }
         Ok(outcome)
     }
 }
 
 impl PairingsFile {
-    fn forget_old(&mut self) {
+    fn remove_expired(&mut self) {
         let now = now();
         self.requests
-            .retain(|waiting| now.saturating_sub(waiting.at) < CODE_TTL_MS);
+            .retain(|request| now.saturating_sub(request.at) < CODE_TTL_MS);
     }
 }
 
-fn code() -> Result<String> {
+fn random_code() -> Result<String> {
     let mut bytes = [0; CODE_LENGTH];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Error::unknown(format!("no random numbers: {error}")))?;
+        .map_err(|error| Error::unknown(format!("cannot generate a pairing code: {error}")))?;
     let letter = |byte: &u8| {
         CODE_ALPHABET
             .get(usize::from(byte % 32))
@@ -236,10 +259,10 @@ fn code() -> Result<String> {
     Ok(bytes.iter().map(letter).collect())
 }
 
-/// A name that harms no terminal: it is the choice of a stranger.
+/// Removes characters that could affect a terminal: an unknown user chooses the name.
 fn display_name(name: &str) -> String {
-    let is_fine = |letter: &char| {
+    let is_allowed = |letter: &char| {
         letter.is_alphanumeric() || matches!(letter, ' ' | '.' | '-' | '_' | '@' | '\'')
     };
-    name.chars().filter(is_fine).take(64).collect()
+    name.chars().filter(is_allowed).take(64).collect()
 }

@@ -1,4 +1,4 @@
-//! Where the replies of one message go, and what earlier attempts at the message sent.
+//! The target for replies to one message. It knows which replies earlier attempts sent.
 
 use std::{
     fmt,
@@ -21,31 +21,31 @@ use crate::{
     router::{self, ReplyContext},
 };
 
-/// The field of a message that is copied to its replies, for its channel to know where they go after a restart.
+/// Message field that is copied to the replies, so that the channel knows their destination after a restart.
 pub const REPLY_ROUTE_FIELD: &str = "reply_route";
 
-/// The route of replies that wait until the sender asks for them.
+/// Route for replies that the client fetches later with its idempotency key.
 pub const CLAIM_ROUTE: &str = "claim";
 
-/// The field of a question for approval that names the request, for channels that have buttons.
+/// Field of an approval question with the id of the request, for channels with buttons.
 pub const APPROVAL_ID_FIELD: &str = "approval_id";
 
-/// The field of a reply to an answer that settled such a question.
+/// Field of a reply to an answer. It says whether the answer decided the approval request.
 pub const APPROVAL_DECIDED_FIELD: &str = "approval_decided";
 
 /// Receives the replies of one message.
 pub(crate) struct ReplyScope {
     inner: Weak<GatewayInner>,
     pub(crate) message_id: MessageId,
-    /// The channel that plain replies go to.
+    /// Channel for plain replies.
     channel: String,
-    /// The channel that the message came from.
+    /// Channel of the message.
     origin: String,
-    /// The chat that the message came from.
+    /// Chat of the message.
     chat: String,
-    /// What the channel put on the message for its replies.
+    /// Reply route that the channel set on the message.
     route: Option<Value>,
-    /// The replies of earlier attempts, which must not be sent again.
+    /// Replies of earlier attempts, which must not be sent again.
     earlier: Mutex<Vec<Fingerprint>>,
     /// Whether a tool sent a reply to the chat in an earlier attempt.
     was_sent_by_tool: bool,
@@ -73,7 +73,7 @@ impl ReplyScope {
         }
     }
 
-    /// Takes over what earlier attempts at the message sent.
+    /// Adds the replies of earlier attempts.
     pub(crate) fn resuming(self, earlier: &UnfinishedMessage) -> Self {
         let replies = u32::try_from(earlier.fingerprints.len()).unwrap_or(u32::MAX);
         Self {
@@ -84,13 +84,13 @@ impl ReplyScope {
         }
     }
 
-    /// Lets no reply wait to be claimed: the sender is told the outcome at once.
+    /// Removes the claim route: the sender learns the outcome at once.
     pub(crate) fn without_claim(self) -> Self {
         let route = self.route.filter(|route| route != CLAIM_ROUTE);
         Self { route, ..self }
     }
 
-    /// Whether an earlier attempt sent the same reply. Each of its replies counts once.
+    /// Returns whether an earlier attempt sent an equal reply. Each earlier reply matches once.
     pub(crate) fn take_repeated(&self, channel: &str, reply: &Envelope) -> bool {
         let mut earlier = lock(&self.earlier);
         let position = earlier
@@ -99,7 +99,7 @@ impl ReplyScope {
         position.map(|index| earlier.swap_remove(index)).is_some()
     }
 
-    /// Puts on a reply by the message's own channel what that channel put on the message.
+    /// Copies the reply route to a reply that goes through the message's own channel.
     pub(crate) fn copy_route(&self, channel: &str, reply: &mut Envelope) {
         let is_own = (channel == self.channel || channel == self.origin)
             && reply.field(REPLY_ROUTE_FIELD).is_none();
@@ -108,7 +108,7 @@ impl ReplyScope {
         }
     }
 
-    /// The gateway's own notice of a failure, for the sender of the message.
+    /// Creates the gateway's failure notice for the sender of the message.
     pub(crate) fn failure_notice(&self, session_id: &SessionId, text: &str) -> Outbound {
         let notice = ChannelMessage::new(session_id, &self.origin, text)
             .chat_id(&self.chat)
@@ -121,12 +121,12 @@ impl ReplyScope {
             .fetch_or(is_error, Ordering::Relaxed);
     }
 
-    /// Whether the sender was told of a failure.
+    /// Returns whether the sender got a failure notice.
     pub(crate) fn is_failure_reported(&self) -> bool {
         self.is_failure_reported.load(Ordering::Relaxed)
     }
 
-    /// Counts a reply. A reply by another channel is not one that the message's own channel could wait for.
+    /// Counts a reply. Ignores replies through other channels, because the message's own channel does not wait for them.
     pub(crate) fn count_reply(&self, channel: &str) {
         if channel == self.channel {
             self.replies.fetch_add(1, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl ReplyTarget for ReplyScope {
             let Some(inner) = self.inner.upgrade() else {
                 return Ok(false);
             };
-            // The notice of the failure that ended the turn finishes the message.
+            // A failure notice finishes the message if the failure ended the turn.
             let is_last = reply.kind() == MessageKind::Error && turn.failure().is_some();
             let context = ReplyContext {
                 scope: Some(self),

@@ -1,4 +1,4 @@
-//! What leaves a turn goes into the journal, and from there to the channel.
+//! Routes replies: writes them to the journal and passes them to the outbox.
 
 use std::sync::{Arc, Weak};
 
@@ -15,7 +15,7 @@ use crate::{
     reply_scope::{CLAIM_ROUTE, REPLY_ROUTE_FIELD, ReplyScope},
 };
 
-/// The router of a gateway. It does not keep the gateway alive.
+/// Router of a gateway. It does not keep the gateway alive.
 pub(crate) struct Router(pub(crate) Weak<GatewayInner>);
 
 impl ChannelRouter for Router {
@@ -59,18 +59,18 @@ impl ChannelRouter for Router {
     }
 }
 
-/// What a reply belongs to.
+/// The message and the turn that a reply belongs to.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ReplyContext<'a> {
-    /// The message that it answers.
+    /// Scope of the message that the reply answers.
     pub(crate) scope: Option<&'a ReplyScope>,
-    /// The turn that sent it.
+    /// Turn that sent the reply.
     pub(crate) turn: Option<&'a Turn>,
-    /// Whether the message is finished with it.
+    /// Whether the reply finishes the message.
     pub(crate) is_last: bool,
 }
 
-/// Journals a reply and has it delivered; `false` if no channel takes it.
+/// Journals a reply and queues it for delivery. Returns `false` if no channel can deliver it.
 pub(crate) async fn dispatch(
     inner: &Arc<GatewayInner>,
     reply: Outbound,
@@ -90,14 +90,14 @@ pub(crate) async fn dispatch(
     let channel = if inner.channel(&wanted).is_some() {
         wanted.clone()
     } else {
-        // The embedding program shows plain replies for other channels itself.
+        // The catch-all channel shows plain replies for channels that the gateway does not run.
         let is_plain = scope.is_some() && origin == ReplyOrigin::Turn && message.has_output();
         match inner.catch_all().filter(|_| is_plain) {
             Some(name) => name.to_owned(),
             None => return Ok(false),
         }
     };
-    // Nothing to say is nothing to send.
+    // Do not send an empty reply.
     if message.content().trim().is_empty() && message.media().is_empty() {
         return Ok(true);
     }
@@ -159,8 +159,8 @@ pub(crate) async fn dispatch(
     Ok(true)
 }
 
-/// Journals a reply and hands it to the outbox. Both happen although the turn is cancelled in the meantime: a journaled
-/// reply that is not in the outbox would wait for the next start.
+/// Journals a reply and passes it to the outbox, even if the turn is cancelled in between. A journaled reply that is not in
+/// the outbox would wait until the next start.
 async fn journal_and_send(
     inner: Arc<GatewayInner>,
     reply: ReplyRecord,
@@ -175,7 +175,7 @@ async fn journal_and_send(
     sent.unwrap_or_else(|error| Err(Error::unknown(format!("cannot queue the reply: {error}"))))
 }
 
-/// Makes sure that the sender of a message is told of its failure, if no plugin did that. `false` if that is impossible.
+/// Sends a failure notice to the sender of a message, unless a plugin did. Returns `false` if that is impossible.
 pub(crate) async fn report_failure(
     inner: &Arc<GatewayInner>,
     session_id: &SessionId,

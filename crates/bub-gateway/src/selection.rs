@@ -1,13 +1,13 @@
-//! Which channels run.
+//! Selects the channels that a gateway runs.
 
 use std::sync::Arc;
 
 use bub_kernel::{Channel, ChannelRole, Error, Result};
 
-/// The channels that a list of names means: `all`, names, `!name` to leave one out.
+/// Returns the enabled channels that a list of names selects. A name is `all`, a channel, or `!name` to exclude a channel.
 ///
-/// `all` is every enabled channel that is no interface. Names bring the background channels with them, unless there are
-/// only background channels among them.
+/// `all` selects every channel that is not an interface. A list of channels also selects the background channels, unless
+/// it contains only background channels.
 pub fn select_channels(names: &[String], channels: &[Arc<dyn Channel>]) -> Vec<Arc<dyn Channel>> {
     let names: Vec<&str> = names
         .iter()
@@ -21,28 +21,28 @@ pub fn select_channels(names: &[String], channels: &[Arc<dyn Channel>]) -> Vec<A
                 .is_some_and(|known| known.trim() == name)
         })
     };
-    let usable = channels
+    let candidates = channels
         .iter()
         .filter(|channel| channel.enabled() && !is_excluded(channel.name()));
     if names.contains(&"all") {
-        return usable
+        return candidates
             .filter(|channel| channel.role() != ChannelRole::Interface)
             .cloned()
             .collect();
     }
     let is_listed = |channel: &&Arc<dyn Channel>| names.contains(&channel.name());
-    let mut chosen: Vec<_> = usable.clone().filter(is_listed).cloned().collect();
-    if chosen
+    let mut selected: Vec<_> = candidates.clone().filter(is_listed).cloned().collect();
+    if selected
         .iter()
         .any(|channel| channel.role() != ChannelRole::Lifecycle)
     {
-        let background = usable.filter(|channel| channel.role() == ChannelRole::Lifecycle);
-        chosen.extend(background.filter(|channel| !is_listed(channel)).cloned());
+        let background = candidates.filter(|channel| channel.role() == ChannelRole::Lifecycle);
+        selected.extend(background.filter(|channel| !is_listed(channel)).cloned());
     }
-    chosen
+    selected
 }
 
-/// Refuses names that no channel has.
+/// Fails if a name is not `all` and not the name of a channel.
 pub fn check_names(names: &[String], channels: &[Arc<dyn Channel>]) -> Result<()> {
     for name in names
         .iter()
@@ -59,7 +59,7 @@ pub fn check_names(names: &[String], channels: &[Arc<dyn Channel>]) -> Result<()
                 known.join(", ")
             };
             return Err(Error::config(format!(
-                "there is no channel `{name}`; there are: {known}"
+                "unknown channel `{name}`; available channels: {known}"
             )));
         }
     }

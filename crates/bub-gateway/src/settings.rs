@@ -1,72 +1,72 @@
-//! The settings of the gateway: channels, waiting times and limits.
+//! Settings of the gateway: channels, timeouts and limits.
 
 use std::time::Duration;
 
 use bub_settings::{AnySetting, Section, SettingKey};
 
-/// Which channels run.
+/// Channels that the gateway runs.
 pub static ENABLED_CHANNELS: SettingKey<Vec<String>> = SettingKey::new(
     "enabled_channels",
     "all",
-    "Channels to start: `all`, names with commas between them, `!name` to leave one out.",
+    "Channels to run: `all` or a comma-separated list; `!name` excludes a channel.",
 );
 
-/// How long to wait for more messages.
+/// How long a chat must be quiet before its collected messages become a turn.
 pub static DEBOUNCE: SettingKey<Duration> = SettingKey::new(
     "debounce_seconds",
     Duration::from_secs(1),
-    "Quiet time in seconds after which collected messages become a turn.",
+    "Seconds without a new message after which collected messages become a turn.",
 );
 
-/// The hard cap of that wait.
+/// Maximum time that the debounce holds a message.
 pub static MAX_WAIT: SettingKey<Duration> = SettingKey::new(
     "max_wait_seconds",
     Duration::from_secs(10),
-    "Longest time in seconds a message is held back.",
+    "Maximum seconds that a message is held to collect further messages.",
 );
 
-/// How long a chat stays active after the bot was addressed.
+/// How long a chat stays active after a message addressed bub.
 pub static ACTIVE_TIME_WINDOW: SettingKey<Duration> = SettingKey::new(
     "active_time_window",
     Duration::from_mins(1),
-    "Time in seconds for which a chat stays active after bub was addressed.",
+    "Seconds that a chat stays active after a message addressed bub.",
 );
 
-/// Whether channels see the answer grow.
+/// Whether channels show answers while the model produces them.
 pub static STREAM_OUTPUT: SettingKey<bool> = SettingKey::new(
     "stream_output",
     false,
-    "Show answers in channels while they grow.",
+    "Show answers in channels while the model produces them.",
 );
 
-/// How long a gateway finishes its work after the request to stop.
+/// How long a gateway may finish running turns after it was asked to stop.
 pub static GATEWAY_DRAIN: SettingKey<Duration> = SettingKey::new(
     "gateway.drain_seconds",
     Duration::from_secs(30),
-    "Time in seconds for which the gateway finishes running turns after it was asked to stop.",
+    "Seconds to finish running turns after the gateway was asked to stop.",
 );
 
-/// How many messages of one session wait.
+/// Maximum number of unfinished messages per session.
 pub static GATEWAY_SESSION_QUEUE: SettingKey<u64> = SettingKey::new(
     "gateway.session_queue",
     100,
-    "Messages of one session that may wait; more are refused.",
+    "Maximum queued messages per session; further messages are rejected.",
 )
 .at_least(1);
 
-/// How many messages wait in all.
+/// Maximum number of unfinished messages, and of undelivered replies per channel.
 pub static GATEWAY_QUEUE: SettingKey<u64> = SettingKey::new(
     "gateway.queue",
     10_000,
-    "Unfinished messages in all, and undelivered replies of a channel; more messages are refused.",
+    "Maximum unfinished messages, and undelivered replies per channel; further messages are rejected.",
 )
 .at_least(1);
 
-/// How many turns run.
+/// Maximum number of concurrent turns.
 pub static GATEWAY_TURNS: SettingKey<u64> = SettingKey::new(
     "gateway.turns",
     1000,
-    "Turns that run at the same time; further messages wait for their turn.",
+    "Maximum concurrent turns; other messages are queued.",
 )
 .at_least(1);
 
@@ -84,7 +84,7 @@ static GATEWAY: &[&dyn AnySetting] = &[
     &GATEWAY_TURNS,
 ];
 
-/// The sections with these settings, for `Loader::sections`. The one without a name adds to the root.
+/// Returns the sections with these settings, for `Loader::sections`. The section without a name extends the root.
 pub fn sections() -> [Section; 2] {
     [Section::new("", ROOT), Section::new("gateway", GATEWAY)]
 }

@@ -1,6 +1,6 @@
-//! The local socket by which other programs see how the gateway is, and look after its outbox.
+//! The local socket through which other programs read the status of the gateway and manage its outbox.
 //!
-//! A client writes one line of JSON, `{"do": "status"}`, and gets one line back.
+//! A client writes one line of JSON, such as `{"do": "status"}`, and gets one line back.
 
 use std::{
     os::unix::fs::PermissionsExt as _,
@@ -21,17 +21,19 @@ use tokio::{
 use crate::{
     gateway::{ChannelPhase, GatewayInner},
     journal::{Journal, JournalRecord, JournalState, lock, now},
-    outbox::{Outbox, unknown_reply},
+    outbox::{Outbox, unknown_reply_error},
 };
 
+/// Name of the socket in the directory of the gateway.
 const SOCKET_FILE: &str = "status.sock";
-/// No request is longer, and none takes longer.
+/// Maximum size of a request in bytes.
 const MAX_REQUEST_BYTES: u64 = 64 * 1024;
+/// Timeout for a request and its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// So many busy sessions are named.
+/// Maximum number of busy sessions in the status.
 const MAX_LISTED_SESSIONS: usize = 50;
 
-/// Removes the socket when the gateway is gone.
+/// The open socket. Dropping it removes the file.
 pub(crate) struct StatusSocket {
     path: PathBuf,
     task: tokio::task::JoinHandle<()>,
@@ -44,19 +46,20 @@ impl Drop for StatusSocket {
     }
 }
 
-/// Starts answering, if the journal has a directory.
+/// Opens the socket, if the journal has a directory.
 pub(crate) fn listen(inner: &Arc<GatewayInner>) -> Result<Option<StatusSocket>> {
     let Some(directory) = inner.options.journal.directory() else {
         return Ok(None);
     };
     let path = directory.join(SOCKET_FILE);
-    // The lock of the journal says that nobody else listens there.
+    // The lock of the journal guarantees that no other gateway uses the socket.
     let _ = std::fs::remove_file(&path);
-    let failed = |error: std::io::Error| {
+    let listen_error = |error: std::io::Error| {
         Error::config(format!("cannot listen on {}: {error}", path.display()))
     };
-    let listener = UnixListener::bind(&path).map_err(failed)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let listener = UnixListener::bind(&path).map_err(listen_error)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
+        .map_err(listen_error)?;
     let inner = Arc::clone(inner);
     let task = tokio::spawn(async move {
         loop {
@@ -67,7 +70,7 @@ pub(crate) fn listen(inner: &Arc<GatewayInner>) -> Result<Option<StatusSocket>> 
                         serve(Arc::clone(&inner), stream),
                     )));
                 }
-                // Out of file handles, most likely.
+                // The process most likely has no free file descriptors.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
@@ -117,12 +120,12 @@ fn status(inner: &GatewayInner) -> Value {
         .map(|(name, entry)| {
             let state = lock(&entry.state).clone();
             let undelivered = inner.journal.live().undelivered(name);
-            let trouble = entry
+            let receive_error = entry
                 .channel
                 .receive_error()
                 .filter(|_| state.phase == ChannelPhase::Running);
-            let trouble = trouble.map(|text| inner.redact(&text));
-            let phase = if trouble.is_some() {
+            let receive_error = receive_error.map(|text| inner.redact(&text));
+            let phase = if receive_error.is_some() {
                 "degraded"
             } else {
                 state.phase.name()
@@ -130,7 +133,7 @@ fn status(inner: &GatewayInner) -> Value {
             let access = entry.channel.access_summary();
             // `audience` is the key of the first release.
             json!({
-                "name": name, "state": phase, "last_error": trouble.or(state.last_error),
+                "name": name, "state": phase, "last_error": receive_error.or(state.last_error),
                 "accepted": state.accepted, "undelivered": undelivered,
                 "access": access, "audience": access,
             })
@@ -161,7 +164,7 @@ fn status(inner: &GatewayInner) -> Value {
     json!({
         "owners": inner.framework.settings().get(&OWNERS),
         "pid": std::process::id(),
-        "process": process(),
+        "process": process_usage(),
         "stopping": inner.drain.is_cancelled(),
         "channels": channels,
         "unfinished": unfinished,
@@ -177,8 +180,8 @@ fn status(inner: &GatewayInner) -> Value {
     })
 }
 
-/// What the process has of the computer; what only Linux tells is `null` elsewhere.
-fn process() -> Value {
+/// Returns the resource usage of the process. Values that only Linux provides are `null` elsewhere.
+fn process_usage() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let memory = status.lines().find_map(|line| {
         line.strip_prefix("VmRSS:")?
@@ -214,30 +217,34 @@ fn undelivered(live: &JournalState) -> Value {
     json!({"replies": replies.collect::<Vec<_>>()})
 }
 
-/// Asks the gateway that runs in a directory; `None` when none does.
+/// Sends a request to the gateway that runs in a directory. Returns `None` if no gateway runs there.
+///
+/// # Errors
+///
+/// Fails if the gateway does not respond in time, or with the error that it returns.
 pub async fn send_request(directory: &Path, request: &Value) -> Result<Option<Value>> {
     let Ok(mut stream) = UnixStream::connect(directory.join(SOCKET_FILE)).await else {
         return Ok(None);
     };
-    let talking = async {
+    let exchange = async {
         stream.write_all(format!("{request}\n").as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         std::io::Result::Ok(answer)
     };
-    let silent = || Error::new(ErrorKind::Temporary, "the gateway does not respond");
-    let answer = tokio::time::timeout(REQUEST_TIMEOUT, talking)
+    let no_response_error = || Error::new(ErrorKind::Temporary, "the gateway does not respond");
+    let answer = tokio::time::timeout(REQUEST_TIMEOUT, exchange)
         .await
-        .map_err(|_| silent())?
-        .map_err(|_| silent())?;
-    let answer: Value = serde_json::from_str(&answer).map_err(|_| silent())?;
+        .map_err(|_| no_response_error())?
+        .map_err(|_| no_response_error())?;
+    let answer: Value = serde_json::from_str(&answer).map_err(|_| no_response_error())?;
     match answer.get("error") {
         Some(error) => Err(Error::from_value(error)),
         None => Ok(Some(answer)),
     }
 }
 
-/// Looks after the outbox of a gateway that does not run.
+/// Lists, retries or drops undelivered replies of a gateway that is not running.
 pub async fn edit_offline_outbox(
     fs: Arc<dyn Fs>,
     directory: &Path,
@@ -255,7 +262,7 @@ pub async fn edit_offline_outbox(
     let outcome = if is_known {
         journal.append(record).await.map(|()| json!({"ok": true}))
     } else {
-        Err(unknown_reply(&id))
+        Err(unknown_reply_error(&id))
     };
     journal.close().await;
     outcome

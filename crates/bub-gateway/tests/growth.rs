@@ -1,4 +1,4 @@
-//! Ten thousand turns keep nothing. A program of its own: memory is what the whole process has.
+//! Ten thousand turns do not increase memory use. A separate test program, because it measures the whole process.
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
@@ -7,7 +7,7 @@
     clippy::print_stdout,
     dead_code,
     missing_docs,
-    reason = "tests stop at the first surprise, and use a part of the world"
+    reason = "tests that use a part of the harness"
 )]
 
 #[path = "it/harness.rs"]
@@ -17,7 +17,7 @@ use crate::fixture::{FakeChannel, GatewayFixture};
 
 const CHATS: usize = 20;
 const TURNS: usize = 10_000;
-/// For each turn, in bytes: far above what allocators do, far below what anybody would leak.
+/// Maximum growth per turn in bytes: far more than allocator noise, far less than a real leak.
 const MAX_GROWTH_BYTES: usize = 400;
 
 fn memory() -> usize {
@@ -36,20 +36,20 @@ fn memory() -> usize {
 async fn turns(fixture: &GatewayFixture, count: usize) {
     let channel = fixture.channel(0);
     for round in 0..count / CHATS {
-        let mut tickets = Vec::with_capacity(CHATS);
+        let mut receipts = Vec::with_capacity(CHATS);
         for chat in 0..CHATS {
-            tickets.push(
+            receipts.push(
                 channel
                     .say(&format!("chat{chat}"), &format!("number {round}"))
                     .await
                     .unwrap(),
             );
         }
-        for ticket in tickets {
-            ticket.outcome().await;
+        for receipt in receipts {
+            receipt.outcome().await;
         }
         channel.wait_sent(CHATS).await;
-        // What the test itself remembers is not meant.
+        // Clear what the test itself keeps.
         channel.sent.send_modify(Vec::clear);
         fixture.echo.asked.send_modify(Vec::clear);
         fixture.echo.attempts.lock().unwrap().clear();
@@ -60,7 +60,7 @@ async fn turns(fixture: &GatewayFixture, count: usize) {
     }
 }
 
-// L5: memory does not grow with what has been.
+// L5: memory does not grow with the number of finished turns.
 #[tokio::test]
 async fn ten_thousand_turns_keep_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ async fn ten_thousand_turns_keep_nothing() {
     let before = memory();
     turns(&fixture, TURNS).await;
     let grown = memory().saturating_sub(before);
-    println!("{} bytes for each turn", grown / TURNS);
+    println!("{} bytes per turn", grown / TURNS);
     assert!(
         grown < TURNS * MAX_GROWTH_BYTES,
         "{TURNS} turns kept {grown} bytes"

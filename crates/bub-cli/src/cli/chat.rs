@@ -137,7 +137,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         } else {
             signals::listen()
         };
-        let remote = gateway.remote();
+        let remote = gateway.handle();
         chat_controller.set_gateway(remote.clone());
         // Cancelled when the user leaves or the program is stopped: the gateway finishes what it can.
         let ended = CancellationToken::new();

@@ -93,7 +93,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         let gateway = Gateway::open(&framework, options, &names)?;
         gateway.validate()?;
         let (report, channels) = (report(name, &gateway, &settings), gateway.channels().len());
-        let (token, ready, remote) = (stop.token(), systemd.clone(), gateway.remote());
+        let (token, ready, remote) = (stop.token(), systemd.clone(), gateway.handle());
         ready.watchdog(settings.environment());
         let stopping = tokio::spawn({
             let (token, systemd) = (stop.token(), systemd.clone());
@@ -171,12 +171,8 @@ fn raise_file_limit() -> usize {
 /// Returns the report at the start: channels, roles, access, and recovered work.
 fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
     let mut text = format!("gateway {name}: {}\n", gateway.channels().join(", "));
-    let _ = writeln!(
-        text,
-        "{}",
-        super::status::roles_line(&settings.get(&OWNERS))
-    );
-    for (channel, access) in gateway.audiences() {
+    let _ = writeln!(text, "{}", super::status::roles_line(&settings.get(&OWNERS)));
+    for (channel, access) in gateway.access_summaries() {
         let _ = writeln!(text, "{channel}: {}", output::one_line(&access));
     }
     let recovered = gateway.recovered();

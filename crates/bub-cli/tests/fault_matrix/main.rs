@@ -208,10 +208,7 @@ impl Clients {
                         self.refused += 1;
                         // L1: the error states the problem and that a retry makes sense.
                         let text = error.to_string();
-                        assert!(
-                            text.contains("the journal cannot be written"),
-                            "unclear: {text}"
-                        );
+                        assert!(text.contains("cannot write the journal"), "unclear: {text}");
                         assert!(error.retry_after().is_some(), "{text}");
                         tokio::time::sleep(Duration::from_secs(1)).await;
                     }

@@ -238,7 +238,7 @@ fn channels_plugins_skills_and_tapes_that_do_not_work_are_named() {
     );
     assert_eq!(run.code, Some(1));
     assert!(
-        findings(&run, "channels")[0].contains("there is no channel `pigeon`"),
+        findings(&run, "channels")[0].contains("unknown channel `pigeon`"),
         "{run:?}"
     );
     let token = [("BUB_WEBHOOK_TOKEN", "a-token-of-some-length")];

@@ -1,4 +1,4 @@
-//! The file of the journal. A new one takes its place when it has grown, or when a write has failed.
+//! The file of the journal. It is replaced by a new one when it is too large or after a failed write.
 
 use std::{
     io,
@@ -15,13 +15,13 @@ use bub_tape::{
 
 use super::{lock, record::JournalRecord, state::JournalState};
 
-/// From this size on a file is replaced by what is live.
+/// Size in bytes from which a file is replaced by a new one with only the live records.
 const ROTATE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// So long a lock is waited for.
+/// How long to wait for the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The file in use. Exactly one at a time; the lock keeps other processes out.
+/// The current file. Only one is in use at a time; the lock excludes other processes.
 #[derive(Debug)]
 pub(crate) struct JournalFile {
     fs: Arc<dyn Fs>,
@@ -31,16 +31,16 @@ pub(crate) struct JournalFile {
     file: Box<dyn FsFile>,
     length: u64,
     rotate_at: u64,
-    /// A write has failed: nobody knows what is in the file, so nothing is added to it.
+    /// A write has failed. The content is uncertain, so nothing more is appended.
     is_broken: bool,
     _lock: Box<dyn FsFile>,
 }
 
-/// Takes the lock. A process that was killed while it started a command leaves a copy of itself behind, which holds the
-/// lock until it has become that command: a moment, which is waited for.
-fn try_lock(guard: &dyn FsFile) -> io::Result<bool> {
+/// Acquires the lock. Waits up to [`LOCK_TIMEOUT`]: if a process was killed while it started a command, its forked child holds
+/// the lock until it executes the command.
+fn try_lock(lock_file: &dyn FsFile) -> io::Result<bool> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
-    while !guard.try_lock()? {
+    while !lock_file.try_lock()? {
         if Instant::now() > deadline {
             return Ok(false);
         }
@@ -49,44 +49,44 @@ fn try_lock(guard: &dyn FsFile) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What was found at the start.
+/// What a gateway recovered from its journal at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalRecovery {
-    /// Messages that are not answered.
+    /// Number of unfinished messages.
     pub messages: usize,
-    /// Replies that are not delivered.
+    /// Number of undelivered replies.
     pub replies: usize,
-    /// Bytes of a last line that was not written to its end, and so was never acknowledged.
+    /// Size of an incomplete last line in bytes. Its record was never acknowledged.
     pub torn_bytes: usize,
-    /// Lines that were damaged; the file that has them is kept.
+    /// Number of damaged lines. The file that contains them is kept.
     pub damaged_lines: usize,
 }
 
 impl JournalFile {
-    /// Takes the lock, reads what is there and begins a new file with what is live.
+    /// Acquires the lock, reads the newest file, and writes the live records to a new one.
     pub(crate) fn open(
         fs: Arc<dyn Fs>,
         directory: &Path,
         durability: Durability,
     ) -> Result<(Self, JournalState, JournalRecovery)> {
-        let failed = |what: &str, error: io::Error| failed(directory, what, &error);
+        let open_error = |action: &str, error: io::Error| journal_error(directory, action, &error);
         fs.create_dir_all(directory)
-            .map_err(|error| failed("made", error))?;
-        let guard = fs
+            .map_err(|error| open_error("create", error))?;
+        let lock_file = fs
             .open(&directory.join("lock"), OpenMode::Write)
-            .map_err(|error| failed("locked", error))?;
-        if !try_lock(&*guard).map_err(|error| failed("locked", error))? {
+            .map_err(|error| open_error("lock", error))?;
+        if !try_lock(&*lock_file).map_err(|error| open_error("lock", error))? {
             let path = directory.display();
-            let text = format!("another gateway uses {path}; stop it, or give this one a --name");
+            let text = format!("another gateway uses {path}; stop it or pass `--name`");
             return Err(Error::new(ErrorKind::InUse, text));
         }
         let (live, recovered, numbers) = read(&*fs, directory)?;
         let newest = numbers.last().copied();
         let number = newest.unwrap_or(0) + 1;
-        let (file, length) = begin(&*fs, &path_of(directory, number), durability, &live, &[])
-            .map_err(|error| failed("written", error))?;
+        let (file, length) = create(&*fs, &file_path(directory, number), durability, &live, &[])
+            .map_err(|error| open_error("write", error))?;
         for old in numbers {
-            let path = path_of(directory, old);
+            let path = file_path(directory, old);
             let outcome = if recovered.damaged_lines > 0 && Some(old) == newest {
                 fs.rename(&path, &directory.join(format!("damaged-{old}.log")))
             } else {
@@ -96,7 +96,7 @@ impl JournalFile {
                 tracing::warn!(file = %path.display(), %error, "journal.remove_failed");
             });
         }
-        let segment = Self {
+        let journal_file = Self {
             fs,
             directory: directory.to_owned(),
             durability,
@@ -105,12 +105,12 @@ impl JournalFile {
             length,
             rotate_at: ROTATE_BYTES.max(length * 2),
             is_broken: false,
-            _lock: guard,
+            _lock: lock_file,
         };
-        Ok((segment, live, recovered))
+        Ok((journal_file, live, recovered))
     }
 
-    /// Adds lines, or, after a failure, begins a new file with them.
+    /// Appends lines. After a failure, writes a new file with the live records and the lines.
     pub(crate) fn write(&mut self, lines: &[u8], live: &Mutex<JournalState>) -> io::Result<()> {
         if !self.is_broken {
             let written = self
@@ -122,7 +122,7 @@ impl JournalFile {
                     self.length += lines.len() as u64;
                     return Ok(());
                 }
-                // A new file is tried next.
+                // Next, try a new file.
                 Err(error) => tracing::error!(%error, "journal.write_failed"),
             }
             self.is_broken = true;
@@ -130,13 +130,13 @@ impl JournalFile {
         self.replace(lines, live)
     }
 
-    /// Begins a new file when this one is big.
+    /// Starts a new file if the current one is too large.
     pub(crate) fn rotate(&mut self, live: &Mutex<JournalState>) {
         if self.length < self.rotate_at || self.is_broken {
             return;
         }
         if let Err(error) = self.replace(&[], live) {
-            // The old one is as good as before.
+            // The old file is still usable.
             tracing::warn!(%error, "journal.rotate_failed");
             self.rotate_at = self.length + ROTATE_BYTES;
         }
@@ -144,16 +144,16 @@ impl JournalFile {
 
     fn replace(&mut self, lines: &[u8], live: &Mutex<JournalState>) -> io::Result<()> {
         let (fs, directory) = (&*self.fs, &self.directory);
-        let old = path_of(directory, self.number);
+        let old = file_path(directory, self.number);
         let number = self.number + 1;
-        let begun = begin(
+        let created = create(
             fs,
-            &path_of(directory, number),
+            &file_path(directory, number),
             self.durability,
             &lock(live),
             lines,
         )?;
-        (self.file, self.length) = begun;
+        (self.file, self.length) = created;
         self.number = number;
         self.rotate_at = ROTATE_BYTES.max(self.length * 2);
         self.is_broken = false;
@@ -172,27 +172,27 @@ impl JournalFile {
     }
 }
 
-/// Reads what is live, and the numbers of the files there are; changes nothing.
+/// Reads the live records and the numbers of all files. Changes nothing.
 pub(super) fn read(
     fs: &dyn Fs,
     directory: &Path,
 ) -> Result<(JournalState, JournalRecovery, Vec<u64>)> {
-    let failed = |error| failed(directory, "read", &error);
+    let read_error = |error| journal_error(directory, "read", &error);
     let mut numbers: Vec<u64> = fs
         .read_dir(directory)
-        .map_err(failed)?
+        .map_err(read_error)?
         .iter()
-        .filter_map(|name| number_of(name))
+        .filter_map(|name| file_number(name))
         .collect();
     numbers.sort_unstable();
     let (mut live, mut recovered) = (JournalState::default(), JournalRecovery::default());
     if let Some(number) = numbers.last() {
         let file = fs
-            .open(&path_of(directory, *number), OpenMode::Read)
-            .map_err(failed)?;
-        let length = usize::try_from(file.stat().map_err(failed)?.size).unwrap_or(usize::MAX);
+            .open(&file_path(directory, *number), OpenMode::Read)
+            .map_err(read_error)?;
+        let length = usize::try_from(file.stat().map_err(read_error)?.size).unwrap_or(usize::MAX);
         replay(
-            &file.read_range(0, length).map_err(failed)?,
+            &file.read_range(0, length).map_err(read_error)?,
             &mut live,
             &mut recovered,
         );
@@ -202,15 +202,15 @@ pub(super) fn read(
     Ok((live, recovered, numbers))
 }
 
-fn failed(directory: &Path, what: &str, error: &io::Error) -> Error {
+fn journal_error(directory: &Path, action: &str, error: &io::Error) -> Error {
     Error::unknown(format!(
-        "the journal in {} cannot be {what}: {error}",
+        "cannot {action} the journal in {}: {error}",
         directory.display()
     ))
 }
 
-/// Writes a file with all that is live and some lines more, reads it back, and gives it its name.
-fn begin(
+/// Writes a new file with the live records and further lines, reads it back, and renames it to its final name.
+fn create(
     fs: &dyn Fs,
     path: &Path,
     durability: Durability,
@@ -230,7 +230,7 @@ fn begin(
         file.sync()?;
     }
     if file.read_range(0, bytes.len())? != bytes {
-        return Err(io::Error::other("what was written does not read back"));
+        return Err(io::Error::other("the written data does not read back"));
     }
     fs.rename(&draft, path)?;
     if durability == Durability::Always
@@ -254,8 +254,7 @@ fn replay(bytes: &[u8], into: &mut JournalState, recovered: &mut JournalRecovery
     recovered.torn_bytes = rest.len();
 }
 
-/// The lines of a new file after these, each of which gets a checksum if it has none that is right. For those who try
-/// any bytes.
+/// Replays lines and returns the lines of the resulting file, for fuzzing. Adds a checksum to lines without a valid one.
 #[doc(hidden)]
 pub fn replay_for_fuzzing(lines: &[u8]) -> Vec<u8> {
     let (mut live, mut recovered) = (JournalState::default(), JournalRecovery::default());
@@ -276,11 +275,11 @@ pub fn replay_for_fuzzing(lines: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-fn path_of(directory: &Path, number: u64) -> PathBuf {
+fn file_path(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("journal-{number:010}.log"))
 }
 
-fn number_of(name: &str) -> Option<u64> {
+fn file_number(name: &str) -> Option<u64> {
     name.strip_prefix("journal-")?
         .strip_suffix(".log")?
         .parse()

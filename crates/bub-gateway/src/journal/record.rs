@@ -1,4 +1,4 @@
-//! What the journal holds: one checksummed line for each fact.
+//! Records of the journal. Each is one line with a checksum.
 
 use bub_kernel::{Envelope, Inbound, MessageId, ReplyId, Role, Sender, SessionId};
 use serde::{Deserialize, Serialize};
@@ -6,21 +6,21 @@ use serde_json::value::RawValue;
 
 use crate::fingerprint::Fingerprint;
 
-/// A fact about a message or a reply. The names are the format of the file.
+/// A change of a message or a reply. The names of variants and fields are part of the file format.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum JournalRecord {
     Accepted(AcceptedMessage),
-    /// A turn for the message begins; it carries what was merged with it, oldest first.
+    /// A turn for the message starts. `with` has the messages that are merged with it, oldest first.
     Started {
         id: MessageId,
         attempt: u32,
         with: Vec<MessageId>,
-        /// The session of the turn, if it is not the one the message was accepted for.
+        /// Session of the turn, if it differs from the session that the message was accepted for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session: Option<SessionId>,
     },
-    /// The turn of another message may take it, with what was merged with it; written before it can.
+    /// The message and those merged with it steer the turn of another message. Written before the turn can read them.
     Steered {
         id: MessageId,
         into: MessageId,
@@ -35,7 +35,7 @@ pub(crate) enum JournalRecord {
         reason: String,
     },
     Reply(ReplyRecord),
-    /// The fingerprints, of one version, of replies that an unfinished message has had.
+    /// Fingerprints of one version of the replies that were sent for an unfinished message.
     Replied {
         id: MessageId,
         prints: Vec<u64>,
@@ -67,15 +67,15 @@ pub(crate) enum JournalRecord {
         id: MessageId,
         at: u64,
     },
-    /// Says nothing; whoever waits for it knows that all before it is written.
+    /// Empty record. When it is acknowledged, all earlier records are written.
     Mark,
 }
 
-/// A message that was taken.
+/// An accepted message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct AcceptedMessage {
     pub(crate) id: MessageId,
-    /// Milliseconds since 1970.
+    /// Time of acceptance in milliseconds since 1970.
     pub(crate) at: u64,
     pub(crate) session: SessionId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ pub(crate) struct AcceptedMessage {
     pub(crate) message: Box<RawValue>,
 }
 
-/// A reply that is to be delivered.
+/// A reply that must be delivered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ReplyRecord {
     pub(crate) id: ReplyId,
@@ -95,22 +95,23 @@ pub(crate) struct ReplyRecord {
     pub(crate) channel: String,
     pub(crate) chat: String,
     pub(crate) print: u64,
-    /// How `print` was computed; records of the first release do not have it.
+    /// Version of the algorithm of `print`. Records of the first release do not have it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) print_version: u8,
-    /// A tool sent it to the chat of its own turn.
+    /// Whether a tool sent the reply to the chat of the turn.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) by_tool: bool,
-    /// Whoever wrote the message comes for it.
+    /// Whether the client fetches the reply with its idempotency key.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_claimed: bool,
-    /// With it the message is finished: one fact, because it must not be tried again once its person was told so.
+    /// Whether the reply finishes the message. Both are one record, because a message whose failure was reported must not be
+    /// retried.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_last: bool,
     pub(crate) message: Box<RawValue>,
 }
 
-/// A sender as the adapter vouched for it.
+/// The sender that the channel authenticated.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StoredSender {
     role: String,
@@ -120,12 +121,12 @@ pub(crate) struct StoredSender {
     name: String,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
 fn is_false(value: &bool) -> bool {
     !value
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
 fn is_zero(value: &u8) -> bool {
     *value == 0
 }
@@ -167,7 +168,7 @@ impl StoredSender {
 }
 
 impl AcceptedMessage {
-    /// The message as it was accepted, without what cannot be stored.
+    /// Returns the accepted message, without the parts that cannot be stored.
     pub(crate) fn inbound(&self) -> Inbound {
         let inbound = Inbound::new(envelope(&self.message));
         match &self.sender {
@@ -191,33 +192,33 @@ impl ReplyRecord {
 }
 
 fn envelope(raw: &RawValue) -> Envelope {
-    // It was written by `raw`, and its checksum is right.
+    // `raw` wrote it and the checksum is valid, so this does not fail.
     serde_json::from_str(raw.get()).unwrap_or_default()
 }
 
-/// An envelope as it is stored.
+/// Encodes an envelope for the journal.
 pub(crate) fn raw(envelope: &Envelope) -> bub_kernel::Result<Box<RawValue>> {
     serde_json::value::to_raw_value(envelope).map_err(|error| {
-        bub_kernel::Error::invalid_input(format!("the message cannot be stored: {error}"))
+        bub_kernel::Error::invalid_input(format!("cannot store the message: {error}"))
     })
 }
 
 impl JournalRecord {
-    /// The line: checksum, a space, JSON, newline.
+    /// Returns the encoded line: checksum, space, JSON, newline.
     pub(crate) fn line(&self) -> Vec<u8> {
         let mut line = Vec::with_capacity(256);
         line.extend_from_slice(b"00000000 ");
-        // Nothing in a record can fail to be JSON.
+        // Every record can be encoded as JSON.
         let _ = serde_json::to_writer(&mut line, self);
         let sum = format!("{:08x}", crc32fast::hash(line.get(9..).unwrap_or_default()));
-        if let Some(place) = line.get_mut(..8) {
-            place.copy_from_slice(sum.as_bytes());
+        if let Some(checksum) = line.get_mut(..8) {
+            checksum.copy_from_slice(sum.as_bytes());
         }
         line.push(b'\n');
         line
     }
 
-    /// The record of a line without its newline; `None` when it is damaged.
+    /// Parses a line without its newline. Returns `None` if it is damaged.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         let (sum, rest) = line.split_at_checked(9)?;
         let sum = u32::from_str_radix(std::str::from_utf8(sum.get(..8)?).ok()?, 16).ok()?;
@@ -228,7 +229,7 @@ impl JournalRecord {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 pub(crate) fn now() -> u64 {
     let since = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! What is not finished: all the memory the journal needs.
+//! The live state of the journal in memory: unfinished messages, undelivered replies and idempotency keys.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -10,26 +10,26 @@ use bub_kernel::{MessageId, ReplyId, SessionId};
 use super::record::{AcceptedMessage, JournalRecord, ReplyRecord};
 use crate::fingerprint::Fingerprint;
 
-/// So many idempotency keys are remembered.
+/// Maximum number of idempotency keys that are kept.
 const MAX_IDEMPOTENCY_KEYS: usize = 100_000;
-/// And so long, in milliseconds.
+/// How long an idempotency key is kept, in milliseconds.
 const IDEMPOTENCY_KEY_TTL_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// A message that is not done.
+/// An accepted message whose turn is not finished.
 #[derive(Clone, Debug)]
 pub(crate) struct UnfinishedMessage {
     pub(crate) accepted: Arc<AcceptedMessage>,
-    /// The session of its turn; until one began, the one it was accepted for.
+    /// Session of the latest turn. Before the first turn, the session that the message was accepted for.
     pub(crate) session: SessionId,
-    /// How often a turn began that may have its message on the tape.
+    /// Number of turns that started and may have written the message to the tape.
     pub(crate) attempt: u32,
-    /// The message whose turn it was given to.
+    /// Message whose turn this message steers.
     pub(crate) into: Option<MessageId>,
-    /// What is merged with it.
+    /// Messages that are merged with this one.
     pub(crate) with: Vec<MessageId>,
-    /// The fingerprints of the replies it has had.
+    /// Fingerprints of the replies that were sent.
     pub(crate) fingerprints: Vec<Fingerprint>,
-    /// Whether a tool of its turn said something in its chat.
+    /// Whether a tool of the turn sent a reply to the chat.
     pub(crate) has_spoken: bool,
 }
 
@@ -39,11 +39,11 @@ pub(crate) struct UndeliveredReply {
     pub(crate) reply: Arc<ReplyRecord>,
     pub(crate) attempt: u32,
     pub(crate) error: Option<String>,
-    /// Nobody tries any more until a person says so.
+    /// Whether delivery stopped. It resumes when a user retries the reply or a client claims it.
     pub(crate) is_stuck: bool,
 }
 
-/// The unfinished messages and replies, in the order of their arrival, and the keys.
+/// Unfinished messages and undelivered replies in order of arrival, and idempotency keys.
 #[derive(Debug, Default)]
 pub(crate) struct JournalState {
     next: u64,
@@ -51,23 +51,23 @@ pub(crate) struct JournalState {
     reply_order: HashMap<ReplyId, u64>,
     inbounds: BTreeMap<u64, UnfinishedMessage>,
     outgoing: BTreeMap<u64, UndeliveredReply>,
-    /// How many replies wait for each channel.
-    waiting: HashMap<String, usize>,
+    /// Number of undelivered replies per channel.
+    undelivered: HashMap<String, usize>,
     keys: HashMap<String, MessageId>,
     key_ages: VecDeque<(u64, String)>,
 }
 
 impl JournalState {
-    /// Takes in a fact that is written.
+    /// Applies a record that is written.
     pub(crate) fn apply(&mut self, record: JournalRecord) {
         match record {
             JournalRecord::Accepted(accepted) => {
                 if let Some(key) = &accepted.key {
-                    self.remember(key.clone(), accepted.id.clone(), accepted.at);
+                    self.insert_key(key.clone(), accepted.id.clone(), accepted.at);
                 }
-                let place = self.next_place();
-                self.message_order.insert(accepted.id.clone(), place);
-                let fresh = UnfinishedMessage {
+                let position = self.next_position();
+                self.message_order.insert(accepted.id.clone(), position);
+                let new_entry = UnfinishedMessage {
                     session: accepted.session.clone(),
                     accepted: Arc::new(accepted),
                     attempt: 0,
@@ -76,7 +76,7 @@ impl JournalState {
                     fingerprints: Vec::new(),
                     has_spoken: false,
                 };
-                self.inbounds.insert(place, fresh);
+                self.inbounds.insert(position, new_entry);
             }
             JournalRecord::Started {
                 id,
@@ -84,15 +84,15 @@ impl JournalState {
                 with,
                 session,
             } => {
-                if let Some(found) = self.inbound_mut(&id) {
-                    (found.attempt, found.into, found.with) = (attempt, None, with);
-                    found.session = session.unwrap_or_else(|| found.accepted.session.clone());
+                if let Some(entry) = self.inbound_mut(&id) {
+                    (entry.attempt, entry.into, entry.with) = (attempt, None, with);
+                    entry.session = session.unwrap_or_else(|| entry.accepted.session.clone());
                 }
             }
             JournalRecord::Steered { id, into, with } => {
-                if let Some(found) = self.inbound_mut(&id) {
-                    (found.attempt, found.into, found.with) =
-                        (found.attempt.max(1), Some(into), with);
+                if let Some(entry) = self.inbound_mut(&id) {
+                    (entry.attempt, entry.into, entry.with) =
+                        (entry.attempt.max(1), Some(into), with);
                 }
             }
             JournalRecord::Done { ids } | JournalRecord::Dropped { ids, .. } => {
@@ -107,55 +107,57 @@ impl JournalState {
                 print_version: version,
                 has_spoken,
             } => {
-                if let Some(found) = self.inbound_mut(&id) {
-                    found.fingerprints.retain(|known| known.version != version);
+                if let Some(entry) = self.inbound_mut(&id) {
+                    entry.fingerprints.retain(|known| known.version != version);
                     let fingerprints = prints.into_iter();
-                    found
+                    entry
                         .fingerprints
                         .extend(fingerprints.map(|hash| Fingerprint { version, hash }));
-                    found.has_spoken = has_spoken;
+                    entry.has_spoken = has_spoken;
                 }
             }
             JournalRecord::Attempt { id, attempt, error } => {
-                if let Some(found) = self.outgoing_mut(&id) {
-                    (found.attempt, found.error) = (attempt, Some(error));
+                if let Some(entry) = self.outgoing_mut(&id) {
+                    (entry.attempt, entry.error) = (attempt, Some(error));
                 }
             }
             JournalRecord::Undeliverable { id, error } => {
-                let Some(found) = self.outgoing_mut(&id) else {
+                let Some(entry) = self.outgoing_mut(&id) else {
                     return;
                 };
-                (found.is_stuck, found.error) = (true, Some(error));
-                let refused = found.reply.inbound.clone().filter(|_| found.reply.by_tool);
-                if let Some(inbound) = refused.and_then(|id| self.inbound_mut(&id)) {
-                    // What was not heard is no answer. Should another have been, it is rather said twice than not.
+                (entry.is_stuck, entry.error) = (true, Some(error));
+                let sent_by_tool_for = entry.reply.inbound.clone().filter(|_| entry.reply.by_tool);
+                if let Some(inbound) = sent_by_tool_for.and_then(|id| self.inbound_mut(&id)) {
+                    // A failed reply does not answer the message. If another reply was delivered, answering twice is better
+                    // than not at all.
                     inbound.has_spoken = false;
                 }
             }
             JournalRecord::Retry { id } => {
-                if let Some(found) = self.outgoing_mut(&id) {
-                    (found.is_stuck, found.attempt) = (false, 0);
+                if let Some(entry) = self.outgoing_mut(&id) {
+                    (entry.is_stuck, entry.attempt) = (false, 0);
                 }
             }
             JournalRecord::Delivered { id } | JournalRecord::Forgotten { id } => {
-                let gone = self
+                let removed = self
                     .reply_order
                     .remove(&id)
-                    .and_then(|place| self.outgoing.remove(&place));
-                if let Some(count) = gone.and_then(|gone| self.waiting.get_mut(&gone.reply.channel))
+                    .and_then(|position| self.outgoing.remove(&position));
+                if let Some(count) =
+                    removed.and_then(|removed| self.undelivered.get_mut(&removed.reply.channel))
                 {
                     *count = count.saturating_sub(1);
                 }
             }
-            JournalRecord::Key { key, id, at } => self.remember(key, id, at),
+            JournalRecord::Key { key, id, at } => self.insert_key(key, id, at),
             JournalRecord::Mark => {}
         }
     }
 
     fn apply_reply(&mut self, reply: ReplyRecord) {
-        if let Some(found) = reply.inbound.as_ref().and_then(|id| self.inbound_mut(id)) {
-            found.fingerprints.push(reply.fingerprint());
-            found.has_spoken |= reply.by_tool;
+        if let Some(entry) = reply.inbound.as_ref().and_then(|id| self.inbound_mut(id)) {
+            entry.fingerprints.push(reply.fingerprint());
+            entry.has_spoken |= reply.by_tool;
         }
         if let Some(id) = reply.inbound.as_ref().filter(|_| reply.is_last) {
             let merged = self
@@ -166,19 +168,19 @@ impl JournalState {
                 self.finish(&id);
             }
         }
-        let place = self.next_place();
-        self.reply_order.insert(reply.id.clone(), place);
-        *self.waiting.entry(reply.channel.clone()).or_default() += 1;
-        let fresh = UndeliveredReply {
+        let position = self.next_position();
+        self.reply_order.insert(reply.id.clone(), position);
+        *self.undelivered.entry(reply.channel.clone()).or_default() += 1;
+        let new_entry = UndeliveredReply {
             reply: Arc::new(reply),
             attempt: 0,
             error: None,
             is_stuck: false,
         };
-        self.outgoing.insert(place, fresh);
+        self.outgoing.insert(position, new_entry);
     }
 
-    /// The records from which all this can be built again.
+    /// Returns the records that restore this state.
     pub(crate) fn records(&self) -> Vec<JournalRecord> {
         let mut records = Vec::with_capacity(
             self.key_ages.len() + self.message_order.len() + self.reply_order.len(),
@@ -192,7 +194,7 @@ impl JournalState {
                 });
             }
         }
-        // Before the messages, whose own records have all their fingerprints.
+        // Replies come first. The records of the messages then set all fingerprints.
         for outgoing in self.outgoing.values() {
             let id = outgoing.reply.id.clone();
             records.push(JournalRecord::Reply((*outgoing.reply).clone()));
@@ -210,18 +212,18 @@ impl JournalState {
         }
         for inbound in self.inbounds.values() {
             let id = inbound.accepted.id.clone();
-            // The key has its own record.
+            // The key has a separate record.
             records.push(JournalRecord::Accepted(AcceptedMessage {
                 key: None,
                 ..(*inbound.accepted).clone()
             }));
             if inbound.attempt > 0 {
-                let moved = inbound.session != inbound.accepted.session;
+                let is_moved = inbound.session != inbound.accepted.session;
                 records.push(JournalRecord::Started {
                     id: id.clone(),
                     attempt: inbound.attempt,
                     with: inbound.with.clone(),
-                    session: moved.then(|| inbound.session.clone()),
+                    session: is_moved.then(|| inbound.session.clone()),
                 });
             }
             if let Some(into) = inbound.into.clone() {
@@ -237,11 +239,12 @@ impl JournalState {
                 .map(|fingerprint| fingerprint.version)
                 .collect();
             for version in versions {
-                let own = inbound.fingerprints.iter();
-                let own = own.filter(|fingerprint| fingerprint.version == version);
+                let fingerprints = inbound.fingerprints.iter();
+                let fingerprints =
+                    fingerprints.filter(|fingerprint| fingerprint.version == version);
                 records.push(JournalRecord::Replied {
                     id: id.clone(),
-                    prints: own.map(|fingerprint| fingerprint.hash).collect(),
+                    prints: fingerprints.map(|fingerprint| fingerprint.hash).collect(),
                     print_version: version,
                     has_spoken: inbound.has_spoken,
                 });
@@ -250,17 +253,17 @@ impl JournalState {
         records
     }
 
-    /// Reserves a key for a message; the id of the one that has it already.
+    /// Reserves a key for a message. Returns the message that already has it, if any.
     pub(crate) fn reserve(&mut self, key: &str, id: &MessageId, at: u64) -> Option<MessageId> {
-        self.forget_old_keys(at);
+        self.remove_expired_keys(at);
         if let Some(owner) = self.keys.get(key) {
             return Some(owner.clone());
         }
-        self.remember(key.to_owned(), id.clone(), at);
+        self.insert_key(key.to_owned(), id.clone(), at);
         None
     }
 
-    /// Gives a key back that was reserved for a message which was not accepted.
+    /// Releases a key that was reserved for a message that was not accepted.
     pub(crate) fn release(&mut self, key: &str, id: &MessageId) {
         if self.keys.get(key).is_some_and(|owner| owner == id) {
             self.keys.remove(key);
@@ -284,19 +287,20 @@ impl JournalState {
         self.inbounds.get(self.message_order.get(id)?)
     }
 
-    /// Whether nothing is left to do for a message: it is answered, and its replies are delivered.
+    /// Returns whether a message is answered and all its replies are delivered.
     pub(crate) fn is_finished(&self, id: &MessageId) -> bool {
-        let is_owed = |outgoing: &UndeliveredReply| outgoing.reply.inbound.as_ref() == Some(id);
-        self.inbound(id).is_none() && !self.outgoing.values().any(is_owed)
+        let answers_message =
+            |outgoing: &UndeliveredReply| outgoing.reply.inbound.as_ref() == Some(id);
+        self.inbound(id).is_none() && !self.outgoing.values().any(answers_message)
     }
 
     pub(crate) fn reply(&self, id: &ReplyId) -> Option<&UndeliveredReply> {
         self.outgoing.get(self.reply_order.get(id)?)
     }
 
-    /// How many replies of a channel are not delivered.
+    /// Returns the number of undelivered replies of a channel.
     pub(crate) fn undelivered(&self, channel: &str) -> usize {
-        self.waiting.get(channel).copied().unwrap_or(0)
+        self.undelivered.get(channel).copied().unwrap_or(0)
     }
 
     fn inbound_mut(&mut self, id: &MessageId) -> Option<&mut UnfinishedMessage> {
@@ -311,19 +315,19 @@ impl JournalState {
         self.outgoing.get_mut(self.reply_order.get(id)?)
     }
 
-    fn next_place(&mut self) -> u64 {
+    fn next_position(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    fn remember(&mut self, key: String, id: MessageId, at: u64) {
+    fn insert_key(&mut self, key: String, id: MessageId, at: u64) {
         if self.keys.insert(key.clone(), id).is_none() {
             self.key_ages.push_back((at, key));
         }
-        self.forget_old_keys(at);
+        self.remove_expired_keys(at);
     }
 
-    fn forget_old_keys(&mut self, now: u64) {
+    fn remove_expired_keys(&mut self, now: u64) {
         while let Some((at, _)) = self.key_ages.front() {
             if self.key_ages.len() <= MAX_IDEMPOTENCY_KEYS
                 && now.saturating_sub(*at) < IDEMPOTENCY_KEY_TTL_MS

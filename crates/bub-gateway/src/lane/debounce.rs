@@ -1,7 +1,7 @@
-//! Collecting messages that come in quick succession.
+//! Collects messages that arrive close together into one turn.
 //!
-//! A message that addresses bub starts the wait, and each further one prolongs it, but never beyond the hard cap. What
-//! is merely heard joins while the chat is active, and is dropped otherwise.
+//! A message that addresses bub starts the wait. Each further one extends it, up to the maximum. Other messages join while
+//! the chat is active and are dropped otherwise.
 
 use bub_kernel::Inbound;
 use tokio::time::Instant;
@@ -9,17 +9,18 @@ use tokio::time::Instant;
 use super::{ChatKey, QueuedMessage};
 use crate::gateway::GatewayInner;
 
+/// Messages that are held until their chat is quiet.
 #[derive(Debug, Default)]
 pub(super) struct Debouncer {
     held: Vec<QueuedMessage>,
-    /// When the first of the held arrived.
+    /// When the first held message arrived.
     since: Option<Instant>,
     due: Option<Instant>,
     last_active: Option<Instant>,
 }
 
 impl Debouncer {
-    /// Holds a message back; returns one that nobody is meant to answer.
+    /// Holds a message. Returns the message if it does not address bub and the chat is not active.
     pub(super) fn accept(
         &mut self,
         item: QueuedMessage,
@@ -27,7 +28,7 @@ impl Debouncer {
     ) -> Option<QueuedMessage> {
         let now = Instant::now();
         if item.is_recovered {
-            // It was held before the restart, and has waited long enough.
+            // The message was held before the restart and has waited long enough.
             self.due = Some(now);
         } else if item.inbound.message.is_active() || item.was_held {
             self.last_active = Some(now);
@@ -44,7 +45,7 @@ impl Debouncer {
         None
     }
 
-    /// Takes out what is held of a chat.
+    /// Removes and returns the held messages of a chat.
     pub(super) fn take_chat(&mut self, chat: &ChatKey) -> Vec<QueuedMessage> {
         let (taken, kept) = std::mem::take(&mut self.held)
             .into_iter()
@@ -65,10 +66,10 @@ impl Debouncer {
         !self.held.is_empty()
     }
 
-    /// Whether there is something to remember.
+    /// Returns whether messages are held or the chat is active.
     pub(super) fn is_needed(&self, inner: &GatewayInner) -> bool {
-        let remembers = self.is_active(Instant::now(), inner) && !inner.drain.is_cancelled();
-        self.is_holding() || remembers
+        let is_chat_active = self.is_active(Instant::now(), inner) && !inner.drain.is_cancelled();
+        self.is_holding() || is_chat_active
     }
 
     pub(super) fn is_due(&self) -> bool {
@@ -76,18 +77,18 @@ impl Debouncer {
     }
 
     pub(super) fn wake_at(&self, inner: &GatewayInner) -> Option<Instant> {
-        // A little after the window, which includes its last moment.
-        let forget = || {
+        // One millisecond after the window, because the window includes its end.
+        let window_end = || {
             Some(
                 self.last_active?
                     + inner.options.active_window
                     + std::time::Duration::from_millis(1),
             )
         };
-        self.due.or_else(forget)
+        self.due.or_else(window_end)
     }
 
-    /// All that is held, as one message.
+    /// Merges all held messages into one and returns it.
     pub(super) fn flush(&mut self) -> Option<QueuedMessage> {
         (self.due, self.since) = (None, None);
         let mut held = std::mem::take(&mut self.held);
@@ -95,7 +96,7 @@ impl Debouncer {
     }
 }
 
-/// Merges messages into the last of them.
+/// Merges messages into the last one.
 pub(crate) fn merge(items: &mut Vec<QueuedMessage>) -> Option<QueuedMessage> {
     if items.len() > 1 {
         let batch = items

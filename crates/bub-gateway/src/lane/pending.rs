@@ -1,4 +1,4 @@
-//! What has not begun: in the steering inbox of the turn that runs, or in the queue behind it.
+//! Messages whose turn has not started: in the steering inbox of the running turn, or queued behind it.
 
 use bub_kernel::{Inbound, InboundAttempt};
 
@@ -6,7 +6,7 @@ use super::{Lane, QueuedMessage};
 use crate::journal::JournalRecord;
 
 impl Lane {
-    /// Gives a message to the running turn, or back when that does not take it.
+    /// Offers a message to the running turn. Returns the message if the turn does not accept it.
     pub(super) async fn steer(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
         let Some(into) = self
             .running
@@ -17,8 +17,8 @@ impl Lane {
             return Some(item);
         };
         let with = item.merged_ids();
-        // First, because the turn may have it on its tape right after, and the next process has to know.
-        let noted = self
+        // Journal this first: the turn may write the message to the tape at once, and the next process must know.
+        let journaled = self
             .inner
             .journal
             .append(JournalRecord::Steered {
@@ -27,18 +27,18 @@ impl Lane {
                 with,
             })
             .await;
-        if noted.is_err() {
+        if journaled.is_err() {
             Some(item)
         } else {
             self.offer(item).await
         }
     }
 
-    /// Gives a turn that goes on after a restart what it was given before; it knows what of that it has heard.
+    /// Offers a turn that resumes after a restart the messages that steered it before. The turn knows which of them it read.
     pub(super) async fn resteer(&mut self, turn: &mut QueuedMessage) {
         for item in std::mem::take(&mut turn.steered) {
-            let refused = self.offer(item).await;
-            self.pending.extend(refused);
+            let rejected = self.offer(item).await;
+            self.pending.extend(rejected);
         }
     }
 
@@ -62,30 +62,30 @@ impl Lane {
         }
     }
 
-    /// The steered messages that the turn took. Those it left become turns of their own, before all others.
+    /// Returns the steering messages that the turn read. The others get their own turns, before all queued messages.
     pub(super) async fn collect_steered(&mut self) -> Vec<QueuedMessage> {
         if self.steered.is_empty() {
             return Vec::new();
         }
-        let left = match self.inner.framework.steering_inbox() {
+        let unread = match self.inner.framework.steering_inbox() {
             Some(inbox) => inbox.drain(&self.session_id).await.unwrap_or_default(),
             None => Vec::new(),
         };
-        let left: Vec<_> = left.iter().filter_map(Inbound::message_id).collect();
-        let is_left = |item: &QueuedMessage| left.contains(&&item.id);
-        let (left, taken): (Vec<_>, Vec<_>) = std::mem::take(&mut self.steered)
+        let unread: Vec<_> = unread.iter().filter_map(Inbound::message_id).collect();
+        let is_unread = |item: &QueuedMessage| unread.contains(&&item.id);
+        let (unread, read): (Vec<_>, Vec<_>) = std::mem::take(&mut self.steered)
             .into_iter()
-            .partition(is_left);
-        for mut item in left.into_iter().rev() {
+            .partition(is_unread);
+        for mut item in unread.into_iter().rev() {
             match item.moves_to.take() {
                 Some(to) => self.move_item(item, &to),
                 None => self.pending.push_front(item),
             }
         }
-        taken
+        read
     }
 
-    /// Takes out what came last of all that has not begun; what steers came before what waits.
+    /// Removes and returns the latest message whose turn has not started. Steering messages are older than queued ones.
     pub(super) async fn pop_last_pending(&mut self) -> Option<QueuedMessage> {
         if let Some(item) = self.pending.pop_back() {
             return Some(item);
@@ -93,8 +93,8 @@ impl Lane {
         self.steered = self.collect_steered().await;
         let last = self.pending.pop_back();
         for item in std::mem::take(&mut self.pending) {
-            let refused = self.steer(item).await;
-            self.pending.extend(refused);
+            let rejected = self.steer(item).await;
+            self.pending.extend(rejected);
         }
         last
     }

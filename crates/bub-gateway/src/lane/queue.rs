@@ -1,8 +1,8 @@
-//! The lanes that exist, and the queue in front of each.
+//! The map of lanes and the event queue of each lane.
 //!
-//! A message takes a place in the queue of its session before it is journaled, so that an accepted message always has
-//! one: handing it to its lane neither fails nor waits. The limit of a session therefore bounds its queue. Other events
-//! add little: each kind is merged with what is queued already.
+//! A message reserves a slot in the queue of its session before it is journaled. Passing an accepted message to its lane
+//! therefore neither fails nor waits, and the limit of a session bounds its queue. Other events are merged with queued
+//! events of the same kind.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,61 +18,61 @@ use tokio::sync::{Notify, oneshot};
 use super::{Lane, QueuedMessage};
 use crate::{gateway::GatewayInner, journal::lock};
 
-/// The lanes that exist.
+/// All lanes by session.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes(Mutex<LaneMap>);
 
 #[derive(Debug, Default)]
 struct LaneMap {
     by_session: HashMap<SessionId, Arc<LaneQueue>>,
-    /// Messages whose session is named and which are not in a lane yet.
+    /// Messages whose session is being resolved and that are not in a lane yet.
     arrivals: HashMap<u64, ArrivalState>,
     next_arrival: u64,
 }
 
-/// What happened to the chat of a message while it was accepted.
+/// Session switches of a chat while one of its messages is being accepted.
 #[derive(Debug)]
 struct ArrivalState {
     chat: ChatKey,
     switches: Vec<(SessionId, SessionId)>,
 }
 
-/// A channel and a chat of it.
+/// A channel and the id of one of its chats.
 pub(crate) type ChatKey = (String, String);
 
-/// The queue of a lane, and how busy the lane is.
+/// Event queue of a lane, with counters of its work.
 #[derive(Debug, Default)]
 pub(crate) struct LaneQueue {
     events: Mutex<EventQueue>,
     wake: Notify,
     unfinished: AtomicUsize,
-    /// Turns that have begun; others wait for room.
+    /// Number of started turns. Others wait for a permit.
     pub(super) running: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct EventQueue {
     events: VecDeque<LaneEvent>,
-    /// The lane is gone.
+    /// Whether the lane has ended.
     is_closed: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum LaneEvent {
-    // In a box, because most events are small.
+    // Boxed, because the other events are small.
     Message(Box<QueuedMessage>),
-    /// Cancels what runs and drops what waits, except one turn.
+    /// Cancels running turns and drops queued messages, except one turn.
     Quit {
         except: Option<MessageId>,
         done: Vec<oneshot::Sender<()>>,
     },
-    /// Cancels what runs, and only that.
+    /// Cancels running turns only.
     Cancel,
-    /// Drops the last message that is queued.
+    /// Drops the last queued message.
     Withdraw,
 }
 
-/// A place in the queue of a session.
+/// A slot in the queue of a session. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct QueueSlot(Arc<LaneQueue>);
 
@@ -86,13 +86,13 @@ impl QueueSlot {
 impl Drop for QueueSlot {
     fn drop(&mut self) {
         if self.0.unfinished.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // The lane may have nothing to do any more.
+            // The lane may have no more work.
             self.0.wake.notify_one();
         }
     }
 }
 
-/// A message on its way into a lane. If its chat is switched to another session in the meantime, it follows.
+/// A message that is being accepted. If its chat is switched to another session in the meantime, the message follows.
 pub(crate) struct Arrival {
     inner: Arc<GatewayInner>,
     id: u64,
@@ -122,7 +122,7 @@ impl Arrival {
 }
 
 impl LaneMap {
-    /// The queue of a session, whose lane is started if need be.
+    /// Returns the queue of a session. Starts its lane if necessary.
     fn queue(&mut self, inner: &Arc<GatewayInner>, session_id: &SessionId) -> Arc<LaneQueue> {
         if let Some(queue) = self.by_session.get(session_id)
             && !lock(&queue.events).is_closed
@@ -141,14 +141,14 @@ impl LaneMap {
         if item.inbound.session_id() != Some(session_id) {
             item.inbound.set_session_id(session_id.clone());
         }
-        item.take_seats(&queue);
+        item.reserve_slots(&queue);
         // The lane cannot retire while the map is locked.
         queue.push(LaneEvent::Message(Box::new(item)));
     }
 }
 
 impl Lanes {
-    /// Announces a message of a chat, before its session is named.
+    /// Announces a message of a chat before its session is resolved.
     pub(crate) fn announce(inner: &Arc<GatewayInner>, chat: ChatKey) -> Arrival {
         let mut map = lock(&inner.lanes.0);
         let id = map.next_arrival;
@@ -161,7 +161,7 @@ impl Lanes {
         }
     }
 
-    /// Takes a place in the queue of a session, unless that has `limit` already.
+    /// Reserves a slot in the queue of a session. Returns `None` if the session already uses `limit` slots.
     pub(crate) fn reserve(
         inner: &Arc<GatewayInner>,
         session_id: &SessionId,
@@ -178,8 +178,8 @@ impl Lanes {
         lock(&inner.lanes.0).push(inner, session_id, item);
     }
 
-    /// Switches a chat from one session to another: messages that arrive just now follow, and those that the lane has
-    /// not seen yet are returned.
+    /// Switches a chat from one session to another. Messages that are being accepted follow. Returns the queued messages
+    /// that the lane has not received yet.
     pub(super) fn switch(
         &self,
         chat: &ChatKey,
@@ -198,7 +198,7 @@ impl Lanes {
         }
     }
 
-    /// Removes a lane that has nothing to do; `false` if it has.
+    /// Removes a lane if it has no work. Returns `false` if it has.
     pub(super) fn retire(
         &self,
         inner: &GatewayInner,
@@ -216,13 +216,13 @@ impl Lanes {
         true
     }
 
-    /// Removes a lane, whatever it has to do.
+    /// Removes a lane unconditionally.
     pub(super) fn remove(&self, inner: &GatewayInner, session_id: &SessionId) {
         lock(&self.0).by_session.remove(session_id);
         inner.idle.notify_waiters();
     }
 
-    /// Whether a message is being accepted, which includes `resolve_session`.
+    /// Returns whether a message is being accepted, including `resolve_session`.
     pub(crate) fn has_arrivals(&self) -> bool {
         !lock(&self.0).arrivals.is_empty()
     }
@@ -234,7 +234,7 @@ impl Lanes {
             .all(|queue| lock(&queue.events).is_closed)
     }
 
-    /// The sessions that are busy: id, unfinished messages, running turns.
+    /// Returns id, unfinished messages and running turns of each session that has a lane.
     pub(crate) fn loads(&self) -> Vec<(SessionId, usize, usize)> {
         let map = lock(&self.0);
         let load = |(session_id, queue): (&SessionId, &Arc<LaneQueue>)| {
@@ -248,21 +248,21 @@ impl Lanes {
         map.by_session.iter().map(load).collect()
     }
 
-    /// Cancels what runs in a session.
+    /// Cancels the running turns of a session.
     pub(crate) fn cancel(&self, session_id: &SessionId) {
         if let Some(queue) = lock(&self.0).by_session.get(session_id) {
             queue.push(LaneEvent::Cancel);
         }
     }
 
-    /// Drops the last message that is queued in a session.
+    /// Drops the last queued message of a session.
     pub(crate) fn withdraw(&self, session_id: &SessionId) {
         if let Some(queue) = lock(&self.0).by_session.get(session_id) {
             queue.push(LaneEvent::Withdraw);
         }
     }
 
-    /// Ends what runs and waits in a session, except one turn.
+    /// Cancels running turns and drops queued messages of a session, except one turn. Waits until the turns have ended.
     pub(crate) async fn quit(&self, session_id: &SessionId, except: Option<MessageId>) {
         let (done, ended) = oneshot::channel();
         match lock(&self.0).by_session.get(session_id) {
@@ -272,7 +272,7 @@ impl Lanes {
             }),
             None => return,
         }
-        // An error means that the lane is gone, with everything that ran in it.
+        // An error means that the lane has ended, and all its turns with it.
         let _ = ended.await;
     }
 }
@@ -307,7 +307,7 @@ impl LaneQueue {
         self.wake.notify_one();
     }
 
-    /// Waits for an event. `None` if there is none and the lane may have nothing to do any more.
+    /// Waits for an event. Returns `None` if the lane was woken because it may have no more work.
     pub(super) async fn next(&self) -> Option<LaneEvent> {
         if let Some(event) = self.pop() {
             return Some(event);
@@ -320,7 +320,7 @@ impl LaneQueue {
         lock(&self.events).events.pop_front()
     }
 
-    /// Takes out the queued messages of a chat.
+    /// Removes and returns the queued messages of a chat.
     fn take_messages(&self, chat: &ChatKey) -> Vec<QueuedMessage> {
         let mut queue = lock(&self.events);
         let (taken, kept): (VecDeque<_>, VecDeque<_>) =
@@ -335,26 +335,26 @@ impl LaneQueue {
         taken.into_iter().filter_map(item).collect()
     }
 
-    /// Takes no more events; what is queued is dropped.
+    /// Closes the queue and drops the queued events.
     pub(super) fn close(&self) {
         let mut queue = lock(&self.events);
         queue.is_closed = true;
         let dropped = std::mem::take(&mut queue.events);
         drop(queue);
-        // Outside of the lock: a message gives its place back.
+        // Drop outside the lock, because a message frees its slot.
         drop(dropped);
     }
 }
 
 impl QueuedMessage {
-    /// Takes places in a queue for this message and those that go with it.
-    fn take_seats(&mut self, queue: &Arc<LaneQueue>) {
-        let is_seated = |seat: &QueueSlot| Arc::ptr_eq(&seat.0, queue);
-        if !self.seat.as_ref().is_some_and(is_seated) {
-            self.seat = Some(QueueSlot::occupy(queue));
+    /// Reserves slots in a queue for this message and those that go with it.
+    fn reserve_slots(&mut self, queue: &Arc<LaneQueue>) {
+        let is_reserved = |slot: &QueueSlot| Arc::ptr_eq(&slot.0, queue);
+        if !self.slot.as_ref().is_some_and(is_reserved) {
+            self.slot = Some(QueueSlot::occupy(queue));
         }
         for item in self.merged.iter_mut().chain(&mut self.steered) {
-            item.take_seats(queue);
+            item.reserve_slots(queue);
         }
     }
 }
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn events_that_are_not_messages_do_not_pile_up() {
         let queue = Arc::new(LaneQueue::default());
-        let seats = [QueueSlot::occupy(&queue), QueueSlot::occupy(&queue)];
+        let slots = [QueueSlot::occupy(&queue), QueueSlot::occupy(&queue)];
         for _ in 0..1000 {
             queue.push(LaneEvent::Cancel);
         }
@@ -388,14 +388,14 @@ mod tests {
         for _ in 0..1000 {
             queue.push(LaneEvent::Withdraw);
         }
-        assert_eq!(len(&queue), 4, "one for each message");
-        drop(seats);
+        assert_eq!(len(&queue), 4, "one per message");
+        drop(slots);
         queue.close();
         queue.push(LaneEvent::Cancel);
         assert_eq!(len(&queue), 0);
-        let is_told = |ended: &mut oneshot::Receiver<()>| {
+        let is_notified = |ended: &mut oneshot::Receiver<()>| {
             ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)
         };
-        assert!(waiting.iter_mut().all(is_told));
+        assert!(waiting.iter_mut().all(is_notified));
     }
 }

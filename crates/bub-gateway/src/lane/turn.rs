@@ -1,4 +1,4 @@
-//! One turn of a lane.
+//! Runs one turn of a lane.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -11,26 +11,27 @@ use serde_json::Value;
 use super::{LaneQueue, QueuedMessage, TurnPermit};
 use crate::{gateway::GatewayInner, journal::JournalRecord, reply_scope::ReplyScope, router};
 
-/// So many beginnings of a turn the end of the process may follow; the agent gives up earlier, and says so.
+/// Number of attempts after which a message that crashes the process is abandoned. The agent abandons it earlier and
+/// reports that.
 const MAX_CRASH_ATTEMPTS: u32 = 5;
 
-/// What is said when a turn failed and nobody else could say so.
+/// Notice to the sender if a turn failed and no plugin reported the failure.
 pub(crate) const TURN_FAILED_TEXT: &str =
-    "Something went wrong on my side, and this message is not answered. The log has the details.";
+    "An internal error occurred and your message was not answered. See the log for details.";
 
-/// How a turn ended.
+/// Outcome of a turn.
 #[derive(Default)]
 pub(super) struct LaneTurnOutcome {
     pub(super) replies: u32,
-    /// What the turn came to; `None` if it did not run.
+    /// Result of the turn; `None` if it did not run.
     pub(super) report: Option<TurnReport>,
-    /// It was stopped before its end.
+    /// Whether the turn was cancelled before its end.
     pub(super) is_cancelled: bool,
-    /// It failed and its sender could not be told: the message stays in the journal.
+    /// The failure that could not be reported to the sender. The message stays in the journal.
     pub(super) unreported: Option<Error>,
 }
 
-/// A turn that is to be run.
+/// A turn that is ready to run.
 pub(super) struct LaneTurn {
     pub(super) inner: Arc<GatewayInner>,
     pub(super) session_id: SessionId,
@@ -43,7 +44,7 @@ pub(super) struct LaneTurn {
 }
 
 impl LaneTurn {
-    /// Runs the turn. It is cancelled when the gateway stops.
+    /// Runs the turn. The turn is cancelled when the gateway stops.
     pub(super) async fn run(self) -> LaneTurnOutcome {
         let (halt, cancel) = (self.inner.halt.clone(), self.cancel.clone());
         let halted = async move {
@@ -76,12 +77,12 @@ impl LaneTurn {
             };
         };
         let mut inbound = self.inbound;
-        // A message may ask for what the setting does not give to all.
+        // A message can request a stream even if the setting is off.
         let asks_for_stream = inbound.message.field("stream_output");
         inbound.stream_output |= inner.options.stream_output
             || asks_for_stream.and_then(Value::as_bool).unwrap_or(false);
         inbound.reply_target = Some(Arc::clone(&scope) as _);
-        // In a box of its own: very many turns may wait for room.
+        // Boxed separately to keep this future small: many turns may wait for a permit.
         let turn = Box::pin(inner.framework.process_turn(inbound));
         let (report, failure) = match AssertUnwindSafe(turn).catch_unwind().await {
             Ok((turn, outcome)) => (Some(turn.report()), outcome.err()),
@@ -106,7 +107,7 @@ impl LaneTurn {
         }
     }
 
-    /// The target of its replies, which knows those of earlier attempts.
+    /// Returns the target for replies, with the replies of earlier attempts.
     fn reply_scope(&self) -> ReplyScope {
         let scope = ReplyScope::new(&self.inner, self.id.clone(), &self.inbound.message);
         match self.inner.journal.live().inbound(&self.id) {
@@ -115,15 +116,15 @@ impl LaneTurn {
         }
     }
 
-    /// Gives the message up, and tells its sender, unless there was a reply already.
+    /// Abandons the message and notifies the sender, unless a reply was already sent.
     async fn give_up(self, scope: &Arc<ReplyScope>) -> LaneTurnOutcome {
         let (session_id, inbound_id) = (&self.session_id, &self.id);
         tracing::error!(%session_id, %inbound_id, "lane.attempts_exhausted");
         let text = format!(
-            "This message was begun {MAX_CRASH_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
+            "bub stopped unexpectedly {MAX_CRASH_ATTEMPTS} times while it processed this message. The message will not be retried."
         );
         if scope.replies() > 0 {
-            // It was answered. Only the end of its turn is not journaled.
+            // The message was answered; only the end of its turn is not journaled.
             return LaneTurnOutcome {
                 replies: scope.replies(),
                 ..LaneTurnOutcome::default()
@@ -135,9 +136,9 @@ impl LaneTurn {
         let turn = self.inner.framework.fail_inbound(inbound, &error).await;
         let reporting =
             router::report_failure(&self.inner, &self.session_id, scope, error.message());
-        let is_told = reporting.await;
-        // When the gateway stops, the next one says it. Nobody is there to be told when its channel is gone.
-        let is_left = !is_told && self.inner.halt.is_cancelled();
+        let is_reported = reporting.await;
+        // If the gateway is stopping, the next start reports it. If the channel does not exist, no one can be notified.
+        let is_left = !is_reported && self.inner.halt.is_cancelled();
         LaneTurnOutcome {
             replies: scope.replies(),
             report: Some(turn.report()),
@@ -146,7 +147,7 @@ impl LaneTurn {
         }
     }
 
-    /// Waits for its session and for room, and journals that it begins; `None` if it must not begin any more.
+    /// Waits for the session and a permit, and journals the start of the turn. Returns `None` if the turn was cancelled.
     async fn begin(&mut self) -> Option<TurnPermit> {
         let started = started(
             &self.inner,
@@ -155,7 +156,7 @@ impl LaneTurn {
             (self.attempt, std::mem::take(&mut self.with)),
         );
         let (inner, session_id) = (&self.inner, &self.session_id);
-        // The turn itself reports what is wrong.
+        // The turn continues after an error and reports it.
         let goes_on = |outcome: Result<()>| match outcome {
             Err(error) if error.kind() == ErrorKind::Cancelled => false,
             Err(error) => {
@@ -182,7 +183,7 @@ impl LaneTurn {
     }
 }
 
-/// The record that a turn for a message begins. It names the session only if that has changed.
+/// Returns the record for the start of a turn. It contains the session only if that has changed.
 fn started(
     inner: &GatewayInner,
     id: &MessageId,
@@ -199,7 +200,7 @@ fn started(
     }
 }
 
-/// A turn that the end of the gateway cut off is no crash: it does not count as another attempt.
+/// Records that the stop of the gateway interrupted a turn. This is not a crash and does not count as an attempt.
 pub(super) fn interrupted(inner: &GatewayInner, item: &QueuedMessage, session_id: &SessionId) {
     let attempt = item.attempt.saturating_sub(1).max(1);
     let record = started(inner, &item.id, session_id, (attempt, item.merged_ids()));

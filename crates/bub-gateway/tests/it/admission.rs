@@ -1,4 +1,4 @@
-//! What becomes of an arriving message: process, drop, follow up, steer.
+//! Admission of messages: process, drop, follow up, steer.
 
 use std::sync::atomic::Ordering;
 
@@ -12,20 +12,20 @@ async fn fixture(decision: AdmissionDecision, dir: &tempfile::TempDir) -> Gatewa
     GatewayFixture::open(dir.path(), vec![fake]).await
 }
 
-// H-145: a dropped message ends with its reason, and does not come back.
+// H-145: the outcome of a dropped message has the reason. The message is not recovered.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_message_has_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let fixture = fixture(AdmissionDecision::Drop, &dir).await;
-    let ticket = fixture.channel(0).say("a", "hi").await.unwrap();
-    assert_eq!(dropped(&ticket.outcome().await), "says the test");
+    let receipt = fixture.channel(0).say("a", "hi").await.unwrap();
+    assert_eq!(dropped(&receipt.outcome().await), "says the test");
     fixture.stop().await;
     let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
     assert_eq!(fixture.recovered.messages, 0);
     fixture.stop().await;
 }
 
-// H-145: the snapshot; process overlaps because the hook asks for it, follow_up waits.
+// H-145: `process` runs turns concurrently because the hook asks for it; `follow_up` queues. Also checks the snapshot.
 #[tokio::test(start_paused = true)]
 async fn process_overlaps_and_follow_up_waits() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ async fn process_overlaps_and_follow_up_waits() {
     fixture.stop().await;
 }
 
-// H-145, H-146: a steered message is part of the running turn, and done with it.
+// H-145, H-146: a steering message is part of the running turn and finishes with it.
 #[tokio::test(start_paused = true)]
 async fn a_steered_message_is_answered_by_the_running_turn() {
     let dir = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ async fn a_steered_message_is_answered_by_the_running_turn() {
     fixture.stop().await;
 }
 
-// H-146, W-51: what the turn did not take becomes a turn of its own, also after a failure, in order and before others.
+// H-146, W-51: steering messages that the turn did not read get their own turns, in order and before others.
 #[tokio::test(start_paused = true)]
 async fn leftovers_become_turns() {
     let dir = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ async fn leftovers_become_turns() {
     fixture.stop().await;
 }
 
-// A message rides only in a turn of the same person, and a command in none.
+// A message can steer only a turn of the same sender. A command steers no turn.
 #[tokio::test(start_paused = true)]
 async fn nobody_rides_in_the_turn_of_another() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,8 +117,8 @@ async fn nobody_rides_in_the_turn_of_another() {
         .unwrap();
     let command = channel.say("a", ",help").await.unwrap();
     fixture.echo.permits.add_permits(1);
-    for ticket in [member, same_id, command] {
-        assert_eq!(replies(&ticket.outcome().await), 1);
+    for receipt in [member, same_id, command] {
+        assert_eq!(replies(&receipt.outcome().await), 1);
     }
     let contents = channel.contents();
     assert_eq!(

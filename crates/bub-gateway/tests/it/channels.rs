@@ -1,4 +1,4 @@
-//! Which channels run, and how they start and stop.
+//! Selection, start and stop of channels.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::harness::{Echo, FakeChannel, FakeHandle, GatewayFixture, options};
 
-// H-141: the matrix.
+// H-141: which names select which channels.
 #[test]
 fn names_choose_channels() {
     let make = |name: &str, role, disabled| {
@@ -38,9 +38,9 @@ fn names_choose_channels() {
     ];
     for (names, expected) in cases {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let chosen = select_channels(&names, &channels);
-        let chosen: Vec<_> = chosen.iter().map(|channel| channel.name()).collect();
-        assert_eq!(&chosen, expected, "{names:?}");
+        let selected = select_channels(&names, &channels);
+        let selected: Vec<_> = selected.iter().map(|channel| channel.name()).collect();
+        assert_eq!(&selected, expected, "{names:?}");
     }
 }
 
@@ -58,13 +58,13 @@ async fn wrong_names_and_no_channel_are_said_clearly() {
     assert!(
         unknown
             .message()
-            .starts_with("there is no channel `lap`; there are: lab"),
+            .starts_with("unknown channel `lap`; available channels: lab"),
         "{unknown}"
     );
     let none = open(&["!lab"]).await.err().unwrap();
     assert!(
         none.message()
-            .starts_with("no channel is enabled (there are: lab"),
+            .starts_with("no channel is enabled; configure lab, or set `enabled_channels`"),
         "{none}"
     );
     let fixture = open(&["all"]).await.unwrap();
@@ -76,7 +76,7 @@ async fn wrong_names_and_no_channel_are_said_clearly() {
     fixture.stop().await;
 }
 
-// W-50: one that cannot start is tried again and shown; one that never returns holds nobody up; all are stopped.
+// W-50: a channel that cannot start is retried and shown. One that hangs does not delay the others. All are stopped.
 #[tokio::test(start_paused = true)]
 async fn channels_start_independently() {
     let dir = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ async fn channels_start_independently() {
     assert!(fakes.iter().all(|fake| *fake.stops.borrow() > 0));
 }
 
-// The socket is for its owner alone, and goes with the gateway.
+// Only the owner can use the socket. It is removed when the gateway stops.
 #[tokio::test]
 async fn the_status_socket_is_private() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -148,7 +148,7 @@ async fn the_status_socket_is_private() {
     assert!(!path.exists());
 }
 
-// W-14: a stop waits for what runs, but not for ever; what is left is answered at the next start, once.
+// W-14: a stop waits for running turns, but only up to the limit. The rest is answered once, after the next start.
 #[tokio::test(start_paused = true)]
 async fn a_stop_drains_within_its_limit() {
     let dir = tempfile::tempdir().unwrap();
@@ -159,13 +159,13 @@ async fn a_stop_drains_within_its_limit() {
     channel.say("b", "wait 3").await.unwrap();
     fixture.echo.wait_asked(2).await;
     fixture.echo.permits.add_permits(1);
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     fixture.stop().await;
-    assert!(begun.elapsed() >= Duration::from_secs(30));
+    assert!(started.elapsed() >= Duration::from_secs(30));
     assert!(
-        begun.elapsed() < Duration::from_secs(40),
+        started.elapsed() < Duration::from_secs(40),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
     let refused = channel.say("a", "late").await.err().unwrap();
     assert!(
@@ -175,11 +175,11 @@ async fn a_stop_drains_within_its_limit() {
     let before = channel.contents();
     let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
     fixture.echo.permits.add_permits(10);
-    let left = 3 - before.len();
-    assert_eq!(fixture.recovered.messages, left);
+    let remaining = 3 - before.len();
+    assert_eq!(fixture.recovered.messages, remaining);
     let mut all = fixture
         .channel(0)
-        .wait_sent(left)
+        .wait_sent(remaining)
         .await
         .iter()
         .map(|sent| sent.content.clone())

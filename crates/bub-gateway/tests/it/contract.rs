@@ -1,4 +1,4 @@
-//! What channels can rely on, and what becomes of messages whose turn cannot begin.
+//! The contract of channels, and messages whose turn cannot start.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use tokio::sync::watch;
 
 use crate::harness::{FakeChannel, GatewayFixture};
 
-/// A channel with nothing but what has to be written.
-struct Least;
+/// A channel with only the required methods.
+struct MinimalChannel;
 
-impl Channel for Least {
+impl Channel for MinimalChannel {
     fn name(&self) -> &'static str {
-        "least"
+        "minimal"
     }
 
     fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
@@ -36,25 +36,27 @@ impl Channel for Least {
 // H-140: the defaults of the contract.
 #[tokio::test]
 async fn a_channel_needs_a_name_a_start_a_stop_and_a_send() {
-    let least = Arc::new(Least);
+    let channel = Arc::new(MinimalChannel);
     let message = Envelope::text("hi");
-    assert!(!least.needs_debounce() && least.enabled() && least.role() == ChannelRole::Service);
-    assert_eq!(least.access_summary(), None);
-    least.send(&message.clone().into()).await.unwrap();
+    assert!(
+        !channel.needs_debounce() && channel.enabled() && channel.role() == ChannelRole::Service
+    );
+    assert_eq!(channel.access_summary(), None);
+    channel.send(&message.clone().into()).await.unwrap();
     let inbound = Inbound::from(message);
     let snapshot = TurnSnapshot {
         session_id: "s".into(),
         ..TurnSnapshot::default()
     };
     assert!(
-        least
+        channel
             .admit_message(&inbound, &snapshot)
             .await
             .unwrap()
             .is_none()
     );
     let turn = Turn::detached(&Framework::builder().build(), inbound, State::new());
-    let same = least.stream_events(turn, ModelStream::text("as it was"));
+    let same = channel.stream_events(turn, ModelStream::text("as it was"));
     let seen: Vec<_> = same
         .map(|event| event.unwrap().to_value().to_string())
         .collect()
@@ -65,7 +67,7 @@ async fn a_channel_needs_a_name_a_start_a_stop_and_a_send() {
     );
 }
 
-// H-144: a message whose session cannot be named is refused and reported; one about whom nobody can decide is processed.
+// H-144: a message whose session cannot be resolved is rejected and reported. If admission fails, the message is processed.
 #[tokio::test(start_paused = true)]
 async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,8 +81,8 @@ async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
     channel.say("a", "hi").await.unwrap().outcome().await;
     let sent = channel.wait_sent(3).await;
     assert!(
-        sent[0].content.contains("is not answered"),
-        "its person is told: {sent:?}"
+        sent[0].content.contains("was not answered"),
+        "the sender is notified: {sent:?}"
     );
     assert_eq!(channel.contents()[1..], ["echo: undecided", "echo: hi"]);
     assert_eq!(
@@ -90,7 +92,7 @@ async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
     fixture.stop().await;
 }
 
-// H-149: any channel may end the gateway, which then stops all of them.
+// H-149: any channel can stop the gateway, which then stops all channels.
 #[tokio::test(start_paused = true)]
 async fn a_channel_may_end_the_gateway() {
     let dir = tempfile::tempdir().unwrap();
@@ -113,9 +115,9 @@ async fn a_channel_may_end_the_gateway() {
     assert!(late.message().contains("the gateway is"), "{late}");
 }
 
-struct Typing(watch::Sender<&'static str>);
+struct FakeTypingScope(watch::Sender<&'static str>);
 
-impl LifespanScope for Typing {
+impl LifespanScope for FakeTypingScope {
     fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
         self.0.send_replace("begun");
         Box::pin(std::future::ready(Ok(())))
@@ -128,7 +130,7 @@ impl LifespanScope for Typing {
     }
 }
 
-// W-42: what shows that somebody works on a message ends with its turn, however early that fails.
+// W-42: the lifespan of a message, such as a typing indicator, ends with its turn, even if the turn fails early.
 #[tokio::test(start_paused = true)]
 async fn the_lifespan_of_a_message_ends_also_when_its_turn_fails_before_the_model() {
     let dir = tempfile::tempdir().unwrap();
@@ -136,13 +138,14 @@ async fn the_lifespan_of_a_message_ends_also_when_its_turn_fails_before_the_mode
     for (text, end) in [("broken", "failed"), ("fail", "failed"), ("hi", "ended")] {
         let typing = watch::Sender::new("new");
         let message = ChannelMessage::new("lab:a", "lab", text).chat_id("a");
-        let inbound = Inbound::from(message).with_lifespan(Lifespan::new(Typing(typing.clone())));
-        let ticket = fixture
+        let inbound =
+            Inbound::from(message).with_lifespan(Lifespan::new(FakeTypingScope(typing.clone())));
+        let receipt = fixture
             .channel(0)
             .hand_in(inbound, Role::Owner, "ada", None)
             .await
             .unwrap();
-        ticket.outcome().await;
+        receipt.outcome().await;
         assert_eq!(*typing.borrow(), end, "{text}");
     }
     fixture.stop().await;

@@ -1,4 +1,4 @@
-//! A gateway in a temporary directory, an echo model that can be held up, and fake channels.
+//! A gateway in a temporary directory, an echo model that can wait, and fake channels.
 
 use std::{
     collections::HashMap,
@@ -17,9 +17,9 @@ use bub_kernel::{
 use bub_tape::{Durability, MemoryStore, TapeStore, fs::Fs};
 use tokio::sync::{Notify, Semaphore, watch};
 
-/// What was sent by a channel: chat, content, reply id.
+/// A reply that a channel sent.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sent {
+pub(crate) struct SentReply {
     pub(crate) chat: String,
     pub(crate) content: String,
     pub(crate) reply_id: String,
@@ -33,8 +33,8 @@ pub(crate) struct FakeChannel {
     pub(crate) role: Option<ChannelRole>,
     pub(crate) disabled: bool,
     pub(crate) handler: OnceLock<MessageHandler>,
-    pub(crate) sent: watch::Sender<Vec<Sent>>,
-    /// The next sends fail with these.
+    pub(crate) sent: watch::Sender<Vec<SentReply>>,
+    /// Errors for the next sends, last one first.
     pub(crate) failures: Mutex<Vec<Error>>,
     pub(crate) start_failures: Mutex<Vec<Error>>,
     pub(crate) admission: Mutex<Option<Admission>>,
@@ -42,7 +42,7 @@ pub(crate) struct FakeChannel {
     pub(crate) starts: watch::Sender<usize>,
     pub(crate) stops: watch::Sender<usize>,
     pub(crate) blocks_in_start: bool,
-    /// By which it can end the gateway, once it runs.
+    /// Token that stops the gateway. Set when the channel has started.
     pub(crate) stop: OnceLock<CancellationToken>,
 }
 
@@ -54,7 +54,7 @@ impl FakeChannel {
         }
     }
 
-    /// Hands a message in, as an adapter would.
+    /// Submits a message as an owner.
     pub(crate) async fn say(&self, chat: &str, text: &str) -> Result<Arc<InboundReceipt>> {
         self.say_as((Role::Owner, "ada"), chat, text, None).await
     }
@@ -96,7 +96,7 @@ impl FakeChannel {
         accepted.map(|()| receipt)
     }
 
-    pub(crate) async fn wait_sent(&self, count: usize) -> Vec<Sent> {
+    pub(crate) async fn wait_sent(&self, count: usize) -> Vec<SentReply> {
         in_time(self.sent.subscribe().wait_for(|sent| sent.len() >= count))
             .await
             .unwrap()
@@ -112,7 +112,7 @@ impl FakeChannel {
     }
 }
 
-/// What never comes is a failure, not a wait: where the clock stands still, a day is over at once.
+/// Fails if the future takes longer than a day. With a paused clock, a day passes at once.
 async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_hours(24), waiting)
         .await
@@ -153,7 +153,7 @@ impl Channel for FakeHandle {
                 return Err(error);
             }
             let attempt = reply.attempt.as_ref().unwrap();
-            let sent = Sent {
+            let sent = SentReply {
                 chat: reply.chat_id().unwrap().into_owned(),
                 content: reply.content().into_owned(),
                 reply_id: String::from(&attempt.reply_id),
@@ -187,8 +187,8 @@ impl Channel for FakeHandle {
     }
 }
 
-/// Echoes; a prompt that begins with `wait` waits for a permit, `fail` fails, `tell CHAT` sends something by a tool
-/// first (`script CHAT` without the router), and with `wait` after it waits then. `,switch SESSION` switches the chat.
+/// Model that echoes the prompt. A prompt that begins or ends with `wait` waits for a permit. `fail` fails. `tell CHAT` first
+/// sends a message with a tool. `script CHAT` only marks a message as sent by a tool. `,switch SESSION` switches the chat.
 #[derive(Clone)]
 pub(crate) struct Echo {
     pub(crate) channels: Vec<Arc<FakeChannel>>,
@@ -196,27 +196,27 @@ pub(crate) struct Echo {
     pub(crate) asked: watch::Sender<Vec<String>>,
     pub(crate) attempts: Arc<Mutex<Vec<InboundAttempt>>>,
     pub(crate) senders: Arc<Mutex<Vec<Sender>>>,
-    pub(crate) inbox: Arc<Inbox>,
-    /// The stages that `on_error` was told of.
+    pub(crate) inbox: Arc<FakeSteeringInbox>,
+    /// Stages that were reported to `on_error`.
     pub(crate) failed: Arc<Mutex<Vec<String>>>,
     pub(crate) take_steering: Arc<std::sync::atomic::AtomicBool>,
-    /// The session of each turn.
+    /// Session of each turn.
     pub(crate) sessions: Arc<Mutex<Vec<SessionId>>>,
-    /// The content of each message whose session was asked for. One that begins with `slow` waits for a permit then.
+    /// Content of each message whose session was resolved. If it begins with `slow`, resolving waits for a permit.
     pub(crate) resolved: Arc<Mutex<Vec<String>>>,
-    /// The session of each chat that was switched by a turn.
+    /// Session of each chat that a turn switched.
     pub(crate) switched: Arc<Mutex<HashMap<String, String>>>,
-    /// Keeps tapes; without it each turn has one of its own.
+    /// Tape store. Without it, each turn has its own tape.
     pub(crate) tapes: Option<Arc<MemoryStore>>,
 }
 
 #[derive(Default)]
-pub(crate) struct Inbox {
+pub(crate) struct FakeSteeringInbox {
     held: Mutex<HashMap<SessionId, Vec<Inbound>>>,
     pub(crate) arrived: Notify,
 }
 
-impl SteeringInbox for Inbox {
+impl SteeringInbox for FakeSteeringInbox {
     fn enqueue<'a>(
         &'a self,
         session_id: &'a SessionId,
@@ -291,22 +291,22 @@ impl Echo {
             self.permits.acquire().await.unwrap().forget();
             return Ok(session_id);
         }
-        refuse(message, "nowhere")?;
+        fail_if(message, "nowhere")?;
         let chat = message.chat_id().unwrap_or_default();
         Ok(self.switched.lock().unwrap().get(&*chat).cloned())
     }
 
     fn admit_message(&self, message: &Envelope) -> Result<Option<Admission>> {
-        refuse(message, "undecided").map(|()| None)
+        fail_if(message, "undecided").map(|()| None)
     }
 
     fn build_prompt(&self, message: &Envelope) -> Result<Option<Prompt>> {
-        refuse(message, "broken").map(|()| None)
+        fail_if(message, "broken").map(|()| None)
     }
 
     fn on_error(&self, stage: &str) -> Result<()> {
         self.failed.lock().unwrap().push(stage.to_owned());
-        Err(Error::unknown("nobody can be told"))
+        Err(Error::unknown("the failure cannot be reported"))
     }
 
     async fn load_state(&self, turn: &Turn) -> Result<StatePatch> {
@@ -334,8 +334,9 @@ impl Echo {
         let words: Vec<_> = text.split(' ').collect();
         match words[..] {
             ["tell", chat, ..] if turn.inbound().attempt.as_ref().unwrap().number == 1 => {
-                let told = ChannelMessage::new(turn.session_id(), "lab", "told").chat_id(chat);
-                turn.deliver(Outbound::from_tool(told)).await?;
+                let message =
+                    ChannelMessage::new(turn.session_id(), "lab", "by tool").chat_id(chat);
+                turn.deliver(Outbound::from_tool(message)).await?;
             }
             ["script", chat] => {
                 turn.mark_sent_by_tool("lab", chat);
@@ -384,7 +385,7 @@ impl Echo {
     }
 }
 
-fn refuse(message: &Envelope, text: &str) -> Result<()> {
+fn fail_if(message: &Envelope, text: &str) -> Result<()> {
     if message.content() == text {
         Err(Error::unknown("on purpose"))
     } else {
@@ -392,7 +393,7 @@ fn refuse(message: &Envelope, text: &str) -> Result<()> {
     }
 }
 
-/// A gateway that runs.
+/// A running gateway.
 pub(crate) struct GatewayFixture {
     pub(crate) echo: Echo,
     pub(crate) recovered: JournalRecovery,
@@ -405,7 +406,7 @@ pub(crate) fn options(directory: &Path) -> GatewayOptions {
     options_with(JournalKind::file(directory, Durability::Os))
 }
 
-/// The journal of a directory on a file system that can fail.
+/// Returns options with a journal on a file system that can fail.
 pub(crate) fn options_on(
     fs: Arc<dyn Fs>,
     directory: &Path,
@@ -474,11 +475,11 @@ impl GatewayFixture {
         })
     }
 
-    pub(crate) fn channel(&self, at: usize) -> &Arc<FakeChannel> {
-        &self.echo.channels[at]
+    pub(crate) fn channel(&self, index: usize) -> &Arc<FakeChannel> {
+        &self.echo.channels[index]
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the gateway has stopped without a request.
     pub(crate) async fn ended(self) {
         self.task.await.unwrap().unwrap();
     }
@@ -496,7 +497,7 @@ pub(crate) fn replies(outcome: &MessageOutcome) -> u32 {
     }
 }
 
-/// The message whose turn another message became part of.
+/// Returns the message whose turn another message joined.
 pub(crate) fn joined(outcome: &MessageOutcome) -> &MessageId {
     match outcome {
         MessageOutcome::Joined { message_id } => message_id,
@@ -504,7 +505,7 @@ pub(crate) fn joined(outcome: &MessageOutcome) -> &MessageId {
     }
 }
 
-/// Why a message led to no turn.
+/// Returns why a message was dropped.
 pub(crate) fn dropped(outcome: &MessageOutcome) -> String {
     match outcome {
         MessageOutcome::Dropped { reason } => reason.to_string(),

@@ -1,4 +1,4 @@
-//! What the file of the journal holds, what becomes of it when it is written anew, and its limits.
+//! The content of the journal file, rewriting it, and its limits.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap()
 }
 
-/// Makes a journal of these records.
+/// Writes a journal file with these records.
 pub(crate) fn write(directory: &Path, records: &[Value]) {
     let line = |record: &Value| {
         let text = record.to_string();
@@ -29,7 +29,7 @@ pub(crate) fn write(directory: &Path, records: &[Value]) {
     fs::write(directory.join("journal-0000000001.log"), text).unwrap();
 }
 
-/// The records of the newest file.
+/// Returns the records of the newest file.
 fn read(directory: &Path) -> Vec<Value> {
     let names = fs::read_dir(directory)
         .unwrap()
@@ -44,20 +44,22 @@ fn read(directory: &Path) -> Vec<Value> {
         .collect()
 }
 
-async fn tend(directory: &Path, request: Value) -> bub_kernel::Result<Value> {
+async fn edit_outbox(directory: &Path, request: Value) -> bub_kernel::Result<Value> {
     status::edit_offline_outbox(Arc::new(RealFs), directory, Durability::Os, &request).await
 }
 
-/// Opens and closes the journal, which writes it anew.
+/// Opens and closes the journal, which rewrites it.
 pub(crate) async fn rewrite(directory: &Path) {
-    tend(directory, json!({"do": "drop", "id": "nothing"}))
+    edit_outbox(directory, json!({"do": "drop", "id": "nothing"}))
         .await
         .unwrap_err();
 }
 
-/// Each undelivered reply: its chat, its state, how often it was tried.
+/// Returns chat, state and number of attempts of each undelivered reply.
 async fn outbox(directory: &Path) -> Vec<(String, String, u64)> {
-    let list = tend(directory, json!({"do": "outbox"})).await.unwrap();
+    let list = edit_outbox(directory, json!({"do": "outbox"}))
+        .await
+        .unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let replies = list["replies"].as_array().unwrap().iter();
     replies
@@ -81,8 +83,8 @@ fn accepted(id: &str) -> Value {
     json!({"accepted": {"id": id, "at": now(), "session": "lab:a", "message": message}})
 }
 
-// L1: a journal that is written anew, at every start and when it has grown, has all that is not finished: what was given
-// up, how often what was tried, what was said already, what a key stands for.
+// L1: rewriting the journal, at every start and when it is too large, keeps all unfinished work: failed replies, attempts,
+// sent replies, and keys.
 #[tokio::test]
 async fn a_journal_that_is_written_anew_forgets_nothing_unfinished() {
     let dir = tempfile::tempdir().unwrap();
@@ -115,11 +117,11 @@ async fn a_journal_that_is_written_anew_forgets_nothing_unfinished() {
     }
 }
 
-// L1: fingerprints of the first release, which have no version, are known: what was sent before an upgrade is not sent again.
-// Those of this release are known as well, also together with the old ones.
+// L1: fingerprints of the first release, which have no version, still match: a reply that was sent before an upgrade is not
+// sent again. Fingerprints of both versions can occur together.
 #[tokio::test(start_paused = true)]
 async fn a_reply_that_an_earlier_release_sent_is_not_sent_again() {
-    // By the hasher of the first release, for `echo: hi` in chat `m1` of `lab`.
+    // Hash of the first release for `echo: hi` in chat `m1` of `lab`.
     const LEGACY_PRINT: u64 = 0xa08e_29d7_cac4_c513;
     let dir = tempfile::tempdir().unwrap();
     let message = json!({"content": "hi", "channel": "lab", "chat_id": "m1"});
@@ -167,7 +169,7 @@ async fn fingerprints_keep_their_versions_when_the_journal_is_written_anew() {
     }
 }
 
-// What was given up stays so: no start sends it again.
+// A failed reply stays failed: a start does not send it again.
 #[tokio::test(start_paused = true)]
 async fn what_was_given_up_stays_given_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -191,7 +193,7 @@ async fn what_was_given_up_stays_given_up() {
     }
 }
 
-// A reply that fails is left to a person after a day or two hundred attempts, and not before.
+// Delivery fails permanently after a day or two hundred attempts, and not before.
 #[tokio::test(start_paused = true)]
 async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
     let cases = [
@@ -215,8 +217,8 @@ async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
     fixture.stop().await;
     let found = outbox(dir.path()).await;
     assert_eq!(found.len(), cases.len());
-    for ((chat, hours, attempts, is_given_up), found) in cases.into_iter().zip(found) {
-        let state = if is_given_up { "failed" } else { "retrying" };
+    for ((chat, hours, attempts, is_failed), found) in cases.into_iter().zip(found) {
+        let state = if is_failed { "failed" } else { "retrying" };
         assert_eq!(
             (found.0.as_str(), found.1.as_str()),
             (chat, state),
@@ -225,12 +227,12 @@ async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
         assert_eq!(
             found.2,
             attempts + 1,
-            "{chat}: it is tried, and attempts are counted on: {found:?}"
+            "{chat}: it is tried and the attempt is counted: {found:?}"
         );
     }
 }
 
-// L5: so many keys are remembered, and no longer than a day; the newest stay.
+// L5: at most 100,000 keys are kept, for at most a day. The oldest are removed first.
 #[tokio::test]
 async fn idempotency_keys_have_a_limit_and_an_age() {
     let key =
@@ -245,13 +247,13 @@ async fn idempotency_keys_have_a_limit_and_an_age() {
         ],
     );
     rewrite(dir.path()).await;
-    let left = |directory| -> Vec<String> {
+    let kept_keys = |directory| -> Vec<String> {
         read(directory)
             .iter()
             .map(|record| record["key"]["key"].as_str().unwrap().to_owned())
             .collect()
     };
-    assert_eq!(left(dir.path()), ["lab:2", "lab:3"]);
+    assert_eq!(kept_keys(dir.path()), ["lab:2", "lab:3"]);
     let dir = tempfile::tempdir().unwrap();
     write(
         dir.path(),
@@ -260,14 +262,18 @@ async fn idempotency_keys_have_a_limit_and_an_age() {
             .collect::<Vec<_>>(),
     );
     rewrite(dir.path()).await;
-    let left = left(dir.path());
+    let kept_keys = kept_keys(dir.path());
     assert_eq!(
-        (left.len(), left[0].as_str(), left[99_999].as_str()),
+        (
+            kept_keys.len(),
+            kept_keys[0].as_str(),
+            kept_keys[99_999].as_str()
+        ),
         (100_000, "lab:2", "lab:100001")
     );
 }
 
-// L5: a channel that delivers nothing is given nothing more to answer, until it does; the others are.
+// L5: a channel with too many undelivered replies accepts no messages until they are delivered. Other channels do.
 #[tokio::test(start_paused = true)]
 async fn undelivered_replies_of_a_channel_have_a_limit() {
     let dir = tempfile::tempdir().unwrap();
@@ -290,7 +296,7 @@ async fn undelivered_replies_of_a_channel_have_a_limit() {
     assert!(
         refused
             .message()
-            .contains("2 replies cannot be delivered; see `bub outbox list`"),
+            .contains("the channel has 2 undelivered replies; run `bub outbox list`"),
         "{refused}"
     );
     assert!(refused.retry_after().is_some());
@@ -302,14 +308,14 @@ async fn undelivered_replies_of_a_channel_have_a_limit() {
         .outcome()
         .await;
     channel.wait_sent(2).await;
-    // That they are delivered is written down a moment later.
+    // The journal records the deliveries a moment later.
     tokio::time::sleep(Duration::from_secs(1)).await;
     channel.say("c", "hi").await.unwrap();
     channel.wait_sent(3).await;
     fixture.stop().await;
 }
 
-// L1: a new file that does not read back as it was written is not relied on.
+// L1: a new file that does not read back correctly is not used.
 #[tokio::test(start_paused = true)]
 async fn a_file_that_does_not_read_back_is_not_relied_on() {
     let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
@@ -318,7 +324,7 @@ async fn a_file_that_does_not_read_back_is_not_relied_on() {
     let channel = fixture.channel(0);
     channel.say("a", "wait").await.unwrap();
     fixture.echo.wait_asked(1).await;
-    // The write fails; the new file is made, and its content is garbled.
+    // The write fails. The new file is created, but its content is corrupted.
     faults.fail_at(faults.steps() + 1, std::io::ErrorKind::Other);
     faults.garble_at(faults.steps() + 3);
     let refused = channel.say("b", "wait").await.unwrap_err();

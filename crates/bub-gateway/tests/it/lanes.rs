@@ -1,10 +1,10 @@
-//! One ordered lane for each session.
+//! Each session has one lane that keeps the order of its messages.
 
 use bub_kernel::{ErrorKind, Role};
 
 use crate::harness::{Echo, FakeChannel, GatewayFixture, dropped, options, replies};
 
-// W-11: turns of one session run one after the other, in the order of arrival.
+// W-11: the turns of one session run sequentially, in order of arrival.
 #[tokio::test(start_paused = true)]
 async fn messages_of_a_session_are_answered_in_order() {
     let dir = tempfile::tempdir().unwrap();
@@ -27,7 +27,7 @@ async fn messages_of_a_session_are_answered_in_order() {
             ["echo: 0", "echo: 1", "echo: 2", "echo: 3", "echo: 4"]
         );
     }
-    // Also when the first takes its time: the next is not even begun.
+    // Also if the first turn is slow: the next one does not start.
     channel.say("a", "wait").await.unwrap();
     fixture.echo.wait_asked(16).await;
     channel.say("a", "later").await.unwrap();
@@ -43,7 +43,7 @@ async fn messages_of_a_session_are_answered_in_order() {
     fixture.stop().await;
 }
 
-// Issue: a session that hangs forever delays nobody else. W-52.
+// W-52: a session that hangs forever does not delay others.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_hangs_delays_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -52,14 +52,14 @@ async fn a_session_that_hangs_delays_nobody_else() {
     channel.say("stuck", "wait forever").await.unwrap();
     fixture.echo.wait_asked(1).await;
     for number in 0..20 {
-        let ticket = channel.say(&format!("chat{number}"), "hi").await.unwrap();
-        assert_eq!(replies(&ticket.outcome().await), 1);
+        let receipt = channel.say(&format!("chat{number}"), "hi").await.unwrap();
+        assert_eq!(replies(&receipt.outcome().await), 1);
     }
     fixture.echo.permits.add_permits(1);
     fixture.stop().await;
 }
 
-// W-70: a full session refuses, says why, and takes again when there is room; nothing is dropped silently.
+// W-70: a full session rejects messages with a reason and accepts them again later. Nothing is dropped silently.
 #[tokio::test(start_paused = true)]
 async fn a_full_session_refuses_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,31 +69,32 @@ async fn a_full_session_refuses_with_a_reason() {
     };
     let fixture = GatewayFixture::with(options, Echo::new(vec![FakeChannel::new("lab")])).await;
     let channel = fixture.channel(0);
-    let mut tickets = Vec::new();
+    let mut receipts = Vec::new();
     for text in ["wait", "1", "2"] {
-        tickets.push(channel.say("a", text).await.unwrap());
+        receipts.push(channel.say("a", text).await.unwrap());
     }
     let refused = channel.say("a", "3").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::SessionFull);
     assert!(
         refused
             .message()
-            .contains("3 messages of this session wait"),
+            .contains("this session already has 3 queued messages"),
         "{refused}"
     );
     assert!(refused.retry_after().is_some());
     channel.say("b", "others go on").await.unwrap();
-    // What needs no room, and what makes some, is taken all the same.
+    // Approvals need no capacity and `,quit` frees some, so both are accepted.
     channel.say("a", ",approve").await.unwrap();
-    let told = channel.wait_sent(2).await;
+    let sent = channel.wait_sent(2).await;
     assert!(
-        told.iter()
-            .any(|sent| sent.content.starts_with("Say which: `,approve ID`")),
-        "{told:?}"
+        sent.iter().any(|sent| sent
+            .content
+            .starts_with("Specify the request: `,approve ID`")),
+        "{sent:?}"
     );
     fixture.echo.permits.add_permits(1);
-    for ticket in tickets {
-        assert_eq!(replies(&ticket.outcome().await), 1);
+    for receipt in receipts {
+        assert_eq!(replies(&receipt.outcome().await), 1);
     }
     for text in ["wait", "1", "2"] {
         channel.say("a", text).await.unwrap();
@@ -103,7 +104,7 @@ async fn a_full_session_refuses_with_a_reason() {
     fixture.stop().await;
 }
 
-// The limit of a session holds also when messages arrive at the same time; each is accepted and answered, or refused.
+// The limit of a session also holds for concurrent messages. Each is either accepted and answered, or rejected.
 #[tokio::test(start_paused = true)]
 async fn messages_that_arrive_together_do_not_exceed_the_limit() {
     let dir = tempfile::tempdir().unwrap();
@@ -121,7 +122,7 @@ async fn messages_that_arrive_together_do_not_exceed_the_limit() {
     for refused in refused {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::SessionFull);
     }
-    // So does that of `,quit`, which has room of its own.
+    // `,quit` has a separate limit.
     let quits = futures_util::future::join_all((0..50).map(|_| channel.say("a", ",quit"))).await;
     let accepted_quits = quits.iter().filter(|quit| quit.is_ok()).count();
     assert_eq!(accepted_quits, 16);
@@ -129,12 +130,12 @@ async fn messages_that_arrive_together_do_not_exceed_the_limit() {
         let outcome = accepted.unwrap().outcome().await;
         assert_eq!(dropped(&outcome), "the session was quit");
     }
-    // A place that was not used is given back.
+    // Unused slots are freed.
     channel.say("a", "room again").await.unwrap();
     fixture.stop().await;
 }
 
-// W-70: the gateway as a whole is bounded too.
+// W-70: the total number of messages is limited, too.
 #[tokio::test(start_paused = true)]
 async fn a_full_gateway_lets_messages_wait_and_then_refuses() {
     let dir = tempfile::tempdir().unwrap();
@@ -148,7 +149,7 @@ async fn a_full_gateway_lets_messages_wait_and_then_refuses() {
     channel.say("b", "wait").await.unwrap();
     let refused = channel.say("c", "hi").await.unwrap_err();
     assert!(
-        refused.message().contains("too many messages wait"),
+        refused.message().contains("too many messages are queued"),
         "{refused}"
     );
     let waiting = channel.say("c", "hi");
@@ -157,7 +158,7 @@ async fn a_full_gateway_lets_messages_wait_and_then_refuses() {
     fixture.stop().await;
 }
 
-// W-70: turns have a limit too; what waits for one is cancelled like what runs, and nothing is lost.
+// W-70: the number of turns is limited. A message that waits for a turn can be cancelled, and nothing is lost.
 #[tokio::test(start_paused = true)]
 async fn turns_wait_for_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -170,22 +171,22 @@ async fn turns_wait_for_room() {
     let running = channel.say("a", "wait 1").await.unwrap();
     fixture.echo.wait_asked(1).await;
     let waiting = channel.say("b", "2").await.unwrap();
-    let given_up = channel.say("c", "3").await.unwrap();
+    let queued = channel.say("c", "3").await.unwrap();
     let quit = channel.say("c", ",quit").await.unwrap();
-    assert_eq!(dropped(&given_up.outcome().await), "the session was quit");
+    assert_eq!(dropped(&queued.outcome().await), "the session was quit");
     assert_eq!(replies(&quit.outcome().await), 1);
     assert!(
         !fixture.echo.wait_asked(2).await.contains(&"2".to_owned()),
-        "there is no room for it"
+        "the turn limit is reached"
     );
     fixture.echo.permits.add_permits(1);
-    for ticket in [running, waiting] {
-        assert_eq!(replies(&ticket.outcome().await), 1);
+    for receipt in [running, waiting] {
+        assert_eq!(replies(&receipt.outcome().await), 1);
     }
     fixture.stop().await;
 }
 
-// H-147, W-53: quit ends what runs and waits in its session, and nothing else.
+// H-147, W-53: `,quit` ends the running and queued messages of its session only.
 #[tokio::test(start_paused = true)]
 async fn quit_stops_one_session_at_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -195,15 +196,15 @@ async fn quit_stops_one_session_at_once() {
     let pending = channel.say("a", "2").await.unwrap();
     let other = channel.say("b", "wait 3").await.unwrap();
     fixture.echo.wait_asked(2).await;
-    // Whom nobody let in cannot quit: the message waits like any other.
+    // A guest cannot quit: the message is queued like any other.
     channel
         .say_as((Role::Guest, "eve"), "a", ",quit", None)
         .await
         .unwrap();
     tokio::task::yield_now().await;
     let quit = channel.say("a", ",quit").await.unwrap();
-    for ticket in [running, pending] {
-        assert_eq!(dropped(&ticket.outcome().await), "the session was quit");
+    for receipt in [running, pending] {
+        assert_eq!(dropped(&receipt.outcome().await), "the session was quit");
     }
     assert_eq!(replies(&quit.outcome().await), 1);
     fixture.echo.permits.add_permits(1);
@@ -211,7 +212,7 @@ async fn quit_stops_one_session_at_once() {
     fixture.stop().await;
 }
 
-// L1: a turn that fails is done once its person was told, by the lane when nobody else could; the session goes on.
+// L1: a failed turn is finished once its sender was notified, if necessary by the lane. The session continues.
 #[tokio::test(start_paused = true)]
 async fn a_failed_turn_does_not_stop_its_session() {
     let dir = tempfile::tempdir().unwrap();
@@ -222,7 +223,7 @@ async fn a_failed_turn_does_not_stop_its_session() {
     assert_eq!(replies(&failed.outcome().await), 1);
     assert_eq!(replies(&next.outcome().await), 1);
     let sent = channel.wait_sent(2).await;
-    assert!(sent[0].content.contains("is not answered"), "{sent:?}");
+    assert!(sent[0].content.contains("was not answered"), "{sent:?}");
     assert_eq!(sent[0].message_id.as_ref(), failed.message_id());
     fixture.stop().await;
     let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
@@ -230,7 +231,7 @@ async fn a_failed_turn_does_not_stop_its_session() {
     fixture.stop().await;
 }
 
-// H-142: a message for a channel that is not there is refused.
+// H-142: a message of an unknown channel is rejected.
 #[tokio::test(start_paused = true)]
 async fn a_message_of_an_unknown_channel_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -247,7 +248,7 @@ async fn a_message_of_an_unknown_channel_is_refused() {
     fixture.stop().await;
 }
 
-// The same key, the same message: it is taken once, whoever sends it again.
+// A message with a known idempotency key is accepted once.
 #[tokio::test(start_paused = true)]
 async fn an_idempotency_key_is_honoured_also_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! The gateway through its public surface, with channels and a model that are made for it.
+//! Tests of the gateway through its public API, with fake channels and a fake model.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
     missing_docs,
-    reason = "tests stop at the first surprise"
+    reason = "tests"
 )]
 
 mod admission;

@@ -1,4 +1,4 @@
-//! A gateway of an embedding program: its own channels, and a journal in memory.
+//! A gateway in an embedding program, with its own channels and a journal in memory.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,13 +10,13 @@ use bub_tape::{EntryRange, MemoryStore};
 
 use crate::harness::{Echo, FakeChannel, FakeHandle, options_with, replies};
 
-/// Fails when it is asked for channels. Answers `many` in several ways.
+/// Panics if channels are requested. Renders several replies for `many`.
 struct Renderer;
 
 #[hooks(crate = bub_kernel)]
 impl Renderer {
     fn provide_channels(&self) -> Vec<Arc<dyn Channel>> {
-        panic!("nobody asks for channels")
+        panic!("channels are not requested")
     }
 
     fn render_outbound(&self, message: &Envelope) -> Vec<Envelope> {
@@ -27,7 +27,7 @@ impl Renderer {
         vec![
             to("mail", "for another channel"),
             Envelope::text("for no channel"),
-            to("term", "for nobody").without_output(),
+            to("term", "without output").without_output(),
             to("term", "for this channel"),
         ]
     }
@@ -58,17 +58,17 @@ async fn run(
     });
     let gateway = gateway.unwrap();
     assert_eq!(gateway.channels(), ["term"]);
-    let (stop, remote) = (CancellationToken::new(), gateway.remote());
+    let (stop, handle) = (CancellationToken::new(), gateway.handle());
     let (ready, is_ready) = tokio::sync::oneshot::channel();
-    let talking = async {
-        // Nothing is accepted before the gateway says so.
+    let client = async {
+        // Messages are rejected before the gateway is ready.
         let early = ChannelMessage::new("term:a", "term", "early").chat_id("a");
         let early = term.hand_in(early, Role::Owner, "ada", None).await;
         assert!(early.unwrap_err().message().contains("not running"));
         is_ready.await.unwrap();
         let receipt = term.hand_in(message, Role::Owner, "ada", None).await;
         let outcome = receipt.unwrap().outcome().await;
-        // What nobody's turn says is not caught.
+        // A message outside a turn does not go to the catch-all channel.
         let router = framework.router().unwrap();
         let stray = Envelope::text("stray").with("channel", "mail");
         assert!(!router.dispatch(stray.into()).await.unwrap());
@@ -76,20 +76,20 @@ async fn run(
         outcome
     };
     let (outcome, served) = tokio::join!(
-        talking,
+        client,
         gateway.run(stop.clone(), || ready.send(()).unwrap())
     );
     served.unwrap();
-    assert!(remote.is_settled());
+    assert!(handle.is_settled());
     running.close().await.unwrap();
     (outcome, term.contents(), echo, framework)
 }
 
-// Design §2: one path: a message of `bub run` goes through the gateway, and leaves nothing but its tape.
+// Design §2: a message of `bub run` goes through the gateway and leaves only its tape.
 #[tokio::test]
 async fn a_message_runs_through_a_journal_in_memory() {
     let workspace = tempfile::tempdir().unwrap();
-    // As if it came from another channel: the replies are shown here.
+    // The message claims another channel; the catch-all channel gets the replies.
     let message = ChannelMessage::new("mail:a", "mail", "hi").chat_id("a");
     let (outcome, sent, echo, framework) = run(workspace.path(), Some("term"), message).await;
     let MessageOutcome::Done {
@@ -113,14 +113,14 @@ async fn a_message_runs_through_a_journal_in_memory() {
     let is_start = |entry: &bub_tape::Entry| format!("{:?}", entry.payload).contains("turn.start");
     assert!(
         entries.iter().any(is_start),
-        "only the tape can say that it was interrupted"
+        "only the tape shows that a turn was interrupted"
     );
     running.close().await.unwrap();
     let files = std::fs::read_dir(workspace.path()).unwrap();
     assert_eq!(files.count(), 0);
 }
 
-// Only plain replies of turns are caught, and only those that may go somewhere.
+// The catch-all channel gets only plain replies of turns, and only those with output.
 #[tokio::test]
 async fn plain_replies_for_other_channels_go_to_the_one_that_catches_all() {
     let workspace = tempfile::tempdir().unwrap();
@@ -134,7 +134,11 @@ async fn plain_replies_for_other_channels_go_to_the_one_that_catches_all() {
     for (catch_all, expected) in cases {
         let message = ChannelMessage::new("term:a", "term", "many").chat_id("a");
         let (outcome, mut sent, ..) = run(workspace.path(), catch_all, message).await;
-        assert_eq!(replies(&outcome), 1, "those by its own channel");
+        assert_eq!(
+            replies(&outcome),
+            1,
+            "only replies through the same channel count"
+        );
         sent.sort();
         assert_eq!(sent, expected);
     }

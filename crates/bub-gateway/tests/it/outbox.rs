@@ -1,4 +1,4 @@
-//! Replies are delivered, or a person can see that they are not.
+//! Replies are delivered, or listed as undelivered.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ fn temporary(text: &str) -> Error {
     Error::new(ErrorKind::Temporary, text)
 }
 
-/// The list of undelivered replies once it is as it should be, which takes a moment.
-async fn listed(directory: &std::path::Path, is_right: impl Fn(&Value) -> bool) -> Value {
+/// Waits until the list of undelivered replies meets a condition and returns it.
+async fn listed(directory: &std::path::Path, is_met: impl Fn(&Value) -> bool) -> Value {
     let mut list = Value::Null;
     for _ in 0..5_000 {
         list = status::send_request(directory, &json!({"do": "outbox"}))
             .await
             .unwrap()
             .unwrap();
-        if is_right(&list) {
+        if is_met(&list) {
             return list;
         }
         tokio::task::yield_now().await;
@@ -29,7 +29,7 @@ async fn listed(directory: &std::path::Path, is_right: impl Fn(&Value) -> bool) 
     panic!("{list}");
 }
 
-// Design §7: an attempt that fails is made again, later and later, not before the platform wants it; order is kept.
+// Design §7: a failed attempt is retried with backoff, not earlier than the platform asks for. The order is kept.
 #[tokio::test(start_paused = true)]
 async fn delivery_is_tried_again_and_keeps_its_order() {
     let dir = tempfile::tempdir().unwrap();
@@ -37,18 +37,18 @@ async fn delivery_is_tried_again_and_keeps_its_order() {
     let channel = fixture.channel(0);
     let limited = temporary("slow down").with_retry_after(Duration::from_secs(100));
     *channel.failures.lock().unwrap() = vec![limited, temporary("gone"), temporary("gone")];
-    let begun = Instant::now();
+    let started = Instant::now();
     channel.say("a", "1").await.unwrap();
     channel.say("a", "2").await.unwrap();
     let sent = channel.wait_sent(2).await;
     assert_eq!(sent[0].content, "echo: 1");
     assert_eq!(sent[1].content, "echo: 2");
-    let took = begun.elapsed().as_secs();
+    let took = started.elapsed().as_secs();
     assert!((103..=110).contains(&took), "{took}");
     fixture.stop().await;
 }
 
-// A reply with an address of its own, such as a callback, holds up only those to the same address.
+// A reply with a route, such as a callback URL, delays only replies with the same route.
 #[tokio::test(start_paused = true)]
 async fn a_callback_that_fails_holds_up_nobody_who_waits_in_the_chat() {
     let dir = tempfile::tempdir().unwrap();
@@ -64,15 +64,15 @@ async fn a_callback_that_fails_holds_up_nobody_who_waits_in_the_chat() {
         .unwrap()
         .outcome()
         .await;
-    let begun = Instant::now();
+    let started = Instant::now();
     channel.say("a", "2").await.unwrap();
     assert_eq!(channel.wait_sent(1).await[0].content, "echo: 2");
-    assert!(begun.elapsed() < Duration::from_secs(100));
+    assert!(started.elapsed() < Duration::from_secs(100));
     assert_eq!(channel.wait_sent(2).await[1].content, "echo: 1");
     fixture.stop().await;
 }
 
-// Issue: answered but undelivered: a person sees it, and can have it sent or forgotten.
+// An undelivered reply is listed, and a user can retry or drop it.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_delivered_waits_for_a_person() {
     let dir = tempfile::tempdir().unwrap();
@@ -84,7 +84,7 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
     ];
     channel.say("a", "1").await.unwrap().outcome().await;
     channel.say("b", "2").await.unwrap().outcome().await;
-    let given_up = |list: &Value| {
+    let failed_count = |list: &Value| {
         list["replies"]
             .as_array()
             .unwrap()
@@ -92,7 +92,7 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
             .filter(|reply| reply["state"] == "failed")
             .count()
     };
-    let listed = listed(dir.path(), |list| given_up(list) == 2).await;
+    let listed = listed(dir.path(), |list| failed_count(list) == 2).await;
     assert_eq!(listed["replies"][0]["error"], "no such chat");
     let id = |at: usize| listed["replies"][at]["id"].clone();
     status::send_request(dir.path(), &json!({"do": "retry", "id": id(0)}))
@@ -100,7 +100,7 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
         .unwrap();
     assert_eq!(channel.wait_sent(1).await[0].content, "echo: 1");
     fixture.stop().await;
-    // Without a gateway the journal itself is looked after.
+    // If the gateway is not running, the journal is edited directly.
     assert!(
         status::send_request(dir.path(), &json!({"do": "outbox"}))
             .await
@@ -109,18 +109,18 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
     );
     let fs = || std::sync::Arc::new(bub_tape::fs::RealFs) as std::sync::Arc<dyn bub_tape::fs::Fs>;
     let path = dir.path();
-    let tend = |request: Value| async move {
+    let edit = |request: Value| async move {
         status::edit_offline_outbox(fs(), path, bub_tape::Durability::Os, &request).await
     };
-    assert!(tend(json!({"do": "drop", "id": "nothing"})).await.is_err());
+    assert!(edit(json!({"do": "drop", "id": "nothing"})).await.is_err());
     assert_eq!(
-        tend(json!({"do": "outbox"})).await.unwrap()["replies"]
+        edit(json!({"do": "outbox"})).await.unwrap()["replies"]
             .as_array()
             .unwrap()
             .len(),
         1
     );
-    // Looking needs no room on the disk; what does is no mistake in the configuration.
+    // Listing needs no disk space. A full disk is not a configuration error.
     let full = bub_testkit::Faults::new();
     full.full_from(0);
     let on_full = |request: Value| {
@@ -133,12 +133,13 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
         .await
         .unwrap_err();
     assert!(
-        refused.kind() == bub_kernel::ErrorKind::Unknown && refused.message().contains("cannot be"),
+        refused.kind() == bub_kernel::ErrorKind::Unknown
+            && refused.message().contains("cannot write the journal"),
         "{refused}"
     );
-    tend(json!({"do": "drop", "id": id(1)})).await.unwrap();
+    edit(json!({"do": "drop", "id": id(1)})).await.unwrap();
     assert_eq!(
-        tend(json!({"do": "outbox"})).await.unwrap()["replies"]
+        edit(json!({"do": "outbox"})).await.unwrap()["replies"]
             .as_array()
             .unwrap()
             .len(),
@@ -146,7 +147,7 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
     );
 }
 
-// What one reply is wished for is nothing to another: that waits as long as its platform asks.
+// Dropping a reply does not trigger other replies: they wait as long as their platform asks.
 #[tokio::test(start_paused = true)]
 async fn dropping_a_reply_hurries_no_other() {
     let dir = tempfile::tempdir().unwrap();
@@ -159,7 +160,7 @@ async fn dropping_a_reply_hurries_no_other() {
     ];
     channel.say("a", "1").await.unwrap().outcome().await;
     channel.say("b", "2").await.unwrap().outcome().await;
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     let list = listed(dir.path(), |list| {
         let states: Vec<_> = list["replies"]
             .as_array()
@@ -171,20 +172,20 @@ async fn dropping_a_reply_hurries_no_other() {
     })
     .await;
     let replies = list["replies"].as_array().unwrap();
-    let given_up = replies.iter().find(|one| one["state"] == "failed").unwrap();
-    status::send_request(dir.path(), &json!({"do": "drop", "id": given_up["id"]}))
+    let failed = replies.iter().find(|one| one["state"] == "failed").unwrap();
+    status::send_request(dir.path(), &json!({"do": "drop", "id": failed["id"]}))
         .await
         .unwrap();
     channel.wait_sent(1).await;
     assert!(
-        begun.elapsed() >= std::time::Duration::from_secs(59),
+        started.elapsed() >= std::time::Duration::from_secs(59),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
     fixture.stop().await;
 }
 
-// Empty text is nothing to send.
+// A reply without text is not sent.
 #[tokio::test(start_paused = true)]
 async fn an_empty_reply_sends_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -192,7 +193,7 @@ async fn an_empty_reply_sends_nothing() {
     let router = fixture.framework.router().unwrap();
     let message = bub_kernel::Envelope::text(" \n").with("channel", "lab");
     assert!(router.dispatch(message.into()).await.unwrap());
-    // H-148: unknown channels take nothing; defaults are filled in.
+    // H-148: unknown channels accept nothing. Missing fields get defaults.
     assert!(
         !router
             .dispatch(

@@ -1,4 +1,4 @@
-//! The end of the process at any moment loses nothing.
+//! The process can end at any moment without losing anything.
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
@@ -13,8 +13,8 @@ fn on(faults: &Faults, dir: &Path, durability: Durability) -> GatewayOptions {
     options_on(faults.fs(), dir, durability)
 }
 
-/// One life of the process: when it is over, everything that ran in it is gone.
-fn life<T>(work: impl Future<Output = T>) -> T {
+/// Runs a future on a new runtime, which simulates one process. When it ends, all its tasks are gone.
+fn run_process<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
@@ -23,7 +23,7 @@ fn life<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// Runs messages of three chats until the crash, and returns those that were accepted and those that were sent.
+/// Runs messages of two chats until the crash. Returns the accepted messages and the sent replies.
 async fn until_crash(faults: &Faults, dir: &Path) -> Option<(Vec<String>, Vec<String>)> {
     let echo = Echo::new(vec![FakeChannel::new("lab")]);
     let fixture = GatewayFixture::try_with(on(faults, dir, Durability::Always), echo, &["all"])
@@ -34,11 +34,11 @@ async fn until_crash(faults: &Faults, dir: &Path) -> Option<(Vec<String>, Vec<St
     for number in 0..3 {
         for chat in ["a", "b"] {
             let text = format!("{chat}{number}");
-            if let Ok(ticket) = channel.say(chat, &text).await {
+            if let Ok(receipt) = channel.say(chat, &text).await {
                 accepted.push(format!("echo: {text}"));
                 if number == 1 {
                     tokio::select! {
-                        _ = ticket.outcome() => {}
+                        _ = receipt.outcome() => {}
                         () = tokio::time::sleep(std::time::Duration::from_secs(3)) => {}
                     }
                 }
@@ -53,21 +53,21 @@ async fn until_crash(faults: &Faults, dir: &Path) -> Option<(Vec<String>, Vec<St
     Some((accepted, sent))
 }
 
-// L1: a crash at any step of the journal: what was accepted is answered, and a reply is doubled only when the process
-// died between sending it and writing that down.
+// L1: after a crash at any step of the journal, every accepted message is answered. A reply is sent twice only if the process
+// died between sending it and recording that.
 #[test]
 fn a_crash_at_any_step_loses_nothing() {
     let faults = Faults::new();
     let dir = tempfile::tempdir().unwrap();
-    let (accepted, sent) = life(until_crash(&faults, dir.path())).unwrap();
+    let (accepted, sent) = run_process(until_crash(&faults, dir.path())).unwrap();
     assert_eq!((accepted.len(), sent.len()), (6, 6));
     let steps = faults.steps();
     assert!(steps > 20, "{steps}");
     for step in 1..=steps {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
         faults.crash_at(step);
-        let (accepted, before) = life(until_crash(&faults, dir.path())).unwrap_or_default();
-        let after = life(async {
+        let (accepted, before) = run_process(until_crash(&faults, dir.path())).unwrap_or_default();
+        let after = run_process(async {
             let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
             let channel = Arc::clone(fixture.channel(0));
             fixture.stop().await;
@@ -84,12 +84,12 @@ fn a_crash_at_any_step_loses_nothing() {
             );
         }
         let doubled: Vec<_> = counts.iter().filter(|(_, count)| **count > 1).collect();
-        // One batch of the journal may hold the deliveries of both chats.
+        // One batch of the journal may contain the deliveries of both chats.
         assert!(
             doubled.len() <= 2 && doubled.iter().all(|(_, count)| **count == 2),
             "step {step}: {doubled:?}"
         );
-        let fixture = life(GatewayFixture::open(
+        let fixture = run_process(GatewayFixture::open(
             dir.path(),
             vec![FakeChannel::new("lab")],
         ));
@@ -101,13 +101,13 @@ fn a_crash_at_any_step_loses_nothing() {
     }
 }
 
-// L1: with durability `always` the loss of power loses nothing that was accepted, whatever is left of what was not synced.
+// L1: with durability `always`, a power loss loses no accepted message, whatever remains of unsynced data.
 #[test]
 fn a_loss_of_power_loses_nothing_that_was_accepted() {
-    for left in PowerLossEffect::ALL {
+    for effect in PowerLossEffect::ALL {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
         faults.remember_durable(dir.path()).unwrap();
-        life(async {
+        run_process(async {
             let echo = Echo::new(vec![FakeChannel::new("lab")]);
             let fixture =
                 GatewayFixture::with(on(&faults, dir.path(), Durability::Always), echo).await;
@@ -117,25 +117,25 @@ fn a_loss_of_power_loses_nothing_that_was_accepted() {
             faults.crash_at(faults.steps() + 1);
             fixture.channel(0).say("d", "unheard").await.unwrap_err();
         });
-        faults.cut_power(dir.path(), left).unwrap();
-        let fixture = life(GatewayFixture::open(
+        faults.cut_power(dir.path(), effect).unwrap();
+        let fixture = run_process(GatewayFixture::open(
             dir.path(),
             vec![FakeChannel::new("lab")],
         ));
-        assert_eq!(fixture.recovered.messages, 3, "{left:?}");
+        assert_eq!(fixture.recovered.messages, 3, "{effect:?}");
     }
 }
 
-// The same when the power goes at any step of the start that recovers it: the new file is durable before the old one goes.
+// The same for a power loss at any step of the recovery: the new file is durable before the old one is removed.
 #[test]
 fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
     let fakes = || Echo::new(vec![FakeChannel::new("lab")]);
-    for (left, step) in PowerLossEffect::ALL
+    for (effect, step) in PowerLossEffect::ALL
         .into_iter()
-        .flat_map(|left| (1..=8).map(move |step| (left, step)))
+        .flat_map(|effect| (1..=8).map(move |step| (effect, step)))
     {
         let dir = tempfile::tempdir().unwrap();
-        life(async {
+        run_process(async {
             let fixture = GatewayFixture::with(options(dir.path()), fakes()).await;
             for chat in ["a", "b", "c"] {
                 fixture.channel(0).say(chat, "wait").await.unwrap();
@@ -144,7 +144,7 @@ fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
         let faults = Faults::new();
         faults.remember_durable(dir.path()).unwrap();
         faults.crash_at(step);
-        life(async {
+        run_process(async {
             let fixture = GatewayFixture::try_with(
                 on(&faults, dir.path(), Durability::Always),
                 fakes(),
@@ -155,16 +155,16 @@ fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
             drop(fixture);
         });
         assert!(faults.crashed(), "step {step}");
-        faults.cut_power(dir.path(), left).unwrap();
-        let fixture = life(GatewayFixture::open(
+        faults.cut_power(dir.path(), effect).unwrap();
+        let fixture = run_process(GatewayFixture::open(
             dir.path(),
             vec![FakeChannel::new("lab")],
         ));
-        assert_eq!(fixture.recovered.messages, 3, "{left:?} at step {step}");
+        assert_eq!(fixture.recovered.messages, 3, "{effect:?} at step {step}");
     }
 }
 
-// L1: a failing write or fsync is not acknowledged; a new file takes over, and nothing is lost or doubled.
+// L1: a failed write or fsync is not acknowledged. A new file replaces the old one, and nothing is lost or sent twice.
 #[tokio::test(start_paused = true)]
 async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     let faults = Faults::new();
@@ -173,14 +173,14 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     let fixture = GatewayFixture::with(on(&faults, dir.path(), Durability::Always), echo).await;
     let channel = fixture.channel(0);
     channel.say("a", "1").await.unwrap().outcome().await;
-    // Once: a new file is written and read back, and the sender notices nothing.
+    // One failure: a new file is written and read back, and the sender notices nothing.
     faults.fail_syncs(1);
     channel.say("a", "2").await.unwrap().outcome().await;
-    // The disk is full: refused with the reason, and taken again when there is room.
+    // The disk is full: the message is rejected with the reason, and accepted once there is space.
     faults.disk_space(Some(0));
     let refused = channel.say("a", "3").await.unwrap_err();
     assert!(
-        refused.message().contains("the journal cannot be written"),
+        refused.message().contains("cannot write the journal"),
         "{refused}"
     );
     let status =
@@ -190,7 +190,7 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     assert!(
         status.unwrap()["channels"]
             .to_string()
-            .contains("the journal cannot be written")
+            .contains("cannot write the journal")
     );
     faults.disk_space(None);
     channel.say("a", "3").await.unwrap().outcome().await;
@@ -204,33 +204,33 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     fixture.stop().await;
 }
 
-// L1: a failure of which nobody could be told is no end: it is told once that can be written down, at the latest by the next
-// start, which tries the message again.
+// L1: a message is not finished until its failure is reported. This happens once the journal can be written, at the latest
+// after the next start, which retries the message.
 #[test]
 fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
     for comes_back in [true, false] {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
-        life(async {
+        run_process(async {
             let echo = Echo::new(vec![FakeChannel::new("lab")]);
             let fixture = GatewayFixture::with(on(&faults, dir.path(), Durability::Os), echo).await;
             fixture.channel(0).say("a", "fail, wait").await.unwrap();
             fixture.echo.wait_asked(1).await;
             faults.disk_space(Some(0));
             fixture.echo.permits.add_permits(1);
-            // The clock stands still until nothing else is left to do.
+            // The paused clock advances only when all tasks are idle.
             tokio::time::sleep(std::time::Duration::from_secs(5)).await;
             if comes_back {
                 faults.disk_space(None);
-                is_told(&fixture).await;
+                wait_notified(&fixture).await;
             }
             fixture.stop().await;
         });
-        life(async {
+        run_process(async {
             let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
             assert_eq!(fixture.recovered.messages, usize::from(!comes_back));
             if !comes_back {
                 fixture.echo.permits.add_permits(1);
-                is_told(&fixture).await;
+                wait_notified(&fixture).await;
                 assert!(
                     fixture.echo.attempts.lock().unwrap()[0].number > 1,
                     "attempts are counted"
@@ -241,13 +241,13 @@ fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
     }
 }
 
-// L1, docs/reliability.md: whoever was told of a failure is told once: the message is not tried again, also when nothing could be
-// written after the notice.
+// L1, docs/reliability.md: a failure is reported once. The message is not retried, even if nothing could be written after
+// the notice.
 #[test]
 fn a_message_whose_failure_was_told_is_not_tried_again() {
     for (records, is_killed) in (0..5).flat_map(|records| [(records, false), (records, true)]) {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
-        let told = life(async {
+        let notices = run_process(async {
             let lab = FakeChannel {
                 debounce: true,
                 ..FakeChannel::new("lab")
@@ -264,25 +264,25 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
             faults.full_from(faults.steps() + 1 + records);
             fixture.echo.permits.add_permits(1);
             tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-            let told = fixture.channel(0).contents();
+            let notices = fixture.channel(0).contents();
             assert!(
-                told.iter().all(|text| text.contains("is not answered")),
-                "{told:?}"
+                notices.iter().all(|text| text.contains("was not answered")),
+                "{notices:?}"
             );
             if is_killed {
                 faults.crash_at(faults.steps() + 1);
             } else {
                 fixture.stop().await;
             }
-            told
+            notices
         });
         faults.heal();
         assert_eq!(
-            told.len(),
+            notices.len(),
             usize::from(records > 0),
             "{records}: the notice is written before it is sent"
         );
-        life(async {
+        run_process(async {
             let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
             assert_eq!(
                 fixture.recovered.messages,
@@ -293,8 +293,8 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
     }
 }
 
-// L4: what steered a turn when the process died is given to that turn again before it goes on, in order, with what was
-// merged; what it does not take has turns of its own.
+// L4: messages that steered a turn when the process died steer it again before it resumes, in order and merged as before.
+// Messages that the turn does not read get their own turns.
 #[test]
 fn what_steered_a_killed_turn_is_given_to_it_again() {
     for takes in [true, false] {
@@ -309,7 +309,7 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
             ));
             vec![lab]
         };
-        life(async {
+        run_process(async {
             let fixture =
                 GatewayFixture::with(on(&faults, dir.path(), Durability::Os), Echo::new(lab()))
                     .await;
@@ -324,14 +324,14 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
             faults.crash_at(faults.steps() + 1);
             fixture.channel(0).say("a", "unheard").await.unwrap_err();
         });
-        for life_number in [2, 3] {
-            life(async {
+        for process_number in [2, 3] {
+            run_process(async {
                 let echo = Echo::new(lab());
                 echo.take_steering
                     .store(takes, std::sync::atomic::Ordering::SeqCst);
                 let fixture = GatewayFixture::with(options(dir.path()), echo).await;
-                // The third life finds what the second wrote anew.
-                assert_eq!(fixture.recovered.messages, 4, "life {life_number}");
+                // The third process reads the file that the second one rewrote.
+                assert_eq!(fixture.recovered.messages, 4, "process {process_number}");
                 assert_eq!(fixture.echo.wait_asked(1).await, ["wait"]);
                 assert_eq!(
                     fixture
@@ -341,7 +341,7 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
                         .count(&"lab:a".into()),
                     2
                 );
-                if life_number == 2 {
+                if process_number == 2 {
                     return;
                 }
                 fixture.echo.permits.add_permits(1);
@@ -369,7 +369,7 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
                 fixture.stop().await;
             });
         }
-        life(async {
+        run_process(async {
             let fixture = GatewayFixture::open(dir.path(), lab()).await;
             assert_eq!(
                 fixture.recovered.messages, 0,
@@ -379,12 +379,12 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
     }
 }
 
-async fn is_told(fixture: &GatewayFixture) {
+async fn wait_notified(fixture: &GatewayFixture) {
     let sent = fixture.channel(0).wait_sent(1).await;
-    assert!(sent[0].content.contains("is not answered"), "{sent:?}");
+    assert!(sent[0].content.contains("was not answered"), "{sent:?}");
 }
 
-// L1: a channel that is not enabled any more keeps its messages for the day when it is, and stops nobody else.
+// L1: messages of a disabled channel are kept until it is enabled again. Other channels are not affected.
 #[tokio::test(start_paused = true)]
 async fn what_a_channel_accepted_waits_until_it_is_enabled_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -420,15 +420,15 @@ async fn what_a_channel_accepted_waits_until_it_is_enabled_again() {
     fixture.stop().await;
 }
 
-// Design §5: who sent it is known after a restart, and which attempt it is.
+// Design §5: the sender and the number of the attempt are known after a restart.
 #[test]
 fn a_redelivered_message_is_what_it_was() {
     let faults = Faults::new();
     let dir = tempfile::tempdir().unwrap();
     let echo = Echo::new(vec![FakeChannel::new("lab")]);
-    let ticket = life(async {
+    let receipt = run_process(async {
         let fixture = GatewayFixture::with(on(&faults, dir.path(), Durability::Os), echo).await;
-        let ticket = fixture
+        let receipt = fixture
             .channel(0)
             .say_as((Role::Member, "bob"), "a", "wait", None)
             .await
@@ -436,9 +436,9 @@ fn a_redelivered_message_is_what_it_was() {
         fixture.echo.wait_asked(1).await;
         faults.crash_at(faults.steps() + 1);
         fixture.channel(0).say("a", "unheard").await.unwrap_err();
-        ticket
+        receipt
     });
-    life(redelivered(dir.path(), &ticket));
+    run_process(redelivered(dir.path(), &receipt));
 }
 
 async fn redelivered(dir: &Path, receipt: &bub_kernel::InboundReceipt) {
@@ -465,7 +465,7 @@ async fn redelivered(dir: &Path, receipt: &bub_kernel::InboundReceipt) {
     fixture.stop().await;
 }
 
-// L5: the journal is as big as what is live, not as what has been.
+// L5: the size of the journal depends on unfinished work, not on history.
 #[tokio::test(start_paused = true)]
 async fn the_journal_does_not_grow_with_history() {
     let dir = tempfile::tempdir().unwrap();
@@ -488,13 +488,13 @@ async fn the_journal_does_not_grow_with_history() {
     fixture.stop().await;
 }
 
-// A torn last line was never acknowledged; a damaged one is reported and kept, and the rest is recovered.
+// A torn last line was never acknowledged. Damaged lines are reported, their file is kept, and the rest is recovered.
 #[test]
 fn damage_is_reported_and_kept_aside() {
     let dir = tempfile::tempdir().unwrap();
     let faults = Faults::new();
     let echo = Echo::new(vec![FakeChannel::new("lab")]);
-    life(async {
+    run_process(async {
         let fixture = GatewayFixture::with(on(&faults, dir.path(), Durability::Os), echo).await;
         for chat in ["a", "b", "c"] {
             fixture.channel(0).say(chat, "wait").await.unwrap();
@@ -522,7 +522,7 @@ fn damage_is_reported_and_kept_aside() {
     let torn = text.len() - text.rfind('\n').unwrap() - 1;
     assert!(torn > 0);
     std::fs::write(&path, text.replacen("lab:b", "lab:B", 1)).unwrap();
-    let recovered = life(async {
+    let recovered = run_process(async {
         let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
         let recovered = fixture.recovered;
         fixture.echo.permits.add_permits(2);
@@ -540,11 +540,11 @@ fn damage_is_reported_and_kept_aside() {
     }));
 }
 
-// Design §5: a message that ends the process again and again is given up, and its sender told.
+// Design §5: a message that repeatedly ends the process is abandoned, and its sender is notified.
 #[test]
 fn a_message_that_ends_the_process_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
-    life(async {
+    run_process(async {
         GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")])
             .await
             .channel(0)
@@ -553,18 +553,15 @@ fn a_message_that_ends_the_process_is_given_up() {
             .unwrap();
     });
     for _ in 0..5 {
-        life(async {
+        run_process(async {
             let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
             fixture.echo.wait_asked(1).await;
         });
     }
-    life(async {
+    run_process(async {
         let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
         let sent = fixture.channel(0).wait_sent(1).await;
-        assert!(
-            sent[0].content.contains("will not be tried again"),
-            "{sent:?}"
-        );
+        assert!(sent[0].content.contains("will not be retried"), "{sent:?}");
         assert!(fixture.echo.asked.borrow().is_empty());
         fixture.stop().await;
         let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;

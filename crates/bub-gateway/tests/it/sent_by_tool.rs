@@ -1,4 +1,4 @@
-//! What a tool of the channel sent is not answered once more.
+//! If a tool sent a reply to the chat, the plain reply is not sent.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use bub_testkit::Faults;
 
 use crate::harness::{Echo, FakeChannel, GatewayFixture, options_on, replies};
 
-// Design §7: after the model sent by a tool, the plain reply is not sent on top; anything else is.
+// Design §7: after a tool sent a reply, the plain reply is not sent. Other replies are.
 #[tokio::test(start_paused = true)]
 async fn no_plain_reply_comes_on_top_of_what_a_tool_sent_to_the_chat() {
     let dir = tempfile::tempdir().unwrap();
@@ -15,8 +15,8 @@ async fn no_plain_reply_comes_on_top_of_what_a_tool_sent_to_the_chat() {
     let channel = fixture.channel(0);
     let cases: [(&str, &[&str]); 5] = [
         ("hello", &["echo: hello"]),
-        ("tell a", &["told"]),
-        ("tell b", &["told", "echo: tell b"]),
+        ("tell a", &["by tool"]),
+        ("tell b", &["by tool", "echo: tell b"]),
         ("script a", &[]),
         ("script b", &["echo: script b"]),
     ];
@@ -32,25 +32,25 @@ async fn no_plain_reply_comes_on_top_of_what_a_tool_sent_to_the_chat() {
             .map(|sent| sent.content)
             .collect();
         sent.sort();
-        let mut wanted = expected.clone();
-        wanted.sort();
-        assert_eq!(sent, wanted, "{text}");
+        let mut sorted = expected.clone();
+        sorted.sort();
+        assert_eq!(sent, sorted, "{text}");
     }
     fixture.stop().await;
-    assert_eq!(channel_count(dir.path()).await, 0);
+    assert_eq!(count_recovered(dir.path()).await, 0);
 }
 
-async fn channel_count(directory: &std::path::Path) -> u64 {
+async fn count_recovered(directory: &std::path::Path) -> u64 {
     let fixture = GatewayFixture::open(directory, vec![FakeChannel::new("lab")]).await;
     let found = fixture.recovered;
     fixture.stop().await;
     (found.messages + found.replies) as u64
 }
 
-// The same when the process ended between the two.
+// Also if the process ended between the tool call and the plain reply.
 #[test]
 fn a_turn_that_goes_on_after_a_crash_knows_that_it_has_spoken() {
-    let life = || {
+    let new_process = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
@@ -59,13 +59,13 @@ fn a_turn_that_goes_on_after_a_crash_knows_that_it_has_spoken() {
     };
     let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
     let options = || options_on(faults.fs(), dir.path(), Durability::Os);
-    life().block_on(async {
+    new_process().block_on(async {
         let fixture =
             GatewayFixture::with(options(), Echo::new(vec![FakeChannel::new("lab")])).await;
         fixture.channel(0).say("a", "tell a wait").await.unwrap();
         fixture.channel(0).wait_sent(1).await;
     });
-    life().block_on(async {
+    new_process().block_on(async {
         let echo = Echo::new(vec![FakeChannel::new("lab")]);
         echo.permits.add_permits(1);
         let fixture = GatewayFixture::with(options(), echo).await;

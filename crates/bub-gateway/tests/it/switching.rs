@@ -1,4 +1,4 @@
-//! Which session a message belongs to: asked once, and followed when its chat switches.
+//! The session of a message: resolved once, and changed when its chat switches.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use bub_testkit::Faults;
 
 use crate::harness::{Echo, FakeChannel, GatewayFixture, options, options_on};
 
-/// The session in which a message was answered.
+/// Returns the session in which a message was answered.
 async fn session_of(receipt: &InboundReceipt) -> SessionId {
     match receipt.outcome().await {
         MessageOutcome::Done {
@@ -21,7 +21,7 @@ async fn session_of(receipt: &InboundReceipt) -> SessionId {
     }
 }
 
-// L4: `resolve_session` is asked once for each message, whatever happens to the message.
+// L4: `resolve_session` is called once per message, whatever happens to the message.
 #[tokio::test(start_paused = true)]
 async fn every_message_is_resolved_once_and_follows_the_switch_of_its_chat() {
     let dir = tempfile::tempdir().unwrap();
@@ -51,7 +51,7 @@ async fn every_message_is_resolved_once_and_follows_the_switch_of_its_chat() {
     let resolved = fixture.echo.resolved.lock().unwrap().clone();
     assert_eq!(resolved, ["wait 1", ",switch lab:new", "2", "3", "4", "5"]);
     let snapshots = channel.snapshots.lock().unwrap().len();
-    assert_eq!(snapshots, 6, "admission is asked once for each as well");
+    assert_eq!(snapshots, 6, "admission is also called once per message");
     fixture.stop().await;
 }
 
@@ -87,15 +87,15 @@ async fn a_steering_message_that_the_switching_turn_leaves_follows() {
     let channel = fixture.channel(0);
     channel.say("a", ",switch lab:new wait").await.unwrap();
     fixture.echo.wait_asked(1).await;
-    let left = channel.say("a", "2").await.unwrap();
+    let unread = channel.say("a", "2").await.unwrap();
     fixture.echo.inbox.arrived.notified().await;
     fixture.echo.permits.add_permits(1);
-    assert_eq!(session_of(&left).await, "lab:new");
+    assert_eq!(session_of(&unread).await, "lab:new");
     assert_eq!(fixture.echo.resolved.lock().unwrap().len(), 2);
     fixture.stop().await;
 }
 
-// The session is named, the message is not in its lane yet, and the chat switches.
+// The chat switches after the session is resolved and before the message is in its lane.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_is_being_accepted_follows() {
     let dir = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ async fn a_message_that_is_being_accepted_follows() {
     let channel = fixture.channel(0);
     let slow = channel.say("a", "slow");
     let rest = async {
-        // Asked only after the other has been.
+        // Starts after the other message.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let switch = channel.say("a", ",switch lab:new").await.unwrap();
         switch.outcome().await;
@@ -114,7 +114,7 @@ async fn a_message_that_is_being_accepted_follows() {
     fixture.stop().await;
 }
 
-// H-144: the message and the error are on the tape of its chat, which is free.
+// H-144: the message and the error are on the tape of the chat, whose lease is free.
 #[tokio::test(start_paused = true)]
 async fn a_message_without_a_session_is_recorded_on_the_tape_of_its_chat() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,8 +129,8 @@ async fn a_message_without_a_session_is_recorded_on_the_tape_of_its_chat() {
         .unwrap_err();
     assert!(refused.is_reported(), "{refused}");
     assert_eq!(*fixture.echo.failed.lock().unwrap(), ["turn"]);
-    let told = fixture.channel(0).wait_sent(1).await;
-    assert!(told[0].content.contains("is not answered"), "{told:?}");
+    let sent = fixture.channel(0).wait_sent(1).await;
+    assert!(sent[0].content.contains("was not answered"), "{sent:?}");
     let tape = fixture.framework.session_tape(&"lab:a".into()).unwrap();
     let tape = tape.unwrap();
     let entries = tape.entries(EntryRange::ALL).await.unwrap();
@@ -142,18 +142,18 @@ async fn a_message_without_a_session_is_recorded_on_the_tape_of_its_chat() {
     assert_eq!((has("nowhere"), has("on purpose")), (1, 1), "{text:?}");
     drop(tape.lease(LeaseWait::No).await.unwrap());
     fixture.stop().await;
-    assert_eq!(world_recovered(dir.path()).await, 0);
+    assert_eq!(count_recovered(dir.path()).await, 0);
 }
 
-async fn world_recovered(directory: &std::path::Path) -> usize {
+async fn count_recovered(directory: &std::path::Path) -> usize {
     let fixture = GatewayFixture::open(directory, vec![FakeChannel::new("lab")]).await;
     let found = fixture.recovered.messages + fixture.recovered.replies;
     fixture.stop().await;
     found
 }
 
-/// One life of the process.
-fn life<T>(work: impl Future<Output = T>) -> T {
+/// Runs a future on a new runtime, which simulates one process.
+fn run_process<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
@@ -162,12 +162,12 @@ fn life<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-// L1: a turn that was cut off goes on in the session in which it began, although its message was accepted for another.
+// L1: an interrupted turn resumes in the session in which it started, even if its message was accepted for another.
 #[test]
 fn a_turn_goes_on_in_the_session_that_its_message_was_moved_to() {
     let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
     let options = || options_on(faults.fs(), dir.path(), Durability::Os);
-    life(async {
+    run_process(async {
         let fixture =
             GatewayFixture::with(options(), Echo::new(vec![FakeChannel::new("lab")])).await;
         let channel = fixture.channel(0);
@@ -181,12 +181,12 @@ fn a_turn_goes_on_in_the_session_that_its_message_was_moved_to() {
         faults.crash_at(faults.steps() + 1);
         channel.say("b", "unheard").await.unwrap_err();
     });
-    // It is written anew at every start.
-    life(crate::journal::rewrite(dir.path()));
-    life(async {
+    // Every start rewrites the journal.
+    run_process(crate::journal::rewrite(dir.path()));
+    run_process(async {
         let echo = Echo::new(vec![FakeChannel::new("lab")]);
         echo.permits.add_permits(1);
-        // What never began goes where its chat is by now.
+        // A message whose turn never started goes to the current session of its chat.
         let now = ("a".to_owned(), "lab:newest".to_owned());
         echo.switched.lock().unwrap().extend([now]);
         let fixture = GatewayFixture::with(self::options(dir.path()), echo).await;
@@ -200,7 +200,7 @@ fn a_turn_goes_on_in_the_session_that_its_message_was_moved_to() {
     });
 }
 
-// The session that was stored counts when a recovered message cannot be resolved.
+// If a recovered message cannot be resolved, the stored session is used.
 #[tokio::test(start_paused = true)]
 async fn a_recovered_message_that_cannot_be_resolved_stays_in_its_session() {
     let dir = tempfile::tempdir().unwrap();
