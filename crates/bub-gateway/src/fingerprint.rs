@@ -47,9 +47,9 @@ impl Fingerprint {
     }
 }
 
-/// Computes the hash of the first release with the default hasher of the standard library, currently SipHash-1-3 with zero
-/// keys. It is compared only with hashes in journals of that release. If the hasher changes, a test fails. In the worst
-/// case, a reply of an interrupted turn is then sent twice after an upgrade from that release.
+/// Computes the hash of the first release with the default hasher of the standard library, currently SipHash-1-3 with
+/// zero keys. It is compared only with hashes in journals of that release. If the hasher changes, a test fails. In the
+/// worst case, a reply of an interrupted turn is then sent twice after an upgrade from that release.
 fn legacy_hash(channel: &str, reply: &Envelope) -> u64 {
     let mut hasher = DefaultHasher::new();
     channel.hash(&mut hasher);

@@ -177,8 +177,8 @@ impl Gateway {
         Self::build(framework, options, chosen, &gateway_ref)
     }
 
-    /// Opens the journal for the channels of an embedding program, without the channels of plugins. `make` gets the handler
-    /// that accepts the channels' messages.
+    /// Opens the journal for the channels of an embedding program, without the channels of plugins. `make` gets the
+    /// handler that accepts the channels' messages.
     pub fn with_channels(
         framework: &Framework,
         options: GatewayOptions,
@@ -484,8 +484,8 @@ impl GatewayInner {
         Ok(())
     }
 
-    /// Reserves capacity for a message. Fails if a limit is reached. A `,quit` ignores the total limit, because it frees
-    /// capacity.
+    /// Reserves capacity for a message. Fails if a limit is reached. A `,quit` ignores the total limit, because it
+    /// frees capacity.
     async fn reserve_capacity(
         self: &Arc<Self>,
         channel: &str,
@@ -596,8 +596,8 @@ impl GatewayInner {
         }
     }
 
-    /// Resolves the session of a recovered message again if no turn has started for it, because its chat may have switched to
-    /// another session. If that fails, the message keeps its session.
+    /// Resolves the session of a recovered message again if no turn has started for it, because its chat may have
+    /// switched to another session. If that fails, the message keeps its session.
     async fn resolve_again(
         &self,
         accepted: SessionId,

@@ -1,8 +1,8 @@
 //! The journal: accepted messages whose turn is not finished, and replies that are not delivered.
 //!
-//! On disk, the journal is one append-only file. One task writes it and combines queued records into one write. A record
-//! is acknowledged when it is written, or with durability `always` when it is synced. After a failed write, nothing is
-//! acknowledged until all live records are in a new file that was read back.
+//! On disk, the journal is one append-only file. One task writes it and combines queued records into one write. A
+//! record is acknowledged when it is written, or with durability `always` when it is synced. After a failed write,
+//! nothing is acknowledged until all live records are in a new file that was read back.
 //!
 //! A journal in memory has the same contract while the process runs.
 

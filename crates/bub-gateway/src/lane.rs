@@ -377,8 +377,8 @@ impl Lane {
         None
     }
 
-    /// Returns whether a message can steer the running turns. The sender must be the one whose permissions the turns have,
-    /// and the message must not be on the tape already.
+    /// Returns whether a message can steer the running turns. The sender must be the one whose permissions the turns
+    /// have, and the message must not be on the tape already.
     fn can_steer(&self, item: &QueuedMessage) -> bool {
         let sender = item.inbound.sender();
         let is_same = |turn: &ActiveTurn| {

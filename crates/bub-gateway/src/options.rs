@@ -67,8 +67,8 @@ impl std::fmt::Debug for JournalKind {
 pub struct GatewayOptions {
     /// Where the journal is stored.
     pub journal: JournalKind,
-    /// Channel that handles messages and plain replies of channels that the gateway does not run. Without it, such replies
-    /// are dropped and such messages are rejected.
+    /// Channel that handles messages and plain replies of channels that the gateway does not run. Without it, such
+    /// replies are dropped and such messages are rejected.
     pub catch_all: Option<String>,
     /// How long a debounced chat must be quiet before its collected messages become one turn.
     pub debounce: Duration,

@@ -36,8 +36,8 @@ const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 /// Maximum delay between attempts, unless the platform asks for more.
 const MAX_BACKOFF: Duration = Duration::from_mins(10);
 
-/// Queue of a reply: the channel, the chat, and the reply route or claimed id, if any. Replies with different routes do not
-/// wait for each other.
+/// Queue of a reply: the channel, the chat, and the reply route or claimed id, if any. Replies with different routes do
+/// not wait for each other.
 type OutboxKey = (String, String, Option<String>);
 
 /// Requests an immediate delivery attempt for a reply, or for all replies of a channel.

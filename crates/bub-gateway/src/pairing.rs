@@ -100,7 +100,8 @@ impl Pairings {
         Ok((stored.users, stored.requests))
     }
 
-    /// Creates a code for an unknown user. Returns `None` if the user already has a code or if too many requests are pending.
+    /// Creates a code for an unknown user. Returns `None` if the user already has a code or if too many requests are
+    /// pending.
     pub fn request_code(&self, channel: &str, id: &str, name: &str) -> Result<Option<String>> {
         self.change(|stored| {
             let is_waiting = stored

@@ -126,7 +126,8 @@ impl ReplyScope {
         self.is_failure_reported.load(Ordering::Relaxed)
     }
 
-    /// Counts a reply. Ignores replies through other channels, because the message's own channel does not wait for them.
+    /// Counts a reply. Ignores replies through other channels, because the message's own channel does not wait for
+    /// them.
     pub(crate) fn count_reply(&self, channel: &str) {
         if channel == self.channel {
             self.replies.fetch_add(1, Ordering::Relaxed);

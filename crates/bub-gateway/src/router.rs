@@ -159,8 +159,8 @@ pub(crate) async fn dispatch(
     Ok(true)
 }
 
-/// Journals a reply and passes it to the outbox, even if the turn is cancelled in between. A journaled reply that is not in
-/// the outbox would wait until the next start.
+/// Journals a reply and passes it to the outbox, even if the turn is cancelled in between. A journaled reply that is
+/// not in the outbox would wait until the next start.
 async fn journal_and_send(
     inner: Arc<GatewayInner>,
     reply: ReplyRecord,

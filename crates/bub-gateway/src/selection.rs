@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bub_kernel::{Channel, ChannelRole, Error, Result};
 
-/// Returns the enabled channels that a list of names selects. A name is `all`, a channel, or `!name` to exclude a channel.
+/// Returns the enabled channels that a list of names selects. A name is `all`, a channel, or `!name` to exclude a
+/// channel.
 ///
-/// `all` selects every channel that is not an interface. A list of channels also selects the background channels, unless
-/// it contains only background channels.
+/// `all` selects every channel that is not an interface. A list of channels also selects the background channels,
+/// unless it contains only background channels.
 pub fn select_channels(names: &[String], channels: &[Arc<dyn Channel>]) -> Vec<Arc<dyn Channel>> {
     let names: Vec<&str> = names
         .iter()

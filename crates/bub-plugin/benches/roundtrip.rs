@@ -1,7 +1,7 @@
 //! Measures hook calls of an external plugin: sequential calls, and calls from 16 concurrent callers.
 //!
-//! Run `cargo bench -p bub-plugin --bench roundtrip [-- PROGRAM …]`. The program must implement `resolve_session`, as the
-//! test program `probe` does.
+//! Run `cargo bench -p bub-plugin --bench roundtrip [-- PROGRAM …]`. The program must implement `resolve_session`, as
+//! the test program `probe` does.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_precision_loss,

@@ -56,8 +56,8 @@ pub(crate) fn check(entry: &CommandSpec) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a name can be typed as a word or after `--`: 1 to 64 lower-case letters, digits, `-` and `_`, starting
-/// with a letter.
+/// Returns whether a name can be typed as a word or after `--`: 1 to 64 lower-case letters, digits, `-` and `_`,
+/// starting with a letter.
 pub(crate) fn is_valid_name(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     name.len() <= 64

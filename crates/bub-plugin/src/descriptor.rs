@@ -1,5 +1,5 @@
-//! Descriptor of an external plugin. bub requests it once, when the plugin is added, and stores it. Later it knows kind the
-//! plugin provides without starting it.
+//! Descriptor of an external plugin. bub requests it once, when the plugin is added, and stores it. Later it knows kind
+//! the plugin provides without starting it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -110,8 +110,8 @@ impl ToolDecl {
         self.name.replace('.', "_")
     }
 
-    /// Returns kind is wrong with the schema of the arguments. A provider that rejects the schema would reject every model
-    /// call.
+    /// Returns kind is wrong with the schema of the arguments. A provider that rejects the schema would reject every
+    /// model call.
     fn schema_problem(&self) -> Option<&'static str> {
         let Some(schema) = self.input_schema.as_object() else {
             return Some("`inputSchema` is missing");

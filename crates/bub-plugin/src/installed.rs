@@ -59,8 +59,8 @@ impl DamagedRecord {
             .unwrap_or("?")
     }
 
-    /// Returns whether the plugin may guard tool calls. It does not if it is disabled, or if its readable hooks show that it
-    /// is not a guard.
+    /// Returns whether the plugin may guard tool calls. It does not if it is disabled, or if its readable hooks show
+    /// that it is not a guard.
     pub fn is_guard(&self) -> bool {
         let is_enabled = self
             .record

@@ -2,8 +2,9 @@
 //!
 //! * `peer`: one end of a JSON-RPC connection. `codec` and `wire_hook` convert the arguments and results of every hook
 //!   in the hook table to and from JSON.
-//! * [`PluginProcess`]: an external plugin. It starts when it is first needed, restarts after a failure, and ends with its
-//!   host. `hook`, `stream`, `tool`, `channel` and `command` connect it to the kernel; `callbacks` answers its requests.
+//! * [`PluginProcess`]: an external plugin. It starts when it is first needed, restarts after a failure, and ends with
+//!   its host. `hook`, `stream`, `tool`, `channel` and `command` connect it to the kernel; `callbacks` answers its
+//!   requests.
 //! * [`Descriptor`]: the hooks, tools, channels and commands that a plugin provides.
 //! * [`InstalledPlugins`]: the plugins added with `bub plugin add`.
 //! * [`schema`]: the plugin protocol as a JSON Schema.

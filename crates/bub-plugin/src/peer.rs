@@ -30,8 +30,8 @@ pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 const MAX_UNREAD_BYTES: usize = 32 * 1024 * 1024;
 /// Maximum size of unwritten messages in bytes. If it is exceeded, the connection is closed.
 const MAX_UNWRITTEN_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum number of unanswered requests from the other side. Also the maximum number of its requests about one call that
-/// the caller has not received yet.
+/// Maximum number of unanswered requests from the other side. Also the maximum number of its requests about one call
+/// that the caller has not received yet.
 const MAX_PENDING_REQUESTS: usize = 256;
 
 /// A message that belongs to a request we sent.
@@ -66,8 +66,8 @@ pub(crate) struct Peer {
     name: String,
     unwritten: AtomicUsize,
     /// Lines for the writing thread. The limit is [`MAX_UNWRITTEN_BYTES`], not a number of lines: the sender may be the
-    /// reading thread or an async task and must not block, or both sides could wait for each other to read. If the limit
-    /// is exceeded, the connection is closed. An open connection never drops a line.
+    /// reading thread or an async task and must not block, or both sides could wait for each other to read. If the
+    /// limit is exceeded, the connection is closed. An open connection never drops a line.
     outgoing: Mutex<Option<blocking::Sender<Vec<u8>>>>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiter>>,
@@ -113,9 +113,9 @@ impl Backlog {
     }
 }
 
-/// Queue of a request. The reading thread fills it and never blocks, so that an unread request does not delay others. Its
-/// capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`] questions and the response. [`Waiter`]
-/// counts events and questions, so the response always fits.
+/// Queue of a request. The reading thread fills it and never blocks, so that an unread request does not delay others.
+/// Its capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`] questions and the response.
+/// [`Waiter`] counts events and questions, so the response always fits.
 enum ResponseSink {
     Blocking(blocking::SyncSender<IncomingMessage>),
     Async(mpsc::Sender<(IncomingMessage, usize)>),
@@ -197,8 +197,8 @@ impl<R> OutgoingRequest<R> {
 }
 
 impl<R> OutgoingRequest<R> {
-    /// Updates the backlog for a message that was received from the queue. Returns `None` for a question that was cancelled
-    /// while it was queued.
+    /// Updates the backlog for a message that was received from the queue. Returns `None` for a question that was
+    /// cancelled while it was queued.
     fn note_received(&self, incoming: IncomingMessage, length: usize) -> Option<IncomingMessage> {
         self.backlog.remove(&incoming, length);
         let is_cancelled = matches!(&incoming, IncomingMessage::Question { id, .. } if self.peer.served_request(id).is_none());

@@ -42,12 +42,13 @@ pub struct PluginPin {
     pub skipped_dirs: Vec<PathBuf>,
 }
 
-/// Computes the digest of a file, or of all files in a directory. Includes files that the command names, wherever they are.
+/// Computes the digest of a file, or of all files in a directory. Includes files that the command names, wherever they
+/// are.
 ///
 /// # Errors
 ///
-/// Fails if a file cannot be read, if a link points to files that are not pinned, or if the plugin has too many files or
-/// bytes.
+/// Fails if a file cannot be read, if a link points to files that are not pinned, or if the plugin has too many files
+/// or bytes.
 pub fn pin(pinned: &Path, directory: &Path, command: &[impl AsRef<OsStr>]) -> Result<PluginPin> {
     let (mut files, mut skipped_dirs) = (Vec::new(), Vec::new());
     if pinned.is_dir() {
@@ -91,7 +92,8 @@ pub fn pin(pinned: &Path, directory: &Path, command: &[impl AsRef<OsStr>]) -> Re
     })
 }
 
-/// Returns whether a file is a compiled program outside the plugin, such as an interpreter. System updates change those.
+/// Returns whether a file is a compiled program outside the plugin, such as an interpreter. System updates change
+/// those.
 fn is_system_binary(file: &Path, pinned: &Path) -> bool {
     let (Ok(program), Ok(pinned)) = (file.canonicalize(), pinned.canonicalize()) else {
         return false;
@@ -119,8 +121,8 @@ pub(crate) fn verify(plugin_config: &PluginConfig) -> Result<()> {
     mismatch.map_or(Ok(()), |reason| Err(Error::config(reason)))
 }
 
-/// Compares the files of a plugin with the expected digest. Returns what is wrong and what to do, or `None` if they match or
-/// the plugin is not pinned.
+/// Compares the files of a plugin with the expected digest. Returns what is wrong and what to do, or `None` if they
+/// match or the plugin is not pinned.
 pub fn pin_mismatch(
     pinned: &Path,
     directory: &Path,

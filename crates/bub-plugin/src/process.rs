@@ -84,8 +84,8 @@ pub struct PluginConfig {
     pub max_role: Role,
     /// File or directory that contains the plugin.
     pub pinned: PathBuf,
-    /// Digest of the files when the plugin was added. If the files differ, the plugin does not start. `None` disables the
-    /// check.
+    /// Digest of the files when the plugin was added. If the files differ, the plugin does not start. `None` disables
+    /// the check.
     pub digest: Option<String>,
 }
 
@@ -510,8 +510,8 @@ impl PluginProcess {
         }
     }
 
-    /// Handles a call that timed out: kills the process if it does not answer `ping`. Waits for the result, so that the next
-    /// call does not reach a hanging process.
+    /// Handles a call that timed out: kills the process if it does not answer `ping`. Waits for the result, so that the
+    /// next call does not reach a hanging process.
     pub(crate) async fn handle_timeout(&self, peer: &Arc<Peer>) {
         let (this, peer) = (self.this.clone(), Arc::clone(peer));
         let check = move || {

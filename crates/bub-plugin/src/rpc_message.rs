@@ -4,8 +4,8 @@ use bub_kernel::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// A JSON-RPC message: a request, a notification or a response. A duplicate field is an error, because it is unclear which
-/// of the two values is meant.
+/// A JSON-RPC message: a request, a notification or a response. A duplicate field is an error, because it is unclear
+/// which of the two values is meant.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RpcMessage {

@@ -1,7 +1,7 @@
 //! Model streams in both directions, with credits, so that an unread stream does not block other calls.
 //!
-//! A stream arrives as `stream/event` notifications and ends with the response. The receiver grants one credit per event
-//! that it can buffer.
+//! A stream arrives as `stream/event` notifications and ends with the response. The receiver grants one credit per
+//! event that it can buffer.
 
 use std::sync::{Arc, Mutex};
 
@@ -143,7 +143,8 @@ impl StreamHook {
 }
 
 impl StreamCall {
-    /// Returns whether the plugin waits for the chain below. If a call has no credits left, the chain waits for the plugin.
+    /// Returns whether the plugin waits for the chain below. If a call has no credits left, the chain waits for the
+    /// plugin.
     fn is_waiting(&self) -> bool {
         lock(&self.below)
             .iter()

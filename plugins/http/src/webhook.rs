@@ -1,4 +1,5 @@
-//! The webhook channel. Clients post messages over HTTP and get replies in the response, as a stream, or at a callback URL.
+//! The webhook channel. Clients post messages over HTTP and get replies in the response, as a stream, or at a callback
+//! URL.
 //!
 //! * `options`: the settings and the fixed limits.
 //! * `server`: connections, their limits, and routing. `response` builds the responses.

@@ -171,7 +171,11 @@ fn raise_file_limit() -> usize {
 /// Returns the report at the start: channels, roles, access, and recovered work.
 fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
     let mut text = format!("gateway {name}: {}\n", gateway.channels().join(", "));
-    let _ = writeln!(text, "{}", super::status::roles_line(&settings.get(&OWNERS)));
+    let _ = writeln!(
+        text,
+        "{}",
+        super::status::roles_line(&settings.get(&OWNERS))
+    );
     for (channel, access) in gateway.access_summaries() {
         let _ = writeln!(text, "{channel}: {}", output::one_line(&access));
     }

@@ -36,8 +36,8 @@ pub(crate) struct JournalFile {
     _lock: Box<dyn FsFile>,
 }
 
-/// Acquires the lock. Waits up to [`LOCK_TIMEOUT`]: if a process was killed while it started a command, its forked child holds
-/// the lock until it executes the command.
+/// Acquires the lock. Waits up to [`LOCK_TIMEOUT`]: if a process was killed while it started a command, its forked
+/// child holds the lock until it executes the command.
 fn try_lock(lock_file: &dyn FsFile) -> io::Result<bool> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     while !lock_file.try_lock()? {
@@ -254,7 +254,8 @@ fn replay(bytes: &[u8], into: &mut JournalState, recovered: &mut JournalRecovery
     recovered.torn_bytes = rest.len();
 }
 
-/// Replays lines and returns the lines of the resulting file, for fuzzing. Adds a checksum to lines without a valid one.
+/// Replays lines and returns the lines of the resulting file, for fuzzing. Adds a checksum to lines without a valid
+/// one.
 #[doc(hidden)]
 pub fn replay_for_fuzzing(lines: &[u8]) -> Vec<u8> {
     let (mut live, mut recovered) = (JournalState::default(), JournalRecovery::default());

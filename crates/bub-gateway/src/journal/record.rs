@@ -104,8 +104,8 @@ pub(crate) struct ReplyRecord {
     /// Whether the client fetches the reply with its idempotency key.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_claimed: bool,
-    /// Whether the reply finishes the message. Both are one record, because a message whose failure was reported must not be
-    /// retried.
+    /// Whether the reply finishes the message. Both are one record, because a message whose failure was reported must
+    /// not be retried.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_last: bool,
     pub(crate) message: Box<RawValue>,

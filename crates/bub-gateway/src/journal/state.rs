@@ -128,8 +128,8 @@ impl JournalState {
                 (entry.is_stuck, entry.error) = (true, Some(error));
                 let sent_by_tool_for = entry.reply.inbound.clone().filter(|_| entry.reply.by_tool);
                 if let Some(inbound) = sent_by_tool_for.and_then(|id| self.inbound_mut(&id)) {
-                    // A failed reply does not answer the message. If another reply was delivered, answering twice is better
-                    // than not at all.
+                    // A failed reply does not answer the message. If another reply was delivered, answering twice is
+                    // better than not at all.
                     inbound.has_spoken = false;
                 }
             }

@@ -1,7 +1,7 @@
 //! Collects messages that arrive close together into one turn.
 //!
-//! A message that addresses bub starts the wait. Each further one extends it, up to the maximum. Other messages join while
-//! the chat is active and are dropped otherwise.
+//! A message that addresses bub starts the wait. Each further one extends it, up to the maximum. Other messages join
+//! while the chat is active and are dropped otherwise.
 
 use bub_kernel::Inbound;
 use tokio::time::Instant;

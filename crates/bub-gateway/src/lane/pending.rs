@@ -34,7 +34,8 @@ impl Lane {
         }
     }
 
-    /// Offers a turn that resumes after a restart the messages that steered it before. The turn knows which of them it read.
+    /// Offers a turn that resumes after a restart the messages that steered it before. The turn knows which of them it
+    /// read.
     pub(super) async fn resteer(&mut self, turn: &mut QueuedMessage) {
         for item in std::mem::take(&mut turn.steered) {
             let rejected = self.offer(item).await;

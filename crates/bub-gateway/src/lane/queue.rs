@@ -1,8 +1,8 @@
 //! The map of lanes and the event queue of each lane.
 //!
-//! A message reserves a slot in the queue of its session before it is journaled. Passing an accepted message to its lane
-//! therefore neither fails nor waits, and the limit of a session bounds its queue. Other events are merged with queued
-//! events of the same kind.
+//! A message reserves a slot in the queue of its session before it is journaled. Passing an accepted message to its
+//! lane therefore neither fails nor waits, and the limit of a session bounds its queue. Other events are merged with
+//! queued events of the same kind.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -178,8 +178,8 @@ impl Lanes {
         lock(&inner.lanes.0).push(inner, session_id, item);
     }
 
-    /// Switches a chat from one session to another. Messages that are being accepted follow. Returns the queued messages
-    /// that the lane has not received yet.
+    /// Switches a chat from one session to another. Messages that are being accepted follow. Returns the queued
+    /// messages that the lane has not received yet.
     pub(super) fn switch(
         &self,
         chat: &ChatKey,

@@ -147,7 +147,8 @@ impl LaneTurn {
         }
     }
 
-    /// Waits for the session and a permit, and journals the start of the turn. Returns `None` if the turn was cancelled.
+    /// Waits for the session and a permit, and journals the start of the turn. Returns `None` if the turn was
+    /// cancelled.
     async fn begin(&mut self) -> Option<TurnPermit> {
         let started = started(
             &self.inner,

@@ -67,7 +67,8 @@ async fn a_channel_needs_a_name_a_start_a_stop_and_a_send() {
     );
 }
 
-// H-144: a message whose session cannot be resolved is rejected and reported. If admission fails, the message is processed.
+// H-144: a message whose session cannot be resolved is rejected and reported. If admission fails, the message is
+// processed.
 #[tokio::test(start_paused = true)]
 async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
     let dir = tempfile::tempdir().unwrap();

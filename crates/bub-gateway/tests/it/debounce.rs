@@ -72,8 +72,8 @@ async fn commands_bypass_the_debounce() {
     fixture.stop().await;
 }
 
-// H-143: a message that does not address bub joins while the chat is active. Alone it waits for the maximum. It is dropped if
-// the chat is not active.
+// H-143: a message that does not address bub joins while the chat is active. Alone it waits for the maximum. It is
+// dropped if the chat is not active.
 #[tokio::test(start_paused = true)]
 async fn heard_messages_need_an_active_chat() {
     let dir = tempfile::tempdir().unwrap();

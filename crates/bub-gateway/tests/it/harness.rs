@@ -187,8 +187,9 @@ impl Channel for FakeHandle {
     }
 }
 
-/// Model that echoes the prompt. A prompt that begins or ends with `wait` waits for a permit. `fail` fails. `tell CHAT` first
-/// sends a message with a tool. `script CHAT` only marks a message as sent by a tool. `,switch SESSION` switches the chat.
+/// Model that echoes the prompt. A prompt that begins or ends with `wait` waits for a permit. `fail` fails. `tell CHAT`
+/// first sends a message with a tool. `script CHAT` only marks a message as sent by a tool. `,switch SESSION` switches
+/// the chat.
 #[derive(Clone)]
 pub(crate) struct Echo {
     pub(crate) channels: Vec<Arc<FakeChannel>>,

@@ -83,8 +83,8 @@ fn accepted(id: &str) -> Value {
     json!({"accepted": {"id": id, "at": now(), "session": "lab:a", "message": message}})
 }
 
-// L1: rewriting the journal, at every start and when it is too large, keeps all unfinished work: failed replies, attempts,
-// sent replies, and keys.
+// L1: rewriting the journal, at every start and when it is too large, keeps all unfinished work: failed replies,
+// attempts, sent replies, and keys.
 #[tokio::test]
 async fn a_journal_that_is_written_anew_forgets_nothing_unfinished() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,8 +117,8 @@ async fn a_journal_that_is_written_anew_forgets_nothing_unfinished() {
     }
 }
 
-// L1: fingerprints of the first release, which have no version, still match: a reply that was sent before an upgrade is not
-// sent again. Fingerprints of both versions can occur together.
+// L1: fingerprints of the first release, which have no version, still match: a reply that was sent before an upgrade is
+// not sent again. Fingerprints of both versions can occur together.
 #[tokio::test(start_paused = true)]
 async fn a_reply_that_an_earlier_release_sent_is_not_sent_again() {
     // Hash of the first release for `echo: hi` in chat `m1` of `lab`.

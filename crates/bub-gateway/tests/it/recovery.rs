@@ -53,8 +53,8 @@ async fn until_crash(faults: &Faults, dir: &Path) -> Option<(Vec<String>, Vec<St
     Some((accepted, sent))
 }
 
-// L1: after a crash at any step of the journal, every accepted message is answered. A reply is sent twice only if the process
-// died between sending it and recording that.
+// L1: after a crash at any step of the journal, every accepted message is answered. A reply is sent twice only if the
+// process died between sending it and recording that.
 #[test]
 fn a_crash_at_any_step_loses_nothing() {
     let faults = Faults::new();
@@ -204,8 +204,8 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     fixture.stop().await;
 }
 
-// L1: a message is not finished until its failure is reported. This happens once the journal can be written, at the latest
-// after the next start, which retries the message.
+// L1: a message is not finished until its failure is reported. This happens once the journal can be written, at the
+// latest after the next start, which retries the message.
 #[test]
 fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
     for comes_back in [true, false] {
@@ -241,8 +241,8 @@ fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
     }
 }
 
-// L1, docs/reliability.md: a failure is reported once. The message is not retried, even if nothing could be written after
-// the notice.
+// L1, docs/reliability.md: a failure is reported once. The message is not retried, even if nothing could be written
+// after the notice.
 #[test]
 fn a_message_whose_failure_was_told_is_not_tried_again() {
     for (records, is_killed) in (0..5).flat_map(|records| [(records, false), (records, true)]) {
@@ -293,8 +293,8 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
     }
 }
 
-// L4: messages that steered a turn when the process died steer it again before it resumes, in order and merged as before.
-// Messages that the turn does not read get their own turns.
+// L4: messages that steered a turn when the process died steer it again before it resumes, in order and merged as
+// before. Messages that the turn does not read get their own turns.
 #[test]
 fn what_steered_a_killed_turn_is_given_to_it_again() {
     for takes in [true, false] {

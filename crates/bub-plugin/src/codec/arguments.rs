@@ -581,7 +581,8 @@ impl<'a> ArgumentCodec<'a> for &'a Tape {
     }
 }
 
-/// Encodes arguments that cannot be serialized as null. A plugin declares channels and commands in its descriptor instead.
+/// Encodes arguments that cannot be serialized as null. A plugin declares channels and commands in its descriptor
+/// instead.
 macro_rules! impl_null_argument {
     ($($ty:ty: $empty:expr;)*) => {$(
         impl<'a> ArgumentCodec<'a> for &'a $ty {

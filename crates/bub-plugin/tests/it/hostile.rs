@@ -1,5 +1,5 @@
-//! Plugins that hang, crash, flood and send invalid data. The turn ends in time, memory stays bounded, the next turn works,
-//! and no process is left.
+//! Plugins that hang, crash, flood and send invalid data. The turn ends in time, memory stays bounded, the next turn
+//! works, and no process is left.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,8 @@ use tempfile::TempDir;
 
 use super::harness;
 
-/// How long a turn with a hostile plugin may take: the timeouts below, and the time to start programs on a busy machine.
+/// How long a turn with a hostile plugin may take: the timeouts below, and the time to start programs on a busy
+/// machine.
 const BUDGET: Duration = Duration::from_secs(30);
 /// Maximum growth of the memory while a plugin floods, in kilobytes. Other tests run at the same time.
 const MAX_GROWTH_KB: u64 = 300 * 1024;
@@ -36,7 +37,8 @@ struct HostilePluginFixture {
 }
 
 impl HostilePluginFixture {
-    /// Creates a framework whose top plugin misbehaves in the given hooks. `how` selects the misbehavior in `hostile.py`.
+    /// Creates a framework whose top plugin misbehaves in the given hooks. `how` selects the misbehavior in
+    /// `hostile.py`.
     fn new(how: &str, hooks: &[HookDecl], launcher: Option<Launcher>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/hostile.py");
@@ -132,7 +134,8 @@ impl HostilePluginFixture {
         Self::new(how, &[entry(hook)], None)
     }
 
-    /// Runs a turn. Returns the prompt and the output of the model, or the error. Panics if the turn exceeds [`BUDGET`].
+    /// Runs a turn. Returns the prompt and the output of the model, or the error. Panics if the turn exceeds
+    /// [`BUDGET`].
     async fn turn(&self, content: &str) -> Result<(String, String), String> {
         self.warm_up().await;
         let started = Instant::now();

@@ -206,8 +206,8 @@ fn hex(bytes: &[u8]) -> String {
         })
 }
 
-/// Resolves host names. Rejects private addresses, except for allowed hosts. The connection uses the checked addresses, so
-/// a name that resolves differently the next time cannot bypass the check.
+/// Resolves host names. Rejects private addresses, except for allowed hosts. The connection uses the checked addresses,
+/// so a name that resolves differently the next time cannot bypass the check.
 struct CallbackResolver(Arc<[String]>);
 
 impl Resolve for CallbackResolver {

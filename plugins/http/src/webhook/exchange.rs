@@ -1,7 +1,8 @@
 //! Matches messages with their replies and keeps both for a while.
 //!
 //! An exchange starts with the request that posted the message, or with the reply if that is first: after a restart, or
-//! if the turn is very fast. The number and size of exchanges are bounded. Removing an exchange does not lose a message.
+//! if the turn is very fast. The number and size of exchanges are bounded. Removing an exchange does not lose a
+//! message.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -176,8 +177,8 @@ impl ExchangeStore {
         self.insert(&mut table, id, exchange)
     }
 
-    /// Assigns the id to an exchange. If the id already has an exchange, because of a duplicate or a fast reply, keeps and
-    /// returns that one.
+    /// Assigns the id to an exchange. If the id already has an exchange, because of a duplicate or a fast reply, keeps
+    /// and returns that one.
     pub(super) fn assign_id(&self, exchange: &Arc<Exchange>, id: &MessageId) -> Arc<Exchange> {
         let mut table = self.table();
         match table.by_id.get(id).cloned() {
@@ -450,7 +451,8 @@ pub(super) struct ExchangeRequest {
     pub(super) callback_url: Option<String>,
 }
 
-/// An exchange whose message is not accepted yet. Dropping it removes the exchange from the list of those without an id.
+/// An exchange whose message is not accepted yet. Dropping it removes the exchange from the list of those without an
+/// id.
 pub(super) struct PendingExchange {
     exchanges: Arc<ExchangeStore>,
     pub(super) exchange: Arc<Exchange>,

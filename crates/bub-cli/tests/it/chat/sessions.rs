@@ -251,7 +251,10 @@ fn a_command_that_was_killed_is_not_run_again() {
     let chat = TerminalOptions::new(&sandbox).size(200, 24).start();
     let screen = chat
         .wait_for("may have taken effect; it was not run again. Type it again if that is wanted.");
-    assert!(screen.contains("sleep 25 (from an earlier chat)"), "{screen}");
+    assert!(
+        screen.contains("sleep 25 (from an earlier chat)"),
+        "{screen}"
+    );
     chat.wait_idle();
     assert_eq!(
         std::fs::read_to_string(sandbox.workspace().join("side.txt")).unwrap(),
