@@ -1,4 +1,4 @@
-//! What a start pays for settings, and a log line for redaction: time and allocations.
+//! Time and allocations of loading settings and of redacting a log line.
 
 #[path = "../tests/it/sample.rs"]
 mod sample;
@@ -12,7 +12,7 @@ fn main() {
     divan::main();
 }
 
-/// About as many variables as a desktop session has.
+/// Returns about as many variables as a desktop session has.
 fn environment() -> Environment {
     let other = (0..60).map(|n| (format!("VARIABLE_{n}"), format!("value {n}")));
     let own = [

@@ -1,4 +1,4 @@
-//! What child processes get to see.
+//! Environment variables for child processes.
 
 use std::{
     borrow::Cow,
@@ -8,9 +8,11 @@ use std::{
 use crate::{LookupValue, Redactor, Secret, Settings, display, keys};
 
 impl Settings {
-    /// The environment for a child process: everything but secrets (those bub has read, and variables whose
-    /// names say that they are), plus what
-    /// `env.pass` names, minus what `env.drop` names. Both take `NAME` and `PREFIX*`.
+    /// Returns the environment for a child process.
+    ///
+    /// It contains all variables except secrets: those that bub has read, and those whose names
+    /// suggest a secret. `env.pass` adds variables and `env.drop` removes them. Both accept `NAME`
+    /// and `PREFIX*`.
     pub fn child_environment(&self) -> Vec<(&str, &OsStr)> {
         let secret = self.secret_env_names();
         let (pass, drop) = (self.get(&keys::ENV_PASS), self.get(&keys::ENV_DROP));
@@ -24,20 +26,21 @@ impl Settings {
             .collect()
     }
 
-    /// The environment for a plugin: the same without what only looks like a secret, and with what it was granted.
+    /// Returns the environment for a plugin: as for a child process, but without values that only
+    /// look like secrets, and with the granted variables.
     pub fn plugin_environment(&self, granted: &[String]) -> Vec<(OsString, OsString)> {
         let is_granted = |name: &str| granted.iter().any(|known| known == name);
         let pass = self.get(&keys::ENV_PASS);
         let is_passed = |name: &str| pass.iter().any(|pattern| matches(pattern, name));
         let usual = self.child_environment().into_iter();
         let usual = usual.filter(|(name, value)| {
-            is_granted(name) || is_passed(name) || !looks_secret(name, &value.to_string_lossy())
+            is_granted(name) || is_passed(name) || !may_be_secret(name, &value.to_string_lossy())
         });
         let mut environment: Vec<_> = usual
             .map(|(name, value)| (OsString::from(name), value.to_owned()))
             .collect();
         for name in granted {
-            // What everybody has is nothing that would have to be kept from others now.
+            // A variable that every child gets does not need to be hidden from others.
             if environment.iter().all(|(known, _)| known != name.as_str()) {
                 environment.extend(
                     self.granted_variable(name)
@@ -48,10 +51,11 @@ impl Settings {
         environment
     }
 
-    /// The value of a variable that one child process was granted although it is a secret: of the
-    /// setting that the variable sets, else of the environment. `env.drop` holds here, too.
+    /// Returns the value of a secret variable that was granted to one child process.
     ///
-    /// From now on the value is masked everywhere, and children without the grant do not get it.
+    /// The value comes from the setting of the variable, else from the environment. `env.drop`
+    /// applies here, too. From now on the value is masked, and child processes without the grant do
+    /// not get it.
     pub fn granted_variable(&self, name: &str) -> Option<OsString> {
         self.hide_from_children(name);
         if self
@@ -80,8 +84,9 @@ impl Settings {
     }
 }
 
-/// Whether a variable may well be a secret: by its name, or by what it is. Only for those who can ask for it.
-fn looks_secret(name: &str, value: &str) -> bool {
+/// Returns whether a variable may be a secret, by its name or its value. Used only for plugins,
+/// which can request such a variable.
+fn may_be_secret(name: &str, value: &str) -> bool {
     const SECRET_NAMES: [&str; 9] = [
         "PAT",
         "PWD",
@@ -110,7 +115,7 @@ fn looks_secret(name: &str, value: &str) -> bool {
         "npm_",
     ];
     let name = name.to_ascii_uppercase();
-    // The directory everybody is in.
+    // `PWD` and `OLDPWD` are directories.
     let is_named = !matches!(name.as_str(), "PWD" | "OLDPWD")
         && name
             .split(|c: char| !c.is_ascii_alphanumeric())

@@ -1,4 +1,4 @@
-//! From trees to values, with and without their secrets.
+//! Converts trees to values, with or without secrets.
 
 use serde_json::{Number, Value};
 
@@ -7,30 +7,32 @@ use crate::secret::{MASK, is_sensitive_name};
 use crate::spec::{SettingSpec, ValueKind};
 use crate::types::ANY_PROVIDER;
 
-/// A tree as data, secrets included.
+/// Converts a tree to data, including secrets.
 pub(crate) fn value(setting: &SettingSpec, node: &Node) -> Value {
-    build(for_all(setting, node), "", &|_, scalar| plain(scalar))
+    build(unwrap_any_provider(setting, node), "", &|_, scalar| {
+        plain(scalar)
+    })
 }
 
-/// A tree that belongs to no setting as data.
+/// Converts a tree that belongs to no setting to data.
 ///
-/// `1e3` is text here, as for `PyYAML`: no declaration says that a number is meant.
+/// `1e3` is text, as in `PyYAML`, because no declaration asks for a number.
 pub(crate) fn bare(node: &Node) -> Value {
     build(node, "", &|_, scalar| match scalar.atom {
-        Atom::Float(_) if !is_float_of_original(&scalar.text) => Value::from(scalar.text.as_str()),
+        Atom::Float(_) if !is_pyyaml_float(&scalar.text) => Value::from(scalar.text.as_str()),
         _ => plain(scalar),
     })
 }
 
-/// Whether `PyYAML` reads a number: there is a point, and an exponent has a sign.
-fn is_float_of_original(text: &str) -> bool {
+/// Returns whether `PyYAML` reads a float: it requires a point, and a sign in the exponent.
+fn is_pyyaml_float(text: &str) -> bool {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "+0"));
     mantissa.contains('.') && exponent.starts_with(['-', '+'])
 }
 
-/// A tree as data that may be shown; `key` is its own name.
+/// Converts a tree to data that may be shown; `key` is the name of the tree.
 pub(crate) fn masked(setting: &SettingSpec, key: &str, node: &Node) -> Value {
-    build(for_all(setting, node), key, &|key, scalar| {
+    build(unwrap_any_provider(setting, node), key, &|key, scalar| {
         let hidden = is_secret(setting, key) && scalar.atom != Atom::Null;
         match plain(scalar) {
             _ if hidden => Value::from(MASK),
@@ -40,14 +42,15 @@ pub(crate) fn masked(setting: &SettingSpec, key: &str, node: &Node) -> Value {
     })
 }
 
-/// Whether the leaf under `key` is a secret: because the setting is, or because a free-form map
-/// has an entry of that name.
+/// Returns whether the leaf under `key` is a secret, by its setting or by its name in a free-form
+/// map.
 pub(crate) fn is_secret(setting: &SettingSpec, key: &str) -> bool {
     let in_map = || matches!(setting.kind(), ValueKind::Map | ValueKind::Maps);
     setting.is_secret() || (in_map() && (is_sensitive_name(key) || are_headers(key)))
 }
 
-/// The name that says whether the entry `child` of the map at `key` is a secret. Headers are called as somebody likes.
+/// Returns the name that decides whether the entry `child` of the map at `key` is a secret. Header
+/// names are arbitrary, so the name of their map decides.
 pub(crate) fn name_in<'a>(key: &'a str, child: &'a str) -> &'a str {
     if are_headers(key) { key } else { child }
 }
@@ -56,7 +59,7 @@ fn are_headers(key: &str) -> bool {
     key.ends_with("headers")
 }
 
-/// The password in `scheme://user:password@host`.
+/// Returns the password in `scheme://user:password@host`.
 pub(crate) fn url_password(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
@@ -66,7 +69,7 @@ pub(crate) fn url_password(text: &str) -> Option<&str> {
         .filter(|password| !password.is_empty())
 }
 
-/// The values in the query of an address that are secrets by their names.
+/// Returns the values in the query of a URL whose names suggest secrets.
 pub(crate) fn query_secrets(text: &str) -> impl Iterator<Item = &str> {
     let query = text
         .split_once("://")
@@ -80,12 +83,13 @@ pub(crate) fn query_secrets(text: &str) -> impl Iterator<Item = &str> {
         .map(|(_, value)| value)
 }
 
-/// Whether a text that should be an address may have more in it than an address: a password, a key in its query.
+/// Returns whether a text that should be a URL may contain a password or a key in its query.
 pub(crate) fn has_extras(text: &str) -> bool {
     text.contains(['@', '?', '#'])
 }
 
-/// An address without what may be secret in it: a password, or a token in its place, and query and fragment.
+/// Removes possible secrets from a URL: the password or a token in its place, the query and the
+/// fragment.
 fn without_secrets(key: &str, text: String) -> String {
     const URL_KEYS: [&str; 7] = ["url", "base", "proxy", "endpoint", "address", "host", "dsn"];
     let is_address = URL_KEYS.iter().any(|name| key.ends_with(name))
@@ -125,8 +129,8 @@ fn build(node: &Node, key: &str, leaf: &dyn Fn(&str, &Scalar) -> Value) -> Value
     }
 }
 
-/// One value for all providers is written, and shown, without a map.
-fn for_all<'a>(setting: &SettingSpec, node: &'a Node) -> &'a Node {
+/// Returns the value for all providers without the map around it.
+fn unwrap_any_provider<'a>(setting: &SettingSpec, node: &'a Node) -> &'a Node {
     let NodeData::Map(map) = &node.data else {
         return node;
     };

@@ -1,18 +1,17 @@
-//! `.env` files, in the dialect of python-dotenv, which the original's users write.
+//! Reads `.env` files in the dialect of python-dotenv, which the Python version uses.
 //!
-//! Why a parser of our own: the usual crate expands `${NAME}` from the real process environment
-//! behind our back, knows no line numbers, refuses `NAME=two words`, and quotes the offending
-//! line (a key, most likely) in its errors.
+//! The usual crate does not fit: it expands `${NAME}` from the real process environment, has no
+//! line numbers, rejects `NAME=two words`, and quotes the invalid line (often a key) in its errors.
 //!
-//! `NAME=value`, optionally after `export`; `#` starts a comment at the start of a line or after a
-//! space; `"…"` knows escapes and may span lines; `'…'` is literal and may span lines; `${NAME}`
-//! and `${NAME:-fallback}` are expanded except in `'…'`. The last of two equal names counts. A line
-//! that is none of this is reported and skipped, like there.
+//! The syntax is `NAME=value`, optionally after `export`. `#` starts a comment at the start of a
+//! line or after a space. `"…"` has escapes and may span lines; `'…'` is literal and may span
+//! lines. `${NAME}` and `${NAME:-fallback}` are expanded except in `'…'`. If a name occurs twice,
+//! the last value is used. Any other line is reported and skipped, as in python-dotenv.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// No key, address or list is longer.
+/// Maximum length of a value after expansion. Keys, URLs and lists are shorter.
 const MAX_VALUE_BYTES: usize = 64 * 1024;
 
 /// One assignment.
@@ -20,18 +19,18 @@ const MAX_VALUE_BYTES: usize = 64 * 1024;
 pub(crate) struct Binding {
     pub(crate) name: String,
     pub(crate) value: String,
-    /// Where the name stands, counted from 1.
+    /// Line of the name, counted from 1.
     pub(crate) line: usize,
 }
 
-/// All assignments of a file, and the lines that are none.
+/// All assignments of a file, and the invalid lines.
 #[derive(Default)]
 pub(crate) struct DotEnv {
     pub(crate) bindings: Vec<Binding>,
     pub(crate) bad_lines: Vec<(usize, &'static str)>,
 }
 
-/// Parses a file. `lookup` answers for names that the file itself does not define.
+/// Parses a file. `lookup` returns the value of names that the file does not define.
 pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<String>) -> DotEnv {
     let mut cursor = Cursor {
         chars: text
@@ -63,10 +62,10 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
                             .or_else(|| lookup(name, line))
                     }),
                 };
-                // Values made of values double with every line; nobody means that.
+                // References can double the length with every line, which is never intended.
                 if value.len() > MAX_VALUE_BYTES {
                     file.bad_lines
-                        .push((line, "its value is longer than 64 KiB"));
+                        .push((line, "the value is longer than 64 KiB"));
                     continue;
                 }
                 file.bindings.push(Binding { name, value, line });
@@ -75,7 +74,7 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
             None => {
                 let is_open = std::mem::take(&mut cursor.is_open);
                 let problem = if is_open {
-                    "its quote is not closed"
+                    "the quote is not closed"
                 } else {
                     "not a `NAME=value` line"
                 };
@@ -101,7 +100,7 @@ enum DotEnvValue {
 struct Cursor<'a> {
     chars: Peekable<Chars<'a>>,
     line: usize,
-    /// Whether a quote was met that nothing closes.
+    /// Whether an unclosed quote was found.
     is_open: bool,
 }
 
@@ -130,7 +129,7 @@ impl Cursor<'_> {
         self.take_while(|_| true);
     }
 
-    /// Moves to the next thing that is neither blank nor a comment; false at the end.
+    /// Skips blanks and comments; returns false at the end.
     fn skip_to_statement(&mut self) -> bool {
         loop {
             match self.chars.peek() {
@@ -192,7 +191,7 @@ impl Cursor<'_> {
         line.get(..end).unwrap_or_default().trim_end().to_owned()
     }
 
-    /// Without its end, a quote costs its line and none of those below.
+    /// Parses quoted text. An unclosed quote invalidates only its own line.
     fn quoted(&mut self, quote: char) -> Option<String> {
         let before = (self.chars.clone(), self.line);
         let value = self.until(quote);
@@ -221,7 +220,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Only a comment may follow a value.
+    /// Skips the rest of the line, which may only be a comment.
     fn end_of_line(&mut self) -> bool {
         self.skip_spaces();
         match self.chars.peek() {
@@ -327,7 +326,7 @@ mod tests {
             bindings,
             read.map(|(name, value, line)| (name.into(), value.into(), line))
         );
-        let open = "its quote is not closed";
+        let open = "the quote is not closed";
         assert_eq!(bad, [(5, "not a `NAME=value` line"), (8, open), (9, open)]);
     }
 

@@ -1,4 +1,4 @@
-//! What a change of the config file would mean, before it is made.
+//! Effects of a config file change before it is saved.
 
 use serde_json::Value;
 
@@ -12,36 +12,36 @@ use crate::{
     LookupError, LookupValue, Secret, SettingSource, SettingsError, display, validate, yaml,
 };
 
-/// Why a text cannot be the value of a setting.
+/// Error for a text that cannot be the value of a setting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// There is no such setting.
+    /// The setting is unknown.
     #[error(transparent)]
     Unknown(#[from] LookupError),
-    /// The value does not fit. A secret is not quoted.
+    /// The value is invalid. A secret is not quoted.
     #[error("`{key}` is {found}, expected {expected}")]
     Unfit {
-        /// The setting.
+        /// Key of the setting.
         key: String,
         /// What was given.
         found: String,
-        /// What the declaration asks for.
+        /// What the declaration requires.
         expected: String,
     },
-    /// Only the environment sets it.
-    #[error("`{key}` cannot stand in the config file; set the variable {variable}")]
+    /// Only the environment can set it.
+    #[error("`{key}` cannot be set in the config file; set the variable {variable}")]
     NotInFile {
-        /// The setting.
+        /// Key of the setting.
         key: String,
-        /// Its variable.
+        /// Variable that sets it.
         variable: String,
     },
 }
 
 impl Settings {
-    /// Reads a text for the setting at a path, as it would be written into the config file. A secret is masked from
-    /// now on.
+    /// Parses a text for the setting at a path and returns the value for the config file. A secret
+    /// is masked from now on.
     pub fn value_for(&self, path: &str, text: &str) -> Result<Value, ValueError> {
         let unknown = || LookupError::Unknown {
             path: path.to_owned(),
@@ -64,20 +64,20 @@ impl Settings {
             found,
             expected,
         };
-        // What came out of an empty pipe must not cost the secret that is there.
+        // Empty input, for example from an empty pipe, must not overwrite an existing secret.
         if display::is_secret(setting, path) && text.trim().is_empty() {
             return Err(unfit(
                 "empty".to_owned(),
-                "a secret; `bub config unset` takes one out".to_owned(),
+                "a secret; run `bub config unset` to remove one".to_owned(),
             ));
         }
-        // A key travels in one line; other secrets, such as a certificate, may have several.
-        let is_strange = |one: char| {
+        // A key is sent in one line. Other secrets, such as a certificate, may have several lines.
+        let is_forbidden = |one: char| {
             one.is_control() && (one != '\n' || matches!(setting.kind(), ValueKind::PerProvider))
         };
-        if display::is_secret(setting, path) && text.trim().contains(is_strange) {
+        if display::is_secret(setting, path) && text.trim().contains(is_forbidden) {
             return Err(unfit(
-                "more than a line of text".to_owned(),
+                "text with several lines or control characters".to_owned(),
                 "a secret in one line".to_owned(),
             ));
         }
@@ -111,7 +111,7 @@ impl Settings {
         };
         let value = display::value(setting, &node);
         Ok(match (setting.kind(), value) {
-            // `~` stays what it is.
+            // Keep `~` unexpanded.
             (ValueKind::Path, Value::String(_)) => Value::from(text.trim()),
             (ValueKind::List, Value::Array(items)) if !setting.is_listed() => {
                 let texts: Vec<_> = items.iter().filter_map(Value::as_str).collect();
@@ -125,7 +125,7 @@ impl Settings {
         })
     }
 
-    /// The same settings with another text of the config file, and what is wrong with them.
+    /// Returns these settings with another text of the config file, and the problems in them.
     pub fn revised(&self, text: &str) -> Result<(Self, Vec<SettingsError>), SettingsError> {
         let mut warnings = Vec::new();
         let config = read_config(&self.config_file, text, &mut warnings)?;
@@ -154,7 +154,7 @@ impl Settings {
         Ok((revised, problems))
     }
 
-    /// Whether the config file holds a secret, of bub or of a plugin that is not loaded.
+    /// Returns whether the config file holds a secret of bub or of a plugin that is not loaded.
     pub fn has_secrets_in_file(&self) -> bool {
         let Some(config) = &self.sources.config else {
             return false;
@@ -186,7 +186,7 @@ impl Settings {
         }
     }
 
-    /// What a section of the config file is when it is no map.
+    /// Returns an error if a section of the config file is not a map.
     pub(crate) fn section_problem(&self, section: &str) -> Option<SettingsError> {
         let node = self
             .sources
@@ -203,7 +203,7 @@ impl Settings {
         })
     }
 
-    /// The value at a path as text that a question can offer; a secret is not offered.
+    /// Returns the value at a path as text for a prompt. Returns `None` for a secret.
     pub fn text_at(&self, path: &str) -> Option<String> {
         match self.get_value(path).ok()? {
             LookupValue::Value(Value::String(text)) => Some(text),

@@ -1,8 +1,8 @@
-//! Changing a config file without touching what else is in it.
+//! Edits a config file and keeps the rest of it unchanged.
 //!
-//! A change is made in the text, at the place the parser names, so comments, order and unknown keys stay. The new text
-//! is read again and must mean the old one with exactly this change; a shape in which that does not work out (anchors
-//! that others use, text inside of text) is refused rather than guessed at.
+//! A change is made in the text at the position that the parser reports, so comments, order and
+//! unknown keys stay. The new text is parsed again and must equal the old content with exactly this
+//! change. If it does not (shared anchors, nested text), the change is rejected.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,26 +17,26 @@ mod save;
 
 use locate::{ValueShape, ValueSpan};
 
-/// Why a config file was not changed. The value is never part of the message.
+/// Error of a config file change. The message never contains the value.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// The file cannot be read as it is.
+    /// The file cannot be read.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// What stands there has no keys below it.
-    #[error("{}:{line}: `{key}` is a single value or a list, so it has no `{below}`; unset it first", file.display())]
+    /// The existing value has no keys below it.
+    #[error("{}:{line}: cannot set `{below}`: `{key}` is a single value or a list; unset it first", file.display())]
     NoMap {
         /// The config file.
         file: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// The key that is there.
+        /// Existing key.
         key: String,
-        /// What was to be set below it.
+        /// Key to be set below it.
         below: String,
     },
-    /// A way of writing that cannot be changed safely.
+    /// The syntax at this position cannot be changed safely.
     #[error("{}:{line}: `{key}` is written in a way that cannot be changed safely; use `bub config edit`", file.display())]
     Shape {
         /// The config file.
@@ -46,14 +46,14 @@ pub enum EditError {
         /// The key.
         key: String,
     },
-    /// With the change nobody could read the file any more.
-    #[error("{}: would be larger than 1 MiB; nothing was written", file.display())]
+    /// The file would become too large to be read.
+    #[error("{}: would be larger than 1 MiB; the file is unchanged", file.display())]
     TooLarge {
         /// The config file.
         file: PathBuf,
     },
-    /// Somebody else wrote the file in the meantime.
-    #[error("{}: changed in the meantime; nothing was written, try again", file.display())]
+    /// Another process changed the file.
+    #[error("{}: changed by another process; the file was not written, try again", file.display())]
     Changed {
         /// The config file.
         file: PathBuf,
@@ -63,23 +63,23 @@ pub enum EditError {
     Unwritable {
         /// The config file.
         file: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: std::io::Error,
     },
 }
 
-/// The text of a config file, and what is to become of it.
+/// Text of a config file with pending changes.
 ///
-/// There is no `Debug`: it is full of keys.
+/// `Debug` is not implemented, because the text may contain keys.
 pub struct ConfigFile {
     path: PathBuf,
-    /// What the file had when it was read; `None` when there was none.
+    /// Text of the file when it was read; `None` if it did not exist.
     before: Option<String>,
     text: String,
 }
 
 impl ConfigFile {
-    /// Reads a file that may not exist yet.
+    /// Reads a file, which may not exist yet.
     pub fn open(path: &Path) -> Result<Self, EditError> {
         let before = files::read(path)?;
         let text = before.clone().unwrap_or_default();
@@ -90,27 +90,27 @@ impl ConfigFile {
         })
     }
 
-    /// The text with all changes.
+    /// Returns the text with all changes.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The text as it was read.
+    /// Returns the text as it was read.
     pub fn before(&self) -> &str {
         self.before.as_deref().unwrap_or_default()
     }
 
-    /// Replaces the whole text, for an editor that people use.
+    /// Replaces the complete text, for changes in an editor.
     pub fn replace(&mut self, text: String) {
         self.text = text;
     }
 
-    /// Whether anything was changed.
+    /// Returns whether the text has changes.
     pub fn is_changed(&self) -> bool {
         self.text != self.before()
     }
 
-    /// What the text means: a map, empty for an empty file.
+    /// Parses the text; the result is empty for an empty file.
     pub fn value(&self) -> Result<Map<String, Value>, EditError> {
         self.meaning(&self.text)
     }
@@ -121,29 +121,30 @@ impl ConfigFile {
         if value_at(&expected, path) == Some(value) {
             return Ok(());
         }
-        let place = self.locate(path)?;
+        let span = self.locate(path)?;
         set_at(&mut expected, path, value);
-        let text = self.with(&place, path, value)?;
-        self.accept(text, &expected, path, &place)
+        let text = self.with(&span, path, value)?;
+        self.accept(text, &expected, path, &span)
     }
 
-    /// Takes the value at a path of keys out, and maps that are empty without it. Says whether there was one.
+    /// Removes the value at a path of keys, and maps that become empty. Returns whether there was a
+    /// value.
     pub fn unset(&mut self, path: &[&str]) -> Result<bool, EditError> {
         let mut found = false;
-        // A key may stand twice, and the one that did not count must not count from now on.
+        // A key may occur twice; remove both, so that the first one does not take effect.
         while value_at(&self.value()?, path).is_some() {
-            let place = self.locate(path)?;
+            let span = self.locate(path)?;
             let mut expected = self.value()?;
-            let text = self.without(&place, path)?;
-            // With one of two equal keys gone, the other one counts: only the rest can be compared.
+            let text = self.without(&span, path)?;
+            // Without one of two equal keys, the other takes effect: compare only the rest.
             let after = self
                 .meaning(&text)
-                .map_err(|_| self.refusal(path, &place))?;
+                .map_err(|_| self.shape_error(path, &span))?;
             match value_at(&after, path).cloned() {
                 Some(other) => set_at(&mut expected, path, &other),
                 None => remove_at(&mut expected, path),
             }
-            self.accept(text, &expected, path, &place)?;
+            self.accept(text, &expected, path, &span)?;
             found = true;
         }
         Ok(found)
@@ -177,7 +178,7 @@ impl ConfigFile {
             line: 1,
             key: path.first().copied().unwrap_or("").to_owned(),
         };
-        locate::places(&self.text).ok_or_else(shape)
+        locate::locate_values(&self.text).ok_or_else(shape)
     }
 
     fn accept(
@@ -185,19 +186,19 @@ impl ConfigFile {
         text: String,
         expected: &Map<String, Value>,
         path: &[&str],
-        place: &ValueSpan,
+        span: &ValueSpan,
     ) -> Result<(), EditError> {
         match self.meaning(&text) {
             Ok(found) if found == *expected => self.text = text,
-            _ => return Err(self.refusal(path, place)),
+            _ => return Err(self.shape_error(path, span)),
         }
         Ok(())
     }
 
-    fn refusal(&self, path: &[&str], place: &ValueSpan) -> EditError {
+    fn shape_error(&self, path: &[&str], span: &ValueSpan) -> EditError {
         let start = path
             .first()
-            .and_then(|key| place.entry(key))
+            .and_then(|key| span.entry(key))
             .map_or(0, |entry| entry.start);
         EditError::Shape {
             file: self.path.clone(),
@@ -215,7 +216,7 @@ impl ConfigFile {
             + 1
     }
 
-    /// The end of a line, before what ends it.
+    /// Returns the end of a line, before its line break.
     fn line_end(&self, offset: usize) -> usize {
         let rest = self.text.get(offset..).unwrap_or_default();
         let line = rest.split('\n').next().unwrap_or_default();
@@ -237,7 +238,7 @@ impl ConfigFile {
         }
     }
 
-    /// The text with pieces replaced; the last piece first.
+    /// Returns the text with pieces replaced, starting with the last piece.
     fn spliced(&self, pieces: &[(usize, usize, String)]) -> String {
         let mut text = self.text.clone();
         for (start, end, new) in pieces {
@@ -253,19 +254,19 @@ impl ConfigFile {
     }
 
     fn with(&self, root: &ValueSpan, path: &[&str], value: &Value) -> Result<String, EditError> {
-        let (mut place, mut depth) = (root, 0);
-        while let Some(entry) = path.get(depth).and_then(|key| place.entry(key)) {
+        let (mut span, mut depth) = (root, 0);
+        while let Some(entry) = path.get(depth).and_then(|key| span.entry(key)) {
             depth += 1;
             if depth == path.len() {
                 return Ok(
-                    self.spliced(&self.replacement(entry, &quote::inline(value, place.is_flow())))
+                    self.spliced(&self.replacement(entry, &quote::inline(value, span.is_flow())))
                 );
             }
             match &entry.value.shape {
                 ValueShape::Nothing => {
                     return Ok(self.spliced(&self.first_below(
                         entry,
-                        root_column(place),
+                        root_column(span),
                         path.get(depth..).unwrap_or_default(),
                         value,
                     )));
@@ -278,11 +279,11 @@ impl ConfigFile {
                         below: path.get(depth..).unwrap_or_default().join("."),
                     });
                 }
-                ValueShape::Map { .. } => place = &entry.value,
+                ValueShape::Map { .. } => span = &entry.value,
             }
         }
         let rest = path.get(depth..).unwrap_or_default();
-        let piece = match &place.shape {
+        let piece = match &span.shape {
             ValueShape::Map {
                 is_flow: true,
                 entries,
@@ -291,7 +292,7 @@ impl ConfigFile {
                 let comma = if entries.is_empty() { "" } else { ", " };
                 let at = entries
                     .last()
-                    .map_or(place.start + 1, |entry| entry.value.end);
+                    .map_or(span.start + 1, |entry| entry.value.end);
                 (
                     at,
                     at,
@@ -301,7 +302,7 @@ impl ConfigFile {
             ValueShape::Map {
                 column, entries, ..
             } => {
-                let at = self.line_end(entries.last().map_or(place.end, |entry| entry.value.end));
+                let at = self.line_end(entries.last().map_or(span.end, |entry| entry.value.end));
                 (
                     at,
                     at,
@@ -325,7 +326,7 @@ impl ConfigFile {
         Ok(self.spliced(&[piece]))
     }
 
-    /// A key and its value in lines of their own.
+    /// Formats a key and its value as separate lines.
     fn block(&self, path: &[&str], value: &Value, column: usize) -> String {
         let mut text = String::new();
         for (depth, key) in path.iter().enumerate() {
@@ -343,7 +344,7 @@ impl ConfigFile {
             .get(colon..entry.value.end.max(colon))
             .unwrap_or_default();
         if old.contains('\n') {
-            // A comment behind the key stays there.
+            // Keep a comment after the key.
             let end = self.line_end(colon);
             let is_comment = self
                 .text
@@ -368,7 +369,7 @@ impl ConfigFile {
         )]
     }
 
-    /// The first key below one that has no value yet.
+    /// Formats the first key below a key without a value.
     fn first_below(
         &self,
         entry: &locate::KeySpan,
@@ -385,15 +386,15 @@ impl ConfigFile {
     }
 
     fn without(&self, root: &ValueSpan, path: &[&str]) -> Result<String, EditError> {
-        let (mut place, mut chain) = (root, Vec::new());
+        let (mut span, mut chain) = (root, Vec::new());
         for key in path {
-            let Some(entry) = place.entry(key) else {
-                return Err(self.refusal(path, root));
+            let Some(entry) = span.entry(key) else {
+                return Err(self.shape_error(path, root));
             };
-            chain.push((place, entry));
-            place = &entry.value;
+            chain.push((span, entry));
+            span = &entry.value;
         }
-        // A map with nothing else in it goes with its last key; comments in it stay.
+        // Remove a map together with its last key; keep comments in it.
         let mut pieces = Vec::new();
         let mut inner_end = None;
         while let Some((map, entry)) = chain.pop() {
@@ -403,7 +404,7 @@ impl ConfigFile {
                 break;
             }
             if map.is_flow() && !chain.is_empty() {
-                // All of it goes with the key that has it.
+                // The map is removed with its key.
                 pieces.clear();
                 inner_end = None;
             }
@@ -411,7 +412,8 @@ impl ConfigFile {
         Ok(self.spliced(&pieces))
     }
 
-    /// What to cut for one entry; of a map whose content is cut on its own, only the line of the key.
+    /// Returns the range to remove for one entry; only the line of the key if the map's content is
+    /// removed separately.
     fn removal(
         &self,
         map: &ValueSpan,
@@ -450,8 +452,8 @@ impl ConfigFile {
     }
 }
 
-fn root_column(place: &ValueSpan) -> usize {
-    if let ValueShape::Map { column, .. } = &place.shape {
+fn root_column(span: &ValueSpan) -> usize {
+    if let ValueShape::Map { column, .. } = &span.shape {
         *column
     } else {
         0

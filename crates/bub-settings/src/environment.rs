@@ -1,11 +1,11 @@
-//! The process environment, read once and handed on as data.
+//! The process environment, read once and passed on as data.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// A snapshot of environment variables.
 ///
-/// Everything in this crate works on a snapshot, so tests inject one and never touch the real one.
+/// All code in this crate works on a snapshot, so tests never touch the real environment.
 #[derive(Clone, Default)]
 pub struct Environment {
     vars: Vec<(String, OsString)>,
@@ -13,23 +13,23 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The environment of this process: the only place in bub that reads it.
+    /// Returns the environment of this process. No other function in bub reads it.
     ///
-    /// Variables whose names are not UTF-8 cannot be settings and are left out.
+    /// Variables whose names are not UTF-8 cannot be settings and are skipped.
     #[allow(
         clippy::disallowed_methods,
-        reason = "this is the one place that reads the environment"
+        reason = "only this function reads the environment"
     )]
     pub fn process() -> Self {
         let vars: Vec<_> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .collect();
-        // The account database knows the home directory even where HOME is not set (cron, systemd).
+        // The account database has the home directory even if HOME is not set (cron, systemd).
         let user_home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
         Self { vars, user_home }
     }
 
-    /// An environment of the given variables; the user's home directory is `HOME`.
+    /// Creates an environment from the given variables; the user's home directory is `HOME`.
     pub fn from_pairs<N: Into<String>, V: Into<OsString>>(
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
@@ -49,7 +49,7 @@ impl Environment {
         environment
     }
 
-    /// The value of a variable. Names are compared without regard to case, an exact match first.
+    /// Returns the value of a variable. Names ignore case; an exact match comes first.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         let exact = self.vars.iter().find(|(known, _)| known == name);
         let found = exact.or_else(|| {
@@ -60,12 +60,12 @@ impl Environment {
         found.map(|(_, value)| value.as_os_str())
     }
 
-    /// The user's home directory, which `~` stands for.
+    /// Returns the user's home directory, which replaces a leading `~`.
     pub fn user_home(&self) -> Option<&Path> {
         self.user_home.as_deref()
     }
 
-    /// All variables in the order of the snapshot.
+    /// Returns all variables in the order of the snapshot.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &OsStr)> {
         self.vars
             .iter()

@@ -1,30 +1,30 @@
-//! What can go wrong while reading settings.
+//! Errors of reading settings.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::SettingSource;
 
-/// A source of settings that cannot be used as it is.
+/// Error in a source of settings.
 ///
-/// Every message is one line that says where, what, and what is expected instead. The value of a
-/// secret is never part of it.
+/// Every message is one line with the location, the cause, and what is expected instead. It never
+/// contains the value of a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A file exists but cannot be read. The user can fix its permissions or its kind.
+    /// A file exists but cannot be read. The user can fix its permissions or its type.
     #[error("{}: cannot be read: {source}", file.display())]
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// A file or a variable is not UTF-8 text.
-    #[error("{place}: not valid UTF-8 text")]
+    #[error("{location}: not valid UTF-8 text")]
     NotText {
         /// The file or the variable.
-        place: String,
+        location: String,
     },
     /// The config file is not YAML.
     #[error("{}:{line}:{column}: not valid YAML: {problem}", file.display())]
@@ -35,7 +35,7 @@ pub enum SettingsError {
         line: usize,
         /// The column, counted from 1.
         column: usize,
-        /// What the parser did not understand.
+        /// Problem that the parser reported.
         problem: String,
     },
     /// The config file is YAML but not a map of settings.
@@ -45,57 +45,57 @@ pub enum SettingsError {
         file: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What is there instead.
+        /// Kind of value found instead.
         found: &'static str,
     },
     /// A value has the wrong type or is out of range.
     #[error("{origin}: `{key}` is {found}, expected {expected}")]
     Invalid {
-        /// Where the value stands.
+        /// Source of the value.
         origin: SettingSource,
         /// The dotted key of the setting.
         key: String,
-        /// The value as written (masked when secret), or its kind.
+        /// Value as written (masked if secret), or its kind.
         found: String,
-        /// What the declaration asks for.
+        /// What the declaration requires.
         expected: String,
     },
-    /// A name that no declaration knows, where a mistake would allow what should be forbidden.
-    #[error("{origin}: there is no setting `{name}`{suggestion}")]
+    /// A name that is not declared, where ignoring a typo would allow what should be forbidden.
+    #[error("{origin}: unknown setting `{name}`{suggestion}")]
     Unknown {
-        /// Where it stands.
+        /// Source of the name.
         origin: SettingSource,
         /// The key.
         name: String,
-        /// What was probably meant, as a question; else empty.
+        /// Likely intended name as a question; empty if unknown.
         suggestion: String,
     },
-    /// A section cannot be registered: a mistake of its author.
+    /// A section cannot be registered because of a mistake in its declaration.
     #[error("settings section `{section}`: {problem}")]
     Declaration {
-        /// The name of the section, empty for the root.
+        /// Name of the section, empty for the root.
         section: String,
-        /// What is wrong with it.
+        /// What is wrong with the section.
         problem: String,
     },
-    /// There is neither `BUB_HOME` nor a home directory.
-    #[error("no home directory found: set BUB_HOME to the directory bub may use")]
+    /// Neither `BUB_HOME` nor a home directory is available.
+    #[error("no home directory found; set BUB_HOME to a directory that bub can use")]
     NoHome,
 }
 
-/// Why [`Settings::get_value`](crate::Settings::get_value) found nothing.
+/// Error of [`Settings::get_value`](crate::Settings::get_value).
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {
     /// The path was empty.
-    #[error("the path of a setting must not be empty")]
+    #[error("the path of a setting is empty")]
     EmptyPath,
     /// No declared setting has this path.
-    #[error("no setting `{path}`{}", .suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
+    #[error("unknown setting `{path}`{}", .suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
     Unknown {
-        /// The path that was asked for.
+        /// Requested path.
         path: String,
-        /// A declared key that looks like it.
+        /// Declared key with a similar name.
         suggestion: Option<String>,
     },
 }

@@ -1,4 +1,4 @@
-//! Reading the two files settings come from.
+//! Reads the config file and the `.env` file.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use crate::SettingsError;
 
-/// More than any config file has; keeps a wrong path from filling the memory.
+/// Maximum size of a settings file. It keeps a wrong path from filling the memory.
 pub(crate) const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// The text of a file; `None` when there is no such file.
+/// Reads a text file; returns `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, SettingsError> {
     match read_bytes(path) {
         Ok(bytes) => String::from_utf8(bytes)
             .map(Some)
             .map_err(|_| SettingsError::NotText {
-                place: path.display().to_string(),
+                location: path.display().to_string(),
             }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(SettingsError::Unreadable {
@@ -28,7 +28,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, SettingsError> {
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
-        // Opening a pipe that nobody writes to would hang the start.
+        // Opening a pipe without a writer would block at startup.
         return Err(io::Error::other("not a regular file"));
     }
     if metadata.len() > MAX_FILE_BYTES {
@@ -41,8 +41,10 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The config file: the home's if it exists, else the one in `~/.bub`, where the original keeps it.
-/// Comes with its text; a file that does not exist yet belongs into the home.
+/// Returns the path and the text of the config file.
+///
+/// This is the file in the home if it exists, else the one in `~/.bub`, where the Python version
+/// keeps it. A file that does not exist yet is created in the home.
 pub(crate) fn config(
     home: &Path,
     user_home: Option<&Path>,
@@ -53,9 +55,9 @@ pub(crate) fn config(
         .map(|user| user.join(".bub/config.yml"))
         .filter(|usual| *usual != own);
     match (text, usual) {
-        // Whoever made the link does not mean another file.
+        // A dangling link names this file on purpose; do not fall back to the other one.
         (Ok(None), _) if own.is_symlink() => {
-            let source = io::Error::other("it is a link to a file that does not exist");
+            let source = io::Error::other("a link to a file that does not exist");
             let error = SettingsError::Unreadable {
                 file: own.clone(),
                 source,

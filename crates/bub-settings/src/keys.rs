@@ -1,10 +1,10 @@
-//! The settings that this crate reads itself.
+//! Settings that this crate reads itself.
 
 use std::path::PathBuf;
 
 use crate::{AnySetting, Section, SettingKey};
 
-/// Where bub keeps tapes, history and plugins.
+/// Directory for tapes, history and plugins.
 pub static HOME: SettingKey<PathBuf> = SettingKey::new(
     "home",
     "~/.bub",
@@ -13,22 +13,22 @@ pub static HOME: SettingKey<PathBuf> = SettingKey::new(
 .trusted()
 .env_only();
 
-/// Variables that child processes get although bub read them as secrets. Trusted: it is policy.
+/// Variables that child processes get although they hold secrets. Trusted because it is policy.
 pub static ENV_PASS: SettingKey<Vec<String>> = SettingKey::new(
     "env.pass",
     "",
-    "Variables child processes get although they hold secrets.",
+    "Variables that child processes get although they hold secrets.",
 )
 .trusted();
 
-/// Variables that child processes never get. Trusted: it is policy.
+/// Variables that child processes never get. Trusted because it is policy.
 pub static ENV_DROP: SettingKey<Vec<String>> =
-    SettingKey::new("env.drop", "", "Variables child processes never get.").trusted();
+    SettingKey::new("env.drop", "", "Variables that child processes never get.").trusted();
 
 static ROOT: &[&dyn AnySetting] = &[&HOME];
 static ENV: &[&dyn AnySetting] = &[&ENV_PASS, &ENV_DROP];
 
-/// The sections that every program has.
+/// Returns the sections that every program has.
 pub(crate) fn sections() -> [Section; 2] {
     [Section::new("", ROOT), Section::new("env", ENV)]
 }

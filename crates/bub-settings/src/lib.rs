@@ -1,28 +1,31 @@
-//! Settings of bub: declared once, read from every source alike; secrets that cannot be printed,
-//! and the one redactor that logs and errors go through.
+//! Settings of bub, secrets that cannot be printed, and the redactor for logs and errors.
 //!
-//! - [`SettingKey`], [`SettingSpec`], [`Section`]: declarations as data. Each crate declares those it reads; the
-//!   ones of this crate are [`HOME`], [`ENV_PASS`] and [`ENV_DROP`].
-//! - [`Loader`] reads flags, [`Environment`], the workspace's `.env` and `config.yml`, in this order
-//!   of strength, merges maps, and gives [`Settings`] or a [`SettingsError`] that says where and what.
-//! - [`Settings::get`] gives typed values, [`Settings::get_value`] values by path,
-//!   [`Settings::origin`] where they came from, [`Settings::warnings`] what looks like a mistake.
-//! - [`ConfigFile`] changes the config file and keeps everything else in it; [`Settings::revised`] says what would be in
-//!   force with it.
-//! - [`is_public`]: the addresses that need no permission to be reached.
-//! - [`Secret`] and [`Redactor`]: every secret that is read is registered, and masked from then on.
+//! A setting is declared once and can then be set in every source.
+//!
+//! - [`SettingKey`], [`SettingSpec`], [`Section`]: declarations as data. Each crate declares the
+//!   settings it reads. This crate declares [`HOME`], [`ENV_PASS`] and [`ENV_DROP`].
+//! - [`Loader`] reads flags, [`Environment`], the workspace's `.env` and `config.yml`, with the
+//!   highest precedence first. It merges maps and returns [`Settings`], or a [`SettingsError`] with
+//!   the location and the cause.
+//! - [`Settings::get`] returns typed values, [`Settings::get_value`] values by path,
+//!   [`Settings::origin`] the source of a value, and [`Settings::warnings`] likely mistakes.
+//! - [`ConfigFile`] edits the config file and keeps the rest of it unchanged. [`Settings::revised`]
+//!   returns the settings that an edited file would produce.
+//! - [`is_public`]: whether an IP address belongs to the public internet.
+//! - [`Secret`] and [`Redactor`]: every secret that bub reads is registered and masked from then
+//!   on.
 //!
 //! ```
 //! use bub_settings::{AnySetting, Environment, SettingKey, Loader, Section};
 //!
-//! static COLOUR: SettingKey<String> = SettingKey::new("shop.colour", "red", "The colour of the shop.");
-//! static SHOP: &[&dyn AnySetting] = &[&COLOUR];
+//! static COLOR: SettingKey<String> = SettingKey::new("shop.color", "red", "The color of the shop.");
+//! static SHOP: &[&dyn AnySetting] = &[&COLOR];
 //!
-//! let env = Environment::from_pairs([("BUB_HOME", "/nowhere"), ("BUB_SHOP_COLOUR", "blue")]);
+//! let env = Environment::from_pairs([("BUB_HOME", "/nowhere"), ("BUB_SHOP_COLOR", "blue")]);
 //! let mut settings = Loader::new(env).load()?;
 //! settings.register(Section::new("shop", SHOP))?;
-//! assert_eq!(settings.get(&COLOUR), "blue");
-//! assert_eq!(settings.origin("shop.colour").unwrap().to_string(), "environment variable BUB_SHOP_COLOUR");
+//! assert_eq!(settings.get(&COLOR), "blue");
+//! assert_eq!(settings.origin("shop.color").unwrap().to_string(), "environment variable BUB_SHOP_COLOR");
 //! # Ok::<(), bub_settings::SettingsError>(())
 //! ```
 

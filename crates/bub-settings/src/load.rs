@@ -1,4 +1,4 @@
-//! Gathering the sources.
+//! Reads the sources.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::{
 /// Whether a workspace may set trusted settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkspaceTrust {
-    /// The user has said that the workspace may set everything.
+    /// The user allowed the workspace to set everything.
     Trusted,
-    /// A directory that anybody may have written, for example a cloned repository.
+    /// A directory of unknown origin, for example a cloned repository.
     Untrusted,
 }
 
-/// Collects the sources of settings and reads them once.
+/// Collects the sources of settings and reads them.
 ///
 /// ```
 /// use bub_settings::{AnySetting, Environment, SettingKey, Loader, Section};
 ///
 /// static COLOR: SettingKey<String> = SettingKey::new("shop.color", "red", "The color of the shop.");
-/// static OPEN: SettingKey<bool> = SettingKey::new("open", true, "Whether anything is sold.");
+/// static OPEN: SettingKey<bool> = SettingKey::new("open", true, "Whether the shop is open.");
 /// static SHOP: &[&dyn AnySetting] = &[&COLOR];
 /// static ROOT: &[&dyn AnySetting] = &[&OPEN];
 ///
@@ -48,7 +48,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts with an environment and the settings of this crate.
+    /// Creates a loader with an environment and the settings of this crate.
     pub fn new(environment: Environment) -> Self {
         Self {
             environment,
@@ -59,14 +59,14 @@ impl Loader {
         }
     }
 
-    /// Reads the `.env` of this directory, too.
+    /// Adds the `.env` of this directory as a source.
     #[must_use]
     pub fn workspace(mut self, directory: impl Into<PathBuf>, trust: WorkspaceTrust) -> Self {
         self.workspace = Some((directory.into(), trust));
         self
     }
 
-    /// Sets a setting from the command line; `flag` is how the user spells it (`--model`).
+    /// Sets a setting from the command line; `flag` is the user's spelling (`--model`).
     #[must_use]
     pub fn flag(mut self, key: &dyn AnySetting, flag: &str, value: &str) -> Self {
         let key = key.setting().key().to_owned();
@@ -78,9 +78,9 @@ impl Loader {
         self
     }
 
-    /// Adds a section. [`Settings::register`] does the same after loading.
+    /// Adds a section. Use [`Settings::register`] after loading.
     ///
-    /// A section with an empty name adds its keys to the root. Several may do so.
+    /// A section with an empty name adds its keys to the root. Several sections may do so.
     #[must_use]
     pub fn section(self, section: Section) -> Self {
         self.sections([section])
@@ -93,22 +93,22 @@ impl Loader {
         self
     }
 
-    /// Registers secrets with this redactor instead of one of its own.
+    /// Registers secrets with this redactor instead of a new one.
     #[must_use]
     pub fn redactor(mut self, redactor: &Redactor) -> Self {
         self.redactor = redactor.clone();
         self
     }
 
-    /// Reads everything; the first problem is the error.
+    /// Reads all sources; returns the first problem as the error.
     pub fn load(self) -> Result<Settings, SettingsError> {
         let (settings, problems) = self.load_lenient();
         problems.into_iter().next().map_or(Ok(settings), Err)
     }
 
-    /// Reads everything that can be read. A value with a problem is as good as not set.
+    /// Reads all sources and treats invalid values as not set.
     ///
-    /// For commands that repair or explain a configuration, which must run with a broken one.
+    /// For commands that repair or explain a configuration, which must run with an invalid one.
     pub fn load_lenient(self) -> (Settings, Vec<SettingsError>) {
         let mut problems = Vec::new();
         let mut warnings = Vec::new();
@@ -119,7 +119,7 @@ impl Loader {
             config: None,
             flags: self.flags,
         };
-        // A workspace that is none is told of by whoever needs it.
+        // Skip a workspace that is not a directory; the code that needs it reports the error.
         if let Some((directory, trust)) = self.workspace.filter(|(directory, _)| directory.is_dir())
         {
             match read_dotenv(&directory, trust, &sources.environment, &mut warnings) {
@@ -166,7 +166,7 @@ fn read_dotenv(
         name: name.into(),
     };
     let mut lookup = |name: &str, line| {
-        // `BUB_MODEL=x:${AWS_SECRET_ACCESS_KEY}` in a cloned repository would send the key away.
+        // `BUB_MODEL=x:${AWS_SECRET_ACCESS_KEY}` in a cloned repository would leak the key.
         if trust == WorkspaceTrust::Untrusted && !is_harmless(name) {
             warnings.push(SettingsWarning::SecretReference {
                 origin: origin(line, ""),
@@ -190,7 +190,7 @@ fn read_dotenv(
     }))
 }
 
-/// Names whose value anybody may know. What else is in an environment cannot be told from its name.
+/// Returns whether the value of a variable is never a secret. For other names this is unknown.
 fn is_harmless(name: &str) -> bool {
     const NAMES: [&str; 11] = [
         "HOME", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "TERM", "TMPDIR", "HOSTNAME", "TZ",
@@ -199,7 +199,8 @@ fn is_harmless(name: &str) -> bool {
     NAMES.contains(&name) || name.starts_with("XDG_") || name.starts_with("LC_")
 }
 
-/// The home directory; it is needed to find the config file and cannot stand in it.
+/// Returns the home directory. It is needed to find the config file, so the config file cannot set
+/// it.
 fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
     let declared = keys::HOME.setting();
     let layers = settings.sources.texts(declared);

@@ -1,4 +1,4 @@
-//! Settings by path, for templates, `bub config` and `bub doctor`.
+//! Lookup of settings by path, for templates, `bub config` and `bub doctor`.
 
 use std::mem::discriminant;
 
@@ -11,7 +11,7 @@ use crate::sources::Layer;
 use crate::spec::{AnySetting as _, SettingKey, SettingSpec};
 use crate::{LookupError, SettingSource, display, suggest};
 
-/// What a path leads to.
+/// Value at a path.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LookupValue {
     /// A value that may be shown. Secrets inside a map are masked.
@@ -21,7 +21,7 @@ pub enum LookupValue {
 }
 
 impl LookupValue {
-    /// The value as it may be shown.
+    /// Returns the value in a form that may be shown.
     pub fn to_display_value(self) -> Value {
         match self {
             Self::Value(value) => value,
@@ -30,23 +30,23 @@ impl LookupValue {
     }
 }
 
-/// One declared setting with the value in force.
+/// A declared setting with its effective value.
 #[derive(Debug)]
 pub struct SettingValue<'a> {
     /// The declaration.
     pub setting: &'a SettingSpec,
-    /// The value, secrets masked.
+    /// Value with secrets masked.
     pub shown: Value,
-    /// The declared default.
+    /// Declared default.
     pub default: Value,
-    /// Where the value came from; for a merged map, its strongest source.
+    /// Source of the value; for a merged map, the source with the highest precedence.
     pub origin: SettingSource,
 }
 
 impl Settings {
-    /// The value at a dotted path: a setting, a part of a map-valued one, or a whole section.
+    /// Returns the value at a dotted path: a setting, a part of a map setting, or a section.
     ///
-    /// Only declared settings are found, in their sections first and then at the root.
+    /// Finds declared settings only, first in their sections and then at the root.
     pub fn get_value(&self, path: &str) -> Result<LookupValue, LookupError> {
         if path.is_empty() {
             return Err(LookupError::EmptyPath);
@@ -63,7 +63,7 @@ impl Settings {
         })
     }
 
-    /// Where the value at a path came from. A part of a merged map has its own origin.
+    /// Returns the source of the value at a path. A part of a merged map has its own source.
     pub fn origin(&self, path: &str) -> Option<SettingSource> {
         let (slot, rest) = self.slot_for(path)?;
         let Some(node) = &slot.value else {
@@ -72,16 +72,18 @@ impl Settings {
         node.descend(rest).map(|node| node.origin.clone())
     }
 
-    /// What one place says about a text, whatever stronger places say: the config file, the `.env`, the environment or
-    /// the flags, whichever this origin is of.
+    /// Returns the text that one source has for a setting, regardless of sources with higher
+    /// precedence.
+    ///
+    /// `source` selects the config file, `.env`, the environment or the flags.
     pub fn text_in(
         &self,
         key: &SettingKey<Option<String>>,
-        place: &SettingSource,
+        source: &SettingSource,
     ) -> Option<String> {
         let setting = key.setting();
         let fits = |text: &&str| !text.is_empty() && setting.fits(text);
-        if let SettingSource::Config { .. } = place {
+        if let SettingSource::Config { .. } = source {
             return match &self.sources.in_config(setting)?.data {
                 NodeData::Scalar(scalar) if scalar.atom != Atom::Null => {
                     Some(scalar.text.trim()).filter(fits).map(str::to_owned)
@@ -90,7 +92,7 @@ impl Settings {
             };
         }
         let is_there = |layer: &Layer<'_>| {
-            !layer.distrusted && discriminant(&layer.origin) == discriminant(place)
+            !layer.distrusted && discriminant(&layer.origin) == discriminant(source)
         };
         let layers = self.sources.texts(setting);
         let texts = layers
@@ -100,7 +102,7 @@ impl Settings {
         texts.map(str::trim).rfind(fits).map(str::to_owned)
     }
 
-    /// Every declared setting, in the order of declaration.
+    /// Returns all declared settings in the order of declaration.
     pub fn entries(&self) -> impl Iterator<Item = SettingValue<'_>> {
         self.slots.iter().map(|slot| SettingValue {
             setting: slot.setting(),
@@ -113,7 +115,7 @@ impl Settings {
         })
     }
 
-    /// The setting whose key `path` starts with, and what is left of the path.
+    /// Returns the setting whose key is a prefix of `path`, and the remaining path.
     pub(crate) fn slot_for<'p>(
         &self,
         path: &'p str,
@@ -166,7 +168,7 @@ impl Settings {
     fn to_display_value(&self, slot: &SettingSlot) -> Value {
         match &slot.value {
             Some(node) => display::masked(slot.setting(), slot.setting().key(), node),
-            None => self.default_of(slot.declared()),
+            None => self.default_for(slot.declared()),
         }
     }
 
@@ -191,7 +193,8 @@ impl Settings {
     }
 }
 
-/// `api_key: abc` is kept as a map of one entry for all providers, but it is one secret.
+/// Returns the single secret of a node. `api_key: abc` is stored as a map with one entry for all
+/// providers.
 fn only_secret(setting: &SettingSpec, node: &Node) -> Option<LookupValue> {
     match display::value(setting, node) {
         Value::String(text) if setting.is_secret() => Some(LookupValue::Secret(Secret::from(text))),

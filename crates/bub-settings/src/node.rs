@@ -1,11 +1,11 @@
-//! The tree every source is read into, and how two sources merge.
+//! The tree that every source is read into, and the merge of two sources.
 
 use crate::SettingSource;
 
-/// A value with its source. Each leaf keeps its own, so a merged map can still say where every
-/// entry came from.
+/// A value with its source. Each leaf keeps its own source, so the source of every entry of a
+/// merged map is known.
 ///
-/// There is no `Debug` outside tests: a tree may hold secrets.
+/// `Debug` exists only in tests, because a tree may hold secrets.
 #[derive(Clone, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) struct Node {
@@ -13,7 +13,7 @@ pub(crate) struct Node {
     pub(crate) origin: SettingSource,
 }
 
-/// The shape of a value.
+/// Kind and content of a value.
 #[derive(Clone, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) enum NodeData {
@@ -22,10 +22,10 @@ pub(crate) enum NodeData {
     Map(NodeMap),
 }
 
-/// A leaf: the text as written, and what it means where no declaration says otherwise.
+/// A leaf: the text as written, and its meaning without a declaration.
 ///
-/// Keeping both lets the declaration decide: `api_key: 0123` is the text `0123` for a text
-/// setting, and `8` spelled `010` is a number only where a number is expected.
+/// Keeping both lets the declaration decide: `api_key: 0123` is the text `0123` for a text setting,
+/// and `010` is the number 8 only where a number is expected.
 #[derive(Clone, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) struct Scalar {
@@ -33,7 +33,7 @@ pub(crate) struct Scalar {
     pub(crate) atom: Atom,
 }
 
-/// The meaning of a scalar on its own.
+/// Meaning of a scalar without a declaration.
 #[derive(Clone, Copy, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) enum Atom {
@@ -44,13 +44,13 @@ pub(crate) enum Atom {
     Text,
 }
 
-/// A map in the order it was written.
+/// A map in the order of its source.
 #[derive(Clone, PartialEq, Default)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) struct NodeMap {
     entries: Vec<(String, Node)>,
-    /// Replaces what lower sources say instead of merging into it.
-    cut: bool,
+    /// Whether the map replaces values with lower precedence instead of merging with them.
+    replaces_lower: bool,
 }
 
 impl Node {
@@ -82,7 +82,7 @@ impl Node {
         )
     }
 
-    /// Follows map keys, and positions in lists, downwards.
+    /// Follows map keys and list indexes downwards.
     pub(crate) fn descend<'a>(&self, mut path: impl Iterator<Item = &'a str>) -> Option<&Self> {
         path.try_fold(self, |node, key| match &node.data {
             NodeData::Map(map) => map.get(key),
@@ -91,7 +91,7 @@ impl Node {
         })
     }
 
-    /// How many nodes the tree has.
+    /// Returns the number of nodes in the tree.
     pub(crate) fn size(&self) -> usize {
         match &self.data {
             NodeData::Scalar(_) => 1,
@@ -111,9 +111,12 @@ impl Node {
 }
 
 impl NodeMap {
-    /// A map that replaces what lower sources say.
+    /// Creates a map that replaces values with lower precedence.
     pub(crate) fn replacing(entries: Vec<(String, Node)>) -> Self {
-        Self { entries, cut: true }
+        Self {
+            entries,
+            replaces_lower: true,
+        }
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
@@ -154,21 +157,22 @@ impl NodeMap {
     }
 }
 
-/// Deep merge: maps merge key by key, everything else is replaced by `upper`.
+/// Merges two trees: maps merge key by key, other values are replaced by `upper`.
 ///
-/// A map that has replaced a scalar or a list is marked, so that merging it further down replaces
-/// again. Without the mark the result would depend on the grouping: `{a} + 1 + {b}` would be
+/// A map that has replaced a scalar or a list is marked, so that a later merge with a lower tree
+/// replaces again. Otherwise the result would depend on the grouping: `{a} + 1 + {b}` would be
 /// `{b}` from the left and `{a, b}` from the right.
 pub(crate) fn merge(lower: Node, upper: Node) -> Node {
     let Node { data, origin } = upper;
     let data = match (lower.data, data) {
-        (NodeData::Map(mut below), NodeData::Map(above)) if !above.cut => {
+        (NodeData::Map(mut below), NodeData::Map(above)) if !above.replaces_lower => {
             below.merge(above);
             NodeData::Map(below)
         }
-        (NodeData::Scalar(_) | NodeData::List(_), NodeData::Map(above)) => {
-            NodeData::Map(NodeMap { cut: true, ..above })
-        }
+        (NodeData::Scalar(_) | NodeData::List(_), NodeData::Map(above)) => NodeData::Map(NodeMap {
+            replaces_lower: true,
+            ..above
+        }),
         (_, above) => above,
     };
     Node { data, origin }

@@ -1,8 +1,8 @@
-//! Which addresses belong to the public internet: what settings about private networks are measured against.
+//! Classifies IP addresses as public or private, for settings about private networks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address belongs to the public internet. What is not known to is private.
+/// Returns whether an address belongs to the public internet. Unknown addresses count as private.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -20,7 +20,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         | (172, 16..32, _)
         | (192, 168, _)
         | (198, 18 | 19, _)
-        // Protocol assignments, documentation, the relays of 6to4.
+        // Protocol assignments, documentation, 6to4 relays.
         | (192, 0, 0 | 2)
         | (192, 88, 99)
         | (198, 51, 100)
@@ -34,15 +34,15 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         return is_public_v4(inner);
     }
     match address.segments() {
-        // The translated form of an IPv4 address (NAT64), which is all that some networks have.
+        // IPv4 addresses translated by NAT64, the only IPv4 access in some networks.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
             is_public_v4(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)))
         }
-        // Protocol assignments with Teredo, documentation, 6to4: all but the last have no hosts, and tunnels hide where
-        // they lead.
+        // Protocol assignments including Teredo, documentation, and 6to4. All but 6to4 have no
+        // hosts, and the destination of a tunnel is unknown.
         [0x2001, second, ..] if second < 0x200 || second == 0xdb8 => false,
         [0x2002, ..] | [0x3fff, ..=0xfff, ..] => false,
-        // Global unicast is the only block in which there are public hosts.
+        // Only the global unicast block has public hosts.
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }

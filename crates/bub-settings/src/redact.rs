@@ -1,8 +1,8 @@
-//! The one place where secrets are taken out of text.
+//! Removes secrets from text.
 //!
-//! Logs and errors go through a [`Redactor`]. It knows every secret that settings have read, in
-//! the spellings in which it may turn up (URL-encoded, base64, hexadecimal, escaped), and masks common token
-//! formats even when nobody registered them.
+//! Logs and errors pass through a [`Redactor`]. It masks every secret that settings have read, also
+//! in encoded form (URL-encoded, base64, hexadecimal, escaped), and common token formats that are
+//! not registered.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -21,14 +21,16 @@ mod writer;
 use matcher::Matcher;
 pub use writer::RedactingWriter;
 
-/// Values shorter than this are not looked for: masking every `12345` helps nobody.
+/// Minimum length of a secret. Masking every `12345` would make the output useless.
 const MIN_SECRET_BYTES: usize = 6;
 
-/// Of longer values only the beginning is looked for: no key is that long, but a wrong variable
-/// may be, and a matcher costs some twenty times the size of its secrets.
+/// Maximum length of a secret; of longer values only the start is masked.
+///
+/// No key is that long, but a wrong variable may be, and a matcher needs about twenty times the
+/// size of its secrets.
 const MAX_SECRET_BYTES: usize = 16 * 1024;
 
-/// Replaces secrets in text by [`MASK`]. Clones share their secrets; use one per process.
+/// Replaces secrets in text by [`MASK`]. Clones share their secrets; use one redactor per process.
 ///
 /// ```
 /// use bub_settings::{Redactor, Secret};
@@ -45,19 +47,20 @@ pub struct Redactor {
 #[derive(Default)]
 struct RedactorState {
     patterns: BTreeSet<Vec<u8>>,
-    /// Parts of long ones, which may stand on lines of their own.
+    /// Parts of long secrets that may occur on separate lines.
     pieces: BTreeSet<Vec<u8>>,
-    /// Built on first use and again after a registration: a start that logs nothing pays nothing.
+    /// Built on first use and rebuilt after a registration, so that it costs nothing if nothing is
+    /// logged.
     matcher: Option<Arc<Matcher>>,
 }
 
 impl Redactor {
-    /// A redactor that knows no secrets yet, only the token formats.
+    /// Creates a redactor that masks token formats only.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes a secret known. Values of fewer than six bytes are ignored.
+    /// Registers a secret. Values of fewer than six bytes are ignored.
     pub fn register(&self, secret: &Secret) {
         self.register_text(secret.expose());
     }
@@ -78,7 +81,7 @@ impl Redactor {
         state.pieces.extend(encodings::pieces(text));
     }
 
-    /// The text without secrets; borrowed when there are none in it.
+    /// Returns the text without secrets; borrowed if it contains none.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let spans = self.matcher().spans(text.as_bytes());
         if spans.is_empty() {
@@ -95,10 +98,9 @@ impl Redactor {
         Cow::Owned(clean)
     }
 
-    /// A writer that redacts what passes through, for log output.
+    /// Returns a writer that redacts its output, for logs.
     ///
-    /// `move || redactor.writer(std::io::stderr())` is what a log subscriber takes as its maker of
-    /// writers.
+    /// A log subscriber takes `move || redactor.writer(std::io::stderr())` to create its writers.
     pub fn writer<W: io::Write>(&self, inner: W) -> RedactingWriter<W> {
         RedactingWriter::new(self.clone(), inner)
     }

@@ -1,4 +1,4 @@
-//! From sources to values: applying declarations.
+//! Applies declarations to sources.
 
 use std::borrow::Cow;
 
@@ -11,9 +11,11 @@ use crate::types::provider_key;
 use crate::{SettingSource, SettingsError, SettingsWarning, display, validate};
 
 impl Settings {
-    /// Adds the sections of a program, those of the root first, so that they are listed together.
+    /// Adds the sections of a program. The root sections come first, so that they are listed
+    /// together.
     ///
-    /// Values are read when all keys are known: a variable that ends like a per-provider setting may belong to any section.
+    /// Values are read when all keys are known, because a variable that ends like a per-provider
+    /// setting may belong to any section.
     pub(crate) fn add_all(
         &mut self,
         sections: impl Iterator<Item = Section>,
@@ -74,25 +76,28 @@ impl Settings {
         }
     }
 
-    /// What is wrong with a section in itself. With `instead`, one of its name that was declared at run time goes.
-    pub(crate) fn declaration_problem(&self, section: &Section, instead: bool) -> Option<String> {
+    /// Returns what is wrong with the declaration of a section.
+    ///
+    /// With `replace`, a registered section of the same name is ignored if it was declared at run
+    /// time.
+    pub(crate) fn declaration_problem(&self, section: &Section, replace: bool) -> Option<String> {
         if section.name.is_empty() || section.name.contains('.') {
-            return Some("needs a name without dots".to_owned());
+            return Some("the name must not be empty or contain dots".to_owned());
         }
-        let goes = |known: &Cow<'_, str>| instead && matches!(known, Cow::Owned(_));
+        let is_replaced = |known: &Cow<'_, str>| replace && matches!(known, Cow::Owned(_));
         if self
             .sections
             .iter()
-            .any(|known| *known == section.name && !goes(known))
+            .any(|known| *known == section.name && !is_replaced(known))
         {
-            return Some("a section of this name exists already".to_owned());
+            return Some("a section with this name already exists".to_owned());
         }
         if self
             .slots
             .iter()
             .any(|slot| slot.setting().key() == section.name)
         {
-            return Some("a setting of this name exists already".to_owned());
+            return Some("a setting with this name already exists".to_owned());
         }
         self.keys_problem(section, |slot| {
             let own = slot
@@ -100,15 +105,16 @@ impl Settings {
                 .key()
                 .split_once('.')
                 .is_some_and(|(name, _)| name == section.name);
-            !(instead && own)
+            !(replace && own)
         })
     }
 
-    /// Returns the first key that is not in its section, or whose variable another setting that stays has.
+    /// Returns the first key that is outside its section or whose variable belongs to a setting
+    /// that `is_kept`.
     fn keys_problem(
         &self,
         section: &Section,
-        stays: impl Fn(&SettingSlot) -> bool,
+        is_kept: impl Fn(&SettingSlot) -> bool,
     ) -> Option<String> {
         let settings: Vec<&SettingSpec> = match &section.keys {
             SectionSettings::Static(keys) => keys.iter().map(|key| key.setting()).collect(),
@@ -124,17 +130,17 @@ impl Settings {
             };
             if inside.is_none_or(|name| name.is_empty() || name.contains('.')) {
                 return Some(match &*section.name {
-                    "" => format!("the key `{key}` must have no dots"),
+                    "" => format!("the key `{key}` must not contain dots"),
                     name => format!("the key `{key}` must be `{name}.<name>`"),
                 });
             }
-            let known = self.slots.iter().filter(|slot| stays(slot));
+            let known = self.slots.iter().filter(|slot| is_kept(slot));
             let known = known.map(SettingSlot::setting);
             let mut others = known.chain(settings.iter().take(index).copied());
             let variable = setting.variable();
             others
                 .any(|other| other.is_variable(&variable))
-                .then(|| format!("the variable {variable} has another setting"))
+                .then(|| format!("the variable {variable} belongs to another setting"))
         })
     }
 
@@ -193,7 +199,7 @@ impl Settings {
             } else if !self.is_section_setting(&layer) {
                 let in_workspace = matches!(layer.origin, SettingSource::DotEnv { .. });
                 match self.read_layer(setting, layer) {
-                    // A repository that somebody else wrote must not lock the user out.
+                    // A cloned repository must not lock the user out.
                     Err(error) if in_workspace => {
                         warnings.push(SettingsWarning::DotEnvValue {
                             problem: error.to_string(),
@@ -206,7 +212,8 @@ impl Settings {
         merged
     }
 
-    /// Whether `BUB_X_API_KEY` is not about a provider `x` but about a setting `x.api_key`.
+    /// Returns whether `BUB_X_API_KEY` sets the setting `x.api_key` and not the key of a provider
+    /// `x`.
     fn is_section_setting(&self, layer: &Layer<'_>) -> bool {
         let name = match &layer.origin {
             SettingSource::Env(name) | SettingSource::DotEnv { name, .. }
@@ -233,12 +240,12 @@ impl Settings {
             ..
         } = layer;
         let text = text.ok_or_else(|| SettingsError::NotText {
-            place: origin.to_string(),
+            location: origin.to_string(),
         })?;
         if setting.is_secret()
             || (!setting.fits(text.trim()) && validate::may_contain_secret(setting, text))
         {
-            // Even a text that turns out to be wrong may be mentioned somewhere.
+            // Register invalid text, too, because an error may mention it.
             self.redactor.register_text(text);
             if let SettingSource::Env(name) = &origin {
                 self.hide_from_children(name);
@@ -275,8 +282,10 @@ impl Settings {
         });
     }
 
-    /// Secrets of plugins that are not loaded, of providers that are not used and of other programs are secrets all
-    /// the same: what a command can read, the model and the tape get.
+    /// Registers secrets that no setting declares.
+    ///
+    /// They belong to plugins that are not loaded, unused providers, and other programs. Commands
+    /// can read them, and their output reaches the model and the tape.
     pub(crate) fn note_undeclared_secrets(&self) {
         for (name, value) in self
             .sources

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// What stands in for a secret wherever one would have been shown.
+/// Text shown instead of a secret.
 pub const MASK: &str = "***";
 
 /// A password, key or token.
 ///
-/// `Debug` and `Display` show [`MASK`], and there is deliberately no `Serialize`: a secret leaves
-/// this type only through [`Secret::expose`], which is easy to find in a review.
+/// `Debug` and `Display` show [`MASK`], and `Serialize` is deliberately not implemented. A secret
+/// leaves this type only through [`Secret::expose`], which is easy to find in a review.
 ///
-/// The memory is not wiped on drop. The same bytes also live in the process environment and in the
-/// text of the config file, so wiping this one copy would promise more than it keeps.
+/// The memory is not wiped on drop. The secret is also in the process environment and in the text
+/// of the config file, so wiping this copy would not help.
 ///
 /// ```compile_fail
 /// fn needs_serialize<T: serde::Serialize>(_: &T) {}
@@ -22,7 +22,7 @@ pub const MASK: &str = "***";
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// The secret itself, for the one place that must send it.
+    /// Returns the secret itself, for the code that must send it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -52,10 +52,11 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Whether a name looks like that of a secret (`api_key`, `GITHUB_TOKEN`, `Authorization`, …).
+/// Returns whether a name looks like the name of a secret (`api_key`, `GITHUB_TOKEN`,
+/// `Authorization`, …).
 ///
-/// Used where no declaration can say so: free-form maps, sections of plugins that are not loaded,
-/// undeclared variables. Counting words such as `max_tokens` are not secrets, and neither is a
+/// Used without a declaration: for free-form maps, sections of plugins that are not loaded, and
+/// undeclared variables. Names of counts such as `max_tokens` are not secrets, and neither is a
 /// command that prints one.
 pub fn is_sensitive_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -66,7 +67,7 @@ pub fn is_sensitive_name(name: &str) -> bool {
     words.iter().any(|word| {
         matches!(*word, "key" | "token" | "secret" | "password" | "passwd" | "credential" | "credentials")
             || matches!(*word, "authorization" | "cookie" | "passphrase")
-            // `MYSQL_PWD` is a password, `PWD` a directory.
+            // `MYSQL_PWD` is a password, `PWD` is a directory.
             || (*word == "pwd" && words.len() > 1)
             || word.ends_with("token")
             || word.ends_with("secret")
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn sensitive_names_are_told_from_ordinary_ones() {
+    fn sensitive_names_are_distinguished_from_ordinary_ones() {
         for name in [
             "api_key",
             "BUB_DISCORD_TOKEN",

@@ -1,16 +1,16 @@
-//! Where a value came from.
+//! Sources of values.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The source of one value, precise enough to go there and change it.
+/// Source of one value, precise enough to find and change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingSource {
-    /// A command-line flag, as the user typed it (`--model`).
+    /// A command-line flag as the user typed it (`--model`).
     Flag(Arc<str>),
-    /// A variable of the process environment, as it is spelled there.
+    /// A variable of the process environment, in its actual spelling.
     Env(Arc<str>),
     /// A line of the workspace's `.env` file.
     DotEnv {
@@ -18,7 +18,7 @@ pub enum SettingSource {
         file: Arc<Path>,
         /// The line, counted from 1.
         line: usize,
-        /// The variable, as it is spelled there; empty for a line that sets none.
+        /// Variable in its actual spelling; empty for a line that sets no variable.
         name: Arc<str>,
     },
     /// A line of the config file.
@@ -28,12 +28,12 @@ pub enum SettingSource {
         /// The line, counted from 1.
         line: usize,
     },
-    /// Nothing set it: the declared default.
+    /// The declared default; no source sets a value.
     Default,
 }
 
 impl SettingSource {
-    /// Whether the variable is spelled in capitals, the usual way.
+    /// Returns whether the variable is spelled in capitals, as usual.
     pub(crate) fn has_capitals(&self) -> bool {
         match self {
             Self::Env(name) | Self::DotEnv { name, .. } => {

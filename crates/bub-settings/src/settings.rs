@@ -1,4 +1,4 @@
-//! The settings in force.
+//! The effective settings.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -15,9 +15,10 @@ use crate::spec::{AnySetting, DynamicSetting, Section, SettingKey, SettingSpec, 
 use crate::types::SettingType;
 use crate::{Environment, Redactor, SettingsError, SettingsWarning, display, validate};
 
-/// Every declared setting with its value and where it came from.
+/// All declared settings with their values and sources.
 ///
-/// Made by [`Loader`](crate::Loader). Values do not change any more, so it can be shared.
+/// Created by [`Loader`](crate::Loader). Values do not change after loading, so the settings can be
+/// shared.
 pub struct Settings {
     pub(crate) sources: Sources,
     pub(crate) slots: Vec<SettingSlot>,
@@ -29,7 +30,7 @@ pub struct Settings {
     secret_variables: Mutex<BTreeSet<String>>,
 }
 
-/// A declaration and what the sources say about it, merged; `None` leaves the default.
+/// A declaration and the merged value of all sources; `None` means the default.
 pub(crate) struct SettingSlot {
     pub(crate) declared: RegisteredSetting,
     pub(crate) value: Option<Node>,
@@ -71,9 +72,9 @@ impl Settings {
         }
     }
 
-    /// The value of a setting.
+    /// Returns the value of a setting.
     ///
-    /// A key whose section was never registered has its default.
+    /// Returns the default if the section of the key is not registered.
     pub fn get<T: SettingType>(&self, key: &SettingKey<T>) -> T {
         let setting = key.setting();
         let slot = self
@@ -82,15 +83,15 @@ impl Settings {
             .find(|slot| slot.setting().key() == setting.key());
         let value = match slot.and_then(|slot| slot.value.as_ref()) {
             Some(node) => Some(display::value(setting, node)),
-            None => (setting.kind() == ValueKind::Path).then(|| self.default_of(key)),
+            None => (setting.kind() == ValueKind::Path).then(|| self.default_for(key)),
         };
         value
             .and_then(T::from_value)
             .unwrap_or_else(|| key.default())
     }
 
-    /// A default as data; in a path `~` is replaced.
-    pub(crate) fn default_of(&self, declared: &dyn AnySetting) -> Value {
+    /// Returns a default as data. In a path, a leading `~` is replaced.
+    pub(crate) fn default_for(&self, declared: &dyn AnySetting) -> Value {
         let default = declared.default_value();
         match default.as_str() {
             Some(path) if declared.setting().kind() == ValueKind::Path => {
@@ -101,17 +102,20 @@ impl Settings {
         }
     }
 
-    /// Adds a section, for a plugin that is loaded after the settings were.
+    /// Adds a section, for a plugin that is loaded after the settings.
     ///
-    /// The first problem is the error; a section that is wrong in itself is not added, one with a
-    /// wrong value is, and that value counts as not set.
+    /// Returns the first problem as the error. A section with an invalid declaration is not added.
+    /// A section with an invalid value is added, and that value is treated as not set.
     pub fn register(&mut self, section: Section) -> Result<(), SettingsError> {
         let mut problems = Vec::new();
         self.add(section, &mut problems);
         problems.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Whether a section could be registered, in the place of one of its name that was declared at run time.
+    /// Checks whether a section can be registered.
+    ///
+    /// A registered section with the same name that was declared at run time is no obstacle,
+    /// because it would be replaced.
     pub fn fits(&self, section: &Section) -> Result<(), SettingsError> {
         match self.declaration_problem(section, true) {
             Some(problem) => Err(SettingsError::Declaration {
@@ -122,36 +126,37 @@ impl Settings {
         }
     }
 
-    /// Where tapes, history and plugins live; absolute.
+    /// Returns the directory for tapes, history and plugins, as an absolute path.
     pub fn home(&self) -> &Path {
         &self.home
     }
 
-    /// The config file that was read, or the one to create.
+    /// Returns the config file that was read, or the one to create.
     pub fn config_file(&self) -> &Path {
         &self.config_file
     }
 
-    /// The environment the settings were read from.
+    /// Returns the environment that the settings were read from.
     pub fn environment(&self) -> &Environment {
         &self.sources.environment
     }
 
-    /// The redactor that knows all secrets of these settings.
+    /// Returns the redactor that masks all secrets of these settings.
     pub fn redactor(&self) -> &Redactor {
         &self.redactor
     }
 
-    /// Reads a variable that is no setting as a secret, such as a provider's own `OPENAI_API_KEY`:
-    /// from the environment, else from the workspace's `.env`. An empty one counts as not set.
+    /// Reads a variable that is not a setting as a secret, such as a provider's `OPENAI_API_KEY`.
+    ///
+    /// The environment comes first, then the workspace's `.env`. An empty value counts as not set.
     pub fn secret_variable(&self, name: &str) -> Result<Option<Secret>, SettingsError> {
         let text = match self.sources.environment.get(name) {
             Some(value) => {
                 self.hide_from_children(name);
-                let place = || SettingsError::NotText {
-                    place: format!("environment variable {name}"),
+                let not_text = || SettingsError::NotText {
+                    location: format!("environment variable {name}"),
                 };
-                Some(value.to_str().ok_or_else(place)?)
+                Some(value.to_str().ok_or_else(not_text)?)
             }
             None => self.sources.dotenv.as_ref().and_then(|file| {
                 let same =
@@ -173,7 +178,7 @@ impl Settings {
         Ok(secret)
     }
 
-    /// Where the workspace's `.env` sets a variable that is no setting.
+    /// Returns where the workspace's `.env` sets a variable that is not a setting.
     pub fn dotenv_origin(&self, name: &str) -> Option<crate::SettingSource> {
         let file = self.sources.dotenv.as_ref()?;
         let found = file
@@ -188,8 +193,10 @@ impl Settings {
         })
     }
 
-    /// The variables of the environment that hold secrets, spelled as they are there: those bub has read,
-    /// and those whose names say so. Child processes must not get them.
+    /// Returns the environment variables that hold secrets, in their actual spelling.
+    ///
+    /// These are the secrets that bub has read and the variables whose names suggest a secret.
+    /// Child processes must not get them.
     pub fn secret_env_names(&self) -> Vec<String> {
         let names = self
             .secret_variables
@@ -198,7 +205,8 @@ impl Settings {
         names.iter().cloned().collect()
     }
 
-    /// Every spelling of the name that is present: the child could read any of them.
+    /// Hides a variable from child processes, in every spelling present, because a child could read
+    /// any of them.
     pub(crate) fn hide_from_children(&self, name: &str) {
         let spelled = self
             .sources
@@ -215,7 +223,7 @@ impl Settings {
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Values are left out: not all of them may be shown.
+        // Omit the values, because some of them must not be shown.
         f.debug_struct("Settings")
             .field("home", &self.home)
             .field("config_file", &self.config_file)

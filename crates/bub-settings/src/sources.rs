@@ -1,4 +1,4 @@
-//! What the sources say about one setting.
+//! Values that the sources have for one setting.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -10,8 +10,9 @@ use crate::node::{Node, NodeMap};
 use crate::spec::SettingSpec;
 use crate::{Environment, SettingSource};
 
-/// Everything that was read, before any declaration is applied. It stays as it is, so a section
-/// registered later finds its values.
+/// Content of all sources before declarations are applied.
+///
+/// It does not change, so a section that is registered later finds its values.
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) environment: Environment,
@@ -34,20 +35,21 @@ pub(crate) struct Flag {
     pub(crate) value: String,
 }
 
-/// One text that a source other than the config file has for a setting.
+/// Text that a source other than the config file has for a setting.
 pub(crate) struct Layer<'a> {
     pub(crate) origin: SettingSource,
-    /// `None` when it is not UTF-8.
+    /// `None` if the value is not UTF-8.
     pub(crate) text: Option<&'a str>,
-    /// For `BUB_<PROVIDER>_API_KEY` and its kind.
+    /// Provider in variables such as `BUB_<PROVIDER>_API_KEY`.
     pub(crate) provider: Option<String>,
-    /// A trusted setting in the `.env` of an untrusted workspace.
+    /// Whether this is a trusted setting in the `.env` of an untrusted workspace.
     pub(crate) distrusted: bool,
 }
 
 impl Sources {
-    /// The texts for a setting, the weakest first: `.env`, environment, flags. In each source the
-    /// value for all providers comes before that of a single one.
+    /// Returns the texts for a setting, lowest precedence first: `.env`, environment, flags.
+    ///
+    /// In each source, the value for all providers comes before values for single providers.
     pub(crate) fn texts<'a>(&'a self, setting: &SettingSpec) -> Vec<Layer<'a>> {
         let mut layers = Vec::new();
         if let Some(dotenv) = &self.dotenv {
@@ -84,15 +86,17 @@ impl Sources {
         layers
     }
 
-    /// What the config file has for a setting.
+    /// Returns the value of a setting in the config file.
     pub(crate) fn in_config(&self, setting: &SettingSpec) -> Option<&Node> {
         let mut path = setting.key().split('.');
         self.config.as_ref()?.get(path.next()?)?.descend(path)
     }
 }
 
-/// Appends the matching variables of one source, those for a single provider last. Variables that
-/// differ only in case are one setting; the usual spelling in capitals is the strongest.
+/// Appends the matching variables of one source; variables for a single provider come last.
+///
+/// Variables that differ only in case set the same setting. The spelling in capitals has the
+/// highest precedence.
 fn collect<'a, O: Fn() -> SettingSource>(
     setting: &SettingSpec,
     variables: impl Iterator<Item = (&'a str, Option<&'a str>, O)>,

@@ -1,6 +1,6 @@
-//! Declarations: what a setting is, said once, as data.
+//! Declarations of settings as data.
 //!
-//! Reading, validation, error texts, `bub config` and the reference page all come from here.
+//! Reading, validation, error messages, `bub config` and the reference page use them.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -10,21 +10,21 @@ use serde_json::Value;
 
 use crate::{SettingType, TextFormat};
 
-/// The shape of a setting's value, as a user writes it.
+/// Kind of a setting's value, as a user writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValueKind {
-    /// Text, taken as written.
+    /// Text, used as written.
     Text,
     /// A path; a leading `~` is the user's home directory.
     Path,
-    /// true or false, also 1/0, yes/no, on/off.
+    /// `true` or `false`; also 1/0, yes/no, on/off.
     Bool,
-    /// A whole number.
+    /// An integer.
     Integer,
-    /// A number, possibly with a fraction.
+    /// A number, with an optional fraction.
     Number,
-    /// A list of texts, also written with commas between them.
+    /// A list of texts; also written as comma-separated text.
     List,
     /// A free-form map.
     Map,
@@ -32,15 +32,15 @@ pub enum ValueKind {
     Maps,
     /// One text for all providers, or a map of provider to text.
     PerProvider,
-    /// One of a few words.
+    /// One of the given words.
     Choice(&'static [&'static str]),
 }
 
-/// The part of a declaration that does not depend on the Rust type.
+/// Part of a declaration that does not depend on the Rust type.
 #[derive(Debug, Clone)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "independent marks, set by name in the builder"
+    reason = "independent flags, set by name in the builder"
 )]
 pub struct SettingSpec {
     key: Cow<'static, str>,
@@ -57,16 +57,17 @@ pub struct SettingSpec {
     form: Option<&'static TextFormat>,
 }
 
-/// How a setting is named in the environment.
+/// Name of a setting in the environment.
 #[derive(Debug, Clone)]
 enum Variable {
-    /// `BUB_` and the key in capitals, dots as underscores.
+    /// `BUB_` and the key in upper case, with underscores instead of dots.
     Derived,
     Named(Cow<'static, str>),
 }
 
 impl SettingSpec {
-    /// A setting known only at run time, for example from the manifest of an external plugin.
+    /// Creates a setting that is known only at run time, for example from the manifest of an
+    /// external plugin.
     pub fn dynamic(key: impl Into<String>, kind: ValueKind, help: impl Into<String>) -> Self {
         Self::with(Cow::Owned(key.into()), Cow::Owned(help.into()), kind)
     }
@@ -91,68 +92,68 @@ impl SettingSpec {
         }
     }
 
-    /// Marks a value as secret: never shown, always redacted, withheld from child processes.
+    /// Marks the value as secret: never shown, always redacted, hidden from child processes.
     #[must_use]
     pub const fn secret(mut self) -> Self {
         self.secret = true;
         self
     }
 
-    /// Marks a setting that the `.env` of an untrusted workspace may not set.
+    /// Forbids the `.env` of an untrusted workspace to set this setting.
     #[must_use]
     pub const fn trusted(mut self) -> Self {
         self.trusted = true;
         self
     }
 
-    /// Allows `null`.
+    /// Allows `null` as a value.
     #[must_use]
     pub const fn nullable(mut self) -> Self {
         self.nullable = true;
         self
     }
 
-    /// The full dotted key, section included.
+    /// Returns the full dotted key, including the section.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// One sentence for the reference page.
+    /// Returns the help text, one sentence for the reference page.
     pub fn help(&self) -> &str {
         &self.help
     }
 
-    /// The shape of the value.
+    /// Returns the kind of the value.
     pub fn kind(&self) -> ValueKind {
         self.kind
     }
 
-    /// Whether the value must never be shown.
+    /// Returns whether the value must never be shown.
     pub fn is_secret(&self) -> bool {
         self.secret
     }
 
-    /// Whether the `.env` of an untrusted workspace may not set it.
+    /// Returns whether the `.env` of an untrusted workspace must not set this setting.
     pub fn is_trusted(&self) -> bool {
         self.trusted
     }
 
-    /// Whether `null` is a value.
+    /// Returns whether `null` is a valid value.
     pub fn is_nullable(&self) -> bool {
         self.nullable
     }
 
-    /// Whether the config file may set it.
+    /// Returns whether the config file may set this setting.
     pub fn is_in_file(&self) -> bool {
         self.in_file
     }
 
-    /// Whether several values are written as a list, not with commas.
+    /// Returns whether several values are written as a YAML list instead of comma-separated text.
     pub(crate) fn is_listed(&self) -> bool {
         self.listed
     }
 
-    /// The environment variable that sets it.
+    /// Returns the environment variable that sets this setting.
     pub fn variable(&self) -> Cow<'_, str> {
         match &self.variable {
             Variable::Named(name) => Cow::Borrowed(name),
@@ -163,23 +164,24 @@ impl SettingSpec {
         }
     }
 
-    /// The smallest and the largest number allowed.
+    /// Returns the minimum and the maximum of a number.
     pub fn limits(&self) -> (Option<i64>, Option<i64>) {
         (self.min, self.max)
     }
 
-    /// Whether a form of text is asked for.
+    /// Returns whether the text must have a certain format.
     pub(crate) fn has_form(&self) -> bool {
         self.form.is_some()
     }
 
-    /// Whether a text has the form that is asked for.
+    /// Returns whether a text has the required format.
     pub(crate) fn fits(&self, text: &str) -> bool {
         self.form.is_none_or(|form| (form.fits)(text))
     }
 
-    /// Whether `name` is the variable of this setting, whatever its case. Allocates nothing,
-    /// because it is asked for every setting at every start.
+    /// Returns whether `name` is the variable of this setting, ignoring case.
+    ///
+    /// Does not allocate, because it runs for every setting at startup.
     pub(crate) fn is_variable(&self, name: &str) -> bool {
         if let Variable::Named(own) = &self.variable {
             return own.eq_ignore_ascii_case(name);
@@ -196,7 +198,7 @@ impl SettingSpec {
             && self.key.bytes().zip(rest.bytes()).all(as_key)
     }
 
-    /// For a per-provider setting, the provider that a variable such as `BUB_OPENAI_API_KEY` names.
+    /// Returns the provider in a variable such as `BUB_OPENAI_API_KEY`, for a per-provider setting.
     pub(crate) fn provider_of(&self, name: &str) -> Option<String> {
         if self.kind != ValueKind::PerProvider {
             return None;
@@ -210,7 +212,7 @@ impl SettingSpec {
         ours.then(|| provider.to_ascii_lowercase())
     }
 
-    /// What a user should write, for error messages and the reference page.
+    /// Describes what a user should write, for error messages and the reference page.
     pub fn expected(&self) -> String {
         let shape = match self.kind {
             ValueKind::PerProvider if let Some(form) = self.form => {
@@ -222,7 +224,7 @@ impl SettingSpec {
             ValueKind::Bool => "true or false".to_owned(),
             ValueKind::Integer => "a whole number".to_owned(),
             ValueKind::Number => "a number".to_owned(),
-            ValueKind::List => "a list, or texts with commas between them".to_owned(),
+            ValueKind::List => "a list, or comma-separated text".to_owned(),
             ValueKind::Map => "a map".to_owned(),
             ValueKind::Maps => "a list of maps".to_owned(),
             ValueKind::PerProvider => "text, or a map of provider to text".to_owned(),
@@ -245,7 +247,7 @@ impl SettingSpec {
 /// use bub_settings::SettingKey;
 ///
 /// static MAX_TOKENS: SettingKey<u64> =
-///     SettingKey::new("max_tokens", 16_384, "The most tokens one answer may have.").at_least(1);
+///     SettingKey::new("max_tokens", 16_384, "Maximum tokens per answer.").at_least(1);
 /// ```
 pub struct SettingKey<T: SettingType> {
     setting: SettingSpec,
@@ -254,9 +256,9 @@ pub struct SettingKey<T: SettingType> {
 }
 
 impl<T: SettingType> SettingKey<T> {
-    /// Declares a setting: full dotted key, default, one sentence of help.
+    /// Declares a setting with its full dotted key, its default, and one sentence of help.
     ///
-    /// Shape, `null` and secrecy follow from the type, so they cannot disagree with it.
+    /// The kind, `null` and secrecy follow from the type.
     pub const fn new(key: &'static str, default: T::Default, help: &'static str) -> Self {
         let mut setting = SettingSpec::with(Cow::Borrowed(key), Cow::Borrowed(help), T::KIND);
         setting.nullable = T::NULLABLE;
@@ -269,28 +271,28 @@ impl<T: SettingType> SettingKey<T> {
         }
     }
 
-    /// Only a trusted source may set it; see [`SettingSpec::trusted`].
+    /// Allows only trusted sources to set this setting; see [`SettingSpec::trusted`].
     #[must_use]
     pub const fn trusted(mut self) -> Self {
         self.setting.trusted = true;
         self
     }
 
-    /// The smallest number allowed.
+    /// Sets the minimum of a number.
     #[must_use]
     pub const fn at_least(mut self, min: i64) -> Self {
         self.setting.min = Some(min);
         self
     }
 
-    /// The largest number allowed.
+    /// Sets the maximum of a number.
     #[must_use]
     pub const fn at_most(mut self, max: i64) -> Self {
         self.setting.max = Some(max);
         self
     }
 
-    /// The text, or that of each provider, has this form.
+    /// Requires a format for the text, or for the text of each provider.
     #[must_use]
     pub const fn format(mut self, form: &'static TextFormat) -> Self {
         self.setting.form = Some(form);
@@ -300,7 +302,7 @@ impl<T: SettingType> SettingKey<T> {
     /// Uses this variable instead of the one derived from the key.
     #[must_use]
     pub const fn variable(mut self, name: &'static str) -> Self {
-        // A plain assignment would drop the old value, which a `const fn` may not do.
+        // An assignment would drop the old value, which a `const fn` cannot do.
         mem::forget(mem::replace(
             &mut self.setting.variable,
             Variable::Named(Cow::Borrowed(name)),
@@ -308,34 +310,36 @@ impl<T: SettingType> SettingKey<T> {
         self
     }
 
-    /// Says that the config file cannot set it, because it is needed to find the config file or
-    /// belongs to another program.
+    /// Forbids the config file to set this setting.
+    ///
+    /// For settings that are needed to find the config file or that belong to another program.
     #[must_use]
     pub const fn env_only(mut self) -> Self {
         self.setting.in_file = false;
         self
     }
 
-    /// Several values are written into the config file as a list: the original reads most of its lists as text with
-    /// commas, and some only as lists.
+    /// Writes several values to the config file as a list.
+    ///
+    /// The Python version reads most of its lists as comma-separated text, and some only as lists.
     #[must_use]
     pub const fn write_as_list(mut self) -> Self {
         self.setting.listed = true;
         self
     }
 
-    /// The default as a typed value.
+    /// Returns the default as a typed value.
     pub fn default(&self) -> T {
         T::from_default(self.default)
     }
 }
 
-/// A declaration without its Rust type: what sections are lists of.
+/// A declaration without its Rust type, as listed in a [`Section`].
 pub trait AnySetting: Send + Sync {
-    /// The declaration.
+    /// Returns the declaration.
     fn setting(&self) -> &SettingSpec;
 
-    /// The default, for the reference page and for lookups by path.
+    /// Returns the default, for the reference page and for lookups by path.
     fn default_value(&self) -> Value;
 }
 
@@ -368,9 +372,9 @@ impl AnySetting for DynamicSetting {
     }
 }
 
-/// Settings that belong together: a map of that name in the config file.
+/// A group of settings: the map of that name in the config file.
 ///
-/// The root section has an empty name; a plugin adds one named after itself.
+/// The root section has an empty name. A plugin adds a section with the plugin's name.
 pub struct Section {
     pub(crate) name: Cow<'static, str>,
     pub(crate) keys: SectionSettings,
@@ -382,7 +386,8 @@ pub(crate) enum SectionSettings {
 }
 
 impl Section {
-    /// A section of settings declared in the program. Every key starts with `<name>.`.
+    /// Creates a section of settings that are declared in the program. Every key starts with
+    /// `<name>.`.
     pub const fn new(name: &'static str, keys: &'static [&'static dyn AnySetting]) -> Self {
         Self {
             name: Cow::Borrowed(name),
@@ -390,7 +395,7 @@ impl Section {
         }
     }
 
-    /// A section of settings declared at run time.
+    /// Creates a section of settings that are declared at run time.
     pub fn dynamic(name: impl Into<String>, keys: Vec<DynamicSetting>) -> Self {
         Self {
             name: Cow::Owned(name.into()),

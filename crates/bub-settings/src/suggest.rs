@@ -1,15 +1,15 @@
-//! "Did you mean": the declared name closest to a mistyped one.
+//! Suggestions for mistyped names ("did you mean").
 
-/// The candidate that `name` is most likely a typing mistake of.
+/// Returns the candidate that `name` is most likely a typo of.
 ///
-/// About one mistake in three characters, at most two: `modle` is a typo of `model`, `mode` of
-/// `model` too, but `discord` is simply another word.
+/// One mistake per three characters is tolerated, at most two: `modle` and `mode` are typos of
+/// `model`, but `discord` is a different word.
 pub fn closest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let name = plain(name);
+    let name = normalize(name);
     candidates
         .map(|candidate| {
             (
-                strsim::damerau_levenshtein(&name, &plain(candidate)),
+                strsim::damerau_levenshtein(&name, &normalize(candidate)),
                 candidate,
             )
         })
@@ -18,8 +18,8 @@ pub fn closest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
         .map(|(_, candidate)| candidate)
 }
 
-/// Case and the choice of separator are not what a typo is about.
-fn plain(name: &str) -> String {
+/// Normalizes case and separators, which do not count as typos.
+fn normalize(name: &str) -> String {
     name.to_ascii_lowercase().replace('-', "_")
 }
 

@@ -1,50 +1,51 @@
-//! Forms of text that a declaration can require: addresses, keys, model names, log filters.
+//! Text formats that a declaration can require: URLs, keys, model names, log filters.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A form of text that a declaration asks for; see [`SettingKey::format`](crate::SettingKey::format).
+/// A text format that a declaration requires; see
+/// [`SettingKey::format`](crate::SettingKey::format).
 #[derive(Debug, Clone, Copy)]
 pub struct TextFormat {
-    /// Whether a text has it.
+    /// Returns whether a text has this format.
     pub fits: fn(&str) -> bool,
     /// What a user should write.
     pub expected: &'static str,
 }
 
-/// The name of a model with its provider.
+/// A model with its provider.
 pub const MODEL: TextFormat = TextFormat {
     fits: is_model,
     expected: "a model, as `provider:model`",
 };
 
-/// A key, which travels in a header.
+/// An API key, which is sent in a header.
 pub const KEY: TextFormat = TextFormat {
     fits: |text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()),
     expected: "a key of letters, digits and signs without spaces",
 };
 
-/// The address of a server.
+/// Base URL of a server.
 pub const BASE_URL: TextFormat = TextFormat {
     fits: is_base_url,
     expected: "a URL such as `https://host/v1`, without user, query and fragment",
 };
 
-/// The address of a proxy.
+/// URL of a proxy.
 pub const PROXY: TextFormat = TextFormat {
     fits: is_proxy,
     expected: "the URL of an HTTP or SOCKS proxy, such as `socks5://127.0.0.1:1080`",
 };
 
-/// Where a server listens.
+/// Address and port that a server listens on.
 pub const LISTEN: TextFormat = TextFormat {
     fits: is_listen,
     expected: "an address and a port, such as `127.0.0.1:8787`",
 };
 
-/// Levels of the log.
+/// Log levels.
 pub const LOG_FILTER: TextFormat = TextFormat {
     fits: is_log_filter,
-    expected: "error, warn, info, debug, trace, off or TARGET=LEVEL, with commas between them",
+    expected: "error, warn, info, debug, trace, off or TARGET=LEVEL, separated by commas",
 };
 
 fn is_model(text: &str) -> bool {
@@ -56,8 +57,11 @@ fn is_model(text: &str) -> bool {
     })
 }
 
-/// Whether a text is a plain address of a server: `http` or `https`, a host, perhaps a path. A user is none, because
-/// addresses are shown; nor is a query or a fragment, because a path is appended.
+/// Returns whether a text is the base URL of a server: `http` or `https`, a host, and an optional
+/// path.
+///
+/// A user is not allowed, because URLs are shown. A query or a fragment is not allowed, because a
+/// path is appended.
 pub fn is_base_url(text: &str) -> bool {
     let plain = !text.contains(['?', '#', '@', '\\']) && text.chars().all(|c| c.is_ascii_graphic());
     plain && authority(text, &["http", "https"]).is_some_and(is_authority)
@@ -72,7 +76,7 @@ fn is_proxy(text: &str) -> bool {
         .is_some_and(|authority| is_authority(authority.rsplit('@').next().unwrap_or_default()))
 }
 
-/// What stands between the scheme, which is one of these, and the path.
+/// Returns the part between the scheme, which must be one of `schemes`, and the path.
 fn authority<'a>(text: &'a str, schemes: &[&str]) -> Option<&'a str> {
     let (scheme, rest) = text.split_once("://")?;
     schemes
@@ -93,7 +97,7 @@ fn is_authority(authority: &str) -> bool {
     !host.is_empty() && valid && port.is_none_or(|port| port.parse::<u16>().is_ok())
 }
 
-/// Host and port; the colons of `[::1]` are not the one before a port.
+/// Splits host and port. The colons inside `[::1]` do not start a port.
 pub fn split_port(authority: &str) -> (&str, Option<&str>) {
     match authority.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),

@@ -1,4 +1,4 @@
-//! The Rust types a setting can have.
+//! Rust types that a setting can have.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,27 +10,27 @@ use crate::{Secret, ValueKind};
 
 /// A type that can be the value of a setting.
 ///
-/// Implement it for an enum of your own with [`ValueKind::Choice`]. Values reach
-/// [`from_value`](Self::from_value) already checked against the declaration.
+/// Implement it for your own enum with [`ValueKind::Choice`]. Values are validated against the
+/// declaration before they reach [`from_value`](Self::from_value).
 pub trait SettingType: Sized {
-    /// How a default is written in a declaration.
+    /// Type of the default in a declaration.
     type Default: Copy + Send + Sync + 'static;
-    /// The shape users write.
+    /// Kind of value that users write.
     const KIND: ValueKind;
-    /// Whether `null` is a value.
+    /// Whether `null` is a valid value.
     const NULLABLE: bool = false;
     /// Whether values are secret.
     const SECRET: bool = false;
-    /// The smallest number the type can hold.
+    /// Smallest number that the type can hold.
     const MIN: Option<i64> = None;
 
-    /// The default as a value of this type.
+    /// Converts the default to a value of this type.
     fn from_default(default: Self::Default) -> Self;
 
-    /// The default as data.
+    /// Converts the default to data.
     fn default_value(default: Self::Default) -> Value;
 
-    /// Reads a checked value; `None` when the value does not fit after all.
+    /// Converts a validated value; returns `None` if the value does not fit.
     fn from_value(value: Value) -> Option<Self>;
 }
 
@@ -109,7 +109,7 @@ impl SettingType for Duration {
     }
 }
 
-/// Defaults are written as users write them, with commas.
+/// Defaults are comma-separated text, as users write them.
 impl SettingType for Vec<String> {
     type Default = &'static str;
     const KIND: ValueKind = ValueKind::List;
@@ -197,46 +197,47 @@ impl<T: SettingType> SettingType for Option<T> {
     }
 }
 
-/// One value for every provider, values for some of them, or both.
+/// One value for all providers, values for single providers, or both.
 ///
-/// `api_key: abc` sets the one for all; `api_key: {openai: abc}` and `BUB_OPENAI_API_KEY=abc` set
-/// one provider's. A provider's own value wins over the one for all.
+/// `api_key: abc` sets the value for all providers. `api_key: {openai: abc}` and
+/// `BUB_OPENAI_API_KEY=abc` set the value of one provider, which takes precedence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PerProvider<T> {
     any: Option<T>,
     each: BTreeMap<String, T>,
 }
 
-/// The entry of a per-provider map that stands for all providers.
+/// Entry of a per-provider map that applies to all providers.
 pub(crate) const ANY_PROVIDER: &str = "*";
 
-/// How a provider is spelled in a per-provider map: a variable name cannot say `azure-openai`.
+/// Returns the spelling of a provider in a per-provider map. A variable name cannot contain
+/// `azure-openai`.
 pub(crate) fn provider_key(name: &str) -> String {
     name.trim().to_ascii_lowercase().replace('-', "_")
 }
 
 impl<T> PerProvider<T> {
-    /// The value to use for a provider.
+    /// Returns the value to use for a provider.
     pub fn get(&self, provider: &str) -> Option<&T> {
         self.own(provider).or(self.any.as_ref())
     }
 
-    /// The value that was set for exactly this provider.
+    /// Returns the value that is set for this provider only.
     pub fn own(&self, provider: &str) -> Option<&T> {
         self.each.get(&provider_key(provider))
     }
 
-    /// The value that was set for all providers.
+    /// Returns the value that is set for all providers.
     pub fn any(&self) -> Option<&T> {
         self.any.as_ref()
     }
 
-    /// The providers that have a value of their own.
+    /// Returns the providers with a separate value.
     pub fn providers(&self) -> impl Iterator<Item = &str> {
         self.each.keys().map(String::as_str)
     }
 
-    /// Whether nothing is set at all.
+    /// Returns whether no value is set.
     pub fn is_empty(&self) -> bool {
         self.any.is_none() && self.each.is_empty()
     }

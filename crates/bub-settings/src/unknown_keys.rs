@@ -1,12 +1,12 @@
-//! Names that no declaration knows: typing mistakes, mostly.
+//! Finds undeclared names, which are usually typos.
 
 use crate::node::{Node, NodeData, NodeMap};
 use crate::settings::Settings;
 use crate::{SettingSource, SettingSpec, SettingsError, SettingsWarning, ValueKind, suggest};
 
 impl Settings {
-    /// Everything a user should know about the sources, computed against the sections registered
-    /// so far: ask when all plugins are loaded.
+    /// Returns all warnings about the sources. They depend on the registered sections, so call it
+    /// after all plugins are loaded.
     pub fn warnings(&self) -> Vec<SettingsWarning> {
         let mut warnings = self.warnings.clone();
         for (key, node) in self.sources.config.iter().flat_map(NodeMap::iter) {
@@ -29,7 +29,8 @@ impl Settings {
         warnings
     }
 
-    /// Names that are probably meant to restrict somebody, and do not: unlike others, these must not be passed over.
+    /// Returns undeclared names that are probably meant to restrict access. Ignoring them would be
+    /// unsafe, so they are errors.
     pub(crate) fn policy_typos(&self) -> impl Iterator<Item = SettingsError> {
         let mut unknown = Vec::new();
         for (key, node) in self.sources.config.iter().flat_map(NodeMap::iter) {
@@ -71,7 +72,7 @@ impl Settings {
             self.check_section(key, node, warnings);
             return;
         }
-        // A map that resembles a setting of another kind is somebody's section.
+        // A map that resembles a setting of another kind is the section of a plugin.
         let is_map = matches!(node.data, NodeData::Map(_));
         let fits = |kind: ValueKind| {
             !is_map
@@ -97,7 +98,7 @@ impl Settings {
                 .or_else(|| restriction(key))
                 .map(str::to_owned),
         };
-        // A map of another name is most likely the section of a plugin that is not loaded.
+        // A map with another name is most likely the section of a plugin that is not loaded.
         if suggestion.is_some() || !is_map {
             warnings.push(SettingsWarning::Unknown {
                 origin: node.origin.clone(),
@@ -128,7 +129,8 @@ impl Settings {
         }
     }
 
-    /// Variables of other programs may start with `BUB_` too, so only likely mistakes are named.
+    /// Reports likely typos only, because other programs may also use variables that start with
+    /// `BUB_`.
     fn check_variable(
         &self,
         name: &str,
@@ -160,7 +162,8 @@ impl Settings {
     }
 }
 
-/// What a name means that begins like one that restricts people: a mistake there must not go unnoticed.
+/// Returns the restricting setting that a name resembles. A typo in such a name must not go
+/// unnoticed.
 fn restriction(name: &str) -> Option<&'static str> {
     let lower = name.to_lowercase();
     [("polic", "policy"), ("owner", "owners")]

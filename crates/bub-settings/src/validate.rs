@@ -1,10 +1,10 @@
-//! From what a source says to what a declaration means.
+//! Validates the values of sources against declarations.
 //!
-//! The declaration drives the reading: the same text is a number, a path or a list depending on
-//! the setting it is for. Every rule is the same for all sources; only text (environment, `.env`,
-//! flags) is first lifted into a tree, with JSON where a tree is wanted.
+//! The declaration determines how a value is read: the same text is a number, a path or a list,
+//! depending on the setting. The rules are the same for all sources. Text (environment, `.env`,
+//! flags) is first converted to a tree; lists and maps can be JSON.
 //!
-//! | written | means |
+//! | value | meaning |
 //! |---|---|
 //! | `null` | none where the type has it; an empty list or map; otherwise "not set" |
 //! | empty text | none, or an empty list; otherwise "not set" |
@@ -19,7 +19,7 @@ use crate::spec::{SettingSpec, ValueKind};
 use crate::types::{ANY_PROVIDER, provider_key};
 use crate::{SettingSource, SettingsError, display, yaml};
 
-/// Reads one text from the environment, `.env` or a flag.
+/// Reads text from the environment, `.env` or a flag.
 pub(crate) fn from_text(
     setting: &SettingSpec,
     text: &str,
@@ -32,7 +32,7 @@ pub(crate) fn from_text(
     canonical(setting, node, user_home)
 }
 
-/// The value of a variable such as `BUB_OPENAI_API_KEY`: one entry of the map.
+/// Reads a variable such as `BUB_OPENAI_API_KEY` as a map with one entry.
 pub(crate) fn for_provider(
     setting: &SettingSpec,
     provider: String,
@@ -56,13 +56,13 @@ pub(crate) fn for_provider(
     })
 }
 
-/// Text as a tree; `None` when it starts like JSON and is not.
+/// Converts text to a tree; returns `None` if it starts like JSON but is invalid.
 fn parse_text(kind: ValueKind, text: &str, origin: &SettingSource) -> Option<Node> {
     let trimmed = text.trim();
     let json = match kind {
         ValueKind::List | ValueKind::Maps => trimmed.starts_with('['),
         ValueKind::Map => trimmed.starts_with('{'),
-        // Only what cannot be a key or an address is taken for JSON: an all-digit key stays text.
+        // Only text that cannot be a key or a URL is read as JSON: a key of digits stays text.
         ValueKind::PerProvider => {
             trimmed.starts_with('{') || (trimmed.len() > 1 && trimmed.starts_with('"'))
         }
@@ -112,8 +112,9 @@ fn from_json(value: Value, origin: &SettingSource) -> Node {
     }
 }
 
-/// Checks a tree against a declaration and brings it into the one form the rest relies on.
-/// `None` means that this source leaves the setting to the sources below.
+/// Validates a tree against a declaration and converts it to the canonical form.
+///
+/// Returns `None` if this source leaves the setting to sources with lower precedence.
 pub(crate) fn canonical(
     setting: &SettingSpec,
     node: Node,
@@ -137,7 +138,7 @@ pub(crate) fn canonical(
                 .find(|item| !matches!(item.data, NodeData::Map(_)))
             {
                 Some(item) => {
-                    let found = "a list with other things than maps".to_owned();
+                    let found = "a list with items that are not maps".to_owned();
                     Err(mismatch(setting, item.origin.clone(), found))
                 }
                 None => Ok(Some(Node {
@@ -152,7 +153,7 @@ pub(crate) fn canonical(
     }
 }
 
-/// What `null` means for a setting.
+/// Returns what `null` means for a setting.
 fn absent(setting: &SettingSpec, origin: SettingSource) -> Option<Node> {
     match setting.kind() {
         ValueKind::Map | ValueKind::PerProvider => Some(Node {
@@ -234,7 +235,7 @@ fn list(
                 return Err(mismatch(
                     setting,
                     item.origin,
-                    "a list with other things than text".to_owned(),
+                    "a list with items that are not text".to_owned(),
                 ));
             }
         }
@@ -253,13 +254,16 @@ fn providers(
     let mut clean = NodeMap::default();
     for (provider, value) in map.into_entries() {
         let NodeData::Scalar(scalar) = value.data else {
-            let found = format!("a map with something other than text for `{provider}`");
+            let found = format!("a map with a value that is not text for `{provider}`");
             return Err(mismatch(setting, value.origin, found));
         };
         let text = scalar.text.trim();
         let null = scalar.atom == Atom::Null || text.is_empty();
         if !null && !setting.fits(text) {
-            return Err(of_entry(&provider, invalid(setting, value.origin, text)));
+            return Err(with_entry_name(
+                &provider,
+                invalid(setting, value.origin, text),
+            ));
         }
         let value = if null {
             Node::null(value.origin)
@@ -274,7 +278,7 @@ fn providers(
     })
 }
 
-/// The words for true and false, the same in every source.
+/// Parses the words for true and false.
 fn boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" | "y" | "t" => Some(true),
@@ -288,7 +292,7 @@ fn integer(setting: &SettingSpec, scalar: &Scalar) -> Option<i64> {
         Atom::Int(value) => value,
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "the value is whole and in range"
+            reason = "the value is an integer and in range"
         )]
         Atom::Float(value) if value.fract() == 0.0 && value.abs() < 9e15 => value as i64,
         Atom::Float(_) | Atom::Null | Atom::Bool(_) | Atom::Text => return None,
@@ -311,8 +315,8 @@ fn number(setting: &SettingSpec, scalar: &Scalar) -> Option<f64> {
     fits.then_some(value)
 }
 
-/// Quoted numbers and numbers from the environment are numbers, too. There a leading zero is just
-/// a zero, not the mark of an octal number as in YAML.
+/// Reads quoted numbers and numbers from the environment as numbers, too. There, a leading zero
+/// does not mark an octal number as in YAML.
 fn atom(scalar: &Scalar) -> Atom {
     let text = scalar.text.trim();
     match scalar.atom {
@@ -321,7 +325,7 @@ fn atom(scalar: &Scalar) -> Atom {
     }
 }
 
-/// Replaces a leading `~`; `None` when there is no home directory to put there.
+/// Replaces a leading `~`; returns `None` if the home directory is unknown.
 pub(crate) fn expand(text: &str, user_home: Option<&Path>) -> Option<String> {
     match text.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => Some(format!(
@@ -332,7 +336,7 @@ pub(crate) fn expand(text: &str, user_home: Option<&Path>) -> Option<String> {
     }
 }
 
-/// A wrong text, quoted in the error unless it may be a secret.
+/// Builds the error for an invalid text; quotes the text unless it may be a secret.
 pub(crate) fn invalid(setting: &SettingSpec, origin: SettingSource, text: &str) -> SettingsError {
     const MAX_SHOWN_CHARS: usize = 60;
     let found = if matches!(setting.kind(), ValueKind::Map | ValueKind::Maps) {
@@ -341,7 +345,7 @@ pub(crate) fn invalid(setting: &SettingSpec, origin: SettingSource, text: &str) 
         || is_sensitive_name(setting.key())
         || may_contain_secret(setting, text)
     {
-        "a text that is not shown".to_owned()
+        "a value that is not shown".to_owned()
     } else if text.chars().count() > MAX_SHOWN_CHARS || text.chars().any(char::is_control) {
         let shown: String = text
             .chars()
@@ -355,15 +359,15 @@ pub(crate) fn invalid(setting: &SettingSpec, origin: SettingSource, text: &str) 
     mismatch(setting, origin, found)
 }
 
-/// The same, with the name of the entry.
-fn of_entry(provider: &str, mut error: SettingsError) -> SettingsError {
+/// Adds the provider to the key of an error.
+fn with_entry_name(provider: &str, mut error: SettingsError) -> SettingsError {
     if let SettingsError::Invalid { key, .. } = &mut error {
         *key = format!("{key}.{provider}");
     }
     error
 }
 
-/// Whether a text has a password or a key in it, or what may well be one.
+/// Returns whether a text contains, or may contain, a password or a key.
 pub(crate) fn may_contain_secret(setting: &SettingSpec, text: &str) -> bool {
     display::url_password(text).is_some() || (setting.has_form() && display::has_extras(text))
 }

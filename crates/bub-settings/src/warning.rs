@@ -1,67 +1,68 @@
-//! Things a user should know that do not stop the program.
+//! Problems in settings that do not stop the program.
 
 use std::fmt;
 
 use crate::SettingSource;
 
-/// One remark about a source of settings, ready to be logged.
+/// A warning about a source of settings, ready to be logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingsWarning {
-    /// A key of the config file or a variable that no declaration knows.
+    /// A key of the config file or a variable that is not declared.
     Unknown {
-        /// Where it stands.
+        /// Source of the name.
         origin: SettingSource,
-        /// The key or the variable.
+        /// Key or variable.
         name: String,
-        /// What was probably meant.
+        /// Likely intended name.
         suggestion: Option<String>,
     },
-    /// A key appears twice in one map; the last one counts.
+    /// A key that appears twice in one map; the last one is used.
     Duplicate {
-        /// Where the second one stands.
+        /// Source of the second occurrence.
         origin: SettingSource,
-        /// The key.
+        /// Key.
         name: String,
     },
-    /// A trusted setting in the `.env` of a workspace that is not trusted.
+    /// A trusted setting in the `.env` of an untrusted workspace.
     Untrusted {
-        /// Where it stands.
+        /// Source of the value.
         origin: SettingSource,
-        /// The dotted key of the setting.
+        /// Dotted key of the setting.
         name: String,
     },
-    /// A setting of the process (such as `home`) that the config file cannot set.
+    /// A setting of the process, such as `home`, that the config file cannot set.
     NotInFile {
-        /// Where it stands.
+        /// Source of the value.
         origin: SettingSource,
-        /// The key.
+        /// Key.
         name: String,
-        /// The variable that sets it.
+        /// Variable that sets it.
         variable: String,
     },
     /// A line of `.env` that is not an assignment.
     DotEnvSyntax {
-        /// Where it stands; the name is empty.
+        /// Source of the line; the name is empty.
         origin: SettingSource,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         problem: &'static str,
     },
-    /// A `.env` that cannot be read, which is somebody else's file as often as not: a virtual environment, for one.
+    /// A `.env` that cannot be read. It often belongs to another program; for example, it is a
+    /// virtual environment.
     DotEnvFile {
-        /// The file, and what is wrong with it.
+        /// The file and what is wrong with it.
         problem: String,
     },
-    /// A value in `.env` that does not fit its setting.
+    /// A value in `.env` that is invalid for its setting.
     DotEnvValue {
-        /// Where it stands, and what is wrong with it.
+        /// Source of the value and what is wrong with it.
         problem: String,
     },
     /// A `${NAME}` in the `.env` of an untrusted workspace that names a secret of the process.
     SecretReference {
-        /// Where it stands.
+        /// Source of the reference.
         origin: SettingSource,
-        /// The variable that was asked for.
+        /// Referenced variable.
         name: String,
     },
 }
@@ -87,12 +88,12 @@ impl fmt::Display for SettingsWarning {
                 write!(f, "{origin}: unknown setting `{name}`")
             }
             Self::Duplicate { origin, name } => {
-                write!(f, "{origin}: `{name}` is set twice, this one counts")
+                write!(f, "{origin}: `{name}` is set twice; this value is used")
             }
             Self::Untrusted { origin, name } => {
                 write!(
                     f,
-                    "{origin}: `{name}` ignored, this workspace is not trusted to set it"
+                    "{origin}: `{name}` is ignored: this workspace is not trusted to set it"
                 )
             }
             Self::NotInFile {
@@ -102,7 +103,7 @@ impl fmt::Display for SettingsWarning {
             } => {
                 write!(
                     f,
-                    "{origin}: `{name}` ignored, only the variable {variable} sets it"
+                    "{origin}: `{name}` is ignored: only the variable {variable} sets it"
                 )
             }
             Self::DotEnvSyntax { origin, problem } => write!(f, "{origin}: ignored, {problem}"),
@@ -111,7 +112,7 @@ impl fmt::Display for SettingsWarning {
             Self::SecretReference { origin, name } => {
                 write!(
                     f,
-                    "{origin}: `${{{name}}}` left empty, this workspace is not trusted to read it"
+                    "{origin}: `${{{name}}}` is empty: this workspace is not trusted to read it"
                 )
             }
         }

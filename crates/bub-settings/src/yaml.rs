@@ -1,29 +1,28 @@
-//! YAML, read the way the original's users know it, with the line of every value.
+//! Reads YAML as the Python version does, with the line of every value.
 //!
-//! This module is the only one that knows which YAML library is used. It works on the parser's
-//! events rather than through serde, because settings need three things serde hides: the line of
-//! each value, the text as written beside its meaning, and errors that quote nothing of a file
-//! full of keys.
+//! Only this module depends on the YAML library. It uses the parser's events instead of serde,
+//! because settings need three things that serde hides: the line of each value, the text as
+//! written, and errors that do not quote a file full of keys.
 //!
-//! Where YAML versions and libraries disagree, these are the decisions; "as `PyYAML`" means that
-//! the original reads the same.
+//! The table lists the decisions where YAML versions and libraries disagree. "As `PyYAML`" means
+//! that the Python version reads the same value.
 //!
 //! | written | read as |
 //! |---|---|
 //! | `yes` `no` `on` `off` `true` `false` | booleans, as `PyYAML`; `y` and `n` are text, as `PyYAML` |
 //! | `~`, `null`, nothing | null, as `PyYAML` |
 //! | `1_000`, `0x1f`, `0b11`, `017` (octal, 15) | whole numbers, as `PyYAML`; `0o17` is text, as `PyYAML` |
-//! | `1e3`, `1.5e3`, `-.5` | numbers; `PyYAML` reads text, which nobody means |
-//! | `12:30:45`, dates, `.inf`, `.nan` | text; `PyYAML` makes 45045, a date, an infinite number of them |
-//! | a key twice in one map | the last one counts, as `PyYAML`, with a warning |
-//! | `<<: *base` | merged, what is written beside it wins, as `PyYAML` |
+//! | `1e3`, `1.5e3`, `-.5` | numbers; `PyYAML` reads text, which is never intended |
+//! | `12:30:45`, dates, `.inf`, `.nan` | text; `PyYAML` reads 45045, a date, a float |
+//! | a key twice in one map | the last one is used, as `PyYAML`, with a warning |
+//! | `<<: *base` | merged, keys beside it take precedence, as `PyYAML` |
 //! | `!tag value` | an error that says to quote it, as `PyYAML`; `!!str` and friends work |
 //! | `"text` and `more"` at the start of the next line | one text, as `PyYAML` |
 //! | two documents in one file | an error, as `PyYAML` |
 //! | `key:` of any scalar kind | the text of the key; a list or map as a key is an error |
 //!
-//! All of this concerns values without a declared type (inside `client_args` and the like). A
-//! declared setting decides for itself: `api_key: 0123` is the text `0123`.
+//! The table applies to values without a declared type, such as those inside `client_args`. For a
+//! declared setting, its kind decides: `api_key: 0123` is the text `0123`.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -37,15 +36,15 @@ mod scalar;
 
 pub(crate) use scalar::resolve;
 
-/// More values than any config file has; stops a file whose aliases multiply.
+/// Maximum number of values in a file. It stops a file whose aliases multiply.
 const MAX_NODES: usize = 20_000;
 
-/// A file that is not what we can read.
+/// A file that cannot be parsed.
 pub(crate) struct YamlProblem {
     pub(crate) line: usize,
     pub(crate) column: usize,
     pub(crate) text: String,
-    /// A quoted text goes on at the start of a line, which `PyYAML` allows.
+    /// Whether a quoted text continues at the start of a line, which `PyYAML` allows.
     is_outdented: bool,
 }
 
@@ -53,14 +52,14 @@ pub(crate) struct YamlProblem {
 pub(crate) struct YamlDocument {
     /// `None` for an empty file.
     pub(crate) root: Option<Node>,
-    /// Keys that stand twice in one map, at the second place.
+    /// Keys that occur twice in one map, with the source of the second occurrence.
     pub(crate) duplicates: Vec<(String, SettingSource)>,
 }
 
-/// How many lines of quoted text may start where they should not.
+/// Maximum number of lines on which quoted text continues without indentation.
 const MAX_OUTDENTED_LINES: usize = 100;
 
-/// Parses one document; `origin` says how to name a line of it.
+/// Parses one document; `origin` returns the source for a line.
 pub(crate) fn parse(
     text: &str,
     origin: &dyn Fn(usize) -> SettingSource,
@@ -68,7 +67,7 @@ pub(crate) fn parse(
     let mut text = Cow::Borrowed(text);
     for _ in 0..MAX_OUTDENTED_LINES {
         match parse_strictly(&text, origin) {
-            // Blanks at the start of such a line mean nothing, so they can be added.
+            // Leading blanks of such a line have no meaning, so blanks can be added.
             Err(problem) if problem.is_outdented => {
                 text = Cow::Owned(indented(&text, problem.line));
             }
@@ -78,7 +77,7 @@ pub(crate) fn parse(
     parse_strictly(&text, origin)
 }
 
-/// The text with enough blanks before one line to be inside of any block.
+/// Returns the text with enough blanks before one line to be inside any block.
 fn indented(text: &str, line: usize) -> String {
     let lines = text.split_inclusive('\n').enumerate();
     lines.fold(
@@ -115,7 +114,8 @@ fn parse_strictly(
     })
 }
 
-/// Reads a YAML document that holds no settings, such as the frontmatter of a skill. An empty one is null.
+/// Reads a YAML document without settings, such as the frontmatter of a skill. An empty document is
+/// null.
 pub fn parse_yaml(text: &str) -> Result<serde_json::Value, YamlError> {
     let document = parse(text, &|_| SettingSource::Default);
     let document = document.map_err(
@@ -134,7 +134,7 @@ pub fn parse_yaml(text: &str) -> Result<serde_json::Value, YamlError> {
         .unwrap_or_default())
 }
 
-/// Text that is not YAML. Quotes nothing of it.
+/// Error for text that is not valid YAML. It quotes nothing of the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: not valid YAML: {problem}")]
 pub struct YamlError {
@@ -142,14 +142,14 @@ pub struct YamlError {
     pub line: usize,
     /// The column, counted from 1.
     pub column: usize,
-    /// What the parser did not understand.
+    /// Problem that the parser reported.
     pub problem: String,
 }
 
 struct Composer<'a, P> {
     events: P,
     origin: &'a dyn Fn(usize) -> SettingSource,
-    /// Finished anchored nodes by the parser's number.
+    /// Finished anchored nodes by the parser's anchor id.
     anchors: Vec<(usize, Rc<Node>)>,
     duplicates: Vec<(String, SettingSource)>,
     nodes: usize,
@@ -202,7 +202,7 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
                     style == ScalarStyle::Plain,
                     tag.as_deref().map(core_tag),
                 )
-                .ok_or_else(|| problem(&span, "unknown tag, put quotes around the value"))?;
+                .ok_or_else(|| problem(&span, "unknown tag; put quotes around the value"))?;
                 (anchor, Node::scalar(text.into_owned(), atom, origin))
             }
             Event::SequenceStart(_, anchor, tag) => {
@@ -294,7 +294,7 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
     }
 }
 
-/// The maps a merge key brings in, the first one strongest.
+/// Returns the maps of a merge key; the first one has the highest precedence.
 fn bases(value: Node) -> Option<Vec<NodeMap>> {
     let map = |node: Node| match node.data {
         NodeData::Map(map) => Some(map),
@@ -309,11 +309,11 @@ fn bases(value: Node) -> Option<Vec<NodeMap>> {
     }
 }
 
-/// The name of a standard tag (`str`), or an empty name for a tag nobody here knows.
+/// Returns the name of a standard tag (`str`), or an empty name for an unknown tag.
 fn core_tag(tag: &Tag) -> &str {
     match (tag.handle(), tag.suffix()) {
         ("tag:yaml.org,2002:" | "!!", suffix) => suffix,
-        // A lone `!` means "text, do not guess".
+        // A single `!` means text.
         ("!", "") | ("", "!" | "") => "str",
         _ => "",
     }

@@ -88,15 +88,15 @@ fn a_mistake_is_refused_in_one_line_and_changes_nothing() {
         ),
         (
             &["set", "modle", "a:b"],
-            "no setting `modle`, did you mean `model`?",
+            "unknown setting `modle`, did you mean `model`?",
         ),
         (
             &["get", "max_step"],
-            "no setting `max_step`, did you mean `max_steps`?",
+            "unknown setting `max_step`, did you mean `max_steps`?",
         ),
         (
             &["set", "home", "/x"],
-            "`home` cannot stand in the config file; set the variable BUB_HOME",
+            "`home` cannot be set in the config file; set the variable BUB_HOME",
         ),
         (
             &["set", "providers.lab.wire", "nonsense"],

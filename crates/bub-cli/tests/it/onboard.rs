@@ -527,7 +527,7 @@ fn a_provider_of_ones_own_does_not_cost_the_key_of_the_first() {
     // An invalid key is reported as a value from stdin, not from the file, which does not contain it.
     for key in ["not the key", "schlüssel"] {
         let run = onboard_piped(&sandbox, key, &args);
-        let error = "`api_key.lab` is a text that is not shown, expected a key of letters, digits and signs";
+        let error = "`api_key.lab` is a value that is not shown, expected a key of letters, digits and signs";
         assert!(run.code == Some(1) && run.stderr.contains(error), "{run:?}");
         assert!(
             !run.stderr.contains(key) && config(&sandbox) == after,

@@ -318,7 +318,7 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             "p",
             "",
             r#"{"protocol":1,"channels":[{"name":"webhook"}]}"#.to_owned(),
-            "there is a channel `webhook` already",
+            "the channel `webhook` already exists",
         ),
         (
             "p",
@@ -354,13 +354,13 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             "webhook",
             "settings: [{name: token}]\n",
             nothing(),
-            "a section of this name exists already",
+            "a section with this name already exists",
         ),
         (
             "model",
             "",
             nothing(),
-            "a setting of this name exists already",
+            "a setting with this name already exists",
         ),
         (
             "api",
@@ -717,7 +717,7 @@ fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
         "received True\n",
         "reply welcome\n",
         "asked nothing\n",
-        "unanswered failed: there is no terminal to ask at\n",
+        "unanswered failed: cannot prompt: stdin is not a terminal\n",
         "'welcome'",
         "unknown failed: session `room:2` not found\n",
         "reply by the way\n",
@@ -812,12 +812,12 @@ fn plugins_that_cannot_be_meant_are_distinguished() {
         );
         refused("env", "invalid environment variable name");
     }
-    // `new` does not create a project that `add` would reject.
+    // What `add` would refuse is not begun.
     for (name, reason) in [
         ("builtin", "is reserved"),
-        ("gateway", "a section of this name exists already"),
-        ("webhook", "a section of this name exists already"),
-        ("model", "a setting of this name exists already"),
+        ("gateway", "a section with this name already exists"),
+        ("webhook", "a section with this name already exists"),
+        ("model", "a setting with this name already exists"),
     ] {
         let run = sandbox.bub(["plugin", "new", name]);
         assert_eq!(run.code, Some(2), "{name}: {run:?}");

@@ -1,11 +1,11 @@
-//! Where in the text the keys and values of a config file stand.
+//! Finds the positions of keys and values in the text of a config file.
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StructureStyle};
 
 use crate::node::Atom;
 use crate::yaml;
 
-/// A value in the text, from its first to behind its last byte.
+/// A value in the text, from its first byte to the byte after its last.
 pub(super) struct ValueSpan {
     pub(super) shape: ValueShape,
     pub(super) start: usize,
@@ -13,13 +13,13 @@ pub(super) struct ValueSpan {
 }
 
 pub(super) enum ValueShape {
-    /// `key:` with nothing, `~` or `null` behind it.
+    /// `key:` followed by nothing, `~` or `null`.
     Nothing,
     Single,
     List,
     Map {
         is_flow: bool,
-        /// How far its keys are indented.
+        /// Indentation of the keys.
         column: usize,
         entries: Vec<KeySpan>,
     },
@@ -29,13 +29,13 @@ pub(super) enum ValueShape {
 pub(super) struct KeySpan {
     pub(super) key: String,
     pub(super) start: usize,
-    /// Behind the colon.
+    /// Position after the colon.
     pub(super) colon: usize,
     pub(super) value: ValueSpan,
 }
 
 impl ValueSpan {
-    /// The entry that counts: the last of that name.
+    /// Returns the effective entry: the last one with that name.
     pub(super) fn entry(&self, key: &str) -> Option<&KeySpan> {
         match &self.shape {
             ValueShape::Map { entries, .. } => entries.iter().rev().find(|entry| entry.key == key),
@@ -56,8 +56,8 @@ impl ValueSpan {
     }
 }
 
-/// The places of a document; `None` when it is not one whose places can be told.
-pub(super) fn places(text: &str) -> Option<ValueSpan> {
+/// Returns the positions in a document; `None` if they cannot be determined.
+pub(super) fn locate_values(text: &str) -> Option<ValueSpan> {
     let mut options = Options::default();
     options.emit_comments = false;
     let skipped = if text.starts_with('\u{feff}') {
@@ -81,7 +81,7 @@ pub(super) fn places(text: &str) -> Option<ValueSpan> {
                     end: text.len(),
                 });
             }
-            item => return walker.place(item),
+            item => return walker.value_span(item),
         }
     }
 }
@@ -89,7 +89,7 @@ pub(super) fn places(text: &str) -> Option<ValueSpan> {
 struct Walker<'t, P> {
     events: P,
     text: &'t str,
-    /// A mark at the start of the file that the parser does not see.
+    /// Length of a byte order mark, which the parser does not see.
     skipped: usize,
 }
 
@@ -101,12 +101,12 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
     fn range(&self, span: &Span) -> Option<(usize, usize)> {
         let start = span.start.byte_offset()? + self.skipped;
         let end = span.end.byte_offset()? + self.skipped;
-        // The span of a text over several lines goes on to what follows it.
+        // The parser's span of multi-line text extends to the next token.
         let content = self.text.get(start..end)?.trim_end().len();
         Some((start, start + content))
     }
 
-    fn place(&mut self, (event, span): (Event<'i>, Span)) -> Option<ValueSpan> {
+    fn value_span(&mut self, (event, span): (Event<'i>, Span)) -> Option<ValueSpan> {
         let (start, end) = self.range(&span)?;
         match event {
             Event::Scalar(text, style, ..) => {
@@ -143,7 +143,7 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
                                 end,
                             });
                         }
-                        item => last = last.max(self.place(item)?.end),
+                        item => last = last.max(self.value_span(item)?.end),
                     }
                 }
             }
@@ -184,8 +184,8 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
                 .filter(|gap| gap.trim().is_empty())?;
             let colon = key_end + gap + 1;
             let value = self.next()?;
-            let mut value = self.place(value)?;
-            // The place of nothing is wherever the parser was by then.
+            let mut value = self.value_span(value)?;
+            // The parser reports an arbitrary position for a missing value.
             if matches!(value.shape, ValueShape::Nothing) && value.start >= value.end {
                 (value.start, value.end) = (colon, colon);
             }

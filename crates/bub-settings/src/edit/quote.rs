@@ -1,4 +1,4 @@
-//! Values as YAML that every reader takes for the same: quoted wherever one of them might guess.
+//! Writes values as YAML that all parsers read alike: ambiguous text is quoted.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 use crate::node::Atom;
 use crate::yaml;
 
-/// A value on one line; `in_flow` when it stands between brackets.
+/// Formats a value on one line; `in_flow` if it is inside brackets.
 pub(super) fn inline(value: &Value, in_flow: bool) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(flag) => flag.to_string(),
         Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-            // The original takes `1e3` for text.
+            // The Python version reads `1e3` as text.
             Some(float) if float.fract() == 0.0 => format!("{float:.1}"),
             Some(float) => float.to_string(),
             None => number.to_string(),
@@ -33,7 +33,7 @@ pub(super) fn inline(value: &Value, in_flow: bool) -> String {
     }
 }
 
-/// A path of keys with a value, between brackets.
+/// Formats a path of keys with a value inside brackets.
 pub(super) fn nested_inline(path: &[&str], value: &Value) -> String {
     match path.split_first() {
         None => inline(value, true),
@@ -42,7 +42,7 @@ pub(super) fn nested_inline(path: &[&str], value: &Value) -> String {
     }
 }
 
-/// Text with the quotes it needs.
+/// Quotes text if necessary.
 pub(super) fn text(text: &str, in_flow: bool) -> String {
     if is_plain(text, in_flow) {
         return text.to_owned();
@@ -65,7 +65,8 @@ pub(super) fn text(text: &str, in_flow: bool) -> String {
     quoted + "\""
 }
 
-/// Words, names and addresses; whatever begins like a number, a date or a mark is quoted.
+/// Returns whether a text needs no quotes: words, names and URLs. Text that begins like a number, a
+/// date or an indicator needs quotes.
 fn is_plain(text: &str, in_flow: bool) -> bool {
     let allowed = |c: char| {
         c.is_ascii_alphanumeric() || "_-./@+".contains(c) || (!in_flow && ":, ".contains(c))
@@ -78,7 +79,7 @@ fn is_plain(text: &str, in_flow: bool) -> bool {
         && yaml::resolve(text) == Atom::Text
 }
 
-/// What YAML allows as it is.
+/// Returns whether YAML allows the character unescaped.
 fn is_printable(character: char) -> bool {
     !character.is_control()
         && !matches!(

@@ -1,4 +1,4 @@
-//! Writing a config file: all of it or nothing, and no more readable than before.
+//! Writes a config file atomically, without making it readable to more users.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use super::{ConfigFile, EditError};
 use crate::files;
 
-/// Nobody else.
+/// Mode of a file that only its owner can access.
 const PRIVATE_MODE: u32 = 0o600;
 
 impl ConfigFile {
-    /// Writes the text in place of the file that was read, through links, with the owner and the mode it had. With
-    /// `is_secret` nobody but the owner may read it; a new file is always like that.
+    /// Replaces the file that was read, following links and keeping its owner and mode.
+    ///
+    /// With `is_secret`, only the owner may read the file. A new file is always private.
     pub fn save(&mut self, is_secret: bool) -> Result<(), EditError> {
         let unwritable = |source| EditError::Unwritable {
             file: self.path.clone(),
@@ -47,7 +48,7 @@ impl ConfigFile {
     }
 }
 
-/// The file that a link leads to, also when that one does not exist yet.
+/// Returns the target of a link, even if it does not exist yet.
 fn real(path: &Path) -> io::Result<PathBuf> {
     let mut path = std::path::absolute(path)?;
     for _ in 0..16 {
@@ -56,10 +57,11 @@ fn real(path: &Path) -> io::Result<PathBuf> {
             Err(_) => return Ok(path),
         }
     }
-    Err(io::Error::other("too many links"))
+    Err(io::Error::other("too many symbolic links"))
 }
 
-/// Removes what a process that was killed left half written. Nobody else writes while the directory is locked.
+/// Removes temporary files of a killed process. The directory is locked, so no other process
+/// writes.
 fn remove_leftovers(target: &Path, directory: &Path) {
     let prefix = format!(
         ".{}.",
@@ -81,14 +83,14 @@ fn write(target: &Path, text: &str, is_secret: bool) -> io::Result<()> {
     let temporary = target.with_file_name(format!(".{name}.{}", std::process::id()));
     let written = write_beside(&temporary, target, text, is_secret);
     if written.is_err() {
-        // It may not exist; nothing else can be done about it.
+        // The file may not exist; ignore errors.
         let _ = fs::remove_file(&temporary);
     }
     written
 }
 
 fn write_beside(temporary: &Path, target: &Path, text: &str, is_secret: bool) -> io::Result<()> {
-    // What a crash left behind may be somebody else's link by now.
+    // Another user may have replaced the file of a crashed process by a link.
     match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

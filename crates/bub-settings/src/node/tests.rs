@@ -1,4 +1,4 @@
-//! The laws of merging.
+//! Tests of merging.
 
 use proptest::prelude::*;
 
@@ -27,10 +27,10 @@ fn nodes() -> impl Strategy<Value = Node> {
             any::<bool>(),
             origins(),
         )
-            .prop_map(|(entries, cut, origin)| {
+            .prop_map(|(entries, replaces_lower, origin)| {
                 let map = NodeMap {
                     entries: entries.into_iter().collect(),
-                    cut,
+                    replaces_lower,
                 };
                 Node {
                     data: NodeData::Map(map),
@@ -41,7 +41,7 @@ fn nodes() -> impl Strategy<Value = Node> {
     })
 }
 
-/// Every leaf with its path.
+/// Returns every leaf with its path.
 fn paths(node: &Node) -> Vec<(Vec<String>, Node)> {
     let NodeData::Map(map) = &node.data else {
         return vec![(Vec::new(), node.clone())];
@@ -93,7 +93,7 @@ fn maps_of_two_sources_merge_and_each_entry_keeps_its_origin() {
         Node {
             data: NodeData::Map(NodeMap {
                 entries,
-                cut: false,
+                replaces_lower: false,
             }),
             origin: origin.clone(),
         }

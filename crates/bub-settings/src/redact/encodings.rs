@@ -1,19 +1,20 @@
-//! The spellings in which a secret may turn up.
+//! Encoded forms of a secret.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// A base64 core shorter than this says too little to be looked for.
+/// Minimum length of a base64 form. Shorter forms would match ordinary text.
 const MIN_BASE64_BYTES: usize = 8;
 
-/// Programs that encode break their lines: of a long form each piece of this length is looked for as well.
+/// Length of a fragment. Encoders break lines, so each fragment of a long form is masked as well.
 const FRAGMENT_BYTES: usize = 24;
-/// A piece begins every so often, and so much may be seen of a line at its ends.
+/// Distance between the starts of fragments. Up to this number of characters can stay visible at
+/// the ends of a line.
 const FRAGMENT_STRIDE: usize = 8;
-/// The pieces of longer forms would cost more than they are worth.
+/// Maximum length of a form that is split into fragments. Longer forms would need too much memory.
 const MAX_FRAGMENTED_BYTES: usize = 2_048;
 
-/// The parts of an encoded secret that may stand on a line of their own.
+/// Returns the fragments of an encoded secret that may occur on a separate line.
 pub(super) fn pieces(secret: &str) -> BTreeSet<Vec<u8>> {
     let encoded = base64_forms(secret.as_bytes()).chain(hex_forms(secret.as_bytes()));
     let long =
@@ -27,10 +28,10 @@ pub(super) fn pieces(secret: &str) -> BTreeSet<Vec<u8>> {
     .collect()
 }
 
-/// The secret as it is and as URLs, JSON, debug output, base64 and hexadecimal dumps spell it.
+/// Returns the secret as it is and as encoded in URLs, JSON, debug output, base64 and hex dumps.
 pub(super) fn forms(secret: &str) -> BTreeSet<Vec<u8>> {
     let mut texts = BTreeSet::from([secret.to_owned(), secret.trim().to_owned()]);
-    // Log lines end at a newline, so each line of a longer secret (a PEM key) stands for itself.
+    // Log lines end at a newline, so register each line of a multi-line secret (a PEM key).
     texts.extend(secret.lines().map(|line| line.trim().to_owned()));
     let mut forms: BTreeSet<Vec<u8>> = BTreeSet::new();
     for text in &texts {
@@ -44,7 +45,8 @@ pub(super) fn forms(secret: &str) -> BTreeSet<Vec<u8>> {
     forms
 }
 
-/// Percent-encoding differs in what it leaves alone and in the case of its digits.
+/// Returns percent-encoded forms, which differ in the unescaped characters and in the case of
+/// digits.
 fn url_forms(text: &str) -> impl Iterator<Item = String> + '_ {
     let sets: [(&[u8], bool); 5] = [
         (b"-_.~", false),
@@ -59,7 +61,7 @@ fn url_forms(text: &str) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// Percent-encoding at its strictest.
+/// Percent-encodes all characters except unreserved ones.
 #[cfg(test)]
 pub(super) fn percent_all(text: &str) -> String {
     percent(text, b"-_.~", false)
@@ -81,7 +83,7 @@ fn percent(text: &str, keep: &[u8], plus: bool) -> String {
     encoded
 }
 
-/// `%2F` as `%2f`, letters outside escapes untouched.
+/// Converts escapes such as `%2F` to `%2f` and keeps other letters.
 fn lower_escapes(encoded: &str) -> String {
     let mut digits_left = 0;
     let lower = |c: char| match (c, digits_left) {
@@ -98,7 +100,7 @@ fn lower_escapes(encoded: &str) -> String {
     encoded.chars().map(lower).collect()
 }
 
-/// JSON (once and nested), JSON in ASCII only, JSON with `\/`, and Rust's `{:?}`.
+/// Returns JSON (plain and nested), ASCII-only JSON, JSON with `\/`, and Rust's `{:?}`.
 fn escaped_forms(text: &str) -> impl Iterator<Item = String> {
     let json = json_escape(text);
     let ascii = ascii_json(&json);
@@ -134,7 +136,7 @@ fn ascii_json(json: &str) -> String {
     ascii
 }
 
-/// Its bytes as pairs of digits.
+/// Returns the bytes as pairs of hex digits.
 fn hex_forms(secret: &[u8]) -> [Vec<u8>; 2] {
     [
         byte_by_byte(secret, |byte| format!("{byte:02x}")),
@@ -142,7 +144,7 @@ fn hex_forms(secret: &[u8]) -> [Vec<u8>; 2] {
     ]
 }
 
-/// The same with something between them, as dumps, URLs and shells have it.
+/// Returns the bytes as hex digits with separators, as in dumps, URLs and shells.
 fn spelled_bytes(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     let marks = [("", " "), ("", ":"), ("%", ""), ("\\x", ""), ("\\u00", "")];
     marks.into_iter().flat_map(|(before, behind)| {
@@ -164,8 +166,8 @@ fn byte_by_byte(secret: &[u8], spell: impl Fn(u8) -> String) -> Vec<u8> {
         .collect()
 }
 
-/// Base64 of the secret wherever it begins in the encoded data: `user:secret` in a basic
-/// authorization header shifts it by any number of bytes.
+/// Returns the base64 forms of the secret at each alignment. `user:secret` in a basic authorization
+/// header shifts it by any number of bytes.
 fn base64_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     let alphabets = [(b'+', b'/'), (b'-', b'_')];
     let ends = [false, true];
@@ -177,8 +179,8 @@ fn base64_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     cores.filter(|core| core.len() >= MIN_BASE64_BYTES)
 }
 
-/// The characters that depend on the secret alone when it begins `shift` bytes into a group; with
-/// the last, half-filled one when the data ends with the secret.
+/// Returns the characters that depend on the secret alone if it begins `shift` bytes into a group,
+/// including the last, half-filled character if the data ends with the secret.
 fn base64_core(secret: &[u8], shift: usize, end: bool, last: (u8, u8)) -> Vec<u8> {
     let bit = |index: usize| -> Option<u8> {
         let index = index.checked_sub(shift * 8)?;

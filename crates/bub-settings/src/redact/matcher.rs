@@ -1,4 +1,4 @@
-//! Finding every secret in one pass.
+//! Finds all secrets in one pass.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,11 +7,12 @@ use aho_corasick::AhoCorasick;
 
 use super::token_patterns::{TOKEN_PATTERNS, telegram};
 
-/// Everything that is looked for at one moment.
+/// Matcher for all patterns and registered secrets.
 pub(super) struct Matcher {
-    /// The prefixes of [`TOKEN_PATTERNS`], then the secrets and their pieces. `None` if it could not be built.
+    /// Automaton for the prefixes of [`TOKEN_PATTERNS`], then the secrets and their fragments.
+    /// `None` if it could not be built.
     automaton: Option<AhoCorasick>,
-    /// The whole ones.
+    /// Complete secrets.
     secrets: Vec<Vec<u8>>,
 }
 
@@ -19,22 +20,22 @@ impl Matcher {
     pub(super) fn new(secrets: &BTreeSet<Vec<u8>>, pieces: &BTreeSet<Vec<u8>>) -> Self {
         let secrets: Vec<Vec<u8>> = secrets.iter().cloned().collect();
         let prefixes = TOKEN_PATTERNS.iter().map(|shape| shape.prefix.as_bytes());
-        let looked_for = prefixes.chain(secrets.iter().chain(pieces).map(Vec::as_slice));
-        let automaton = AhoCorasick::new(looked_for).ok();
+        let patterns = prefixes.chain(secrets.iter().chain(pieces).map(Vec::as_slice));
+        let automaton = AhoCorasick::new(patterns).ok();
         Self { automaton, secrets }
     }
 
-    /// Where secrets stand, in order and without overlaps.
+    /// Returns the positions of secrets, in order and without overlaps.
     pub(super) fn spans(&self, text: &[u8]) -> Vec<Range<usize>> {
         let Some(automaton) = &self.automaton else {
-            // Without a matcher nothing can be said about the text, so none of it is shown.
+            // Without a matcher the text may contain secrets, so mask all of it.
             return std::iter::once(0..text.len())
                 .filter(|all| !all.is_empty())
                 .collect();
         };
         let mut spans = Vec::new();
         telegram(text, &mut spans);
-        // The first question is answered by a much faster search than the second.
+        // `is_match` is much faster than finding all positions.
         if automaton.is_match(text) {
             for found in automaton.find_overlapping_iter(text) {
                 match TOKEN_PATTERNS.get(found.pattern().as_usize()) {
@@ -46,15 +47,15 @@ impl Matcher {
         join(spans)
     }
 
-    /// The largest cut at or before `wanted` that splits no secret, finished or begun.
+    /// Returns the largest cut at or before `limit` that splits no secret, complete or partial.
     ///
-    /// `spans` are those of the whole `text`. Only secrets with a line break can begin before the
-    /// end of a line and go on behind it; `lines` says that the text is cut at line ends.
+    /// `spans` are the positions in the complete `text`. Only secrets with a line break can
+    /// continue after the end of a line; `lines` says that the text is cut at line ends.
     pub(super) fn safe_cut(
         &self,
         text: &[u8],
         spans: &[Range<usize>],
-        wanted: usize,
+        limit: usize,
         lines: bool,
     ) -> usize {
         let secrets = self
@@ -65,13 +66,13 @@ impl Matcher {
             .filter_map(|secret| begun_at(text, secret))
             .min()
             .unwrap_or(text.len());
-        let cut = wanted.min(begun);
+        let cut = limit.min(begun);
         let split = spans.iter().find(|span| span.start < cut && cut < span.end);
         split.map_or(cut, |span| span.start)
     }
 }
 
-/// Where the text ends in a beginning of `secret`.
+/// Returns the position where the text ends with a prefix of `secret`.
 fn begun_at(text: &[u8], secret: &[u8]) -> Option<usize> {
     let longest = secret.len().saturating_sub(1).min(text.len());
     (1..=longest)
@@ -83,8 +84,7 @@ fn begun_at(text: &[u8], secret: &[u8]) -> Option<usize> {
         })
 }
 
-/// Sorts spans and joins those that overlap, so that a text made of two overlapping secrets shows
-/// no rest of either.
+/// Sorts spans and joins those that overlap, so that no part of two overlapping secrets is shown.
 fn join(mut spans: Vec<Range<usize>>) -> Vec<Range<usize>> {
     spans.sort_unstable_by_key(|span| span.start);
     spans.dedup_by(|next, last| {

@@ -1,4 +1,4 @@
-//! Laws of redaction.
+//! Tests of redaction.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn knowing(secrets: &[&str]) -> Redactor {
     redactor
 }
 
-/// Writes `text` in pieces of the given sizes, over and over.
+/// Writes `text` in chunks, cycling through the given sizes.
 fn written(redactor: &Redactor, text: &[u8], sizes: &[usize]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut writer = redactor.writer(&mut out);
@@ -37,7 +37,7 @@ fn contains(text: &[u8], part: &str) -> bool {
         .any(|window| window == part.as_bytes())
 }
 
-// W-35: what encodes breaks its lines; of a long key nothing worth having is left on any of them.
+// W-35: encoders break lines; no useful part of a long key is left on any of them.
 #[test]
 fn a_secret_that_is_broken_into_lines_is_masked() {
     let secret: String = ('!'..='~')
@@ -276,7 +276,7 @@ impl Write for SharedBuffer {
     }
 }
 
-/// Text in which secrets are likely: a few letters, and the secrets themselves spliced in.
+/// Generates text in which secrets are likely: a few letters with the secrets spliced in.
 fn cases() -> impl Strategy<Value = (Vec<String>, String)> {
     let secrets = prop::collection::vec("[ab\n\" ]{6,12}", 1..4);
     (
@@ -293,7 +293,7 @@ fn cases() -> impl Strategy<Value = (Vec<String>, String)> {
 }
 
 proptest! {
-    // Each case builds matchers of its own, which is slow without optimisation.
+    // Each case builds its own matchers, which is slow without optimization.
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     // W-35

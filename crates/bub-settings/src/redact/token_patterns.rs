@@ -1,21 +1,21 @@
-//! Token formats that are masked although nobody registered them.
+//! Token formats that are masked without registration.
 
 use std::ops::Range;
 
-/// How a token of some issuer looks after its prefix.
+/// Format of an issuer's tokens after their prefix.
 pub(super) struct TokenPattern {
     pub(super) prefix: &'static str,
-    /// Whether the prefix is part of the token, or only announces it.
+    /// Whether the prefix is part of the token.
     in_token: bool,
-    /// The least number of characters after the prefix.
-    least: usize,
+    /// Minimum number of characters after the prefix.
+    min_chars: usize,
 }
 
-const fn token(prefix: &'static str, least: usize) -> TokenPattern {
+const fn token(prefix: &'static str, min_chars: usize) -> TokenPattern {
     TokenPattern {
         prefix,
         in_token: true,
-        least,
+        min_chars,
     }
 }
 
@@ -23,11 +23,11 @@ const fn announced(prefix: &'static str) -> TokenPattern {
     TokenPattern {
         prefix,
         in_token: false,
-        least: 6,
+        min_chars: 6,
     }
 }
 
-/// The formats. Several model providers share `sk-`.
+/// Known formats. Several model providers share `sk-`.
 pub(super) const TOKEN_PATTERNS: &[TokenPattern] = &[
     token("sk-", 8),
     token("sk_live_", 8),
@@ -54,7 +54,7 @@ pub(super) const TOKEN_PATTERNS: &[TokenPattern] = &[
 ];
 
 impl TokenPattern {
-    /// The token whose prefix stands at `prefix`, if the rest fits.
+    /// Returns the token whose prefix is at `prefix`, if the rest matches.
     pub(super) fn token_at(&self, text: &[u8], prefix: Range<usize>) -> Option<Range<usize>> {
         let before = prefix.start.checked_sub(1).and_then(|at| text.get(at));
         if before.is_some_and(|byte| is_word(*byte)) {
@@ -68,7 +68,7 @@ impl TokenPattern {
         let random = body
             .iter()
             .any(|byte| byte.is_ascii_digit() || (!self.in_token && byte.is_ascii_uppercase()));
-        if length < self.least || !(random || length >= 32) {
+        if length < self.min_chars || !(random || length >= 32) {
             return None;
         }
         let start = if self.in_token {
@@ -80,7 +80,7 @@ impl TokenPattern {
     }
 }
 
-/// Finds Telegram bot tokens: a number, a colon, 35 characters or a little less or more.
+/// Finds Telegram bot tokens: a number, a colon, and about 35 characters.
 pub(super) fn telegram(text: &[u8], spans: &mut Vec<Range<usize>>) {
     let mut from = 0;
     while let Some(at) = text

@@ -1,21 +1,22 @@
-//! Log output on its way to the terminal or a file.
+//! Redacts log output before it is written.
 
 use std::io::{self, Write};
 use std::ops::Range;
 
 use super::{Redactor, mask_into};
 
-/// A line longer than this is written in pieces, so that memory stays bounded.
+/// Maximum length of a buffered line. Longer lines are written in chunks, so that memory stays
+/// bounded.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// How much of an over-long line is held back, so that no token format is cut in two.
+/// Bytes of an over-long line that stay buffered, so that no token format is split.
 const LOOKBEHIND_BYTES: usize = 512;
 
-/// A writer that redacts, made by [`Redactor::writer`].
+/// A writer that redacts its input, created by [`Redactor::writer`].
 ///
-/// It passes on whole lines only, so a secret that arrives in several writes is still found. What
-/// is left without a line end is written when the writer is dropped; `flush` does not force it
-/// out, because the rest of a secret may be about to follow.
+/// It writes complete lines only, so a secret that arrives in several writes is found. The rest
+/// without a line end is written when the writer is dropped. `flush` does not write it, because the
+/// rest of a secret may follow.
 pub struct RedactingWriter<W: Write> {
     redactor: Redactor,
     inner: W,
@@ -49,7 +50,7 @@ impl<W: Write> RedactingWriter<W> {
         } else {
             matcher.safe_cut(&self.pending, &spans, line_end.unwrap_or(0), true)
         };
-        // A single "secret" longer than the whole buffer is no secret of ours; it goes masked.
+        // A match longer than the buffer is not a registered secret; write it masked.
         let cut = if cut == 0 && over_long {
             self.pending.len()
         } else {
@@ -58,7 +59,7 @@ impl<W: Write> RedactingWriter<W> {
         self.emit(cut, &spans)
     }
 
-    /// Writes the first `cut` bytes; `spans` are those of everything pending.
+    /// Writes the first `cut` bytes; `spans` are the positions in all pending bytes.
     fn emit(&mut self, cut: usize, spans: &[Range<usize>]) -> io::Result<()> {
         let rest = self.pending.split_off(cut);
         let ready = std::mem::replace(&mut self.pending, rest);
@@ -91,7 +92,7 @@ impl<W: Write> Drop for RedactingWriter<W> {
         if self.pending.is_empty() {
             return;
         }
-        // Nobody is left to be told about an error.
+        // Ignore errors: `drop` cannot report them.
         let spans = self.redactor.matcher().spans(&self.pending);
         let _ = self.emit(self.pending.len(), &spans);
         let _ = self.inner.flush();

@@ -1,8 +1,8 @@
-//! What an unquoted word means.
+//! Meaning of unquoted scalars.
 
 use crate::node::Atom;
 
-/// The meaning of a scalar with its quoting and tag; `None` for a tag that does not fit.
+/// Returns the meaning of a scalar with its quoting and tag; `None` if the tag does not fit.
 pub(super) fn atom(text: &str, plain: bool, tag: Option<&str>) -> Option<Atom> {
     let Some(tag) = tag else {
         return Some(if plain { resolve(text) } else { Atom::Text });
@@ -20,7 +20,7 @@ pub(super) fn atom(text: &str, plain: bool, tag: Option<&str>) -> Option<Atom> {
     }
 }
 
-/// The meaning of an unquoted scalar.
+/// Returns the meaning of an unquoted scalar.
 pub(crate) fn resolve(text: &str) -> Atom {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Atom::Null,
@@ -45,7 +45,7 @@ fn integer(text: &str) -> Option<i64> {
         _ => return None,
     };
     let negative = text.starts_with('-');
-    // Read as negative throughout, so that the smallest number fits.
+    // Parse as a negative number, so that the smallest number fits.
     let mut value: i64 = 0;
     let mut any = false;
     for digit in digits.chars().filter(|c| *c != '_') {

@@ -1,4 +1,4 @@
-//! The decisions of the module's table, one row each.
+//! Tests for each row of the table in the module documentation.
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn load(text: &str) -> Result<Option<Value>, String> {
         .map_err(|p| format!("{}:{}: {}", p.line, p.column, p.text))
 }
 
-// C.4: the cases in which YAML libraries disagree
+// C.4: cases in which YAML libraries disagree
 #[test]
 fn unquoted_words_mean_what_the_original_reads_except_where_the_table_says_so() {
     let rows = [
@@ -147,7 +147,7 @@ fn empty_files_and_comments_are_no_settings() {
     assert_eq!(load("\u{feff}a: 1"), Ok(Some(json!({"a": 1}))));
 }
 
-// H-20: the original crashes
+// H-20: the Python version crashes
 #[test]
 fn what_is_not_yaml_is_an_error_with_its_place() {
     for (text, place) in [
@@ -200,7 +200,7 @@ proptest::proptest! {
     }
 }
 
-// C.4: `PyYAML` lets quoted text go on at the start of a line, at any depth.
+// C.4: `PyYAML` lets quoted text continue at the start of a line, at any depth.
 #[test]
 fn quoted_text_may_go_on_at_the_start_of_a_line() {
     assert_eq!(
@@ -219,7 +219,7 @@ fn quoted_text_may_go_on_at_the_start_of_a_line() {
     );
 }
 
-// H-136: a document without declarations has the types of the original.
+// H-136: a document without declarations has the types of the Python version.
 #[test]
 fn a_bare_document_is_plain_data() {
     let rows = [

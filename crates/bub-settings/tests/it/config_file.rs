@@ -98,7 +98,7 @@ fn the_file_cannot_move_the_home() {
     assert_eq!(given.load().home(), given.path("user/.bub"));
     assert_eq!(
         given.warnings(),
-        ["user/.bub/config.yml:2: `home` ignored, only the variable BUB_HOME sets it"]
+        ["user/.bub/config.yml:2: `home` is ignored: only the variable BUB_HOME sets it"]
     );
 }
 
@@ -112,7 +112,7 @@ fn a_link_to_nothing_is_no_reason_to_read_another_file() {
     let given = given.env("BUB_HOME", home);
     assert_eq!(
         given.error(),
-        "other/config.yml: cannot be read: it is a link to a file that does not exist"
+        "other/config.yml: cannot be read: a link to a file that does not exist"
     );
     assert_eq!(
         given.loader().load_lenient().0.config_file(),

@@ -212,7 +212,7 @@ fn what_cannot_be_changed_safely_is_refused() {
         (
             "api_key: abc\n",
             "api_key.openai",
-            "user/.bub/config.yml:1: `api_key` is a single value or a list, so it has no `openai`; unset it first",
+            "user/.bub/config.yml:1: cannot set `openai`: `api_key` is a single value or a list; unset it first",
         ),
         (
             "a: &x 1\nb: *x\n",
@@ -548,14 +548,18 @@ fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
             "many",
             "`max_steps` is `many`, expected a whole number of at least 1, or null",
         ),
-        ("modle", "x", "no setting `modle`, did you mean `model`?"),
+        (
+            "modle",
+            "x",
+            "unknown setting `modle`, did you mean `model`?",
+        ),
         (
             "home",
             "/x",
-            "`home` cannot stand in the config file; set the variable BUB_HOME",
+            "`home` cannot be set in the config file; set the variable BUB_HOME",
         ),
-        ("telegram", "x", "no setting `telegram`"),
-        ("max_steps.x", "1", "no setting `max_steps.x`"),
+        ("telegram", "x", "unknown setting `telegram`"),
+        ("max_steps.x", "1", "unknown setting `max_steps.x`"),
     ] {
         assert!(
             settings

@@ -194,7 +194,7 @@ fn a_start_without_home_directory_needs_bub_home() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no home directory found: set BUB_HOME to the directory bub may use"
+        "no home directory found; set BUB_HOME to a directory that bub can use"
     );
     let settings = Loader::new(Environment::from_pairs([("BUB_HOME", "/nonexistent/bub")]))
         .load()

@@ -76,15 +76,15 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
         ),
         (
             "log:\n  filter: loud",
-            ":2: `log.filter` is `loud`, expected error, warn, info, debug, trace, off or TARGET=LEVEL, with commas between them, or null",
+            ":2: `log.filter` is `loud`, expected error, warn, info, debug, trace, off or TARGET=LEVEL, separated by commas, or null",
         ),
         (
             "fallback_models: {a: b}",
-            ":1: `fallback_models` is a map, expected a list, or texts with commas between them, or null",
+            ":1: `fallback_models` is a map, expected a list, or comma-separated text, or null",
         ),
         (
             "fallback_models: [[a]]",
-            ":1: `fallback_models` is a list with other things than text, expected a list, or texts with commas between them, or null",
+            ":1: `fallback_models` is a list with items that are not text, expected a list, or comma-separated text, or null",
         ),
         (
             "client_args: [1]",
@@ -92,11 +92,11 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
         ),
         (
             "api_base: {openai: [x]}",
-            ":1: `api_base` is a map with something other than text for `openai`, expected a URL such as `https://host/v1`, without user, query and fragment, or a map of provider to that, or null",
+            ":1: `api_base` is a map with a value that is not text for `openai`, expected a URL such as `https://host/v1`, without user, query and fragment, or a map of provider to that, or null",
         ),
         (
             "policy:\n  rules: [x]",
-            ":2: `policy.rules` is a list with other things than maps, expected a list of maps",
+            ":2: `policy.rules` is a list with items that are not maps, expected a list of maps",
         ),
         (
             "policy:\n  rules: deny",
@@ -262,35 +262,35 @@ fn mistyped_policies_and_owners_are_errors() {
     for (config, expected) in [
         (
             "polcy: {rules: []}\n",
-            "there is no setting `polcy`, did you mean `policy`?",
+            "unknown setting `polcy`, did you mean `policy`?",
         ),
         (
             "Policy: {rules: []}\n",
-            "there is no setting `Policy`, did you mean `policy`?",
+            "unknown setting `Policy`, did you mean `policy`?",
         ),
         (
             "owner: [a:b]\n",
-            "there is no setting `owner`, did you mean `owners`?",
+            "unknown setting `owner`, did you mean `owners`?",
         ),
         (
             "policy.rules: []\n",
-            "there is no setting `policy.rules`, did you mean `policy: {rules: …}`?",
+            "unknown setting `policy.rules`, did you mean `policy: {rules: …}`?",
         ),
         (
             "policy: {rulez: []}\n",
-            "there is no setting `policy.rulez`, did you mean `policy.rules`?",
+            "unknown setting `policy.rulez`, did you mean `policy.rules`?",
         ),
         (
             "policy: {anything: []}\n",
-            "there is no setting `policy.anything`",
+            "unknown setting `policy.anything`",
         ),
         (
             "policies: {rules: []}\n",
-            "there is no setting `policies`, did you mean `policy`?",
+            "unknown setting `policies`, did you mean `policy`?",
         ),
         (
             "owner_ids: [a:b]\n",
-            "there is no setting `owner_ids`, did you mean `owners`?",
+            "unknown setting `owner_ids`, did you mean `owners`?",
         ),
     ] {
         let error = SettingsFixture::new().config(config).error();
@@ -327,7 +327,7 @@ fn a_wrong_address_with_more_than_an_address_in_it_is_not_shown() {
     {
         let error = given.error();
         assert!(
-            error.contains("is a text that is not shown, expected"),
+            error.contains("is a value that is not shown, expected"),
             "{error}"
         );
         assert!(!error.contains("PLANTED"), "{error}");

@@ -53,7 +53,7 @@ fn an_empty_path_an_unknown_one_and_raw_yaml_are_errors() {
     let error = settings.get_value("telegram.tokn").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no setting `telegram.tokn`, did you mean `telegram.token`?"
+        "unknown setting `telegram.tokn`, did you mean `telegram.token`?"
     );
 }
 

@@ -75,7 +75,7 @@ pub(crate) static COMPLETION_ARGS: SettingKey<Map<String, Value>> = SettingKey::
 .trusted();
 
 pub(crate) static VERBOSE: SettingKey<u64> =
-    SettingKey::new("verbose", 0, "How much to log.").at_most(2);
+    SettingKey::new("verbose", 0, "Log verbosity: 0 warnings, 1 info, 2 debug.").at_most(2);
 
 pub(crate) static ENABLED_CHANNELS: SettingKey<Vec<String>> = SettingKey::new(
     "enabled_channels",
@@ -193,7 +193,7 @@ pub(crate) static USAGE_DAILY_COST: SettingKey<Option<f64>> = SettingKey::new(
 pub(crate) static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
     "log.filter",
     None,
-    "What to log: error, warn, info, debug, trace, off, and TARGET=LEVEL, with commas between them.",
+    "Log levels, separated by commas: error, warn, info, debug, trace, off, and TARGET=LEVEL.",
 )
 .format(&text_format::LOG_FILTER)
 .variable("BUB_LOG");

@@ -78,19 +78,19 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
     for (section, problem) in [
         (
             Section::new("", SHOP),
-            "settings section ``: needs a name without dots",
+            "settings section ``: the name must not be empty or contain dots",
         ),
         (
             Section::new("a.b", SHOP),
-            "settings section `a.b`: needs a name without dots",
+            "settings section `a.b`: the name must not be empty or contain dots",
         ),
         (
             Section::new("telegram", &[]),
-            "settings section `telegram`: a section of this name exists already",
+            "settings section `telegram`: a section with this name already exists",
         ),
         (
             Section::new("model", &[]),
-            "settings section `model`: a setting of this name exists already",
+            "settings section `model`: a setting with this name already exists",
         ),
         (
             Section::new("shop", WRONG),
@@ -98,7 +98,7 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
         ),
         (
             Section::new("max", CLASHING),
-            "settings section `max`: the variable BUB_MAX_STEPS has another setting",
+            "settings section `max`: the variable BUB_MAX_STEPS belongs to another setting",
         ),
     ] {
         let error = settings.register(section).unwrap_err();
@@ -154,19 +154,19 @@ fn a_root_key_that_clashes_is_refused() {
     for (keys, problem) in [
         (
             KNOWN,
-            "settings section ``: the variable BUB_MODEL has another setting",
+            "settings section ``: the variable BUB_MODEL belongs to another setting",
         ),
         (
             TWICE,
-            "settings section ``: the variable BUB_DAY has another setting",
+            "settings section ``: the variable BUB_DAY belongs to another setting",
         ),
         (
             WRONG,
-            "settings section ``: the key `elsewhere.open` must have no dots",
+            "settings section ``: the key `elsewhere.open` must not contain dots",
         ),
         (
             NAMED,
-            "settings section `shop`: a setting of this name exists already",
+            "settings section `shop`: a setting with this name already exists",
         ),
     ] {
         let loader = SettingsFixture::new()

@@ -30,7 +30,7 @@ fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
         ),
         (
             "model: a:b\nmodel: c:d",
-            ":2: `model` is set twice, this one counts",
+            ":2: `model` is set twice; this value is used",
         ),
     ] {
         assert_eq!(

@@ -39,7 +39,7 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
     assert_eq!(warnings.len(), 9, "{warnings:#?}");
     assert!(
         warnings.contains(
-            &"work/.env:2 (BUB_OPENAI_API_BASE): `api_base` ignored, this workspace is not trusted to set it"
+            &"work/.env:2 (BUB_OPENAI_API_BASE): `api_base` is ignored: this workspace is not trusted to set it"
                 .into()
         )
     );
@@ -67,7 +67,7 @@ fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
     assert_eq!(
         given.warnings(),
         [
-            "work/.env:1: `${AWS_SECRET_ACCESS_KEY}` left empty, this workspace is not trusted to read it"
+            "work/.env:1: `${AWS_SECRET_ACCESS_KEY}` is empty: this workspace is not trusted to read it"
         ]
     );
     assert_eq!(
@@ -89,7 +89,7 @@ fn a_line_that_is_no_assignment_is_named_and_skipped() {
     assert_eq!(given.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
         given.warnings(),
-        ["work/.env:2: ignored, its quote is not closed"]
+        ["work/.env:2: ignored, the quote is not closed"]
     );
 }
 
