@@ -1,4 +1,4 @@
-//! The whole program: arguments, settings, plugins, exit code.
+//! The program: arguments, settings, plugins, exit code.
 
 use std::{
     ffi::OsString,
@@ -28,19 +28,19 @@ use crate::{
     prompt::{self, PluginPrompt},
 };
 
-/// The command failed.
+/// Exit code if a command fails.
 const EXIT_FAILURE: u8 = 1;
-/// Wrong arguments or configuration.
+/// Exit code for invalid arguments or configuration.
 const EXIT_USAGE: u8 = 2;
 
 /// Errors in the configuration, for commands that run in spite of them.
 #[derive(Debug, Default)]
 pub struct SettingsProblems(pub Vec<SettingsError>);
 
-/// A program with the plugin `builtin`, and with the plugins and commands you add.
+/// A program with the plugin `builtin` and the plugins and commands you add.
 ///
-/// Plugins are registered after `builtin`, in the order of the calls; later ones are asked first. `bub_cli::app()`
-/// returns an `App` with everything that the stock program has.
+/// Plugins are registered after `builtin` in the order of the calls; later plugins run first.
+/// `bub_cli::app()` returns an `App` with the commands and channels of the stock program.
 #[must_use]
 #[derive(Default)]
 pub struct App {
@@ -55,19 +55,19 @@ pub struct App {
 }
 
 impl App {
-    /// A program without commands.
+    /// Creates a program without commands.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a command. A plugin's command of the same name replaces it.
+    /// Adds a command. A plugin's command with the same name replaces it.
     pub fn command(mut self, command: AppCommand) -> Self {
         self.commands.push(command);
         self
     }
 
-    /// Adds a plugin that is part of the program, with the names of its channels: external plugins cannot replace them,
-    /// and errors do not name the plugin.
+    /// Adds a plugin that is part of the program, with the names of its channels. External plugins
+    /// cannot replace these channels, and errors do not name the plugin.
     pub fn bundled<P: Plugin, E: Into<BoxError> + 'static>(
         mut self,
         name: &'static str,
@@ -98,7 +98,7 @@ impl App {
         self
     }
 
-    /// Adds a plugin that is made from its context; see [`FrameworkBuilder::plugin_with`].
+    /// Adds a plugin that is created from its context; see [`FrameworkBuilder::plugin_with`].
     pub fn plugin_with<P: Plugin, E: Into<BoxError> + 'static>(
         mut self,
         name: &'static str,
@@ -116,7 +116,8 @@ impl App {
         self
     }
 
-    /// Declares the settings of a plugin, so that they are read, checked and documented like all others.
+    /// Declares the settings of a plugin, so that they are read, validated and documented like all
+    /// others.
     pub fn settings(mut self, section: Section) -> Self {
         self.sections.push(section);
         self
@@ -124,7 +125,8 @@ impl App {
 
     /// Runs the program with the arguments of the process.
     pub fn main(mut self) -> ExitCode {
-        // Here, and not in `run`: only a program that comes here with its own arguments can be its own helper.
+        // Not in `run`: only a program that gets its own arguments can run itself as the
+        // supervisor.
         self.launcher = Launcher::this_program();
         self.run(std::env::args_os())
     }
@@ -132,7 +134,7 @@ impl App {
     /// Runs the program with these arguments; the first is the program's name.
     pub fn run(self, args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
-        // Before anything else: every command of the agent starts this way.
+        // First, because every command of the agent starts this way.
         if let [_, subcommand, rest @ ..] = args.as_slice()
             && subcommand == shell::SUBCOMMAND
         {
@@ -141,7 +143,7 @@ impl App {
         set_process_undumpable();
         let redactor = Redactor::new();
         self.try_run(&args, &redactor).unwrap_or_else(|failure| {
-            // Nothing sensible is left to do when standard error is gone as well.
+            // Ignore errors: stderr is closed and there is nowhere to report them.
             let text = redactor.redact(&failure.text);
             let text = if failure.has_lines {
                 output::harmless(text.trim_end())
@@ -156,7 +158,8 @@ impl App {
     fn try_run(mut self, args: &[OsString], redactor: &Redactor) -> Result<ExitCode, ExitError> {
         let named = args::workspace(args);
         let workspace = named.clone().unwrap_or_else(|| PathBuf::from("."));
-        // Help must work with a broken configuration, so problems wait until a command is to run.
+        // Help must work with an invalid configuration, so report problems only when a command
+        // runs.
         let (mut settings, problems) = self.load_settings(&workspace, redactor);
         logging::start(&settings, args::verbosity(args));
         let plugins = plugins::load(&mut settings, &self.bundled_channels);
@@ -200,7 +203,7 @@ impl App {
         };
         args::check_workspace(&workspace).map_err(ExitError::usage)?;
         let Some(command) = commands.iter().find(|known| known.name() == name).cloned() else {
-            return Err(ExitError::usage(format!("there is no command `{name}`")));
+            return Err(ExitError::usage(format!("unknown command `{name}`")));
         };
         if !command.allows_invalid_settings {
             if let Some(problem) = problems.0.first() {
@@ -252,7 +255,7 @@ impl App {
     }
 }
 
-/// Returns the settings of every program, in the order in which they are listed. Plugins add theirs with
+/// Returns the settings of every program in the order of their listing. Plugins add theirs with
 /// [`App::settings`].
 ///
 /// A program that loads settings without an [`App`] passes these to [`Loader::sections`].
@@ -266,7 +269,7 @@ pub fn core_sections() -> impl Iterator<Item = Section> {
     sections.chain(kernel).chain(app)
 }
 
-/// Parses the arguments, without the offered commands where they are of no use or break the parser.
+/// Parses the arguments. Skips the offered commands where they are not needed or break the parser.
 fn parse(
     args: &[OsString],
     commands: &mut Vec<AppCommand>,
@@ -275,7 +278,7 @@ fn parse(
     let parse = |commands: &[AppCommand]| {
         catch_unwind(AssertUnwindSafe(|| args::parse(args, commands, workspace)))
     };
-    // What programs say about their commands has no part in how our own are read.
+    // Declarations of external plugins must not affect how the program's own commands are parsed.
     let word = args::command(args).unwrap_or_default();
     if commands
         .iter()
@@ -288,7 +291,7 @@ fn parse(
         commands.retain(|known| !known.is_offered());
         parse(commands)
     });
-    parsed.map_err(|_| ExitError::usage("the commands of the plugins do not fit together"))
+    parsed.map_err(|_| ExitError::usage("the commands of the plugins conflict"))
 }
 
 fn parse_first_command(
@@ -305,15 +308,19 @@ fn parse_first_command(
     }
 }
 
-/// On Linux other processes of this user, commands of the agent among them, could otherwise read the environment and the
-/// memory of this one, keys included, in `/proc`. Best effort: where the system refuses, all else works.
+/// Prevents other processes of this user from reading the memory of this process.
+///
+/// On Linux, `/proc` would otherwise give them, including commands of the agent, the environment
+/// and the memory with all keys. Errors are ignored, because everything else works without it.
 fn set_process_undumpable() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// Checks the settings with a structure: providers and the policy. A mistake in a provider must not wait for the first
-/// model call, and a broken policy allows nothing.
+/// Validates the settings with a structure: providers and the policy.
+///
+/// An invalid provider must be reported before the first model call, and an invalid policy allows
+/// nothing.
 #[doc(hidden)]
 pub fn check_settings(settings: &Settings) -> Result<(), String> {
     bub_model::Catalog::new(settings).map_err(|problem| problem.to_string())?;
@@ -336,20 +343,22 @@ fn run_command(command: &AppCommand, context: CommandContext) -> Result<ExitCode
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on((command.run)(context))
     }));
-    // What still runs in the background must not keep the program from ending.
+    // Background tasks must not keep the program from exiting.
     runtime.shutdown_background();
-    // Nor may a question that nobody answered leave a terminal behind that does not show what is typed.
+    // An unanswered prompt must not leave the terminal without echo.
     bub_terminal::tty::restore();
     match outcome {
         Ok(outcome) => outcome,
-        Err(_) => Err(Error::unknown("the command panicked; the log says where")),
+        Err(_) => Err(Error::unknown(
+            "the command panicked; see the log for details",
+        )),
     }
 }
 
-/// What ends the program, in one line, with its exit code.
+/// Error that ends the program, in one line, with its exit code.
 struct ExitError {
     text: String,
-    /// It quotes what a command printed.
+    /// Whether the text quotes the output of a command.
     has_lines: bool,
     code: u8,
 }
@@ -362,7 +371,7 @@ impl From<Error> for ExitError {
 
 impl ExitError {
     fn new(error: &Error, bundled_plugins: &[&str]) -> Self {
-        // The hook matters only in code that is not part of the program.
+        // Name the hook only for plugins that are not part of the program.
         let is_own = |name: &str| name == BuiltinPlugin::NAME || bundled_plugins.contains(&name);
         let foreign = error.origin().filter(|origin| !is_own(&origin.plugin));
         let has_lines = foreign.is_none() && error.kind() == ErrorKind::Tool;

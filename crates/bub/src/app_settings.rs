@@ -1,22 +1,23 @@
-//! The settings of the program: its plugins and its log.
+//! Settings of the program: plugins and logging.
 
 use std::path::PathBuf;
 
 use bub_settings::{AnySetting, Section, SettingKey, SettingType, ValueKind, text_format};
 use serde_json::{Map, Value};
 
-/// What the configuration says about plugins in other processes.
+/// Configuration of external plugins.
 pub static PLUGINS: SettingKey<Map<String, Value>> = SettingKey::new(
     "plugins",
     (),
-    "Plugins by name: `limits` in seconds (start, hook, synchronous, tool, model, hooks), `role` of those who write to its channels.",
+    "Plugins by name: `limits` in seconds (start, hook, synchronous, tool, model, hooks), `role` of users of its channels.",
 )
 .trusted();
 
-/// How much to log.
-pub static VERBOSE: SettingKey<u64> = SettingKey::new("verbose", 0, "How much to log.").at_most(2);
+/// Log verbosity.
+pub static VERBOSE: SettingKey<u64> =
+    SettingKey::new("verbose", 0, "Log verbosity: 0 warnings, 1 info, 2 debug.").at_most(2);
 
-/// The plugin project directory of the original.
+/// Plugin project directory of the Python version.
 pub static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(
     "project",
     None,
@@ -25,47 +26,47 @@ pub static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(
 .trusted()
 .env_only();
 
-/// Which log lines are written.
+/// Log filter.
 pub static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
     "log.filter",
     None,
-    "What to log: error, warn, info, debug, trace, off, and TARGET=LEVEL, with commas between them.",
+    "Log levels, separated by commas: error, warn, info, debug, trace, off, and TARGET=LEVEL.",
 )
 .format(&text_format::LOG_FILTER)
 .variable("BUB_LOG");
 
-/// The format of log lines.
+/// Format of log lines.
 pub static LOG_FORMAT: SettingKey<LogFormat> = SettingKey::new(
     "log.format",
     LogFormat::Text,
-    "Format of log lines: `text` for people, `json` for programs.",
+    "Format of log lines: `text` or `json`.",
 );
 
-/// A file for the log. Trusted: it is written.
+/// Log file. Trusted, because bub writes it.
 pub static LOG_FILE: SettingKey<Option<PathBuf>> =
-    SettingKey::new("log.file", None, "File for the log, beside standard error.").trusted();
+    SettingKey::new("log.file", None, "Log file, in addition to stderr.").trusted();
 
-/// How large that file may grow.
+/// Maximum size of the log file in bytes.
 pub static LOG_FILE_SIZE: SettingKey<u64> = SettingKey::new(
     "log.file_size",
     10_000_000,
-    "Bytes after which the log file is put aside; three such files are kept.",
+    "Size in bytes at which the log file is rotated; three rotated files are kept.",
 )
 .at_least(1)
 .trusted();
 
-/// Whether the log may hold what people said. Trusted: it is policy.
+/// Whether the log may contain messages. Trusted, because it is policy.
 pub static LOG_CONTENTS: SettingKey<bool> = SettingKey::new(
     "log.contents",
     false,
-    "Log what people and models say, too, from the level info on.",
+    "Log the text of messages and answers at level info.",
 )
 .trusted();
 
-/// The format of log lines, on stderr and in the log file.
+/// Format of log lines on stderr and in the log file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// `time LEVEL event field=value`.
+    /// `time LEVEL event field=value`
     #[default]
     Text,
     /// One JSON object per line.
@@ -110,7 +111,7 @@ static LOG: &[&dyn AnySetting] = &[
     &LOG_CONTENTS,
 ];
 
-/// The sections with these settings. The one without a name adds to the root.
+/// Returns the sections with these settings. The section without a name adds to the root.
 pub fn sections() -> [Section; 2] {
     [Section::new("", ROOT), Section::new("log", LOG)]
 }

@@ -1,4 +1,4 @@
-//! The command line before and after the commands are known.
+//! Parses the command line before and after the commands are known.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -17,19 +17,19 @@ Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration, 130 inte
 const AMBIGUOUS_WORKSPACE: &str =
     "ambiguous `-w`: it may be an argument of the command; put `-w DIR` before the command";
 
-/// What came of reading the command line.
+/// Result of parsing the command line.
 pub(crate) enum ParsedArgs {
-    /// Run this command with these arguments.
+    /// A command with its arguments.
     Command(String, ArgMatches),
     /// No command was given.
     Nothing,
-    /// Print this and be done.
+    /// A text to print before exiting.
     Print(String),
-    /// The arguments are wrong: one line says how.
+    /// One line that explains the invalid arguments.
     Wrong(String),
 }
 
-/// The word that says which command is meant, read before the commands are put together.
+/// Returns the name of the command. Called before the commands are collected.
 pub(crate) fn command(args: &[OsString]) -> Option<&str> {
     let mut rest = args.iter().skip(1);
     while let Some(arg) = rest.next() {
@@ -42,11 +42,12 @@ pub(crate) fn command(args: &[OsString]) -> Option<&str> {
     None
 }
 
-/// Reads the command line with the commands that plugins registered. `used` is the workspace that was found before.
+/// Parses the command line with the commands of plugins. `used` is the workspace that was
+/// determined before.
 pub(crate) fn parse(args: &[OsString], commands: &[AppCommand], used: Option<&Path>) -> ParsedArgs {
     match command_line(commands).try_get_matches_from_mut(args) {
         Ok(matches) => match matches.subcommand() {
-            // A plugin's command may take `-w` for a value of its own.
+            // The command of a plugin may define its own `-w`.
             Some(_)
                 if matches
                     .get_one::<PathBuf>("workspace")
@@ -65,14 +66,14 @@ pub(crate) fn parse(args: &[OsString], commands: &[AppCommand], used: Option<&Pa
     }
 }
 
-/// The complete command line.
+/// Returns the complete command line.
 pub(crate) fn command_line(commands: &[AppCommand]) -> Command {
     commands
         .iter()
         .fold(root(), |root, known| root.subcommand(known.command.clone()))
 }
 
-/// A plugin's command as clap has it.
+/// Converts a plugin's command to a clap command.
 pub(crate) fn to_clap(spec: &CommandSpec) -> Command {
     Command::new(spec.name.clone())
         .about(spec.about.clone())
@@ -100,7 +101,7 @@ fn to_clap_arg(arg: &CommandArg) -> Arg {
     own.action(action).value_name(arg.name.to_uppercase())
 }
 
-/// The arguments of a plugin's command that clap has parsed.
+/// Converts the arguments of a plugin's command from clap.
 pub(crate) fn to_args(spec: &CommandSpec, matches: &ArgMatches) -> CommandArgs {
     let value = |arg: &CommandArg| {
         if arg.flag {
@@ -122,7 +123,7 @@ fn root() -> Command {
     Command::new("bub")
         .about("An agent runtime built on hooks and append-only session tapes")
         .version(env!("CARGO_PKG_VERSION"))
-        // The terminal wraps; help reads the same in a pipe and with any set of clap's features.
+        // The terminal wraps lines; help is the same in a pipe and with any set of clap's features.
         .term_width(0)
         .after_help(EXIT_CODES)
         .subcommand_value_name("COMMAND")
@@ -145,9 +146,9 @@ fn root() -> Command {
         )
 }
 
-/// The workspace, read before plugins exist: they want to know it when they are made.
+/// Returns the workspace. Called before plugins exist, because they get it when they are created.
 ///
-/// Whether the rest makes sense is decided later.
+/// The rest of the command line is checked later.
 pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
     let mut found = None;
     let mut rest = args.iter().skip(1);
@@ -164,7 +165,8 @@ pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
     found
 }
 
-/// How often `-v` was given, read before plugins exist: they log when they are made.
+/// Returns how often `-v` was given. Called before plugins exist, because they log when they are
+/// created.
 pub(crate) fn verbosity(args: &[OsString]) -> u64 {
     let count = |arg: &OsString| match arg.as_bytes() {
         b"--verbose" => 1,
@@ -190,16 +192,16 @@ fn attached_value(arg: &OsStr) -> Option<PathBuf> {
     )))
 }
 
-/// Says why a directory cannot be the workspace.
+/// Returns an error if a directory cannot be the workspace.
 pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
     match workspace.canonicalize().and_then(std::fs::metadata) {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(format!(
-            "workspace `{}` is not a directory; name another",
+            "workspace `{}` is not a directory; use another directory",
             workspace.display()
         )),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
-            "workspace `{}` does not exist; create it or name another",
+            "workspace `{}` does not exist; create it or use another directory",
             workspace.display()
         )),
         Err(error) => Err(format!(
@@ -209,10 +211,10 @@ pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
     }
 }
 
-/// An error of the parser in one line: what is wrong, what was probably meant, where to look.
+/// Formats an error of the parser in one line: the error, a suggestion, and where to find help.
 fn one_line(error: &clap::Error, help: &str) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
-        return "an argument is not valid UTF-8; give it as UTF-8 text".to_owned();
+        return "an argument is not valid UTF-8".to_owned();
     }
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(flatten);
@@ -225,7 +227,7 @@ fn one_line(error: &clap::Error, help: &str) -> String {
     format!("{line}; see `{help}`")
 }
 
-/// How to get help on what was typed: on the command, when it is one.
+/// Returns the help command for the input: of the command if it exists, else of the program.
 fn help_command(args: &[OsString], commands: &[AppCommand]) -> String {
     let is_known = |arg: &&OsString| commands.iter().any(|known| *arg == known.name());
     match args.iter().skip(1).find(is_known) {

@@ -1,4 +1,4 @@
-//! The plugin `builtin`, which every program has: the defaults of the agent.
+//! The plugin `builtin` of every program, with the defaults of the agent.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use bub_kernel::{Plugin, PluginContext, hooks::HookSet};
 pub struct BuiltinPlugin(Arc<bub_agent::BuiltinAgent>);
 
 impl BuiltinPlugin {
-    /// The name it is registered with.
+    /// Name of the plugin.
     pub const NAME: &'static str = "builtin";
 
     /// Creates the plugin. With a launcher, commands of the agent run under a supervisor.

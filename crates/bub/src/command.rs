@@ -1,4 +1,4 @@
-//! Commands of the program itself, which use clap directly.
+//! Commands of the program, which use clap directly.
 
 use std::{fmt, process::ExitCode, sync::Arc};
 
@@ -9,23 +9,23 @@ use clap::{ArgMatches, Command};
 
 use crate::{app::SettingsProblems, args, prompt::PluginPrompt};
 
-/// What a command of the program works with.
+/// Context of a command of the program.
 #[non_exhaustive]
 pub struct CommandContext {
-    /// The framework, not yet running.
+    /// The framework, before it runs.
     pub framework: Framework,
-    /// The arguments that the user gave.
+    /// Arguments of the command.
     pub matches: ArgMatches,
-    /// The settings of the program.
+    /// Settings of the program.
     pub settings: Arc<Settings>,
     /// Errors in the configuration, for commands that run in spite of them.
     pub problems: Arc<SettingsProblems>,
     /// Starts supervised processes; `None` if the program cannot run itself as the supervisor.
     pub launcher: Option<Arc<Launcher>>,
-    /// Asks the user what plugins want to know.
+    /// Prompts the user on behalf of plugins.
     #[doc(hidden)]
     pub plugin_prompt: Arc<PluginPrompt>,
-    /// The channels that no external plugin may replace.
+    /// Channels that external plugins cannot replace.
     #[doc(hidden)]
     pub bundled_channels: Arc<[&'static str]>,
     pub(crate) commands: Arc<[AppCommand]>,
@@ -44,7 +44,7 @@ impl CommandContext {
         own.any(|known| known.is_called(name))
     }
 
-    /// The commands that this run uses leave out the offered ones, so they are collected again.
+    /// Collects all commands again, because the commands of this run omit the offered ones.
     fn all_commands(&self) -> Vec<AppCommand> {
         let own = self
             .commands
@@ -64,7 +64,7 @@ impl fmt::Debug for CommandContext {
 
 type Handler = Arc<dyn Fn(CommandContext) -> BoxFuture<'static, Result<ExitCode>> + Send + Sync>;
 
-/// A command of the program: a clap command, its handler, and how it is run.
+/// A command of the program: a clap command, its handler, and how it runs.
 #[derive(Clone)]
 pub struct AppCommand {
     pub(crate) command: Command,
@@ -74,17 +74,18 @@ pub struct AppCommand {
     source: CommandSource,
 }
 
-/// Who has a command, and whether it may replace another one of its name.
+/// Owner of a command, which determines whether it may replace a command with the same name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CommandSource {
     Program,
     Plugin,
-    /// A plugin that only offers it; see [`CliApp::add_if_absent`](bub_kernel::CliApp::add_if_absent).
+    /// A plugin that only offers the command; see
+    /// [`CliApp::add_if_absent`](bub_kernel::CliApp::add_if_absent).
     Offered,
 }
 
 impl AppCommand {
-    /// A command that runs an async function.
+    /// Creates a command that runs an async function.
     pub fn new<F, R>(command: Command, run: F) -> Self
     where
         F: Fn(CommandContext) -> R + Send + Sync + 'static,
@@ -99,7 +100,7 @@ impl AppCommand {
         }
     }
 
-    /// Runs the command even if the configuration has errors: it explains or repairs them.
+    /// Runs the command even if the configuration has errors, to explain or repair them.
     #[must_use]
     pub fn runs_with_invalid_settings(mut self) -> Self {
         self.allows_invalid_settings = true;
@@ -113,7 +114,7 @@ impl AppCommand {
         self
     }
 
-    /// The name of the command.
+    /// Returns the name of the command.
     pub fn name(&self) -> &str {
         self.command.get_name()
     }
@@ -126,7 +127,7 @@ impl AppCommand {
         self.name() == word || self.command.get_all_aliases().any(|alias| alias == word)
     }
 
-    /// Makes a plugin's command one of the program.
+    /// Converts a plugin's command to a command of the program.
     pub(crate) fn from_plugin(plugin: CliCommand) -> Self {
         let CliCommand {
             spec,
@@ -148,8 +149,10 @@ impl AppCommand {
         Self { source, ..own }
     }
 
-    /// Merges the commands of plugins with those of the program. A plugin's command replaces one of the program that
-    /// has its name; an offered one whose name is taken is skipped.
+    /// Merges the commands of plugins with those of the program.
+    ///
+    /// A plugin's command replaces a command of the program with the same name. An offered command
+    /// is skipped if its name is taken.
     pub(crate) fn merge(plugins: Vec<CliCommand>, own: Vec<Self>) -> Vec<Self> {
         let (offered, added): (Vec<_>, Vec<_>) =
             plugins.into_iter().partition(|known| known.is_offered);

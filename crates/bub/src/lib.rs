@@ -1,9 +1,9 @@
 //! The library for plugin authors: hooks, tools, channels, and the program that contains them.
 //!
-//! * [`prelude`]: everything a plugin needs.
+//! * [`prelude`]: everything that a plugin needs.
 //! * [`App`]: a program that runs plugins and commands. The crate `bub-cli` has an `App` with the
 //!   stock commands and channels, to which you add your own plugins.
-//! * [`kernel`], [`tape`], [`settings`], [`agent`], [`gateway`], [`plugin`]: the parts.
+//! * [`kernel`], [`tape`], [`settings`], [`agent`], [`gateway`], [`plugin`]: the underlying crates.
 //!
 //! ```
 //! use bub::prelude::*;
@@ -55,7 +55,7 @@ pub use clap;
 pub use command::{AppCommand, CommandContext};
 pub use futures_util as futures;
 
-/// Everything a plugin needs.
+/// Everything that a plugin needs.
 pub mod prelude {
     pub use bub_kernel::{
         Admission, AdmissionDecision, BoxError, BoxFuture, CancellationToken, Channel,

@@ -1,6 +1,6 @@
-//! Logs on stderr and in a file: text, or JSON with the setting `log.format`. Every line is redacted.
+//! Logs to stderr and to a file, as text or (setting `log.format`) as JSON. Every line is redacted.
 //!
-//! A line has the event, its fields, and the fields of the spans that are open where it was logged.
+//! A line has the event, its fields, and the fields of the open spans.
 
 mod fields;
 mod file;
@@ -33,49 +33,50 @@ use crate::app_settings::{
     LOG_CONTENTS, LOG_FILE, LOG_FILE_SIZE, LOG_FILTER, LOG_FORMAT, LogFormat, VERBOSE,
 };
 
-/// The log lines of turns that failed.
+/// Target of log lines about failed turns.
 const TURN_LOG_TARGET: &str = "bub::turn";
-/// The log lines with what people and models said.
+/// Target of log lines with the text of messages and answers.
 const CONTENTS_LOG_TARGET: &str = "bub::contents";
 
-/// Whether the command that runs prints such failures itself.
+/// Whether the running command prints failures of turns itself.
 static FAILURES_PRINTED: AtomicBool = AtomicBool::new(false);
 
-/// Says that failures of turns are printed: nobody wants to read them twice, unless more was asked for.
+/// Declares that failures of turns are printed. They are then not logged again, unless the
+/// verbosity was increased.
 pub fn suppress_turn_failures() {
     FAILURES_PRINTED.store(true, Ordering::Relaxed);
 }
 
-/// Who shows the lines of the log in place of standard error.
+/// Chat that shows log lines instead of stderr.
 static LOG_REDIRECT: Mutex<Option<ChatEventSender>> = Mutex::new(None);
 
-/// While this lives, log lines are shown by a chat, whose screen they would otherwise spoil.
+/// Redirects log lines to a chat while it exists, because they would damage the chat's screen.
 pub struct LogRedirectGuard(());
 
 impl LogRedirectGuard {
-    pub fn to(teller: ChatEventSender) -> Self {
-        *shown_by() = Some(teller);
+    pub fn to(chat: ChatEventSender) -> Self {
+        *lock_redirect() = Some(chat);
         Self(())
     }
 }
 
 impl Drop for LogRedirectGuard {
     fn drop(&mut self) {
-        *shown_by() = None;
+        *lock_redirect() = None;
     }
 }
 
-fn shown_by() -> MutexGuard<'static, Option<ChatEventSender>> {
+fn lock_redirect() -> MutexGuard<'static, Option<ChatEventSender>> {
     LOG_REDIRECT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts logging as the settings ask for; `verbosity` is how often `-v` was given.
+/// Starts logging as configured; `verbosity` is how often `-v` was given.
 pub(crate) fn start(settings: &Settings, verbosity: u64) {
-    let by_words = settings.get(&LOG_FILTER).filter(|_| verbosity == 0);
-    let usual = || LogFilter::for_verbosity(verbosity.max(settings.get(&VERBOSE)));
-    let filter = by_words
+    let configured = settings.get(&LOG_FILTER).filter(|_| verbosity == 0);
+    let default = || LogFilter::for_verbosity(verbosity.max(settings.get(&VERBOSE)));
+    let filter = configured
         .and_then(|words| LogFilter::parse(&words))
-        .unwrap_or_else(usual);
+        .unwrap_or_else(default);
     let unusable = file_problem(settings);
     let file = settings.get(&LOG_FILE).filter(|_| unusable.is_none());
     let file = file.map(|path| LogFile::new(path, settings.get(&LOG_FILE_SIZE)));
@@ -85,7 +86,7 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
         contents: settings.get(&LOG_CONTENTS),
         redactor: settings.redactor().clone(),
         format: settings.get(&LOG_FORMAT),
-        colour: is_terminal && wants_colour(settings),
+        color: is_terminal && wants_color(settings),
         file: file.map(Mutex::new),
     };
     // A program that embeds the App may have its own subscriber already; then that one is used.
@@ -96,7 +97,7 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
     }
 }
 
-/// Why the log file cannot be used.
+/// Returns why the log file cannot be used.
 pub fn file_problem(settings: &Settings) -> Option<String> {
     let path = settings.get(&LOG_FILE)?;
     let problem = file::problem(&path, settings.config_file())?;
@@ -106,7 +107,7 @@ pub fn file_problem(settings: &Settings) -> Option<String> {
     ))
 }
 
-fn wants_colour(settings: &Settings) -> bool {
+fn wants_color(settings: &Settings) -> bool {
     let refused = settings
         .environment()
         .get("NO_COLOR")
@@ -118,14 +119,14 @@ fn wants_colour(settings: &Settings) -> bool {
     !refused && !dumb
 }
 
-/// A panic is logged in one redacted line. Plugin panics are caught and become errors, so this is
-/// the only trace of where they happened.
+/// Logs a panic in one redacted line. Plugin panics are caught and become errors, so only this line
+/// has their location.
 fn log_panics(redactor: Redactor) {
     std::panic::set_hook(Box::new(move |panic| {
-        // The chat is on the main thread: when that panics, nobody is left to show the line.
+        // The chat runs on the main thread. If that thread panics, the chat cannot show the line.
         if std::thread::current().name() == Some("main") {
             bub_terminal::tty::restore();
-            *shown_by() = None;
+            *lock_redirect() = None;
         }
         let text = panic.to_string();
         tracing::error!(error = %redactor.redact(&text), "thread.panicked");
@@ -138,7 +139,7 @@ struct LogLayer {
     contents: bool,
     redactor: Redactor,
     format: LogFormat,
-    colour: bool,
+    color: bool,
     file: Option<Mutex<LogFile>>,
 }
 
@@ -150,13 +151,13 @@ impl LogLayer {
             contents: false,
             redactor: Redactor::new(),
             format: LogFormat::Text,
-            colour: false,
+            color: false,
             file: None,
         }
     }
 
     fn is_enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Our spans have the level error. A line of any target that is shown needs their fields.
+        // Spans of bub have the level error. Shown lines of any target need their fields.
         if metadata.is_span() && *metadata.level() == Level::ERROR {
             return self.filter.most() != LevelFilter::OFF;
         }
@@ -186,7 +187,8 @@ where
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        // Recorded before the span is locked: a value that panics is logged with the fields of its spans.
+        // Recorded before the span is locked, because a value that panics is logged with the fields
+        // of its spans.
         let mut recorded = Fields::default();
         values.record(&mut recorded);
         if let Some(span) = context.span(id)
@@ -199,19 +201,19 @@ where
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let metadata = event.metadata();
         let line = LogLine::new(event, &context);
-        let is_told = metadata.target() == TURN_LOG_TARGET
+        let is_printed = metadata.target() == TURN_LOG_TARGET
             && FAILURES_PRINTED.load(Ordering::Relaxed)
             && !self.filter.allows(TURN_LOG_TARGET, Level::INFO);
-        if !is_told {
-            let teller = shown_by().clone();
-            if let Some(teller) = teller {
+        if !is_printed {
+            let chat = lock_redirect().clone();
+            if let Some(chat) = chat {
                 let text = line.without_time(false);
-                teller.emit_detached(ChatEvent::Notice(
+                chat.emit_detached(ChatEvent::Notice(
                     self.redactor.redact(text.trim_end()).into_owned(),
                 ));
             } else {
-                let text = line.render(self.format, self.colour);
-                // Nothing sensible is left to do when standard error is gone.
+                let text = line.render(self.format, self.color);
+                // Ignore errors: stderr is closed and there is nowhere to report them.
                 let _ = std::io::stderr()
                     .lock()
                     .write_all(self.redactor.redact(&text).as_bytes());
@@ -223,7 +225,7 @@ where
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .write(&self.redactor.redact(&text));
-            // Outside of the lock: this comes here again.
+            // After the lock is released, because this event is handled here, too.
             if let Err(error) = failed {
                 tracing::warn!(%error, "log.file_write_failed");
             }

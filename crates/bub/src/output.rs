@@ -1,4 +1,4 @@
-//! Writing results to standard output.
+//! Writes results to stdout.
 
 use std::{
     io::{IsTerminal, Write},
@@ -9,7 +9,7 @@ use bub_kernel::{Error, ErrorKind, Result};
 
 use bub_terminal::sanitize as text;
 
-/// Prints text that somebody else wrote: on a terminal it cannot move the cursor or worse.
+/// Prints untrusted text, without control sequences on a terminal.
 pub fn print_text(text: &str) -> Result<ExitCode> {
     if std::io::stdout().is_terminal() {
         print(&text::sanitize(text))
@@ -18,17 +18,17 @@ pub fn print_text(text: &str) -> Result<ExitCode> {
     }
 }
 
-/// Any text as one line that is safe to show.
+/// Converts text to one line that is safe to show.
 pub fn one_line(text: &str) -> String {
     text::line(text)
 }
 
-/// Any text that is safe to show, with its lines.
+/// Converts text to lines that are safe to show.
 pub fn harmless(text: &str) -> String {
     text::sanitize(text).into_owned()
 }
 
-/// Prints a result. A reader that has gone away (`bub … | head`) is no failure.
+/// Prints a result. A closed pipe (`bub … | head`) is not an error.
 pub fn print(text: &str) -> Result<ExitCode> {
     let mut stdout = std::io::stdout().lock();
     match stdout
@@ -39,7 +39,7 @@ pub fn print(text: &str) -> Result<ExitCode> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(error) => Err(Error::new(
             ErrorKind::Temporary,
-            format!("cannot write to standard output: {error}"),
+            format!("cannot write to stdout: {error}"),
         )),
     }
 }

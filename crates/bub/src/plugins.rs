@@ -1,4 +1,4 @@
-//! The plugins that were added with `bub plugin add`, made part of the program. None of them is started here.
+//! Adds the plugins from `bub plugin add` to the program, without starting them.
 
 use std::{ffi::OsString, sync::Arc, time::Duration};
 
@@ -16,20 +16,21 @@ use serde_json::{Map, Value};
 
 use crate::app_settings::PLUGINS;
 
-/// The plugin that speaks for guards that cannot. No plugin that is added can have this name.
+/// Name of the plugin that denies calls for missing guards. An installed plugin cannot have this
+/// name.
 const MISSING_GUARDS_PLUGIN: &str = "absent guards";
 
-/// The plugins of a home, in the order of registration.
+/// Installed plugins in the order of registration.
 #[derive(Default)]
 pub(crate) struct LoadedPlugins {
-    /// Each with how it is run, or why it is left out.
+    /// Each plugin with its configuration, or the reason why it is skipped.
     plugins: Vec<(String, Result<(PluginConfig, Descriptor)>)>,
-    /// Why no tool may be called: somebody would have to decide about that, and is not there.
+    /// Reasons to deny every tool call, because a guard is missing.
     denials: Vec<String>,
 }
 
-/// Reads the list of plugins. Nothing that stands in it, or in what plugins declare, stops the program; a guard that is
-/// left out denies.
+/// Reads the list of plugins. Errors in it or in declarations do not stop the program. A guard that
+/// is skipped denies every tool call.
 pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> LoadedPlugins {
     let mut loaded = LoadedPlugins::default();
     let installed = match InstalledPlugins::load(settings.home()) {
@@ -37,7 +38,7 @@ pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> Loaded
         Err(error) => {
             tracing::error!(error = error.message(), "plugin.list_unreadable");
             loaded.denials.push(format!(
-                "the list of plugins cannot be read: {}",
+                "cannot read the list of plugins: {}",
                 error.message()
             ));
             return loaded;
@@ -79,12 +80,12 @@ impl LoadedPlugins {
     fn deny(&mut self, name: &str, is_guard: bool, reason: &str) {
         if is_guard {
             self.denials.push(format!(
-                "the plugin {name} would have to decide about this, but is left out: {reason}; put that right, or `bub plugin remove {name}`"
+                "the guard plugin {name} is not loaded: {reason}; fix the error or run `bub plugin remove {name}`"
             ));
         }
     }
 
-    /// Adds them to the program.
+    /// Adds the plugins to the program.
     pub(crate) fn add_to(
         mut self,
         mut builder: FrameworkBuilder,
@@ -94,10 +95,10 @@ impl LoadedPlugins {
             let made = match made {
                 Ok((_, descriptor)) if builder.has_plugin(&name) => Err((
                     descriptor.is_guard(),
-                    Error::config("another plugin of this program has its name"),
+                    Error::config("the program already has a plugin with this name"),
                 )),
                 Ok(made) => Ok(made),
-                // That a guard is missing is known.
+                // A missing guard is already recorded.
                 Err(error) => Err((false, error)),
             };
             let made = made.map_err(|(is_guard, error)| {
@@ -119,7 +120,7 @@ impl LoadedPlugins {
     }
 }
 
-/// What the program provides to plugins in other processes.
+/// Services that the program provides to external plugins.
 #[derive(Clone, Default)]
 pub(crate) struct HostServices {
     pub(crate) launcher: Option<Arc<Launcher>>,
@@ -136,7 +137,7 @@ impl MissingGuards {
     }
 }
 
-/// Checks what a plugin wants to be against what there is already.
+/// Checks the declarations of a plugin against the program.
 pub fn check(record: &InstalledPlugin, bundled_channels: &[&str]) -> Result<()> {
     let InstalledPlugin {
         manifest,
@@ -150,15 +151,17 @@ pub fn check(record: &InstalledPlugin, bundled_channels: &[&str]) -> Result<()> 
     let is_bundled = |name: &str| bundled_channels.contains(&name);
     if let Some(channel) = descriptor.channels.iter().find(|own| is_bundled(&own.name)) {
         return Err(Error::config(format!(
-            "there is a channel `{}` already",
+            "the channel `{}` already exists",
             channel.name
         )));
     }
     check_settings(manifest)
 }
 
-/// `BUB_OPENAI_API_KEY` is the key of a provider, however a plugin and its setting share that name; it may be a provider
-/// that is only known later.
+/// Rejects settings whose variable belongs to a provider.
+///
+/// `BUB_OPENAI_API_KEY` is always the key of a provider, even if a plugin and its setting have that
+/// name. The provider may become known later.
 pub fn check_settings(manifest: &Manifest) -> Result<()> {
     let of_providers = [
         API_KEY.setting(),
@@ -172,7 +175,7 @@ pub fn check_settings(manifest: &Manifest) -> Result<()> {
             .any(|key| variable.ends_with(&format!("_{}", key.key().to_ascii_uppercase())))
         {
             return Err(Error::config(format!(
-                "{variable} is a setting of a provider; call `{}` otherwise",
+                "{variable} is a setting of a provider; rename `{}`",
                 own.name
             )));
         }
@@ -195,29 +198,35 @@ fn make(
     ExternalPlugin::new(PluginProcess::new(plugin_config, descriptor, host), context)
 }
 
-/// How a plugin is run, with what the configuration says about it.
+/// Returns the configuration of a plugin: its record and the settings about it.
 pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<PluginConfig> {
     let name = &record.manifest.name;
     let all = settings.get(&PLUGINS);
     let own = match all.get(name) {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(own)) => own.clone(),
-        Some(_) => return Err(wrong(name, "", "has to be a map with `limits` and `role`")),
+        Some(_) => {
+            return Err(setting_error(
+                name,
+                "",
+                "must be a map with `limits` and `role`",
+            ));
+        }
     };
     if let Some(key) = own
         .keys()
         .find(|key| !matches!(key.as_str(), "limits" | "role"))
     {
-        return Err(wrong(
+        return Err(setting_error(
             name,
             &format!(".{key}"),
-            "is not known; there are `limits` and `role`",
+            "is unknown; available keys: `limits` and `role`",
         ));
     }
     let role = own
         .get("role")
         .map(|role| role.as_str().and_then(Role::from_name));
-    let wrong_role = || wrong(name, ".role", "has to be guest, member or owner");
+    let role_error = || setting_error(name, ".role", "must be guest, member or owner");
     Ok(PluginConfig {
         name: name.clone(),
         command: record.manifest.command.iter().map(OsString::from).collect(),
@@ -225,62 +234,66 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
         granted: record.manifest.env.clone(),
         config: config(record, settings),
         limits: limits(name, own.get("limits"))?,
-        max_role: role.map_or(Ok(Role::Member), |role| role.ok_or_else(wrong_role))?,
+        max_role: role.map_or(Ok(Role::Member), |role| role.ok_or_else(role_error))?,
         pinned: record.pinned.clone(),
         digest: record.digest.clone(),
     })
 }
 
-/// The configuration says something about a plugin that it cannot mean.
-fn wrong(name: &str, key: &str, reason: &str) -> Error {
+/// Builds the error for an invalid setting about a plugin.
+fn setting_error(name: &str, key: &str, reason: &str) -> Error {
     Error::config(format!("the setting plugins.{name}{key} {reason}"))
 }
 
-fn limits(name: &str, given: Option<&Value>) -> Result<Limits> {
+fn limits(name: &str, value: Option<&Value>) -> Result<Limits> {
     const TIMEOUT_KEYS: &str = "start, hook, synchronous, tool, model and hooks";
     let mut limits = Limits::default();
-    let given = match given {
+    let entries = match value {
         None | Some(Value::Null) => return Ok(limits),
-        Some(Value::Object(given)) => given,
+        Some(Value::Object(entries)) => entries,
         Some(_) => {
-            return Err(wrong(
+            return Err(setting_error(
                 name,
                 ".limits",
-                &format!("has to be a map with {TIMEOUT_KEYS}"),
+                &format!("must be a map with {TIMEOUT_KEYS}"),
             ));
         }
     };
-    for (key, value) in given {
-        let place = format!(".limits.{key}");
+    for (key, value) in entries {
+        let path = format!(".limits.{key}");
         match key.as_str() {
-            "start" => limits.start = seconds(name, &place, value)?,
-            "hook" => limits.hook = seconds(name, &place, value)?,
-            "synchronous" => limits.synchronous = seconds(name, &place, value)?,
-            "tool" => limits.tool = seconds(name, &place, value)?,
-            "model" => limits.model = seconds(name, &place, value)?,
+            "start" => limits.start = seconds(name, &path, value)?,
+            "hook" => limits.hook = seconds(name, &path, value)?,
+            "synchronous" => limits.synchronous = seconds(name, &path, value)?,
+            "tool" => limits.tool = seconds(name, &path, value)?,
+            "model" => limits.model = seconds(name, &path, value)?,
             "hooks" => {
                 let Value::Object(hooks) = value else {
-                    return Err(wrong(name, &place, "has to be a map from hooks to seconds"));
+                    return Err(setting_error(
+                        name,
+                        &path,
+                        "must be a map from hooks to seconds",
+                    ));
                 };
                 for (hook, value) in hooks {
-                    let place = format!("{place}.{hook}");
+                    let path = format!("{path}.{hook}");
                     if !HOOKS.iter().any(|known| known.name == hook) {
-                        return Err(wrong(
+                        return Err(setting_error(
                             name,
-                            &place,
-                            "is no hook; `bub hooks --all` shows them",
+                            &path,
+                            "is not a hook; run `bub hooks --all` to list them",
                         ));
                     }
                     limits
                         .hooks
-                        .insert(hook.clone(), seconds(name, &place, value)?);
+                        .insert(hook.clone(), seconds(name, &path, value)?);
                 }
             }
             _ => {
-                return Err(wrong(
+                return Err(setting_error(
                     name,
-                    &place,
-                    &format!("is not known; there are {TIMEOUT_KEYS}"),
+                    &path,
+                    &format!("is unknown; available keys: {TIMEOUT_KEYS}"),
                 ));
             }
         }
@@ -288,13 +301,13 @@ fn limits(name: &str, given: Option<&Value>) -> Result<Limits> {
     Ok(limits)
 }
 
-fn seconds(name: &str, place: &str, value: &Value) -> Result<Duration> {
-    let given = value.as_f64().filter(|seconds| *seconds > 0.0);
-    let given = given.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    given.ok_or_else(|| wrong(name, place, "has to be a number of seconds, more than 0"))
+fn seconds(name: &str, path: &str, value: &Value) -> Result<Duration> {
+    let seconds = value.as_f64().filter(|seconds| *seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| setting_error(name, path, "must be a number of seconds greater than 0"))
 }
 
-/// Its own settings, secrets included: they are its own.
+/// Returns the plugin's own settings, including secrets.
 fn config(record: &InstalledPlugin, settings: &Settings) -> Value {
     let value = |name: &str| match settings
         .get_value(&format!("{}.{name}", record.manifest.name))
@@ -312,7 +325,7 @@ fn config(record: &InstalledPlugin, settings: &Settings) -> Value {
     )
 }
 
-/// Where a plugin that is being added stands.
+/// Returns the host context for a plugin that is being added.
 pub fn host(
     settings: Arc<Settings>,
     workspace: &std::path::Path,

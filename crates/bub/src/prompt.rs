@@ -1,4 +1,4 @@
-//! Questions at the terminal, one line each. Whoever is asked can leave with Ctrl-C or Ctrl-D.
+//! Prompts at the terminal, one line each. The user can quit with Ctrl-C or Ctrl-D.
 
 use std::{
     io::{BufRead, IsTerminal, Read, Write},
@@ -12,15 +12,15 @@ use bub_terminal::tty::EchoOff;
 
 use crate::{output, signals};
 
-/// Whether there is somebody to ask.
+/// Returns whether the user can be prompted.
 pub fn has_terminal() -> bool {
-    // The chat has the terminal for itself.
+    // A chat owns the terminal.
     std::io::stdin().is_terminal()
         && std::io::stderr().is_terminal()
         && !bub_terminal::tty::is_in_use()
 }
 
-/// Says which names there are, in lines that are not broken within one.
+/// Prints a list of names without breaking lines inside a name.
 pub fn names(title: &str, names: &[&str]) {
     const WRAP_COLUMNS: usize = 78;
     let mut lines = vec![title.to_owned()];
@@ -36,7 +36,7 @@ pub fn names(title: &str, names: &[&str]) {
     print_stderr(&(lines.join("\n") + "\n"));
 }
 
-/// A line, or the default for an empty one.
+/// Prompts for a line; returns the default for an empty one.
 pub async fn line(question: &str, default: Option<&str>) -> Result<String> {
     let shown = default.map_or(String::new(), |default| format!(" [{default}]"));
     let typed = interruptible(&format!("{question}{shown}: "), read_line).await?;
@@ -47,10 +47,10 @@ pub async fn line(question: &str, default: Option<&str>) -> Result<String> {
     })
 }
 
-/// A line that is not shown.
+/// Prompts for a line without echo.
 pub async fn secret(question: &str) -> Result<String> {
     signals::exit_on_signal();
-    // First, because it forgets what was typed before.
+    // First, because it discards earlier input.
     let quiet = EchoOff::enter();
     let typed = interruptible(&format!("{question}: "), read_line).await;
     drop(quiet);
@@ -58,13 +58,13 @@ pub async fn secret(question: &str) -> Result<String> {
     typed
 }
 
-/// What a plugin wants to know, asked from where nothing can be awaited.
+/// Prompts for a plugin in synchronous code.
 fn for_plugin(question: &PluginQuestion) -> Result<String> {
     if !has_terminal() {
-        let nobody = || Error::unknown("there is no terminal to ask at");
-        return question.default.clone().ok_or_else(nobody);
+        let no_terminal_error = || Error::unknown("cannot prompt: stdin is not a terminal");
+        return question.default.clone().ok_or_else(no_terminal_error);
     }
-    // It is the plugin's text.
+    // The text comes from the plugin.
     let text = output::one_line(&question.text);
     let quiet = question.is_secret.then(|| {
         signals::exit_on_signal();
@@ -86,32 +86,32 @@ fn for_plugin(question: &PluginQuestion) -> Result<String> {
     })
 }
 
-/// Asks the user what plugins want to know: at the terminal, or in the chat once it owns the terminal.
+/// Prompts the user for plugins, at the terminal or in the chat that owns it.
 #[derive(Default)]
 pub struct PluginPrompt(OnceLock<ChatEventSender>);
 
 impl PluginPrompt {
-    /// Asks in this chat from now on.
-    pub fn attach(&self, teller: &ChatEventSender) {
-        // There is one chat in a process.
-        let _ = self.0.set(teller.clone());
+    /// Prompts in this chat from now on.
+    pub fn attach(&self, chat: &ChatEventSender) {
+        // A process has one chat.
+        let _ = self.0.set(chat.clone());
     }
 
-    /// Asks where the person is.
+    /// Prompts in the chat if there is one, else at the terminal.
     pub fn ask(&self, question: &PluginQuestion) -> Result<String> {
-        let Some(teller) = self.0.get() else {
+        let Some(chat) = self.0.get() else {
             return for_plugin(question);
         };
         if question.is_secret {
             return Err(Error::unknown(
-                "a chat shows what is typed, and no place for secrets",
+                "cannot prompt for a secret in a chat, because a chat shows the input",
             ));
         }
         let shown = question
             .default
             .as_ref()
             .map_or(String::new(), |default| format!(" [{default}]"));
-        let typed = teller
+        let typed = chat
             .ask_line(&format!("{}{shown}", question.text))
             .ok_or_else(interrupted)?;
         Ok(if typed.is_empty() {
@@ -122,7 +122,7 @@ impl PluginPrompt {
     }
 }
 
-/// Yes or no.
+/// Prompts for yes or no.
 pub async fn confirm(question: &str, default: bool) -> Result<bool> {
     let question = format!("{question} [{}] ", if default { "Y/n" } else { "y/N" });
     loop {
@@ -139,7 +139,7 @@ pub async fn confirm(question: &str, default: bool) -> Result<bool> {
     }
 }
 
-/// All of standard input, for a value that must not be seen in a list of processes.
+/// Reads all of stdin, for a value that must not appear in the process list.
 pub fn read_stdin() -> Result<String> {
     const MAX_STDIN_BYTES: u64 = 1 << 20;
     let mut text = Vec::new();
@@ -148,26 +148,26 @@ pub fn read_stdin() -> Result<String> {
         .take(MAX_STDIN_BYTES + 1)
         .read_to_end(&mut text)?;
     if text.len() as u64 > MAX_STDIN_BYTES {
-        return Err(Error::invalid_input("standard input is longer than 1 MiB"));
+        return Err(Error::invalid_input("stdin is longer than 1 MiB"));
     }
     let text = String::from_utf8(text)
-        .map_err(|_| Error::invalid_input("standard input is not valid UTF-8 text"))?;
+        .map_err(|_| Error::invalid_input("stdin is not valid UTF-8 text"))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Asks, and runs what waits for the answer in a thread that does not keep the program from ending.
+/// Prints a prompt and runs `work` in a thread that does not keep the program from exiting.
 pub async fn interruptible<T: Send + 'static>(
     question: &str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    // Before the question is there to be answered with Ctrl-C.
-    let interrupted_by_person = signals::next_interrupt();
+    // Before the prompt is shown, so that Ctrl-C works as soon as it is visible.
+    let interrupt = signals::next_interrupt();
     print_stderr(question);
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || sender.send(work()));
     tokio::select! {
-        done = receiver => done.unwrap_or_else(|_| Err(Error::unknown("the question panicked"))),
-        Ok(()) = interrupted_by_person => {
+        done = receiver => done.unwrap_or_else(|_| Err(Error::unknown("the prompt panicked"))),
+        Ok(()) = interrupt => {
             print_stderr("\n");
             Err(interrupted())
         }
@@ -180,12 +180,13 @@ pub fn interrupted() -> Error {
     Error::new(ErrorKind::Cancelled, INTERRUPTED_TEXT)
 }
 
-/// Whether whoever was asked has left.
+/// Returns whether the user quit at a prompt.
 pub fn is_interruption(error: &Error) -> bool {
     error.kind() == ErrorKind::Cancelled
 }
 
-/// Everything but results goes to standard error. There is no other place to complain about that one.
+/// Prints to stderr, which gets everything except results. Errors are ignored because they cannot
+/// be reported.
 pub fn print_stderr(text: &str) {
     let mut stderr = std::io::stderr().lock();
     let _ = stderr

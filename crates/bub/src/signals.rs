@@ -1,5 +1,7 @@
-//! Ctrl-C, SIGTERM and a terminal that is closed: the first asks the turn to end and be recorded, the second ends the program.
-//! Where people are asked there is no turn: all but Ctrl-C at a question ends the program at once.
+//! Handles Ctrl-C, SIGTERM and a closed terminal.
+//!
+//! The first signal asks the turn to end and be recorded; the second ends the program. At a prompt
+//! no turn runs: every signal except Ctrl-C ends the program immediately.
 
 use std::{
     path::PathBuf,
@@ -19,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Fires when the program is asked to stop.
+/// Fires when the program should stop.
 pub struct StopSignal {
     token: CancellationToken,
     code: Arc<AtomicU8>,
@@ -30,13 +32,13 @@ impl StopSignal {
         self.token.clone()
     }
 
-    /// The exit code of a program that a signal ended: 128 and the signal's number.
+    /// Returns the exit code after a signal: 128 plus the signal's number.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code.load(Ordering::Relaxed))
     }
 }
 
-/// Starts listening.
+/// Starts listening for all stop signals.
 pub fn listen() -> StopSignal {
     listen_to(&[
         (SignalKind::interrupt(), 130),
@@ -44,12 +46,12 @@ pub fn listen() -> StopSignal {
     ])
 }
 
-/// The same for whoever knows better what Ctrl-C means.
+/// Starts listening for all stop signals except Ctrl-C, which the caller handles.
 pub fn listen_without_interrupt() -> StopSignal {
     listen_to(&[(SignalKind::terminate(), 143)])
 }
 
-/// Signals have one meaning in a process.
+/// Signal handlers are installed once per process.
 static SIGNALS_INSTALLED: Once = Once::new();
 
 fn listen_to(signals: &[(SignalKind, u8)]) -> StopSignal {
@@ -65,14 +67,14 @@ fn listen_to(signals: &[(SignalKind, u8)]) -> StopSignal {
     stop
 }
 
-/// Handles these signals, and those that end every program, on a thread of its own: a plugin may block the threads of
-/// the runtime. Returns when the signals are registered.
+/// Handles these signals and those that end every program on a separate thread, because a plugin
+/// may block the threads of the runtime. Returns when the signals are registered.
 fn handle_all<F>(signals: &[(SignalKind, u8)], handle: impl Fn(Signal, u8) -> F + Send + 'static)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let hangup = (!ignores_hangup()).then_some((SignalKind::hangup(), 129));
-    // By default it would leave the terminal as it is.
+    // The default action would leave the terminal in its current mode.
     let others = [(SignalKind::quit(), 131)].into_iter().chain(hangup);
     let signals: Vec<_> = signals.iter().copied().chain(others).collect();
     let (registered, is_registered) = mpsc::channel::<()>();
@@ -98,16 +100,17 @@ where
         }
     });
     match spawned {
-        // The other end is dropped, nothing is sent.
+        // Nothing is sent; `recv` returns when the sender is dropped.
         Ok(_) => drop(is_registered.recv()),
         Err(error) => tracing::warn!(%error, "signal.listen_failed"),
     }
 }
 
-/// Who is to hear of the next Ctrl-C instead of the program.
+/// Receiver of the next Ctrl-C, which then does not end the program.
 static INTERRUPT_RECEIVER: Mutex<Option<oneshot::Sender<()>>> = Mutex::new(None);
 
-/// Fires at the next Ctrl-C, which ends nothing else for as long as this is awaited.
+/// Returns a receiver that fires at the next Ctrl-C. While it is awaited, Ctrl-C does not end the
+/// program.
 pub fn next_interrupt() -> oneshot::Receiver<()> {
     exit_on_signal();
     let (sender, receiver) = oneshot::channel();
@@ -117,7 +120,8 @@ pub fn next_interrupt() -> oneshot::Receiver<()> {
     receiver
 }
 
-/// From now on a signal ends the program with the terminal as it was, unless a command has listened before.
+/// Lets a signal restore the terminal and end the program from now on, unless a command is already
+/// listening.
 pub fn exit_on_signal() {
     SIGNALS_INSTALLED.call_once(|| {
         let signals = [
@@ -145,7 +149,7 @@ async fn end(mut received: Signal, code: u8) {
     }
 }
 
-/// Whether the program was started with `nohup`, to outlive its terminal.
+/// Returns whether the program was started with `nohup`, to outlive its terminal.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -156,7 +160,7 @@ fn ignores_hangup() -> bool {
 
 async fn watch(mut received: Signal, token: CancellationToken, code: Arc<AtomicU8>, own_code: u8) {
     while received.recv().await.is_some() {
-        // A second signal means: now.
+        // A second signal ends the program immediately.
         if token.is_cancelled() {
             exit(own_code);
         }
@@ -166,17 +170,17 @@ async fn watch(mut received: Signal, token: CancellationToken, code: Arc<AtomicU
     }
 }
 
-/// What must not outlive the program.
+/// Temporary file that must not outlive the program.
 static TEMP_FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// A file that goes when a signal ends the program.
+/// Removes this file if a signal ends the program.
 pub fn remove_at_end(file: Option<PathBuf>) {
     *TEMP_FILE.lock().unwrap_or_else(PoisonError::into_inner) = file;
 }
 
 #[expect(
     clippy::exit,
-    reason = "nothing that still runs may keep the program from ending"
+    reason = "running tasks must not keep the program from exiting"
 )]
 fn exit(code: u8) {
     bub_terminal::tty::restore();

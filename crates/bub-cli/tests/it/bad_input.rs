@@ -71,11 +71,11 @@ fn an_option_without_its_value_is_named() {
 fn a_workspace_that_does_not_exist_is_refused() {
     check(
         &["--workspace", "no/such/place", "run", "hi"],
-        "workspace `no/such/place` does not exist; create it or name another",
+        "workspace `no/such/place` does not exist; create it or use another directory",
     );
     check(
         &["-wnope", "run", "hi"],
-        "workspace `nope` does not exist; create it or name another",
+        "workspace `nope` does not exist; create it or use another directory",
     );
 }
 
@@ -89,7 +89,7 @@ fn a_workspace_may_stand_after_the_command() {
     ] {
         check(
             args,
-            "workspace `nope` does not exist; create it or name another",
+            "workspace `nope` does not exist; create it or use another directory",
         );
     }
     let sandbox = Sandbox::new();
@@ -112,7 +112,7 @@ fn a_workspace_may_stand_after_the_command() {
 fn a_workspace_that_is_a_file_is_refused() {
     check(
         &["--workspace=/dev/null", "run", "hi"],
-        "workspace `/dev/null` is not a directory; name another",
+        "workspace `/dev/null` is not a directory; use another directory",
     );
 }
 
@@ -122,7 +122,7 @@ fn a_workspace_that_is_not_utf8_is_not_mistaken_for_the_current_directory() {
         let workspace = OsString::from_vec([start, b"\xff"].concat());
         check_raw(
             &[workspace, "run".into(), "hi".into()],
-            "workspace `/no/such/\u{fffd}` does not exist; create it or name another",
+            "workspace `/no/such/\u{fffd}` does not exist; create it or use another directory",
         );
     }
 }
@@ -138,10 +138,7 @@ fn an_empty_message_is_refused() {
 #[test]
 fn a_message_that_is_not_utf8_is_refused() {
     let message = OsString::from_vec(vec![b'h', 0xff]);
-    check_raw(
-        &["run".into(), message],
-        "an argument is not valid UTF-8; give it as UTF-8 text",
-    );
+    check_raw(&["run".into(), message], "an argument is not valid UTF-8");
 }
 
 // Invalid stdin is reported like other invalid input.

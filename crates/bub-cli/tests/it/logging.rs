@@ -271,8 +271,8 @@ fn a_file_that_cannot_be_the_log_is_named_once_and_stops_nothing() {
     let config = sandbox.home().join("config.yml");
     let below = config.join("bub.log");
     for (file, reason) in [
-        (sandbox.home(), "it is no regular file"),
-        (pipe, "it is no regular file"),
+        (sandbox.home(), "it is not a regular file"),
+        (pipe, "it is not a regular file"),
         (config, "it is the config file"),
         (below, "Not a directory"),
     ] {

@@ -124,43 +124,40 @@ fn invalid_limits_are_reported() {
     let sandbox = Sandbox::new();
     add_described_plugin(&sandbox, "p", "", NOTHING).ok();
     for (given, expected) in [
-        ("5", "plugins.p has to be a map"),
+        ("5", "plugins.p must be a map"),
         (
             "{limit: {hook: 5}}",
-            "plugins.p.limit is not known; there are `limits` and `role`",
+            "plugins.p.limit is unknown; available keys: `limits` and `role`",
         ),
         (
             "{limits: 5}",
-            "plugins.p.limits has to be a map with start, hook",
+            "plugins.p.limits must be a map with start, hook",
         ),
         (
             "{limits: {hook: -1}}",
-            "plugins.p.limits.hook has to be a number of seconds, more than 0",
+            "plugins.p.limits.hook must be a number of seconds greater than 0",
         ),
         (
             "{limits: {tool: 0}}",
-            "plugins.p.limits.tool has to be a number of seconds, more than 0",
+            "plugins.p.limits.tool must be a number of seconds greater than 0",
         ),
         (
             "{limits: {start: soon}}",
-            "plugins.p.limits.start has to be a number of seconds, more than 0",
+            "plugins.p.limits.start must be a number of seconds greater than 0",
         ),
         (
             "{limits: {hooks: 3}}",
-            "plugins.p.limits.hooks has to be a map",
+            "plugins.p.limits.hooks must be a map",
         ),
         (
             "{limits: {hooks: {build_promt: 3}}}",
-            "plugins.p.limits.hooks.build_promt is no hook",
+            "plugins.p.limits.hooks.build_promt is not a hook",
         ),
         (
             "{limits: {hoook: 3}}",
-            "plugins.p.limits.hoook is not known; there are start",
+            "plugins.p.limits.hoook is unknown; available keys: start",
         ),
-        (
-            "{role: 7}",
-            "plugins.p.role has to be guest, member or owner",
-        ),
+        ("{role: 7}", "plugins.p.role must be guest, member or owner"),
     ] {
         sandbox.write("home/config.yml", &format!("plugins:\n  p: {given}\n"));
         let run = sandbox.bub(["run", ",help"]);
@@ -386,7 +383,7 @@ fn a_guard_whose_name_a_linked_in_plugin_has_denies() {
     assert!(!run.stdout.contains("\nran"), "{run:?}");
     let output = format!("{}{}", run.stdout, run.stderr);
     assert!(
-        output.contains("another plugin of this program has its name"),
+        output.contains("the program already has a plugin with this name"),
         "{output}"
     );
     // A new plugin cannot replace the guard that denies, either.

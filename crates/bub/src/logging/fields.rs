@@ -1,11 +1,11 @@
-//! The fields of an event or a span.
+//! Fields of an event or a span.
 
 use std::fmt;
 
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 
-/// Fields with their values, in the order of their declaration.
+/// Fields with their values in the order of declaration.
 #[derive(Default)]
 pub(super) struct Fields(Vec<(Field, Value)>);
 

@@ -1,4 +1,4 @@
-//! The log file: private, and never larger than it may be. Several processes may share one.
+//! The log file: private and limited in size. Several processes may share one.
 
 use std::{
     ffi::OsString,
@@ -12,30 +12,30 @@ use std::{
 
 use rustix::fs::{Access, access};
 
-/// How many full files are kept beside the one that is written.
+/// Number of rotated files that are kept.
 const MAX_ROTATED_FILES: u32 = 3;
 
-/// A file that is put aside when it is full: `bub.log`, `bub.log.1`, …
+/// A file that is rotated when it is full: `bub.log`, `bub.log.1`, …
 pub(super) struct LogFile {
     path: PathBuf,
-    largest: u64,
+    max_bytes: u64,
     file: Option<File>,
     has_failed: bool,
 }
 
 impl LogFile {
-    /// Opened when there is something to write.
-    pub(super) fn new(path: PathBuf, largest: u64) -> Self {
+    /// Creates a log file. It is opened at the first write.
+    pub(super) fn new(path: PathBuf, max_bytes: u64) -> Self {
         Self {
             path,
-            largest,
+            max_bytes,
             file: None,
             has_failed: false,
         }
     }
 
-    /// Writes a line. One that cannot be written is lost: the log must not stop what it tells of. Only the first failure
-    /// is an error.
+    /// Writes a line. A line that cannot be written is lost, because logging must not stop the
+    /// program. Only the first failure is returned as an error.
     pub(super) fn write(&mut self, line: &str) -> io::Result<()> {
         match self.try_write(line.as_bytes()) {
             Err(error) if !std::mem::replace(&mut self.has_failed, true) => Err(error),
@@ -57,16 +57,16 @@ impl LogFile {
     fn rotated(&self, mut file: File, more: u64) -> io::Result<File> {
         loop {
             let own = file.metadata()?;
-            if own.len() == 0 || own.len() + more <= self.largest {
+            if own.len() == 0 || own.len() + more <= self.max_bytes {
                 return Ok(file);
             }
-            // Another process may have done it already, and is done when the lock is there.
+            // Another process may have rotated the file; it is done when the lock is free.
             file.lock()?;
             let current = fs::metadata(&self.path);
             if current.is_ok_and(|current| (current.dev(), current.ino()) == (own.dev(), own.ino()))
             {
                 for number in (0..MAX_ROTATED_FILES).rev() {
-                    // Those in between may not exist yet.
+                    // Not all numbers may exist yet.
                     let _ = fs::rename(
                         numbered(&self.path, number),
                         numbered(&self.path, number + 1),
@@ -86,7 +86,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Why a file cannot be a log; nothing is made to find out.
+/// Returns why a file cannot be the log file; creates nothing.
 pub(super) fn problem(path: &Path, config: &Path) -> Option<String> {
     let is_config = path == config
         || fs::canonicalize(path)
@@ -97,20 +97,24 @@ pub(super) fn problem(path: &Path, config: &Path) -> Option<String> {
     match fs::metadata(path) {
         Ok(_) => open(path).err().map(|error| error.to_string()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let place = path.ancestors().skip(1).find(|place| place.exists())?;
-            let writable = access(place, Access::WRITE_OK | Access::EXEC_OK);
+            let directory = path
+                .ancestors()
+                .skip(1)
+                .find(|directory| directory.exists())?;
+            let writable = access(directory, Access::WRITE_OK | Access::EXEC_OK);
             writable
                 .err()
-                .map(|error| format!("{}: {}", place.display(), io::Error::from(error)))
+                .map(|error| format!("{}: {}", directory.display(), io::Error::from(error)))
         }
         Err(error) => Some(error.to_string()),
     }
 }
 
-/// Others, also those that had read it before, have no business in it. Opening a pipe would wait for a reader.
+/// Opens the file so that only the owner can read it, even if others could before. Opening a pipe
+/// would wait for a reader.
 fn open(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if let Some(directory) = path
         .parent()
@@ -127,7 +131,7 @@ fn open(path: &Path) -> io::Result<File> {
         .mode(0o600)
         .open(path)?;
     if file.metadata()?.mode() & 0o077 != 0 {
-        // That of somebody else cannot be changed.
+        // The mode of another user's file cannot be changed.
         let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
     }
     Ok(file)
@@ -146,7 +150,7 @@ mod tests {
             LogFile::new(path.clone(), 20),
         );
         for number in 0..40 {
-            // Two processes take turns.
+            // Two processes write alternately.
             let file = if number % 3 == 0 {
                 &mut other
             } else {

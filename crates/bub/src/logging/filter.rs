@@ -1,15 +1,15 @@
-//! Which log lines are wanted: `warn`, or `warn,bub_model=debug`.
+//! Selects log lines: `warn`, or `warn,bub_model=debug`.
 
 use tracing::{Level, level_filters::LevelFilter};
 
-/// A level for everything, and others for the targets that begin with a name.
+/// A default level, and levels for targets that start with a name.
 pub(super) struct LogFilter {
     all: LevelFilter,
     targets: Vec<(String, LevelFilter)>,
 }
 
 impl LogFilter {
-    /// 0 is warnings, 1 what happens, 2 everything that may help.
+    /// Returns the filter for a verbosity: 0 is warn, 1 info, 2 debug, and more is trace.
     pub(super) fn for_verbosity(verbosity: u64) -> Self {
         let all = match verbosity {
             0 => LevelFilter::WARN,
@@ -23,7 +23,7 @@ impl LogFilter {
         }
     }
 
-    /// Reads words of the form that the setting asks for.
+    /// Parses the format of the setting `log.filter`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut filter = Self::for_verbosity(0);
         for part in text
@@ -40,7 +40,7 @@ impl LogFilter {
                 None => filter.all = level,
             }
         }
-        // The longest name that fits decides.
+        // The longest matching name decides.
         filter
             .targets
             .sort_by_key(|(target, _)| std::cmp::Reverse(target.len()));

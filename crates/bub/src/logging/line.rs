@@ -9,7 +9,7 @@ use tracing_subscriber::{layer::Context, registry::LookupSpan};
 use super::fields::Fields;
 use crate::app_settings::LogFormat;
 
-/// One event with the fields of its spans.
+/// An event with the fields of its spans.
 pub(super) struct LogLine {
     time: Timestamp,
     level: Level,
@@ -19,8 +19,8 @@ pub(super) struct LogLine {
 }
 
 impl LogLine {
-    /// Collects the event's own fields, then those of its spans, outermost span first. If a name occurs more than once,
-    /// the innermost field is kept.
+    /// Collects the fields of the event, then those of its spans, outermost span first. If a name
+    /// occurs more than once, the innermost field is kept.
     pub(super) fn new<S>(event: &Event<'_>, context: &Context<'_, S>) -> Self
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
@@ -65,18 +65,18 @@ impl LogLine {
         line
     }
 
-    /// The line in a format, with its line end.
-    pub(super) fn render(&self, format: LogFormat, colour: bool) -> String {
+    /// Formats the line, including the line end.
+    pub(super) fn render(&self, format: LogFormat, color: bool) -> String {
         match format {
-            LogFormat::Text => format!("{:.3} {}\n", self.time, self.without_time(colour)),
+            LogFormat::Text => format!("{:.3} {}\n", self.time, self.without_time(color)),
             LogFormat::Json => self.json(),
         }
     }
 
-    /// `LEVEL event field=value`.
-    pub(super) fn without_time(&self, colour: bool) -> String {
+    /// Formats the line as `LEVEL event field=value`.
+    pub(super) fn without_time(&self, color: bool) -> String {
         let (on, off) = match self.level {
-            _ if !colour => ("", ""),
+            _ if !color => ("", ""),
             Level::ERROR => ("\x1b[31m", "\x1b[0m"),
             Level::WARN => ("\x1b[33m", "\x1b[0m"),
             _ => ("\x1b[2m", "\x1b[0m"),
