@@ -1,4 +1,4 @@
-"""``python3 -m bub_sdk MODULE[:NAME]`` serves a plugin that does not serve itself."""
+"""``python3 -m bub_sdk MODULE[:NAME]`` serves a plugin that does not call ``serve()``."""
 
 import sys
 

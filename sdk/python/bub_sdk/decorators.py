@@ -1,4 +1,4 @@
-"""What marks the parts of a plugin: ``@hookimpl``, ``@tool``, ``@command``, and the base of channels."""
+"""Decorators for plugins (``@hookimpl``, ``@tool``, ``@command``) and the base class of channels."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .values import Envelope, Fields, StreamEvent
 
 _MARK = "_bub_hook"
 
-#: The tools and commands that were declared, by name: importing a module declares them.
+#: Declared tools and commands by name. Importing a module declares them.
 TOOLS: "Dict[str, Tool]" = {}
 COMMANDS: "Dict[str, Command]" = {}
 
 
 class ToolContext:
-    """What a tool knows about the call it answers."""
+    """Context of a tool call."""
 
     def __init__(self, meta: dict) -> None:
         self.run_id: str = meta.get("run_id") or ""
@@ -27,7 +27,7 @@ class ToolContext:
 
 
 def hookimpl(function: Any = None, *, specname: Optional[str] = None, observe_only: bool = False) -> Any:
-    """Marks a function or method as the hook of its name. It names only the arguments it wants."""
+    """Mark a function or method as the hook of its name. It declares only the arguments it needs."""
 
     def mark(function: Any) -> Any:
         setattr(function, _MARK, {"name": specname or function.__name__, "observe_only": observe_only})
@@ -59,7 +59,7 @@ class Tool:
         return {**described, "annotations": self._annotations}
 
     def bind(self, arguments: dict, context: ToolContext) -> "tuple[list, dict]":
-        """The arguments of a call; what is wrong with them is a ValueError."""
+        """Return the arguments of a call. Raise ValueError if they are invalid."""
         named = {self.context: context} if self.context else {}
         if self.model is not None:
             return [self.model(**arguments)], named
@@ -79,7 +79,7 @@ def tool(
     command_only: bool = False,
     model: Any = None,
 ) -> Any:
-    """Makes a tool of a function. What the model reads is its docstring, its arguments are those of the signature.
+    """Make a tool from a function. The model reads its docstring; its signature defines the arguments.
 
     An argument ``context`` is not one of them: it is the ToolContext. ``read_only``: it changes nothing, so several
     calls may run at a time. ``command_only``: for people, not for the model.
@@ -96,7 +96,7 @@ def tool(
 
 
 class Command:
-    """A command of the command line. What it prints is what the person sees."""
+    """A command of the command line. Its output is shown to the user."""
 
     def __init__(self, function: Callable[..., Any], name: str, about: Optional[str]) -> None:
         self.function, self.name = function, name
@@ -133,7 +133,7 @@ class Command:
 
 
 def command(function: Any = None, *, name: Optional[str] = None, about: Optional[str] = None) -> Any:
-    """Makes a command of a function: arguments without a default are positional, the others are options."""
+    """Make a command from a function: arguments without a default are positional, the others are options."""
 
     def make(function: Callable[..., Any]) -> Any:
         made = Command(function, name or function.__name__.replace("_", "-"), about)
@@ -144,34 +144,34 @@ def command(function: Any = None, *, name: Optional[str] = None, about: Optional
 
 
 class Channel:
-    """A way for messages to come and go. Return instances from the hook ``provide_channels``."""
+    """An adapter for one chat platform. Return instances from the hook ``provide_channels``."""
 
     name = ""
-    #: Whether messages in quick succession are collected into one.
+    #: Whether messages that arrive close together are collected into one turn.
     needs_debounce = False
 
     def __init__(self, message_handler: "Optional[Callable[[dict], Awaitable[Any]]]" = None) -> None:
         pass
 
     async def start(self) -> None:
-        """Starts to listen, and returns. It may ask for ``stop_event``, set when the channel is to stop."""
+        """Start receiving messages and return. The argument ``stop_event`` is optional; it is set when the channel stops."""
 
     async def stop(self) -> None:
-        """Stops to listen."""
+        """Stop receiving messages."""
 
     async def send(self, message: Envelope) -> None:
-        """Delivers a message; a BubError of the kind ``temporary`` is tried again."""
+        """Deliver a message. A BubError of the kind ``temporary`` is retried."""
 
-    # `async def on_event(self, event, message)`, where there is one, gets each event of a growing answer.
+    # Optional: `async def on_event(self, event, message)` gets each event of a streamed answer.
     on_event: "Optional[Callable[[StreamEvent, Envelope], Awaitable[None]]]" = None
 
     def receive(self, message: dict, sender: Optional[dict] = None) -> Any:
-        """Hands over what somebody wrote: answered once it cannot be lost."""
+        """Pass a user's message to the host. Return once it is stored on disk."""
         return host.inbound(self.name, message, sender)
 
 
 class Hook:
-    """A function that was marked."""
+    """A function with the decorator ``@hookimpl``."""
 
     def __init__(self, function: Callable[..., Any], mark: dict) -> None:
         self.function, self.name, self.observe_only = function, mark["name"], mark["observe_only"]
@@ -179,7 +179,7 @@ class Hook:
         self.takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         self.takes_next = any(parameter.name == "next" for parameter in named)
-        # As with the original, an argument that has a default keeps it.
+        # As in the Python version, an argument with a default keeps it.
         self.wants = [p.name for p in named if p.default is p.empty and p.name != "next"]
         self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
@@ -191,7 +191,7 @@ class Hook:
 
 
 def find_hooks(plugin: Any) -> List[Hook]:
-    """The marked functions of a module, or methods of an object."""
+    """Return the decorated functions of a module, or methods of an object."""
     names = vars(plugin) if inspect.ismodule(plugin) else dir(plugin)
     found = []
     for name in names:

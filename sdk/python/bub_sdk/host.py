@@ -1,4 +1,4 @@
-"""What a plugin may ask of its host. In an async function these are awaited; in a plain one they just wait."""
+"""Host methods for plugins. Await them in an async function; in a plain function they block."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .values import BubError, Fields
 
 _peer: Optional[Peer] = None
 
-#: The settings of the plugin, as its manifest declares them.
+#: Settings of the plugin, as declared in its manifest.
 config: Dict[str, Any] = {}
-#: What is known about where the plugin runs: ``name`` and ``workspace``.
+#: Environment of the plugin: ``name`` and ``workspace``.
 about: Dict[str, Any] = {}
 
 
@@ -22,7 +22,7 @@ def connect(peer: Optional[Peer]) -> None:
 
 
 def on_initialize(params: dict) -> None:
-    """Keeps what `initialize` said."""
+    """Store the data of `initialize`."""
     config.clear()
     config.update(params.get("config") or {})
     about.update(name=params.get("name", ""), workspace=Path(params.get("workspace") or "."))
@@ -48,34 +48,34 @@ def _ask(method: str, params: dict, field: str) -> Any:
 
 
 def log(message: str, level: str = "info") -> None:
-    """Writes to the host's log: debug, info, warning or error."""
+    """Write to the host's log: debug, info, warning or error."""
     peer().notify("log", {"level": level, "message": str(message)})
 
 
 def ask(question: str, default: Optional[str] = None, secret: bool = False) -> Any:
-    """Asks the person at the terminal."""
+    """Prompt the user at the terminal."""
     return _ask("ui/ask", {"question": question, "default": default, "secret": secret or None}, "answer")
 
 
 def send(message: dict) -> Any:
-    """Sends a message to its channel; whether it was delivered."""
+    """Send a message to its channel. Return whether it was delivered."""
     return _ask("message/send", {"message": message}, "delivered")
 
 
 def inbound(channel: str, message: dict, sender: Optional[dict] = None) -> Any:
-    """Hands over what somebody wrote in a channel of the plugin; answered once it is on disk."""
+    """Pass a message from a channel of the plugin to the host. Return once it is stored on disk."""
     return _ask("channel/inbound", {"channel": channel, "message": message, "sender": sender}, "accepted")
 
 
 def sender() -> Fields:
-    """Who the current call is for, as the host vouches for it: id, name, role, channel, chat_id."""
+    """Return the authenticated sender of the current call: id, name, role, channel, chat_id."""
     work = CALL.get()
     params = work.params if work is not None else {}
     return Fields(params.get("sender") or params.get("_meta", {}).get("sender") or {})
 
 
 class tape:
-    """The history of the session: of the current turn, unless another is named."""
+    """The tape of a session; the default is the session of the current turn."""
 
     @staticmethod
     def query(
@@ -86,12 +86,12 @@ class tape:
         limit: Optional[int] = None,
         session_id: Optional[str] = None,
     ) -> Any:
-        """Entries, oldest first."""
+        """Return entries, oldest first."""
         params = {"text": text, "kinds": kinds, "limit": limit, "session_id": session_id}
         params.update(last_anchor=last_anchor or None, newest_first=newest_first or None)
         return _ask("tape/query", params, "entries")
 
     @staticmethod
     def append(name: str, data: Any = None, session_id: Optional[str] = None) -> Any:
-        """Adds an event; its id."""
+        """Append an event and return its id."""
         return _ask("tape/append", {"name": name, "data": data, "session_id": session_id}, "id")

@@ -1,4 +1,4 @@
-"""One end of a conversation in JSON-RPC 2.0, a message a line: see docs/plugin-protocol.md."""
+"""A JSON-RPC 2.0 peer with one message per line. See docs/plugin-protocol.md."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any, AsyncIterator, Awaitable, Callable, Dict, Iterator, List
 
 from .values import BubError, StreamEvent, encode
 
-#: No message is longer, in bytes.
-MOST_LINE = 16 * 1024 * 1024
-#: How many events of a stream may be on their way to us; after half of them were read, as many more are allowed.
+#: Maximum length of a message in bytes.
+MAX_LINE_BYTES = 16 * 1024 * 1024
+#: Maximum number of unread stream events. After half of them are read, as many more are allowed.
 CREDITS = 64
 
-#: The request of the host that is worked on.
+#: The host request that is being served.
 CALL: "contextvars.ContextVar[Optional[ServedRequest]]" = contextvars.ContextVar("bub_call", default=None)
 
 
 class ServedRequest:
-    """A request of the host, while it is worked on."""
+    """A host request that is being served."""
 
     def __init__(self, peer: "Peer", id: Any, params: dict) -> None:
         self.peer, self.id, self.params = peer, id, params
@@ -34,7 +34,7 @@ class ServedRequest:
         self._more: Optional[asyncio.Event] = None
 
     async def event(self, event: Any) -> None:
-        """Sends an event of the stream that is the answer, as soon as the host has room for it."""
+        """Send an event of the response stream as soon as the host accepts it."""
         while self._credits <= 0:
             self._more = asyncio.Event()
             await self._more.wait()
@@ -73,7 +73,7 @@ class OutgoingRequest:
         self.put = self._arrived.put_nowait
 
     async def next(self) -> dict:
-        """What comes next: ``{"event": …}``, or the response."""
+        """Return the next message: ``{"event": …}``, or the response."""
         if "event" in (arrival := await self._arrived.get()):
             self._read += 1
             if self._read == CREDITS // 2:
@@ -87,13 +87,13 @@ class OutgoingRequest:
         return arrival
 
     def close(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the request; its response is no longer needed."""
         if self._peer.asked.pop(self._id, None) is not None:
             self._peer.notify("$/cancelRequest", {"id": self._id})
 
 
 class Peer:
-    """Reads on the event loop, writes from any thread."""
+    """Read on the event loop and write from any thread."""
 
     def __init__(self, reader: int, writer: int, answer: "Callable[[str, ServedRequest], None]") -> None:
         self._reader, self._writer, self._answer = reader, writer, answer
@@ -108,7 +108,7 @@ class Peer:
         self._thread = 0
 
     def run(self) -> None:
-        """Talks until the host ends it."""
+        """Serve until the host closes the connection."""
         asyncio.set_event_loop(self.loop)
         self._thread = threading.get_ident()
         try:
@@ -131,7 +131,7 @@ class Peer:
     def send(self, message: dict) -> None:
         message["jsonrpc"] = "2.0"
         line = encode(message) + b"\n"
-        if len(line) > MOST_LINE:
+        if len(line) > MAX_LINE_BYTES:
             raise BubError(f"a message of {len(line)} bytes is too long", "invalid_input")
         with self._lock:
             try:
@@ -154,7 +154,7 @@ class Peer:
             self.send({"id": work.id, "error": {"code": -32000, "message": str(error), "data": error.to_value()}})
 
     def ask(self, method: str, params: dict) -> OutgoingRequest:
-        """Asks the host; on the loop only."""
+        """Send a request to the host. Call it only on the event loop."""
         self._next_id += 1
         asked = self.asked[self._next_id] = OutgoingRequest(self, self._next_id)
         try:
@@ -165,7 +165,7 @@ class Peer:
         return asked
 
     def call(self, method: str, params: dict) -> Any:
-        """Asks the host and waits: with ``await`` in an async function, and just so in a plain one."""
+        """Send a request to the host and wait. Await it in an async function; in a plain function it blocks."""
         return self.wait(self._call(method, params))
 
     async def _call(self, method: str, params: dict) -> Any:
@@ -178,7 +178,7 @@ class Peer:
             asked.close()
 
     def is_here(self) -> bool:
-        """Whether this is the thread of the event loop, where nothing may block."""
+        """Return whether this is the thread of the event loop, which must not block."""
         return threading.get_ident() == self._thread
 
     def wait(self, work: "Awaitable[Any]") -> Any:
@@ -245,8 +245,8 @@ class Peer:
 
 
 class Next:
-    """``next`` of a hook: asks the plugins below. ``await next()``, ``await next(prompt=…)``, and for a stream
-    ``async for event in next()``. In a plain function it just returns their answer."""
+    """The argument ``next`` of a hook: calls the next plugins. ``await next()``, ``await next(prompt=…)``, and for a stream
+    ``async for event in next()``. In a plain function it returns their result."""
 
     def __init__(self, work: ServedRequest, streams: bool) -> None:
         self._work, self._streams = work, streams
@@ -264,7 +264,7 @@ class Next:
 
 
 class Below:
-    """The stream of the plugins below: awaited it is that stream, or ``None`` when nobody has one."""
+    """The stream of the next plugins. Awaiting it returns the stream, or ``None`` if no plugin has one."""
 
     def __init__(self, peer: Peer, params: dict) -> None:
         self._peer, self._params = peer, params
@@ -279,7 +279,7 @@ class Below:
                 yield event
 
     def blocking(self) -> "Optional[Iterator[StreamEvent]]":
-        """The same for a plain function."""
+        """Return the stream for a plain function."""
         events = self._peer.wait(self._start())
         return None if events is None else steps(self._peer, events)
 
@@ -307,7 +307,7 @@ class Below:
 
 
 def steps(peer: Peer, events: "AsyncIterator[Any]") -> "Iterator[Any]":
-    """Reads an asynchronous stream from a thread."""
+    """Read an asynchronous stream from a thread."""
     over = object()
 
     async def step() -> Any:

@@ -1,4 +1,4 @@
-"""The arguments of tools: their JSON Schema from a signature, and values read by it as the Rust tools read theirs."""
+"""Arguments of tools: JSON Schema from a signature, and conversion of values as in Rust tools."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _of_type(kind: Any) -> dict:
 
 
 def _documented(function: Callable) -> Tuple[str, Dict[str, str]]:
-    """The text of a docstring, and what it says about the parameters."""
+    """Return the text of a docstring and its descriptions of the parameters."""
     doc = inspect.getdoc(function) or ""
     head, *rest = re.split(r"^(?:Args|Arguments|Parameters):\s*$", doc, maxsplit=1, flags=re.M)
     said = dict(re.findall(r":param (?:\w+ )?(\w+):\s*(.+)", doc))
@@ -60,12 +60,12 @@ def _documented(function: Callable) -> Tuple[str, Dict[str, str]]:
 def hints(function: Callable) -> Dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
-    except Exception:  # noqa: BLE001 - a hint that cannot be read here says nothing
+    except Exception:  # noqa: BLE001 - ignore type hints that cannot be evaluated here
         return {}
 
 
 def of_function(function: Callable, leave_out: Optional[str]) -> Tuple[str, dict]:
-    """The description of a function and the schema of its arguments."""
+    """Return the description of a function and the schema of its arguments."""
     text, said = _documented(function)
     known = hints(function)
     properties: Dict[str, dict] = {}
@@ -85,7 +85,7 @@ def of_function(function: Callable, leave_out: Optional[str]) -> Tuple[str, dict
 
 
 def read(tool: str, schema: dict, given: Dict[str, Any]) -> Tuple[Dict[str, Any], List[str]]:
-    """The arguments of a call, and all that is wrong with them in words a model can act on."""
+    """Return the arguments of a call and all problems, worded for the model."""
     values: Dict[str, Any] = {}
     problems: List[str] = []
     left = dict(given)
@@ -93,7 +93,7 @@ def read(tool: str, schema: dict, given: Dict[str, Any]) -> Tuple[Dict[str, Any]
     for name, wanted in properties.items():
         value = left.pop(name, None)
         if value is None and name not in required:
-            # Models that must fill in every argument write null for the ones they do not mean.
+            # Models that must provide every argument use null for unused ones.
             if {"type": "null"} in wanted.get("anyOf", ()):
                 values[name] = None
             continue
@@ -115,7 +115,7 @@ def _wrong(wanted: str, value: Any) -> ValueError:
 
 
 def _read(schema: dict, value: Any) -> Any:
-    """Every type takes what can only mean one thing."""
+    """Convert a value; every type accepts unambiguous forms."""
     kind = schema.get("type")
     if "anyOf" in schema:
         return _read_any(schema["anyOf"], value)
@@ -168,7 +168,7 @@ def _read_any(schemas: List[dict], value: Any) -> Any:
 
 
 def _read_list(schema: dict, value: Any) -> list:
-    """A single value is a list of one; a list may come as its JSON text."""
+    """Convert a list; a single value becomes a list, and a list may be JSON text."""
     if isinstance(value, str):
         parsed = _parsed(value)
         value = parsed if isinstance(parsed, list) else [value]

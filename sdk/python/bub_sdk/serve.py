@@ -1,4 +1,4 @@
-"""Serves a plugin over standard input and output."""
+"""Serve a plugin over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PROTOCOL = 1
 
 
 class PluginContext:
-    """Where a plugin runs: what a plugin class that takes an argument is made with."""
+    """Context of a plugin, passed to a plugin class that takes an argument."""
 
     def __init__(self) -> None:
         self.name, self.workspace, self.config = host.about["name"], host.about["workspace"], host.config
 
 
 class Served:
-    """A plugin and what it answers."""
+    """A plugin and its request handlers."""
 
     def __init__(self, target: Any, version: Optional[str] = None, description: Optional[str] = None) -> None:
         self._target, self._version, self._description = target, version, description
@@ -47,11 +47,11 @@ class Served:
         }
 
     def answer(self, method: str, work: ServedRequest) -> None:
-        """Takes a request; on the loop, so it only starts things."""
+        """Handle a request. Runs on the event loop, so it only starts work."""
         hook = self._hooks.get(method)
         peer = work.peer
         if hook is not None and not hook.is_async:
-            # What it does may block, and others must not wait for it.
+            # It may block, and other requests must not wait for it.
             peer.pool.submit(contextvars.copy_context().run, self._in_thread, hook, work)
             return
         if method == "ping":
@@ -62,9 +62,9 @@ class Served:
         elif call is not None:
             doing = self._do(call, work)
         else:
-            return work.fail(BubError(f"there is no method `{method}`", "not_found"))
+            return work.fail(BubError(f"unknown method `{method}`", "not_found"))
         context = contextvars.copy_context()
-        # What a channel asks for belongs to no turn.
+        # Requests of a channel belong to no turn.
         context.run(CALL.set, None if method.startswith("channel/") else work)
         work.task = task = context.run(peer.loop.create_task, doing)
         self._tasks.add(task)
@@ -75,7 +75,7 @@ class Served:
             work.respond(await call(work))
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - also sys.exit() in a plugin is only a failure
+        except BaseException as error:  # noqa: BLE001 - sys.exit() in a plugin is only a failed call
             work.fail(error)
 
     # Starting
@@ -87,7 +87,7 @@ class Served:
                 if hook.name == "provide_channels":
                     await self._provide_channels(hook)
                 elif f"hook/{hook.name}" in self._hooks:
-                    raise BubError(f"two functions are the hook {hook.name}", "config")
+                    raise BubError(f"two functions implement the hook {hook.name}", "config")
                 else:
                     self._hooks[f"hook/{hook.name}"] = hook
         described = {
@@ -166,7 +166,7 @@ class Served:
     def _respond(self, hook: Hook, work: ServedRequest, given: dict, changes: Optional[Changes], value: Any) -> None:
         answer = {} if value is None else {"value": _value(hook.name, value)}
         if hook.name == "after_tool_call" and value is None:
-            # The original's way to change a result: assigning to it.
+            # The Python version changes a result by assigning to it.
             result, before = given.get("result", {}), (work.params.get("args") or {}).get("result") or {}
             if result.get("error") is None and result.get("result") != before.get("result"):
                 answer = {"value": result.get("result")}
@@ -180,7 +180,7 @@ class Served:
         name = work.params.get("name")
         tool = TOOLS.get(name or "")
         if tool is None:
-            raise BubError(f"there is no tool `{name}`", "not_found")
+            raise BubError(f"unknown tool `{name}`", "not_found")
         try:
             args, named = tool.bind(
                 work.params.get("arguments") or {}, ToolContext(work.params.get("_meta") or {})
@@ -190,7 +190,7 @@ class Served:
                 return {"content": [{"type": "text", "text": value}]}
             text = encode(value).decode()
             return {"content": [{"type": "text", "text": text}], "structuredContent": value}
-        except Exception as error:  # noqa: BLE001 - the model is told
+        except Exception as error:  # noqa: BLE001 - the error goes to the model
             text = str(error) if isinstance(error, (BubError, ValueError)) else BubError.of(error).message
             return {"content": [{"type": "text", "text": text}], "isError": True}
 
@@ -198,7 +198,7 @@ class Served:
         name = work.params.get("command")
         command = COMMANDS.get(name or "")
         if command is None:
-            raise BubError(f"there is no command `{name}`", "not_found")
+            raise BubError(f"unknown command `{name}`", "not_found")
         printed: "asyncio.Queue[Optional[dict]]" = asyncio.Queue()
         put = printed.put_nowait
         PRINTED.set(lambda event: work.peer.loop.call_soon_threadsafe(put, event))
@@ -222,7 +222,7 @@ class Served:
     def _channel(self, work: ServedRequest) -> Any:
         name = work.params.get("channel")
         if name not in self._channels:
-            raise BubError(f"there is no channel `{name}`", "not_found")
+            raise BubError(f"unknown channel `{name}`", "not_found")
         return self._channels[name]
 
     async def _channel_start(self, work: ServedRequest) -> None:
@@ -257,7 +257,7 @@ def _envelope(fields: dict, sender: Optional[dict] = None) -> Envelope:
 
 
 def _value(hook: str, value: Any) -> Any:
-    """The forms of results that the original has and the protocol has not."""
+    """Convert result forms of the Python version that the protocol does not have."""
     if hook == "before_llm_call" and isinstance(value, dict) and "messages" in value:
         return {"proceed": value}
     return value
@@ -278,7 +278,7 @@ async def _asynchronous(peer: Peer, events: Any) -> Any:
 
 
 async def _run(peer: Peer, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Runs a function of the plugin: a plain one in a thread."""
+    """Run a function of the plugin; a plain function runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*args, **named)
     context = contextvars.copy_context()
@@ -288,7 +288,7 @@ async def _run(peer: Peer, function: Callable[..., Any], *args: Any, **named: An
 
 
 def load(target: Any) -> List[Any]:
-    """The plugins that a target means: a module, an object, a class, or ``"module:name"``."""
+    """Return the plugins of a target: a module, an object, a class, or ``"module:name"``."""
     if isinstance(target, str):
         module, _, name = target.partition(":")
         sys.path.insert(0, os.getcwd())
@@ -304,12 +304,12 @@ def load(target: Any) -> List[Any]:
     return [target]
 
 
-#: Where what is printed goes: to whoever runs the current command, else to the log.
+#: Target of printed output: the caller of the current command, else the log.
 PRINTED: "contextvars.ContextVar[Optional[Callable[[dict], Any]]]" = contextvars.ContextVar("printed", default=None)
 
 
 class _Output(io.TextIOBase):
-    """Standard output or error of the plugin's code."""
+    """The stdout or stderr of the plugin's code."""
 
     def __init__(self, name: str, log: Any) -> None:
         self._name, self._log = name, log
@@ -332,11 +332,11 @@ class _Output(io.TextIOBase):
 
 
 def serve(target: Any = None, *, version: Optional[str] = None, description: Optional[str] = None) -> None:
-    """Serves a plugin until the host ends it: a module, an object or a class; the program itself unless said."""
+    """Serve a module, an object or a class until the host ends it. The default is the main module."""
     reader, writer = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    # Whatever prints, also a program it starts, prints to the log: the conversation is ours alone.
+    # Redirect all output, including that of child processes, to the log: stdout carries the protocol.
     os.dup2(2, 1)
     sys.stdout.flush()
     log = sys.stderr
@@ -345,7 +345,7 @@ def serve(target: Any = None, *, version: Optional[str] = None, description: Opt
     peer = Peer(reader, writer, served.answer)
     host.connect(peer)
     peer.run()
-    # What hangs in a thread would keep the program alive.
+    # A blocked thread would keep the process alive.
     atexit._run_exitfuncs()
     log.flush()
     os._exit(0)

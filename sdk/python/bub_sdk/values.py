@@ -1,4 +1,4 @@
-"""What hooks are given and what they return: JSON objects whose fields are attributes, too."""
+"""Arguments and results of hooks: JSON objects whose fields are also attributes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Fields(dict):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"there is no field {name!r}; there are: {', '.join(self)}") from None
+            raise AttributeError(f"unknown field {name!r}; available fields: {', '.join(self)}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
 
     def replace(self, **changes: Any) -> "Fields":
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return type(self)({**self, **changes})
 
 
 class Envelope(Fields):
-    """A message. ``sender`` is who sent it, as the host vouches for it; no field of the message can claim it."""
+    """A message. ``sender`` is the authenticated sender; message fields cannot set it."""
 
     sender = Fields()
 
@@ -37,17 +37,17 @@ class StreamEvent(Fields):
 
     @property
     def text(self) -> str:
-        """The piece of the answer it has, empty for any other event."""
+        """Return the text of the event; empty for other kinds."""
         return self["data"].get("delta", "") if self["kind"] == "text" else ""
 
     @classmethod
     def delta(cls, text: str) -> "StreamEvent":
-        """A piece of the answer."""
+        """Create a text event."""
         return cls("text", {"delta": text})
 
 
 class BubError(Exception):
-    """A failure with a kind: invalid_input, config, provider, tool, temporary, not_found, cancelled or unknown."""
+    """An error with a kind: invalid_input, config, provider, tool, temporary, not_found, cancelled or unknown."""
 
     def __init__(self, message: str, kind: str = "unknown", details: Optional[dict] = None) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class BubError(Exception):
 
     @classmethod
     def of(cls, error: BaseException) -> "BubError":
-        """Any exception as one of these."""
+        """Convert any exception to a BubError."""
         if isinstance(error, BubError):
             return error
         text = str(error)
@@ -72,11 +72,11 @@ class BubError(Exception):
 
 
 class ToolCallDecision(Fields):
-    """What ``before_tool_call`` decides."""
+    """Decision of ``before_tool_call``."""
 
     @classmethod
     def proceed(cls, arguments: Optional[dict] = None) -> "Optional[ToolCallDecision]":
-        """With other arguments, if there are any; else it is no decision: the next guard is asked."""
+        """Continue, optionally with other arguments. Without arguments, the next guard decides."""
         return None if arguments is None else cls(proceed=arguments)
 
     @classmethod
@@ -89,7 +89,7 @@ class ToolCallDecision(Fields):
 
 
 class LlmCallDecision(Fields):
-    """What ``before_llm_call`` decides."""
+    """Decision of ``before_llm_call``."""
 
     @classmethod
     def proceed(cls, request: dict) -> "LlmCallDecision":
@@ -101,35 +101,35 @@ class LlmCallDecision(Fields):
 
 
 def field_of(message: Any, name: str, default: Any = None) -> Any:
-    """A field of a message."""
+    """Return a field of a message."""
     return message.get(name, default) if isinstance(message, dict) else getattr(message, name, default)
 
 
 def content_of(message: Any) -> str:
-    """The text of a message."""
+    """Return the text of a message."""
     content = field_of(message, "content")
     return "" if content is None else str(content)
 
 
 def text_of(prompt: Any) -> str:
-    """The text of a prompt, which is a string or a list of content parts."""
+    """Return the text of a prompt, which is a string or a list of content parts."""
     if isinstance(prompt, str):
         return prompt
     return "\n".join(part["text"] for part in prompt or [] if part.get("type") == "text")
 
 
 def encode(value: Any) -> bytes:
-    """A value as JSON. What is no JSON is an error that says so."""
+    """Convert a value to JSON. Raise BubError if that is impossible."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise BubError(f"this cannot be sent as JSON: {error}", "invalid_input") from None
-    # Half a surrogate pair is no text for anybody else.
+        raise BubError(f"cannot send the value as JSON: {error}", "invalid_input") from None
+    # An unpaired surrogate is not valid text elsewhere.
     return text.encode("utf-8", "replace")
 
 
 class Changes:
-    """Remembers what the state was, to send only what a hook did to it."""
+    """Snapshot of the state, to send only the changes of a hook."""
 
     def __init__(self, state: dict) -> None:
         self._state = state

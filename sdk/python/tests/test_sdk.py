@@ -171,7 +171,7 @@ class Hooks(unittest.TestCase):
             for prompt, message, kind in [
                 ("x", "ValueError: what a prompt", "unknown"),
                 ("exit", "SystemExit: 3", "unknown"),
-                ("nan", "this cannot be sent as JSON: ", "invalid_input"),
+                ("nan", "cannot send the value as JSON: ", "invalid_input"),
             ]:
                 error = host.hook("run_model", prompt=prompt)
                 self.assertTrue(error["message"].startswith(message), error)
