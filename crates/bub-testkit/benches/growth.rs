@@ -1,7 +1,7 @@
-//! How the cost of the program grows: with tapes on its home, with sessions of a gateway, with plugins.
+//! Growth of costs: with tapes in the home, with sessions of a gateway, with plugins.
 //!
-//! `cargo bench -p bub-testkit --bench growth -- --bub=PATH-TO-BUB [tapes | sessions | plugins]`. Processes are measured
-//! from outside, so the program is the one that is shipped.
+//! `cargo bench -p bub-testkit --bench growth -- --bub=PATH-TO-BUB [tapes | sessions | plugins]`.
+//! Processes are measured from outside, so the shipped program can be measured.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_precision_loss,
@@ -23,14 +23,15 @@ fn program() -> Program {
     Program::new(named.unwrap()).unwrap()
 }
 
-/// The sizes of a full and of a short run.
-fn sizes(all: &[usize], most_when_quick: usize) -> impl Iterator<Item = usize> {
+/// Returns the sizes of a full or of a quick run.
+fn sizes(all: &[usize], max_when_quick: usize) -> impl Iterator<Item = usize> {
     all.iter()
         .copied()
-        .filter(move |size| !is_quick() || *size <= most_when_quick)
+        .filter(move |size| !is_quick() || *size <= max_when_quick)
 }
 
-/// A start on a home with so many tapes, by a command with one turn and by a gateway.
+/// Measures the start with a number of tapes in the home, for a command with one turn and for a
+/// gateway.
 fn tapes() {
     for count in sizes(&[1, 10, 100, 1_000, 10_000, 100_000], 10_000) {
         let program = program();
@@ -46,7 +47,7 @@ fn tapes() {
     }
 }
 
-/// One gateway, more and more sessions with one message each: processor time of the messages from one size to the next,
+/// Measures one gateway with a growing number of sessions: CPU time per message between two sizes,
 /// and the memory after them.
 fn sessions() {
     let program = program();
@@ -58,7 +59,7 @@ fn sessions() {
             .flood(before..count, |number| format!("chat{number}"))
             .unwrap();
         let busy = gateway.cpu().unwrap().saturating_sub(busy);
-        // Below a hundred the clock is too coarse.
+        // Below a hundred messages the CPU clock is too coarse.
         if count >= 100 {
             time(
                 &format!("gateway_cpu_of_a_message_by_sessions/{count}"),
@@ -72,7 +73,8 @@ fn sessions() {
     }
 }
 
-/// Commands with so many plugins that are programs (shell scripts, each with one hook that every turn asks).
+/// Measures commands with a number of external plugins: shell scripts with one hook that runs in
+/// every turn.
 fn plugins() {
     for count in [0_usize, 1, 5, 10, 20] {
         let program = program();

@@ -1,5 +1,5 @@
-//! How benches that measure for themselves say what they found, so that `cargo xtask bench` can collect it; and what
-//! they measure with: processor time and bytes, which say more than a clock on a busy computer.
+//! Output format of benchmarks that measure themselves, which `cargo xtask bench` collects, and
+//! their measurements: CPU time and bytes, which are more reliable than a clock on a busy machine.
 
 use std::{
     fs,
@@ -9,23 +9,23 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Says one figure. The name has no spaces; a size that it depends on comes last, behind a slash (`open/1000`).
+/// Prints one figure. The name has no spaces; a size comes last, after a slash (`open/1000`).
 pub fn figure(name: &str, value: f64, unit: &str) {
-    // Nobody to tell is no reason to stop.
+    // Ignore errors: a closed stdout is no reason to stop.
     let _ = writeln!(std::io::stdout(), "figure {name} {value:.3} {unit}");
 }
 
-/// Says a time, in microseconds.
+/// Prints a time in microseconds.
 pub fn time(name: &str, taken: Duration) {
     figure(name, taken.as_secs_f64() * 1e6, "µs");
 }
 
-/// Whether a short run was asked for (`-- --quick`).
+/// Returns whether a quick run was requested (`-- --quick`).
 pub fn is_quick() -> bool {
     std::env::args().any(|arg| arg == "--quick")
 }
 
-/// Processor time that all threads of this process have used, in nanoseconds as they are.
+/// Returns the CPU time of all threads of this process, with nanosecond resolution.
 pub fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(
@@ -34,7 +34,7 @@ pub fn cpu() -> Duration {
     )
 }
 
-/// Bytes that this process has read from files and sockets so far, the page cache included.
+/// Returns the bytes that this process has read from files and sockets, including the page cache.
 pub fn bytes_read() -> u64 {
     let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
     io.lines()
@@ -42,18 +42,19 @@ pub fn bytes_read() -> u64 {
         .unwrap_or(0)
 }
 
-/// What one run of something took.
+/// Cost of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// By the clock.
+    /// Elapsed time.
     pub wall: Duration,
-    /// Of the processor, in all threads of this process.
+    /// CPU time of all threads of this process.
     pub cpu: Duration,
     /// Bytes read.
     pub read: u64,
 }
 
-/// Runs something several times and takes the least of each figure: others only ever add to it.
+/// Runs `work` several times and returns the minimum of each figure, because other processes only
+/// add to it.
 pub fn least(runs: u32, mut work: impl FnMut()) -> Cost {
     let mut once = |is_real: bool| {
         let (begun, busy, read) = (Instant::now(), cpu(), bytes_read());
@@ -67,8 +68,8 @@ pub fn least(runs: u32, mut work: impl FnMut()) -> Cost {
             read,
         }
     };
-    // Looking at the figures reads and takes time, too.
-    let looking = (0..10)
+    // Taking the measurements costs time and reads, too.
+    let overhead = (0..10)
         .map(|_| once(false))
         .reduce(min)
         .unwrap_or(Cost::NOTHING);
@@ -77,9 +78,9 @@ pub fn least(runs: u32, mut work: impl FnMut()) -> Cost {
         .reduce(min)
         .unwrap_or(Cost::NOTHING);
     Cost {
-        wall: found.wall.saturating_sub(looking.wall),
-        cpu: found.cpu.saturating_sub(looking.cpu),
-        read: found.read.saturating_sub(looking.read),
+        wall: found.wall.saturating_sub(overhead.wall),
+        cpu: found.cpu.saturating_sub(overhead.cpu),
+        read: found.read.saturating_sub(overhead.read),
     }
 }
 

@@ -1,7 +1,7 @@
-//! A file system that fails when it is told to.
+//! A file system with injected faults.
 //!
-//! [`FaultFs`] works on the real one and counts every operation that changes something. A test runs its scenario once
-//! to learn how many steps it has, then again for each step with a failure or a sudden death there.
+//! [`FaultFs`] uses the real file system and counts every changing operation. A test runs its
+//! scenario once to count the steps, then again for each step with a failure or a crash there.
 
 use std::{
     io,
@@ -17,10 +17,10 @@ pub use self::power_loss::PowerLossEffect;
 
 mod power_loss;
 
-/// The operating system's number for an input/output error.
+/// OS error number of an input/output error.
 const EIO: i32 = 5;
 
-/// What goes wrong, and when. Clones steer the same file system.
+/// Faults and when they occur. Clones control the same file system.
 #[derive(Debug, Clone, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
@@ -35,112 +35,112 @@ struct Plan {
     failing_syncs: u64,
     longest_write: Option<usize>,
     free_bytes: Option<u64>,
-    /// From that step on there is no room.
+    /// First step at which the disk is full.
     full_from: Option<u64>,
-    /// From that step on no fsync works.
+    /// First step at which every fsync fails.
     unsynced_from: Option<u64>,
-    /// The first fsync from that step on fails.
+    /// First step at which one fsync fails.
     one_sync_from: Option<u64>,
-    /// That write stores something else and says that it worked.
+    /// Step whose write stores different data and reports success.
     garbled_at: Option<u64>,
     delay: Duration,
     durable: Option<DurableFiles>,
 }
 
-/// What an operation shall do.
+/// Effect of the faults on one operation.
 enum FaultDecision {
     Proceed,
-    /// Write something else, and say that it worked.
+    /// Write different data and report success.
     Garble,
-    /// Do half of it, if it has halves, then die.
+    /// Perform half of a write, then crash.
     Die,
 }
 
 impl Faults {
-    /// Nothing goes wrong until something is asked for.
+    /// Creates a plan without faults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A file system under these faults.
+    /// Returns a file system with these faults.
     pub fn fs(&self) -> Arc<dyn Fs> {
         Arc::new(FaultFs {
             faults: self.clone(),
         })
     }
 
-    /// How many changing operations there were.
+    /// Returns the number of changing operations.
     pub fn steps(&self) -> u64 {
         self.plan().steps
     }
 
-    /// How many fsyncs of files were asked for.
+    /// Returns the number of requested file fsyncs.
     pub fn syncs(&self) -> u64 {
         self.plan().syncs
     }
 
-    /// Everything stops at that step, as if the machine had lost this process: a write is done by half, and nothing
-    /// works any more.
+    /// Crashes the process at a step: half of a write is performed, and every later operation
+    /// fails.
     pub fn crash_at(&self, step: u64) {
         self.plan().crash_at = Some(step);
     }
 
-    /// Whether the crash has happened.
+    /// Returns whether the crash has occurred.
     pub fn crashed(&self) -> bool {
         self.plan().crashed
     }
 
-    /// That step fails, once.
+    /// Fails one step once.
     pub fn fail_at(&self, step: u64, error: io::ErrorKind) {
         self.plan().fail_at = Some((step, error));
     }
 
-    /// The process is ended at that step, without any clean-up.
+    /// Aborts the process at a step, without cleanup.
     pub fn abort_at(&self, step: u64) {
         self.plan().abort_at = Some(step);
     }
 
-    /// The next so many fsyncs fail with an input/output error.
+    /// Fails the next `count` fsyncs with an input/output error.
     pub fn fail_syncs(&self, count: u64) {
         self.plan().failing_syncs = count;
     }
 
-    /// No write takes more than so many bytes at once.
-    pub fn short_writes(&self, longest: usize) {
-        self.plan().longest_write = Some(longest);
+    /// Limits the bytes per write.
+    pub fn short_writes(&self, max_bytes: usize) {
+        self.plan().longest_write = Some(max_bytes);
     }
 
-    /// The disk has room for so many more bytes; `None` for no limit.
+    /// Sets the free disk space in bytes; `None` for no limit.
     pub fn disk_space(&self, free: Option<u64>) {
         self.plan().free_bytes = free;
     }
 
-    /// From that step on the disk has no room, until it is healed.
+    /// Makes the disk full from a step on, until `heal`.
     pub fn full_from(&self, step: u64) {
         self.plan().full_from = Some(step);
     }
 
-    /// From that step on every fsync of a file fails with an input/output error, until it is healed.
+    /// Fails every file fsync from a step on with an input/output error, until `heal`.
     pub fn fail_syncs_from(&self, step: u64) {
         self.plan().unsynced_from = Some(step);
     }
 
-    /// The first fsync of a file from that step on fails with an input/output error.
+    /// Fails the first file fsync from a step on with an input/output error.
     pub fn fail_sync_after(&self, step: u64) {
         self.plan().one_sync_from = Some(step);
     }
 
-    /// The write at that step stores something else and says that it worked.
+    /// Makes the write at a step store different data and report success.
     pub fn garble_at(&self, step: u64) {
         self.plan().garbled_at = Some(step);
     }
 
-    /// Every changing operation takes so long.
+    /// Delays every changing operation.
     pub fn slow(&self, delay: Duration) {
         self.plan().delay = delay;
     }
 
-    /// Nothing goes wrong from now on. What is dead stays dead.
+    /// Removes all faults. A crashed process stays crashed.
     pub fn heal(&self) {
         let mut plan = self.plan();
         *plan = Plan {
@@ -152,15 +152,19 @@ impl Faults {
         };
     }
 
-    /// Remembers from now on what is made durable, for [`Faults::cut_power`]. What is below the directory already is.
+    /// Tracks from now on what is durable, for [`Faults::cut_power`]. Existing files below the
+    /// directory count as durable.
     pub fn remember_durable(&self, below: &Path) -> io::Result<()> {
         let durable = DurableFiles::from_directory(below)?;
         self.plan().durable = Some(durable);
         Ok(())
     }
 
-    /// Leaves of the files below a directory what was made durable (content by an fsync of the file, names by one of the
-    /// directory), and of the rest what [`PowerLossEffect`] says. Directories themselves stay. Nothing may use the files any more.
+    /// Simulates a power loss for the files below a directory.
+    ///
+    /// Durable data stays: content after an fsync of the file, names after an fsync of the
+    /// directory. [`PowerLossEffect`] determines the rest. Directories themselves stay. The files
+    /// must no longer be in use.
     pub fn cut_power(&self, below: &Path, left: PowerLossEffect) -> io::Result<()> {
         self.plan()
             .durable
@@ -180,7 +184,7 @@ impl Faults {
         }
     }
 
-    /// Counts a changing operation and decides about it.
+    /// Counts a changing operation and decides its outcome.
     fn step(&self) -> io::Result<FaultDecision> {
         self.alive()?;
         let delay = self.plan().delay;
@@ -209,7 +213,7 @@ impl Faults {
         }
     }
 
-    /// Does something that has no halves.
+    /// Runs an operation that is performed completely or not at all.
     fn whole<T>(&self, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         match self.step()? {
             FaultDecision::Proceed | FaultDecision::Garble => operation(),
@@ -217,7 +221,7 @@ impl Faults {
         }
     }
 
-    /// How much of a growth by so many bytes there is room for.
+    /// Returns how many bytes of a growth fit on the disk.
     fn take_space(&self, growth: u64) -> u64 {
         let mut plan = self.plan();
         let Some(free) = plan.free_bytes.as_mut() else {
@@ -234,7 +238,7 @@ impl Faults {
         }
     }
 
-    fn sync_verdict(&self) -> io::Result<()> {
+    fn sync_outcome(&self) -> io::Result<()> {
         let mut plan = self.plan();
         plan.syncs += 1;
         if plan.one_sync_from.is_some_and(|from| plan.steps >= from) {
@@ -249,7 +253,7 @@ impl Faults {
     }
 }
 
-/// The real file system under [`Faults`].
+/// The real file system with [`Faults`].
 #[derive(Debug, Clone, Default)]
 pub struct FaultFs {
     faults: Faults,
@@ -340,17 +344,17 @@ impl FsFile for FaultFile {
                 return Err(io::Error::other("the process is gone"));
             }
         }
-        let longest = self
+        let max_bytes = self
             .faults
             .plan()
             .longest_write
             .unwrap_or(usize::MAX)
             .min(bytes.len());
         let size = self.inner.stat()?.size;
-        let growth = (offset + longest as u64).saturating_sub(size);
+        let growth = (offset + max_bytes as u64).saturating_sub(size);
         let missing = growth - self.faults.take_space(growth);
-        let length = longest.saturating_sub(usize::try_from(missing).unwrap_or(usize::MAX));
-        if length == 0 && longest > 0 {
+        let length = max_bytes.saturating_sub(usize::try_from(missing).unwrap_or(usize::MAX));
+        if length == 0 && max_bytes > 0 {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.write_part(bytes, offset, length)
@@ -366,8 +370,8 @@ impl FsFile for FaultFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.faults.whole(|| self.faults.sync_verdict())?;
-        // Where it is remembered what is durable, there is no need to wait for the disk.
+        self.faults.whole(|| self.faults.sync_outcome())?;
+        // If durability is tracked, skip the real fsync.
         match &mut self.faults.plan().durable {
             Some(durable) => durable.content_synced(&*self.inner),
             None => self.inner.sync(),
@@ -387,7 +391,7 @@ impl FsFile for FaultFile {
     }
 
     fn unlock(&self) -> io::Result<()> {
-        // A dead process holds no locks.
+        // A crashed process holds no locks.
         self.inner.unlock()
     }
 }

@@ -1,12 +1,13 @@
-//! Test support shared by every crate: not part of the product.
+//! Test support shared by all crates; not part of the product.
 //!
-//! - [`Faults`] and [`FaultFs`]: files that fail, write short or torn, run out of space, or die at a chosen step.
-//! - [`bench_output`]: what benches found, said in one format.
+//! - [`Faults`] and [`FaultFs`]: a file system with injected failures, short and torn writes, a
+//!   full disk, and crashes at a chosen step.
+//! - [`bench_output`]: output format of benchmarks.
 //! - [`model`]: a scripted model server on loopback, for every wire format.
 //! - [`picture`]: the picture of a session in the README.
 //! - [`program`]: the built program, measured from outside.
 //! - [`pty`]: programs in a pseudo-terminal.
-//! - [`telegram`]: a Bot API server on loopback, with users who write, limits that hold, and faults.
+//! - [`telegram`]: a Bot API server on loopback with simulated users, rate limits and faults.
 
 pub mod bench_output;
 mod fault_fs;

@@ -1,6 +1,6 @@
-//! A server on a free port of loopback, with a thread and a runtime of its own.
+//! A server on a free loopback port, with its own thread and runtime.
 //!
-//! The test may therefore pause its clock, block, or have no runtime at all, and the server still answers.
+//! The test may pause its clock, block, or have no runtime; the server still answers.
 
 use std::{future::Future, net::SocketAddr, thread};
 
@@ -11,7 +11,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Serves until it is dropped, and closes every connection then.
+/// A server that runs until it is dropped, which closes every connection.
 pub(crate) struct Loopback {
     address: SocketAddr,
     stop: watch::Sender<bool>,
@@ -19,10 +19,10 @@ pub(crate) struct Loopback {
 }
 
 impl Loopback {
-    /// Starts a server that runs this for each connection.
+    /// Starts a server that runs a function per connection.
     #[expect(
         clippy::expect_used,
-        reason = "without a loopback port no test can go on"
+        reason = "tests cannot continue without a loopback port"
     )]
     pub(crate) fn start<Served>(connection: impl Fn(TcpStream) -> Served + Send + 'static) -> Self
     where
@@ -55,7 +55,7 @@ impl Loopback {
         self.address
     }
 
-    /// `http://127.0.0.1:PORT`, without a slash at the end.
+    /// Returns `http://127.0.0.1:PORT`, without a trailing slash.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -70,7 +70,7 @@ impl Drop for Loopback {
     }
 }
 
-/// Accepts connections until the test is over; dropping the set then closes them.
+/// Accepts connections until the test ends; dropping the set closes them.
 async fn serve<Served: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
     connection: impl Fn(TcpStream) -> Served,

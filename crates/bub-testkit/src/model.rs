@@ -1,12 +1,12 @@
-//! A scripted model server on loopback, for the four wire formats that the product speaks.
+//! A scripted model server on loopback for the four wire formats of the product.
 //!
-//! A test says what the model answers, request after request, in words that no format owns: text, reasoning,
-//! tool calls, usage, errors, and every way in which a connection goes wrong. The path of a request decides in
-//! which format the answer is written, so one script serves all of them. What was sent is kept for assertions.
+//! A test scripts the answers per request, independent of the wire format: text, reasoning, tool
+//! calls, usage, errors, and connection failures. The path of a request selects the format of the
+//! answer, so one script works for all formats. Requests are kept for assertions.
 //!
-//! The server has a thread and a runtime of its own. A test may therefore pause its own clock, block, or have
-//! no runtime at all (a test of the whole program), and the server still answers. It has no timers: a slow
-//! answer waits for the test ([`Pace`]), not for a clock.
+//! The server has its own thread and runtime. A test may pause its clock, block, or have no runtime
+//! (a test of the complete program), and the server still answers. It has no timers: the test, not
+//! a clock, controls a slow answer ([`Pace`]).
 //!
 //! ```
 //! use bub_testkit::model::{ModelServer, Reply};
@@ -39,15 +39,15 @@ pub use reply::{Finish, Reply, ReplyUsage};
 use crate::loopback::Loopback;
 use log::Log;
 
-/// A model server that answers what its script says, and remembers what it was asked.
+/// A model server that sends scripted answers and records requests.
 ///
-/// It stops, and closes every connection, when it is dropped.
+/// It stops and closes every connection when it is dropped.
 pub struct ModelServer {
     server: Loopback,
     shared: Arc<ServerState>,
 }
 
-/// What the server's thread and the test both see.
+/// State shared by the server's thread and the test.
 struct ServerState {
     script: Mutex<Script>,
     log: Log,
@@ -64,7 +64,7 @@ struct Script {
 }
 
 impl ModelServer {
-    /// Starts a server on a free port of loopback.
+    /// Starts a server on a free loopback port.
     pub fn start() -> Self {
         let shared = Arc::new(ServerState {
             script: Mutex::default(),
@@ -77,67 +77,69 @@ impl ModelServer {
         }
     }
 
-    /// `http://127.0.0.1:PORT`, without a slash at the end.
+    /// Returns `http://127.0.0.1:PORT`, without a trailing slash.
     pub fn url(&self) -> String {
         self.server.url()
     }
 
-    /// The address of the listener.
+    /// Returns the address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.server.address()
     }
 
-    /// Adds the answer for the next request that has none yet.
+    /// Adds an answer to the end of the script.
     pub fn script(&self, reply: Reply) -> &Self {
         self.shared.script().replies.push_back(reply);
         self
     }
 
-    /// The answer for every request after the end of the script. Without one they get a 500 that says so.
+    /// Sets the answer for every request after the end of the script. The default is a 500 with an
+    /// explanation.
     pub fn otherwise(&self, reply: Reply) -> &Self {
         self.shared.script().fallback = Some(reply);
         self
     }
 
-    /// Has every request after the end of the script answered by a function, in the server's thread.
+    /// Sets a function that answers every request after the end of the script. It runs in the
+    /// server's thread.
     pub fn answer_with(&self, answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> &Self {
         self.shared.script().answer = Some(Arc::new(answer));
         self
     }
 
-    /// Keeps no request from now on: for tests that send very many.
+    /// Stops recording requests, for tests that send very many.
     pub fn forget_requests(&self) -> &Self {
         self.shared.log.forget();
         self
     }
 
-    /// What `GET …/models` lists; such requests use up no answer of the script.
+    /// Sets the models that `GET …/models` lists. Such requests use no answer of the script.
     pub fn models<I: Into<String>>(&self, names: impl IntoIterator<Item = I>) -> &Self {
         self.shared.script().models = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// How many answers of the script nobody asked for yet.
+    /// Returns the number of unused answers in the script.
     pub fn unused(&self) -> usize {
         self.shared.script().replies.len()
     }
 
-    /// Every request so far, in the order of arrival.
+    /// Returns all requests in the order of arrival.
     pub fn requests(&self) -> Vec<Request> {
         self.shared.log.requests()
     }
 
-    /// The request with this number, counted from 0; waits until it has arrived.
+    /// Waits for the request with this index, counted from 0.
     pub async fn request(&self, index: usize) -> Request {
         self.shared.log.request(index).await
     }
 
-    /// How many connections were opened so far.
+    /// Returns the number of connections that were opened.
     pub fn connections(&self) -> usize {
         self.shared.log.connections()
     }
 
-    /// Waits until the client has closed the connection on which the request with this number came.
+    /// Waits until the client closes the connection of the request with this index.
     pub async fn closed(&self, index: usize) {
         let connection = self.request(index).await.connection;
         self.shared.log.closed(connection).await;
@@ -149,7 +151,7 @@ impl ServerState {
         self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer for one request.
+    /// Returns the answer for one request.
     fn next_reply(&self, request: &Request) -> Reply {
         let mut script = self.script();
         if request.method == "GET" && request.path.ends_with("/models") {

@@ -1,4 +1,5 @@
-//! The built program on a home of its own, measured from outside: for budgets and benches. Linux, because it asks `/proc`.
+//! The built program with its own home, measured from outside for budgets and benchmarks. Linux
+//! only, because it reads `/proc`.
 
 use std::{
     fs::{self, File},
@@ -23,10 +24,10 @@ use crate::{
 };
 
 const TOKEN: &str = "correct-horse-battery";
-/// Longer than anything on a busy computer takes.
+/// Timeout that is long enough for a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A program, its home, and a model server that it is configured for.
+/// A program, its home, and the model server that it is configured for.
 pub struct Program {
     path: PathBuf,
     home: TempDir,
@@ -34,22 +35,22 @@ pub struct Program {
     timeout: Duration,
 }
 
-/// What a finished process had of the computer.
+/// Resource usage of a finished process.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessUsage {
-    /// From its start to its end.
+    /// Time from start to exit.
     pub wall: Duration,
-    /// Processor time, its own and the system's for it.
+    /// CPU time in user and kernel mode.
     pub cpu: Duration,
-    /// The most memory at any time, in bytes; never less than what this process had when it started the other.
+    /// Peak memory in bytes. At least the memory of the parent process at the start.
     pub peak: u64,
 }
 
 impl Program {
-    /// A program on an empty home. Its model answers every question with one sentence.
+    /// Creates a program with an empty home. Its model answers every request with one sentence.
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        // Its commands run in another directory.
+        // Commands run in another directory.
         let path = path
             .canonicalize()
             .map_err(|error| Error::new(error.kind(), format!("{}: {error}", path.display())))?;
@@ -65,23 +66,23 @@ impl Program {
         })
     }
 
-    /// How long a command may take to end, a prompt to be shown, a gateway to be ready.
+    /// Sets the timeout for the end of a command, a prompt, and the start of a gateway.
     #[must_use]
-    pub fn with_patience(self, timeout: Duration) -> Self {
+    pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// The directory that is `HOME` and the workspace.
+    /// Returns the directory that is `HOME` and the workspace.
     pub fn directory(&self) -> &Path {
         self.home.path()
     }
 
-    /// `BUB_HOME`.
+    /// Returns `BUB_HOME`.
     pub fn home(&self) -> PathBuf {
         self.home.path().join(".bub")
     }
 
-    /// A command of the program, with nothing in its environment but what it needs here.
+    /// Returns a command of the program with a minimal environment.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.path);
         command
@@ -96,7 +97,7 @@ impl Program {
         command
     }
 
-    /// Runs a command to its end, which has to be a good one.
+    /// Runs a command, which must succeed.
     pub fn run(&self, args: &[&str]) -> Result<ProcessUsage> {
         let (mut command, mut said) = (self.command(args), tempfile::tempfile()?);
         command
@@ -140,7 +141,7 @@ impl Program {
         }
     }
 
-    /// From the start of `bub chat` to its prompt, in a terminal.
+    /// Returns the time from the start of `bub chat` to its prompt in a terminal.
     pub fn first_prompt(&self) -> Result<Duration> {
         let started = Instant::now();
         let mut chat = Pty::try_spawn(self.command(&["chat"]), 24, 100)?;
@@ -153,8 +154,8 @@ impl Program {
         Ok(taken)
     }
 
-    /// The least of each figure over several runs: what others do on the computer, and how many pages of the file the
-    /// kernel maps around the one that is needed, only ever adds.
+    /// Returns the minimum of each figure over several runs. Other processes, and additional pages
+    /// of the file that the kernel maps, only add to it.
     pub fn best(&self, args: &[&str], runs: u32) -> Result<ProcessUsage> {
         let mut best = self.run(args)?;
         for _ in 1..runs {
@@ -166,7 +167,8 @@ impl Program {
         Ok(best)
     }
 
-    /// Puts so many tapes of `entries` messages into the home, as the original leaves them: without an index.
+    /// Adds a number of tapes with `entries` messages to the home, as the Python version writes
+    /// them: without an index.
     pub fn add_tapes(&self, tapes: usize, entries: i64) -> Result<()> {
         let root = self.home().join("tapes");
         fs::create_dir_all(&root)?;
@@ -192,7 +194,7 @@ impl Program {
         Ok(())
     }
 
-    /// Starts a gateway with a webhook and waits until it says that it is ready and takes connections.
+    /// Starts a gateway with a webhook and waits until it is ready and accepts connections.
     pub fn gateway(&self) -> Result<RunningGateway> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let notified = self.directory().join("notify.sock");
@@ -224,7 +226,7 @@ fn ended(what: &str, status: ExitStatus) -> String {
     format!("ended ({status}) and did not {what}")
 }
 
-/// The last lines of what a program said.
+/// Returns the last lines of a program's output.
 fn tail(said: &mut File) -> String {
     let mut bytes = Vec::new();
     let length = said.metadata().map_or(0, |found| found.len());
@@ -238,16 +240,16 @@ fn tail(said: &mut File) -> String {
     }
 }
 
-/// A gateway that runs until this is dropped.
+/// A gateway that runs until it is dropped.
 pub struct RunningGateway {
     child: Child,
     address: SocketAddr,
-    /// From the start of the process to its word that it is ready, and its first connection.
+    /// Time from the start of the process to its ready message and its first connection.
     pub ready: Duration,
 }
 
 impl RunningGateway {
-    /// Waits for its word, and for its port: channels start beside each other, and beside that.
+    /// Waits for the ready message and for the port, because channels start concurrently.
     fn wait_until_ready(
         &mut self,
         socket: &UnixDatagram,
@@ -297,7 +299,7 @@ impl RunningGateway {
         }
     }
 
-    /// Sends the messages with these numbers from a few clients at once; `chat` says whose each one is.
+    /// Sends the messages with these numbers from several clients; `chat` returns the chat of each.
     pub fn flood(
         &self,
         numbers: std::ops::Range<usize>,
@@ -320,12 +322,12 @@ impl RunningGateway {
         })
     }
 
-    /// Memory that the process has now, in bytes.
+    /// Returns the current memory of the process in bytes.
     pub fn memory(&self) -> Result<u64> {
         memory_of(&self.child.id().to_string())
     }
 
-    /// Processor time of the process so far.
+    /// Returns the CPU time of the process.
     pub fn cpu(&self) -> Result<Duration> {
         cpu_of(&self.child.id().to_string())
     }
@@ -338,7 +340,7 @@ impl Drop for RunningGateway {
     }
 }
 
-/// Resident memory of a process (`self` is this one), in bytes.
+/// Returns the resident memory of a process (`self` is this process) in bytes.
 pub fn memory_of(process: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -348,7 +350,7 @@ pub fn memory_of(process: &str) -> Result<u64> {
         .ok_or_else(|| Error::other("no VmRSS"))
 }
 
-/// Processor time of all threads of a process so far, those that ended included, in steps of 10 ms.
+/// Returns the CPU time of all threads of a process, including finished ones, in steps of 10 ms.
 pub fn cpu_of(process: &str) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let fields = stat

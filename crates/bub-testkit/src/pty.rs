@@ -1,4 +1,4 @@
-//! A program in a pseudo-terminal: what it shows is read, what a person would type is sent.
+//! A program in a pseudo-terminal: tests read its output and send input.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,10 +15,10 @@ use rustix::{
     termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
 };
 
-/// Longer than anything on a busy computer takes.
+/// Timeout that is long enough for a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The beginning of a command whose terminal is also the one that Ctrl-C comes from. Needs Linux.
+/// Start of a command whose terminal also sends Ctrl-C. Linux only.
 pub const SESSION_LEADER: [&str; 3] = ["setsid", "-c", "-w"];
 
 /// A running program and its terminal.
@@ -26,11 +26,11 @@ pub struct Pty {
     child: Child,
     master: File,
     output: Receiver<Vec<u8>>,
-    /// All that was shown.
+    /// Complete output.
     shown: String,
-    /// How far it was looked at.
+    /// Length of the output that was already checked.
     seen: usize,
-    /// The beginning of a character whose other bytes are not read yet.
+    /// First bytes of an incomplete character.
     incomplete: Vec<u8>,
 }
 
@@ -42,17 +42,18 @@ pub struct Pty {
     reason = "a test stops at the first surprise"
 )]
 impl Pty {
-    /// Starts a command, which begins with [`SESSION_LEADER`], in a terminal of 24 lines and 100 columns.
+    /// Starts a command, which begins with [`SESSION_LEADER`], in a terminal of 24 lines and 100
+    /// columns.
     pub fn spawn(command: Command) -> Self {
         Self::spawn_sized(command, 24, 100)
     }
 
-    /// The same with another size.
+    /// Starts a command in a terminal of the given size.
     pub fn spawn_sized(command: Command, rows: u16, columns: u16) -> Self {
         Self::try_spawn(command, rows, columns).unwrap()
     }
 
-    /// The same, where a program that cannot be started is no surprise.
+    /// Starts a command in a terminal of the given size; returns an error if it cannot be started.
     pub fn try_spawn(mut command: Command, rows: u16, columns: u16) -> io::Result<Self> {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&master)?;
@@ -79,7 +80,7 @@ impl Pty {
             .stdout(end()?)
             .stderr(end()?)
             .spawn()?;
-        // Or the end of the program would not be the end of its output.
+        // Otherwise the output would not end when the program ends.
         drop((command, slave));
         let master = File::from(master);
         let (sender, output) = channel();
@@ -102,23 +103,23 @@ impl Pty {
         })
     }
 
-    /// Types.
+    /// Sends input.
     pub fn send(&mut self, keys: &str) {
         self.try_send(keys).unwrap();
     }
 
-    /// Types, where a program that is gone is no surprise.
+    /// Sends input; returns an error if the program has ended.
     pub fn try_send(&mut self, keys: &str) -> io::Result<()> {
         self.master.write_all(keys.as_bytes())
     }
 
-    /// Waits until this is shown, and gives what came since the last time, it included.
+    /// Waits for a text and returns the output since the last call, including the text.
     pub fn expect(&mut self, text: &str) -> String {
         self.try_expect(text, TEST_TIMEOUT)
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The same within a time; else what happened instead.
+    /// Waits for a text with a timeout; returns a description of the failure otherwise.
     pub fn try_expect(&mut self, text: &str, timeout: Duration) -> Result<String, String> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -141,7 +142,7 @@ impl Pty {
         }
     }
 
-    /// Waits until everything shown so far meets a condition, or returns what happened instead.
+    /// Waits until the complete output meets a condition, or returns a description of the failure.
     pub fn try_until(
         &mut self,
         timeout: Duration,
@@ -156,18 +157,18 @@ impl Pty {
         Ok(())
     }
 
-    /// Waits for the end: exit code, and all that was ever shown.
+    /// Waits for the program to exit; returns the exit code and the complete output.
     pub fn finish(mut self) -> (Option<i32>, String) {
         (self.end(), std::mem::take(&mut self.shown))
     }
 
-    /// Waits for the end: exit code.
+    /// Waits for the program to exit; returns the exit code.
     pub fn end(&mut self) -> Option<i32> {
         self.try_end(TEST_TIMEOUT)
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The same within a time.
+    /// Waits for the program to exit, with a timeout.
     pub fn try_end(&mut self, timeout: Duration) -> Result<Option<i32>, String> {
         let deadline = Instant::now() + timeout;
         while self.read(deadline)? {}
@@ -177,7 +178,7 @@ impl Pty {
             .map_err(|error| error.to_string())
     }
 
-    /// Whether the terminal shows what is typed, as the program left it.
+    /// Returns whether the terminal echoes input.
     pub fn echoes(&self) -> bool {
         tcgetattr(&self.master)
             .unwrap()
@@ -185,17 +186,20 @@ impl Pty {
             .contains(LocalModes::ECHO)
     }
 
-    /// The process that was started.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Reads more; says whether there can be any.
+    /// Reads more output; returns whether more can follow.
     fn read(&mut self, deadline: Instant) -> Result<bool, String> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.output.recv_timeout(left) {
-            // One that talks for ever is not waited for any longer than one that is silent.
-            Ok(_) if left.is_zero() => Err(format!("it goes on and on:\n{}", self.shown)),
+            // Endless output does not extend the timeout.
+            Ok(_) if left.is_zero() => Err(format!(
+                "output continues after the timeout:\n{}",
+                self.shown
+            )),
             Ok(bytes) => {
                 self.decode(&bytes);
                 Ok(true)
@@ -205,7 +209,7 @@ impl Pty {
         }
     }
 
-    /// Adds bytes to what was shown. A read may end in the middle of a character.
+    /// Appends bytes to the output. A read may end inside a character.
     fn decode(&mut self, bytes: &[u8]) {
         self.incomplete.extend_from_slice(bytes);
         let end = match std::str::from_utf8(&self.incomplete) {
@@ -219,7 +223,7 @@ impl Pty {
 
 impl Drop for Pty {
     fn drop(&mut self) {
-        // Already over in a test that went well.
+        // After a successful test the program has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

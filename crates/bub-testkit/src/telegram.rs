@@ -1,13 +1,14 @@
-//! A Bot API server on loopback: people write to the bot through it, and it keeps what the bot does.
+//! A Bot API server on loopback with simulated users; it records what the bot does.
 //!
-//! It behaves as the real one where that matters to a bot: it holds long polls until there is something, ends an older
-//! poll when a newer one comes, forgets updates only when a later offset is asked for, numbers messages, refuses markup
-//! and texts that the real one refuses. What goes wrong is scripted with [`BotServer::fault`] or decided for each call
-//! by [`BotServer::faults`]. With `BUB_FIXTURES` set, every request is checked against the specification of the API.
+//! It behaves like the real server where that matters to a bot. It holds long polls until an update
+//! arrives, ends an older poll when a newer one comes, drops updates only after a later offset,
+//! numbers messages, and rejects invalid markup and texts. Faults are scripted with
+//! [`BotServer::fault`] or decided per call by [`BotServer::faults`]. With `BUB_FIXTURES` set,
+//! every request is checked against the specification of the API.
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "a JSON value is `null` where there is nothing"
+    reason = "indexing a missing JSON field returns `null`"
 )]
 
 use std::{
@@ -29,43 +30,43 @@ pub use chats::ApiCall;
 use chats::Chats;
 use spec::BotApiSpec;
 
-/// The token of the bot.
+/// Token of the bot.
 pub const TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
-/// The user name of the bot.
+/// User name of the bot.
 pub const USERNAME: &str = "helpful_bot";
-/// The id of the bot.
+/// Id of the bot.
 pub const BOT_ID: i64 = 110_201_543;
 
-/// How a call goes wrong.
+/// Fault of a call.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// An error of the API, with its description.
     Refuse(u16, &'static str),
-    /// Too many requests: again after so many seconds.
+    /// Too many requests; retry after this number of seconds.
     Flood(u64),
-    /// The group has that id now.
+    /// The group has this new id.
     Moved(i64),
-    /// Not the API, but something before it answers: a status and a page.
+    /// A proxy answers with a status and an HTML page.
     Page(u16),
-    /// The connection ends before anything is done.
+    /// The connection closes before the call is executed.
     Cut,
-    /// It is done, and the connection ends before that is said.
+    /// The call is executed, but the connection closes before the response.
     CutAfter,
-    /// It is done, and said so much later.
+    /// The call is executed, but the response is delayed.
     Slow(Duration),
-    /// No answer ever.
+    /// The server never responds.
     Hang,
 }
 
 type FaultFn = Box<dyn FnMut(&str, &Value) -> Option<Fault> + Send>;
 
-/// A Bot API server. It stops, and closes every connection, when it is dropped.
+/// A Bot API server. It stops and closes every connection when it is dropped.
 pub struct BotServer {
     server: Loopback,
     shared: Arc<BotServerState>,
 }
 
-/// What the server's thread and the test both see.
+/// State shared by the server's thread and the test.
 struct BotServerState {
     chats: Mutex<Chats>,
     script: Mutex<Vec<(String, Fault)>>,
@@ -73,7 +74,7 @@ struct BotServerState {
     spec: Option<BotApiSpec>,
     requests: std::sync::atomic::AtomicUsize,
     connections: std::sync::atomic::AtomicUsize,
-    /// Counts what happens, so that one can wait.
+    /// Counter of changes, for waiters.
     changes: watch::Sender<u64>,
 }
 
@@ -100,7 +101,7 @@ impl BotServerState {
 }
 
 impl BotServer {
-    /// Starts a server on a free port of loopback.
+    /// Starts a server on a free loopback port.
     pub fn start() -> Self {
         let shared = Arc::new(BotServerState {
             chats: Mutex::default(),
@@ -118,12 +119,12 @@ impl BotServer {
         }
     }
 
-    /// `http://127.0.0.1:PORT`, without a slash at the end.
+    /// Returns `http://127.0.0.1:PORT`, without a trailing slash.
     pub fn url(&self) -> String {
         self.server.url()
     }
 
-    /// The next call of that method goes wrong; several are used one after the other.
+    /// Makes the next call of a method fail. Several faults are used in order.
     pub fn fault(&self, method: &str, fault: Fault) -> &Self {
         self.shared
             .script
@@ -133,7 +134,7 @@ impl BotServer {
         self
     }
 
-    /// Decides for every call whether it goes wrong.
+    /// Sets a function that decides per call whether it fails.
     pub fn faults(
         &self,
         decide: impl FnMut(&str, &Value) -> Option<Fault> + Send + 'static,
@@ -146,7 +147,7 @@ impl BotServer {
         self
     }
 
-    /// Nothing goes wrong any more.
+    /// Removes all faults.
     pub fn heal(&self) -> &Self {
         self.shared
             .script
@@ -161,7 +162,7 @@ impl BotServer {
         self
     }
 
-    /// Gives the bot an update; its id.
+    /// Adds an update and returns its id.
     #[expect(clippy::needless_pass_by_value, reason = "tests write it in place")]
     pub fn update(&self, kind: &str, content: Value) -> i64 {
         let id = self.shared.chats().update(kind, &content);
@@ -169,48 +170,48 @@ impl BotServer {
         id
     }
 
-    /// Gives the bot an update that it had before.
+    /// Adds an update with an id that the bot has already received.
     pub fn update_again(&self, id: i64, kind: &str, content: &Value) {
         let update = json!({"update_id": id, kind: content});
         self.shared.chats().updates.push_front((id, update));
         self.shared.changed();
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.shared
             .connections
             .load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// How many requests there were, also such as were no calls.
+    /// Returns the number of requests, including those that are not calls.
     pub fn requests(&self) -> usize {
         self.shared
             .requests
             .load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Gives the bot a message of that chat; the chat's `type` comes from its id unless it is there. Its message id.
+    /// Adds a message and returns its message id. The chat's `type` follows from its id if missing.
     pub fn message(&self, message: Value) -> i64 {
         let (content, id) = self.shared.chats().complete(message);
         self.update("message", content);
         id
     }
 
-    /// A person writes to the bot in private; the message id.
+    /// Adds a private message of a user and returns its message id.
     pub fn says(&self, user: i64, text: &str) -> i64 {
         self.message(
             json!({"chat": {"id": user, "type": "private"}, "from": person(user), "text": text}),
         )
     }
 
-    /// A person writes in a group; the message id.
+    /// Adds a group message of a user and returns its message id.
     pub fn says_in(&self, chat: i64, user: i64, text: &str) -> i64 {
         let chat = json!({"id": chat, "type": "supergroup", "title": "A group"});
         self.message(json!({"chat": chat, "from": person(user), "text": text}))
     }
 
-    /// A person presses a button of a message.
+    /// Adds the press of a message button by a user.
     pub fn presses(&self, user: i64, chat: i64, message_id: i64, data: &str) -> i64 {
         let kind = if chat > 0 { "private" } else { "supergroup" };
         let message = self
@@ -238,31 +239,31 @@ impl BotServer {
         self
     }
 
-    /// From now on the bot is told that this person has blocked it.
+    /// Makes a user block the bot from now on.
     pub fn block(&self, chat: i64) -> &Self {
         self.shared.chats().blocked.insert(chat);
         self
     }
 
-    /// From now on there is no such topic.
+    /// Deletes a topic.
     pub fn delete_topic(&self, chat: i64, thread: i64) -> &Self {
         self.shared.chats().deleted_topics.insert((chat, thread));
         self
     }
 
-    /// A webhook that somebody left behind.
+    /// Sets a webhook, as if left behind by another program.
     pub fn leave_webhook(&self, url: &str) -> &Self {
         url.clone_into(&mut self.shared.chats().webhook);
         self
     }
 
-    /// Another token is the right one now.
+    /// Makes the token invalid.
     pub fn revoke(&self) -> &Self {
         self.shared.chats().is_revoked = true;
         self
     }
 
-    /// All calls but those that only ask for updates, in the order of arrival.
+    /// Returns all calls except polls for updates, in the order of arrival.
     pub fn calls(&self) -> Vec<ApiCall> {
         self.shared
             .chats()
@@ -273,7 +274,7 @@ impl BotServer {
             .collect()
     }
 
-    /// The calls of one method.
+    /// Returns the calls of one method.
     pub fn calls_of(&self, method: &str) -> Vec<ApiCall> {
         self.shared
             .chats()
@@ -284,22 +285,22 @@ impl BotServer {
             .collect()
     }
 
-    /// The texts that stand in a chat now by the bot, in order, edits applied.
+    /// Returns the bot's texts in a chat, in order and with edits applied.
     pub fn texts(&self, chat: i64) -> Vec<String> {
         self.shared.chats().texts(chat)
     }
 
-    /// How many updates the bot has not confirmed.
+    /// Returns the number of unconfirmed updates.
     pub fn pending(&self) -> usize {
         self.shared.chats().updates.len()
     }
 
-    /// What was wrong with the requests.
+    /// Returns the violations of the API specification.
     pub fn violations(&self) -> Vec<String> {
         self.shared.chats().violations.clone()
     }
 
-    /// Waits until `look` finds something.
+    /// Waits until `look` returns a value.
     pub async fn wait_for<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
         let mut changes = self.shared.changes.subscribe();
         loop {
@@ -311,13 +312,13 @@ impl BotServer {
         }
     }
 
-    /// Waits until there are so many texts by the bot in a chat.
+    /// Waits until the bot has sent `count` texts to a chat.
     pub async fn wait_texts(&self, chat: i64, count: usize) -> Vec<String> {
         self.wait_for(|server| Some(server.texts(chat)).filter(|texts| texts.len() >= count))
             .await
     }
 
-    /// Waits until that method was called so often.
+    /// Waits until a method was called `count` times.
     pub async fn wait_calls(&self, method: &str, count: usize) -> Vec<ApiCall> {
         self.wait_for(|server| Some(server.calls_of(method)).filter(|calls| calls.len() >= count))
             .await
@@ -330,7 +331,7 @@ impl BotServer {
     }
 }
 
-/// A user as the API describes one.
+/// Returns a user object of the API.
 pub fn person(id: i64) -> Value {
     json!({"id": id, "is_bot": false, "first_name": format!("User {id}"), "username": format!("user{id}")})
 }

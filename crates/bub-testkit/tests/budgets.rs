@@ -1,4 +1,4 @@
-//! What the check of the budgets says about programs that do not keep them, or do not work at all.
+//! Output of the budget check for programs that exceed budgets or fail.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -10,10 +10,11 @@ use std::{
 use bub_testkit::program::Program;
 use tempfile::TempDir;
 
-/// A program of a few lines.
-fn fake(place: &TempDir, script: &str) -> PathBuf {
-    let path = place.path().join("fake");
-    // Written by another process: a file that this one has open could not be started beside another test's start.
+/// Creates a program from a shell script.
+fn fake(directory: &TempDir, script: &str) -> PathBuf {
+    let path = directory.path().join("fake");
+    // Written by another process, because a file that this process has open cannot be executed
+    // while another test forks.
     let mut shell = Command::new("sh");
     shell
         .args([
@@ -29,9 +30,9 @@ fn fake(place: &TempDir, script: &str) -> PathBuf {
 
 #[test]
 fn one_failing_measurement_is_explained_and_the_others_are_taken() {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     fake(
-        &place,
+        &directory,
         "case $1 in
              hooks) echo 'no table of hooks' >&2; exit 3 ;;
              chat) echo 'no terminal today'; exit 4 ;;
@@ -41,7 +42,7 @@ fn one_failing_measurement_is_explained_and_the_others_are_taken() {
     // The path is relative, as in docs/performance.md.
     let output = Command::new(env!("CARGO_BIN_EXE_budgets"))
         .arg("./fake")
-        .current_dir(&place)
+        .current_dir(&directory)
         .output()
         .unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
@@ -76,11 +77,11 @@ fn a_program_that_is_not_there_is_named() {
 
 #[test]
 fn what_never_ends_is_ended() {
-    let place = tempfile::tempdir().unwrap();
-    let path = fake(&place, "echo 'I wait' >&2; exec sleep 600");
+    let directory = tempfile::tempdir().unwrap();
+    let path = fake(&directory, "echo 'I wait' >&2; exec sleep 600");
     let program = Program::new(path)
         .unwrap()
-        .with_patience(Duration::from_millis(300));
+        .with_timeout(Duration::from_millis(300));
     let begun = Instant::now();
     let waits = "within 300ms; the last it said:\n    I wait";
     let help = program.run(&["--help"]).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The scripted model server: each word of its vocabulary, seen from a raw socket.
+//! Tests of the scripted model server over a raw socket.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,7 +14,7 @@ use bub_testkit::model::{Finish, Format, ManualClock, ModelServer, Pace, Reply, 
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Where a client of each format posts, and what it posts to be streamed to.
+/// Returns the path that a client of each format posts to for a stream.
 fn target(format: Format) -> &'static str {
     match format {
         Format::Chat => "/v1/chat/completions",
@@ -28,7 +28,7 @@ struct Answer {
     status: u16,
     head: String,
     body: String,
-    /// Whether the last chunk came.
+    /// Whether the last chunk arrived.
     whole: bool,
 }
 
@@ -53,7 +53,7 @@ fn send(socket: &mut TcpStream, path: &str, body: &Value) {
     .unwrap();
 }
 
-/// Reads to the end of the connection, or of the chunked body.
+/// Reads to the end of the connection or of the chunked body.
 fn receive(socket: &mut TcpStream) -> Result<Answer, std::io::Error> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];

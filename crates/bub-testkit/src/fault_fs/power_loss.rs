@@ -1,4 +1,4 @@
-//! What is left of files when the power goes: what an fsync promises, and of the rest whatever a disk may leave.
+//! State of files after a power loss: synced data stays; the disk may keep any part of the rest.
 
 use std::{
     collections::HashMap,
@@ -11,33 +11,35 @@ use std::{
 
 use bub_tape::fs::FsFile;
 
-/// What lies in one of these is written whole or not at all.
+/// Size of a sector, which is written completely or not at all.
 const SECTOR_BYTES: usize = 512;
-/// What a block may have held before: the end of something, and lines.
+/// Old content of a block: a partial line and lines.
 const STALE_BYTES: &[u8] = b"le\xff\0 stale\n{\"id\": 1, \"sta";
 
-/// What a loss of power leaves of what was not synced.
+/// Effect of a power loss on data that was not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PowerLossEffect {
-    /// Nothing, neither content nor names.
+    /// Content and names are lost.
     Nothing,
-    /// Half of what was added to a file.
+    /// Half of the data appended to a file stays.
     Half,
-    /// Names and lengths, which the disk had first, and what lies in one sector; the rest of the content is zeros.
+    /// Names, lengths and the content of a single sector stay; other content becomes zeros.
     Zeros,
-    /// The same, and the rest is what was in those blocks before.
+    /// Names, lengths and the content of a single sector stay; other content becomes old data of
+    /// the blocks.
     Garbage,
 }
 
 impl PowerLossEffect {
-    /// Each of them.
+    /// All effects.
     pub const ALL: [Self; 4] = [Self::Nothing, Self::Half, Self::Zeros, Self::Garbage];
 }
 
-/// The content of a file as of its last fsync. Shared, because a file can lose its name and keep its content.
+/// Content of a file at its last fsync. Shared, because a file can lose its name and keep its
+/// content.
 type Content = Arc<Mutex<Vec<u8>>>;
 
-/// What was made durable.
+/// Durable files.
 #[derive(Debug, Default)]
 pub(super) struct DurableFiles {
     files: HashMap<u64, Content>,
@@ -45,7 +47,7 @@ pub(super) struct DurableFiles {
 }
 
 impl DurableFiles {
-    /// Everything below a directory, as it is.
+    /// Records all files below a directory as durable.
     pub(super) fn from_directory(directory: &Path) -> io::Result<Self> {
         let mut durable = Self::default();
         durable.take(directory)?;
@@ -66,7 +68,7 @@ impl DurableFiles {
         self.names_synced(directory)
     }
 
-    /// A file was made, maybe with the number of one that is gone.
+    /// Records a new file, which may reuse the inode of a deleted one.
     pub(super) fn made(&mut self, inode: u64) {
         self.files.insert(inode, Content::default());
     }
@@ -101,7 +103,8 @@ impl DurableFiles {
         }
     }
 
-    /// Names and lengths stay; content that was not synced becomes something else, unless a sector holds it.
+    /// Keeps names and lengths, and replaces content that was not synced unless it is in a single
+    /// sector.
     fn keep_lengths(&self, directory: &Path, filling: &[u8]) -> io::Result<()> {
         for entry in fs::read_dir(directory)? {
             let (path, found) = { entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))? };

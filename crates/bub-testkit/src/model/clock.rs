@@ -1,4 +1,4 @@
-//! A clock that moves only when the test says so, next to real sockets.
+//! A clock that only the test advances, for use with real sockets.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl ManualClock {
         Self { _release: release }
     }
 
-    /// Moves the clock, then lets the tasks that were waiting for it run.
+    /// Advances the clock, then runs the tasks that waited for it.
     pub async fn advance(&self, by: Duration) {
         tokio::time::advance(by).await;
     }

@@ -1,4 +1,4 @@
-//! The wire formats, as far as a script speaks them.
+//! Wire formats of scripted answers.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ mod chat;
 mod generate;
 mod items;
 
-/// A wire format; the path of a request tells which.
+/// A wire format, selected by the path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// `POST …/chat/completions`
@@ -23,10 +23,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// All four.
+    /// All formats.
     pub const ALL: [Self; 4] = [Self::Chat, Self::Responses, Self::Messages, Self::Generate];
 
-    /// The format that a path belongs to.
+    /// Returns the format of a path.
     pub fn of_path(path: &str) -> Option<Self> {
         if path.ends_with("/chat/completions") {
             Some(Self::Chat)
@@ -41,7 +41,7 @@ impl Format {
         }
     }
 
-    /// The events of a streamed answer.
+    /// Returns the events of a streamed answer.
     pub(super) fn frames(self, script: &ScriptedAnswer) -> Vec<StreamFrame> {
         match self {
             Self::Chat => chat::frames(script),
@@ -51,7 +51,7 @@ impl Format {
         }
     }
 
-    /// The body of an answer in one piece.
+    /// Returns the complete body of an answer that is not streamed.
     pub(super) fn full_response(self, script: &ScriptedAnswer) -> Value {
         match self {
             Self::Chat => chat::full_response(script),
@@ -61,7 +61,7 @@ impl Format {
         }
     }
 
-    /// The body of an HTTP error.
+    /// Returns the body of an HTTP error.
     pub(super) fn refusal(self, status: u16, message: &str) -> Value {
         let kind = error_type(status);
         match self {
@@ -91,7 +91,7 @@ impl StreamFrame {
         }
     }
 
-    /// An event that is named after the `type` of its data.
+    /// Creates an event that is named after the `type` of its data.
     pub(super) fn typed(value: &Value) -> Self {
         let event = value.get("type").and_then(Value::as_str).map(str::to_owned);
         Self {
@@ -107,7 +107,7 @@ impl StreamFrame {
         }
     }
 
-    /// The bytes of the event.
+    /// Encodes the event.
     pub(super) fn encode(&self, newline: &str) -> String {
         let event = self
             .event
@@ -121,9 +121,9 @@ impl StreamFrame {
     }
 }
 
-/// A script in the order of its parts, with what it leaves out filled in.
+/// Parts of a scripted answer in order, with defaults for missing parts.
 pub(super) struct ScriptedAnswer {
-    /// Text, reasoning, calls, errors, garbage; no usage, no finish.
+    /// Text, reasoning, calls, errors and garbage, without usage and finish.
     pub(super) parts: Vec<ReplyPart>,
     pub(super) usage: ReplyUsage,
     pub(super) finish: Finish,
@@ -157,7 +157,7 @@ impl ScriptedAnswer {
         }
     }
 
-    /// An error event ends a stream: nothing is reported after it.
+    /// Returns whether an error event ends the stream; nothing is sent after it.
     pub(super) fn breaks_off(&self) -> bool {
         self.parts
             .iter()

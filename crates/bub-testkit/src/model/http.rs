@@ -1,4 +1,4 @@
-//! Just enough HTTP/1.1 for a client that behaves.
+//! A minimal HTTP/1.1 server for well-behaved clients.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::log::Request;
 
-/// Requests of a test are small; this only stops a client that has gone mad.
+/// Maximum size of a request, to stop a faulty client.
 const MAX_REQUEST_BYTES: usize = 64 * 1024 * 1024;
 
 /// Reads requests from one connection.
@@ -24,7 +24,7 @@ impl Reader {
         }
     }
 
-    /// The next request; none when the client has left.
+    /// Reads the next request; returns `None` if the client has closed the connection.
     pub(crate) async fn next(&mut self, socket: &mut ReadHalf<'_>) -> io::Result<Option<Request>> {
         let end = loop {
             if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
@@ -86,7 +86,7 @@ fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
         .position(|window| window == needle)
 }
 
-/// The status line and headers of an answer whose body comes in chunks.
+/// Writes the status line and headers of an answer with a chunked body.
 pub(super) async fn write_head(
     socket: &mut WriteHalf<'_>,
     status: u16,
@@ -104,7 +104,7 @@ pub(super) async fn write_head(
     socket.write_all(head.as_bytes()).await
 }
 
-/// One chunk of the body.
+/// Writes one chunk of the body.
 pub(super) async fn write_chunk(socket: &mut WriteHalf<'_>, bytes: &[u8]) -> io::Result<()> {
     if bytes.is_empty() {
         return Ok(());
@@ -115,7 +115,7 @@ pub(super) async fn write_chunk(socket: &mut WriteHalf<'_>, bytes: &[u8]) -> io:
     socket.write_all(&chunk).await
 }
 
-/// The proper end of a body.
+/// Writes the end of a chunked body.
 pub(super) async fn write_end(socket: &mut WriteHalf<'_>) -> io::Result<()> {
     socket.write_all(b"0\r\n\r\n").await
 }

@@ -1,4 +1,4 @@
-//! What clients sent, and which connections are still open.
+//! Log of requests and open connections.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::format::Format;
 
-/// One request as it arrived.
+/// A request as received.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Request {
@@ -15,18 +15,18 @@ pub struct Request {
     pub method: String,
     /// The path, without the query.
     pub path: String,
-    /// What follows the `?`, empty when there is none.
+    /// Part after the `?`; empty if missing.
     pub query: String,
     /// Name (lower case) and value of each header, in the order of arrival.
     pub headers: Vec<(String, String)>,
     /// The body as sent.
     pub body: Vec<u8>,
-    /// The number of the connection, counted from 0.
+    /// Number of the connection, counted from 0.
     pub connection: usize,
 }
 
 impl Request {
-    /// The first value of a header.
+    /// Returns the first value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self
             .headers
@@ -35,17 +35,17 @@ impl Request {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The body as JSON, `null` when it is none.
+    /// Returns the body as JSON; `null` if it is not valid JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// The wire format that the path belongs to.
+    /// Returns the wire format of the path.
     pub fn format(&self) -> Option<Format> {
         Format::of_path(&self.path)
     }
 
-    /// Whether the client asked for a stream.
+    /// Returns whether the client requested a stream.
     pub fn wants_stream(&self) -> bool {
         self.path.ends_with(":streamGenerateContent")
             || self
@@ -56,7 +56,7 @@ impl Request {
     }
 }
 
-/// The log; waiters are woken by a counter of changes.
+/// Request log; a counter of changes wakes waiters.
 pub(super) struct Log {
     state: Mutex<RequestLogState>,
     changes: watch::Sender<u64>,
@@ -66,7 +66,7 @@ pub(super) struct Log {
 struct RequestLogState {
     requests: Vec<Request>,
     is_forgetful: bool,
-    /// For each connection whether it is still open.
+    /// Whether each connection is open.
     open: Vec<bool>,
 }
 
@@ -126,7 +126,7 @@ impl Log {
             .await;
     }
 
-    /// Waits until `look` finds something.
+    /// Waits until `look` returns a value.
     async fn wait_for<T>(&self, look: impl Fn(&RequestLogState) -> Option<T>) -> T {
         let mut changes = self.changes.subscribe();
         loop {
@@ -134,7 +134,7 @@ impl Log {
             if let Some(found) = found {
                 return found;
             }
-            // The sender lives as long as the log, so this cannot fail while somebody waits.
+            // The sender lives as long as the log, so this cannot fail.
             let _ = changes.changed().await;
         }
     }

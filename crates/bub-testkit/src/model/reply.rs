@@ -1,14 +1,14 @@
-//! The vocabulary of a script: what the model says and how the answer goes wrong.
+//! Scripted answers and their failures.
 
 use serde_json::{Value, json};
 
 use super::pace::Pace;
 
-/// One answer of the model server.
+/// An answer of the model server.
 ///
-/// `Reply::new()` and its relatives speak: text, reasoning, tool calls, written in the format of the request,
-/// streamed when the request asks for it. `Reply::status` and `Reply::raw` answer with exactly what is given.
-/// The modifiers make either slow, cut or ugly.
+/// `Reply::new()`, `text` and `deltas` create an answer in the format of the request, streamed if
+/// requested. `Reply::status` and `Reply::raw` send exactly the given response. The other methods
+/// delay, interrupt or malform it.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub(super) status: u16,
@@ -19,9 +19,9 @@ pub struct Reply {
 
 #[derive(Clone, Debug)]
 pub(super) enum ReplyBody {
-    /// Said in the format of the request.
-    Said(Vec<ReplyPart>),
-    /// An error in the shape of the format, with this message.
+    /// Parts that are written in the format of the request.
+    Parts(Vec<ReplyPart>),
+    /// An error body in the format of the request, with this message.
     Refusal(String),
     /// Exactly these bytes.
     Raw {
@@ -30,7 +30,7 @@ pub(super) enum ReplyBody {
     },
 }
 
-/// One thing that the model says.
+/// One part of an answer.
 #[derive(Clone, Debug)]
 pub(super) enum ReplyPart {
     /// Each element is one delta.
@@ -45,19 +45,19 @@ pub(super) enum ReplyPart {
     Finish(Finish),
     /// An error event in the middle of the stream.
     Error(Value),
-    /// A frame that is not what the format says.
+    /// A frame that is invalid in the format.
     Garbage(String),
 }
 
-/// How the answer travels.
+/// How the answer is sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReplyTransport {
     pub(super) crlf: bool,
     pub(super) comments: bool,
     pub(super) pace: Option<Pace>,
-    /// After how many events, and how, the connection breaks.
+    /// Number of events before the connection breaks, and how it breaks.
     pub(super) cut: Option<(usize, ReplyCut)>,
-    /// Bytes written at a time.
+    /// Bytes per write.
     pub(super) split: Option<usize>,
 }
 
@@ -67,22 +67,22 @@ pub(super) enum ReplyCut {
     Fin,
     /// The TCP connection is reset.
     Reset,
-    /// The HTTP body ends properly, but the events stop half way.
+    /// The HTTP body ends properly, but the events are incomplete.
     End,
-    /// Nothing more comes, but the connection stays.
+    /// Nothing more is sent, but the connection stays open.
     Hold,
 }
 
-/// Tokens used, as the formats count them.
+/// Token counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyUsage {
-    /// Tokens of the prompt, cached ones included.
+    /// Tokens of the prompt, including cached tokens.
     pub input: u64,
-    /// Tokens of the answer, reasoning included.
+    /// Tokens of the answer, including reasoning.
     pub output: u64,
-    /// Of the prompt: read from the cache.
+    /// Tokens of the prompt that were read from the cache.
     pub cached: u64,
-    /// Of the answer: reasoning.
+    /// Reasoning tokens of the answer.
     pub reasoning: u64,
 }
 
@@ -102,38 +102,38 @@ impl Default for ReplyUsage {
 pub enum Finish {
     /// The answer is complete.
     Stop,
-    /// The model wants its tool calls executed.
+    /// The model requests tool calls.
     ToolCalls,
-    /// The limit of output tokens was hit.
+    /// The limit of output tokens was reached.
     Length,
-    /// A filter of the provider stopped the answer.
+    /// The provider's content filter stopped the answer.
     Filter,
 }
 
 impl Reply {
-    /// A model that says nothing yet; add to it.
+    /// Creates an empty answer.
     pub fn new() -> Self {
         Self {
             status: 200,
             headers: Vec::new(),
-            body: ReplyBody::Said(Vec::new()),
+            body: ReplyBody::Parts(Vec::new()),
             delivery: ReplyTransport::default(),
         }
     }
 
-    /// A complete answer in one delta.
+    /// Creates a complete answer in one delta.
     pub fn text(text: impl Into<String>) -> Self {
         Self::new().say(text)
     }
 
-    /// A complete answer in several deltas.
+    /// Creates a complete answer in several deltas.
     pub fn deltas<I: Into<String>>(deltas: impl IntoIterator<Item = I>) -> Self {
         Self::new().part(ReplyPart::Text(
             deltas.into_iter().map(Into::into).collect(),
         ))
     }
 
-    /// An error of the provider, with a message in the shape of the format.
+    /// Creates a provider error with a message in the format of the request.
     pub fn status(status: u16) -> Self {
         let body = ReplyBody::Refusal(format!("scripted error {status}"));
         Self {
@@ -143,7 +143,7 @@ impl Reply {
         }
     }
 
-    /// A 200 with a body of exactly these bytes, called an event stream.
+    /// Creates a 200 response with exactly these bytes and the content type of an event stream.
     pub fn raw(bytes: impl Into<Vec<u8>>) -> Self {
         let body = ReplyBody::Raw {
             content_type: "text/event-stream".to_owned(),
@@ -155,12 +155,12 @@ impl Reply {
         }
     }
 
-    /// A 200 without any body.
+    /// Creates a 200 response with an empty body.
     pub fn empty() -> Self {
         Self::raw(Vec::new())
     }
 
-    /// A page as proxies and login walls send it.
+    /// Creates an HTML page, as sent by proxies and login pages.
     pub fn html(status: u16, title: &str) -> Self {
         let page = format!(
             "<!DOCTYPE html>\n<html><head><title>{title}</title></head><body><h1>{title}</h1></body></html>"
@@ -171,7 +171,7 @@ impl Reply {
         }
     }
 
-    /// A JSON body, whatever the client asked for.
+    /// Creates a response with a JSON body, regardless of the request.
     pub fn json(body: &Value) -> Self {
         Self::raw(body.to_string()).content_type("application/json")
     }
@@ -184,25 +184,25 @@ impl Reply {
         Self::json(&json!({"object": "list", "data": data}))
     }
 
-    /// Says more text, in one delta.
+    /// Adds text in one delta.
     #[must_use]
     pub fn say(self, text: impl Into<String>) -> Self {
         self.part(ReplyPart::Text(vec![text.into()]))
     }
 
-    /// Thinks, in one delta.
+    /// Adds reasoning in one delta.
     #[must_use]
     pub fn reasoning(self, text: impl Into<String>) -> Self {
         self.part(ReplyPart::Reasoning(vec![text.into()]))
     }
 
-    /// Calls a tool, its arguments in one delta. Several calls in one answer are parallel.
+    /// Adds a tool call with its arguments in one delta. Several calls in one answer are parallel.
     #[must_use]
     pub fn call(self, id: &str, name: &str, arguments: &str) -> Self {
         self.split_call(id, name, [arguments])
     }
 
-    /// Calls a tool, its arguments in the given pieces.
+    /// Adds a tool call with its arguments in the given pieces.
     #[must_use]
     pub fn split_call<'a>(
         self,
@@ -218,25 +218,25 @@ impl Reply {
         })
     }
 
-    /// Reports these tokens instead of the default.
+    /// Sets the reported token counts.
     #[must_use]
     pub fn usage(self, usage: ReplyUsage) -> Self {
         self.part(ReplyPart::Usage(usage))
     }
 
-    /// Stops for this reason instead of the one that follows from what was said.
+    /// Sets the finish reason; the default follows from the parts.
     #[must_use]
     pub fn finish(self, finish: Finish) -> Self {
         self.part(ReplyPart::Finish(finish))
     }
 
-    /// Breaks off with an error event inside the stream; `error` is the provider's error object.
+    /// Ends the stream with an error event; `error` is the provider's error object.
     #[must_use]
     pub fn error_event(self, error: Value) -> Self {
         self.part(ReplyPart::Error(error))
     }
 
-    /// Sends one event with this data, which need not be JSON.
+    /// Adds an event with this data, which may be invalid JSON.
     #[must_use]
     pub fn garbage(self, data: &str) -> Self {
         self.part(ReplyPart::Garbage(data.to_owned()))
@@ -249,14 +249,14 @@ impl Reply {
         self
     }
 
-    /// The message of an error answer.
+    /// Sets the message of an error response.
     #[must_use]
     pub fn message(mut self, message: &str) -> Self {
         self.body = ReplyBody::Refusal(message.to_owned());
         self
     }
 
-    /// The body of an error answer: exactly this JSON.
+    /// Sets the JSON body of an error response.
     #[must_use]
     pub fn with_json(mut self, body: &Value) -> Self {
         self.body = ReplyBody::Raw {
@@ -266,14 +266,14 @@ impl Reply {
         self
     }
 
-    /// Another status, with the body as it is.
+    /// Sets the status and keeps the body.
     #[must_use]
     pub fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
     }
 
-    /// Another content type for a raw body.
+    /// Sets the content type of a raw body.
     #[must_use]
     pub fn content_type(mut self, value: &str) -> Self {
         if let ReplyBody::Raw { content_type, .. } = &mut self.body {
@@ -282,21 +282,21 @@ impl Reply {
         self
     }
 
-    /// Lines end with CR LF.
+    /// Ends lines with CR LF.
     #[must_use]
     pub fn crlf(mut self) -> Self {
         self.delivery.crlf = true;
         self
     }
 
-    /// A keep-alive comment before each event.
+    /// Sends a keep-alive comment before each event.
     #[must_use]
     pub fn comments(mut self) -> Self {
         self.delivery.comments = true;
         self
     }
 
-    /// The test decides when each event is sent.
+    /// Lets the test decide when each event is sent.
     #[must_use]
     pub fn paced(mut self, pace: &Pace) -> Self {
         self.delivery.pace = Some(pace.clone());
@@ -334,7 +334,7 @@ impl Reply {
         self.cut(usize::MAX, ReplyCut::Hold)
     }
 
-    /// Falls silent after this many events, without closing anything.
+    /// Stops sending after this many events and keeps the connection open.
     #[must_use]
     pub fn hang_after(self, events: usize) -> Self {
         self.cut(events, ReplyCut::Hold)
@@ -347,8 +347,8 @@ impl Reply {
 
     fn part(mut self, part: ReplyPart) -> Self {
         match &mut self.body {
-            ReplyBody::Said(parts) => parts.push(part),
-            body => *body = ReplyBody::Said(vec![part]),
+            ReplyBody::Parts(parts) => parts.push(part),
+            body => *body = ReplyBody::Parts(vec![part]),
         }
         self
     }

@@ -1,4 +1,4 @@
-//! Connections: requests in, scripted answers out.
+//! Serves connections: reads requests and sends scripted answers.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::http::{Reader, write_chunk, write_end, write_head};
 use super::log::Request;
 use super::reply::{Reply, ReplyBody, ReplyCut, ReplyTransport};
 
-/// Serves one connection to its end.
+/// Serves one connection until it ends.
 pub(super) async fn connection(socket: TcpStream, shared: Arc<ServerState>) {
     let number = shared.log.opened();
     let _ = talk(socket, &shared, number).await;
@@ -46,7 +46,7 @@ async fn talk(mut socket: TcpStream, shared: &ServerState, number: usize) -> io:
     Ok(())
 }
 
-/// Returns when the client has closed the connection. One that sends ahead is still there.
+/// Waits until the client closes the connection. Pipelined input does not count.
 async fn wait_disconnect(input: &ReadHalf<'_>) {
     let mut byte = [0];
     if matches!(input.as_ref().peek(&mut byte).await, Ok(1..)) {
@@ -54,7 +54,7 @@ async fn wait_disconnect(input: &ReadHalf<'_>) {
     }
 }
 
-/// Writes one answer; tells how the connection is to be broken, if it is.
+/// Writes one answer; returns how to break the connection, if requested.
 async fn answer(
     output: &mut WriteHalf<'_>,
     request: &Request,
@@ -90,7 +90,7 @@ async fn finish(output: &mut WriteHalf<'_>, how: ReplyCut) -> io::Result<Option<
     }
 }
 
-/// The body in the pieces in which it is paced and cut: one for each event.
+/// Returns the body in pieces, one per event, for pacing and cutting.
 fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
     let format = request.format().unwrap_or(Format::Chat);
     let json = "application/json".to_owned();
@@ -108,7 +108,7 @@ fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
                     .into_bytes(),
             ],
         ),
-        ReplyBody::Said(parts) => {
+        ReplyBody::Parts(parts) => {
             let model = request
                 .json()
                 .get("model")

@@ -1,8 +1,8 @@
-//! What the server knows: updates that wait, messages that stand in chats, files; and what each method does to them.
+//! State of the server (pending updates, messages in chats, files) and the effect of each method.
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "a JSON value is `null` where there is nothing"
+    reason = "indexing a missing JSON field returns `null`"
 )]
 
 use std::{
@@ -14,38 +14,38 @@ use serde_json::{Value, json};
 
 use super::{BOT_ID, USERNAME, markup};
 
-/// One call as it arrived.
+/// A call as received.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ApiCall {
-    /// The method.
+    /// Name of the method.
     pub method: String,
-    /// Its parameters; a file that was uploaded is `{"filename", "size"}`.
+    /// Parameters; an uploaded file is `{"filename", "size"}`.
     pub params: Value,
-    /// Whether it was carried out.
+    /// Whether the call was executed.
     pub is_done: bool,
-    /// When it arrived.
+    /// Time of arrival.
     pub at: Instant,
 }
 
 impl ApiCall {
-    /// A parameter that is text.
+    /// Returns a text parameter.
     pub fn text(&self, name: &str) -> &str {
         self.params[name].as_str().unwrap_or_default()
     }
 
-    /// A parameter that is a number.
+    /// Returns a number parameter.
     pub fn number(&self, name: &str) -> i64 {
         number(&self.params[name]).unwrap_or_default()
     }
 }
 
-/// A number, also as text: parameters in forms are.
+/// Converts a value to a number. Form parameters contain numbers as text.
 pub(super) fn number(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
-/// What a call comes to: the result, or status and description.
+/// Result of a call, or an error with status and description.
 pub(super) type ApiResult = Result<Value, (u16, String)>;
 
 #[derive(Default)]
@@ -60,21 +60,21 @@ pub(super) struct Chats {
     pub(super) deleted_topics: HashSet<(i64, i64)>,
     pub(super) webhook: String,
     pub(super) is_revoked: bool,
-    /// The number of the poll that is newest.
+    /// Number of the newest poll.
     pub(super) poll: u64,
     pub(super) violations: Vec<String>,
 }
 
 impl Chats {
     pub(super) fn update(&mut self, kind: &str, content: &Value) -> i64 {
-        // They need not begin at one, and there are gaps.
+        // Update ids may start anywhere and have gaps.
         self.last_update = self.last_update.max(900_000_000) + 1;
         let update = json!({"update_id": self.last_update, kind: content});
         self.updates.push_back((self.last_update, update));
         self.last_update
     }
 
-    /// Fills in what every message has.
+    /// Fills in the fields that every message has.
     pub(super) fn complete(&mut self, mut message: Value) -> (Value, i64) {
         let id = number(&message["message_id"]).unwrap_or_else(|| self.next_message());
         message["message_id"] = id.into();
@@ -112,7 +112,7 @@ impl Chats {
             .collect()
     }
 
-    /// The updates from an offset on; what is before it is confirmed.
+    /// Returns the updates from an offset on and confirms earlier ones.
     pub(super) fn take_updates(&mut self, offset: i64) -> Vec<Value> {
         if offset < 0 {
             let keep = usize::try_from(-offset).unwrap_or(1);
@@ -130,7 +130,7 @@ impl Chats {
             .collect()
     }
 
-    /// Carries a call out.
+    /// Executes a call.
     pub(super) fn act(&mut self, method: &str, params: &Value) -> ApiResult {
         match method {
             "getMe" => Ok(

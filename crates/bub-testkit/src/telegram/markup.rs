@@ -1,8 +1,8 @@
-//! The texts of messages as the real server takes them: markup that is closed, and not too much of it.
+//! Validates message texts like the real server: closed tags and limited length.
 
 use serde_json::Value;
 
-/// The tags the real server knows.
+/// Tags that the real server supports.
 const TAGS: [&str; 17] = [
     "b",
     "strong",
@@ -23,8 +23,8 @@ const TAGS: [&str; 17] = [
     "br",
 ];
 
-/// The text of a message without its markup, or why the real server would refuse it.
-pub(super) fn plain(params: &Value, name: &str, most: usize) -> Result<String, String> {
+/// Returns the text of a message without markup, or the reason why the real server rejects it.
+pub(super) fn plain(params: &Value, name: &str, max_chars: usize) -> Result<String, String> {
     let text = params[name].as_str().unwrap_or_default();
     let text = match params["parse_mode"].as_str() {
         Some("HTML") => parse(text).map_err(|reason| format!("can't parse entities: {reason}"))?,
@@ -34,7 +34,7 @@ pub(super) fn plain(params: &Value, name: &str, most: usize) -> Result<String, S
     if name == "text" && text.trim().is_empty() {
         return Err("message text is empty".to_owned());
     }
-    if text.encode_utf16().count() > most {
+    if text.encode_utf16().count() > max_chars {
         return Err(if name == "text" {
             "message is too long"
         } else {
@@ -56,7 +56,7 @@ fn parse(html: &str) -> Result<String, String> {
             let end = tail
                 .find(';')
                 .filter(|end| *end < 10)
-                .ok_or("an & that is no entity")?;
+                .ok_or("an & that does not start an entity")?;
             text.push_str(match tail.get(..=end).unwrap_or_default() {
                 "&lt;" => "<",
                 "&gt;" => ">",

@@ -1,22 +1,23 @@
-//! The parameters of a call: JSON, or a form with files.
+//! Parameters of a call: JSON, or a form with files.
 
 use serde_json::{Map, Value, json};
 
 use crate::model::log::Request;
 
-/// The parameters as one object; an uploaded file is `{"filename", "size"}`.
+/// Returns the parameters as one object; an uploaded file is `{"filename", "size"}`.
 pub(super) fn read(request: &Request) -> Result<Value, String> {
     let kind = request.header("content-type").unwrap_or_default();
     if request.body.is_empty() {
         return Ok(json!({}));
     }
     if kind.starts_with("application/json") {
-        return serde_json::from_slice(&request.body).map_err(|error| format!("no JSON: {error}"));
+        return serde_json::from_slice(&request.body)
+            .map_err(|error| format!("invalid JSON: {error}"));
     }
     let boundary = kind
         .strip_prefix("multipart/form-data; boundary=")
         .ok_or("neither JSON nor a form")?;
-    form(&request.body, boundary.trim_matches('"')).ok_or_else(|| "a broken form".to_owned())
+    form(&request.body, boundary.trim_matches('"')).ok_or_else(|| "invalid form".to_owned())
 }
 
 fn form(body: &[u8], boundary: &str) -> Option<Value> {

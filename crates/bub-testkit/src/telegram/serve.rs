@@ -1,8 +1,8 @@
-//! Connections: calls in, answers and faults out.
+//! Serves connections: reads calls and sends responses and faults.
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "a JSON value is `null` where there is nothing"
+    reason = "indexing a missing JSON field returns `null`"
 )]
 
 use std::{
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::model::{http::Reader, log::Request};
 
-/// Serves one connection to its end.
+/// Serves one connection until it ends.
 pub(super) async fn connection(socket: TcpStream, shared: Arc<BotServerState>) {
     shared.connections.fetch_add(1, Ordering::Relaxed);
     drop(talk(socket, &shared).await);
@@ -40,18 +40,18 @@ async fn talk(mut socket: TcpStream, shared: &BotServerState) -> io::Result<()> 
     let mut reader = Reader::new(0);
     let (mut input, mut output) = socket.split();
     while let Some(request) = reader.next(&mut input).await? {
-        let goes_on = tokio::select! {
+        let is_open = tokio::select! {
             answered = answer(&mut output, &request, shared) => answered?,
             () = wait_disconnect(&input) => return Ok(()),
         };
-        if !goes_on {
+        if !is_open {
             return Ok(());
         }
     }
     Ok(())
 }
 
-/// Returns when the client has closed the connection.
+/// Waits until the client closes the connection.
 async fn wait_disconnect(input: &ReadHalf<'_>) {
     let mut byte = [0];
     if matches!(input.as_ref().peek(&mut byte).await, Ok(1..)) {
@@ -59,14 +59,14 @@ async fn wait_disconnect(input: &ReadHalf<'_>) {
     }
 }
 
-/// Answers a request; `false` when the connection is to be cut.
+/// Answers a request; returns `false` if the connection must be closed.
 async fn answer(
     output: &mut WriteHalf<'_>,
     request: &Request,
     shared: &BotServerState,
 ) -> io::Result<bool> {
     shared.requests.fetch_add(1, Ordering::Relaxed);
-    // To a proxy one names the server as well.
+    // A request to a proxy contains the server name as well.
     let path = request
         .path
         .strip_prefix("http://")
@@ -165,7 +165,7 @@ async fn answer(
     reply(output, outcome).await
 }
 
-/// Holds a poll until there is something, its time is over, or a newer one comes.
+/// Holds a poll until an update arrives, its time is over, or a newer poll comes.
 async fn poll(params: &Value, shared: &BotServerState) -> ApiResult {
     let offset = number(&params["offset"]).unwrap_or_default();
     let timeout = u64::try_from(number(&params["timeout"]).unwrap_or_default()).unwrap_or_default();
@@ -241,7 +241,7 @@ async fn send_file(
     }
 }
 
-/// A path without its percent signs.
+/// Decodes percent-encoding in a path.
 fn decoded(path: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = path.as_bytes();

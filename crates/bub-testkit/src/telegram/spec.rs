@@ -1,8 +1,8 @@
-//! The specification of the API, when it is there: every request is checked against it.
+//! Checks requests against the specification of the API, if it is available.
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "a JSON value is `null` where there is nothing"
+    reason = "indexing a missing JSON field returns `null`"
 )]
 
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ impl BotApiSpec {
     /// Reads `telegram/bot-api-spec.json` below `BUB_FIXTURES`.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a variable of the tests, no setting"
+        reason = "a variable of the tests, not a setting"
     )]
     pub(super) fn load() -> Option<Self> {
         let root = std::env::var_os("BUB_FIXTURES")?;
@@ -23,13 +23,13 @@ impl BotApiSpec {
         serde_json::from_str(&text).ok().map(Self)
     }
 
-    /// What is wrong with a call.
+    /// Returns the violations of a call.
     pub(super) fn check(&self, method: &str, params: &Value) -> Vec<String> {
         let Some(known) = self.0["methods"].get(method) else {
-            return vec![format!("there is no method {method}")];
+            return vec![format!("unknown method {method}")];
         };
         let Some(params) = params.as_object() else {
-            return vec![format!("{method}: the parameters are no object")];
+            return vec![format!("{method}: the parameters are not an object")];
         };
         let mut wrong = Vec::new();
         self.check_fields(method, &known["fields"], params, &mut wrong);
@@ -38,7 +38,7 @@ impl BotApiSpec {
 
     fn check_fields(
         &self,
-        place: &str,
+        path: &str,
         fields: &Value,
         given: &Map<String, Value>,
         wrong: &mut Vec<String>,
@@ -46,7 +46,7 @@ impl BotApiSpec {
         let fields = fields.as_array().map(Vec::as_slice).unwrap_or_default();
         for (name, value) in given {
             match fields.iter().find(|field| field["name"] == name.as_str()) {
-                None => wrong.push(format!("{place} has no field {name}")),
+                None => wrong.push(format!("{path} has no field {name}")),
                 Some(field) => {
                     let types = field["types"]
                         .as_array()
@@ -55,7 +55,7 @@ impl BotApiSpec {
                     let names: Vec<&str> = types.iter().filter_map(Value::as_str).collect();
                     if !names.iter().any(|kind| self.fits(kind, value)) {
                         wrong.push(format!(
-                            "{place}.{name} is {value}, expected {}",
+                            "{path}.{name} is {value}, expected {}",
                             names.join(" or ")
                         ));
                     }
@@ -65,7 +65,7 @@ impl BotApiSpec {
         for field in fields.iter().filter(|field| field["required"] == true) {
             let name = field["name"].as_str().unwrap_or_default();
             if !given.contains_key(name) {
-                wrong.push(format!("{place} lacks {name}"));
+                wrong.push(format!("{path} lacks {name}"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Budgets of the gateway: its start, its memory, what a session and a turn cost, and that nothing grows.
+//! Budgets of the gateway: start, memory, cost of a session and a turn, and no growth.
 
 use std::{thread, time::Duration};
 
@@ -6,28 +6,29 @@ use bub_testkit::program::Program;
 
 use crate::{BudgetResult, Budgets, MB, least};
 
-/// Starts, of which the best counts.
+/// Number of starts; the best one counts.
 const START_COUNT: u32 = 20;
-/// Beyond what fills up and is then full: open tapes, the 2,000 messages that the webhook remembers.
+/// Number of turns before measuring, more than needed to fill bounded caches: open tapes and the
+/// 2,000 messages that the webhook keeps.
 const WARMUP_TURNS: usize = 3_000;
 const TURN_COUNT: usize = 10_000;
-/// Sessions come and go.
+/// Number of turns per session before it is replaced.
 const TURNS_PER_SESSION: usize = 4;
-/// Turns whose processor time is looked at together; the least counts.
+/// Number of turns per sample of CPU time; the minimum counts.
 const TURNS_PER_SAMPLE: usize = 500;
-/// Sessions that are used once and idle from then on.
+/// Number of sessions that are used once and stay idle.
 const SESSION_COUNT: usize = 2_000;
 
-pub(crate) fn start(budgets: &mut Budgets, program: &Program, place: &str) -> BudgetResult<()> {
-    // The limit is for an empty home; with very many tapes it is that of every start.
-    let limit = Duration::from_millis(if place.is_empty() { 30 } else { 100 });
+pub(crate) fn start(budgets: &mut Budgets, program: &Program, suffix: &str) -> BudgetResult<()> {
+    // The limit applies to an empty home; with very many tapes, the limit of every start applies.
+    let limit = Duration::from_millis(if suffix.is_empty() { 30 } else { 100 });
     let mut memory = u64::MAX;
-    let what = format!("bub gateway: ready{place}");
+    let what = format!("bub gateway: ready{suffix}");
     let hint = "what stands before READY=1: bub/src/cli/gateway.rs, Gateway::open; `strace -f -r`";
     budgets.attempt(&what, hint, |budgets| {
         let ready = least(limit, START_COUNT, || {
             let gateway = program.gateway()?;
-            // What the start leaves to do at once is done.
+            // Wait until background work of the start is done.
             thread::sleep(Duration::from_millis(100));
             memory = memory.min(gateway.memory()?);
             Ok(gateway.ready)
@@ -36,7 +37,7 @@ pub(crate) fn start(budgets: &mut Budgets, program: &Program, place: &str) -> Bu
         let hint =
             "what is built before the first message needs it (HTTP clients, trust stores, threads)";
         budgets.size(
-            &format!("bub gateway: idle memory{place}"),
+            &format!("bub gateway: idle memory{suffix}"),
             memory,
             12 * MB,
             hint,

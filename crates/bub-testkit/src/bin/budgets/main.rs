@@ -1,8 +1,9 @@
-//! Holds the program to its budgets: `budgets PATH-TO-BUB`, built in release. Linux, because it asks `/proc`.
+//! Checks the program against its budgets: `budgets PATH-TO-BUB`, built in release mode. Linux
+//! only, because it reads `/proc`.
 //!
-//! The size is exact, so it is strict. Time and memory vary with the machine: the best of many runs counts, because only
-//! that says something about the program. What is over its budget, or could not be measured, is said with a hint where to
-//! look; the rest is measured all the same.
+//! The size is exact, so its limit is strict. Time and memory depend on the machine, so the best of
+//! many runs counts. Each exceeded budget or failed measurement is reported with a hint, and the
+//! other measurements continue.
 
 use std::{
     io::Write,
@@ -18,13 +19,13 @@ mod gateway;
 const MB: u64 = 1_000_000;
 const RUN_COUNT: u32 = 40;
 const TAPE_COUNT: usize = 10_000;
-/// How long a time that is over its limit is measured again.
+/// How long to repeat a measurement that is over its limit.
 const REMEASURE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a command may take at all.
+/// Timeout of a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
-/// What the shortest process takes, at best, on a machine that has nothing else to do (`true`).
+/// Time of the shortest process (`true`) on an idle machine.
 const BASELINE_TIME: Duration = Duration::from_millis(1);
-/// A machine on which that takes more than so many times as long says nothing about budgets.
+/// Maximum slowdown of the machine. A slower machine cannot check budgets.
 const MAX_SLOWDOWN: f64 = 4.0;
 
 type BudgetResult<T> = Result<T, Box<dyn std::error::Error>>;
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
 }
 
 fn check_all(budgets: &mut Budgets, path: &Path) -> BudgetResult<()> {
-    let program = Program::new(path)?.with_patience(COMMAND_TIMEOUT);
+    let program = Program::new(path)?.with_timeout(COMMAND_TIMEOUT);
     let size = path.metadata()?.len();
     let hint =
         "`cargo bloat --release --crates`, features of new dependencies (`cargo tree -e features`)";
@@ -72,11 +73,13 @@ fn check_all(budgets: &mut Budgets, path: &Path) -> BudgetResult<()> {
     doctor(budgets, &program, "bub doctor --offline")?;
     gateway::start(budgets, &program, "")?;
     gateway::sessions_and_turns(budgets, &program)?;
-    many_tapes(budgets, &Program::new(path)?.with_patience(COMMAND_TIMEOUT))
+    many_tapes(budgets, &Program::new(path)?.with_timeout(COMMAND_TIMEOUT))
 }
 
-/// Whether a command is over in a moment. So short a time is not to be had where every process waits for its turn, so
-/// runs of `true` stand between those of the command: where even the best of them is slow, the limit is as much longer.
+/// Checks that a command ends quickly.
+///
+/// On a busy machine every process is slow, so runs of `true` alternate with runs of the command.
+/// If even the best of them is slow, the limit is extended by the same factor.
 fn short_command(
     budgets: &mut Budgets,
     program: &Program,
@@ -116,20 +119,20 @@ fn short_command(
     )
 }
 
-/// A home with very many tapes: nothing at a start may look at all of them.
+/// Checks a home with very many tapes: no start may read all of them.
 fn many_tapes(budgets: &mut Budgets, program: &Program) -> BudgetResult<()> {
     program.add_tapes(TAPE_COUNT, 20)?;
     let limit = Duration::from_millis(100);
     let hint = "something lists or reads all tapes at the start: `strace -c -f`, bub-tape's index and registry";
-    let place = format!(" on a home with {TAPE_COUNT} tapes");
-    let prompt = format!("bub chat: first prompt{place}");
+    let suffix = format!(" on a home with {TAPE_COUNT} tapes");
+    let prompt = format!("bub chat: first prompt{suffix}");
     budgets.least(&prompt, (10, limit), hint, || Ok(program.first_prompt()?))?;
-    let run = format!("bub run, to its end,{place}");
+    let run = format!("bub run, to its end,{suffix}");
     budgets.least(&run, (10, limit), hint, || {
         Ok(program.run(&["run", "How is it?"])?.wall)
     })?;
-    gateway::start(budgets, program, &place)?;
-    doctor(budgets, program, &format!("bub doctor --offline{place}"))
+    gateway::start(budgets, program, &suffix)?;
+    doctor(budgets, program, &format!("bub doctor --offline{suffix}"))
 }
 
 fn doctor(budgets: &mut Budgets, program: &Program, what: &str) -> BudgetResult<()> {
@@ -140,8 +143,8 @@ fn doctor(budgets: &mut Budgets, program: &Program, what: &str) -> BudgetResult<
     })
 }
 
-/// The least of so many runs, and of more for as long as it is over the limit: a busy machine gets another chance, a slow
-/// program has none.
+/// Returns the minimum of a number of runs, and of more runs while it is over the limit. This gives
+/// a busy machine, but not a slow program, another chance.
 pub(crate) fn least(
     limit: Duration,
     runs: u32,
@@ -155,7 +158,7 @@ pub(crate) fn least(
     Ok(least)
 }
 
-/// What was found so far.
+/// Results of the checks.
 #[derive(Default)]
 pub(crate) struct Budgets {
     checked: u32,
@@ -163,7 +166,7 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// Takes a measurement; one that fails is said, and is not the end of the others.
+    /// Runs a measurement; reports a failure and continues.
     pub(crate) fn attempt(
         &mut self,
         what: &str,
@@ -180,7 +183,7 @@ impl Budgets {
         Ok(())
     }
 
-    /// Takes the least of so many times.
+    /// Measures the minimum of a number of times.
     fn least(
         &mut self,
         what: &str,

@@ -1,4 +1,5 @@
-//! Prints the picture of a session: `picture PATH-TO-BUB`. `cargo xtask picture` writes it to its file. Linux only.
+//! Prints the picture of a session: `picture PATH-TO-BUB`. `cargo xtask picture` writes it to its
+//! file. Linux only.
 
 use std::{io::Write, path::Path, process::ExitCode};
 

@@ -138,7 +138,7 @@ fn reason(finish: Finish) -> &'static str {
     }
 }
 
-/// This format counts cached input beside, not inside, the input.
+/// Converts token counts. This format counts cached input separately from the input.
 fn usage(usage: ReplyUsage) -> Value {
     json!({"input_tokens": usage.input.saturating_sub(usage.cached), "output_tokens": usage.output,
         "cache_read_input_tokens": usage.cached, "cache_creation_input_tokens": 0})

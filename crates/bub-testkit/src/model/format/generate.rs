@@ -1,4 +1,4 @@
-//! Generate content: candidates made of parts. Tool arguments are never split here.
+//! Generate content: candidates made of parts. Tool arguments are never split.
 
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ fn reason(finish: Finish) -> &'static str {
     }
 }
 
-/// This format counts reasoning beside, not inside, the output.
+/// Converts token counts. This format counts reasoning separately from the output.
 fn usage(usage: ReplyUsage) -> Value {
     json!({"promptTokenCount": usage.input,
         "candidatesTokenCount": usage.output.saturating_sub(usage.reasoning),
