@@ -1,8 +1,9 @@
-//! Any answer of a token endpoint, and any file that tokens are kept in: tokens with an end, or one line that says why not.
+//! Any response of a token endpoint or any token file gives tokens with an expiry, or a one-line
+//! error.
 
 use bub_model::codex::read_login;
 
-/// The first byte picks the status of the answer, or the file.
+/// The first byte selects the status of the response, or the file.
 pub(crate) fn check(input: &[u8]) {
     let Some((first, body)) = input.split_first() else {
         return;

@@ -1,5 +1,6 @@
-//! A config file with any text, a change of any key: the file means the old one with this change, or it was refused and
-//! is what it was. The input is a path of keys, a value, and the file, each up to a line break; the file has the rest.
+//! Any change to any config file gives the old content with this change, or is rejected and leaves
+//! the file unchanged. The input is a path of keys, a value, and the file, separated by line
+//! breaks.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ pub(crate) fn check(input: &[u8]) {
     };
     let path: Vec<&str> = path.split('.').collect();
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-    // There is no such file: it begins empty.
+    // The file does not exist, so it starts empty.
     let Ok(mut file) = ConfigFile::open(Path::new("/nonexistent/config.yml")) else {
         return;
     };
@@ -32,6 +33,6 @@ pub(crate) fn check(input: &[u8]) {
                 assert_eq!(at(&after, &path), None, "{}", file.text());
             }
         }
-        Err(_) => assert_eq!(file.text(), before, "refused, and changed all the same"),
+        Err(_) => assert_eq!(file.text(), before, "rejected, but changed"),
     }
 }

@@ -1,4 +1,5 @@
-//! A journal of any lines: what of it is live goes into the next file, and from that into the one after it unchanged.
+//! The live records of a journal with any lines are copied to the next file, and from there
+//! unchanged to the one after it.
 
 use bub_gateway::replay_for_fuzzing;
 

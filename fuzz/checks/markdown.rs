@@ -1,4 +1,5 @@
-//! Any text, cut anywhere, gives the same lines: harmless ones that fit. The first bytes say where to cut and how wide.
+//! Any text gives the same lines however it is split; they fit and are safe. The first bytes select
+//! splits and width.
 
 use bub_terminal::{
     Line, Style,
@@ -28,7 +29,7 @@ pub(crate) fn check(input: &[u8]) {
     lines.extend(pieces.finish());
     assert_eq!(lines, expected);
     for line in &lines {
-        // Code and its language are not broken.
+        // Code and its language are not wrapped.
         let broken = line
             .spans
             .iter()

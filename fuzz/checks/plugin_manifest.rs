@@ -1,4 +1,4 @@
-//! A manifest of any text: refused with a reason, or one whose names and texts are harmless.
+//! A manifest of any text is rejected with a reason, or its names and texts are safe.
 
 use bub_plugin::Manifest;
 

@@ -1,4 +1,5 @@
-//! A `SKILL.md` of any text: refused with a reason, or a skill within the limits, however its lines end.
+//! A `SKILL.md` of any text is rejected with a reason, or gives a skill within the limits, with any
+//! line ends.
 
 use bub_agent::read_skill;
 

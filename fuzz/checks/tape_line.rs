@@ -1,4 +1,4 @@
-//! The line reader takes any bytes, and loses nothing of what it reads.
+//! The line reader accepts any bytes and loses nothing that it reads.
 
 use bub_tape::codec;
 

@@ -1,7 +1,7 @@
 //! Queries, searches and views of tapes made of any lines.
 //!
-//! The input is a query of a few lines (text, start, end, flags), then the tape. The answer must be the same whether
-//! lines are ruled out before they are decoded or not.
+//! The input is a query of a few lines (text, start, end, flags), then the tape. The result must
+//! not depend on whether lines are filtered before they are decoded.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use bub_tape::{
 };
 use futures_util::{FutureExt as _, stream};
 
-/// A tape of raw lines; whether it shows them to sieves is a choice.
+/// A tape of raw lines; it optionally passes them to line filters.
 #[derive(Debug)]
 struct Lines {
     all: Vec<(u64, Vec<u8>)>,
@@ -22,7 +22,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// Lines and where they begin. Keys that occur twice are left out: which of them counts is nobody's promise.
+    /// Parses lines and their positions. Skips lines with duplicate keys, because which one counts
+    /// is unspecified.
     fn new(bytes: &[u8], sifting: bool) -> Self {
         let mut at = 0;
         let lines = bytes.split_inclusive(|byte| *byte == b'\n').map(|line| {
@@ -230,7 +231,7 @@ pub(crate) fn check(bytes: &[u8]) {
                 let view = tape.view(&options).await.map_err(|error| error.to_string());
                 (entries, found, view)
             };
-            // Nothing in here waits for anything.
+            // No future in here waits.
             answer.now_or_never().unwrap()
         })
         .collect();

@@ -1,5 +1,5 @@
-//! Any text gives messages that a strict reader of the platform's HTML accepts, within the limit, whose text is the
-//! plain one.
+//! Any text gives messages within the limit that a strict parser of the platform's HTML accepts and
+//! whose text is the plain text.
 
 use bub_telegram::html::{MAX_MESSAGE_UNITS, render};
 
@@ -8,7 +8,8 @@ use bub_telegram::html::{MAX_MESSAGE_UNITS, render};
 mod checker;
 
 pub(crate) fn check(input: &[u8]) {
-    // Each `\u{1}` stands for a long word, each `\u{2}` for many lines, so that short inputs are cut as well.
+    // Replace each `\u{1}` by a long word and each `\u{2}` by many lines, so that short inputs are
+    // split as well.
     let text = String::from_utf8_lossy(input);
     let text = text
         .replace('\u{1}', &"x".repeat(3000))

@@ -1,11 +1,11 @@
-//! Any bytes and any JSON as a message: it is read, and the content is a command or one JSON object.
+//! Any bytes and any JSON are read as a message whose content is a command or one JSON object.
 
 use bub_telegram::inbound::{BotIdentity, InboundUpdate, read};
 use serde_json::{Value, json};
 
 pub(crate) fn check(input: &[u8]) {
     let message = serde_json::from_slice(input).unwrap_or_else(|_| {
-        // Not JSON: a text with entities at places that the first bytes choose.
+        // Not JSON: a text with entities at positions that the first bytes select.
         let entities: Vec<Value> = input
             .chunks_exact(3)
             .take(4)

@@ -1,4 +1,4 @@
-//! A page of any bytes under any of some headers: it is read as text of a bounded length, or as none.
+//! A page of any bytes under several headers gives text of a bounded length, or none.
 
 use bub_agent::web::text_of;
 
@@ -13,7 +13,7 @@ const HEADERS: [&str; 8] = [
     "application/json",
 ];
 
-/// The first byte picks the header.
+/// The first byte selects the header.
 pub(crate) fn check(input: &[u8]) {
     let Some((first, page)) = input.split_first() else {
         return;
@@ -23,7 +23,7 @@ pub(crate) fn check(input: &[u8]) {
     let Some(text) = text_of(header, page, &base) else {
         return;
     };
-    // The longest that a few bytes become is a line break in deep lists, or a link to an address of this length.
+    // The largest expansion is a line break in deep lists, or a link to a URL of this length.
     assert!(
         text.len() <= 100 * page.len() + 100,
         "{} bytes became {}",

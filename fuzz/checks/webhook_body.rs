@@ -1,4 +1,5 @@
-//! A body of any bytes: it is refused, or a message of this channel that claims nothing which is the runtime's to say.
+//! A body of any bytes is rejected, or gives a message of this channel without fields that only the
+//! runtime may set.
 
 use bub_http::webhook::{CHANNEL_NAME, WebhookOptions, read_body};
 use bub_kernel::Role;

@@ -1,5 +1,5 @@
-//! Any bytes in any wire format: the same events however they are cut, one end or one error, and no
-//! damaged tool call that looks whole. The first byte picks format and chunk size.
+//! Any bytes in any wire format give the same events however they are split, one end or one error,
+//! and no damaged tool call that looks complete. The first byte selects format and chunk size.
 
 use bub_model::{Accumulator, Completion, ModelError, ModelEvent, Quirks, WireFormat};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Any bytes, cut anywhere, give the same events. The first bytes say where to cut.
+//! Any bytes give the same events however they are split. The first bytes select the splits.
 
 use bub_model::sse::{SseDecoder, SseError, SseEvent};
 
@@ -25,7 +25,7 @@ pub(crate) fn check(input: &[u8]) {
         return;
     };
     let chunks = bytes.chunks(usize::from(*size).max(1));
-    // Where a limit is noticed depends on the chunks; that it is noticed may, too, for a last line.
+    // The chunks affect where a limit is detected, and for a last line also whether it is detected.
     if let (Ok(cut), Ok(whole)) = (events(chunks), events([bytes])) {
         assert_eq!(cut, whole);
     }

@@ -1,4 +1,4 @@
-//! What the machine itself takes for things that cannot be had for less: times are said as ratios to these.
+//! Baseline costs of basic operations on this machine. Times are reported relative to them.
 
 use std::{
     fs::{self, OpenOptions},
@@ -11,14 +11,14 @@ use std::{
 
 use crate::TaskResult;
 
-/// A name, what is done, and how long it takes at best.
+/// A name, a description of the operation, and its best time.
 pub(crate) struct Baseline {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) nanos: f64,
 }
 
-/// Which baseline a figure is compared to, by its benchmark and name.
+/// Returns the baseline for a figure, by its benchmark and name.
 pub(crate) fn name_for(bench: &str, figure: &str) -> &'static str {
     match bench {
         "bub-plugin/roundtrip" => "pipe",
@@ -59,7 +59,7 @@ pub(crate) fn measure() -> TaskResult<Vec<Baseline>> {
     ])
 }
 
-/// The best of many, in nanoseconds.
+/// Returns the best time of many runs, in nanoseconds.
 fn best(runs: u32, mut work: impl FnMut() -> TaskResult<()>) -> TaskResult<f64> {
     let mut least = Duration::MAX;
     for _ in 0..runs {

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: builds every benchmark, runs one after the other, and reports.
+//! `cargo xtask bench`: builds all benchmarks, runs them in order, and reports.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,14 +13,14 @@ use crate::{
     report, root,
 };
 
-/// What was asked for.
+/// Command-line options.
 #[derive(Default)]
 pub(crate) struct BenchOptions {
     is_quick: bool,
     writes_docs: bool,
     only: Vec<String>,
     json: Option<PathBuf>,
-    /// A program that was built already.
+    /// Path of an already built program.
     bub: Option<String>,
 }
 
@@ -49,7 +49,7 @@ impl BenchOptions {
                 "--write-docs replaces all figures: it needs a whole run, without --quick and --only".into(),
             );
         }
-        // The programs run elsewhere.
+        // Make the path absolute, because benchmarks run in other directories.
         options.bub = options.bub.map(|path| existing(&path)).transpose()?;
         Ok(options)
     }
@@ -64,7 +64,7 @@ impl BenchOptions {
     }
 }
 
-/// The whole path of a program that is there.
+/// Returns the absolute path of an existing program.
 fn existing(path: &str) -> TaskResult<String> {
     let whole = Path::new(path)
         .canonicalize()
@@ -72,7 +72,7 @@ fn existing(path: &str) -> TaskResult<String> {
     Ok(whole.to_string_lossy().into_owned())
 }
 
-/// Where the figures go, found out before they are measured.
+/// Checks the output path before measuring.
 fn writable(path: &Path) -> TaskResult<()> {
     let open = || -> std::io::Result<()> {
         if let Some(parent) = path
@@ -90,11 +90,11 @@ fn writable(path: &Path) -> TaskResult<()> {
     open().map_err(|error| format!("{} cannot be written: {error}", path.display()).into())
 }
 
-/// A benchmark's source.
+/// Source file of a benchmark.
 struct Bench {
     package: String,
     name: String,
-    /// Whether it is one of divan's, and takes its options.
+    /// Whether it uses divan and accepts its options.
     is_divan: bool,
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn run(options: &BenchOptions) -> TaskResult<()> {
         .filter(|bench| options.wants(bench))
         .collect();
     if benches.is_empty() {
-        return Err("there is no such benchmark".into());
+        return Err("unknown benchmark".into());
     }
     let path = options
         .json
@@ -148,7 +148,7 @@ pub(crate) fn run(options: &BenchOptions) -> TaskResult<()> {
     }
 }
 
-/// Every `crates/*/benches/*.rs`, in order.
+/// Returns every `crates/*/benches/*.rs`, sorted.
 fn all() -> TaskResult<Vec<Bench>> {
     let mut found = Vec::new();
     for package in std::fs::read_dir(root().join("crates"))? {
@@ -175,7 +175,8 @@ fn all() -> TaskResult<Vec<Bench>> {
     Ok(found)
 }
 
-/// Builds what is needed: the benchmarks, the plugin that one of them calls, the program that one of them starts.
+/// Builds the benchmarks, the plugin that one of them calls, and the program that one of them
+/// starts.
 fn programs(benches: &[Bench], builds_bub: bool) -> TaskResult<Vec<Value>> {
     let mut args = vec!["build", "--profile", "bench"];
     for bench in benches {
@@ -198,7 +199,7 @@ fn programs(benches: &[Bench], builds_bub: bool) -> TaskResult<Vec<Value>> {
     Ok(programs)
 }
 
-/// The program that was built of this target of a package.
+/// Returns the executable that was built for a target of a package.
 fn program<'a>(programs: &'a [Value], package: &str, kind: &str, name: &str) -> Option<&'a str> {
     let found = programs.iter().find(|program| {
         let manifest = program["manifest_path"].as_str().unwrap_or_default();
@@ -248,7 +249,7 @@ fn measure(
     ))
 }
 
-/// What the figures were measured on.
+/// Describes the machine.
 fn machine() -> Vec<(&'static str, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (cpus, load) = (read("/proc/cpuinfo"), read("/proc/loadavg"));

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: the static binary for Linux, and the container images made of it.
+//! `cargo xtask dist`: builds the static binary for Linux and the container images.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use crate::{TaskResult, build, command_output, root};
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
-/// The images of `Containerfile`: their names, and the stages that they are.
+/// Images of `Containerfile`: names and build stages.
 const IMAGES: [(&str, Option<&str>); 2] = [("bub", None), ("bub:bare", Some("bare"))];
 
 pub(crate) fn run(with_images: bool) -> TaskResult<()> {
@@ -38,7 +38,7 @@ pub(crate) fn run(with_images: bool) -> TaskResult<()> {
     let size = std::fs::copy(program, &path)?;
     let shown = path.to_string_lossy();
     let packed = command_output("sh", &["-c", "gzip -9 <\"$0\" | wc -c", &shown]);
-    // It says this on its standard error when there is nothing to link.
+    // `ldd` prints this to stderr if the binary is static.
     let linked = command_output("sh", &["-c", "ldd \"$0\" 2>&1", &shown]);
     if !linked.contains("statically linked") && !linked.contains("not a dynamic executable") {
         return Err(format!("{shown} is not static:\n{linked}").into());
@@ -54,7 +54,7 @@ fn images() -> TaskResult<()> {
     let builder = ["docker", "podman"]
         .into_iter()
         .find(|program| !command_output(program, &["--version"]).is_empty());
-    let builder = builder.ok_or("images are built by docker or podman, and neither is here")?;
+    let builder = builder.ok_or("cannot build images: docker or podman not found")?;
     for (name, stage) in IMAGES {
         let mut build = Command::new(builder);
         build
@@ -65,7 +65,7 @@ fn images() -> TaskResult<()> {
         }
         if !build.arg("target/dist").status()?.success() {
             return Err(format!(
-                "{builder} could not build the image {name}; what it said stands above"
+                "{builder} could not build the image {name}; see its output above"
             )
             .into());
         }

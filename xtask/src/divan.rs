@@ -1,30 +1,31 @@
-//! Reads what benchmarks print: tables of divan, and lines `figure NAME VALUE UNIT` of those that measure themselves.
+//! Parses the output of benchmarks: tables of divan, and lines `figure NAME VALUE UNIT` of
+//! benchmarks that measure themselves.
 
 use serde_json::{Value, json};
 
-/// One thing that was measured.
+/// One measured figure.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measurement {
     /// Crate and benchmark.
     pub(crate) bench: String,
-    /// Its parts with slashes between them; a size comes last.
+    /// Parts of the name, separated by slashes; a size comes last.
     pub(crate) name: String,
     pub(crate) value: f64,
     pub(crate) unit: String,
-    /// Nanoseconds for each item, where items are counted.
+    /// Nanoseconds per item, if items are counted.
     pub(crate) per_item: Option<f64>,
     pub(crate) allocations: Option<f64>,
-    /// The most bytes that were allocated at a time.
+    /// Maximum of allocated bytes.
     pub(crate) peak: Option<f64>,
 }
 
 impl Measurement {
-    /// The value in nanoseconds, if it is a time.
+    /// Returns the value in nanoseconds if it is a time.
     pub(crate) fn nanos(&self) -> Option<f64> {
         time_unit(&self.unit).map(|unit| self.value * unit)
     }
 
-    /// The size that it was measured at, and the name without it.
+    /// Returns the name without the size, and the size.
     pub(crate) fn size(&self) -> Option<(&str, u64)> {
         let (name, size) = self.name.rsplit_once('/')?;
         Some((name, size.parse().ok()?))
@@ -48,7 +49,7 @@ fn time_unit(unit: &str) -> Option<f64> {
     })
 }
 
-/// A number and its unit, as divan writes them: `1.567 µs`, `637.8 Kitem/s`, `13.49 KB`.
+/// Parses a number and its unit as written by divan: `1.567 µs`, `637.8 Kitem/s`, `13.49 KB`.
 fn quantity(cell: &str) -> Option<(f64, &str)> {
     let (number, unit) = cell.split_once(' ').unwrap_or((cell, ""));
     Some((number.parse().ok()?, unit))
@@ -79,11 +80,11 @@ pub(crate) fn parse(bench: &str, output: &str) -> Vec<Measurement> {
 struct BenchOutputParser<'a> {
     bench: &'a str,
     figures: Vec<Measurement>,
-    /// Where the best of the samples stands in the table.
+    /// Column of the fastest sample in the table.
     column: Option<usize>,
-    /// The names above the current line, its own included.
+    /// Names of the current line and its parents.
     path: Vec<String>,
-    /// Which of several pairs of numbers comes next.
+    /// Section of the numbers in the current line.
     section: &'static str,
 }
 

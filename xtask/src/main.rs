@@ -1,5 +1,8 @@
-//! Chores of this repository: `cargo xtask bench`, `cargo xtask dist` and `cargo xtask picture`.
-#![allow(clippy::indexing_slicing, reason = "JSON that is not there is null")]
+//! Development tasks: `cargo xtask bench`, `cargo xtask dist` and `cargo xtask picture`.
+#![allow(
+    clippy::indexing_slicing,
+    reason = "indexing a missing JSON field returns null"
+)]
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -31,7 +34,7 @@ bench   runs every benchmark of the workspace; prints tables and writes target/b
           --bub PATH    the program to measure, instead of building it in release
           --json PATH   where the figures go
           --write-docs  replaces the figures in docs/performance.md
-dist    builds the static binary for Linux into target/dist and says what it weighs
+dist    builds the static binary for Linux into target/dist and prints its size
           --images      the images of Containerfile too, by docker or podman
 picture runs a chat with a scripted model and writes docs/images/session.svg";
 
@@ -58,14 +61,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// The top of the repository.
+/// Returns the root directory of the repository.
 pub(crate) fn root() -> PathBuf {
     let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     path.pop();
     path
 }
 
-/// Builds with cargo; the programs that came of it, as cargo's messages about them.
+/// Builds with cargo; returns cargo's messages about the executables.
 pub(crate) fn build(args: &[&str]) -> TaskResult<Vec<Value>> {
     eprintln!("cargo {}", args.join(" "));
     let output = Command::new(env!("CARGO"))
@@ -86,7 +89,7 @@ pub(crate) fn build(args: &[&str]) -> TaskResult<Vec<Value>> {
         .collect())
 }
 
-/// What a program prints, or nothing.
+/// Returns the output of a program; empty if it fails.
 pub(crate) fn command_output(program: &str, args: &[&str]) -> String {
     let output = Command::new(program)
         .args(args)

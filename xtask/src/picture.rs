@@ -1,4 +1,4 @@
-//! `cargo xtask picture`: the picture of a session in the README, made from a real run.
+//! `cargo xtask picture`: creates the picture of a session in the README from a real run.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! The figures as tables, for a terminal and for `docs/performance.md`.
+//! Formats the figures as tables, for a terminal and for `docs/performance.md`.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -93,14 +93,14 @@ pub(crate) fn tables(
     text
 }
 
-/// How often the baseline fits into a time.
+/// Returns a time relative to its baseline.
 pub(crate) fn ratio(figure: &Measurement, baselines: &[Baseline]) -> Option<(&'static str, f64)> {
     let name = baseline::name_for(&figure.bench, &figure.name);
     let found = baselines.iter().find(|one| one.name == name)?;
     Some((name, figure.nanos()? / found.nanos))
 }
 
-/// Figures that were measured at three sizes or more, and the others.
+/// Separates figures that were measured at three sizes or more from the others.
 fn partition(figures: &[Measurement]) -> (Vec<&Measurement>, Vec<&Measurement>) {
     let all: Vec<&Measurement> = figures.iter().collect();
     all.iter()
@@ -156,7 +156,7 @@ fn bytes(count: f64) -> String {
     }
 }
 
-/// Three digits that matter; what is larger, in full.
+/// Formats a number with three significant digits; larger numbers in full.
 fn short(number: f64) -> String {
     match number.abs() {
         ..0.1 if number != 0.0 => format!("{number:.3}"),
@@ -178,7 +178,7 @@ fn thousands(number: u64) -> String {
     text
 }
 
-/// Puts the tables between the markers of the page.
+/// Writes the tables between the markers of the page.
 pub(crate) fn write_docs(tables: &str) -> TaskResult<()> {
     let path = root().join("docs/performance.md");
     let page = std::fs::read_to_string(&path)?;
