@@ -81,8 +81,8 @@ def tool(
 ) -> Any:
     """Make a tool from a function. The model reads its docstring; its signature defines the arguments.
 
-    An argument ``context`` is not one of them: it is the ToolContext. ``read_only``: it changes nothing, so several
-    calls may run at a time. ``command_only``: for people, not for the model.
+    An argument ``context`` is not shown to the model: it gets the ToolContext. ``read_only``: the tool changes nothing,
+    so several calls may run in parallel. ``command_only``: for users, not for the model.
     """
     options = dict(description=description, context=context, model=model)
     options.update(read_only=read_only, command_only=command_only)

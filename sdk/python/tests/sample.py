@@ -1,4 +1,4 @@
-"""A plugin in the original's style that does a bit of everything."""
+"""A plugin in the style of the Python version that uses all features."""
 
 import asyncio
 import os
@@ -51,7 +51,7 @@ def broken() -> str:
     raise KeyError("where")
 
 
-@command(about="Greets people")
+@command(about="Greets users")
 def greet(name: str, loud: bool = False, how_often: int = 1):
     for _ in range(how_often):
         print(f"Hello, {name.upper() if loud else name}!")

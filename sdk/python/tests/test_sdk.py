@@ -107,7 +107,7 @@ class Description(unittest.TestCase):
             channel = {"name": "lab", "debounce": True, "events": True}
             self.assertEqual(host.described["channels"], [channel])
             greet, leave = host.described["commands"]
-            self.assertEqual((greet["about"], leave["about"]), ("Greets people", "Leaves."))
+            self.assertEqual((greet["about"], leave["about"]), ("Greets users", "Leaves."))
             flags = [(arg["name"], arg["positional"], arg["flag"], arg.get("default")) for arg in greet["args"]]
             expected = [("name", True, False, None), ("loud", False, True, None), ("how-often", False, False, "1")]
             self.assertEqual(flags, expected)
