@@ -1,9 +1,9 @@
-//! Which config file is read, and what it may contain.
+//! Tests of which config file is read and what it may contain.
 
 use crate::fixture::SettingsFixture;
 use crate::sample;
 
-// H-20, W-57: in the original BUB_HOME does not move the file
+// H-20, W-57: in the Python version BUB_HOME does not move the file
 #[test]
 fn the_homes_own_config_is_read_and_else_the_usual_one() {
     let given = SettingsFixture::new();
@@ -91,7 +91,7 @@ fn a_key_without_value_is_not_set_and_an_empty_section_is_fine() {
     assert_eq!(settings.get(&sample::FALLBACK_MODELS), None);
 }
 
-// H-23: home, project and the Codex home are no keys of the file
+// H-23: the config file cannot set home, project and the Codex home
 #[test]
 fn the_file_cannot_move_the_home() {
     let given = SettingsFixture::new().config("model: a:b\nhome: /elsewhere\n");

@@ -1,4 +1,5 @@
-//! Changing the config file: what is not changed stays, what is written means the same everywhere.
+//! Tests of editing the config file: the rest stays unchanged, and all parsers read the same
+//! values.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -35,7 +36,7 @@ fn unset(before: &str, path: &str) -> String {
     })
 }
 
-// W-13: the original writes a new file, and everything else is gone
+// W-13: the Python version writes a new file and loses everything else
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn setting_a_value_keeps_everything_else() {
@@ -146,7 +147,7 @@ fn setting_a_value_keeps_everything_else() {
             json!("t"),
             "{model: x, telegram: {token: t}}\n",
         ),
-        // whole collections, texts over several lines
+        // complete collections, texts over several lines
         (
             "fallback_models:\n- a:b\n- c:d\nmax_steps: 3\n",
             "fallback_models",
@@ -288,7 +289,7 @@ fn taking_a_value_out_keeps_everything_else() {
     }
 }
 
-// C.4: words that one reader of YAML takes for something else are quoted
+// C.4: words that some YAML parsers read differently are quoted
 #[test]
 fn what_is_written_is_text_for_every_reader() {
     for text in [
@@ -355,7 +356,7 @@ fn what_is_written_is_text_for_every_reader() {
     );
 }
 
-// C.4: what is written means the same to the original. Where its reader is not installed, there is nobody to ask.
+// C.4: the Python version reads the same values. Skipped if its YAML parser is not installed.
 #[test]
 fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
     let texts = [
@@ -497,13 +498,13 @@ fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
     );
 }
 
-// W-13: a full disk or a directory that cannot be written leaves the file as it was
+// W-13: a full disk or a read-only directory leaves the file unchanged
 #[test]
 fn a_failed_write_leaves_the_file_and_nothing_else() {
     let given = SettingsFixture::new().config("model: x\n");
     let mut file = file(&given);
     file.set(&["model"], &json!("z")).unwrap();
-    // In the way of the temporary file.
+    // Blocks the path of the temporary file.
     let obstacle = given
         .path("user/.bub")
         .join(format!(".config.yml.{}", std::process::id()));
@@ -526,7 +527,7 @@ fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
         ("max_steps", "null", json!(null)),
         ("stream_output", "on", json!(true)),
         ("debounce_seconds", "1.5", json!(1.5)),
-        // H-23: the original reads these as text with commas, and that one only as a list
+        // H-23: the Python version reads these as comma-separated text, and that one only as a list
         (
             "enabled_channels",
             "telegram,webhook",
@@ -621,7 +622,7 @@ fn yaml_value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    // Whatever is set is there afterwards, or the change was refused: never anything else.
+    // The value is set afterwards, or the change was rejected.
     #[test]
     fn any_value_survives_the_way_into_the_file(value in yaml_value(), key in "[a-z]{1,3}", other in yaml_value()) {
         let given = SettingsFixture::new().config("# c\na: {b: 1}\nab:\n  c: 2 # d\n");

@@ -1,4 +1,4 @@
-//! How variables are read.
+//! Tests of reading variables.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn variable_names_are_case_insensitive_and_capitals_win() {
     assert_eq!(settings.get(&sample::MODEL).unwrap(), "a:capitals");
 }
 
-// H-23: the original refuses the comma form
+// H-23: the Python version rejects the comma form
 #[test]
 fn lists_are_json_or_comma_separated() {
     for (text, models) in [
@@ -40,7 +40,7 @@ fn lists_are_json_or_comma_separated() {
     }
 }
 
-// H-23, W-57: the original refuses a key of digits
+// H-23, W-57: the Python version rejects a key of digits
 #[test]
 fn a_key_of_digits_is_a_key() {
     for given in [
@@ -202,7 +202,8 @@ fn a_start_without_home_directory_needs_bub_home() {
     assert_eq!(settings.home().to_str(), Some("/nonexistent/bub"));
 }
 
-// L7 of the design: a child must not inherit what bub read as a secret, nor what is one by its name
+// L7 of the design: a child must not inherit secrets that bub has read, or variables named like
+// secrets
 #[test]
 fn children_get_the_environment_without_secrets() {
     let given = SettingsFixture::new()
@@ -266,7 +267,7 @@ fn children_get_the_environment_without_secrets() {
         names,
         ["HOME", "PATH", "BUB_MODEL", "OPENAI_API_KEY", "GH_TOKEN"]
     );
-    // Passed or not, and read or not: it is masked.
+    // The value is masked in every case.
     for secret in [
         "never read",
         "of another program",
@@ -281,7 +282,7 @@ fn children_get_the_environment_without_secrets() {
     }
 }
 
-// L7: a plugin can ask for what it needs, so that it gets nothing that only may be a secret.
+// L7: a plugin can request what it needs, so it gets nothing that may be a secret.
 #[test]
 fn a_plugin_gets_nothing_that_looks_like_a_secret_unless_granted() {
     let plain = [
@@ -332,7 +333,7 @@ fn a_plugin_gets_nothing_that_looks_like_a_secret_unless_granted() {
     );
     let granted = names(&["DATABASE_URL", "WEATHER_KEY", "PATH", "NOT_THERE"]);
     assert_eq!(granted.len(), plain.len() + 2, "{granted:?}");
-    // A grant takes nothing from the commands of the user.
+    // A grant does not remove the variable from the commands of the user.
     let children: Vec<_> = settings
         .child_environment()
         .into_iter()

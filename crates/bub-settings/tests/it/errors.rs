@@ -1,4 +1,4 @@
-//! Bad input: one line that names the place, the key, the value and what is expected.
+//! Tests of invalid input: one line with the location, the key, the value and what is expected.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,7 +9,7 @@ use bub_settings::SettingsError;
 use crate::fixture::SettingsFixture;
 use crate::sample;
 
-// H-20: the original crashes with a traceback
+// H-20: the Python version crashes with a traceback
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
@@ -256,7 +256,7 @@ fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
     );
 }
 
-// L7: who mistypes a policy must not get none.
+// L7: a typo in the policy must not disable it.
 #[test]
 fn mistyped_policies_and_owners_are_errors() {
     for (config, expected) in [
@@ -301,7 +301,7 @@ fn mistyped_policies_and_owners_are_errors() {
     }
 }
 
-// W-35: whatever else is wrong with an address, a password or a key in it is not repeated.
+// W-35: an error about a URL never repeats a password or a key in it.
 #[test]
 fn a_wrong_address_with_more_than_an_address_in_it_is_not_shown() {
     let files = [

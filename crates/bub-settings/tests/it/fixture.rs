@@ -20,7 +20,7 @@ pub(crate) struct SettingsFixture {
 }
 
 impl SettingsFixture {
-    /// An empty user home and an empty workspace; `HOME` is the only variable.
+    /// Creates an empty user home and an empty workspace; `HOME` is the only variable.
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir_all(directory.path().join("user/.bub")).unwrap();
@@ -39,7 +39,7 @@ impl SettingsFixture {
         self.directory.path().join(relative)
     }
 
-    /// Writes any file of the temporary directory.
+    /// Writes a file in the temporary directory.
     pub(crate) fn file(self, relative: &str, content: impl AsRef<[u8]>) -> Self {
         let path = self.path(relative);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -90,7 +90,7 @@ impl SettingsFixture {
         self.loader().load().unwrap()
     }
 
-    /// The one-line error, with the temporary directory cut off.
+    /// Returns the one-line error without the temporary directory.
     pub(crate) fn error(&self) -> String {
         let error = self.loader().load().unwrap_err();
         self.shorten(&error.to_string())
@@ -123,7 +123,7 @@ impl SettingsFixture {
     }
 }
 
-/// A key by name only, to set flags for.
+/// A key with only a name, to set flags.
 struct Named(bub_settings::SettingSpec);
 
 impl AnySetting for Named {

@@ -1,4 +1,4 @@
-//! Values by path.
+//! Tests of values by path.
 
 use bub_settings::{LookupError, LookupValue, SettingSource};
 use serde_json::json;
@@ -57,7 +57,7 @@ fn an_empty_path_an_unknown_one_and_raw_yaml_are_errors() {
     );
 }
 
-// H-26, W-36: a template or a report must not get hold of a secret by accident
+// H-26, W-36: a template or a report must not get a secret by accident
 #[test]
 fn secrets_come_as_secrets_and_masked_inside_maps() {
     let given = SettingsFixture::new()

@@ -1,4 +1,4 @@
-//! Behaviour of settings seen from outside: what users write, and what they get.
+//! Tests of settings through the public API: what users write and what they get.
 
 #![expect(
     clippy::unwrap_used,

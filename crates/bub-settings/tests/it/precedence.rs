@@ -1,4 +1,4 @@
-//! One order of sources for every setting.
+//! Tests of the precedence of sources, which is the same for every setting.
 
 use bub_settings::{SettingSource, SettingSpec, ValueKind};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::fixture::SettingsFixture;
 use crate::sample;
 
-/// The `n`th value for a setting: as text, and as what it means. Distinct for distinct `n`.
+/// Returns the `n`th value for a setting, as text and as its meaning. Distinct for distinct `n`.
 fn example(setting: &SettingSpec, n: u8) -> (String, Value) {
     let text = |text: String| (text.clone(), Value::from(text));
     match setting.kind() {
@@ -43,7 +43,7 @@ fn example(setting: &SettingSpec, n: u8) -> (String, Value) {
     }
 }
 
-/// The config file for one dotted key.
+/// Returns the config file for one dotted key.
 fn yaml(key: &str, text: &str) -> String {
     match key.split_once('.') {
         Some((section, name)) => format!("{section}:\n  {name}: {text}\n"),
@@ -62,7 +62,7 @@ fn check(given: &SettingsFixture, setting: &SettingSpec, expected: &Value, origi
     assert_eq!(given.shorten(&entry.origin.to_string()), origin, "{key}");
 }
 
-// H-21, H-22, H-23, W-57: the original reads `.env` for some settings only
+// H-21, H-22, H-23, W-57: the Python version reads `.env` for some settings only
 #[test]
 fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
     let settings: Vec<SettingSpec> = SettingsFixture::new()
@@ -136,7 +136,7 @@ fn maps_of_all_sources_merge_and_every_entry_knows_its_source() {
     );
 }
 
-// H-21, W-57: in the original provider variables rank below the file
+// H-21, W-57: in the Python version provider variables rank below the file
 #[test]
 fn a_provider_variable_ranks_as_environment() {
     let given = SettingsFixture::new()
@@ -156,7 +156,8 @@ fn a_provider_variable_ranks_as_environment() {
     );
 }
 
-// W-39, H-23: a provider's own value wins over the one for all, unless that one stands in a stronger place
+// W-39, H-23: a provider's own value takes precedence over the value for all, unless that one comes
+// from a source with higher precedence
 #[test]
 fn a_value_for_all_providers_is_the_fallback_of_the_specific_ones() {
     let given = SettingsFixture::new()

@@ -1,4 +1,4 @@
-//! A program's settings: every kind, every form, several at the root.
+//! Settings of a sample program: every kind, every format, several at the root.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -153,7 +153,7 @@ pub(crate) static WEBHOOK_LISTEN: SettingKey<String> = SettingKey::new(
 pub(crate) static SPILL_THRESHOLD: SettingKey<u64> = SettingKey::new(
     "spill.threshold",
     4096,
-    "Size in characters above which tool output is put aside; 0 never.",
+    "Size in characters above which tool output is spilled; 0 never.",
 );
 
 pub(crate) static TAPE_DURABILITY: SettingKey<Durability> = SettingKey::new(
@@ -201,10 +201,10 @@ pub(crate) static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
 /// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Durability {
-    /// The end of the process, however it ends.
+    /// The end of the process, including a crash.
     #[default]
     Os,
-    /// The loss of power, too.
+    /// A power loss, too.
     Always,
 }
 

@@ -1,4 +1,4 @@
-//! Secrets of every source end up with the redactor.
+//! Tests that secrets of every source are registered with the redactor.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use bub_settings::{Environment, Loader, Redactor};
 use crate::fixture::SettingsFixture;
 use crate::sample;
 
-// W-35: in the original a key in the environment shows up in tracebacks
+// W-35: in the Python version a key in the environment appears in tracebacks
 #[test]
 fn a_secret_from_any_source_is_redacted_even_when_another_source_wins() {
     let given = SettingsFixture::new()

@@ -1,4 +1,4 @@
-//! Sections of plugins.
+//! Tests of the sections of plugins.
 
 use bub_settings::{
     AnySetting, DynamicSetting, LookupValue, Secret, Section, SettingKey, SettingSpec,
@@ -9,11 +9,10 @@ use serde_json::json;
 use crate::fixture::SettingsFixture;
 use crate::sample;
 
-static COLOUR: SettingKey<String> =
-    SettingKey::new("shop.colour", "red", "The colour of the shop.");
+static COLOR: SettingKey<String> = SettingKey::new("shop.color", "red", "The color of the shop.");
 static TOKEN: SettingKey<Option<Secret>> =
     SettingKey::new("shop.token", None, "The key to the shop.");
-static SHOP: &[&dyn AnySetting] = &[&COLOUR, &TOKEN];
+static SHOP: &[&dyn AnySetting] = &[&COLOR, &TOKEN];
 static OUTSIDE: SettingKey<bool> = SettingKey::new("elsewhere.open", true, "Not in the shop.");
 static WRONG: &[&dyn AnySetting] = &[&OUTSIDE];
 static CLASH: SettingKey<bool> =
@@ -24,17 +23,17 @@ static CLASHING: &[&dyn AnySetting] = &[&CLASH];
 #[test]
 fn a_plugin_section_is_read_from_every_source_even_when_registered_late() {
     let given = SettingsFixture::new()
-        .config("shop: {colour: blue, token: from-the-file}\n")
+        .config("shop: {color: blue, token: from-the-file}\n")
         .env("BUB_SHOP_TOKEN", "from-the-env");
     let mut settings = given.load();
-    assert_eq!(settings.get(&COLOUR), "red", "not registered yet");
+    assert_eq!(settings.get(&COLOR), "red", "not registered yet");
     assert_eq!(
         given.redactor.redact("from-the-env from-the-file"),
         "*** ***",
         "secret although not declared yet"
     );
     settings.register(Section::new("shop", SHOP)).unwrap();
-    assert_eq!(settings.get(&COLOUR), "blue");
+    assert_eq!(settings.get(&COLOR), "blue");
     assert_eq!(settings.get(&TOKEN).unwrap().expose(), "from-the-env");
     assert_eq!(settings.secret_env_names(), ["BUB_SHOP_TOKEN"]);
 }
@@ -107,7 +106,7 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
     }
     settings.register(Section::new("shop", SHOP)).unwrap();
     assert!(settings.register(Section::new("shop", SHOP)).is_err());
-    // One that was declared at run time may be declared anew.
+    // A section that was declared at run time may be declared again.
     let dynamic = || Section::dynamic("py", Vec::new());
     settings.register(dynamic()).unwrap();
     settings.fits(&dynamic()).unwrap();

@@ -1,8 +1,8 @@
-//! Mistakes that do not stop the program.
+//! Tests of mistakes that do not stop the program.
 
 use crate::fixture::SettingsFixture;
 
-// H-21: the original ignores unknown keys in silence
+// H-21: the Python version silently ignores unknown keys
 #[test]
 fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
     for (yaml, warning) in [
@@ -22,7 +22,7 @@ fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
             "telegrm: {token: x}",
             ":1: unknown setting `telegrm`, did you mean `telegram`?",
         ),
-        ("colour: blue", ":1: unknown setting `colour`"),
+        ("color: blue", ":1: unknown setting `color`"),
         ("spill: {depth: 1}", ":1: unknown setting `spill.depth`"),
         (
             "spill.threshold: 1",
@@ -48,7 +48,7 @@ fn the_section_of_a_plugin_that_is_not_loaded_is_no_mistake() {
             .warnings(),
         Vec::<String>::new()
     );
-    // Also when it is called almost like a setting, which is no map.
+    // Also if its name resembles a setting that is not a map.
     assert_eq!(
         SettingsFixture::new()
             .config("modem: {baud: 300}\nhomes: {a: b}\n")

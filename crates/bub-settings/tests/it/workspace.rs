@@ -1,4 +1,4 @@
-//! The `.env` of the workspace.
+//! Tests of the `.env` of the workspace.
 
 use crate::fixture::SettingsFixture;
 use crate::sample;
