@@ -24,7 +24,7 @@ const TAGS: [&str; 17] = [
 ];
 
 /// Returns the text of a message without markup, or the reason why the real server rejects it.
-pub(super) fn plain(params: &Value, name: &str, max_chars: usize) -> Result<String, String> {
+pub(super) fn plain(params: &Value, name: &str, max_utf16_units: usize) -> Result<String, String> {
     let text = params[name].as_str().unwrap_or_default();
     let text = match params["parse_mode"].as_str() {
         Some("HTML") => parse(text).map_err(|reason| format!("can't parse entities: {reason}"))?,
@@ -34,7 +34,7 @@ pub(super) fn plain(params: &Value, name: &str, max_chars: usize) -> Result<Stri
     if name == "text" && text.trim().is_empty() {
         return Err("message text is empty".to_owned());
     }
-    if text.encode_utf16().count() > max_chars {
+    if text.encode_utf16().count() > max_utf16_units {
         return Err(if name == "text" {
             "message is too long"
         } else {
