@@ -318,7 +318,7 @@ fn is_old(reply: &ReplyRecord) -> bool {
 async fn attempt(channel: &dyn Channel, outbound: &Outbound) -> Result<()> {
     let send = AssertUnwindSafe(async { channel.send(outbound).await }).catch_unwind();
     match tokio::time::timeout(SEND_TIMEOUT, send).await {
-        Ok(Ok(sent)) => sent,
+        Ok(Ok(outcome)) => outcome,
         Ok(Err(_)) => Err(temporary_error("the channel panicked".to_owned())),
         Err(_) => Err(temporary_error(format!(
             "the channel did not send the reply within {} s",

@@ -98,7 +98,7 @@ pub(crate) fn read_partial(line: &[u8]) -> PartialRpcMessage {
                         b"id" => {
                             partial.id = partial
                                 .id
-                                .or_else(|| parse_number(value.trim_ascii_start()))
+                                .or_else(|| parse_number(value.trim_ascii_start()));
                         }
                         b"result" | b"error" => partial.is_answer = true,
                         b"method" => partial.is_call = true,

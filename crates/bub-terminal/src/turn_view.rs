@@ -57,7 +57,7 @@ pub struct TurnView {
     markdown_style: MarkdownStyle,
     redactor: Redactor,
     is_thinking_shown: bool,
-    /// Finished lines that were not taken yet.
+    /// Finished lines that were not returned yet.
     lines: Vec<Line>,
     /// The kind of the turn and the text beside its title.
     turn: (FrameKind, String),

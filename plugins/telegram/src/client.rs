@@ -21,7 +21,7 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const FILE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum size of an API response.
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
-/// Delay before a rejected token is tried again.
+/// Delay before a rejected token is used again.
 const INVALID_TOKEN_BACKOFF: Duration = Duration::from_mins(10);
 
 /// The class of a failed call.

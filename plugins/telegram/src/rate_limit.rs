@@ -17,7 +17,7 @@ use crate::lock;
 
 /// Maximum number of messages to a group per minute.
 const GROUP_MESSAGES_PER_MINUTE: usize = 19;
-/// Maximum number of those messages before previews are no longer updated.
+/// Number of messages to a group per minute above which previews are no longer updated.
 const GROUP_EDITS_PER_MINUTE: usize = 12;
 const RATE_WINDOW: Duration = Duration::from_secs(61);
 /// Number of tracked chats above which idle ones are removed.

@@ -106,7 +106,7 @@ fn turn(framework: &Framework, sender: Sender) -> Turn {
 }
 
 const YES: ApprovalAnswer = ApprovalAnswer::Approved;
-const NOT_FOUND: &str = "there is no such request; it was answered or has expired";
+const NOT_FOUND: &str = "approval request not found: it was already answered or has expired";
 
 #[tokio::test(start_paused = true)]
 async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
@@ -163,7 +163,8 @@ async fn no_one_else_and_from_nowhere_else_can_answer() {
     let strangers = || {
         let ada = sender_with_role(Role::Member);
         let other_chat = "approval request belongs to another chat";
-        let other_user = "only approval person approval request is for, or an owner, can answer it";
+        let other_user =
+            "approval request is for another user: only that user or an owner can answer it";
         vec![
             (
                 Sender {

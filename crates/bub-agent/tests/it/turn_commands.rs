@@ -169,7 +169,7 @@ async fn a_cancelled_command_is_recorded_once() {
     let [ended] = events(&entries, "command").try_into().unwrap();
     assert_eq!(
         (&ended["output"], &ended["status"]),
-        (&json!("the turn was cancelled"), &json!("error"))
+        (&json!("the turn was cancelled"), &json!("cancelled"))
     );
     assert!(entries.iter().all(|entry| entry.kind != EntryKind::Error));
     drop(tape_of(&fixture, "s").lease(LeaseWait::No).await.unwrap());

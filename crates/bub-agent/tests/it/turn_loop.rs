@@ -164,7 +164,7 @@ async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
             Reply::new()
                 .call("c", "fs_read", r#"{"path": "a"#)
                 .finish(Finish::Length),
-            "cut",
+            "truncated",
         ),
         (
             Reply::new()

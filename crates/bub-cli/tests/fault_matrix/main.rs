@@ -237,7 +237,7 @@ async fn under_fault(
     let fixture = match FaultFixture::open(root, durability, faults.fs(), seen).await {
         Ok(fixture) => fixture,
         // The gateway reports why it does not start, and accepts nothing.
-        Err(error) => return assert!(error.to_string().contains("cannot be"), "unclear: {error}"),
+        Err(error) => return assert!(error.to_string().contains("cannot "), "unclear: {error}"),
     };
     clients.post(&fixture, faults, 2, false).await;
     tokio::time::sleep(Duration::from_secs(5)).await;

@@ -145,7 +145,7 @@ fn an_answer_that_is_not_complete_fails_in_one_line() {
         );
         assert_eq!(
             run.stderr,
-            format!("error: the answer is not complete: {reason}\n")
+            format!("error: the answer is incomplete: {reason}\n")
         );
     }
 }
@@ -267,7 +267,7 @@ fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
 fn an_ignored_address_is_reported_once() {
     let sandbox = Sandbox::new();
     sandbox.write("workspace/.env", "OPENAI_BASE_URL=http://127.0.0.1:1/v1\n");
-    let warning = "./.env:1 (OPENAI_BASE_URL): ignored, a workspace must not decide where keys go";
+    let warning = "./.env:1 (OPENAI_BASE_URL): ignored, because a workspace must not decide where keys are sent";
     for args in [["run", "hi"].as_slice(), &["models"]] {
         let run = self::run(&sandbox, &[], args);
         let text = format!("{}{}", run.stdout, run.stderr);

@@ -387,7 +387,7 @@ fn what_would_cost_the_rest_of_the_file_is_refused() {
     }
     for (length, error) in [
         (1 << 20, "would be larger than 1 MiB"),
-        ((1 << 20) + 1, "input is longer than"),
+        ((1 << 20) + 1, "stdin is longer than"),
     ] {
         let mut command = sandbox.command(std::path::Path::new("sh"));
         let script = "head -c $1 /dev/zero | tr '\\0' x | $2 config set env.drop -";

@@ -56,7 +56,7 @@ fn rules_of_the_policy_that_never_fit_are_found() {
         ("tools: [bsh]", Some("unknown tool `bsh`")),
         (
             "tools: [bash], arguments: {command: '*rm*'}",
-            Some("has an argument `command`; `bash` has cmd, "),
+            Some("has an argument `command`; arguments of `bash`: cmd, "),
         ),
         (
             "tools: ['fs.*'], arguments: {file: x}",

@@ -139,7 +139,7 @@ fn a_gateway_says_how_it_is_from_start_to_end() {
         "{status}"
     );
     assert!(
-        status.contains("lets in: clients with the token of http://127.0.0.1:"),
+        status.contains("access: clients with the token of http://127.0.0.1:"),
         "{status}"
     );
     assert!(

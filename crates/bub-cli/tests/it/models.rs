@@ -171,7 +171,7 @@ fn the_env_file_of_a_workspace_moves_no_address() {
     );
     assert!(
         run.stderr
-            .contains("`api_base` ignored, this workspace is not trusted"),
+            .contains("`api_base` is ignored: this workspace is not trusted"),
         "{}",
         run.stderr
     );

@@ -417,7 +417,7 @@ fn without_a_terminal_flags_are_enough() {
         refused.stderr.starts_with("Onboarding failed: ") && !refused.stderr.contains(KEY),
         "{refused:?}"
     );
-    let named = rejected.stderr.contains("rejected the key from stdin: ");
+    let named = refused.stderr.contains("rejected the key from stdin; ");
     assert!(
         named && !refused.stderr.contains("config.yml"),
         "{refused:?}"
@@ -747,7 +747,7 @@ fn what_is_saved_without_a_test_is_checked() {
             .args(["onboard", "--yes", "--no-test"])
             .env("BUB_MODEL", model);
         let run = Run::from_output(command.output().unwrap());
-        let error = format!("there is no provider `{}`", model.replace(":x", ""));
+        let error = format!("unknown provider `{}`", model.replace(":x", ""));
         assert!(
             run.code == Some(1) && run.stderr.contains(&error),
             "{run:?}"

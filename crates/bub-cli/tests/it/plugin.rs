@@ -272,14 +272,8 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
     let sandbox = Sandbox::new();
     let command = |entry: &str| format!(r#"{{"protocol":1,"commands":[{entry}]}}"#);
     let commands = [
-        (
-            r#"{"name":"plugin"}"#,
-            "there is a command `plugin` already",
-        ),
-        (
-            r#"{"name":"install"}"#,
-            "there is a command `install` already",
-        ),
+        (r#"{"name":"plugin"}"#, "command `plugin` already exists"),
+        (r#"{"name":"install"}"#, "command `install` already exists"),
         (r#"{"name":"help"}"#, "the name is reserved"),
         (r#"{"name":"-x"}"#, "invalid command name"),
         (r#"{"name":"a"},{"name":"a"}"#, "duplicate command `a`"),
@@ -522,7 +516,7 @@ fn without_a_readable_list_of_plugins_no_tool_is_called() {
     edit_plugin_list(&sandbox, |list| list["plugins"][0]["directory"] = 5.into());
     let reason = denied(&sandbox).unwrap();
     assert!(
-        reason.contains("the plugin p") && reason.contains("bub plugin remove p"),
+        reason.contains("the guard plugin p") && reason.contains("bub plugin remove p"),
         "{reason}"
     );
     edit_plugin_list(&sandbox, |list| {

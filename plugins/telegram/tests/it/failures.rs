@@ -51,7 +51,7 @@ async fn a_token_of_another_shape_never_leaves() {
     options.token = Some(Secret::from("../../admin?x="));
     let fixture = TelegramFixture::with(options, home.path()).await;
     let error = fixture.last_error().await.unwrap();
-    assert!(error.contains("looks like"), "{error}");
+    assert!(error.contains("invalid bot token"), "{error}");
     assert_eq!(server.requests(), 0);
     fixture.stop().await;
 }
@@ -106,7 +106,7 @@ async fn a_token_that_is_revoked_ends_nothing_but_the_bot() {
     server.wait_calls("getUpdates", 1).await;
     server.revoke();
     server.says(OWNER, "hello");
-    let wait_status = fixture
+    let status = fixture
         .wait_status(|channel| channel["state"] == "degraded")
         .await;
     assert!(
@@ -173,7 +173,7 @@ async fn another_program_that_polls_is_shown_for_as_long_as_it_does() {
     let fixture = TelegramFixture::with(options, home.path()).await;
     server.wait_calls("getUpdates", 1).await;
     poll_as_another_program(&server).await;
-    let wait_status = fixture
+    let status = fixture
         .wait_status(|channel| channel["state"] == "degraded")
         .await;
     assert!(

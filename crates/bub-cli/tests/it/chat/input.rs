@@ -138,7 +138,7 @@ fn what_was_typed_is_answered_before_the_chat_ends() {
     chat.send("a question\r");
     chat.wait_for("(queued) a question");
     chat.send("\x04");
-    chat.wait_for("leaving after this is done");
+    chat.wait_for("leaving after this turn");
     std::fs::remove_file(sandbox.workspace().join("wait")).unwrap();
     let (code, screen) = chat.wait_end();
     assert_eq!(code, Some(0), "{screen}");
@@ -205,7 +205,7 @@ fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
         chat.wait_for(expected);
         chat.wait_for("So be it.");
         chat.wait_until(|screen| {
-            screen.contains("workspace > my dra\n") && !screen.contains("Ctrl-C cancels")
+            screen.contains("workspace > my dra\n") && !screen.contains("Ctrl-C: cancel")
         });
     }
 }
@@ -255,12 +255,12 @@ fn what_waits_can_be_taken_back() {
     chat.wait_until(|screen| {
         screen.contains("(steering) steer") && screen.contains("(queued) more")
     });
-    chat.wait_for("Up takes back what waits");
+    chat.wait_for("Up: edit the last queued line");
     chat.send("\x1b[A\x1b[A");
     chat.wait_until(|screen| {
         screen.contains("workspace > more\n") && !screen.contains("(queued) more")
     });
-    let screen = chat.wait_until(|screen| !screen.contains("Up takes back"));
+    let screen = chat.wait_until(|screen| !screen.contains("Up: edit"));
     assert!(
         screen.contains("(queued) ,touch never"),
         "one at a time:\n{screen}"
@@ -319,11 +319,11 @@ fn at_a_question_up_is_not_promised_to_take_anything_back() {
     chat.send("go\r");
     chat.wait_for("Generating");
     chat.send(",echo later\r");
-    chat.wait_for("Up takes back what waits");
+    chat.wait_for("Up: edit the last queued line");
     pace.release();
     let screen = chat.wait_for("allow? [y/N]");
     assert!(
-        screen.contains("(queued) ,echo later") && !screen.contains("Up takes back"),
+        screen.contains("(queued) ,echo later") && !screen.contains("Up: edit"),
         "{screen}"
     );
 }
@@ -383,7 +383,7 @@ fn many_lines_wait_and_each_is_seen_with_its_answer() {
         chat.send(format!("line {number}\r"));
         chat.wait_for(&format!("(steering) line {number}"));
     }
-    chat.wait_for("(3 more wait before these)");
+    chat.wait_for("(3 more queued)");
     chat.send("\x03");
     chat.wait_for("Answer 6.");
     chat.wait_idle();
@@ -409,7 +409,7 @@ fn many_lines_wait_and_each_is_seen_with_its_answer() {
     chat.wait_for("(queued) ,while : second");
     chat.send("\x03");
     chat.wait_until(|screen| {
-        screen.contains("workspace > ,while : second") && screen.contains("(Ctrl-C again leaves)")
+        screen.contains("workspace > ,while : second") && screen.contains("(Ctrl-C again: leave)")
     });
     chat.send("\x03");
     let (code, screen) = chat.wait_end();

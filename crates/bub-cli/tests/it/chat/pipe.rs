@@ -161,7 +161,7 @@ fn in_plain_mode_lines_are_only_added() {
         assert!(screen.contains("Assistant:\n"), "{screen}");
         chat.wait_until(|screen| screen.ends_with("workspace >"));
         chat.send("\x03");
-        chat.wait_for("Ctrl-C again leaves");
+        chat.wait_for("press Ctrl-C again");
         chat.wait_until(|screen| screen.ends_with("workspace >"));
         chat.send(",quit\n");
         let (code, screen) = chat.wait_end();
@@ -237,7 +237,7 @@ fn a_plain_chat_is_left_at_the_second_end_of_input() {
     pace.allow(1);
     chat.wait_for("go");
     chat.send("\x04");
-    chat.wait_for("leaving after this is done; Ctrl-D again leaves now");
+    chat.wait_for("leaving after this turn; press Ctrl-D again to leave now");
     chat.send("\x04");
     let (code, screen) = chat.wait_end();
     assert_eq!(code, Some(0), "{screen}");

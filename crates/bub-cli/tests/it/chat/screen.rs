@@ -166,7 +166,7 @@ fn control_c_ends_the_turn_and_then_the_chat() {
     chat.wait_for("Second answer.");
     chat.wait_idle();
     chat.send("\x03");
-    chat.wait_for("Ctrl-C again leaves");
+    chat.wait_for("press Ctrl-C again");
     chat.send("\x03");
     let (code, screen) = chat.wait_end();
     assert_eq!(code, Some(0), "{screen}");
@@ -268,7 +268,7 @@ fn thinking_is_confirmed_and_stays_out_of_answers() {
     let chat = TerminalOptions::new(&sandbox).model(&server).start();
     chat.wait_idle();
     chat.send(",thinking\r");
-    chat.wait_for("reasoning is shown from now on");
+    chat.wait_for("reasoning is now shown");
     chat.send("go\r");
     pace.allow(2);
     chat.wait_for("Some words");
@@ -290,7 +290,7 @@ fn help_is_broken_between_words() {
     let chat = TerminalOptions::new(&sandbox).size(50, 24).start();
     chat.wait_idle();
     chat.send(",help\r");
-    chat.wait_for(",exit  Leaves; so does ,quit");
+    chat.wait_for(",exit  Leave the chat (same as ,quit)");
     chat.wait_idle();
     let text = chat.scrollback();
     let (_, help) = text.split_once("── Command ,help").unwrap();

@@ -214,7 +214,7 @@ fn what_waits_from_an_earlier_chat_is_listed_and_can_be_taken_back() {
     let chat = TerminalOptions::new(&sandbox).model(&server).start();
     let screen = chat.wait_until(|screen| {
         screen.contains("a question (from an earlier chat)")
-            && screen.contains("Up takes back what waits")
+            && screen.contains("Up: edit the last queued line")
     });
     assert!(
         screen.contains("(queued) ,touch first") && screen.contains("(queued) ,touch second"),
@@ -250,7 +250,7 @@ fn a_command_that_was_killed_is_not_run_again() {
     chat.wait_end();
     let chat = TerminalOptions::new(&sandbox).size(200, 24).start();
     let screen = chat
-        .wait_for("may have taken effect; it was not run again. Type it again if that is wanted.");
+        .wait_for("may have taken effect; it was not run again. To run it again, send it again.");
     assert!(
         screen.contains("sleep 25 (from an earlier chat)"),
         "{screen}"
@@ -351,7 +351,7 @@ fn what_waits_behind_new_belongs_to_the_new_session() {
     let screen = chat.wait_idle();
     let order = [
         "Old answer.",
-        "go back with: ,resume cli:local~",
+        "to return, type: ,resume cli:local~",
         "> the new topic",
         "New answer.",
         "\nlast\n",
@@ -457,12 +457,12 @@ fn sessions_are_listed_and_completed() {
     chat.wait_idle();
     chat.send(",sessions\r");
     chat.wait_for(
-        "Other sessions of this workspace; `bub chat --session ID` opens one:\n- cli:other  ",
+        "Other sessions of this workspace (open one with `bub chat --session ID`):\n- cli:other  ",
     );
     chat.wait_idle();
     chat.send(",resume cli:other\r");
     chat.wait_for(
-        "cli:other is not a session of this chat; `bub chat --session cli:other` opens it",
+        "cli:other is not a session of this chat; open it with `bub chat --session cli:other`",
     );
     chat.wait_idle();
     chat.send(",resume \t");
