@@ -1,6 +1,9 @@
 //! Splits a file into prose and identifiers.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+};
 
 use crate::sandbox::root;
 
@@ -88,6 +91,19 @@ impl Source {
     /// The line number of an offset, from 1.
     pub(super) fn line_number(&self, offset: usize) -> usize {
         1 + self.text[..offset].matches('\n').count()
+    }
+
+    /// The line that contains an offset.
+    pub(super) fn line(&self, offset: usize) -> &str {
+        let start = self.text[..offset].rfind('\n').map_or(0, |at| at + 1);
+        self.text[start..].lines().next().unwrap_or_default()
+    }
+
+    /// Whether the file is production code in Rust.
+    pub(super) fn is_production(&self) -> bool {
+        extension(&self.path) == "rs"
+            && self.path.contains("/src/")
+            && !self.path.contains("/tests")
     }
 
     fn parse_rust(&mut self) {
@@ -270,6 +286,15 @@ pub(super) fn files() -> Vec<Source> {
         Some(Source::parse(&path, text))
     });
     sources.collect()
+}
+
+/// The names of all test functions.
+pub(super) fn test_names(files: &[Source]) -> HashSet<String> {
+    let names = files.iter().flat_map(|file| &file.names);
+    names
+        .filter(|name| name.is_test)
+        .map(|name| name.text.clone())
+        .collect()
 }
 
 /// The extension of a path. `a.rs.txt` is a template for a file in Rust.
