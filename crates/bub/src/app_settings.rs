@@ -21,7 +21,7 @@ pub static VERBOSE: SettingKey<u64> =
 pub static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(
     "project",
     None,
-    "Directory of the plugin project; default `bub-project` in the home directory.",
+    "Plugin project directory of the Python version; accepted for compatibility and not used.",
 )
 .trusted()
 .env_only();

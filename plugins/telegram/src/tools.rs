@@ -255,7 +255,7 @@ fn resolve_file(turn: &Turn, file: &str) -> Result<PathBuf> {
     match (metadata.is_file(), metadata.len()) {
         (false, _) => Err(file_error("not a regular file".to_owned())),
         (_, 0) => Err(file_error("the file is empty".to_owned())),
-        (_, MAX_UPLOAD_BYTES..) => Err(file_error("the file is larger than 50 MiB".to_owned())),
+        (_, MAX_UPLOAD_BYTES..) => Err(file_error("the file is 50 MiB or larger".to_owned())),
         _ => Ok(path),
     }
 }

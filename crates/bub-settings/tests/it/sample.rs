@@ -98,7 +98,7 @@ pub(crate) static STREAM_OUTPUT: SettingKey<bool> = SettingKey::new(
 pub(crate) static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(
     "project",
     None,
-    "Directory of the plugin project; default `bub-project` in the home directory.",
+    "Plugin project directory of the Python version; accepted for compatibility and not used.",
 )
 .trusted()
 .env_only();

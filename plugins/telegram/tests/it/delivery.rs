@@ -251,7 +251,7 @@ async fn an_error_takes_the_place_of_what_was_shown_of_the_answer() {
             server
                 .texts(OWNER)
                 .iter()
-                .any(|text| text.contains("went wrong"))
+                .any(|text| text.contains("internal error"))
         };
         server
             .wait_for(|server| is_reported(server).then_some(()))
