@@ -34,6 +34,8 @@ pub struct PlainChatOptions {
     pub host: Arc<dyn ChatHost>,
     /// The events to print.
     pub chat_events: mpsc::Receiver<ChatEvent>,
+    /// Ends the input of a pipe: no further line is submitted.
+    pub input_end: CancellationToken,
     /// Ends the chat without cancelling the running turn.
     pub stop: CancellationToken,
     /// Removes secrets from all output.
@@ -62,8 +64,9 @@ pub async fn pipe(options: PlainChatOptions, is_terminal: bool) -> Result<ChatEx
     let mut number = 0;
     loop {
         let line = tokio::select! {
+            biased;
+            () = pipe.options.input_end.cancelled() => return Ok(ChatExit::Stopped),
             line = lines.recv() => line,
-            () = pipe.options.stop.cancelled() => return Ok(ChatExit::Stopped),
         };
         let Some(StdinLine::Line(text)) = line.transpose().map_err(input_error)? else {
             return Ok(ChatExit::Quit);

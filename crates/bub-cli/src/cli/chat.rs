@@ -153,6 +153,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             let plain = PlainChatOptions {
                 host: Arc::clone(&chat_controller) as _,
                 chat_events,
+                input_end: stop.token(),
                 stop: finished.clone(),
                 redactor: settings.redactor().clone(),
             };
@@ -200,11 +201,10 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         Ok((left?, chat_controller, Some(stop)))
     });
     let (left, chat_controller, stop) = outcome.await?;
-    match (stop, mode) {
-        (Some(stop), _) if left == ChatExit::Stopped && stop.token().is_cancelled() => {
-            Ok(stop.exit_code())
-        }
-        (_, ChatMode::Pipe) => chat_controller.exit_code(),
+    let is_pipe = mode == ChatMode::Pipe;
+    match stop.filter(|stop| stop.token().is_cancelled()) {
+        Some(stop) if is_pipe || left == ChatExit::Stopped => Ok(stop.exit_code()),
+        _ if is_pipe => chat_controller.exit_code(),
         _ => Ok(ExitCode::SUCCESS),
     }
 }

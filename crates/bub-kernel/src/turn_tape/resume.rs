@@ -111,6 +111,8 @@ impl TurnTape {
         let (own, others): (Vec<Entry>, Vec<Entry>) = later
             .into_iter()
             .partition(|entry| run_id(entry) == run_id(&prompt));
+        // If another turn ran in the meantime, move the prompt to the end, so that the model answers this message.
+        let is_moved = others.iter().any(is_in_conversation);
         let (resume_point, outcome) = match complete_answer(&own) {
             Some(text) => (ResumePoint::Answered(text), "answered"),
             None if attempt.number > MAX_CRASH_ATTEMPTS => (
@@ -118,14 +120,14 @@ impl TurnTape {
                 "dropped: the process died too often",
             ),
             None => {
-                let (steps, text) = (count_steps(&own), previous_answer(&own));
+                // After a move the prompt is the last message. A continue prompt must not follow it.
+                let steps = if is_moved { 0 } else { count_steps(&own) };
+                let text = previous_answer(&own);
                 (ResumePoint::AfterSteps { steps, text }, "resumed")
             }
         };
         let mut batch = vec![self.redelivery_event(outcome)];
-        // If another turn ran in the meantime, move the prompt to the end, so that the model answers this message.
-        let is_moved = matches!(resume_point, ResumePoint::AfterSteps { .. })
-            && others.iter().any(is_in_conversation);
+        let is_moved = is_moved && matches!(resume_point, ResumePoint::AfterSteps { .. });
         if is_moved {
             batch.push(moved_to_end(&prompt));
         }
@@ -184,11 +186,12 @@ impl TurnTape {
     }
 }
 
-/// Returns whether the entry is part of the conversation that the model sees.
+/// Returns whether the entry changes the conversation that the model sees: a part of it, or an anchor that starts a new
+/// one.
 fn is_in_conversation(entry: &Entry) -> bool {
     let is_conversation = matches!(
         entry.kind,
-        EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
+        EntryKind::Anchor | EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
     );
     is_conversation && entry.in_context()
 }
