@@ -451,10 +451,17 @@ impl TurnTape {
 
     /// Redacts and appends the pending entries and a batch. Returns the id of the last entry.
     pub async fn append(&self, batch: Vec<Entry>) -> Result<EntryId> {
+        let ids = self.append_batch(batch).await?;
+        Ok(ids.last().copied().unwrap_or_default())
+    }
+
+    /// Redacts and appends the pending entries and a batch. Returns the ids of the batch.
+    async fn append_batch(&self, batch: Vec<Entry>) -> Result<Vec<EntryId>> {
         let mut all = std::mem::take(&mut lock(&self.progress).pending);
+        let pending_count = all.len();
         all.extend(batch);
         if all.is_empty() {
-            return Ok(EntryId::default());
+            return Ok(Vec::new());
         }
         for value in all.iter_mut().flat_map(|entry| entry.payload.values_mut()) {
             self.redact(value);
@@ -466,8 +473,9 @@ impl TurnTape {
         {
             self.invalidate_summary();
         }
-        let appended = self.tape().append_all(all).await.map_err(tape_error)?;
-        Ok(appended.last().unwrap_or_default())
+        let mut ids = self.tape().append_all(all).await.map_err(tape_error)?.ids;
+        ids.drain(..pending_count.min(ids.len()));
+        Ok(ids)
     }
 
     /// Records the session at the start of an empty tape, for turns without a prompt.

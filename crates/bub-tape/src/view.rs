@@ -34,8 +34,8 @@ pub const OPENING_LINE: &str = "Continue from the state below.";
 /// after it was recorded.
 pub const REPLACES_KEY: &str = "replaces";
 
-/// Key in the `meta` of a user message with the id of its earlier entry, which views no longer show. bub moves a message
-/// when its turn was interrupted and resumes after another turn.
+/// Key in the `meta` of an entry with the id of an earlier copy of it, which views no longer show. bub moves the entries
+/// of a turn that was interrupted and resumes after another turn.
 pub const MOVED_KEY: &str = "moved";
 
 /// A message in the format of the chat completions API.
@@ -192,10 +192,11 @@ impl Tape {
             };
             for entry in [entry].into_iter().chain(carried) {
                 let entry = media::for_turn(&*blobs, entry, options.turn_start).await?;
-                if let Some(index) = earlier_message(&entries, &entry, MOVED_KEY) {
+                if let Some(index) = referenced_entry(&entries, &entry, MOVED_KEY) {
                     entries.remove(index);
                 }
-                let replaced = earlier_message(&entries, &entry, REPLACES_KEY);
+                let replaced = referenced_entry(&entries, &entry, REPLACES_KEY);
+                let replaced = replaced.filter(|_| entry.kind == EntryKind::Message);
                 match replaced.and_then(|index| entries.get_mut(index)) {
                     Some(slot) => *slot = entry,
                     None => entries.push(entry),
@@ -206,18 +207,16 @@ impl Tape {
     }
 }
 
-/// Returns the index of the message whose id is under `key` in the entry's `meta`. It must belong to the same run.
-fn earlier_message(entries: &[Entry], entry: &Entry, key: &str) -> Option<usize> {
+/// Returns the index of the entry whose id is under `key` in the `meta` of another entry. Both must have the same kind
+/// and belong to the same run.
+fn referenced_entry(entries: &[Entry], entry: &Entry, key: &str) -> Option<usize> {
     let id = EntryId::new(entry.meta.get(key)?.as_i64()?);
-    let is_earlier = |other: &Entry| {
+    let is_referenced = |other: &Entry| {
         other.id == id
-            && other.kind == EntryKind::Message
+            && other.kind == entry.kind
             && other.meta.get("run_id") == entry.meta.get("run_id")
     };
-    entries
-        .iter()
-        .rposition(is_earlier)
-        .filter(|_| entry.kind == EntryKind::Message)
+    entries.iter().rposition(is_referenced)
 }
 
 fn open_with_user(messages: &mut Vec<ChatMessage>) {

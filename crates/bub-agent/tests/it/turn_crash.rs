@@ -78,6 +78,56 @@ async fn a_killed_turn_goes_on_from_its_tape() {
     running.close().await.unwrap();
 }
 
+// L3, L4: if another turn ran after the crash, the resumed turn continues at the end of the conversation, with its message
+// and its tool calls. The model sees each of them once, also after a second crash.
+#[tokio::test]
+async fn a_killed_turn_goes_on_behind_a_turn_that_ran_since() {
+    let server = ModelServer::start();
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.running().await.unwrap();
+    let tape = tape_of(&fixture, "s");
+    tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
+    let result = Entry::tool_result(vec!["finished".into()]).with_meta("call_ids", json!(["a"]));
+    let of_other = |entry: Entry| entry.with_meta("run_id", "run-2");
+    tape.append_all(vec![
+        question(),
+        open_call(),
+        of_run(result),
+        of_other(Entry::message("user", "another question")),
+        of_other(Entry::message("assistant", "another answer")),
+    ])
+    .await
+    .unwrap();
+    for attempt in [2, 3] {
+        let mut conversation = vec!["user", "assistant", "user", "assistant", "tool"];
+        if attempt == 2 {
+            // The process dies in the model call.
+            server.script(Reply::status(400));
+        } else {
+            server.script(Reply::text("done"));
+        }
+        let _ = fixture.turn(delivered("go", attempt)).await;
+        let shown = shown(&server);
+        let start = shown
+            .iter()
+            .position(|message| message["content"] == "another question")
+            .unwrap();
+        let shown = &shown[start..];
+        let roles: Vec<_> = shown
+            .iter()
+            .map(|message| message["role"].as_str().unwrap())
+            .collect();
+        conversation.truncate(roles.len());
+        assert_eq!(roles[..conversation.len()], conversation, "{shown:#?}");
+        assert_eq!(shown[2]["content"], "go");
+        assert_eq!(shown[4]["content"], "finished");
+        let text = serde_json::to_string(shown).unwrap();
+        assert_eq!(text.matches("\"go\"").count(), 1, "{text}");
+        assert_eq!(text.matches("finished").count(), 1, "{text}");
+    }
+    running.close().await.unwrap();
+}
+
 // L1: steering messages for a turn that died reach it when it continues, or are left for the next turn.
 #[tokio::test]
 async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {

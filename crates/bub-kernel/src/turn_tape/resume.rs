@@ -1,6 +1,8 @@
 //! Resuming a turn that an earlier process left unfinished.
 
-use bub_tape::{Entry, EntryId, EntryKind, EntryRange, MOVED_KEY, REPLACES_KEY, now_iso};
+use bub_tape::{
+    Entry, EntryId, EntryKind, EntryRange, MOVED_KEY, REPLACES_KEY, TOOL_DONE_EVENT, now_iso,
+};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
@@ -111,8 +113,6 @@ impl TurnTape {
         let (own, others): (Vec<Entry>, Vec<Entry>) = later
             .into_iter()
             .partition(|entry| run_id(entry) == run_id(&prompt));
-        // If another turn ran in the meantime, move the prompt to the end, so that the model answers this message.
-        let is_moved = others.iter().any(is_in_conversation);
         let (resume_point, outcome) = match complete_answer(&own) {
             Some(text) => (ResumePoint::Answered(text), "answered"),
             None if attempt.number > MAX_CRASH_ATTEMPTS => (
@@ -120,20 +120,22 @@ impl TurnTape {
                 "dropped: the process died too often",
             ),
             None => {
-                // After a move the prompt is the last message. A continue prompt must not follow it.
-                let steps = if is_moved { 0 } else { count_steps(&own) };
-                let text = previous_answer(&own);
+                let (steps, text) = (count_steps(&own), previous_answer(&own));
                 (ResumePoint::AfterSteps { steps, text }, "resumed")
             }
         };
         let mut batch = vec![self.redelivery_event(outcome)];
-        let is_moved = is_moved && matches!(resume_point, ResumePoint::AfterSteps { .. });
+        // If another turn ran in the meantime, move the entries of this turn to the end, so that the model continues
+        // this turn.
+        let is_moved = matches!(resume_point, ResumePoint::AfterSteps { .. })
+            && others.iter().any(is_in_conversation);
         if is_moved {
             batch.push(moved_to_end(&prompt));
+            batch.extend(view_entries(&own).map(moved_to_end));
         }
-        let last = self.append(batch).await?;
+        let appended = self.append_batch(batch).await?;
         if is_moved {
-            lock(&self.progress).prompt_id = Some(last);
+            lock(&self.progress).prompt_id = appended.get(1).copied();
         }
         self.resume_point = Some(resume_point);
         Ok(())
@@ -196,12 +198,21 @@ fn is_in_conversation(entry: &Entry) -> bool {
     is_conversation && entry.in_context()
 }
 
-/// Returns an entry that moves a message to the end of the conversation. Views show the message only there.
-fn moved_to_end(message: &Entry) -> Entry {
-    let mut moved = message.clone();
+/// Returns the entries of a turn that its next view shows.
+fn view_entries(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
+    let anchor = entries
+        .iter()
+        .rposition(|entry| entry.kind == EntryKind::Anchor);
+    let after_anchor = entries.iter().skip(anchor.map_or(0, |index| index + 1));
+    after_anchor.filter(|entry| is_in_conversation(entry) || entry.name() == Some(TOOL_DONE_EVENT))
+}
+
+/// Returns a copy of an entry that moves it to the end of the conversation. Views show only the copy.
+fn moved_to_end(entry: &Entry) -> Entry {
+    let mut moved = entry.clone();
     moved.id = EntryId::default();
     moved.meta.shift_remove(REPLACES_KEY);
-    moved.with_meta(MOVED_KEY, message.id.get())
+    moved.with_meta(MOVED_KEY, entry.id.get())
 }
 
 fn inbound_id(entry: &Entry) -> Option<&str> {
