@@ -485,7 +485,11 @@ impl Lane {
         let Some(turn) = self.running.remove(&id) else {
             return;
         };
-        if ended.is_cancelled && self.inner.halt.is_cancelled() {
+        let is_answer_shown = ended
+            .report
+            .as_ref()
+            .is_some_and(|report| report.is_answer_shown);
+        if ended.is_cancelled && self.inner.halt.is_cancelled() && !is_answer_shown {
             return turn::interrupted(&self.inner, &turn.item, &self.session_id);
         }
         let switch = ended.report.as_ref();
@@ -497,7 +501,11 @@ impl Lane {
             let hint = "the message stays in the journal; the next start processes it";
             tracing::error!(session_id = %self.session_id, inbound_id = %into, %error, hint, "lane.message_unfinished");
             turn.item.settle(MessageOutcome::Unfinished { error });
-        } else if let Some(reason) = turn.end_reason.filter(|_| ended.is_cancelled) {
+        } else if let Some(reason) = turn
+            .end_reason
+            // A message that has replies is answered, although its turn was cancelled.
+            .filter(|_| ended.is_cancelled && ended.replies == 0)
+        {
             self.drop_item(turn.item, reason);
             done.clear();
         } else {

@@ -110,10 +110,14 @@ impl ReplyScope {
 
     /// Creates the gateway's failure notice for the sender of the message.
     pub(crate) fn failure_notice(&self, session_id: &SessionId, text: &str) -> Outbound {
-        let notice = ChannelMessage::new(session_id, &self.origin, text)
-            .chat_id(&self.chat)
-            .kind(MessageKind::Error);
-        Outbound::new(notice)
+        let notice = ChannelMessage::new(session_id, &self.origin, text);
+        Outbound::new(notice.chat_id(&self.chat).kind(MessageKind::Error))
+    }
+
+    /// Creates a reply with the answer to the message, for a turn whose hooks cannot render it.
+    pub(crate) fn plain_reply(&self, session_id: &SessionId, answer: &str) -> Outbound {
+        let reply = ChannelMessage::new(session_id, &self.channel, answer);
+        Outbound::new(reply.chat_id(&self.chat))
     }
 
     pub(crate) fn set_failure_reported(&self, is_error: bool) {
@@ -131,6 +135,13 @@ impl ReplyScope {
     pub(crate) fn count_reply(&self, channel: &str) {
         if channel == self.channel {
             self.replies.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Reverts [`ReplyScope::count_reply`] for a reply that could not be journaled.
+    pub(crate) fn uncount_reply(&self, channel: &str) {
+        if channel == self.channel {
+            self.replies.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

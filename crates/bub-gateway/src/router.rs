@@ -151,12 +151,18 @@ pub(crate) async fn dispatch(
         },
         attempt: 0,
     };
-    journal_and_send(Arc::clone(inner), reply, item).await?;
+    // Count the reply first: it is sent even if the turn is cancelled while it is journaled.
     if let Some(scope) = scope {
-        scope.set_failure_reported(is_error);
         scope.count_reply(&wanted);
     }
-    Ok(true)
+    let sent = journal_and_send(Arc::clone(inner), reply, item).await;
+    if let Some(scope) = scope {
+        match sent {
+            Ok(()) => scope.set_failure_reported(is_error),
+            Err(_) => scope.uncount_reply(&wanted),
+        }
+    }
+    sent.map(|()| true)
 }
 
 /// Journals a reply and passes it to the outbox, even if the turn is cancelled in between. A journaled reply that is
@@ -185,16 +191,24 @@ pub(crate) async fn report_failure(
     if scope.is_failure_reported() {
         return true;
     }
-    let context = ReplyContext {
-        scope: Some(scope),
-        turn: None,
-        is_last: true,
-    };
-    let reported = dispatch(inner, scope.failure_notice(session_id, text), context).await;
-    let is_reported = matches!(reported, Ok(true));
+    let is_reported = send_last(inner, scope, scope.failure_notice(session_id, text)).await;
     if !is_reported {
         let inbound_id = scope.message_id.as_str();
         tracing::error!(%session_id, inbound_id, "gateway.failure_not_reported");
     }
     is_reported
+}
+
+/// Sends the reply that finishes a message, without hooks. Returns `false` if that is impossible.
+pub(crate) async fn send_last(
+    inner: &Arc<GatewayInner>,
+    scope: &ReplyScope,
+    reply: Outbound,
+) -> bool {
+    let context = ReplyContext {
+        scope: Some(scope),
+        turn: None,
+        is_last: true,
+    };
+    matches!(dispatch(inner, reply, context).await, Ok(true))
 }

@@ -25,7 +25,7 @@ use crate::{
     prompt::Prompt,
     state::{State, StatePatch},
     turn::{Stage, Turn, TurnGuard, cancelled_error},
-    turn_tape::{ModelStageEnd, TurnTape},
+    turn_tape::{ModelStageEnd, ResumePoint, TurnTape},
 };
 
 /// Log target of failures that are also returned to the caller, so that a program can avoid printing them twice.
@@ -106,11 +106,21 @@ impl Framework {
 
     /// Records a message whose session is resolved, together with the error, and reports the error. The message is not
     /// processed.
+    ///
+    /// If an earlier attempt answered the message, the answer is the output of the turn. Then the error is only
+    /// recorded, because the caller can still deliver the answer.
     pub async fn fail_inbound(&self, inbound: Inbound, error: &Error) -> Turn {
         let span = turn_span(&inbound);
         let ending = async {
             let (turn, _) = self.open_turn(inbound, &span).await;
-            self.end_turn(turn, error, &span).await
+            let Some(ResumePoint::Answered(answer)) = turn.tape().resume_point() else {
+                return self.end_turn(turn, error, &span).await;
+            };
+            span.record("run_id", field::display(turn.id()));
+            turn.set_output(answer);
+            turn.tape().complete();
+            self.complete_turn(&turn, Some(error)).await;
+            turn
         };
         ending.instrument(span.clone()).await
     }
@@ -169,7 +179,25 @@ impl Framework {
         Turn::new(self, session_id, inbound, tape)
     }
 
+    /// Completes the record of a turn and reports a failure to `on_error`.
     async fn close_turn(&self, turn: &Turn, failure: Option<&Error>) {
+        self.complete_turn(turn, failure).await;
+        if let Some(error) = failure {
+            let args = args::OnError {
+                stage: "turn",
+                error,
+                message: Some(turn.message()),
+                turn: Some(turn),
+            };
+            let notify = self.hooks().notify_error(args).map(Ok);
+            if within_grace_period(turn.cancel(), notify).await.is_err() {
+                tracing::warn!("hook.on_error_timeout");
+            }
+        }
+    }
+
+    /// Completes the record of a turn and ends its lifespan.
+    async fn complete_turn(&self, turn: &Turn, failure: Option<&Error>) {
         match failure {
             Some(error) if error.kind() == ErrorKind::Cancelled => {
                 tracing::info!("turn.cancelled");
@@ -183,18 +211,6 @@ impl Framework {
             && let Err(error) = within_grace_period(turn.cancel(), lifespan.exit(failure)).await
         {
             tracing::error!(%error, "lifespan.exit_failed");
-        }
-        if let Some(error) = failure {
-            let args = args::OnError {
-                stage: "turn",
-                error,
-                message: Some(turn.message()),
-                turn: Some(turn),
-            };
-            let notify = self.hooks().notify_error(args).map(Ok);
-            if within_grace_period(turn.cancel(), notify).await.is_err() {
-                tracing::warn!("hook.on_error_timeout");
-            }
         }
     }
 

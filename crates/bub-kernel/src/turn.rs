@@ -61,6 +61,7 @@ struct TurnStatus {
     is_closed: AtomicBool,
     replies_by_tool: AtomicU32,
     has_no_model: AtomicBool,
+    is_answer_shown: AtomicBool,
     session_switch: Mutex<Option<SessionId>>,
     failure: OnceLock<Error>,
     model_error: Mutex<Option<Error>>,
@@ -127,6 +128,8 @@ pub struct TurnReport {
     pub has_no_model: bool,
     /// The answer, or the partial answer after an error.
     pub output: String,
+    /// Whether the channel has shown the complete answer while it was streamed.
+    pub is_answer_shown: bool,
     /// The new session of the chat, if the turn switched it.
     pub session_switch: Option<SessionId>,
 }
@@ -309,6 +312,16 @@ impl Turn {
             .store(true, Ordering::Relaxed);
     }
 
+    /// Records that the channel has shown the complete answer while it was streamed. If the turn is then interrupted, it
+    /// is not resumed, because the sender has the answer.
+    pub fn mark_answer_shown(&self) {
+        self.0
+            .core
+            .progress
+            .is_answer_shown
+            .store(true, Ordering::Relaxed);
+    }
+
     /// Records that a tool sent a message to a chat. Returns whether it is the chat of this turn, which then gets no
     /// plain reply.
     pub fn mark_sent_by_tool(&self, channel: &str, chat_id: &str) -> bool {
@@ -364,6 +377,7 @@ impl Turn {
             model_error: lock(&progress.model_error).clone(),
             has_no_model: progress.has_no_model.load(Ordering::Relaxed),
             output: lock(&progress.output).clone(),
+            is_answer_shown: progress.is_answer_shown.load(Ordering::Relaxed),
             session_switch: lock(&progress.session_switch).clone(),
         }
     }

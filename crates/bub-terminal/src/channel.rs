@@ -371,25 +371,24 @@ impl Channel for CliChannel {
         })
     }
 
-    fn stream_events(self: Arc<Self>, _turn: Turn, stream: ModelStream) -> ModelStream {
+    fn stream_events(self: Arc<Self>, turn: Turn, stream: ModelStream) -> ModelStream {
         // The host reports the start of a turn, because a command can end before a stream exists.
         let guard = StreamedTextGuard {
             cli: self,
+            turn,
             text: String::new(),
+            has_failed: false,
         };
         ModelStream::new(futures_util::stream::unfold(
             (stream, guard),
             |(mut stream, mut guard)| async {
-                let event = stream.next().await?;
-                if let Ok(event) = &event {
-                    if let StreamEvent::Text(delta) = event {
-                        guard.text.push_str(delta);
-                    }
-                    guard
-                        .cli
-                        .event_sender
-                        .emit(ChatEvent::Stream(event.clone()))
-                        .await;
+                let Some(event) = stream.next().await else {
+                    guard.finish();
+                    return None;
+                };
+                match &event {
+                    Ok(event) => guard.show(event).await,
+                    Err(_) => guard.has_failed = true,
                 }
                 Some((event, (stream, guard)))
             },
@@ -429,7 +428,26 @@ impl std::fmt::Debug for CliChannel {
 /// Collects the text of a stream and records it as streamed when dropped.
 struct StreamedTextGuard {
     cli: Arc<CliChannel>,
+    turn: Turn,
     text: String,
+    has_failed: bool,
+}
+
+impl StreamedTextGuard {
+    async fn show(&mut self, event: &StreamEvent) {
+        if let StreamEvent::Text(delta) = event {
+            self.text.push_str(delta);
+        }
+        let event = ChatEvent::Stream(event.clone());
+        self.cli.event_sender.emit(event).await;
+    }
+
+    /// Handles the end of the stream.
+    fn finish(&self) {
+        if !self.has_failed {
+            self.turn.mark_answer_shown();
+        }
+    }
 }
 
 impl Drop for StreamedTextGuard {

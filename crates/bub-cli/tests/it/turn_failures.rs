@@ -674,57 +674,104 @@ fn run_empty_pipe(fixture: &TurnFailureFixture) -> (End, Run) {
     finish(child)
 }
 
-// L1: a chat whose input has ended prints the answers to lines of an earlier chat before it exits.
+// L1: a line of a chat that is killed in any stage is answered by the next chat, also if that one has no input.
 #[test]
 fn a_pipe_without_input_prints_the_answer_to_an_earlier_line() {
-    let fixture = linked(FailingStageCase::RunModel, Failure::Kill);
-    kill_pipe(&fixture, &format!("{MESSAGE}\n"));
-    let (end, run) = run_empty_pipe(&fixture);
-    assert_eq!(end, End::Code(0), "{run:?}");
-    assert_eq!(run.stdout, format!("{ANSWER}\n"));
-    let notice = format!("continuing a line from an earlier chat: {MESSAGE}");
-    assert!(run.stderr.contains(&notice), "{run:?}");
-    let (_, again) = run_empty_pipe(&fixture);
-    assert_eq!((again.stdout.as_str(), again.stderr.as_str()), ("", ""));
+    check_all(PluginKind::Linked, &[Failure::Kill], |fixture| {
+        let case = fixture.case;
+        kill_pipe(fixture, &format!("{MESSAGE}\n"));
+        let (end, run) = run_empty_pipe(fixture);
+        assert_eq!(end, End::Code(0), "{case:?}: {run:?}");
+        assert_eq!(run.stdout, format!("{ANSWER}\n"), "{case:?}: {run:?}");
+        let notice = format!("continuing a line from an earlier chat: {MESSAGE}");
+        assert!(run.stderr.contains(&notice), "{case:?}: {run:?}");
+        let (_, again) = run_empty_pipe(fixture);
+        let output = (again.stdout.as_str(), again.stderr.as_str());
+        assert_eq!(output, ("", ""), "{case:?}");
+        assert_eq!(fixture.record(MESSAGE).user_messages, 1, "{case:?}");
+    });
 }
 
-// L1: a message that is abandoned because it ended the process too often is on the tape with the error.
+// L1: a message that is abandoned because it ended the process too often is on the tape with the error. If it was
+// answered, the answer is printed without the hooks that ended the process.
 #[test]
 fn a_message_that_is_abandoned_is_recorded() {
-    for stage in [
-        FailingStageCase::LoadState,
-        FailingStageCase::BuildPrompt,
-        FailingStageCase::RunModel,
-    ] {
-        let fixture = linked(stage, Failure::Kill);
-        kill_pipe(&fixture, &format!("{MESSAGE}\n"));
+    check_all(PluginKind::Linked, &[Failure::Kill], |fixture| {
+        let stage = fixture.case.stage;
+        if stage == FailingStageCase::ResolveSession {
+            // The gateway's tests cover it: the line is then processed in the session of its chat.
+            return;
+        }
+        kill_pipe(fixture, &format!("{MESSAGE}\n"));
         for _ in 0..4 {
             let fault = format!("{} hang", stage.hook());
             fixture.sandbox.write("workspace/fault", &fault);
-            kill_pipe(&fixture, "");
+            kill_pipe(fixture, "");
         }
-        let (end, run) = run_empty_pipe(&fixture);
+        let (end, run) = run_empty_pipe(fixture);
         assert_eq!(end, End::Code(1), "{stage:?}: {run:?}");
         let record = fixture.record(MESSAGE);
         assert_eq!((record.user_messages, record.errors), (1, 1), "{stage:?}");
+        let is_answered = stage > FailingStageCase::RunModel;
+        let printed = run.stdout.matches(ANSWER).count();
+        assert_eq!(printed, usize::from(is_answered), "{stage:?}: {run:?}");
+        assert_eq!(record.answers, usize::from(is_answered), "{stage:?}");
+        let (_, again) = run_empty_pipe(fixture);
+        assert_eq!(again.stdout, "", "{stage:?}");
         fixture.check_tapes();
+    });
+}
+
+// L1: an answer is printed by the chat that is stopped or by the next one, and not by both. The stage continues while the
+// chat stops, or hangs until its end.
+#[test]
+fn an_answer_to_a_stopped_chat_is_printed_once() {
+    for is_released in [true, false] {
+        for stage in FailingStageCase::ALL {
+            if stage == FailingStageCase::ResolveSession {
+                // The line is then cancelled: see `check_terminated_pipe`.
+                continue;
+            }
+            let fixture = linked(stage, Failure::Terminate);
+            let child = fixture.start_pipe(&format!("{MESSAGE}\n"));
+            fixture.wait_until_reached();
+            signal(&child, "TERM");
+            if is_released {
+                fixture.sandbox.write("workspace/release", "");
+            }
+            let (end, first) = finish(child);
+            assert_eq!(end, End::Code(143), "{stage:?}: {first:?}");
+            let (_, next) = run_empty_pipe(&fixture);
+            let printed = [&first, &next].map(|run| run.stdout.matches(ANSWER).count());
+            let case = (stage, is_released);
+            assert_eq!(
+                printed.iter().sum::<usize>(),
+                1,
+                "{case:?}: {first:?} {next:?}"
+            );
+            assert_eq!(fixture.record(MESSAGE).user_messages, 1, "{case:?}");
+        }
     }
 }
 
-// L1: an answer is printed by the chat that is stopped or by the next one, and not by both.
+// L1: a comma command that a signal interrupts is reported by the next chat and not run again.
 #[test]
-fn an_answer_to_a_stopped_chat_is_printed_once() {
-    let fixture = linked(FailingStageCase::RunModel, Failure::Terminate);
-    let child = fixture.start_pipe(&format!("{MESSAGE}\n"));
-    fixture.wait_until_reached();
+fn an_interrupted_command_is_reported_by_the_next_chat() {
+    let fixture = linked(FailingStageCase::RunModel, Failure::Error);
+    fs::remove_file(fixture.file("fault")).unwrap();
+    let child = fixture.start_pipe(",echo started >> runs && sleep 100\n");
+    wait_until("the command runs", || fixture.file("runs").exists());
     signal(&child, "TERM");
-    // The model may answer within the time that a stopped chat has.
-    fixture.sandbox.write("workspace/release", "");
-    let (end, first) = finish(child);
-    assert_eq!(end, End::Code(143), "{first:?}");
-    let (_, next) = run_empty_pipe(&fixture);
-    let printed = [&first, &next].map(|run| run.stdout.matches(ANSWER).count());
-    assert_eq!(printed.iter().sum::<usize>(), 1, "{first:?} {next:?}");
+    let (end, run) = finish(child);
+    assert_eq!(end, End::Code(143), "{run:?}");
+    let (end, run) = run_empty_pipe(&fixture);
+    assert_eq!(end, End::Code(0), "{run:?}");
+    assert!(
+        run.stdout.contains("was running when bub stopped"),
+        "{run:?}"
+    );
+    let runs = fs::read_to_string(fixture.file("runs")).unwrap();
+    assert_eq!(runs, "started\n");
 }
 
 // L1, L4: after a crash the model answers the message of the interrupted turn, not that of a turn which ran since.

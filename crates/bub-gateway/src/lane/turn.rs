@@ -116,7 +116,8 @@ impl LaneTurn {
         }
     }
 
-    /// Abandons the message and notifies the sender, unless a reply was already sent.
+    /// Abandons the message. If an earlier attempt answered it, the sender gets that answer without further hooks.
+    /// Otherwise the sender gets a notice, unless a reply was already sent.
     async fn give_up(self, scope: &Arc<ReplyScope>) -> LaneTurnOutcome {
         let (session_id, inbound_id) = (&self.session_id, &self.id);
         tracing::error!(%session_id, %inbound_id, "lane.attempts_exhausted");
@@ -134,11 +135,16 @@ impl LaneTurn {
         let mut inbound = self.inbound;
         inbound.reply_target = Some(Arc::clone(scope) as _);
         let turn = self.inner.framework.fail_inbound(inbound, &error).await;
-        let reporting =
-            router::report_failure(&self.inner, &self.session_id, scope, error.message());
-        let is_reported = reporting.await;
+        let (inner, session_id) = (&self.inner, &self.session_id);
+        let answer = turn.report().output;
+        let is_reported = if answer.trim().is_empty() {
+            router::report_failure(inner, session_id, scope, error.message()).await
+        } else {
+            let reply = scope.plain_reply(session_id, &inner.redact(&answer));
+            router::send_last(inner, scope, reply).await
+        };
         // If the gateway is stopping, the next start reports it. If the channel does not exist, no one can be notified.
-        let is_left = !is_reported && self.inner.halt.is_cancelled();
+        let is_left = !is_reported && inner.halt.is_cancelled();
         LaneTurnOutcome {
             replies: scope.replies(),
             report: Some(turn.report()),
