@@ -1,7 +1,7 @@
 //! The gateway: accepts messages, runs the channels, and stops without losing accepted messages.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{
         Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
@@ -9,34 +9,18 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, Error, ErrorKind, Framework, Inbound, InboundReceipt,
-    MessageHandler, MessageId, MessageOutcome, Result, SessionId,
-};
-use futures_util::{StreamExt as _, stream};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use bub_kernel::{CancellationToken, Channel, Error, Framework, MessageHandler, Result, SessionId};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    channel_manager, control,
-    journal::{
-        AcceptedMessage, Journal, JournalRecord, JournalRecovery, StoredSender, lock, now, raw,
-    },
-    lane::{self, Arrival, Lanes, QueueSlot, QueuedMessage, turn::TURN_FAILED_TEXT},
+    accept, channel_manager,
+    journal::{Journal, JournalRecovery, lock},
+    lane::Lanes,
     options::{GatewayOptions, JournalKind},
-    outbox::{Outbox, OutboxItem},
-    reply_scope::ReplyScope,
-    router::{self, Router},
+    outbox::Outbox,
+    router::Router,
     selection, status,
 };
-
-/// How long a message waits for a free place in the queue before it is rejected.
-const QUEUE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// When a sender may retry a message that was rejected for lack of capacity.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Number of `,quit` commands that a session accepts beyond its limit, because they free capacity.
-const QUIT_CAPACITY: usize = 16;
-/// Maximum number of recovered messages whose session is resolved concurrently.
-const RESOLVE_CONCURRENCY: usize = 16;
 
 /// A gateway that is ready to run.
 pub struct Gateway {
@@ -100,17 +84,18 @@ pub(crate) struct GatewayInner {
     pub(crate) lanes: Lanes,
     pub(crate) outbox: Outbox,
     pub(crate) channels: HashMap<String, ActiveChannel>,
-    room: Arc<Semaphore>,
+    /// Permits for unfinished messages.
+    pub(crate) room: Arc<Semaphore>,
     /// Permits for running turns.
     pub(crate) turns: Arc<Semaphore>,
     /// Notified when there may be no lane left, or no reply that is being sent.
     pub(crate) idle: Notify,
     /// Whether messages are accepted. False until recovered messages are in their lanes.
-    is_open: AtomicBool,
+    pub(crate) is_open: AtomicBool,
     /// Cancelled when the gateway accepts no new messages.
     pub(crate) drain: CancellationToken,
     /// Cancelled when messages that are still being accepted are rejected. Their senders can send them again.
-    refuse: CancellationToken,
+    pub(crate) refuse: CancellationToken,
     /// Cancelled when everything must stop at once.
     pub(crate) halt: CancellationToken,
     /// Cancelled when channels must stop. A channel can cancel it to stop the gateway.
@@ -318,14 +303,10 @@ fn handler(gateway_ref: Arc<OnceLock<Weak<GatewayInner>>>) -> MessageHandler {
         Box::pin(async move {
             match inner {
                 Some(inner) => inner.accept(inbound).await,
-                None => Err(capacity_error("the gateway is not running")),
+                None => Err(accept::capacity_error("the gateway is not running")),
             }
         })
     })
-}
-
-fn capacity_error(reason: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Temporary, reason).with_retry_after(RETRY_DELAY)
 }
 
 impl GatewayInner {
@@ -359,260 +340,6 @@ impl GatewayInner {
         redactor.redact(text).into_owned()
     }
 
-    /// Accepts a message. Returns when the message is in the journal, or the error if it was rejected.
-    async fn accept(self: &Arc<Self>, mut inbound: Inbound) -> Result<()> {
-        if self.drain.is_cancelled() {
-            return Err(capacity_error("the gateway is stopping"));
-        }
-        if !self.is_open.load(Ordering::Acquire) {
-            return Err(capacity_error("the gateway is not running"));
-        }
-        let name = inbound.message.channel().unwrap_or_default().into_owned();
-        let entry = self.channels.get(&name);
-        let Some(entry) = entry.or_else(|| self.channels.get(self.catch_all()?)) else {
-            tracing::warn!(channel = %name, "gateway.unknown_channel");
-            return Err(Error::invalid_input(format!("unknown channel `{name}`")));
-        };
-        if let Some((id, answer)) = control::parse_approval(&inbound.message) {
-            return control::answer_approval(self, &inbound, &id, answer).await;
-        }
-        let arrival = Lanes::announce(self, lane::chat_key(&inbound.message));
-        let resolved = tokio::select! {
-            biased;
-            () = self.refuse.cancelled() => {
-                tracing::warn!(channel = %name, "gateway.message_refused");
-                return Err(capacity_error("the gateway is stopping"));
-            }
-            resolved = self.framework.resolve_session(&mut inbound) => resolved,
-        };
-        if let Err(error) = resolved {
-            return Err(self.reject(inbound, error).await);
-        }
-        let session_id = inbound.session_id().cloned().unwrap_or_default();
-        let (slot, permit) = self
-            .reserve_capacity(&name, &session_id, inbound.is_quit())
-            .await?;
-        let id = self.journal.next_message_id();
-        let receipt = inbound.receipt.clone();
-        let key = receipt.as_ref().and_then(|receipt| receipt.key());
-        let key = key.map(|key| format!("{name}:{key}"));
-        if let Some(key) = &key
-            && let Some(owner) = self.reserve_key(key, &id).await?
-        {
-            if let Some(receipt) = receipt {
-                self.answer_duplicate(&receipt, &owner).await?;
-            }
-            return Ok(());
-        }
-        let accepted = AcceptedMessage {
-            id: id.clone(),
-            at: now(),
-            session: session_id,
-            key: key.clone(),
-            sender: inbound
-                .known_sender()
-                .map(|sender| StoredSender::new(sender)),
-            message: raw(&inbound.message)?,
-        };
-        if let Err(error) = self.journal.append(JournalRecord::Accepted(accepted)).await {
-            if let Some(key) = key {
-                self.journal.live().release(&key, &id);
-            }
-            self.note_error(&name, error.message());
-            return Err(error);
-        }
-        if let Some(receipt) = receipt {
-            receipt.accept(&id, false);
-        }
-        lock(&entry.state).accepted += 1;
-        enqueue(arrival, id, inbound, (slot, permit));
-        Ok(())
-    }
-
-    /// Rejects a message whose session cannot be resolved. Records the failure and notifies the sender.
-    async fn reject(self: &Arc<Self>, mut inbound: Inbound, error: Error) -> Error {
-        // If the journal cannot be written, a notice cannot be sent either.
-        if let Err(refusal) = self.journal.append(JournalRecord::Mark).await {
-            return refusal;
-        }
-        let id = self.journal.next_message_id();
-        let scope = ReplyScope::new(self, id, &inbound.message).without_claim();
-        let scope = Arc::new(scope);
-        inbound.reply_target = Some(Arc::clone(&scope) as _);
-        let turn = self.framework.reject_inbound(inbound, &error).await;
-        if error.kind() == ErrorKind::Cancelled {
-            // The sender cancelled the message, so it needs no notice.
-            return error;
-        }
-        if router::report_failure(self, turn.session_id(), &scope, TURN_FAILED_TEXT).await {
-            error.reported()
-        } else {
-            error
-        }
-    }
-
-    /// Reserves an idempotency key for a message. Returns the message that already has it, if any.
-    async fn reserve_key(&self, key: &str, id: &MessageId) -> Result<Option<MessageId>> {
-        loop {
-            let owner = self.journal.live().reserve(key, id, now());
-            let Some(owner) = owner else {
-                return Ok(None);
-            };
-            // The first message may not be written yet, and writing it may fail.
-            self.journal.append(JournalRecord::Mark).await?;
-            if self.journal.live().owner(key) == Some(&owner) {
-                return Ok(Some(owner));
-            }
-        }
-    }
-
-    /// Puts the id of the first message with a key on the receipt of a duplicate.
-    async fn answer_duplicate(
-        self: &Arc<Self>,
-        receipt: &InboundReceipt,
-        owner: &MessageId,
-    ) -> Result<()> {
-        if self.journal.live().is_finished(owner) {
-            receipt.settle(MessageOutcome::Done {
-                replies: 0,
-                report: None,
-            });
-        } else {
-            receipt.set_unclaimed_replies(Outbox::claim(self, owner).await?);
-        }
-        receipt.accept(owner, true);
-        Ok(())
-    }
-
-    /// Reserves capacity for a message. Fails if a limit is reached. A `,quit` ignores the total limit, because it
-    /// frees capacity.
-    async fn reserve_capacity(
-        self: &Arc<Self>,
-        channel: &str,
-        session_id: &SessionId,
-        is_quit: bool,
-    ) -> Result<(QueueSlot, Option<OwnedSemaphorePermit>)> {
-        let most = self.options.session_queue;
-        let extra = if is_quit { QUIT_CAPACITY } else { 0 };
-        let Some(slot) = Lanes::reserve(self, session_id, most.saturating_add(extra)) else {
-            let full = capacity_error(format!(
-                "this session already has {most} queued messages; try again later"
-            ));
-            return Err(full.with_kind(ErrorKind::SessionFull));
-        };
-        if is_quit {
-            return Ok((slot, None));
-        }
-        let undelivered = self.journal.live().undelivered(channel);
-        if undelivered >= self.options.queue {
-            return Err(capacity_error(format!(
-                "the channel has {undelivered} undelivered replies; run `bub outbox list`"
-            )));
-        }
-        match tokio::time::timeout(QUEUE_WAIT_TIMEOUT, Arc::clone(&self.room).acquire_owned()).await
-        {
-            Ok(Ok(permit)) => Ok((slot, Some(permit))),
-            _ => Err(capacity_error(
-                "too many messages are queued; try again later",
-            )),
-        }
-    }
-
-    /// Puts recovered messages into their lanes and recovered replies into the outbox.
-    async fn recover(self: &Arc<Self>) {
-        Outbox::drop_expired_unclaimed(self);
-        let (inbounds, outgoing) = {
-            let live = self.journal.live();
-            (
-                live.inbounds().cloned().collect::<Vec<_>>(),
-                live.outgoing().cloned().collect::<Vec<_>>(),
-            )
-        };
-        let mut items: HashMap<MessageId, (SessionId, QueuedMessage)> = HashMap::new();
-        let mut order = Vec::with_capacity(inbounds.len());
-        let (mut groups, mut steered) = (Vec::new(), Vec::new());
-        let mut kept: BTreeMap<String, usize> = BTreeMap::new();
-        for message in inbounds {
-            let accepted = &message.accepted;
-            let mut inbound = accepted.inbound();
-            let name = inbound.message.channel().unwrap_or_default().into_owned();
-            let Some(channel) = self.channel(&name) else {
-                // The channel does not run, so the answer could not be delivered.
-                *kept.entry(name).or_default() += 1;
-                continue;
-            };
-            channel.restore(&mut inbound);
-            let mut item = QueuedMessage::new(accepted.id.clone(), inbound);
-            (item.attempt, item.is_recovered) = (message.attempt, true);
-            // The message was accepted, so it is queued even without a permit.
-            item.permit = Arc::clone(&self.room).try_acquire_owned().ok();
-            order.push(accepted.id.clone());
-            if !message.with.is_empty() {
-                groups.push((accepted.id.clone(), message.with.clone()));
-            }
-            steered.extend(message.into.map(|into| (accepted.id.clone(), into)));
-            items.insert(accepted.id.clone(), (message.session.clone(), item));
-        }
-        for (channel, messages) in kept {
-            let hint = "enable the channel to process these messages";
-            tracing::warn!(%channel, messages, hint, "gateway.messages_kept");
-        }
-        // Messages that were merged into one turn are merged again.
-        for (id, with) in groups {
-            let Some((session, last)) = items.remove(&id) else {
-                continue;
-            };
-            let attempt = last.attempt;
-            let mut batch: Vec<_> = with
-                .iter()
-                .filter_map(|id| Some(items.remove(id)?.1))
-                .collect();
-            batch.push(last);
-            if let Some(mut merged) = lane::merge(&mut batch) {
-                merged.attempt = attempt;
-                items.insert(id, (session, merged));
-            }
-        }
-        // Messages that steered a turn go with it again: only the turn knows whether it has read them.
-        for (id, into) in steered.into_iter().filter(|(id, into)| id != into) {
-            if items.contains_key(&into)
-                && let Some((_, item)) = items.remove(&id)
-                && let Some((_, turn)) = items.get_mut(&into)
-            {
-                turn.steered.push(item);
-            }
-        }
-        let mut resolving: Vec<BoxFuture<'_, (SessionId, QueuedMessage)>> =
-            Vec::with_capacity(order.len());
-        for (session_id, item) in order.iter().filter_map(|id| items.remove(id)) {
-            resolving.push(Box::pin(self.resolve_again(session_id, item)));
-        }
-        let mut resolving = stream::iter(resolving).buffered(RESOLVE_CONCURRENCY);
-        while let Some((session_id, item)) = resolving.next().await {
-            Lanes::push(self, &session_id, item);
-        }
-        for outgoing in outgoing.into_iter().filter(|outgoing| !outgoing.is_stuck) {
-            Outbox::send(self, OutboxItem::stored(outgoing.reply, outgoing.attempt));
-        }
-    }
-
-    /// Resolves the session of a recovered message again if no turn has started for it, because its chat may have
-    /// switched to another session. If that fails, the message keeps its session.
-    async fn resolve_again(
-        &self,
-        accepted: SessionId,
-        mut item: QueuedMessage,
-    ) -> (SessionId, QueuedMessage) {
-        if item.attempt > 0 {
-            return (accepted, item);
-        }
-        if let Err(error) = self.framework.resolve_session(&mut item.inbound).await {
-            tracing::warn!(session_id = %accepted, inbound_id = %item.id, %error, "gateway.resolve_failed");
-        }
-        let resolved = item.inbound.session_id().cloned();
-        (resolved.unwrap_or(accepted), item)
-    }
-
     /// Waits until no message is being accepted, no turn runs and no reply is being delivered.
     async fn wait_drained(&self) {
         self.idle_when(|inner| {
@@ -621,11 +348,14 @@ impl GatewayInner {
         .await;
     }
 
+    /// Waits until no message is being accepted and no turn runs.
     async fn wait_for_lanes(&self) {
-        self.idle_when(|inner| inner.lanes.is_empty()).await;
+        self.idle_when(|inner| !inner.lanes.has_arrivals() && inner.lanes.is_empty())
+            .await;
     }
 
-    async fn idle_when(&self, is_idle: impl Fn(&Self) -> bool) {
+    /// Waits until `is_idle` returns true. It is checked when a lane, a reply or the acceptance of a message ends.
+    pub(crate) async fn idle_when(&self, is_idle: impl Fn(&Self) -> bool) {
         loop {
             // Subscribe before the check, so that a notification in between is not lost.
             let mut notified = std::pin::pin!(self.idle.notified());
@@ -636,20 +366,4 @@ impl GatewayInner {
             notified.await;
         }
     }
-}
-
-/// Passes an accepted message to its lane.
-fn enqueue(
-    arrival: Arrival,
-    id: MessageId,
-    inbound: Inbound,
-    (slot, permit): (QueueSlot, Option<OwnedSemaphorePermit>),
-) {
-    let session_id = inbound.session_id().cloned().unwrap_or_default();
-    let item = QueuedMessage {
-        permit,
-        slot: Some(slot),
-        ..QueuedMessage::new(id, inbound)
-    };
-    arrival.push(&session_id, item);
 }

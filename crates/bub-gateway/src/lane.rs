@@ -33,7 +33,7 @@ use self::{
 };
 pub(crate) use self::{
     debounce::merge,
-    queue::{Arrival, ChatKey, Lanes, QueueSlot},
+    queue::{ChatKey, Lanes, QueueSlot},
 };
 use crate::{gateway::GatewayInner, journal::JournalRecord};
 
@@ -433,6 +433,7 @@ impl Lane {
         self.inner.journal.post(JournalRecord::Dropped {
             ids: item.ids(),
             reason: reason.to_string(),
+            is_rejected: false,
         });
         item.settle(MessageOutcome::Dropped { reason });
     }

@@ -11,6 +11,7 @@
 //! * [`fields`]: message fields that channels and the gateway share.
 //! * [`pairing`]: users that were granted access with `bub pair`.
 
+mod accept;
 mod channel_manager;
 mod control;
 mod fingerprint;
@@ -20,6 +21,7 @@ mod lane;
 mod options;
 mod outbox;
 pub mod pairing;
+mod recover;
 mod reply_scope;
 mod router;
 mod selection;

@@ -33,6 +33,13 @@ pub(crate) enum JournalRecord {
     Dropped {
         ids: Vec<MessageId>,
         reason: String,
+        /// Whether the sender knows that the message was rejected and may send it again with the same key.
+        #[serde(default, skip_serializing_if = "is_false")]
+        is_rejected: bool,
+    },
+    /// A gateway resolves the session of a recovered message.
+    Resolving {
+        id: MessageId,
     },
     Reply(ReplyRecord),
     /// Fingerprints of one version of the replies that were sent for an unfinished message.

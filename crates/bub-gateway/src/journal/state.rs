@@ -23,6 +23,8 @@ pub(crate) struct UnfinishedMessage {
     pub(crate) session: SessionId,
     /// Number of turns that started and may have written the message to the tape.
     pub(crate) attempt: u32,
+    /// Number of times that a gateway resolved the session of the recovered message.
+    pub(crate) resolve_attempts: u32,
     /// Message whose turn this message steers.
     pub(crate) into: Option<MessageId>,
     /// Messages that are merged with this one.
@@ -71,6 +73,7 @@ impl JournalState {
                     session: accepted.session.clone(),
                     accepted: Arc::new(accepted),
                     attempt: 0,
+                    resolve_attempts: 0,
                     into: None,
                     with: Vec::new(),
                     fingerprints: Vec::new(),
@@ -95,9 +98,24 @@ impl JournalState {
                         (entry.attempt.max(1), Some(into), with);
                 }
             }
-            JournalRecord::Done { ids } | JournalRecord::Dropped { ids, .. } => {
+            JournalRecord::Done { ids } => {
                 for id in ids {
                     self.finish(&id);
+                }
+            }
+            JournalRecord::Dropped {
+                ids, is_rejected, ..
+            } => {
+                for id in ids {
+                    self.finish(&id);
+                    if is_rejected {
+                        self.release_keys(&id);
+                    }
+                }
+            }
+            JournalRecord::Resolving { id } => {
+                if let Some(entry) = self.inbound_mut(&id) {
+                    entry.resolve_attempts += 1;
                 }
             }
             JournalRecord::Reply(reply) => self.apply_reply(reply),
@@ -217,6 +235,9 @@ impl JournalState {
                 key: None,
                 ..(*inbound.accepted).clone()
             }));
+            for _ in 0..inbound.resolve_attempts {
+                records.push(JournalRecord::Resolving { id: id.clone() });
+            }
             if inbound.attempt > 0 {
                 let is_moved = inbound.session != inbound.accepted.session;
                 records.push(JournalRecord::Started {
@@ -268,6 +289,16 @@ impl JournalState {
         if self.keys.get(key).is_some_and(|owner| owner == id) {
             self.keys.remove(key);
             self.key_ages.retain(|(_, known)| known != key);
+        }
+    }
+
+    /// Releases the keys of a message that was rejected.
+    fn release_keys(&mut self, id: &MessageId) {
+        let keys = &mut self.keys;
+        let key_count = keys.len();
+        keys.retain(|_, owner| owner != id);
+        if keys.len() < key_count {
+            self.key_ages.retain(|(_, key)| keys.contains_key(key));
         }
     }
 

@@ -25,9 +25,8 @@ pub(crate) struct Lanes(Mutex<LaneMap>);
 #[derive(Debug, Default)]
 struct LaneMap {
     by_session: HashMap<SessionId, Arc<LaneQueue>>,
-    /// Messages whose session is being resolved and that are not in a lane yet.
-    arrivals: HashMap<u64, ArrivalState>,
-    next_arrival: u64,
+    /// Messages that are being accepted and are not in a lane yet.
+    arrivals: HashMap<MessageId, ArrivalState>,
 }
 
 /// Session switches of a chat while one of its messages is being accepted.
@@ -95,7 +94,7 @@ impl Drop for QueueSlot {
 /// A message that is being accepted. If its chat is switched to another session in the meantime, the message follows.
 pub(crate) struct Arrival {
     inner: Arc<GatewayInner>,
-    id: u64,
+    id: MessageId,
 }
 
 impl Drop for Arrival {
@@ -149,15 +148,13 @@ impl LaneMap {
 
 impl Lanes {
     /// Announces a message of a chat before its session is resolved.
-    pub(crate) fn announce(inner: &Arc<GatewayInner>, chat: ChatKey) -> Arrival {
-        let mut map = lock(&inner.lanes.0);
-        let id = map.next_arrival;
-        map.next_arrival += 1;
+    pub(crate) fn announce(inner: &Arc<GatewayInner>, id: &MessageId, chat: ChatKey) -> Arrival {
         let switches = Vec::new();
-        map.arrivals.insert(id, ArrivalState { chat, switches });
+        let arrival = ArrivalState { chat, switches };
+        lock(&inner.lanes.0).arrivals.insert(id.clone(), arrival);
         Arrival {
             inner: Arc::clone(inner),
-            id,
+            id: id.clone(),
         }
     }
 
@@ -223,6 +220,11 @@ impl Lanes {
     }
 
     /// Returns whether a message is being accepted, including `resolve_session`.
+    /// Returns whether a message is being accepted.
+    pub(crate) fn is_arriving(&self, id: &MessageId) -> bool {
+        lock(&self.0).arrivals.contains_key(id)
+    }
+
     pub(crate) fn has_arrivals(&self) -> bool {
         !lock(&self.0).arrivals.is_empty()
     }

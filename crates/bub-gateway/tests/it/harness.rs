@@ -209,6 +209,8 @@ pub(crate) struct Echo {
     pub(crate) switched: Arc<Mutex<HashMap<String, String>>>,
     /// Tape store. Without it, each turn has its own tape.
     pub(crate) tapes: Option<Arc<MemoryStore>>,
+    /// Notified when the dispatch of an answer that ends with `hold` waits for a permit.
+    pub(crate) holding: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -267,6 +269,7 @@ impl Echo {
             resolved: Arc::default(),
             switched: Arc::default(),
             tapes: None,
+            holding: Arc::default(),
         }
     }
 
@@ -297,7 +300,10 @@ impl Echo {
         Ok(self.switched.lock().unwrap().get(&*chat).cloned())
     }
 
-    fn admit_message(&self, message: &Envelope) -> Result<Option<Admission>> {
+    async fn admit_message(&self, message: &Envelope) -> Result<Option<Admission>> {
+        if message.content().starts_with("ponder") {
+            self.permits.acquire().await.unwrap().forget();
+        }
         fail_if(message, "undecided").map(|()| None)
     }
 
@@ -365,6 +371,10 @@ impl Echo {
     }
 
     async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
+        if message.content().ends_with("hold") {
+            self.holding.notify_one();
+            self.permits.acquire().await.unwrap().forget();
+        }
         turn.unwrap().deliver(message.clone()).await
     }
 
@@ -512,4 +522,14 @@ pub(crate) fn dropped(outcome: &MessageOutcome) -> String {
         MessageOutcome::Dropped { reason } => reason.to_string(),
         other => panic!("{other:?}"),
     }
+}
+
+/// Runs a future on a new runtime, which simulates one process. When it ends, all its tasks are gone.
+pub(crate) fn run_process<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(work)
 }

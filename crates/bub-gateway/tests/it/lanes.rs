@@ -114,18 +114,22 @@ async fn messages_that_arrive_together_do_not_exceed_the_limit() {
     };
     let fixture = GatewayFixture::with(options, Echo::new(vec![FakeChannel::new("lab")])).await;
     let channel = fixture.channel(0);
-    let texts: Vec<_> = (0..50).map(|number| format!("wait {number}")).collect();
-    let all = texts.iter().map(|text| channel.say("a", text));
+    let texts: Vec<_> = (1..50).map(|number| format!("wait {number}")).collect();
+    let texts = ["ponder wait"]
+        .into_iter()
+        .chain(texts.iter().map(String::as_str));
+    let all = texts.map(|text| channel.say("a", text));
     let all = futures_util::future::join_all(all).await;
     let (accepted, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
     assert_eq!((accepted.len(), refused.len()), (3, 47));
     for refused in refused {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::SessionFull);
     }
-    // `,quit` has a separate limit.
+    // `,quit` has a separate limit. The lane is still deciding about the first message, so all of them wait.
     let quits = futures_util::future::join_all((0..50).map(|_| channel.say("a", ",quit"))).await;
     let accepted_quits = quits.iter().filter(|quit| quit.is_ok()).count();
     assert_eq!(accepted_quits, 16);
+    fixture.echo.permits.add_permits(1);
     for accepted in accepted {
         let outcome = accepted.unwrap().outcome().await;
         assert_eq!(dropped(&outcome), "the session was quit");
@@ -209,6 +213,24 @@ async fn quit_stops_one_session_at_once() {
     assert_eq!(replies(&quit.outcome().await), 1);
     fixture.echo.permits.add_permits(1);
     assert_eq!(replies(&other.outcome().await), 1);
+    fixture.stop().await;
+}
+
+// L4: a message whose reply was sent is answered, although `,quit` cancelled its turn while the reply was dispatched.
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_is_sent_during_quit_answers_its_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+    let channel = fixture.channel(0);
+    let held = channel.say("a", "hold").await.unwrap();
+    fixture.echo.holding.notified().await;
+    let quit = channel.say("a", ",quit").await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    fixture.echo.permits.add_permits(1);
+    assert_eq!(replies(&held.outcome().await), 1);
+    assert_eq!(replies(&quit.outcome().await), 1);
+    let sent = channel.wait_sent(2).await;
+    assert_eq!(sent[0].content, "echo: hold");
     fixture.stop().await;
 }
 

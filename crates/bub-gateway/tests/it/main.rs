@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod accepting;
 mod admission;
 mod channels;
 mod contract;

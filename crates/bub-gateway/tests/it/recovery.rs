@@ -7,20 +7,10 @@ use bub_kernel::{Role, Sender};
 use bub_tape::Durability;
 use bub_testkit::{Faults, PowerLossEffect};
 
-use crate::harness::{Echo, FakeChannel, GatewayFixture, options, options_on};
+use crate::harness::{Echo, FakeChannel, GatewayFixture, options, options_on, run_process};
 
 fn on(faults: &Faults, dir: &Path, durability: Durability) -> GatewayOptions {
     options_on(faults.fs(), dir, durability)
-}
-
-/// Runs a future on a new runtime, which simulates one process. When it ends, all its tasks are gone.
-fn run_process<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(work)
 }
 
 /// Runs messages of two chats until the crash. Returns the accepted messages and the sent replies.
