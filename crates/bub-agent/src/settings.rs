@@ -52,7 +52,7 @@ pub static POLICY_APPROVAL_TIMEOUT: SettingKey<Duration> = SettingKey::new(
 pub static FS_CONFINE: SettingKey<bool> = SettingKey::new(
     "fs.confine",
     false,
-    "Restrict the fs tools to the workspace, also for owners.",
+    "Whether owners, like other users, can use fs.read, fs.write and fs.edit only in the workspace.",
 )
 .trusted();
 

@@ -34,7 +34,7 @@ pub static API_KEY: SettingKey<PerProvider<Secret>> = SettingKey::new(
 pub static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_base",
     (),
-    "Base URL for the provider of `model`, or a map of provider to URL (`BUB_<PROVIDER>_API_BASE`).",
+    "URL to use instead of the provider's own: one for the provider of `model`, or a map of provider to URL.",
 )
 .format(&text_format::BASE_URL)
 .trusted();
