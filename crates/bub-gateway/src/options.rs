@@ -14,8 +14,8 @@ use bub_tape::{
 };
 
 use crate::settings::{
-    ACTIVE_TIME_WINDOW, DEBOUNCE, GATEWAY_DRAIN, GATEWAY_QUEUE, GATEWAY_SESSION_QUEUE,
-    GATEWAY_TURNS, MAX_WAIT, STREAM_OUTPUT,
+    ACTIVE_TIME_WINDOW, DEBOUNCE, GATEWAY_DRAIN, GATEWAY_MAX_TURNS, GATEWAY_MAX_UNFINISHED,
+    GATEWAY_SESSION_QUEUE, MAX_WAIT, STREAM_OUTPUT,
 };
 
 /// Where a gateway stores accepted messages and undelivered replies.
@@ -101,8 +101,8 @@ impl GatewayOptions {
             stream_output: settings.get(&STREAM_OUTPUT),
             drain: settings.get(&GATEWAY_DRAIN),
             session_queue: count(settings.get(&GATEWAY_SESSION_QUEUE)),
-            queue: count(settings.get(&GATEWAY_QUEUE)),
-            turns: count(settings.get(&GATEWAY_TURNS)),
+            queue: count(settings.get(&GATEWAY_MAX_UNFINISHED)),
+            turns: count(settings.get(&GATEWAY_MAX_TURNS)),
         }
     }
 }

@@ -55,19 +55,21 @@ pub static GATEWAY_SESSION_QUEUE: SettingKey<u64> = SettingKey::new(
 .at_least(1);
 
 /// Maximum number of unfinished messages, and of undelivered replies per channel.
-pub static GATEWAY_QUEUE: SettingKey<u64> = SettingKey::new(
-    "gateway.queue",
+pub static GATEWAY_MAX_UNFINISHED: SettingKey<u64> = SettingKey::new(
+    "gateway.max_unfinished",
     10_000,
     "Maximum unfinished messages, and undelivered replies per channel; further messages are rejected.",
 )
+.deprecated_names(&["gateway.queue"])
 .at_least(1);
 
 /// Maximum number of concurrent turns.
-pub static GATEWAY_TURNS: SettingKey<u64> = SettingKey::new(
-    "gateway.turns",
+pub static GATEWAY_MAX_TURNS: SettingKey<u64> = SettingKey::new(
+    "gateway.max_turns",
     1000,
     "Maximum concurrent turns; other messages are queued.",
 )
+.deprecated_names(&["gateway.turns"])
 .at_least(1);
 
 static ROOT: &[&dyn AnySetting] = &[
@@ -80,8 +82,8 @@ static ROOT: &[&dyn AnySetting] = &[
 static GATEWAY: &[&dyn AnySetting] = &[
     &GATEWAY_DRAIN,
     &GATEWAY_SESSION_QUEUE,
-    &GATEWAY_QUEUE,
-    &GATEWAY_TURNS,
+    &GATEWAY_MAX_UNFINISHED,
+    &GATEWAY_MAX_TURNS,
 ];
 
 /// Returns the sections with these settings, for `Loader::sections`. The section without a name extends the root.

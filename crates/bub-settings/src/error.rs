@@ -83,6 +83,18 @@ pub enum SettingsError {
     NoHome,
 }
 
+impl SettingsError {
+    /// Returns the error with the name that the user wrote instead of the key of the setting.
+    pub(crate) fn with_name(mut self, setting_key: &str, name: &str) -> Self {
+        if let Self::Invalid { key, .. } = &mut self
+            && let Some(rest) = key.strip_prefix(setting_key)
+        {
+            *key = format!("{name}{rest}");
+        }
+        self
+    }
+}
+
 /// Error of [`Settings::get_value`](crate::Settings::get_value).
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

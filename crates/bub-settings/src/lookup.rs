@@ -1,5 +1,6 @@
 //! Lookup of settings by path, for templates, `bub config` and `bub doctor`.
 
+use std::borrow::Cow;
 use std::mem::discriminant;
 
 use serde_json::{Map, Value};
@@ -115,6 +116,29 @@ impl Settings {
         })
     }
 
+    /// Returns a path with the new key of a setting if it starts with a former one.
+    pub fn current_path<'p>(&self, path: &'p str) -> Cow<'p, str> {
+        let renamed = self.slot_and_name(path).and_then(|(slot, name)| {
+            let key = slot.setting().key();
+            let rest = path.strip_prefix(name)?;
+            (name != key).then(|| format!("{key}{rest}"))
+        });
+        renamed.map_or(Cow::Borrowed(path), Cow::Owned)
+    }
+
+    /// Returns the setting with a key that is a prefix of `path`, and that key, which may be a
+    /// former one.
+    fn slot_and_name(&self, path: &str) -> Option<(&SettingSlot, &str)> {
+        self.slots
+            .iter()
+            .flat_map(|slot| slot.setting().names().map(move |name| (slot, name)))
+            .filter(|(_, name)| {
+                let rest = path.strip_prefix(name);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            })
+            .max_by_key(|(_, name)| name.len())
+    }
+
     /// Returns the setting whose key is a prefix of `path`, and the remaining path.
     pub(crate) fn slot_for<'p>(
         &self,
@@ -123,18 +147,8 @@ impl Settings {
         &SettingSlot,
         impl Iterator<Item = &'p str> + Clone + use<'p>,
     )> {
-        let fits = |slot: &&SettingSlot| {
-            let rest = path.strip_prefix(slot.setting().key());
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        let slot = self
-            .slots
-            .iter()
-            .filter(fits)
-            .max_by_key(|slot| slot.setting().key().len())?;
-        let rest = path
-            .get(slot.setting().key().len() + 1..)
-            .unwrap_or_default();
+        let (slot, name) = self.slot_and_name(path)?;
+        let rest = path.get(name.len() + 1..).unwrap_or_default();
         Some((slot, rest.split('.').filter(|_| !rest.is_empty())))
     }
 

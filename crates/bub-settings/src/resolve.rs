@@ -1,6 +1,7 @@
 //! Applies declarations to sources.
 
 use std::borrow::Cow;
+use std::mem::discriminant;
 
 use crate::node::{Node, NodeMap, merge};
 use crate::secret::is_sensitive_name;
@@ -71,7 +72,7 @@ impl Settings {
                 .extend(keys.iter().map(|key| slot(RegisteredSetting::Static(*key)))),
             SectionSettings::Dynamic(keys) => self.slots.extend(
                 keys.into_iter()
-                    .map(|key| slot(RegisteredSetting::Dynamic(key))),
+                    .map(|key| slot(RegisteredSetting::Dynamic(Box::new(key)))),
             ),
         }
     }
@@ -177,9 +178,20 @@ impl Settings {
             Ok(None) => {}
             Err(error) => problems.push(error),
         };
-        if let Some(node) = self.sources.in_config(setting) {
+        let mut in_config = self.sources.all_in_config(setting);
+        if let Some((name, node)) = in_config.next() {
+            let deprecated = (name != setting.key()).then_some((name, node));
+            warnings.extend(deprecated.into_iter().chain(in_config).map(|(old, node)| {
+                SettingsWarning::Deprecated {
+                    origin: node.origin.clone(),
+                    name: old.to_owned(),
+                    replacement: setting.key().to_owned(),
+                    is_ignored: old != name,
+                }
+            }));
             if setting.is_in_file() {
-                add(validate::canonical(setting, node.clone(), user_home));
+                let read = validate::canonical(setting, node.clone(), user_home);
+                add(read.map_err(|error| error.with_name(setting.key(), name)));
             } else {
                 let variable = setting.variable().into_owned();
                 let (origin, name) = (node.origin.clone(), setting.key().to_owned());
@@ -190,7 +202,9 @@ impl Settings {
                 });
             }
         }
-        for layer in self.sources.texts(setting) {
+        let layers = self.sources.texts(setting);
+        warnings.extend(deprecated_variables(setting, &layers));
+        for layer in layers {
             if layer.distrusted {
                 warnings.push(SettingsWarning::Untrusted {
                     origin: layer.origin,
@@ -308,4 +322,25 @@ impl Settings {
             });
         }
     }
+}
+
+/// Returns the warnings about former variables. In each source, the new variable has priority.
+fn deprecated_variables(setting: &SettingSpec, layers: &[Layer<'_>]) -> Vec<SettingsWarning> {
+    let is_replaced = |old: &Layer<'_>| {
+        layers.iter().any(|layer| {
+            layer.deprecated_name.is_none()
+                && layer.text.is_none_or(|text| !text.trim().is_empty())
+                && discriminant(&layer.origin) == discriminant(&old.origin)
+        })
+    };
+    let warning = |layer: &Layer<'_>| {
+        let name = layer.deprecated_name.filter(|_| !layer.distrusted)?;
+        Some(SettingsWarning::Deprecated {
+            origin: layer.origin.clone(),
+            name: name.to_owned(),
+            replacement: setting.variable().into_owned(),
+            is_ignored: is_replaced(layer),
+        })
+    };
+    layers.iter().filter_map(warning).collect()
 }

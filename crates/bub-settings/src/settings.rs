@@ -38,14 +38,14 @@ pub(crate) struct SettingSlot {
 
 pub(crate) enum RegisteredSetting {
     Static(&'static dyn AnySetting),
-    Dynamic(DynamicSetting),
+    Dynamic(Box<DynamicSetting>),
 }
 
 impl SettingSlot {
     pub(crate) fn declared(&self) -> &dyn AnySetting {
         match &self.declared {
             RegisteredSetting::Static(declared) => *declared,
-            RegisteredSetting::Dynamic(declared) => declared,
+            RegisteredSetting::Dynamic(declared) => &**declared,
         }
     }
 

@@ -44,12 +44,15 @@ pub(crate) struct Layer<'a> {
     pub(crate) provider: Option<String>,
     /// Whether this is a trusted setting in the `.env` of an untrusted workspace.
     pub(crate) distrusted: bool,
+    /// Former variable, if the source uses it.
+    pub(crate) deprecated_name: Option<&'a str>,
 }
 
 impl Sources {
     /// Returns the texts for a setting, lowest precedence first: `.env`, environment, flags.
     ///
-    /// In each source, the value for all providers comes before values for single providers.
+    /// In each source, former variables come first, and the value for all providers comes before
+    /// values for single providers.
     pub(crate) fn texts<'a>(&'a self, setting: &SettingSpec) -> Vec<Layer<'a>> {
         let mut layers = Vec::new();
         if let Some(dotenv) = &self.dotenv {
@@ -81,6 +84,7 @@ impl Sources {
                 text: Some(&flag.value),
                 provider: None,
                 distrusted: false,
+                deprecated_name: None,
             });
         layers.extend(flags);
         layers
@@ -88,8 +92,20 @@ impl Sources {
 
     /// Returns the value of a setting in the config file.
     pub(crate) fn in_config(&self, setting: &SettingSpec) -> Option<&Node> {
-        let mut path = setting.key().split('.');
-        self.config.as_ref()?.get(path.next()?)?.descend(path)
+        self.all_in_config(setting).next().map(|(_, node)| node)
+    }
+
+    /// Returns the values that the config file has for a setting, with the key of each. The first
+    /// one is effective; others have former keys.
+    pub(crate) fn all_in_config<'a, 's>(
+        &'a self,
+        setting: &'s SettingSpec,
+    ) -> impl Iterator<Item = (&'s str, &'a Node)> {
+        setting.names().filter_map(|name| {
+            let mut path = name.split('.');
+            let node = self.config.as_ref()?.get(path.next()?)?.descend(path)?;
+            Some((name, node))
+        })
     }
 }
 
@@ -112,12 +128,19 @@ fn collect<'a, O: Fn() -> SettingSource>(
                 text,
                 provider,
                 distrusted,
+                deprecated_name: setting.is_deprecated_variable(name).then_some(name),
             });
         }
     }
     if let Some(own) = layers.get_mut(first..)
         && own.len() > 1
     {
-        own.sort_by_key(|layer| (layer.provider.is_some(), layer.origin.has_capitals()));
+        own.sort_by_key(|layer| {
+            (
+                layer.provider.is_some(),
+                layer.deprecated_name.is_none(),
+                layer.origin.has_capitals(),
+            )
+        });
     }
 }

@@ -44,6 +44,7 @@ pub enum ValueKind {
 )]
 pub struct SettingSpec {
     key: Cow<'static, str>,
+    deprecated_names: &'static [&'static str],
     help: Cow<'static, str>,
     kind: ValueKind,
     variable: Variable,
@@ -78,6 +79,7 @@ impl SettingSpec {
         let (nullable, secret, trusted, in_file, listed) = (false, false, false, true, false);
         Self {
             key,
+            deprecated_names: &[],
             help,
             kind,
             variable,
@@ -116,6 +118,16 @@ impl SettingSpec {
     /// Returns the full dotted key, including the section.
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// Returns the former keys, which still work with a warning.
+    pub fn deprecated_names(&self) -> &'static [&'static str] {
+        self.deprecated_names
+    }
+
+    /// Returns the key, then the former keys.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.key()).chain(self.deprecated_names.iter().copied())
     }
 
     /// Returns the help text, one sentence for the reference page.
@@ -157,10 +169,7 @@ impl SettingSpec {
     pub fn variable(&self) -> Cow<'_, str> {
         match &self.variable {
             Variable::Named(name) => Cow::Borrowed(name),
-            Variable::Derived => Cow::Owned(format!(
-                "BUB_{}",
-                self.key.to_ascii_uppercase().replace('.', "_")
-            )),
+            Variable::Derived => Cow::Owned(derived_variable(&self.key)),
         }
     }
 
@@ -179,23 +188,21 @@ impl SettingSpec {
         self.form.is_none_or(|form| (form.fits)(text))
     }
 
-    /// Returns whether `name` is the variable of this setting, ignoring case.
+    /// Returns whether `name` is the variable of this setting or of a former key, ignoring case.
     ///
     /// Does not allocate, because it runs for every setting at startup.
     pub(crate) fn is_variable(&self, name: &str) -> bool {
-        if let Variable::Named(own) = &self.variable {
-            return own.eq_ignore_ascii_case(name);
-        }
-        let Some((prefix, rest)) = name.split_at_checked(4) else {
-            return false;
+        let own = match &self.variable {
+            Variable::Named(own) => own.eq_ignore_ascii_case(name),
+            Variable::Derived => is_derived_variable(&self.key, name),
         };
-        let as_key = |(key, byte): (u8, u8)| match key {
-            b'.' => byte == b'_',
-            _ => key.eq_ignore_ascii_case(&byte),
-        };
-        prefix.eq_ignore_ascii_case("BUB_")
-            && rest.len() == self.key.len()
-            && self.key.bytes().zip(rest.bytes()).all(as_key)
+        own || self.is_deprecated_variable(name)
+    }
+
+    /// Returns whether `name` is the variable of a former key, ignoring case.
+    pub(crate) fn is_deprecated_variable(&self, name: &str) -> bool {
+        let mut names = self.deprecated_names.iter();
+        names.any(|key| is_derived_variable(key, name))
     }
 
     /// Returns the provider in a variable such as `BUB_OPENAI_API_KEY`, for a per-provider setting.
@@ -241,6 +248,25 @@ impl SettingSpec {
     }
 }
 
+/// Returns the variable of a key: `BUB_` and the key in upper case, with underscores instead of dots.
+fn derived_variable(key: &str) -> String {
+    format!("BUB_{}", key.to_ascii_uppercase().replace('.', "_"))
+}
+
+/// Returns whether `name` is the derived variable of a key, ignoring case. Does not allocate.
+fn is_derived_variable(key: &str, name: &str) -> bool {
+    let Some((prefix, rest)) = name.split_at_checked(4) else {
+        return false;
+    };
+    let as_key = |(key, byte): (u8, u8)| match key {
+        b'.' => byte == b'_',
+        _ => key.eq_ignore_ascii_case(&byte),
+    };
+    prefix.eq_ignore_ascii_case("BUB_")
+        && rest.len() == key.len()
+        && key.bytes().zip(rest.bytes()).all(as_key)
+}
+
 /// A declared setting whose value has the Rust type `T`.
 ///
 /// ```
@@ -275,6 +301,14 @@ impl<T: SettingType> SettingKey<T> {
     #[must_use]
     pub const fn trusted(mut self) -> Self {
         self.setting.trusted = true;
+        self
+    }
+
+    /// Accepts former keys and their variables, with a warning. The new key has priority in each
+    /// source.
+    #[must_use]
+    pub const fn deprecated_names(mut self, names: &'static [&'static str]) -> Self {
+        self.setting.deprecated_names = names;
         self
     }
 

@@ -64,8 +64,14 @@ impl Settings {
         self.slots.iter().map(|slot| slot.setting().key())
     }
 
+    /// Returns whether a key is declared, also as a former key.
+    fn is_key(&self, key: &str) -> bool {
+        let mut names = self.slots.iter().flat_map(|slot| slot.setting().names());
+        names.any(|known| known == key)
+    }
+
     fn check_root_key(&self, key: &str, node: &Node, warnings: &mut Vec<SettingsWarning>) {
-        if self.keys().any(|known| known == key) && !key.contains('.') {
+        if self.is_key(key) && !key.contains('.') {
             return;
         }
         if !key.is_empty() && self.sections.iter().any(|section| section == key) {
@@ -91,9 +97,7 @@ impl Settings {
             .map(|section| &**section)
             .filter(|section| !section.is_empty());
         let suggestion = match key.split_once('.') {
-            Some((section, name)) if self.keys().any(|known| known == key) => {
-                Some(format!("{section}: {{{name}: …}}"))
-            }
+            Some((section, name)) if self.is_key(key) => Some(format!("{section}: {{{name}: …}}")),
             _ => suggest::closest(key, roots.chain(sections))
                 .or_else(|| restriction(key))
                 .map(str::to_owned),
@@ -114,7 +118,7 @@ impl Settings {
         };
         for (key, node) in map.iter() {
             let name = format!("{section}.{key}");
-            if self.keys().any(|known| known == name) {
+            if self.is_key(&name) {
                 continue;
             }
             let siblings = self

@@ -24,6 +24,17 @@ pub enum SettingsWarning {
         /// Key.
         name: String,
     },
+    /// A former key or variable of a setting.
+    Deprecated {
+        /// Source of the value.
+        origin: SettingSource,
+        /// Former key or variable.
+        name: String,
+        /// New key or variable.
+        replacement: String,
+        /// Whether the same source also has the new name, so that this value is not used.
+        is_ignored: bool,
+    },
     /// A trusted setting in the `.env` of an untrusted workspace.
     Untrusted {
         /// Source of the value.
@@ -89,6 +100,25 @@ impl fmt::Display for SettingsWarning {
             }
             Self::Duplicate { origin, name } => {
                 write!(f, "{origin}: `{name}` is set twice; this value is used")
+            }
+            Self::Deprecated {
+                origin,
+                name,
+                replacement,
+                is_ignored: false,
+            } => {
+                write!(f, "{origin}: `{name}` is deprecated; use `{replacement}`")
+            }
+            Self::Deprecated {
+                origin,
+                name,
+                replacement,
+                is_ignored: true,
+            } => {
+                write!(
+                    f,
+                    "{origin}: `{name}` is deprecated and ignored, because `{replacement}` is set"
+                )
             }
             Self::Untrusted { origin, name } => {
                 write!(

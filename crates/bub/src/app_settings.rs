@@ -47,11 +47,12 @@ pub static LOG_FILE: SettingKey<Option<PathBuf>> =
     SettingKey::new("log.file", None, "Log file, in addition to stderr.").trusted();
 
 /// Maximum size of the log file in bytes.
-pub static LOG_FILE_SIZE: SettingKey<u64> = SettingKey::new(
-    "log.file_size",
+pub static LOG_MAX_FILE_BYTES: SettingKey<u64> = SettingKey::new(
+    "log.max_file_bytes",
     10_000_000,
     "Size in bytes at which the log file is rotated; three rotated files are kept.",
 )
+.deprecated_names(&["log.file_size"])
 .at_least(1)
 .trusted();
 
@@ -107,7 +108,7 @@ static LOG: &[&dyn AnySetting] = &[
     &LOG_FILTER,
     &LOG_FORMAT,
     &LOG_FILE,
-    &LOG_FILE_SIZE,
+    &LOG_MAX_FILE_BYTES,
     &LOG_CONTENTS,
 ];
 

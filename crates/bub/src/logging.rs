@@ -30,7 +30,7 @@ use tracing_subscriber::{
 
 use self::{fields::Fields, file::LogFile, filter::LogFilter, line::LogLine};
 use crate::app_settings::{
-    LOG_CONTENTS, LOG_FILE, LOG_FILE_SIZE, LOG_FILTER, LOG_FORMAT, LogFormat, VERBOSE,
+    LOG_CONTENTS, LOG_FILE, LOG_FILTER, LOG_FORMAT, LOG_MAX_FILE_BYTES, LogFormat, VERBOSE,
 };
 
 /// Target of log lines about failed turns.
@@ -79,7 +79,7 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
         .unwrap_or_else(default);
     let unusable = file_problem(settings);
     let file = settings.get(&LOG_FILE).filter(|_| unusable.is_none());
-    let file = file.map(|path| LogFile::new(path, settings.get(&LOG_FILE_SIZE)));
+    let file = file.map(|path| LogFile::new(path, settings.get(&LOG_MAX_FILE_BYTES)));
     let is_terminal = std::io::stderr().is_terminal();
     let log = LogLayer {
         filter,

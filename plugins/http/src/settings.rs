@@ -54,11 +54,12 @@ pub static WEBHOOK_BODY_LIMIT: SettingKey<u64> = SettingKey::new(
 .at_least(1);
 
 /// Maximum number of concurrent connections.
-pub static WEBHOOK_CONNECTIONS: SettingKey<u64> = SettingKey::new(
-    "webhook.connections",
+pub static WEBHOOK_MAX_CONNECTIONS: SettingKey<u64> = SettingKey::new(
+    "webhook.max_connections",
     1024,
     "Maximum concurrent webhook connections.",
 )
+.deprecated_names(&["webhook.connections"])
 .at_least(1);
 
 static WEBHOOK: &[&dyn AnySetting] = &[
@@ -68,7 +69,7 @@ static WEBHOOK: &[&dyn AnySetting] = &[
     &WEBHOOK_CALLBACK_HOSTS,
     &WEBHOOK_REPLY_TIMEOUT,
     &WEBHOOK_BODY_LIMIT,
-    &WEBHOOK_CONNECTIONS,
+    &WEBHOOK_MAX_CONNECTIONS,
 ];
 
 /// Returns the section `webhook`, for `App::settings`.

@@ -3,6 +3,7 @@
 mod edit;
 
 use std::{
+    borrow::Cow,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -89,16 +90,37 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     }
     match context.matches.subcommand() {
         Some(("list", matches)) => list(&settings, matches),
-        Some(("get", matches)) => get(&settings, key(matches), matches.get_flag("json")),
-        Some(("set", matches)) => set(&settings, key(matches), matches).await,
-        Some(("unset", matches)) => unset(&settings, key(matches)),
+        Some(("get", matches)) => {
+            let key = current_key(&settings, matches);
+            get(&settings, &key, matches.get_flag("json"))
+        }
+        Some(("set", matches)) => set(&settings, &current_key(&settings, matches), matches).await,
+        Some(("unset", matches)) => unset(&settings, &current_key(&settings, matches)),
         Some(("edit", _)) => edit::edit(&settings).await,
         _ => output::print(&format!("{}\n", settings.config_file().display())),
     }
 }
 
-fn key(matches: &ArgMatches) -> &str {
-    matches.get_one::<String>("key").map_or("", String::as_str)
+/// Returns the key on the command line. Replaces a former key with the new one and warns.
+fn current_key<'a>(settings: &Settings, matches: &'a ArgMatches) -> Cow<'a, str> {
+    let key = matches.get_one::<String>("key").map_or("", String::as_str);
+    let current = settings.current_path(key);
+    if current != key {
+        prompt::print_stderr(&format!(
+            "warning: `{key}` is deprecated; use `{current}`\n"
+        ));
+    }
+    current
+}
+
+/// Removes the former keys of a setting from the config file. Returns whether there was one.
+fn unset_former_keys(settings: &Settings, file: &mut ConfigFile, key: &str) -> Result<bool> {
+    let entry = settings.entries().find(|entry| entry.setting.key() == key);
+    let names = entry.map_or(&[][..], |entry| entry.setting.deprecated_names());
+    names.iter().try_fold(false, |found, name| {
+        let path: Vec<_> = name.split('.').collect();
+        Ok(file.unset(&path).map_err(edit_error)? || found)
+    })
 }
 
 fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
@@ -176,6 +198,7 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
     let revised = change(settings, |file| {
         let owner = owner(settings, file);
         set_value(settings, file, owner.as_deref(), key, &text)?;
+        unset_former_keys(settings, file, key)?;
         if key == "model" {
             keep_provider_values(settings, file, before.as_deref())
         } else {
@@ -207,10 +230,9 @@ pub(super) fn warn_overridden(revised: &Settings, key: &str) {
 fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
     let before = unscoped_owner(settings, &open(settings)?);
     let revised = change(settings, |file| {
-        if file
-            .unset(&key.split('.').collect::<Vec<_>>())
-            .map_err(edit_error)?
-        {
+        let path: Vec<_> = key.split('.').collect();
+        let is_unset = file.unset(&path).map_err(edit_error)?;
+        if unset_former_keys(settings, file, key)? || is_unset {
             return if key == "model" {
                 keep_provider_values(settings, file, before.as_deref())
             } else {

@@ -128,8 +128,8 @@ fn a_mistake_is_refused_in_one_line_and_changes_nothing() {
             "`webhook.listen` is `foo`, expected an address and a port",
         ),
         (
-            &["set", "gateway.turns", "0"],
-            "`gateway.turns` is `0`, expected a whole number of at least 1",
+            &["set", "gateway.max_turns", "0"],
+            "`gateway.max_turns` is `0`, expected a whole number of at least 1",
         ),
         (
             &["set", "log.filter", "loud"],
@@ -443,4 +443,46 @@ fn at_a_terminal_a_value_is_asked_for_without_showing_it() {
     assert_eq!(code, Some(0), "{shown}");
     assert!(!shown.contains(KEY), "{shown}");
     assert_eq!(config(&sandbox), format!("api_key:\n  lab: {KEY}\n"));
+}
+
+#[test]
+fn a_former_key_works_with_a_warning_and_is_replaced_in_the_file() {
+    for (old, new) in [
+        ("gateway.queue", "gateway.max_unfinished"),
+        ("gateway.turns", "gateway.max_turns"),
+        ("webhook.connections", "webhook.max_connections"),
+        ("log.file_size", "log.max_file_bytes"),
+    ] {
+        let sandbox = Sandbox::new();
+        let warning = format!("warning: `{old}` is deprecated; use `{new}`\n");
+        let (section, name) = old.split_once('.').unwrap();
+        sandbox.write("home/config.yml", &format!("{section}: {{{name}: 7}}\n"));
+        let run = sandbox.bub(["config", "get", new]);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(0), "7\n"), "{run:?}");
+        let logged = format!("`{old}` is deprecated; use `{new}`");
+        assert!(run.stderr.contains(&logged), "{run:?}");
+        let run = sandbox.bub(["config", "get", old]);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(0), "7\n"), "{run:?}");
+        assert!(run.stderr.contains(&warning), "{run:?}");
+        let run = sandbox.bub(["config", "set", old, "8"]);
+        assert!(
+            run.code == Some(0) && run.stderr.contains(&warning),
+            "{run:?}"
+        );
+        let (_, new_name) = new.split_once('.').unwrap();
+        assert_eq!(config(&sandbox), format!("{section}: {{{new_name}: 8}}\n"));
+        // The file has only the new key, so there is nothing to warn about.
+        let run = sandbox.bub(["config", "get", new]);
+        assert_eq!(
+            (run.stdout.as_str(), run.stderr.as_str()),
+            ("8\n", ""),
+            "{run:?}"
+        );
+        let variable = format!("BUB_{}", old.replace('.', "_").to_uppercase());
+        let run = run_with(&sandbox, &[(&variable, "9")], &["config", "get", new]);
+        assert_eq!(run.stdout, "9\n", "{run:?}");
+        assert!(run.stderr.contains(&variable), "{run:?}");
+        sandbox.bub(["config", "unset", old]).ok();
+        assert_eq!(config(&sandbox).trim(), "", "{old}");
+    }
 }

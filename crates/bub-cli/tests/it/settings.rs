@@ -69,13 +69,13 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "usage.daily_cost BUB_USAGE_DAILY_COST null",
             "gateway.drain_seconds BUB_GATEWAY_DRAIN_SECONDS 30.0",
             "gateway.session_queue BUB_GATEWAY_SESSION_QUEUE 100",
-            "gateway.queue BUB_GATEWAY_QUEUE 10000",
-            "gateway.turns BUB_GATEWAY_TURNS 1000",
+            "gateway.max_unfinished BUB_GATEWAY_MAX_UNFINISHED 10000",
+            "gateway.max_turns BUB_GATEWAY_MAX_TURNS 1000",
             r#"tape.durability BUB_TAPE_DURABILITY "os""#,
             "log.filter BUB_LOG null",
             r#"log.format BUB_LOG_FORMAT "text""#,
             "log.file BUB_LOG_FILE null",
-            "log.file_size BUB_LOG_FILE_SIZE 10000000",
+            "log.max_file_bytes BUB_LOG_MAX_FILE_BYTES 10000000",
             "log.contents BUB_LOG_CONTENTS false",
             "telegram.token BUB_TELEGRAM_TOKEN null",
             "telegram.allow_users BUB_TELEGRAM_ALLOW_USERS null",
@@ -92,7 +92,7 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "webhook.callback_hosts BUB_WEBHOOK_CALLBACK_HOSTS []",
             "webhook.reply_timeout_seconds BUB_WEBHOOK_REPLY_TIMEOUT_SECONDS 300.0",
             "webhook.body_limit BUB_WEBHOOK_BODY_LIMIT 1000000",
-            "webhook.connections BUB_WEBHOOK_CONNECTIONS 1024",
+            "webhook.max_connections BUB_WEBHOOK_MAX_CONNECTIONS 1024",
         ]
     );
     let loaded = settings(&[]);

@@ -7,6 +7,7 @@
 )]
 
 mod config_file;
+mod deprecated;
 mod edit;
 mod environment;
 mod errors;

@@ -169,6 +169,22 @@ pub(crate) static GATEWAY_TURNS: SettingKey<u64> = SettingKey::new(
 )
 .at_least(1);
 
+pub(crate) static GATEWAY_MAX_UNFINISHED: SettingKey<u64> = SettingKey::new(
+    "gateway.max_unfinished",
+    10_000,
+    "Maximum unfinished messages; further messages are rejected.",
+)
+.deprecated_names(&["gateway.queue", "gateway.depth"])
+.at_least(1);
+
+pub(crate) static LOG_MAX_FILE_BYTES: SettingKey<u64> = SettingKey::new(
+    "log.max_file_bytes",
+    10_000_000,
+    "Size in bytes at which the log file is rotated.",
+)
+.deprecated_names(&["log.file_size"])
+.trusted();
+
 pub(crate) static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
     "policy.rules",
     (),
@@ -260,11 +276,11 @@ static TELEGRAM: &[&dyn AnySetting] = &[
 static WEBHOOK: &[&dyn AnySetting] = &[&WEBHOOK_LISTEN];
 static SPILL: &[&dyn AnySetting] = &[&SPILL_THRESHOLD];
 static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY];
-static GATEWAY: &[&dyn AnySetting] = &[&GATEWAY_TURNS];
+static GATEWAY: &[&dyn AnySetting] = &[&GATEWAY_TURNS, &GATEWAY_MAX_UNFINISHED];
 static POLICY: &[&dyn AnySetting] = &[&POLICY_RULES];
 static FS: &[&dyn AnySetting] = &[&FS_CONFINE];
 static USAGE: &[&dyn AnySetting] = &[&USAGE_DAILY_COST];
-static LOG: &[&dyn AnySetting] = &[&LOG_FILTER];
+static LOG: &[&dyn AnySetting] = &[&LOG_FILTER, &LOG_MAX_FILE_BYTES];
 
 pub(crate) fn sections() -> [Section; 10] {
     [

@@ -6,7 +6,7 @@ use bub::kernel::Role;
 use bub::settings::{Redactor, Secret, Settings};
 
 use crate::settings::{
-    WEBHOOK_BODY_LIMIT, WEBHOOK_CALLBACK_HOSTS, WEBHOOK_CONNECTIONS, WEBHOOK_LISTEN,
+    WEBHOOK_BODY_LIMIT, WEBHOOK_CALLBACK_HOSTS, WEBHOOK_LISTEN, WEBHOOK_MAX_CONNECTIONS,
     WEBHOOK_REPLY_TIMEOUT, WEBHOOK_ROLE, WEBHOOK_TOKEN,
 };
 
@@ -72,7 +72,7 @@ impl WebhookOptions {
     /// Reads the options from the settings.
     pub fn new(settings: &Settings) -> Self {
         let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        let connections = size(settings.get(&WEBHOOK_CONNECTIONS));
+        let connections = size(settings.get(&WEBHOOK_MAX_CONNECTIONS));
         Self {
             token: settings
                 .get(&WEBHOOK_TOKEN)
