@@ -14,15 +14,15 @@ use crate::cli::{CLI, CliHooks, CliPlugin};
 /// first.
 pub(crate) fn add_to(app: App, hooks: &Arc<CliHooks>) -> App {
     let hooks = Arc::clone(hooks);
-    app.bundled(
+    app.bundled_plugin(
         TelegramPlugin::NAME,
         &[bub_telegram::CHANNEL_NAME],
         TelegramPlugin::new,
     )
     .settings(bub_telegram::settings::section())
-    .bundled(HttpPlugin::NAME, &[webhook::CHANNEL_NAME], HttpPlugin::new)
+    .bundled_plugin(HttpPlugin::NAME, &[webhook::CHANNEL_NAME], HttpPlugin::new)
     .settings(bub_http::settings::section())
-    .bundled(CLI, &[bub_terminal::channel::CHANNEL_NAME], move |_| {
+    .bundled_plugin(CLI, &[bub_terminal::channel::CHANNEL_NAME], move |_| {
         Ok::<_, Error>(CliPlugin(hooks))
     })
 }

@@ -24,7 +24,7 @@ mod usage;
 
 use std::sync::Arc;
 
-use bub::{AppCommand, output, output::one_line, prompt};
+use bub::{AppCommand, output, output::sanitize_line, prompt};
 use bub_kernel::{Plugin, hooks::HookSet};
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;

@@ -32,7 +32,7 @@ pub fn app() -> App {
         .into_iter()
         .fold(app, App::command)
         .next_steps(cli::QUICK_START)
-        .first_command(&["onboard", "--offer"])
+        .default_command(&["onboard", "--offer"])
 }
 
 /// Compiles the Rust examples in the documentation.

@@ -47,7 +47,7 @@ fn framework(command: Vec<OsString>) -> Framework {
             pinned: PathBuf::new(),
             digest: None,
         };
-        let descriptor = PluginProcess::describe(plugin_config.clone(), host.clone())?;
+        let descriptor = PluginProcess::request_descriptor(plugin_config.clone(), host.clone())?;
         Ok::<_, Error>(ExternalPlugin::new(
             PluginProcess::new(plugin_config, descriptor, host),
             context,

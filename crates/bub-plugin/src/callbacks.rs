@@ -31,13 +31,13 @@ impl HostRequestHandler {
     pub(crate) fn new(plugin: Weak<PluginProcess>) -> Self {
         Self {
             plugin,
-            limiter: Mutex::new(LogRateLimiter::for_lines()),
+            limiter: Mutex::new(LogRateLimiter::for_log_lines()),
         }
     }
 }
 
 impl RequestHandler for HostRequestHandler {
-    fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value) {
+    fn handle_request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value) {
         let Some(plugin) = self.plugin.upgrade() else {
             return;
         };
@@ -49,35 +49,35 @@ impl RequestHandler for HostRequestHandler {
         match plugin.runtime() {
             Some(runtime) => {
                 let _entered = runtime.enter();
-                spawn(peer, id, method.to_owned(), params, context);
+                spawn_answer(peer, id, method.to_owned(), params, context);
             }
-            None => peer.respond(&id, answer_blocking(&plugin, method, &params)),
+            None => peer.respond(&id, answer_request_blocking(&plugin, method, &params)),
         }
     }
 
-    fn notification(&self, method: &str, params: &Value) {
+    fn handle_notification(&self, method: &str, params: &Value) {
         let Some(plugin) = self.plugin.upgrade() else {
             return;
         };
-        if !lock(&self.limiter).allow(plugin.name()) {
+        if !lock(&self.limiter).allow_line(plugin.name()) {
             return;
         }
         if method == "log" {
-            log(&plugin, params);
+            log_plugin_message(&plugin, params);
         } else {
             let plugin = plugin.name();
             tracing::debug!(plugin, method, "plugin.unknown_notification");
         }
     }
 
-    fn closed(&self, peer: &Peer, cause: &str) {
+    fn handle_close(&self, peer: &Peer, cause: &str) {
         if let Some(plugin) = self.plugin.upgrade() {
             plugin.handle_exit(peer, cause);
         }
     }
 }
 
-fn log(plugin: &PluginProcess, params: &Value) {
+fn log_plugin_message(plugin: &PluginProcess, params: &Value) {
     let text = params
         .get("message")
         .and_then(Value::as_str)
@@ -110,14 +110,14 @@ impl CallContext {
     }
 
     /// Returns whether this is the session of the turn.
-    fn is_own(&self, session_id: &SessionId) -> bool {
+    fn is_turn_session(&self, session_id: &SessionId) -> bool {
         let own = self.turn.as_ref().map(Turn::session_id);
         own == Some(session_id)
     }
 }
 
 /// Answers a request in a new task.
-pub(crate) fn spawn(
+pub(crate) fn spawn_answer(
     peer: &Arc<Peer>,
     id: Value,
     method: String,
@@ -130,23 +130,23 @@ pub(crate) fn spawn(
     let peer = Arc::clone(peer);
     let answering = async move {
         tokio::select! {
-            answer = answer(&context, &method, params) => peer.respond(&id, answer),
+            answer = answer_request(&context, &method, params) => peer.respond(&id, answer),
             () = cancel.cancelled() => {}
         }
     };
     tokio::spawn(answering.in_current_span());
 }
 
-async fn answer(context: &CallContext, method: &str, params: Value) -> Result<Value> {
+async fn answer_request(context: &CallContext, method: &str, params: Value) -> Result<Value> {
     let params = if params.is_null() { json!({}) } else { params };
     match method {
-        "tape/query" => query(context, &params).await,
-        "tape/append" => append(context, &params).await,
-        "message/send" => send(context, &params).await,
-        "channel/inbound" => channel::inbound(&context.plugin, params).await,
+        "tape/query" => query_tape(context, &params).await,
+        "tape/append" => append_event(context, &params).await,
+        "message/send" => send_message(context, &params).await,
+        "channel/inbound" => channel::accept_inbound(&context.plugin, params).await,
         "ui/ask" => {
             let (plugin, params) = (Arc::clone(&context.plugin), params);
-            let asking = tokio::task::spawn_blocking(move || ask(&plugin, &params));
+            let asking = tokio::task::spawn_blocking(move || ask_user(&plugin, &params));
             asking
                 .await
                 .map_err(|error| Error::unknown(error.to_string()))?
@@ -157,20 +157,20 @@ async fn answer(context: &CallContext, method: &str, params: Value) -> Result<Va
 }
 
 /// Answers a request during a synchronous hook. Only `ui/ask` is supported there, because it can block.
-pub(crate) fn answer_blocking(
+pub(crate) fn answer_request_blocking(
     plugin: &PluginProcess,
     method: &str,
     params: &Value,
 ) -> Result<Value> {
     match method {
-        "ui/ask" => ask(plugin, params),
+        "ui/ask" => ask_user(plugin, params),
         _ => Err(Error::invalid_input(format!(
             "`{method}` is not available in a synchronous hook"
         ))),
     }
 }
 
-fn ask(plugin: &PluginProcess, params: &Value) -> Result<Value> {
+fn ask_user(plugin: &PluginProcess, params: &Value) -> Result<Value> {
     let handler = plugin.host.question_handler.as_ref();
     let handler =
         handler.ok_or_else(|| Error::config("cannot ask the user: no terminal is available"))?;
@@ -216,15 +216,15 @@ struct TapeAppendParams {
 
 /// Deserializes parameters. A parameter of the wrong type is an error and not treated as absent.
 fn parse_params<T: DeserializeOwned>(params: &Value) -> Result<T> {
-    crate::parse::read(params).map_err(Error::invalid_input)
+    crate::parse::deserialize_map(params).map_err(Error::invalid_input)
 }
 
 /// Returns the tape of a session, or the tape of the turn by default. The turn's tape may be in memory.
 ///
 /// The tape has no context and no sidecars: reading and appending do not need them, and requesting them would call
 /// plugins, possibly the one that waits for this response.
-fn tape(context: &CallContext, session_id: Option<&SessionId>) -> Result<Tape> {
-    let other_session = session_id.filter(|session_id| !context.is_own(session_id));
+fn resolve_tape(context: &CallContext, session_id: Option<&SessionId>) -> Result<Tape> {
+    let other_session = session_id.filter(|session_id| !context.is_turn_session(session_id));
     if let (None, Some(turn)) = (other_session, &context.turn) {
         return Ok(turn.tape().tape().clone());
     }
@@ -238,9 +238,9 @@ fn tape(context: &CallContext, session_id: Option<&SessionId>) -> Result<Tape> {
     Ok(Tape::new(store, name))
 }
 
-async fn query(context: &CallContext, params: &Value) -> Result<Value> {
+async fn query_tape(context: &CallContext, params: &Value) -> Result<Value> {
     let params: TapeQueryParams = parse_params(params)?;
-    let tape = tape(context, params.session_id.as_ref())?;
+    let tape = resolve_tape(context, params.session_id.as_ref())?;
     let limit = params.limit.unwrap_or(100).min(MAX_ENTRIES);
     let mut query = Query::new().limit(usize::try_from(limit).unwrap_or_default());
     if let Some(text) = params.text {
@@ -263,15 +263,15 @@ async fn query(context: &CallContext, params: &Value) -> Result<Value> {
 }
 
 /// Appends an event. A plugin can record only events, so that it cannot forge messages.
-async fn append(context: &CallContext, params: &Value) -> Result<Value> {
+async fn append_event(context: &CallContext, params: &Value) -> Result<Value> {
     let params: TapeAppendParams = parse_params(params)?;
     if params.name.is_empty() {
         return Err(Error::invalid_input("`name` must not be empty"));
     }
-    let tape = tape(context, params.session_id.as_ref())?;
+    let tape = resolve_tape(context, params.session_id.as_ref())?;
     let entry = Entry::event(&params.name, params.data).with_meta("plugin", context.plugin.name());
     if let Some(session_id) = params.session_id
-        && !context.is_own(&session_id)
+        && !context.is_turn_session(&session_id)
         && tape.info().await?.entries == 0
     {
         return Err(Error::not_found(format!(
@@ -283,7 +283,7 @@ async fn append(context: &CallContext, params: &Value) -> Result<Value> {
 }
 
 /// Returns the arguments that `next/call` replaces for the chain below.
-pub(crate) fn replaced_args(spec: &HookSpec, params: &Value) -> Result<Map<String, Value>> {
+pub(crate) fn parse_replaced_args(spec: &HookSpec, params: &Value) -> Result<Map<String, Value>> {
     // A turn has one state and one tape, which cannot be replaced.
     let replaceable: Vec<_> = spec
         .args
@@ -310,14 +310,14 @@ pub(crate) fn replaced_args(spec: &HookSpec, params: &Value) -> Result<Map<Strin
 }
 
 /// Builds the error for an invalid replacement argument.
-pub(crate) fn argument_error(error: &Error) -> Error {
+pub(crate) fn invalid_argument_error(error: &Error) -> Error {
     Error::invalid_input(format!(
         "`args`: {}",
         error.message().trim_start_matches(INVALID_RESULT_TEXT)
     ))
 }
 
-async fn send(context: &CallContext, params: &Value) -> Result<Value> {
+async fn send_message(context: &CallContext, params: &Value) -> Result<Value> {
     let message = params.get("message").cloned().unwrap_or_default();
     if !message.is_object() {
         return Err(Error::invalid_input("`message` must be an object"));

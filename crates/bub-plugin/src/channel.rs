@@ -31,22 +31,24 @@ impl ExternalChannel {
         }
     }
 
-    async fn ask(&self, method: &str, params: Value) -> Result<Value> {
+    async fn call_plugin(&self, method: &str, params: Value) -> Result<Value> {
         let span = self.plugin.call_span(None);
-        self.ask_plugin(method, params).instrument(span).await
+        self.exchange_messages(method, params)
+            .instrument(span)
+            .await
     }
 
-    async fn ask_plugin(&self, method: &str, params: Value) -> Result<Value> {
+    async fn exchange_messages(&self, method: &str, params: Value) -> Result<Value> {
         let limit = self.plugin.plugin_config.limits.hook;
         let deadline = tokio::time::Instant::now() + limit;
         let peer = self.plugin.connect(Some(limit)).await?;
-        let mut request = peer.ask(method, &params, 0);
+        let mut request = peer.send_request(method, &params, 0);
         let response = async {
             loop {
-                match request.next().await {
+                match request.next_message().await {
                     IncomingMessage::Response(answer) => return answer,
                     IncomingMessage::Question { id, method, params } => {
-                        callbacks::spawn(
+                        callbacks::spawn_answer(
                             &peer,
                             id,
                             method,
@@ -64,7 +66,7 @@ impl ExternalChannel {
             return Err(self.plugin.timeout_error(limit));
         };
         request.is_over = true;
-        self.plugin.note_success();
+        self.plugin.record_success();
         answer
     }
 }
@@ -81,7 +83,7 @@ impl Channel for ExternalChannel {
             stop,
         };
         Box::pin(async move {
-            self.ask("channel/start", json!({"channel": self.entry.name}))
+            self.call_plugin("channel/start", json!({"channel": self.entry.name}))
                 .await?;
             watchdog.spawn();
             Ok(())
@@ -94,23 +96,23 @@ impl Channel for ExternalChannel {
             if !self.plugin.is_running() {
                 return Ok(());
             }
-            self.ask("channel/stop", json!({"channel": self.entry.name}))
+            self.call_plugin("channel/stop", json!({"channel": self.entry.name}))
                 .await
                 .map(drop)
         })
     }
 
     fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        let message = ArgumentCodec::write(&reply.message);
+        let message = ArgumentCodec::encode(&reply.message);
         let params = json!({"channel": self.entry.name, "message": message});
-        Box::pin(async move { self.ask("channel/send", params).await.map(drop) })
+        Box::pin(async move { self.call_plugin("channel/send", params).await.map(drop) })
     }
 
     fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
         if self.entry.events
             && let Some(peer) = self.plugin.running_peer()
         {
-            let message = ArgumentCodec::write(turn.message());
+            let message = ArgumentCodec::encode(turn.message());
             let params = json!({"channel": self.entry.name, "event": event, "message": message});
             peer.notify("channel/event", &params);
         }
@@ -144,7 +146,7 @@ impl ChannelWatchdog {
             loop {
                 tokio::select! {
                     () = stop.cancelled() => return,
-                    () = plugin.process_ended() => {}
+                    () = plugin.wait_for_exit() => {}
                 }
                 let channel = ExternalChannel {
                     plugin: Arc::clone(&plugin),
@@ -153,7 +155,9 @@ impl ChannelWatchdog {
                         ..ChannelDecl::default()
                     },
                 };
-                while let Err(error) = channel.ask("channel/start", json!({"channel": name})).await
+                while let Err(error) = channel
+                    .call_plugin("channel/start", json!({"channel": name}))
+                    .await
                 {
                     let (plugin, error) = (plugin.name(), plugin.redact(error.message()));
                     tracing::warn!(plugin, channel = %name, %error, "channel.restart_failed");
@@ -168,7 +172,7 @@ impl ChannelWatchdog {
 }
 
 /// Handles `channel/inbound`: a message that a channel of the plugin received. Returns when the message is on disk.
-pub(crate) async fn inbound(plugin: &PluginProcess, mut params: Value) -> Result<Value> {
+pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) -> Result<Value> {
     let channel = params
         .get("channel")
         .and_then(Value::as_str)
@@ -193,7 +197,7 @@ pub(crate) async fn inbound(plugin: &PluginProcess, mut params: Value) -> Result
     };
     let mut message = Envelope::normalize(message.into());
     message.set("channel", channel.as_str());
-    let mut sender = codec::read_sender(params.get("sender"));
+    let mut sender = codec::decode_sender(params.get("sender"));
     // The channel authenticates the sender, but the owner of bub limits the sender's role.
     sender.role = sender.role.min(plugin.plugin_config.max_role);
     let session = message

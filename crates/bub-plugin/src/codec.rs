@@ -2,13 +2,14 @@
 
 mod arguments;
 mod results;
+mod sender;
 
 use std::time::Duration;
 
 use bub_kernel::{Envelope, Error, Result, SessionId, State};
 use serde_json::{Map, Value, json};
 
-pub(crate) use arguments::{read_sender, sender, sender_schema};
+pub(crate) use sender::{decode_sender, encode_sender, sender_schema};
 
 /// A hook argument. The host encodes it and the plugin decodes it. When a plugin replaces an argument with `next/call`,
 /// the host decodes the new value with the previous argument as `previous`.
@@ -16,8 +17,8 @@ pub(crate) trait ArgumentCodec<'a>: Copy {
     /// The decoded value that the argument borrows from.
     type Owned: Send + Sync;
 
-    fn write(self) -> Value;
-    fn read(value: Value, previous: Option<Self>) -> Result<Self::Owned>;
+    fn encode(self) -> Value;
+    fn decode(value: Value, previous: Option<Self>) -> Result<Self::Owned>;
     fn from_owned(owned: &'a Self::Owned) -> Self;
 
     /// Returns the JSON Schema.
@@ -55,7 +56,7 @@ pub(crate) struct TurnFacts<'a> {
 
 impl<'a> TurnFacts<'a> {
     /// Adds the information in one argument. Earlier arguments take precedence.
-    pub(crate) fn with(self, argument: impl ArgumentCodec<'a>) -> Self {
+    pub(crate) fn with_argument(self, argument: impl ArgumentCodec<'a>) -> Self {
         Self {
             message: self.message.or(argument.message()),
             state: self.state.or(argument.state()),
@@ -67,12 +68,12 @@ impl<'a> TurnFacts<'a> {
 
 /// A hook result. The plugin encodes it and the host decodes it.
 pub(crate) trait ResultCodec: Sized {
-    fn write(self) -> Value;
-    fn read(value: Value) -> Result<Self>;
+    fn encode(self) -> Value;
+    fn decode(value: Value) -> Result<Self>;
 
     /// Returns the value that a plugin sends, or `None` if the result is equivalent to not returning one.
-    fn into_value(self) -> Option<Value> {
-        Some(self.write())
+    fn into_response_value(self) -> Option<Value> {
+        Some(self.encode())
     }
 
     /// Returns the JSON Schema.
@@ -95,14 +96,14 @@ pub(crate) fn type_error(expected: &str, got: &Value) -> Error {
     ))
 }
 
-fn text(value: Value) -> Result<String> {
+fn parse_text(value: Value) -> Result<String> {
     match value {
         Value::String(text) => Ok(text),
         other => Err(type_error("a string", &other)),
     }
 }
 
-fn object(value: Value) -> Result<Map<String, Value>> {
+fn parse_object(value: Value) -> Result<Map<String, Value>> {
     match value {
         Value::Object(map) => Ok(map),
         other => Err(type_error("an object", &other)),
@@ -121,7 +122,7 @@ fn optional_text(value: Option<&Value>) -> Option<String> {
     value.and_then(Value::as_str).map(str::to_owned)
 }
 
-fn milliseconds(duration: Duration) -> u64 {
+fn duration_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -137,6 +138,6 @@ fn object_schema(properties: &Value) -> Value {
 }
 
 /// Returns the JSON Schema of a value that may be null.
-fn nullable(schema: &Value) -> Value {
+fn nullable_schema(schema: &Value) -> Value {
     json!({"anyOf": [schema, {"type": "null"}]})
 }

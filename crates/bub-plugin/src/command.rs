@@ -16,7 +16,7 @@ use crate::{
 const GLOBAL_ARGS: &[&str] = &["help", "version", "workspace", "verbose"];
 
 /// Checks a command for arguments that would make the command line parser panic or that it would misread.
-pub(crate) fn check(entry: &CommandSpec) -> Result<()> {
+pub(crate) fn check_command(entry: &CommandSpec) -> Result<()> {
     let invalid = |cause: String| Err(Error::config(format!("command `{}`: {cause}", entry.name)));
     if entry.name == "help" {
         return invalid("the name is reserved".to_owned());
@@ -69,10 +69,14 @@ pub(crate) fn is_valid_name(name: &str) -> bool {
 pub(crate) fn build_command(plugin: &Arc<PluginProcess>, entry: &CommandSpec) -> CliCommand {
     let (plugin, name) = (Arc::clone(plugin), entry.name.clone());
     CliCommand::from_spec(entry.clone())
-        .run(move |context| run(Arc::clone(&plugin), name.clone(), context))
+        .run(move |context| run_command(Arc::clone(&plugin), name.clone(), context))
 }
 
-async fn run(plugin: Arc<PluginProcess>, name: String, context: CliContext) -> Result<ExitCode> {
+async fn run_command(
+    plugin: Arc<PluginProcess>,
+    name: String,
+    context: CliContext,
+) -> Result<ExitCode> {
     let params = json!({"command": name, "args": context.args, "credits": STREAM_CREDITS});
     context
         .framework
@@ -83,15 +87,15 @@ async fn run(plugin: Arc<PluginProcess>, name: String, context: CliContext) -> R
 
 async fn run_in_plugin(plugin: &Arc<PluginProcess>, params: &Value) -> Result<ExitCode> {
     let peer = plugin.connect(None).await?;
-    let mut request = peer.ask("cli/run", params, STREAM_CREDITS);
+    let mut request = peer.send_request("cli/run", params, STREAM_CREDITS);
     loop {
-        match request.next().await {
+        match request.next_message().await {
             IncomingMessage::Event(event) => {
-                request.grant(1);
-                print(&event)?;
+                request.grant_credits(1);
+                print_output(&event)?;
             }
             IncomingMessage::Question { id, method, params } => {
-                callbacks::spawn(&peer, id, method, params, CallContext::new(plugin, None));
+                callbacks::spawn_answer(&peer, id, method, params, CallContext::new(plugin, None));
             }
             IncomingMessage::Response(answer) => {
                 request.is_over = true;
@@ -105,7 +109,7 @@ async fn run_in_plugin(plugin: &Arc<PluginProcess>, params: &Value) -> Result<Ex
     }
 }
 
-fn print(event: &Value) -> Result<()> {
+fn print_output(event: &Value) -> Result<()> {
     if let Some(text) = event.get("stdout").and_then(Value::as_str) {
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes())?;

@@ -238,7 +238,7 @@ impl Descriptor {
         if let Some((kind, name)) = names.chain(tools).find(|entry| !seen.insert(*entry)) {
             return Err(Error::config(format!("duplicate {kind} `{name}`")));
         }
-        self.commands.iter().try_for_each(command::check)
+        self.commands.iter().try_for_each(command::check_command)
     }
 
     /// Returns whether the plugin guards tool calls. A guard that fails denies the call.

@@ -34,7 +34,7 @@ pub(crate) struct ExternalHook {
 }
 
 /// Registers all hooks of a plugin. Unknown hooks are logged and skipped.
-pub(crate) fn register(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
+pub(crate) fn register_hooks(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
     for entry in &plugin.descriptor.hooks {
         let hook = ExternalHook {
             plugin: Arc::clone(plugin),
@@ -45,7 +45,7 @@ pub(crate) fn register(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
             hooks.add_async::<point::RunModelStream>(StreamHook(hook));
         } else if entry.name == point::OnboardConfig::SPEC.name {
             hooks.add_sync::<point::OnboardConfig>(OnboardConfigHook(hook));
-        } else if !wire_hook::register(&entry.name, hook, hooks) {
+        } else if !wire_hook::register_hook(&entry.name, hook, hooks) {
             tracing::warn!(plugin = plugin.name(), hook = %entry.name, "plugin.unknown_hook");
         }
         if entry.observe_only {
@@ -55,14 +55,14 @@ pub(crate) fn register(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
 }
 
 impl ExternalHook {
-    pub(crate) fn params<P: WireHook>(&self, args: P::Args<'_>) -> Value {
+    pub(crate) fn build_params<P: WireHook>(&self, args: P::Args<'_>) -> Value {
         let wanted = self.entry.args.as_deref();
         let is_wanted =
             |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|want| want == name));
         let mut params = Map::new();
-        params.insert("args".to_owned(), P::write(args, &is_wanted).into());
+        params.insert("args".to_owned(), P::encode_args(args, &is_wanted).into());
         if let Some(sender) = P::sender(args) {
-            params.insert("sender".to_owned(), codec::sender(&sender));
+            params.insert("sender".to_owned(), codec::encode_sender(&sender));
         }
         params.into()
     }
@@ -80,8 +80,8 @@ impl ExternalHook {
         }
     }
 
-    pub(crate) fn limit<P: WireHook>(&self) -> Option<Duration> {
-        self.plugin.limit(
+    pub(crate) fn timeout<P: WireHook>(&self) -> Option<Duration> {
+        self.plugin.hook_timeout(
             &self.entry.name,
             P::SPEC.sync_only,
             P::SPEC.time_limit.is_none(),
@@ -89,7 +89,7 @@ impl ExternalHook {
     }
 
     /// Handles a timeout of the call and returns its error.
-    pub(crate) async fn timeout_error(&self, peer: &Arc<Peer>, limit: Option<Duration>) -> Error {
+    pub(crate) async fn handle_timeout(&self, peer: &Arc<Peer>, limit: Option<Duration>) -> Error {
         self.plugin.handle_timeout(peer).await;
         self.plugin
             .timeout_error(limit.unwrap_or(self.plugin.plugin_config.limits.model))
@@ -99,19 +99,21 @@ impl ExternalHook {
     ///
     /// A call without a timeout may take as long as the plugin answers `ping` and is not silent for longer than
     /// [`Limits::model`](crate::Limits::model). Time in which `is_waiting` is true does not count as silence.
-    pub(crate) async fn next(
+    pub(crate) async fn next_message(
         &self,
         request: &mut StreamRequest,
         limit: Option<Duration>,
         is_waiting: impl Fn() -> bool,
     ) -> Option<IncomingMessage> {
         if let Some(limit) = limit {
-            return tokio::time::timeout(limit, request.next()).await.ok();
+            return tokio::time::timeout(limit, request.next_message())
+                .await
+                .ok();
         }
         let mut remaining = self.plugin.plugin_config.limits.model;
         while !remaining.is_zero() {
             let interval = remaining.min(LIVENESS_INTERVAL);
-            if let Ok(incoming) = tokio::time::timeout(interval, request.next()).await {
+            if let Ok(incoming) = tokio::time::timeout(interval, request.next_message()).await {
                 return Some(incoming);
             }
             if !is_waiting() {
@@ -126,52 +128,52 @@ impl ExternalHook {
         // The chain below runs in the span of the caller: it is not part of this plugin's call.
         let caller = Span::current();
         let span = self.plugin.call_span(Some(P::SPEC.name));
-        self.call_plugin(call, &caller).instrument(span).await
+        self.exchange_messages(call, &caller).instrument(span).await
     }
 
-    async fn call_plugin<P: WireHook>(
+    async fn exchange_messages<P: WireHook>(
         &self,
         call: HookCall<'_, P>,
         caller: &Span,
     ) -> Result<Option<P::Output>> {
-        let limit = self.limit::<P>();
+        let limit = self.timeout::<P>();
         let started = Instant::now();
         let Some(peer) = self.peer_or_skip(self.plugin.connect(limit).await)? else {
             return Ok(None);
         };
         // The time to start the process counts.
         let mut remaining = limit.map(|limit| limit.saturating_sub(started.elapsed()));
-        let mut request = peer.ask(&self.method, &self.params::<P>(call.args), 0);
+        let mut request = peer.send_request(&self.method, &self.build_params::<P>(call.args), 0);
         loop {
             let wait_started = Instant::now();
-            let incoming = self.next(&mut request, remaining, || false).await;
+            let incoming = self.next_message(&mut request, remaining, || false).await;
             match incoming {
                 Some(IncomingMessage::Response(answer)) => {
                     request.is_over = true;
-                    return self.finish::<P>(P::state(call.args), answer);
+                    return self.decode_response::<P>(P::state(call.args), answer);
                 }
                 Some(IncomingMessage::Question { id, method, params }) => {
                     // The time that the chain below takes does not count.
                     remaining =
                         remaining.map(|remaining| remaining.saturating_sub(wait_started.elapsed()));
                     if method == "next/call" {
-                        let below = match callbacks::replaced_args(P::SPEC, &params) {
+                        let below = match callbacks::parse_replaced_args(P::SPEC, &params) {
                             Ok(replaced) => {
-                                let below = P::below(call, replaced);
+                                let below = P::call_next(call, replaced);
                                 below.instrument(caller.clone()).await
                             }
                             Err(error) => Err(error),
                         };
-                        peer.respond(&id, below.map(encode_below));
+                        peer.respond(&id, below.map(encode_next_result));
                     } else {
                         let context = CallContext::new(&self.plugin, P::turn(call.args));
-                        callbacks::spawn(&peer, id, method, params, context);
+                        callbacks::spawn_answer(&peer, id, method, params, context);
                     }
                 }
                 Some(IncomingMessage::Event(_)) => {}
                 None => {
                     drop(request);
-                    return Err(self.timeout_error(&peer, limit).await);
+                    return Err(self.handle_timeout(&peer, limit).await);
                 }
             }
         }
@@ -180,25 +182,25 @@ impl ExternalHook {
     fn call_blocking<P: WireHook>(&self, args: P::Args<'_>) -> Result<Option<P::Output>> {
         let _entered = self.plugin.call_span(Some(P::SPEC.name)).entered();
         let limit = self
-            .limit::<P>()
+            .timeout::<P>()
             .unwrap_or(self.plugin.plugin_config.limits.hook);
         let mut deadline = deadline_after(limit);
         let Some(peer) = self.peer_or_skip(self.plugin.connect_blocking(Some(limit)))? else {
             return Ok(None);
         };
-        let mut request = peer.ask_blocking(&self.method, &self.params::<P>(args));
+        let mut request = peer.send_request_blocking(&self.method, &self.build_params::<P>(args));
         loop {
-            match request.next_before(deadline) {
+            match request.next_message_before(deadline) {
                 Some(IncomingMessage::Response(answer)) => {
                     request.is_over = true;
-                    return self.finish::<P>(P::state(args), answer);
+                    return self.decode_response::<P>(P::state(args), answer);
                 }
                 Some(IncomingMessage::Question { id, method, params }) => {
                     // The time that the user takes to answer does not count.
                     let question_started = std::time::Instant::now();
                     peer.respond(
                         &id,
-                        callbacks::answer_blocking(&self.plugin, &method, &params),
+                        callbacks::answer_request_blocking(&self.plugin, &method, &params),
                     );
                     deadline += question_started.elapsed();
                 }
@@ -213,7 +215,7 @@ impl ExternalHook {
     }
 
     /// Decodes a response `{value?, state?}` and applies the changes of the state.
-    pub(crate) fn finish<P: WireHook>(
+    pub(crate) fn decode_response<P: WireHook>(
         &self,
         state: Option<&State>,
         answer: Result<Value>,
@@ -222,13 +224,13 @@ impl ExternalHook {
         let decode_error = |error: Error| self.invalid_response_error(&error);
         let value = answer
             .remove("value")
-            .map(P::Output::read)
+            .map(P::Output::decode)
             .transpose()
             .map_err(decode_error)?;
         if let Some(patch) = answer.get("state") {
-            apply_state(state, patch).map_err(decode_error)?;
+            apply_state_changes(state, patch).map_err(decode_error)?;
         }
-        self.plugin.note_success();
+        self.plugin.record_success();
         Ok(value)
     }
 
@@ -249,7 +251,7 @@ impl ExternalHook {
 
     /// Builds the error for a response that cannot be decoded.
     pub(crate) fn invalid_response_error(&self, error: &Error) -> Error {
-        self.plugin.error(error.kind(), error.message())
+        self.plugin.plugin_error(error.kind(), error.message())
     }
 }
 
@@ -288,12 +290,12 @@ impl SyncHook<point::OnboardConfig> for OnboardConfigHook {
 }
 
 /// Encodes a result of the chain below.
-pub(crate) fn encode_below<T: ResultCodec>(value: Option<T>) -> Value {
-    value.map_or_else(|| json!({}), |value| json!({"value": value.write()}))
+pub(crate) fn encode_next_result<T: ResultCodec>(value: Option<T>) -> Value {
+    value.map_or_else(|| json!({}), |value| json!({"value": value.encode()}))
 }
 
 /// Applies a plugin's changes of the state. Ignores names that are reserved for the runtime.
-pub(crate) fn apply_state(state: Option<&State>, patch: &Value) -> Result<()> {
+pub(crate) fn apply_state_changes(state: Option<&State>, patch: &Value) -> Result<()> {
     let patch = match Option::<StateChanges>::deserialize(patch) {
         Ok(patch) => patch.unwrap_or_default(),
         Err(_) => {

@@ -133,11 +133,11 @@ impl InstalledPlugins {
                 recreate_hint,
             )
         })?;
-        let records: PluginsFile =
-            crate::parse::read(&list).map_err(|cause| file_error(&cause, recreate_hint))?;
+        let records: PluginsFile = crate::parse::deserialize_map(&list)
+            .map_err(|cause| file_error(&cause, recreate_hint))?;
         let mut installed = Self::default();
         for record in records.plugins {
-            match crate::parse::read(&record) {
+            match crate::parse::deserialize_map(&record) {
                 Ok(plugin) => installed.plugins.push(plugin),
                 Err(cause) => {
                     let problem = format!("invalid record in {}: {cause}", file.display());
@@ -149,7 +149,7 @@ impl InstalledPlugins {
     }
 
     /// Changes the list of a home under an exclusive file lock.
-    pub fn change<T>(home: &Path, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    pub fn update<T>(home: &Path, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)

@@ -7,7 +7,7 @@
 //!   requests.
 //! * [`Descriptor`]: the hooks, tools, channels and commands that a plugin provides.
 //! * [`InstalledPlugins`]: the plugins added with `bub plugin add`.
-//! * [`schema`]: the plugin protocol as a JSON Schema.
+//! * [`protocol_schema`]: the plugin protocol as a JSON Schema.
 //! * [`serve`]: runs a plugin written in Rust as an external plugin.
 
 mod callbacks;
@@ -38,13 +38,13 @@ use bub_kernel::Result;
 pub use descriptor::{ChannelDecl, Descriptor, HookDecl, PROTOCOL_VERSION, ToolDecl};
 pub use installed::{DamagedRecord, InstalledPlugin, InstalledPlugins};
 pub use manifest::{MANIFEST_FILE, Manifest, SettingDecl};
-pub use parse::quoted;
+pub use parse::quote_for_shell;
 #[doc(hidden)]
 pub use peer::read_for_fuzzing;
-pub use pin::{PluginPin, pin, pin_mismatch};
+pub use pin::{PluginPin, compute_pin, pin_mismatch};
 pub use plugin::ExternalPlugin;
 pub use process::{HostContext, Limits, PluginConfig, PluginProcess};
-pub use schema::schema;
+pub use schema::protocol_schema;
 pub use serve::{serve, serve_with};
 
 /// A question that a plugin asks the user at the terminal.

@@ -78,13 +78,13 @@ impl Manifest {
     /// # Errors
     ///
     /// Fails if the path does not exist or if the manifest cannot be read or is invalid.
-    pub fn find(path: &Path) -> Result<(Self, PathBuf, PathBuf)> {
+    pub fn load_for_path(path: &Path) -> Result<(Self, PathBuf, PathBuf)> {
         let absolute = path.canonicalize().map_err(|error| {
             Error::invalid_input(format!("cannot read `{}`: {error}", path.display()))
         })?;
         if absolute.is_dir() {
             return Ok((
-                Self::read(&absolute.join(MANIFEST_FILE))?,
+                Self::read_file(&absolute.join(MANIFEST_FILE))?,
                 absolute.clone(),
                 absolute,
             ));
@@ -103,7 +103,7 @@ impl Manifest {
         Ok((manifest, directory, absolute))
     }
 
-    fn read(file: &Path) -> Result<Self> {
+    fn read_file(file: &Path) -> Result<Self> {
         let path = file.display();
         let file_error = |cause: String| Error::invalid_input(format!("{path}: {cause}"));
         let metadata = file.metadata().map_err(|error| {
@@ -126,7 +126,7 @@ impl Manifest {
     /// Parses and checks the text of a manifest. The error is one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let value = bub_settings::parse_yaml(text).map_err(|error| error.to_string())?;
-        let manifest: Self = crate::parse::read(&value)?;
+        let manifest: Self = crate::parse::deserialize_map(&value)?;
         manifest.problem().map_or(Ok(manifest), Err)
     }
 
@@ -178,17 +178,17 @@ impl Manifest {
     }
 
     /// Returns the section of settings that the plugin declares.
-    pub fn section(&self) -> Section {
+    pub fn settings_section(&self) -> Section {
         Section::dynamic(
             self.name.clone(),
             self.settings
                 .iter()
-                .map(|entry| self.setting(entry))
+                .map(|entry| self.dynamic_setting(entry))
                 .collect(),
         )
     }
 
-    fn setting(&self, entry: &SettingDecl) -> DynamicSetting {
+    fn dynamic_setting(&self, entry: &SettingDecl) -> DynamicSetting {
         let kind = match entry.kind {
             SettingKind::String => ValueKind::Text,
             SettingKind::Integer => ValueKind::Integer,

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Deserializes a map. The error names the key that is wrong, if it can be determined.
-pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+pub(crate) fn deserialize_map<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     if !value.is_object() {
         return Err("must be a map".to_owned());
     }
@@ -92,10 +92,10 @@ pub(crate) fn simplify_parser_error(error: &str) -> String {
 /// ```
 /// use std::path::Path;
 ///
-/// assert_eq!(bub_plugin::quoted(Path::new("plugins/weather")), "plugins/weather");
-/// assert_eq!(bub_plugin::quoted(Path::new("my plugins")), "'my plugins'");
+/// assert_eq!(bub_plugin::quote_for_shell(Path::new("plugins/weather")), "plugins/weather");
+/// assert_eq!(bub_plugin::quote_for_shell(Path::new("my plugins")), "'my plugins'");
 /// ```
-pub fn quoted(path: &Path) -> String {
+pub fn quote_for_shell(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain =
         |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+' | '@' | ':' | ',');

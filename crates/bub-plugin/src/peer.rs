@@ -4,6 +4,7 @@
 //! connection must not depend on a free async runtime.
 
 mod lines;
+mod outgoing;
 
 use std::{
     collections::HashMap,
@@ -21,7 +22,11 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 
 pub use self::lines::read_for_fuzzing;
-use self::lines::{read_lines, write_lines};
+pub(crate) use self::outgoing::{IncomingReceiver, OutgoingRequest};
+use self::{
+    lines::{read_lines, write_lines},
+    outgoing::{Backlog, ResponseSink, Waiter},
+};
 use crate::rpc_message::{self, PartialRpcMessage, RpcMessage};
 
 /// Maximum length of a message in bytes.
@@ -52,13 +57,13 @@ pub(crate) enum IncomingMessage {
 /// Handles requests and notifications from the other side.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
     /// Handles a request that does not refer to one of our requests. Answer it with [`Peer::respond`].
-    fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value);
+    fn handle_request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value);
 
     /// Handles a notification.
-    fn notification(&self, method: &str, params: &Value);
+    fn handle_notification(&self, method: &str, params: &Value);
 
     /// Handles the end of the connection. Called once.
-    fn closed(&self, peer: &Peer, cause: &str);
+    fn handle_close(&self, peer: &Peer, cause: &str);
 }
 
 /// One end of a connection.
@@ -86,158 +91,6 @@ pub(crate) struct ServedRequest {
     pub(crate) cancel: CancellationToken,
     /// Number of events that the other side can still receive.
     pub(crate) credits: Arc<Semaphore>,
-}
-
-/// An unanswered request from our side.
-struct Waiter {
-    sink: ResponseSink,
-    /// Number of events that may still arrive.
-    credits: usize,
-    backlog: Arc<Backlog>,
-}
-
-/// Counts the messages that arrived for a request and were not received yet.
-#[derive(Default)]
-struct Backlog {
-    /// Size of the events in bytes.
-    bytes: AtomicUsize,
-    questions: AtomicUsize,
-}
-
-impl Backlog {
-    fn remove(&self, incoming: &IncomingMessage, length: usize) {
-        self.bytes.fetch_sub(length, Ordering::Relaxed);
-        if matches!(incoming, IncomingMessage::Question { .. }) {
-            self.questions.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Queue of a request. The reading thread fills it and never blocks, so that an unread request does not delay others.
-/// Its capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`] questions and the response.
-/// [`Waiter`] counts events and questions, so the response always fits.
-enum ResponseSink {
-    Blocking(blocking::SyncSender<IncomingMessage>),
-    Async(mpsc::Sender<(IncomingMessage, usize)>),
-}
-
-/// Receives the messages that belong to a request, with their length in bytes.
-pub(crate) type IncomingReceiver = mpsc::Receiver<(IncomingMessage, usize)>;
-
-impl ResponseSink {
-    /// Returns whether the message fitted into the queue. Also returns `true` if the receiver was dropped.
-    fn send(&self, incoming: IncomingMessage, length: usize) -> bool {
-        match self {
-            Self::Blocking(sender) => !matches!(
-                sender.try_send(incoming),
-                Err(blocking::TrySendError::Full(_))
-            ),
-            Self::Async(sender) => !matches!(
-                sender.try_send((incoming, length)),
-                Err(mpsc::error::TrySendError::Full(_))
-            ),
-        }
-    }
-}
-
-impl Waiter {
-    /// Returns the queue capacity for a request.
-    const fn capacity(credits: usize) -> usize {
-        credits + MAX_PENDING_REQUESTS + 1
-    }
-
-    /// Delivers the response, which ends the request.
-    fn respond(self, result: Result<Value>) {
-        // The capacity reserves a slot for the response.
-        self.sink.send(IncomingMessage::Response(result), 0);
-    }
-
-    /// Delivers a question about the request. Returns `false` if too many questions are not received yet. A plugin can
-    /// reach this limit by asking and cancelling: cancelled questions no longer count as unanswered requests.
-    fn ask(&self, question: IncomingMessage) -> bool {
-        let questions = &self.backlog.questions;
-        if questions.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_REQUESTS {
-            questions.fetch_sub(1, Ordering::Relaxed);
-            return false;
-        }
-        self.sink.send(question, 0)
-    }
-}
-
-/// A request that we sent. Dropping it before the response arrives cancels it.
-pub(crate) struct OutgoingRequest<R> {
-    pub(crate) peer: Arc<Peer>,
-    pub(crate) id: u64,
-    pub(crate) receiver: R,
-    pub(crate) is_over: bool,
-    backlog: Arc<Backlog>,
-}
-
-impl<R> Drop for OutgoingRequest<R> {
-    fn drop(&mut self) {
-        let waiter = lock(&self.peer.waiting).remove(&self.id);
-        if let Some(waiter) = waiter.filter(|_| !self.is_over) {
-            self.peer
-                .expected_late
-                .fetch_add(waiter.credits + 1, Ordering::Relaxed);
-            self.peer.notify("$/cancelRequest", &json!({"id": self.id}));
-        }
-    }
-}
-
-impl<R> OutgoingRequest<R> {
-    /// Allows the other side to send more events.
-    pub(crate) fn grant(&self, credits: usize) {
-        if let Some(waiter) = lock(&self.peer.waiting).get_mut(&self.id) {
-            waiter.credits += credits;
-        }
-        self.peer
-            .notify("stream/credit", &json!({"id": self.id, "credits": credits}));
-    }
-}
-
-impl<R> OutgoingRequest<R> {
-    /// Updates the backlog for a message that was received from the queue. Returns `None` for a question that was
-    /// cancelled while it was queued.
-    fn note_received(&self, incoming: IncomingMessage, length: usize) -> Option<IncomingMessage> {
-        self.backlog.remove(&incoming, length);
-        let is_cancelled = matches!(&incoming, IncomingMessage::Question { id, .. } if self.peer.served_request(id).is_none());
-        (!is_cancelled).then_some(incoming)
-    }
-}
-
-impl OutgoingRequest<IncomingReceiver> {
-    /// Waits for the next message. If the connection is closed, returns an error response.
-    pub(crate) async fn next(&mut self) -> IncomingMessage {
-        while let Some((incoming, length)) = self.receiver.recv().await {
-            if let Some(incoming) = self.note_received(incoming, length) {
-                return incoming;
-            }
-        }
-        IncomingMessage::Response(Err(self.peer.closed_error()))
-    }
-}
-
-impl OutgoingRequest<blocking::Receiver<IncomingMessage>> {
-    /// Blocks until the next message. Returns `None` after the deadline.
-    pub(crate) fn next_before(&mut self, deadline: Instant) -> Option<IncomingMessage> {
-        loop {
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            match self.receiver.recv_timeout(remaining) {
-                Ok(incoming) => {
-                    let incoming = self.note_received(incoming, 0);
-                    // Cancelled questions do not extend the deadline.
-                    if incoming.is_some() || remaining.is_zero() {
-                        return incoming;
-                    }
-                }
-                Err(blocking::RecvTimeoutError::Timeout) => return None,
-                Err(blocking::RecvTimeoutError::Disconnected) => {
-                    return Some(IncomingMessage::Response(Err(self.peer.closed_error())));
-                }
-            }
-        }
-    }
 }
 
 impl Peer {
@@ -271,7 +124,7 @@ impl Peer {
         thread("read").spawn(move || {
             let cause = read_lines(reader, &reading, handler.as_ref());
             reading.close(&cause);
-            handler.closed(&reading, &cause);
+            handler.handle_close(&reading, &cause);
         })?;
         Ok(peer)
     }
@@ -304,7 +157,7 @@ impl Peer {
         *lock(&self.outgoing) = None;
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         for waiter in waiting.into_values() {
-            waiter.respond(Err(self.closed_error()));
+            waiter.deliver_response(Err(self.closed_error()));
         }
         for request in std::mem::take(&mut *lock(&self.served)).into_values() {
             request.cancel.cancel();
@@ -313,20 +166,20 @@ impl Peer {
 
     /// Sends a request whose messages are received asynchronously. The other side may send `credits` events before the
     /// response.
-    pub(crate) fn ask(
+    pub(crate) fn send_request(
         self: &Arc<Self>,
         method: &str,
         params: &Value,
         credits: usize,
     ) -> OutgoingRequest<IncomingReceiver> {
-        let (sender, receiver) = mpsc::channel(Waiter::capacity(credits));
+        let (sender, receiver) = mpsc::channel(Waiter::queue_capacity(credits));
         let backlog = Arc::<Backlog>::default();
         let waiter = Waiter {
             sink: ResponseSink::Async(sender),
             credits,
             backlog: Arc::clone(&backlog),
         };
-        let id = self.send_request(method, params, waiter);
+        let id = self.register_request(method, params, waiter);
         OutgoingRequest {
             peer: Arc::clone(self),
             id,
@@ -337,19 +190,19 @@ impl Peer {
     }
 
     /// Sends a request whose messages are received by a blocking thread.
-    pub(crate) fn ask_blocking(
+    pub(crate) fn send_request_blocking(
         self: &Arc<Self>,
         method: &str,
         params: &Value,
     ) -> OutgoingRequest<blocking::Receiver<IncomingMessage>> {
-        let (sender, receiver) = blocking::sync_channel(Waiter::capacity(0));
+        let (sender, receiver) = blocking::sync_channel(Waiter::queue_capacity(0));
         let backlog = Arc::<Backlog>::default();
         let waiter = Waiter {
             sink: ResponseSink::Blocking(sender),
             credits: 0,
             backlog: Arc::clone(&backlog),
         };
-        let id = self.send_request(method, params, waiter);
+        let id = self.register_request(method, params, waiter);
         OutgoingRequest {
             peer: Arc::clone(self),
             id,
@@ -359,28 +212,28 @@ impl Peer {
         }
     }
 
-    fn send_request(&self, method: &str, params: &Value, waiter: Waiter) -> u64 {
+    fn register_request(&self, method: &str, params: &Value, waiter: Waiter) -> u64 {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         lock(&self.waiting).insert(id, waiter);
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        self.send_message(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         // If the connection was closed concurrently, `close` may have missed this request.
         if self.is_closed()
             && let Some(waiter) = lock(&self.waiting).remove(&id)
         {
-            waiter.respond(Err(self.closed_error()));
+            waiter.deliver_response(Err(self.closed_error()));
         }
         id
     }
 
     /// Sends a notification.
     pub(crate) fn notify(&self, method: &str, params: &Value) {
-        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+        self.send_message(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
     /// Answers a request from the other side.
     pub(crate) fn respond(&self, id: &Value, result: Result<Value>) {
         lock(&self.served).remove(&id.to_string());
-        self.send(&match result {
+        self.send_message(&match result {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
             Err(error) => {
                 let (message, data) = (error.message(), error.to_value());
@@ -394,7 +247,7 @@ impl Peer {
         lock(&self.served).get(&id.to_string()).cloned()
     }
 
-    fn send(&self, message: &Value) {
+    fn send_message(&self, message: &Value) {
         // Messages are JSON values, so encoding does not fail.
         let Ok(mut line) = serde_json::to_vec(message) else {
             return;
@@ -426,7 +279,7 @@ impl Peer {
         match (method, id) {
             (Some(method), Some(id)) => self.handle_request(id, method, params, handler),
             (Some(method), None) if method == "stream/event" => {
-                return self.handle_event(params, length);
+                return self.handle_stream_event(params, length);
             }
             (Some(method), None) => self.handle_notification(&method, &params, handler),
             (None, Some(id)) => {
@@ -434,7 +287,7 @@ impl Peer {
                     (Value::Null, Some(result)) => Ok(result),
                     (Value::Null, None) => Err(self
                         .protocol_error("invalid response: neither `result` nor `error` is set")),
-                    (error, _) => Err(rpc_message::read_error(&error)),
+                    (error, _) => Err(rpc_message::response_error(&error)),
                 };
                 let Some(number) = id
                     .as_u64()
@@ -446,13 +299,13 @@ impl Peer {
                 };
                 let waiter = lock(&self.waiting).remove(&number);
                 let Some(waiter) = waiter else {
-                    return self.accept_late();
+                    return self.accept_late_message();
                 };
-                waiter.respond(result);
+                waiter.deliver_response(result);
             }
             (None, None) => {
                 let is_answer = result.is_some() || !error.is_null();
-                self.handle_unreadable(
+                self.handle_invalid_line(
                     &PartialRpcMessage {
                         is_answer,
                         ..PartialRpcMessage::default()
@@ -471,7 +324,7 @@ impl Peer {
     }
 
     /// Reports an invalid line to the request it belongs to, so that the request fails at once.
-    fn handle_unreadable(&self, seen: &PartialRpcMessage, cause: &str) {
+    fn handle_invalid_line(&self, seen: &PartialRpcMessage, cause: &str) {
         if seen.is_call {
             if let Some(id) = seen.id {
                 let cause = format!("invalid request: {cause}");
@@ -489,7 +342,7 @@ impl Peer {
         };
         if let Some(waiter) = waiter {
             let error = self.protocol_error(&format!("invalid response: {cause}"));
-            waiter.respond(Err(error));
+            waiter.deliver_response(Err(error));
         }
     }
 
@@ -516,7 +369,7 @@ impl Peer {
             let mut served = lock(&self.served);
             if served.len() >= MAX_PENDING_REQUESTS {
                 drop(served);
-                return self.reject(&id);
+                return self.reject_overload(&id);
             }
             served.insert(id.to_string(), request);
         }
@@ -525,18 +378,19 @@ impl Peer {
         let waiting = lock(&self.waiting);
         let Some(waiter) = call.and_then(|call| waiting.get(&call)) else {
             drop(waiting);
-            return handler.request(self, id, &method, params);
+            return handler.handle_request(self, id, &method, params);
         };
         let request_id = id.clone();
-        let is_delivered = waiter.ask(IncomingMessage::Question { id, method, params });
+        let is_delivered =
+            waiter.deliver_question(IncomingMessage::Question { id, method, params });
         drop(waiting);
         if !is_delivered {
-            self.reject(&request_id);
+            self.reject_overload(&request_id);
         }
     }
 
     /// Rejects a request because too many are unanswered.
-    fn reject(&self, id: &Value) {
+    fn reject_overload(&self, id: &Value) {
         let error = Error::new(ErrorKind::Temporary, "too many concurrent requests");
         self.respond(id, Err(error));
     }
@@ -566,12 +420,12 @@ impl Peer {
                     request.cancel.cancel();
                 }
             }
-            _ => handler.notification(method, params),
+            _ => handler.handle_notification(method, params),
         }
     }
 
     /// Returns whether a message can belong to a cancelled request, and counts it.
-    fn accept_late(&self) -> bool {
+    fn accept_late_message(&self) -> bool {
         self.expected_late
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |late| {
                 late.checked_sub(1)
@@ -579,14 +433,14 @@ impl Peer {
             .is_ok()
     }
 
-    fn handle_event(&self, mut params: Value, length: usize) -> bool {
+    fn handle_stream_event(&self, mut params: Value, length: usize) -> bool {
         let Some(number) = params.get("id").and_then(Value::as_u64) else {
             return false;
         };
         let mut waiting = lock(&self.waiting);
         let Some(waiter) = waiting.get_mut(&number) else {
             drop(waiting);
-            return self.accept_late();
+            return self.accept_late_message();
         };
         let too_many = "the process sent more events than it has credits for";
         let error = match waiter.credits.checked_sub(1) {
@@ -596,7 +450,7 @@ impl Peer {
             {
                 waiter.credits = left;
                 let event = params.get_mut("event").map(Value::take).unwrap_or_default();
-                if waiter.sink.send(IncomingMessage::Event(event), length) {
+                if waiter.sink.try_send(IncomingMessage::Event(event), length) {
                     return true;
                 }
                 too_many.to_owned()

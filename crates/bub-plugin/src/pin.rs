@@ -12,7 +12,7 @@ use std::{
 use bub_kernel::{Error, Result};
 use sha2::{Digest as _, Sha256};
 
-use crate::{parse::quoted, process::PluginConfig};
+use crate::{parse::quote_for_shell, process::PluginConfig};
 
 /// Names of directories that tools generate. They are not part of the digest.
 const SKIPPED_DIRS: &[&str] = &[
@@ -49,10 +49,14 @@ pub struct PluginPin {
 ///
 /// Fails if a file cannot be read, if a link points to files that are not pinned, or if the plugin has too many files
 /// or bytes.
-pub fn pin(pinned: &Path, directory: &Path, command: &[impl AsRef<OsStr>]) -> Result<PluginPin> {
+pub fn compute_pin(
+    pinned: &Path,
+    directory: &Path,
+    command: &[impl AsRef<OsStr>],
+) -> Result<PluginPin> {
     let (mut files, mut skipped_dirs) = (Vec::new(), Vec::new());
     if pinned.is_dir() {
-        collect(pinned, pinned, &mut files, &mut skipped_dirs)?;
+        collect_files(pinned, pinned, &mut files, &mut skipped_dirs)?;
         files.sort();
         skipped_dirs.sort();
     } else {
@@ -111,7 +115,7 @@ fn is_executable(file: &Path) -> bool {
 }
 
 /// Fails if the files of a plugin changed since it was added.
-pub(crate) fn verify(plugin_config: &PluginConfig) -> Result<()> {
+pub(crate) fn verify_pin(plugin_config: &PluginConfig) -> Result<()> {
     let mismatch = pin_mismatch(
         &plugin_config.pinned,
         &plugin_config.directory,
@@ -135,18 +139,18 @@ pub fn pin_mismatch(
     if !expected.starts_with(DIGEST_VERSION) {
         return Ok(Some(format!(
             "it was pinned by an older version of bub; review it and run: bub plugin add {}",
-            quoted(pinned)
+            quote_for_shell(pinned)
         )));
     }
-    Ok((pin(pinned, directory, command)?.digest != expected).then(|| {
+    Ok((compute_pin(pinned, directory, command)?.digest != expected).then(|| {
         format!(
             "its files changed since it was added, or a file that its command names did; review them and run: bub plugin add {}",
-            quoted(pinned)
+            quote_for_shell(pinned)
         )
     }))
 }
 
-fn collect(
+fn collect_files(
     root: &Path,
     directory: &Path,
     files: &mut Vec<PathBuf>,
@@ -158,10 +162,10 @@ fn collect(
         let entry = entry.map_err(read_error)?;
         let (kind, path) = (entry.file_type().map_err(read_error)?, entry.path());
         let is_directory = path.is_dir();
-        if is_directory && is_skipped(&entry.file_name()) {
+        if is_directory && is_skipped_dir(&entry.file_name()) {
             skipped_dirs.push(path.strip_prefix(root).unwrap_or(&path).to_owned());
         } else if kind.is_dir() {
-            collect(root, &path, files, skipped_dirs)?;
+            collect_files(root, &path, files, skipped_dirs)?;
         } else if kind.is_file() || kind.is_symlink() {
             if is_directory {
                 check_link(root, &path)?;
@@ -177,7 +181,7 @@ fn collect(
     Ok(())
 }
 
-fn is_skipped(name: &OsStr) -> bool {
+fn is_skipped_dir(name: &OsStr) -> bool {
     SKIPPED_DIRS.iter().any(|skipped| name == *skipped)
 }
 
@@ -188,7 +192,7 @@ fn check_link(root: &Path, link: &Path) -> Result<()> {
     let target = link.canonicalize().map_err(read_error)?;
     let root = root.canonicalize().map_err(read_error)?;
     let inside = target.strip_prefix(root).ok();
-    if inside.is_some_and(|inside| !inside.iter().any(is_skipped)) {
+    if inside.is_some_and(|inside| !inside.iter().any(is_skipped_dir)) {
         return Ok(());
     }
     Err(Error::config(format!(

@@ -24,7 +24,7 @@ impl ExternalPlugin {
 
 impl Plugin for ExternalPlugin {
     fn register(self: Arc<Self>, hooks: &mut HookSet) {
-        hook::register(&self.0, hooks);
+        hook::register_hooks(&self.0, hooks);
         if !self.0.descriptor.channels.is_empty() {
             hooks.add_sync::<point::ProvideChannels>(ProvideChannelsHook(Arc::clone(&self.0)));
         }

@@ -175,9 +175,12 @@ impl PluginProcess {
     /// # Errors
     ///
     /// Fails if the program does not start in time or if its descriptor is invalid.
-    pub fn describe(plugin_config: PluginConfig, host: HostContext) -> Result<Descriptor> {
+    pub fn request_descriptor(
+        plugin_config: PluginConfig,
+        host: HostContext,
+    ) -> Result<Descriptor> {
         let plugin = Self::new(plugin_config, Descriptor::default(), host);
-        let running = plugin.start()?;
+        let running = plugin.start_process()?;
         let described = plugin.initialize(&running)?;
         described.check()?;
         Ok(described)
@@ -189,13 +192,13 @@ impl PluginProcess {
     }
 
     /// Builds an error that names the plugin.
-    pub(crate) fn error(&self, kind: ErrorKind, text: &str) -> Error {
+    pub(crate) fn plugin_error(&self, kind: ErrorKind, text: &str) -> Error {
         Error::new(kind, format!("plugin {}: {text}", self.name()))
     }
 
     /// Builds the error for a call that was not answered in time.
     pub(crate) fn timeout_error(&self, limit: Duration) -> Error {
-        self.error(
+        self.plugin_error(
             ErrorKind::Temporary,
             &format!("no answer within {} s", limit.as_secs_f32()),
         )
@@ -218,7 +221,7 @@ impl PluginProcess {
     }
 
     /// Returns the timeout of a hook. `None` means no timeout; only hooks with `is_open` have none.
-    pub(crate) fn limit(
+    pub(crate) fn hook_timeout(
         &self,
         hook: &str,
         is_synchronous: bool,
@@ -248,11 +251,11 @@ impl PluginProcess {
         let this = self
             .this
             .upgrade()
-            .ok_or_else(|| self.error(ErrorKind::Temporary, "the plugin is shut down"))?;
+            .ok_or_else(|| self.plugin_error(ErrorKind::Temporary, "the plugin is shut down"))?;
         let starting = tokio::task::spawn_blocking(move || this.connect_blocking(limit));
         starting
             .await
-            .unwrap_or_else(|error| Err(self.error(ErrorKind::Unknown, &error.to_string())))
+            .unwrap_or_else(|error| Err(self.plugin_error(ErrorKind::Unknown, &error.to_string())))
     }
 
     /// Like [`Self::connect`], but blocks the calling thread.
@@ -261,7 +264,7 @@ impl PluginProcess {
             return Ok(peer);
         }
         let Some(this) = self.this.upgrade() else {
-            return Err(self.error(ErrorKind::Temporary, "the plugin is shut down"));
+            return Err(self.plugin_error(ErrorKind::Temporary, "the plugin is shut down"));
         };
         // A caller that arrives during a start waits only for the rest of that start's time, so that a hanging start
         // delays a turn once and not at every hook.
@@ -280,7 +283,7 @@ impl PluginProcess {
         let remaining = limit.saturating_sub(elapsed);
         started.recv_timeout(remaining).unwrap_or_else(|_| {
             let cause = format!("the process did not start within {} s", limit.as_secs_f32());
-            Err(self.error(ErrorKind::Temporary, &cause))
+            Err(self.plugin_error(ErrorKind::Temporary, &cause))
         })
     }
 
@@ -296,13 +299,13 @@ impl PluginProcess {
                     "suspended after a failure, will be retried later: {}",
                     health.cause
                 );
-                return Err(self.error(ErrorKind::Temporary, &cause));
+                return Err(self.plugin_error(ErrorKind::Temporary, &cause));
             }
         }
         *lock(&self.start_began) = Some(Instant::now());
-        let started = self.start().and_then(|running| {
+        let started = self.start_process().and_then(|running| {
             let described = self.initialize(&running)?;
-            self.check_unchanged(&described)?;
+            self.check_declared_hooks(&described)?;
             Ok(running)
         });
         *lock(&self.start_began) = None;
@@ -316,8 +319,8 @@ impl PluginProcess {
                 Ok(peer)
             }
             Err(error) => {
-                self.note_failure(error.message(), true);
-                Err(self.error(error.kind(), error.message()))
+                self.record_failure(error.message(), true);
+                Err(self.plugin_error(error.kind(), error.message()))
             }
         }
     }
@@ -335,15 +338,15 @@ impl PluginProcess {
     }
 
     /// Waits until the running process has ended. Returns immediately if none runs.
-    pub(crate) async fn process_ended(&self) {
+    pub(crate) async fn wait_for_exit(&self) {
         let ended = self.exited.notified();
         if self.is_running() {
             ended.await;
         }
     }
 
-    fn start(&self) -> Result<Arc<RunningProcess>> {
-        crate::pin::verify(&self.plugin_config)?;
+    fn start_process(&self) -> Result<Arc<RunningProcess>> {
+        crate::pin::verify_pin(&self.plugin_config)?;
         let environment = self
             .host
             .settings
@@ -381,7 +384,7 @@ impl PluginProcess {
                 program.unwrap_or_default()
             ))
         })?;
-        stderr::log(self.name(), errors, self.host.settings.redactor().clone())?;
+        stderr::spawn_stderr_logger(self.name(), errors, self.host.settings.redactor().clone())?;
         let handler = Arc::new(HostRequestHandler::new(self.this.clone()));
         let peer = Peer::start(stream.try_clone()?, stream, self.name(), handler)?;
         Ok(Arc::new(RunningProcess {
@@ -398,11 +401,11 @@ impl PluginProcess {
             "workspace": self.host.workspace.to_string_lossy(),
             "config": self.plugin_config.config,
         });
-        let mut request = running.peer.ask_blocking("initialize", &params);
+        let mut request = running.peer.send_request_blocking("initialize", &params);
         let limit = self.plugin_config.limits.start;
         let deadline = deadline_after(limit);
         loop {
-            match request.next_before(deadline) {
+            match request.next_message_before(deadline) {
                 Some(IncomingMessage::Response(answer)) => {
                     request.is_over = true;
                     let answer = answer.map_err(|error| {
@@ -411,7 +414,7 @@ impl PluginProcess {
                         let cause = cause.strip_prefix(&prefix).unwrap_or(cause);
                         Error::config(format!("the process did not start: {cause}"))
                     })?;
-                    return crate::parse::read(&answer).map_err(|cause| {
+                    return crate::parse::deserialize_map(&answer).map_err(|cause| {
                         Error::config(format!("invalid response to `initialize`: {cause}"))
                     });
                 }
@@ -435,7 +438,7 @@ impl PluginProcess {
     }
 
     /// Rejects a plugin that implements hooks which the user did not see when the plugin was added.
-    fn check_unchanged(&self, described: &Descriptor) -> Result<()> {
+    fn check_declared_hooks(&self, described: &Descriptor) -> Result<()> {
         described.check()?;
         let is_known = |hook: &HookDecl| {
             self.descriptor
@@ -458,14 +461,14 @@ impl PluginProcess {
     }
 
     /// Resets the failure count after a successful call.
-    pub(crate) fn note_success(&self) {
+    pub(crate) fn record_success(&self) {
         let mut health = lock(&self.health);
         if health.failures > 0 {
             *health = Health::default();
         }
     }
 
-    fn note_failure(&self, cause: &str, at_start: bool) {
+    fn record_failure(&self, cause: &str, at_start: bool) {
         let mut health = lock(&self.health);
         health.failures += 1;
         let (excess, initial_backoff) = if at_start {
@@ -502,7 +505,7 @@ impl PluginProcess {
         {
             let running = current.take();
             drop(current);
-            self.note_failure(cause, false);
+            self.record_failure(cause, false);
             if let Some(running) = running {
                 lock(&running.process_guard).kill();
             }
@@ -523,8 +526,11 @@ impl PluginProcess {
 
     /// Like [`Self::handle_timeout`], but blocks the calling thread.
     pub(crate) fn handle_timeout_blocking(&self, peer: &Arc<Peer>) {
-        let mut ping = peer.ask_blocking("ping", &Value::Null);
-        if ping.next_before(deadline_after(PING_TIMEOUT)).is_none() {
+        let mut ping = peer.send_request_blocking("ping", &Value::Null);
+        if ping
+            .next_message_before(deadline_after(PING_TIMEOUT))
+            .is_none()
+        {
             self.kill(peer, "the process did not answer `ping`");
         }
     }

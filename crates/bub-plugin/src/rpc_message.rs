@@ -9,22 +9,22 @@ use serde_json::Value;
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RpcMessage {
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "deserialize_present")]
     pub(crate) id: Option<Value>,
     pub(crate) method: Option<String>,
     pub(crate) params: Value,
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "deserialize_present")]
     pub(crate) result: Option<Value>,
     pub(crate) error: Value,
 }
 
 /// Deserializes a field that is present, even if it is `null`.
-fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+fn deserialize_present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(from).map(Some)
 }
 
 /// Parses a line. Accepts a byte order mark and a list with a single message, because some JSON libraries write them.
-pub(crate) fn read(line: &[u8]) -> Result<RpcMessage, serde_json::Error> {
+pub(crate) fn parse_line(line: &[u8]) -> Result<RpcMessage, serde_json::Error> {
     let line = line
         .strip_prefix(b"\xef\xbb\xbf")
         .unwrap_or(line)
@@ -55,7 +55,7 @@ pub(crate) struct PartialRpcMessage {
 }
 
 /// Returns the error in a response.
-pub(crate) fn read_error(error: &Value) -> Error {
+pub(crate) fn response_error(error: &Value) -> Error {
     if let Some(data) = error
         .get("data")
         .filter(|data| data.get("message").is_some())
@@ -67,7 +67,7 @@ pub(crate) fn read_error(error: &Value) -> Error {
 }
 
 /// Scans an invalid line for the field names of its outermost object.
-pub(crate) fn read_partial(line: &[u8]) -> PartialRpcMessage {
+pub(crate) fn parse_partial(line: &[u8]) -> PartialRpcMessage {
     let mut partial = PartialRpcMessage::default();
     let (mut depth, mut position) = (0_u32, 0);
     // A list around the message does not count as a level.
@@ -122,7 +122,7 @@ fn parse_number(text: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PartialRpcMessage, read_partial};
+    use super::{PartialRpcMessage, parse_partial};
 
     #[test]
     fn names_of_the_outermost_object_are_seen_in_a_line_that_cannot_be_read() {
@@ -155,7 +155,7 @@ mod tests {
         ];
         for (line, expected) in cases {
             assert_eq!(
-                &read_partial(line),
+                &parse_partial(line),
                 expected,
                 "{}",
                 String::from_utf8_lossy(line)

@@ -5,17 +5,17 @@ use serde_json::{Map, Value, json};
 use crate::{
     codec,
     descriptor::PROTOCOL_VERSION,
-    wire_hook::{UNSUPPORTED_HOOKS, schemas},
+    wire_hook::{UNSUPPORTED_HOOKS, hook_schemas},
 };
 
 /// Returns the JSON Schema of the plugin protocol: the parameters and the result of each supported hook.
-pub fn schema() -> Value {
+pub fn protocol_schema() -> Value {
     let is_supported = |name: &str| {
         UNSUPPORTED_HOOKS
             .iter()
             .all(|(unsupported, _)| *unsupported != name)
     };
-    let hooks: Map<_, _> = schemas()
+    let hooks: Map<_, _> = hook_schemas()
         .into_iter()
         .filter(|(name, _)| is_supported(name))
         .map(|(name, hook)| (format!("hook/{name}"), method_schema(&hook)))

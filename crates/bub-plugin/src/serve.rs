@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::{
     codec::{self, ArgumentCodec, ResultCodec, TurnFacts},
     descriptor::{Descriptor, HookDecl, PROTOCOL_VERSION, ToolDecl},
-    hook::apply_state,
+    hook::apply_state_changes,
     peer::{IncomingMessage, Peer, RequestHandler},
     stream::{self, NoCallbacks, STREAM_CREDITS},
     wire_hook::{self, WireHook},
@@ -81,8 +81,8 @@ pub(crate) struct ServedPlugin {
 }
 
 impl ServedPlugin {
-    fn describe(&self) -> Descriptor {
-        let hooks = wire_hook::implemented(self.framework.hooks(), PLUGIN_INDEX).into_iter();
+    fn descriptor(&self) -> Descriptor {
+        let hooks = wire_hook::implemented_hooks(self.framework.hooks(), PLUGIN_INDEX).into_iter();
         let tools = self.framework.tools().iter().map(|tool| tool.spec());
         Descriptor {
             protocol: PROTOCOL_VERSION,
@@ -102,20 +102,20 @@ impl ServedPlugin {
     }
 
     /// Calls one hook. Returns its result and its changes of the state.
-    pub(crate) async fn call<P: WireHook>(
+    pub(crate) async fn call_hook<P: WireHook>(
         &self,
         call: &HostCall<'_>,
         raw_args: Map<String, Value>,
     ) -> Result<Option<Value>> {
-        let owned = P::read(raw_args, None)?;
-        let served = ServedCall::new(&self.framework, call, P::facts(&owned));
+        let owned = P::decode_args(raw_args, None)?;
+        let served = ServedCall::new(&self.framework, call, P::turn_facts(&owned));
         let args = P::args_from_owned(&owned, &served);
-        let before = P::state(args).map(ArgumentCodec::write);
-        let chain = P::chain(&call.below());
+        let before = P::state(args).map(ArgumentCodec::encode);
+        let chain = P::next_hooks(&call.host_chain());
         let hooks = self.framework.hooks();
         let value = hooks.call_one::<P>(PLUGIN_INDEX, args, &chain).await?;
         let mut answer = Map::new();
-        if let Some(value) = value.and_then(ResultCodec::into_value) {
+        if let Some(value) = value.and_then(ResultCodec::into_response_value) {
             answer.insert("value".to_owned(), value);
         }
         if let (Some(before), Some(state)) = (before, P::state(args)) {
@@ -124,29 +124,29 @@ impl ServedPlugin {
         Ok((!answer.is_empty()).then(|| answer.into()))
     }
 
-    async fn stream(&self, call: &HostCall<'_>, raw_args: Map<String, Value>) {
+    async fn call_stream_hook(&self, call: &HostCall<'_>, raw_args: Map<String, Value>) {
         let (peer, id) = (call.peer, call.id);
         let Some(request) = peer.served_request(id) else {
             return;
         };
-        let owned = match <RunModelStream as WireHook>::read(raw_args, None) {
+        let owned = match <RunModelStream as WireHook>::decode_args(raw_args, None) {
             Ok(owned) => owned,
             Err(error) => return peer.respond(id, Err(error)),
         };
-        let facts = <RunModelStream as WireHook>::facts(&owned);
+        let facts = <RunModelStream as WireHook>::turn_facts(&owned);
         let served = ServedCall::new(&self.framework, call, facts);
         let args = <RunModelStream as WireHook>::args_from_owned(&owned, &served);
-        let before = ArgumentCodec::write(args.state);
-        let chain = <RunModelStream as WireHook>::chain(&call.below());
+        let before = ArgumentCodec::encode(args.state);
+        let chain = <RunModelStream as WireHook>::next_hooks(&call.host_chain());
         let hooks = self.framework.hooks();
         let stream = hooks
             .call_one::<RunModelStream>(PLUGIN_INDEX, args, &chain)
             .await;
         let changes = || state_changes(&before, args.state);
-        stream::answer(peer, id, stream, &request, changes).await;
+        stream::send_stream(peer, id, stream, &request, changes).await;
     }
 
-    async fn tool(&self, call: &HostCall<'_>, params: &Value) -> Result<Value> {
+    async fn call_tool(&self, call: &HostCall<'_>, params: &Value) -> Result<Value> {
         let name = params
             .get("name")
             .and_then(Value::as_str)
@@ -158,7 +158,7 @@ impl ServedPlugin {
             .find(|tool| tool.spec().name == name);
         let tool = tool.ok_or_else(|| Error::not_found(format!("unknown tool `{name}`")))?;
         let meta = params.get("_meta").cloned().unwrap_or_default();
-        let state = <&State as ArgumentCodec<'_>>::read(
+        let state = <&State as ArgumentCodec<'_>>::decode(
             meta.get("state").cloned().unwrap_or_default(),
             None,
         )?;
@@ -207,7 +207,7 @@ pub(crate) struct HostCall<'a> {
 }
 
 impl HostCall<'_> {
-    fn below(&self) -> HostChain {
+    fn host_chain(&self) -> HostChain {
         HostChain {
             peer: Arc::clone(self.peer),
             call: self.id.clone(),
@@ -229,7 +229,7 @@ pub(crate) struct ServedCall<'a> {
 
 impl<'a> ServedCall<'a> {
     fn new(framework: &'a Framework, call: &HostCall<'_>, facts: TurnFacts<'_>) -> Self {
-        let sender = call.sender.map(|sender| codec::read_sender(Some(sender)));
+        let sender = call.sender.map(|sender| codec::decode_sender(Some(sender)));
         let message = facts.message.cloned();
         let message = message.unwrap_or_else(|| placeholder_message(sender.as_ref()));
         let mut inbound = Inbound::new(message).with_cancel(call.cancel.clone());
@@ -285,7 +285,7 @@ fn placeholder_message(sender: Option<&Sender>) -> Envelope {
 /// Returns the plugin's changes of the state as a field of the response.
 fn state_changes(before: &Value, state: &State) -> Map<String, Value> {
     let empty = Map::new();
-    let after = ArgumentCodec::write(state);
+    let after = ArgumentCodec::encode(state);
     let (before, after) = (
         before.as_object().unwrap_or(&empty),
         after.as_object().unwrap_or(&empty),
@@ -314,10 +314,10 @@ struct PluginRequestHandler {
 }
 
 impl RequestHandler for PluginRequestHandler {
-    fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, mut params: Value) {
+    fn handle_request(&self, peer: &Arc<Peer>, id: Value, method: &str, mut params: Value) {
         match method {
             "initialize" => {
-                let described = serde_json::to_value(self.served.describe());
+                let described = serde_json::to_value(self.served.descriptor());
                 return peer.respond(
                     &id,
                     described.map_err(|error| Error::unknown(error.to_string())),
@@ -345,23 +345,23 @@ impl RequestHandler for PluginRequestHandler {
                 sender: params.get("sender"),
                 cancel: &cancel,
             };
-            let answering = answer(&served, &call, &method, raw_args, &params);
+            let answering = answer_request(&served, &call, &method, raw_args, &params);
             tokio::select! { () = answering => {}, () = cancel.cancelled() => {} }
         });
     }
 
-    fn notification(&self, method: &str, _: &Value) {
+    fn handle_notification(&self, method: &str, _: &Value) {
         if method == "shutdown" {
             self.closed.notify_one();
         }
     }
 
-    fn closed(&self, _: &Peer, _: &str) {
+    fn handle_close(&self, _: &Peer, _: &str) {
         self.closed.notify_one();
     }
 }
 
-async fn answer(
+async fn answer_request(
     served: &ServedPlugin,
     call: &HostCall<'_>,
     method: &str,
@@ -369,11 +369,11 @@ async fn answer(
     params: &Value,
 ) {
     let answer = match method.strip_prefix("hook/") {
-        Some("run_model_stream") => return served.stream(call, raw_args).await,
-        Some(hook) => wire_hook::call(served, call, hook, raw_args)
+        Some("run_model_stream") => return served.call_stream_hook(call, raw_args).await,
+        Some(hook) => wire_hook::call_served_hook(served, call, hook, raw_args)
             .await
             .map(Option::unwrap_or_default),
-        None if method == "tools/call" => served.tool(call, params).await,
+        None if method == "tools/call" => served.call_tool(call, params).await,
         None => Err(Error::not_found(format!("unknown method `{method}`"))),
     };
     call.peer.respond(call.id, answer);
@@ -400,16 +400,16 @@ pub(crate) struct HostChainStream(pub(crate) HostChain);
 impl<P: WireHook> AsyncHook<P> for HostChain {
     fn call<'a>(&'a self, call: HookCall<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
         Box::pin(async move {
-            let args = P::write(call.args, &|name| name != "state" && name != "tape");
+            let args = P::encode_args(call.args, &|name| name != "state" && name != "tape");
             let params = json!({"call": self.call, "args": args});
-            let mut request = self.peer.ask("next/call", &params, 0);
+            let mut request = self.peer.send_request("next/call", &params, 0);
             loop {
-                if let IncomingMessage::Response(answer) = request.next().await {
+                if let IncomingMessage::Response(answer) = request.next_message().await {
                     request.is_over = true;
                     let Value::Object(mut answer) = answer? else {
                         return Ok(None);
                     };
-                    return Ok(answer.remove("value").map(P::Output::read).transpose()?);
+                    return Ok(answer.remove("value").map(P::Output::decode).transpose()?);
                 }
             }
         })
@@ -423,16 +423,19 @@ impl AsyncHook<RunModelStream> for HostChainStream {
     ) -> BoxFuture<'a, HookReturn<bub_kernel::ModelStream>> {
         Box::pin(async move {
             let args::RunModelStream { state, .. } = call.args;
-            let args = stream::model_args(call.args);
+            let args = stream::encode_model_args(call.args);
             let params = json!({"call": self.0.call, "args": args, "credits": STREAM_CREDITS});
-            let mut request = self.0.peer.ask("next/call", &params, STREAM_CREDITS);
+            let mut request = self
+                .0
+                .peer
+                .send_request("next/call", &params, STREAM_CREDITS);
             loop {
-                match request.next().await {
+                match request.next_message().await {
                     IncomingMessage::Response(answer) => {
                         request.is_over = true;
                         let answer = answer?;
                         if let Some(patch) = answer.get("state") {
-                            apply_state(Some(state), patch)?;
+                            apply_state_changes(Some(state), patch)?;
                         }
                         // No event arrived: either the stream is empty or no plugin returned one.
                         let is_stream = answer.get("stream").is_some();
@@ -440,7 +443,7 @@ impl AsyncHook<RunModelStream> for HostChainStream {
                     }
                     IncomingMessage::Event(event) => {
                         let first = bub_kernel::StreamEvent::from_value(&event);
-                        return Ok(Some(stream::events(
+                        return Ok(Some(stream::event_stream(
                             Some(first),
                             request,
                             None::<NoCallbacks>,

@@ -16,11 +16,15 @@ const MAX_LINES_PER_SECOND: u32 = 200;
 const MAX_INVALID_LINES_PER_MINUTE: u32 = 3;
 
 /// Starts a thread that logs everything the plugin writes to stderr.
-pub(crate) fn log(plugin: &str, errors: PipeReader, redactor: Redactor) -> Result<()> {
+pub(crate) fn spawn_stderr_logger(
+    plugin: &str,
+    errors: PipeReader,
+    redactor: Redactor,
+) -> Result<()> {
     let name = plugin.to_owned();
     std::thread::Builder::new()
         .name("plugin-log".to_owned())
-        .spawn(move || copy(&name, errors, &redactor))?;
+        .spawn(move || log_lines(&name, errors, &redactor))?;
     Ok(())
 }
 
@@ -36,7 +40,7 @@ pub(crate) struct LogRateLimiter {
 
 impl LogRateLimiter {
     /// Creates a limiter for lines that a plugin logs.
-    pub(crate) fn for_lines() -> Self {
+    pub(crate) fn for_log_lines() -> Self {
         Self::new(
             "plugin.stderr",
             Duration::from_secs(1),
@@ -64,7 +68,7 @@ impl LogRateLimiter {
     }
 
     /// Returns whether another line may be logged. Starts a new interval if the current one is over.
-    pub(crate) fn allow(&mut self, plugin: &str) -> bool {
+    pub(crate) fn allow_line(&mut self, plugin: &str) -> bool {
         if self.interval_start.elapsed() > self.interval {
             self.log_suppressed(plugin);
             *self = Self::new(self.event, self.interval, self.max_lines);
@@ -81,10 +85,10 @@ impl LogRateLimiter {
     }
 }
 
-fn copy(plugin: &str, errors: PipeReader, redactor: &Redactor) {
+fn log_lines(plugin: &str, errors: PipeReader, redactor: &Redactor) {
     let mut reader = BufReader::new(errors);
     let mut line = Vec::new();
-    let mut limiter = LogRateLimiter::for_lines();
+    let mut limiter = LogRateLimiter::for_log_lines();
     loop {
         line.clear();
         match reader
@@ -95,7 +99,7 @@ fn copy(plugin: &str, errors: PipeReader, redactor: &Redactor) {
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }
-        if limiter.allow(plugin) {
+        if limiter.allow_line(plugin) {
             let text = String::from_utf8_lossy(&line);
             let line = redactor.redact(text.trim_end());
             tracing::info!(plugin, %line, "plugin.stderr");

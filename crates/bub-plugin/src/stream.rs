@@ -21,7 +21,7 @@ use tracing::{Instrument as _, Span};
 use crate::{
     callbacks::{self, CallContext},
     codec::{ArgumentCodec, ResultCodec, type_error},
-    hook::{ExternalHook, apply_state, encode_below},
+    hook::{ExternalHook, apply_state_changes, encode_next_result},
     peer::{IncomingMessage, IncomingReceiver, OutgoingRequest, Peer, ServedRequest, lock},
 };
 
@@ -48,7 +48,7 @@ struct StreamCall {
     state: State,
     turn: Turn,
     /// Credits of the plugin's running calls of the chain below.
-    below: Arc<Mutex<Vec<Arc<Semaphore>>>>,
+    next_call_credits: Arc<Mutex<Vec<Arc<Semaphore>>>>,
     /// Cancels `over` when the stream is dropped. `None` in the tasks that answer the plugin's requests.
     _owner: Option<Arc<CancelOnDrop>>,
     over: CancellationToken,
@@ -72,19 +72,19 @@ impl AsyncHook<RunModelStream> for StreamHook {
     ) -> BoxFuture<'a, HookReturn<ModelStream>> {
         let caller = Span::current();
         let span = self.0.plugin.call_span(Some(RunModelStream::SPEC.name));
-        let start = async move { self.start(call, caller).await.map_err(Into::into) };
+        let start = async move { self.start_stream(call, caller).await.map_err(Into::into) };
         Box::pin(start.instrument(span))
     }
 }
 
 impl StreamHook {
-    async fn start(
+    async fn start_stream(
         &self,
         call: HookCall<'_, RunModelStream>,
         caller: Span,
     ) -> Result<Option<ModelStream>> {
         let hook = &self.0;
-        let limit = hook.plugin.limit(&hook.entry.name, false, true);
+        let limit = hook.plugin.hook_timeout(&hook.entry.name, false, true);
         let started = tokio::time::Instant::now();
         let Some(peer) = hook.peer_or_skip(hook.plugin.connect(limit).await)? else {
             return Ok(None);
@@ -104,21 +104,22 @@ impl StreamHook {
             session_id: session_id.clone(),
             state: state.clone(),
             turn: turn.clone(),
-            below: Arc::default(),
+            next_call_credits: Arc::default(),
             _owner: Some(Arc::new(CancelOnDrop(over.clone()))),
             over,
             caller,
         };
-        let mut params = hook.params::<RunModelStream>(call.args);
+        let mut params = hook.build_params::<RunModelStream>(call.args);
         if let Some(params) = params.as_object_mut() {
             params.insert("credits".to_owned(), STREAM_CREDITS.into());
         }
-        let mut request = peer.ask(&hook.method, &params, STREAM_CREDITS);
+        let mut request = peer.send_request(&hook.method, &params, STREAM_CREDITS);
         loop {
-            let is_waiting = || stream_call.is_waiting();
-            let Some(incoming) = hook.next(&mut request, remaining, is_waiting).await else {
+            let is_waiting = || stream_call.is_waiting_for_next();
+            let Some(incoming) = hook.next_message(&mut request, remaining, is_waiting).await
+            else {
                 drop(request);
-                return Err(hook.timeout_error(&peer, limit).await);
+                return Err(hook.handle_timeout(&peer, limit).await);
             };
             match incoming {
                 IncomingMessage::Response(answer) => {
@@ -126,16 +127,16 @@ impl StreamHook {
                     let is_stream = answer
                         .as_ref()
                         .is_ok_and(|answer| answer.get("stream").is_some());
-                    let text = hook.finish::<RunModelStream>(Some(state), answer)?;
+                    let text = hook.decode_response::<RunModelStream>(Some(state), answer)?;
                     return Ok(text.or_else(|| is_stream.then(|| ModelStream::from_events([]))));
                 }
                 IncomingMessage::Question { id, method, params } => {
-                    stream_call.answer(&peer, id, method, params);
+                    stream_call.answer_request(&peer, id, method, params);
                 }
                 IncomingMessage::Event(event) => {
-                    let first = stream_call.read(&event)?;
-                    hook.plugin.note_success();
-                    return Ok(Some(events(Some(first), request, Some(stream_call))));
+                    let first = stream_call.decode_event(&event)?;
+                    hook.plugin.record_success();
+                    return Ok(Some(event_stream(Some(first), request, Some(stream_call))));
                 }
             }
         }
@@ -145,17 +146,17 @@ impl StreamHook {
 impl StreamCall {
     /// Returns whether the plugin waits for the chain below. If a call has no credits left, the chain waits for the
     /// plugin.
-    fn is_waiting(&self) -> bool {
-        lock(&self.below)
+    fn is_waiting_for_next(&self) -> bool {
+        lock(&self.next_call_credits)
             .iter()
             .any(|credits| credits.available_permits() > 0)
     }
 
     /// Answers a request of the plugin while its stream runs.
-    fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
+    fn answer_request(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
         if method != "next/call" {
             let context = CallContext::new(&self.hook.plugin, Some(&self.turn));
-            return callbacks::spawn(peer, id, method, params, context);
+            return callbacks::spawn_answer(peer, id, method, params, context);
         }
         let Some(served) = peer.served_request(&id) else {
             return;
@@ -168,7 +169,7 @@ impl StreamCall {
             Arc::clone(peer),
         );
         let caller = self.caller.clone();
-        let answering_below = async move {
+        let answering_next = async move {
             let streams = params
                 .get("credits")
                 .is_some_and(|credits| !credits.is_null());
@@ -177,18 +178,18 @@ impl StreamCall {
             } else {
                 Arc::new(Semaphore::new(1))
             };
-            lock(&stream_call.below).push(Arc::clone(&credits));
-            let replaced = callbacks::replaced_args(RunModelStream::SPEC, &params);
+            lock(&stream_call.next_call_credits).push(Arc::clone(&credits));
+            let replaced = callbacks::parse_replaced_args(RunModelStream::SPEC, &params);
             let answering = async {
-                match replaced.and_then(|replaced| stream_call.args(&replaced)) {
+                match replaced.and_then(|replaced| stream_call.replace_args(&replaced)) {
                     Ok(args) if streams => {
-                        let stream = stream_call.stream_below(&args).await;
-                        answer(&peer, &id, stream, &served, Map::new).await;
+                        let stream = stream_call.call_next_stream(&args).await;
+                        send_stream(&peer, &id, stream, &served, Map::new).await;
                     }
                     // Without credits, the plugin gets the complete text.
                     Ok(args) => {
-                        let text = stream_call.text_below(&args).await;
-                        peer.respond(&id, text.map(encode_below));
+                        let text = stream_call.call_next_text(&args).await;
+                        peer.respond(&id, text.map(encode_next_result));
                     }
                     Err(error) => peer.respond(&id, Err(error)),
                 }
@@ -199,27 +200,27 @@ impl StreamCall {
                 () = served.cancel.cancelled() => {}
                 () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("the call in `call` has ended"))),
             }
-            lock(&stream_call.below).retain(|other| !Arc::ptr_eq(other, &credits));
+            lock(&stream_call.next_call_credits).retain(|other| !Arc::ptr_eq(other, &credits));
         };
-        tokio::spawn(answering_below.instrument(caller));
+        tokio::spawn(answering_next.instrument(caller));
     }
 
-    fn args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, SessionId)> {
+    fn replace_args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, SessionId)> {
         let replacement = |name: &str| replaced.get(name).cloned();
-        let decode_error = |error| callbacks::argument_error(&error);
+        let decode_error = |error| callbacks::invalid_argument_error(&error);
         let prompt = replacement("prompt")
-            .map(<Prompt as ResultCodec>::read)
+            .map(<Prompt as ResultCodec>::decode)
             .transpose()
             .map_err(decode_error)?;
         let session_id = replacement("session_id")
-            .map(<String as ResultCodec>::read)
+            .map(<String as ResultCodec>::decode)
             .transpose()
             .map_err(decode_error)?;
         let session_id = session_id.map_or_else(|| self.session_id.clone(), SessionId::from);
         Ok((prompt.unwrap_or_else(|| self.prompt.clone()), session_id))
     }
 
-    async fn stream_below(
+    async fn call_next_stream(
         &self,
         (prompt, session_id): &(Prompt, SessionId),
     ) -> Result<Option<ModelStream>> {
@@ -233,7 +234,7 @@ impl StreamCall {
         RunModelStream::below(framework.hooks().chain_below(self.registration_index, args)).await
     }
 
-    async fn text_below(
+    async fn call_next_text(
         &self,
         (prompt, session_id): &(Prompt, SessionId),
     ) -> Result<Option<String>> {
@@ -249,7 +250,7 @@ impl StreamCall {
 }
 
 /// Answers a request with a stream: sends the events, then the response with the fields that `end` returns.
-pub(crate) async fn answer(
+pub(crate) async fn send_stream(
     peer: &Peer,
     id: &Value,
     stream: Result<Option<ModelStream>>,
@@ -264,7 +265,7 @@ pub(crate) async fn answer(
     while let Some(event) = stream.next().await {
         match event {
             Ok(event) => {
-                for event in split_event(event) {
+                for event in split_long_event(event) {
                     // Consume the credit; the reader grants new ones.
                     let Ok(credit) = served.credits.acquire().await else {
                         return;
@@ -282,7 +283,7 @@ pub(crate) async fn answer(
 }
 
 /// Splits a long text event into several events.
-fn split_event(event: StreamEvent) -> Vec<StreamEvent> {
+fn split_long_event(event: StreamEvent) -> Vec<StreamEvent> {
     let (text, make): (_, fn(String) -> StreamEvent) = match event {
         StreamEvent::Text(text) if text.len() > MAX_DELTA_BYTES => (text, StreamEvent::Text),
         StreamEvent::Reasoning(text) if text.len() > MAX_DELTA_BYTES => {
@@ -300,7 +301,7 @@ fn split_event(event: StreamEvent) -> Vec<StreamEvent> {
 }
 
 /// Returns the events of a request as a stream.
-pub(crate) fn events(
+pub(crate) fn event_stream(
     first: Option<StreamEvent>,
     request: StreamRequest,
     callbacks: Option<impl StreamCallbacks>,
@@ -325,7 +326,7 @@ pub(crate) fn events(
         }
         reader.read += 1;
         if reader.read == CREDIT_REFILL {
-            reader.request.grant(CREDIT_REFILL);
+            reader.request.grant_credits(CREDIT_REFILL);
             reader.read = 0;
         }
         if let Some(first) = reader.first.take() {
@@ -333,21 +334,23 @@ pub(crate) fn events(
         }
         loop {
             let incoming = match &reader.callbacks {
-                Some(callbacks) => callbacks.next(&mut reader.request).await,
-                None => reader.request.next().await,
+                Some(callbacks) => callbacks.next_message(&mut reader.request).await,
+                None => reader.request.next_message().await,
             };
             match incoming {
                 IncomingMessage::Event(event) => {
                     let callbacks = reader.callbacks.as_ref();
                     let event = callbacks.map_or_else(
                         || Ok(StreamEvent::from_value(&event)),
-                        |callbacks| callbacks.read(&event),
+                        |callbacks| callbacks.decode_event(&event),
                     );
                     reader.is_failed = event.is_err();
                     return Some((event, reader));
                 }
                 IncomingMessage::Question { id, method, params } => match &reader.callbacks {
-                    Some(callbacks) => callbacks.answer(&reader.request.peer, id, method, params),
+                    Some(callbacks) => {
+                        callbacks.answer_request(&reader.request.peer, id, method, params)
+                    }
                     None => {
                         reader.request.peer.respond(
                             &id,
@@ -364,7 +367,7 @@ pub(crate) fn events(
                             let ended = reader
                                 .callbacks
                                 .as_ref()
-                                .map_or(Ok(()), |callbacks| callbacks.ended(end));
+                                .map_or(Ok(()), |callbacks| callbacks.handle_end(end));
                             ended.err().map(|error| (Err(error), reader))
                         }
                         Err(error) => Some((Err(error), reader)),
@@ -378,32 +381,43 @@ pub(crate) fn events(
 /// Handles the messages of a stream on the host's side.
 pub(crate) trait StreamCallbacks: Send + Sync + 'static {
     /// Waits for the next message. Returns an error response after the timeout.
-    fn next<'a>(&'a self, request: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage>;
-    fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value);
-    fn read(&self, event: &Value) -> Result<StreamEvent>;
-    fn ended(&self, end: Value) -> Result<()>;
+    fn next_message<'a>(&'a self, request: &'a mut StreamRequest)
+    -> BoxFuture<'a, IncomingMessage>;
+    fn answer_request(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value);
+    fn decode_event(&self, event: &Value) -> Result<StreamEvent>;
+    fn handle_end(&self, end: Value) -> Result<()>;
 }
 
 impl StreamCallbacks for StreamCall {
-    fn next<'a>(&'a self, request: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage> {
+    fn next_message<'a>(
+        &'a self,
+        request: &'a mut StreamRequest,
+    ) -> BoxFuture<'a, IncomingMessage> {
         Box::pin(async move {
-            let limit = self.hook.plugin.limit(&self.hook.entry.name, false, true);
-            match self.hook.next(request, limit, || self.is_waiting()).await {
+            let limit = self
+                .hook
+                .plugin
+                .hook_timeout(&self.hook.entry.name, false, true);
+            match self
+                .hook
+                .next_message(request, limit, || self.is_waiting_for_next())
+                .await
+            {
                 Some(incoming) => incoming,
                 None => IncomingMessage::Response(Err(self
                     .hook
-                    .timeout_error(&request.peer, limit)
+                    .handle_timeout(&request.peer, limit)
                     .await)),
             }
         })
     }
 
-    fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
-        Self::answer(self, peer, id, method, params);
+    fn answer_request(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
+        Self::answer_request(self, peer, id, method, params);
     }
 
     /// Decodes an event. Unknown events are an error, because all consumers must understand what the host forwards.
-    fn read(&self, event: &Value) -> Result<StreamEvent> {
+    fn decode_event(&self, event: &Value) -> Result<StreamEvent> {
         match StreamEvent::from_value(event) {
             StreamEvent::Other { .. } => Err(self.hook.invalid_response_error(&type_error(
                 "an event of a known `kind`, with its `data`",
@@ -413,11 +427,11 @@ impl StreamCallbacks for StreamCall {
         }
     }
 
-    fn ended(&self, end: Value) -> Result<()> {
+    fn handle_end(&self, end: Value) -> Result<()> {
         let end = self.hook.response_fields(end)?;
         let patch = end
             .get("state")
-            .map(|patch| apply_state(Some(&self.state), patch));
+            .map(|patch| apply_state_changes(Some(&self.state), patch));
         patch
             .unwrap_or(Ok(()))
             .map_err(|error| self.hook.invalid_response_error(&error))
@@ -428,24 +442,24 @@ impl StreamCallbacks for StreamCall {
 pub(crate) enum NoCallbacks {}
 
 impl StreamCallbacks for NoCallbacks {
-    fn next<'a>(&'a self, _: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage> {
+    fn next_message<'a>(&'a self, _: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage> {
         match *self {}
     }
 
-    fn answer(&self, _: &Arc<Peer>, _: Value, _: String, _: Value) {
+    fn answer_request(&self, _: &Arc<Peer>, _: Value, _: String, _: Value) {
         match *self {}
     }
 
-    fn read(&self, _: &Value) -> Result<StreamEvent> {
+    fn decode_event(&self, _: &Value) -> Result<StreamEvent> {
         match *self {}
     }
 
-    fn ended(&self, _: Value) -> Result<()> {
+    fn handle_end(&self, _: Value) -> Result<()> {
         match *self {}
     }
 }
 
 /// Encodes the arguments of a model call for the chain below.
-pub(crate) fn model_args(args: args::RunModelStream<'_>) -> Value {
-    json!({"prompt": ArgumentCodec::write(args.prompt), "session_id": args.session_id})
+pub(crate) fn encode_model_args(args: args::RunModelStream<'_>) -> Value {
+    json!({"prompt": ArgumentCodec::encode(args.prompt), "session_id": args.session_id})
 }

@@ -36,12 +36,18 @@ impl ExternalTool {
         }
     }
 
-    async fn run(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
+    async fn call_plugin(
+        &self,
+        arguments: Map<String, Value>,
+        context: ToolContext,
+    ) -> Result<Value> {
         let span = self.plugin.call_span(None);
-        self.call_plugin(arguments, context).instrument(span).await
+        self.exchange_messages(arguments, context)
+            .instrument(span)
+            .await
     }
 
-    async fn call_plugin(
+    async fn exchange_messages(
         &self,
         arguments: Map<String, Value>,
         context: ToolContext,
@@ -61,14 +67,14 @@ impl ExternalTool {
             "_meta": {
                 "run_id": context.run_id(),
                 "session_id": context.turn.session_id(),
-                "state": codec::ArgumentCodec::write(context.state()),
-                "sender": codec::sender(context.turn.sender()),
+                "state": codec::ArgumentCodec::encode(context.state()),
+                "sender": codec::encode_sender(context.turn.sender()),
             },
         });
-        let mut request = peer.ask("tools/call", &params, 0);
+        let mut request = peer.send_request("tools/call", &params, 0);
         loop {
             let incoming = tokio::select! {
-                incoming = request.next() => incoming,
+                incoming = request.next_message() => incoming,
                 () = context.cancel.cancelled() => {
                     return Err(Error::new(ErrorKind::Cancelled, "the tool call was cancelled"));
                 }
@@ -82,15 +88,15 @@ impl ExternalTool {
                 IncomingMessage::Response(answer) => {
                     request.is_over = true;
                     let answer = answer.map_err(as_tool_error)?;
-                    self.plugin.note_success();
+                    self.plugin.record_success();
                     let result = parse_result(&answer);
                     return result.unwrap_or_else(|error| {
-                        Err(self.plugin.error(ErrorKind::Tool, error.message()))
+                        Err(self.plugin.plugin_error(ErrorKind::Tool, error.message()))
                     });
                 }
                 IncomingMessage::Question { id, method, params } => {
                     let context = CallContext::new(&self.plugin, Some(&context.turn));
-                    callbacks::spawn(&peer, id, method, params, context);
+                    callbacks::spawn_answer(&peer, id, method, params, context);
                 }
                 IncomingMessage::Event(_) => {}
             }
@@ -135,6 +141,6 @@ impl Tool for ExternalTool {
         arguments: Map<String, Value>,
         context: ToolContext,
     ) -> BoxFuture<'_, Result<Value>> {
-        Box::pin(self.run(arguments, context))
+        Box::pin(self.call_plugin(arguments, context))
     }
 }

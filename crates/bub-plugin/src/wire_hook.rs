@@ -12,7 +12,7 @@ use bub_tape::Tape;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    callbacks::argument_error,
+    callbacks::invalid_argument_error,
     codec::{ArgumentCodec, ResultCodec, TurnFacts},
     hook::ExternalHook,
     serve::{HostCall, HostChain, HostChainStream, ServedCall, ServedPlugin},
@@ -105,17 +105,20 @@ pub(crate) trait WireHook: HookPoint<Output: ResultCodec> {
     /// The decoded arguments.
     type Owned: Send + Sync;
 
-    fn write(args: Self::Args<'_>, is_wanted: &dyn Fn(&str) -> bool) -> Map<String, Value>;
-    fn read(raw_args: Map<String, Value>, previous: Option<Self::Args<'_>>) -> Result<Self::Owned>;
+    fn encode_args(args: Self::Args<'_>, is_wanted: &dyn Fn(&str) -> bool) -> Map<String, Value>;
+    fn decode_args(
+        raw_args: Map<String, Value>,
+        previous: Option<Self::Args<'_>>,
+    ) -> Result<Self::Owned>;
 
     /// Returns what the decoded arguments contain about the turn.
-    fn facts(owned: &Self::Owned) -> TurnFacts<'_>;
+    fn turn_facts(owned: &Self::Owned) -> TurnFacts<'_>;
 
     /// Creates the arguments for a hook of a served plugin.
     fn args_from_owned<'a>(owned: &'a Self::Owned, call: &'a ServedCall<'_>) -> Self::Args<'a>;
 
     /// Replaces the arguments of a call with decoded ones. The turn does not change.
-    fn replace<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a>;
+    fn replace_args<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a>;
 
     fn state(args: Self::Args<'_>) -> Option<&State>;
     fn message(args: Self::Args<'_>) -> Option<&Envelope>;
@@ -127,19 +130,21 @@ pub(crate) trait WireHook: HookPoint<Output: ResultCodec> {
     fn sender(args: Self::Args<'_>) -> Option<Cow<'_, Sender>>;
 
     /// Returns the chain below a served plugin for one call. Its plugins run in the host.
-    fn chain(below: &HostChain) -> HookSet;
+    fn next_hooks(chain: &HostChain) -> HookSet;
 
     /// Calls the plugins below, with some arguments replaced. Fails for hooks without a chain.
-    fn below(
+    fn call_next(
         call: HookCall<'_, Self>,
         replaced: Map<String, Value>,
     ) -> BoxFuture<'_, Result<Option<Self::Output>>> {
         let _ = (call, replaced);
-        Box::pin(std::future::ready(Err(no_chain_error(Self::SPEC.name))))
+        Box::pin(std::future::ready(Err(no_next_plugin_error(
+            Self::SPEC.name,
+        ))))
     }
 }
 
-fn no_chain_error(hook: &str) -> Error {
+fn no_next_plugin_error(hook: &str) -> Error {
     Error::invalid_input(format!(
         "{hook} has no chain below: only first-result hooks have one"
     ))
@@ -161,27 +166,27 @@ macro_rules! wire {
                 type Owned = ($(<types::$name::$arg<'static> as ArgumentCodec<'static>>::Owned,)*);
 
                 #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
-                fn write(args: Self::Args<'_>, is_wanted: &dyn Fn(&str) -> bool) -> Map<String, Value> {
+                fn encode_args(args: Self::Args<'_>, is_wanted: &dyn Fn(&str) -> bool) -> Map<String, Value> {
                     let mut written = Map::new();
                     $( if is_wanted(stringify!($arg)) {
-                        written.insert(stringify!($arg).to_owned(), ArgumentCodec::write(args.$arg));
+                        written.insert(stringify!($arg).to_owned(), ArgumentCodec::encode(args.$arg));
                     } )*
                     written
                 }
 
                 #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
-                fn read(mut raw_args: Map<String, Value>, previous: Option<Self::Args<'_>>) -> Result<Self::Owned> {
+                fn decode_args(mut raw_args: Map<String, Value>, previous: Option<Self::Args<'_>>) -> Result<Self::Owned> {
                     Ok(($(
-                        ArgumentCodec::read(
+                        ArgumentCodec::decode(
                             raw_args.remove(stringify!($arg)).unwrap_or_default(),
                             previous.map(|previous| -> types::$name::$arg<'_> { previous.$arg }),
                         )?,
                     )*))
                 }
 
-                fn facts(owned: &Self::Owned) -> TurnFacts<'_> {
+                fn turn_facts(owned: &Self::Owned) -> TurnFacts<'_> {
                     let ($($arg,)*) = owned;
-                    TurnFacts::default()$(.with(<types::$name::$arg<'_> as ArgumentCodec<'_>>::from_owned($arg)))*
+                    TurnFacts::default()$(.with_argument(<types::$name::$arg<'_> as ArgumentCodec<'_>>::from_owned($arg)))*
                 }
 
                 #[allow(unused_variables, reason = "not every hook has a turn")]
@@ -191,7 +196,7 @@ macro_rules! wire {
                 }
 
                 #[allow(unused_variables, reason = "not every hook has a turn")]
-                fn replace<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a> {
+                fn replace_args<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a> {
                     let ($($arg,)*) = owned;
                     wire!(@args $point ($($arg)*) ($($own: args.$own)?))
                 }
@@ -219,18 +224,18 @@ macro_rules! wire {
                 }
 
                 #[allow(unused_variables, unused_mut, reason = "not every hook has a chain")]
-                fn chain(below: &HostChain) -> HookSet {
+                fn next_hooks(chain: &HostChain) -> HookSet {
                     let mut hooks = HookSet::default();
-                    wire!(@remote $kind [$($sync)?] $point below hooks);
+                    wire!(@add_host_chain $kind [$($sync)?] $point chain hooks);
                     hooks
                 }
 
-                wire!(@below $kind);
+                wire!(@call_next $kind);
             }
         )*
 
         /// Registers a hook by name. Returns `false` if the name is unknown.
-        pub(crate) fn register(name: &str, hook: ExternalHook, hooks: &mut HookSet) -> bool {
+        pub(crate) fn register_hook(name: &str, hook: ExternalHook, hooks: &mut HookSet) -> bool {
             match name {
                 $( stringify!($name) => wire!(@register [$($sync)?] $point hook hooks), )*
                 _ => return false,
@@ -239,7 +244,7 @@ macro_rules! wire {
         }
 
         /// Returns the JSON Schema of the arguments and the result of every hook.
-        pub(crate) fn schemas() -> Map<String, Value> {
+        pub(crate) fn hook_schemas() -> Map<String, Value> {
             let mut all = Map::new();
             $( {
                 #[allow(unused_mut, reason = "not every hook has arguments")]
@@ -255,25 +260,25 @@ macro_rules! wire {
         }
 
         /// Returns the hooks that a plugin implements, and whether each is `observe_only`.
-        pub(crate) fn implemented(hooks: &HookSet, registration_index: usize) -> Vec<(&'static str, bool)> {
-            let mut found = Vec::new();
+        pub(crate) fn implemented_hooks(hooks: &HookSet, registration_index: usize) -> Vec<(&'static str, bool)> {
+            let mut implemented = Vec::new();
             $( for implementation in point::$point::implementations(hooks) {
                 if implementation.registration_index() == registration_index {
-                    found.push((stringify!($name), implementation.observe_only()));
+                    implemented.push((stringify!($name), implementation.observe_only()));
                 }
             } )*
-            found
+            implemented
         }
 
         /// Calls a hook of the served plugin by name.
-        pub(crate) async fn call(
+        pub(crate) async fn call_served_hook(
             served: &ServedPlugin,
             call: &HostCall<'_>,
             name: &str,
             raw_args: Map<String, Value>,
         ) -> Result<Option<Value>> {
             match name {
-                $( stringify!($name) => served.call::<point::$point>(call, raw_args).await, )*
+                $( stringify!($name) => served.call_hook::<point::$point>(call, raw_args).await, )*
                 _ => Err(Error::not_found(format!("unknown hook `{name}`"))),
             }
         }
@@ -284,31 +289,31 @@ macro_rules! wire {
         args::$point { $($arg: ArgumentCodec::from_owned($arg),)* $($own: $value)? }
     };
 
-    (@below first) => {
-        fn below(call: HookCall<'_, Self>, mut replaced: Map<String, Value>) -> BoxFuture<'_, Result<Option<Self::Output>>> {
+    (@call_next first) => {
+        fn call_next(call: HookCall<'_, Self>, mut replaced: Map<String, Value>) -> BoxFuture<'_, Result<Option<Self::Output>>> {
             Box::pin(async move {
                 let is_kept = |name: &str| !replaced.contains_key(name);
-                let mut raw_args = Self::write(call.args, &is_kept);
+                let mut raw_args = Self::encode_args(call.args, &is_kept);
                 raw_args.append(&mut replaced);
-                let owned = Self::read(raw_args, Some(call.args)).map_err(|error| argument_error(&error))?;
-                call.next().with(Self::replace(call.args, &owned)).call().await
+                let owned = Self::decode_args(raw_args, Some(call.args)).map_err(|error| invalid_argument_error(&error))?;
+                call.next().with(Self::replace_args(call.args, &owned)).call().await
             })
         }
     };
-    (@below model) => { wire!(@below first); };
-    (@below approval) => { wire!(@below first); };
-    (@below $other:ident) => {};
+    (@call_next model) => { wire!(@call_next first); };
+    (@call_next approval) => { wire!(@call_next first); };
+    (@call_next $other:ident) => {};
 
     (@register [sync] $point:ident $hook:ident $hooks:ident) => { $hooks.add_sync::<point::$point>($hook) };
     (@register [] $point:ident $hook:ident $hooks:ident) => { $hooks.add_async::<point::$point>($hook) };
 
     // `run_model` and `run_model_stream` share one chain, which is always called as a stream.
-    (@remote model [] $point:ident $below:ident $hooks:ident) => {
-        $hooks.add_async::<point::RunModelStream>(HostChainStream($below.clone()))
+    (@add_host_chain model [] $point:ident $chain:ident $hooks:ident) => {
+        $hooks.add_async::<point::RunModelStream>(HostChainStream($chain.clone()))
     };
-    (@remote first [] $point:ident $below:ident $hooks:ident) => { $hooks.add_async::<point::$point>($below.clone()) };
-    (@remote approval [] $point:ident $below:ident $hooks:ident) => { $hooks.add_async::<point::$point>($below.clone()) };
-    (@remote $kind:ident [$($sync:ident)?] $point:ident $below:ident $hooks:ident) => {};
+    (@add_host_chain first [] $point:ident $chain:ident $hooks:ident) => { $hooks.add_async::<point::$point>($chain.clone()) };
+    (@add_host_chain approval [] $point:ident $chain:ident $hooks:ident) => { $hooks.add_async::<point::$point>($chain.clone()) };
+    (@add_host_chain $kind:ident [$($sync:ident)?] $point:ident $chain:ident $hooks:ident) => {};
 }
 
 bub_kernel::__hook_rows!(wire);

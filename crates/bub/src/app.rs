@@ -50,7 +50,7 @@ pub struct App {
     bundled_plugins: Vec<&'static str>,
     bundled_channels: Vec<&'static str>,
     next_steps: Option<&'static str>,
-    first_command: Vec<&'static str>,
+    default_command: Vec<&'static str>,
     launcher: Option<Launcher>,
 }
 
@@ -68,7 +68,7 @@ impl App {
 
     /// Adds a plugin that is part of the program, with the names of its channels. External plugins
     /// cannot replace these channels, and errors do not name the plugin.
-    pub fn bundled<P: Plugin, E: Into<BoxError> + 'static>(
+    pub fn bundled_plugin<P: Plugin, E: Into<BoxError> + 'static>(
         mut self,
         name: &'static str,
         channels: &[&'static str],
@@ -86,8 +86,8 @@ impl App {
     }
 
     /// Sets the command that runs if none is given at a terminal and the configuration is valid.
-    pub fn first_command(mut self, args: &[&'static str]) -> Self {
-        self.first_command = args.to_vec();
+    pub fn default_command(mut self, args: &[&'static str]) -> Self {
+        self.default_command = args.to_vec();
         self
     }
 
@@ -146,9 +146,9 @@ impl App {
             // Ignore errors: stderr is closed and there is nowhere to report them.
             let text = redactor.redact(&failure.text);
             let text = if failure.has_lines {
-                output::harmless(text.trim_end())
+                output::sanitize(text.trim_end())
             } else {
-                output::one_line(&text)
+                output::sanitize_line(&text)
             };
             let _ = writeln!(std::io::stderr(), "error: {text}");
             ExitCode::from(failure.code)
@@ -156,12 +156,12 @@ impl App {
     }
 
     fn try_run(mut self, args: &[OsString], redactor: &Redactor) -> Result<ExitCode, ExitError> {
-        let named = args::workspace(args);
-        let workspace = named.clone().unwrap_or_else(|| PathBuf::from("."));
+        let workspace_arg = args::workspace(args);
+        let workspace = workspace_arg.clone().unwrap_or_else(|| PathBuf::from("."));
         // Help must work with an invalid configuration, so report problems only when a command
         // runs.
         let (mut settings, problems) = self.load_settings(&workspace, redactor);
-        logging::start(&settings, args::verbosity(args));
+        logging::start_logging(&settings, args::verbosity(args));
         let plugins = plugins::load(&mut settings, &self.bundled_channels);
         for warning in settings.warnings() {
             tracing::warn!(reason = %warning, "settings.warning");
@@ -173,8 +173,8 @@ impl App {
         let own = std::mem::take(&mut self.commands);
         let bundled_channels = std::mem::take(&mut self.bundled_channels);
         let bundled_plugins = std::mem::take(&mut self.bundled_plugins);
-        let (next_steps, first_command) =
-            (self.next_steps, std::mem::take(&mut self.first_command));
+        let (next_steps, default_command) =
+            (self.next_steps, std::mem::take(&mut self.default_command));
         let asker = Arc::clone(&plugin_prompt);
         let asker = QuestionHandler(Arc::new(move |question| asker.ask(question)));
         let builder = Framework::builder()
@@ -184,14 +184,16 @@ impl App {
             launcher: launcher.clone(),
             question_handler: Some(asker),
         };
-        let framework = self.compose(builder, plugins, &shared);
-        let mut commands = AppCommand::merge(framework.cli_commands(), own);
-        let (name, matches) = match parse(args, &mut commands, named.as_deref())? {
+        let framework = self.build_framework(builder, plugins, &shared);
+        let mut commands = AppCommand::merge_commands(framework.cli_commands(), own);
+        let (name, matches) = match parse_args(args, &mut commands, workspace_arg.as_deref())? {
             ParsedArgs::Command(name, matches) => (name, matches),
             ParsedArgs::Nothing
-                if problems.0.is_empty() && !first_command.is_empty() && prompt::has_terminal() =>
+                if problems.0.is_empty()
+                    && !default_command.is_empty()
+                    && prompt::has_terminal() =>
             {
-                parse_first_command(&first_command, &commands)?
+                parse_default_command(&default_command, &commands)?
             }
             ParsedArgs::Nothing => {
                 let help = || args::command_line(&commands).render_help().to_string();
@@ -202,7 +204,11 @@ impl App {
             ParsedArgs::Wrong(line) => return Err(ExitError::usage(line)),
         };
         args::check_workspace(&workspace).map_err(ExitError::usage)?;
-        let Some(command) = commands.iter().find(|known| known.name() == name).cloned() else {
+        let Some(command) = commands
+            .iter()
+            .find(|command| command.name() == name)
+            .cloned()
+        else {
             return Err(ExitError::usage(format!("unknown command `{name}`")));
         };
         if !command.allows_invalid_settings {
@@ -237,7 +243,7 @@ impl App {
             .load_lenient()
     }
 
-    fn compose(
+    fn build_framework(
         self,
         builder: FrameworkBuilder,
         plugins: plugins::LoadedPlugins,
@@ -251,7 +257,7 @@ impl App {
             .add_plugins
             .into_iter()
             .fold(builder, |builder, add| add(builder));
-        plugins.add_to(builder, shared).build()
+        plugins.add_to_builder(builder, shared).build()
     }
 }
 
@@ -270,7 +276,7 @@ pub fn core_sections() -> impl Iterator<Item = Section> {
 }
 
 /// Parses the arguments. Skips the offered commands where they are not needed or break the parser.
-fn parse(
+fn parse_args(
     args: &[OsString],
     commands: &mut Vec<AppCommand>,
     workspace: Option<&Path>,
@@ -279,22 +285,22 @@ fn parse(
         catch_unwind(AssertUnwindSafe(|| args::parse(args, commands, workspace)))
     };
     // Declarations of external plugins must not affect how the program's own commands are parsed.
-    let word = args::command(args).unwrap_or_default();
+    let word = args::command_name(args).unwrap_or_default();
     if commands
         .iter()
-        .any(|known| !known.is_offered() && known.is_called(word))
+        .any(|command| !command.is_offered() && command.has_name(word))
     {
-        commands.retain(|known| !known.is_offered());
+        commands.retain(|command| !command.is_offered());
     }
     let parsed = parse(commands).or_else(|_| {
         tracing::error!(error = "the commands conflict", "plugin.commands_skipped");
-        commands.retain(|known| !known.is_offered());
+        commands.retain(|command| !command.is_offered());
         parse(commands)
     });
     parsed.map_err(|_| ExitError::usage("the commands of the plugins conflict"))
 }
 
-fn parse_first_command(
+fn parse_default_command(
     args: &[&str],
     commands: &[AppCommand],
 ) -> Result<(String, ArgMatches), ExitError> {

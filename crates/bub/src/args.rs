@@ -30,7 +30,7 @@ pub(crate) enum ParsedArgs {
 }
 
 /// Returns the name of the command. Called before the commands are collected.
-pub(crate) fn command(args: &[OsString]) -> Option<&str> {
+pub(crate) fn command_name(args: &[OsString]) -> Option<&str> {
     let mut rest = args.iter().skip(1);
     while let Some(arg) = rest.next() {
         if arg == "-w" || arg == "--workspace" {
@@ -42,9 +42,13 @@ pub(crate) fn command(args: &[OsString]) -> Option<&str> {
     None
 }
 
-/// Parses the command line with the commands of plugins. `used` is the workspace that was
+/// Parses the command line with the commands of plugins. `workspace` is the workspace that was
 /// determined before.
-pub(crate) fn parse(args: &[OsString], commands: &[AppCommand], used: Option<&Path>) -> ParsedArgs {
+pub(crate) fn parse(
+    args: &[OsString],
+    commands: &[AppCommand],
+    workspace: Option<&Path>,
+) -> ParsedArgs {
     match command_line(commands).try_get_matches_from_mut(args) {
         Ok(matches) => match matches.subcommand() {
             // The command of a plugin may define its own `-w`.
@@ -52,7 +56,7 @@ pub(crate) fn parse(args: &[OsString], commands: &[AppCommand], used: Option<&Pa
                 if matches
                     .get_one::<PathBuf>("workspace")
                     .map(PathBuf::as_path)
-                    != used =>
+                    != workspace =>
             {
                 ParsedArgs::Wrong(AMBIGUOUS_WORKSPACE.to_owned())
             }
@@ -60,7 +64,7 @@ pub(crate) fn parse(args: &[OsString], commands: &[AppCommand], used: Option<&Pa
             None => ParsedArgs::Nothing,
         },
         Err(error) if error.use_stderr() => {
-            ParsedArgs::Wrong(one_line(&error, &help_command(args, commands)))
+            ParsedArgs::Wrong(format_parse_error(&error, &help_command(args, commands)))
         }
         Err(error) => ParsedArgs::Print(error.render().to_string()),
     }
@@ -68,13 +72,13 @@ pub(crate) fn parse(args: &[OsString], commands: &[AppCommand], used: Option<&Pa
 
 /// Returns the complete command line.
 pub(crate) fn command_line(commands: &[AppCommand]) -> Command {
-    commands
-        .iter()
-        .fold(root(), |root, known| root.subcommand(known.command.clone()))
+    commands.iter().fold(root_command(), |root, known| {
+        root.subcommand(known.command.clone())
+    })
 }
 
 /// Converts a plugin's command to a clap command.
-pub(crate) fn to_clap(spec: &CommandSpec) -> Command {
+pub(crate) fn to_clap_command(spec: &CommandSpec) -> Command {
     Command::new(spec.name.clone())
         .about(spec.about.clone())
         .args(spec.args.iter().map(to_clap_arg))
@@ -102,7 +106,7 @@ fn to_clap_arg(arg: &CommandArg) -> Arg {
 }
 
 /// Converts the arguments of a plugin's command from clap.
-pub(crate) fn to_args(spec: &CommandSpec, matches: &ArgMatches) -> CommandArgs {
+pub(crate) fn to_command_args(spec: &CommandSpec, matches: &ArgMatches) -> CommandArgs {
     let value = |arg: &CommandArg| {
         if arg.flag {
             return CommandValue::Flag(matches.get_flag(&arg.name));
@@ -119,7 +123,7 @@ pub(crate) fn to_args(spec: &CommandSpec, matches: &ArgMatches) -> CommandArgs {
     args.map(|arg| (arg.name.clone(), value(arg))).collect()
 }
 
-fn root() -> Command {
+fn root_command() -> Command {
     Command::new("bub")
         .about("An agent runtime built on hooks and append-only session tapes")
         .version(env!("CARGO_PKG_VERSION"))
@@ -150,19 +154,19 @@ fn root() -> Command {
 ///
 /// The rest of the command line is checked later.
 pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
-    let mut found = None;
+    let mut workspace = None;
     let mut rest = args.iter().skip(1);
     while let Some(arg) = rest.next() {
         if arg == "--" {
             break;
         }
         if arg == "-w" || arg == "--workspace" {
-            found = rest.next().map(PathBuf::from);
-        } else if let Some(value) = attached_value(arg) {
-            found = Some(value);
+            workspace = rest.next().map(PathBuf::from);
+        } else if let Some(value) = attached_workspace(arg) {
+            workspace = Some(value);
         }
     }
-    found
+    workspace
 }
 
 /// Returns how often `-v` was given. Called before plugins exist, because they log when they are
@@ -182,7 +186,7 @@ pub(crate) fn verbosity(args: &[OsString]) -> u64 {
         .sum()
 }
 
-fn attached_value(arg: &OsStr) -> Option<PathBuf> {
+fn attached_workspace(arg: &OsStr) -> Option<PathBuf> {
     let bytes = arg.as_bytes();
     let value = bytes
         .strip_prefix(b"--workspace=")
@@ -195,7 +199,7 @@ fn attached_value(arg: &OsStr) -> Option<PathBuf> {
 /// Returns an error if a directory cannot be the workspace.
 pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
     match workspace.canonicalize().and_then(std::fs::metadata) {
-        Ok(found) if found.is_dir() => Ok(()),
+        Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(format!(
             "workspace `{}` is not a directory; use another directory",
             workspace.display()
@@ -212,14 +216,17 @@ pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
 }
 
 /// Formats an error of the parser in one line: the error, a suggestion, and where to find help.
-fn one_line(error: &clap::Error, help: &str) -> String {
+fn format_parse_error(error: &clap::Error, help: &str) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
         return "an argument is not valid UTF-8".to_owned();
     }
     let text = error.render().to_string();
-    let mut paragraphs = text.split("\n\n").map(flatten);
-    let what = paragraphs.next().unwrap_or_default();
-    let mut line = what.strip_prefix("error: ").unwrap_or(&what).to_owned();
+    let mut paragraphs = text.split("\n\n").map(collapse_whitespace);
+    let message = paragraphs.next().unwrap_or_default();
+    let mut line = message
+        .strip_prefix("error: ")
+        .unwrap_or(&message)
+        .to_owned();
     for tip in paragraphs.filter(|paragraph| paragraph.starts_with("tip: ")) {
         line.push_str("; ");
         line.push_str(&tip);
@@ -236,6 +243,6 @@ fn help_command(args: &[OsString], commands: &[AppCommand]) -> String {
     }
 }
 
-fn flatten(paragraph: &str) -> String {
+fn collapse_whitespace(paragraph: &str) -> String {
     paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -34,23 +34,23 @@ pub struct CommandContext {
 impl CommandContext {
     /// Returns the complete command line, with the commands of all plugins.
     pub fn command_line(&self) -> Command {
-        args::command_line(&self.all_commands())
+        args::command_line(&self.collect_commands())
     }
 
     /// Returns whether the program or a linked plugin has a command of this name or alias.
     pub fn has_command(&self, name: &str) -> bool {
-        let commands = self.all_commands();
+        let commands = self.collect_commands();
         let mut own = commands.iter().filter(|known| !known.is_offered());
-        own.any(|known| known.is_called(name))
+        own.any(|known| known.has_name(name))
     }
 
     /// Collects all commands again, because the commands of this run omit the offered ones.
-    fn all_commands(&self) -> Vec<AppCommand> {
+    fn collect_commands(&self) -> Vec<AppCommand> {
         let own = self
             .commands
             .iter()
             .filter(|known| known.source == CommandSource::Program);
-        AppCommand::merge(self.framework.cli_commands(), own.cloned().collect())
+        AppCommand::merge_commands(self.framework.cli_commands(), own.cloned().collect())
     }
 }
 
@@ -102,7 +102,7 @@ impl AppCommand {
 
     /// Runs the command even if the configuration has errors, to explain or repair them.
     #[must_use]
-    pub fn runs_with_invalid_settings(mut self) -> Self {
+    pub fn allow_invalid_settings(mut self) -> Self {
         self.allows_invalid_settings = true;
         self
     }
@@ -123,7 +123,7 @@ impl AppCommand {
         self.source == CommandSource::Offered
     }
 
-    pub(crate) fn is_called(&self, word: &str) -> bool {
+    pub(crate) fn has_name(&self, word: &str) -> bool {
         self.name() == word || self.command.get_all_aliases().any(|alias| alias == word)
     }
 
@@ -134,10 +134,10 @@ impl AppCommand {
             run,
             is_offered,
         } = plugin;
-        let command = args::to_clap(&spec);
+        let command = args::to_clap_command(&spec);
         let own = Self::new(command, move |context: CommandContext| {
             run(CliContext {
-                args: args::to_args(&spec, &context.matches),
+                args: args::to_command_args(&spec, &context.matches),
                 framework: context.framework,
             })
         });
@@ -153,7 +153,7 @@ impl AppCommand {
     ///
     /// A plugin's command replaces a command of the program with the same name. An offered command
     /// is skipped if its name is taken.
-    pub(crate) fn merge(plugins: Vec<CliCommand>, own: Vec<Self>) -> Vec<Self> {
+    pub(crate) fn merge_commands(plugins: Vec<CliCommand>, own: Vec<Self>) -> Vec<Self> {
         let (offered, added): (Vec<_>, Vec<_>) =
             plugins.into_iter().partition(|known| known.is_offered);
         let mut commands: Vec<_> = added.into_iter().map(Self::from_plugin).collect();
@@ -164,7 +164,7 @@ impl AppCommand {
         }
         for command in offered {
             let name = &command.spec.name;
-            if name == "help" || commands.iter().any(|known| known.is_called(name)) {
+            if name == "help" || commands.iter().any(|known| known.has_name(name)) {
                 tracing::warn!(command = %name, error = "the name is taken", "cli.command_skipped");
             } else {
                 commands.push(Self::from_plugin(command));

@@ -54,7 +54,7 @@ static LOG_REDIRECT: Mutex<Option<ChatEventSender>> = Mutex::new(None);
 pub struct LogRedirectGuard(());
 
 impl LogRedirectGuard {
-    pub fn to(chat: ChatEventSender) -> Self {
+    pub fn new(chat: ChatEventSender) -> Self {
         *lock_redirect() = Some(chat);
         Self(())
     }
@@ -71,13 +71,13 @@ fn lock_redirect() -> MutexGuard<'static, Option<ChatEventSender>> {
 }
 
 /// Starts logging as configured; `verbosity` is how often `-v` was given.
-pub(crate) fn start(settings: &Settings, verbosity: u64) {
+pub(crate) fn start_logging(settings: &Settings, verbosity: u64) {
     let configured = settings.get(&LOG_FILTER).filter(|_| verbosity == 0);
     let default = || LogFilter::for_verbosity(verbosity.max(settings.get(&VERBOSE)));
     let filter = configured
         .and_then(|words| LogFilter::parse(&words))
         .unwrap_or_else(default);
-    let unusable = file_problem(settings);
+    let unusable = log_file_problem(settings);
     let file = settings.get(&LOG_FILE).filter(|_| unusable.is_none());
     let file = file.map(|path| LogFile::new(path, settings.get(&LOG_MAX_FILE_BYTES)));
     let is_terminal = std::io::stderr().is_terminal();
@@ -86,42 +86,42 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
         contents: settings.get(&LOG_CONTENTS),
         redactor: settings.redactor().clone(),
         format: settings.get(&LOG_FORMAT),
-        color: is_terminal && wants_color(settings),
+        color: is_terminal && should_use_color(settings),
         file: file.map(Mutex::new),
     };
     // A program that embeds the App may have its own subscriber already; then that one is used.
     let _ = tracing::subscriber::set_global_default(Registry::default().with(log));
-    log_panics(settings.redactor().clone());
+    install_panic_hook(settings.redactor().clone());
     if let Some(problem) = unusable {
         tracing::warn!(reason = %problem, "log.file_unusable");
     }
 }
 
 /// Returns why the log file cannot be used.
-pub fn file_problem(settings: &Settings) -> Option<String> {
+pub fn log_file_problem(settings: &Settings) -> Option<String> {
     let path = settings.get(&LOG_FILE)?;
-    let problem = file::problem(&path, settings.config_file())?;
+    let problem = file::unusable_reason(&path, settings.config_file())?;
     Some(format!(
         "the log file `{}` cannot be used: {problem}",
         path.display()
     ))
 }
 
-fn wants_color(settings: &Settings) -> bool {
-    let refused = settings
+fn should_use_color(settings: &Settings) -> bool {
+    let has_no_color = settings
         .environment()
         .get("NO_COLOR")
         .is_some_and(|value| !value.is_empty());
-    let dumb = settings
+    let is_dumb = settings
         .environment()
         .get("TERM")
         .is_some_and(|name| name == "dumb");
-    !refused && !dumb
+    !has_no_color && !is_dumb
 }
 
 /// Logs a panic in one redacted line. Plugin panics are caught and become errors, so only this line
 /// has their location.
-fn log_panics(redactor: Redactor) {
+fn install_panic_hook(redactor: Redactor) {
     std::panic::set_hook(Box::new(move |panic| {
         // The chat runs on the main thread. If that thread panics, the chat cannot show the line.
         if std::thread::current().name() == Some("main") {
@@ -159,9 +159,9 @@ impl LogLayer {
     fn is_enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Spans of bub have the level error. Shown lines of any target need their fields.
         if metadata.is_span() && *metadata.level() == Level::ERROR {
-            return self.filter.most() != LevelFilter::OFF;
+            return self.filter.max_level() != LevelFilter::OFF;
         }
-        self.filter.allows(metadata.target(), *metadata.level())
+        self.filter.is_allowed(metadata.target(), *metadata.level())
             && (self.contents || metadata.target() != CONTENTS_LOG_TARGET)
     }
 }
@@ -175,7 +175,7 @@ where
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.filter.most())
+        Some(self.filter.max_level())
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
@@ -203,11 +203,11 @@ where
         let line = LogLine::new(event, &context);
         let is_printed = metadata.target() == TURN_LOG_TARGET
             && FAILURES_PRINTED.load(Ordering::Relaxed)
-            && !self.filter.allows(TURN_LOG_TARGET, Level::INFO);
+            && !self.filter.is_allowed(TURN_LOG_TARGET, Level::INFO);
         if !is_printed {
             let chat = lock_redirect().clone();
             if let Some(chat) = chat {
-                let text = line.without_time(false);
+                let text = line.render_without_time(false);
                 chat.emit_detached(ChatEvent::Notice(
                     self.redactor.redact(text.trim_end()).into_owned(),
                 ));

@@ -10,7 +10,7 @@ use bub_kernel::{Error, ErrorKind, Result};
 use bub_terminal::sanitize as text;
 
 /// Prints untrusted text, without control sequences on a terminal.
-pub fn print_text(text: &str) -> Result<ExitCode> {
+pub fn print_untrusted(text: &str) -> Result<ExitCode> {
     if std::io::stdout().is_terminal() {
         print(&text::sanitize(text))
     } else {
@@ -19,12 +19,12 @@ pub fn print_text(text: &str) -> Result<ExitCode> {
 }
 
 /// Converts text to one line that is safe to show.
-pub fn one_line(text: &str) -> String {
+pub fn sanitize_line(text: &str) -> String {
     text::line(text)
 }
 
 /// Converts text to lines that are safe to show.
-pub fn harmless(text: &str) -> String {
+pub fn sanitize(text: &str) -> String {
     text::sanitize(text).into_owned()
 }
 

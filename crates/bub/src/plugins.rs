@@ -51,16 +51,16 @@ pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> Loaded
     {
         let is_guard = record.descriptor.is_guard();
         let name = record.manifest.name.clone();
-        let made = check(&record, bundled_channels).and_then(|()| {
+        let made = check_declarations(&record, bundled_channels).and_then(|()| {
             settings
-                .register(record.manifest.section())
+                .register(record.manifest.settings_section())
                 .map_err(|error| Error::config(error.to_string()))?;
             Ok((plugin_config(&record, settings)?, record.descriptor))
         });
-        loaded.add(name, is_guard, made);
+        loaded.add_plugin(name, is_guard, made);
     }
     for damaged in installed.damaged {
-        loaded.add(
+        loaded.add_plugin(
             damaged.name().to_owned(),
             damaged.is_guard(),
             Err(Error::config(damaged.problem)),
@@ -70,14 +70,19 @@ pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> Loaded
 }
 
 impl LoadedPlugins {
-    fn add(&mut self, name: String, is_guard: bool, made: Result<(PluginConfig, Descriptor)>) {
+    fn add_plugin(
+        &mut self,
+        name: String,
+        is_guard: bool,
+        made: Result<(PluginConfig, Descriptor)>,
+    ) {
         if let Err(error) = &made {
-            self.deny(&name, is_guard, error.message());
+            self.deny_if_guard(&name, is_guard, error.message());
         }
         self.plugins.push((name, made));
     }
 
-    fn deny(&mut self, name: &str, is_guard: bool, reason: &str) {
+    fn deny_if_guard(&mut self, name: &str, is_guard: bool, reason: &str) {
         if is_guard {
             self.denials.push(format!(
                 "the guard plugin {name} is not loaded: {reason}; fix the error or run `bub plugin remove {name}`"
@@ -86,7 +91,7 @@ impl LoadedPlugins {
     }
 
     /// Adds the plugins to the program.
-    pub(crate) fn add_to(
+    pub(crate) fn add_to_builder(
         mut self,
         mut builder: FrameworkBuilder,
         shared: &HostServices,
@@ -102,12 +107,12 @@ impl LoadedPlugins {
                 Err(error) => Err((false, error)),
             };
             let made = made.map_err(|(is_guard, error)| {
-                self.deny(&name, is_guard, error.message());
+                self.deny_if_guard(&name, is_guard, error.message());
                 error
             });
             let shared = shared.clone();
             builder = builder.plugin_with(name, move |context| {
-                Ok::<_, Error>(make(made?, shared, context))
+                Ok::<_, Error>(create_plugin(made?, shared, context))
             });
         }
         if self.denials.is_empty() {
@@ -138,7 +143,7 @@ impl MissingGuards {
 }
 
 /// Checks the declarations of a plugin against the program.
-pub fn check(record: &InstalledPlugin, bundled_channels: &[&str]) -> Result<()> {
+pub fn check_declarations(record: &InstalledPlugin, bundled_channels: &[&str]) -> Result<()> {
     let InstalledPlugin {
         manifest,
         descriptor,
@@ -155,14 +160,14 @@ pub fn check(record: &InstalledPlugin, bundled_channels: &[&str]) -> Result<()> 
             channel.name
         )));
     }
-    check_settings(manifest)
+    check_setting_names(manifest)
 }
 
 /// Rejects settings whose variable belongs to a provider.
 ///
 /// `BUB_OPENAI_API_KEY` is always the key of a provider, even if a plugin and its setting have that
 /// name. The provider may become known later.
-pub fn check_settings(manifest: &Manifest) -> Result<()> {
+pub fn check_setting_names(manifest: &Manifest) -> Result<()> {
     let of_providers = [
         API_KEY.setting(),
         API_BASE.setting(),
@@ -183,7 +188,7 @@ pub fn check_settings(manifest: &Manifest) -> Result<()> {
     Ok(())
 }
 
-fn make(
+fn create_plugin(
     (plugin_config, descriptor): (PluginConfig, Descriptor),
     shared: HostServices,
     context: &PluginContext<'_>,
@@ -232,8 +237,8 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
         command: record.manifest.command.iter().map(OsString::from).collect(),
         directory: record.directory.clone(),
         granted: record.manifest.env.clone(),
-        config: config(record, settings),
-        limits: limits(name, own.get("limits"))?,
+        config: plugin_settings(record, settings),
+        limits: parse_limits(name, own.get("limits"))?,
         max_role: role.map_or(Ok(Role::Member), |role| role.ok_or_else(role_error))?,
         pinned: record.pinned.clone(),
         digest: record.digest.clone(),
@@ -245,7 +250,7 @@ fn setting_error(name: &str, key: &str, reason: &str) -> Error {
     Error::config(format!("the setting plugins.{name}{key} {reason}"))
 }
 
-fn limits(name: &str, value: Option<&Value>) -> Result<Limits> {
+fn parse_limits(name: &str, value: Option<&Value>) -> Result<Limits> {
     const TIMEOUT_KEYS: &str = "start, hook, synchronous, tool, model and hooks";
     let mut limits = Limits::default();
     let entries = match value {
@@ -262,11 +267,11 @@ fn limits(name: &str, value: Option<&Value>) -> Result<Limits> {
     for (key, value) in entries {
         let path = format!(".limits.{key}");
         match key.as_str() {
-            "start" => limits.start = seconds(name, &path, value)?,
-            "hook" => limits.hook = seconds(name, &path, value)?,
-            "synchronous" => limits.synchronous = seconds(name, &path, value)?,
-            "tool" => limits.tool = seconds(name, &path, value)?,
-            "model" => limits.model = seconds(name, &path, value)?,
+            "start" => limits.start = parse_seconds(name, &path, value)?,
+            "hook" => limits.hook = parse_seconds(name, &path, value)?,
+            "synchronous" => limits.synchronous = parse_seconds(name, &path, value)?,
+            "tool" => limits.tool = parse_seconds(name, &path, value)?,
+            "model" => limits.model = parse_seconds(name, &path, value)?,
             "hooks" => {
                 let Value::Object(hooks) = value else {
                     return Err(setting_error(
@@ -286,7 +291,7 @@ fn limits(name: &str, value: Option<&Value>) -> Result<Limits> {
                     }
                     limits
                         .hooks
-                        .insert(hook.clone(), seconds(name, &path, value)?);
+                        .insert(hook.clone(), parse_seconds(name, &path, value)?);
                 }
             }
             _ => {
@@ -301,14 +306,14 @@ fn limits(name: &str, value: Option<&Value>) -> Result<Limits> {
     Ok(limits)
 }
 
-fn seconds(name: &str, path: &str, value: &Value) -> Result<Duration> {
+fn parse_seconds(name: &str, path: &str, value: &Value) -> Result<Duration> {
     let seconds = value.as_f64().filter(|seconds| *seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration.ok_or_else(|| setting_error(name, path, "must be a number of seconds greater than 0"))
 }
 
 /// Returns the plugin's own settings, including secrets.
-fn config(record: &InstalledPlugin, settings: &Settings) -> Value {
+fn plugin_settings(record: &InstalledPlugin, settings: &Settings) -> Value {
     let value = |name: &str| match settings
         .get_value(&format!("{}.{name}", record.manifest.name))
         .ok()?
@@ -326,7 +331,7 @@ fn config(record: &InstalledPlugin, settings: &Settings) -> Value {
 }
 
 /// Returns the host context for a plugin that is being added.
-pub fn host(
+pub fn host_context(
     settings: Arc<Settings>,
     workspace: &std::path::Path,
     launcher: Option<Arc<Launcher>>,

@@ -21,11 +21,11 @@ pub fn has_terminal() -> bool {
 }
 
 /// Prints a list of names without breaking lines inside a name.
-pub fn names(title: &str, names: &[&str]) {
+pub fn print_names(title: &str, names: &[&str]) {
     const WRAP_COLUMNS: usize = 78;
     let mut lines = vec![title.to_owned()];
-    for (at, name) in names.iter().enumerate() {
-        let comma = if at + 1 < names.len() { "," } else { "" };
+    for (index, name) in names.iter().enumerate() {
+        let comma = if index + 1 < names.len() { "," } else { "" };
         match lines.last_mut() {
             Some(line) if line.len() + name.len() + 2 <= WRAP_COLUMNS => {
                 line.extend([" ", name, comma]);
@@ -37,9 +37,9 @@ pub fn names(title: &str, names: &[&str]) {
 }
 
 /// Prompts for a line; returns the default for an empty one.
-pub async fn line(question: &str, default: Option<&str>) -> Result<String> {
-    let shown = default.map_or(String::new(), |default| format!(" [{default}]"));
-    let typed = interruptible(&format!("{question}{shown}: "), read_line).await?;
+pub async fn prompt_line(question: &str, default: Option<&str>) -> Result<String> {
+    let default_hint = default.map_or(String::new(), |default| format!(" [{default}]"));
+    let typed = run_interruptible(&format!("{question}{default_hint}: "), read_line).await?;
     Ok(if typed.is_empty() {
         default.unwrap_or_default().to_owned()
     } else {
@@ -48,30 +48,30 @@ pub async fn line(question: &str, default: Option<&str>) -> Result<String> {
 }
 
 /// Prompts for a line without echo.
-pub async fn secret(question: &str) -> Result<String> {
+pub async fn prompt_secret(question: &str) -> Result<String> {
     signals::exit_on_signal();
     // First, because it discards earlier input.
     let quiet = EchoOff::enter();
-    let typed = interruptible(&format!("{question}: "), read_line).await;
+    let typed = run_interruptible(&format!("{question}: "), read_line).await;
     drop(quiet);
     print_stderr("\n");
     typed
 }
 
 /// Prompts for a plugin in synchronous code.
-fn for_plugin(question: &PluginQuestion) -> Result<String> {
+fn prompt_for_plugin(question: &PluginQuestion) -> Result<String> {
     if !has_terminal() {
         let no_terminal_error = || Error::unknown("cannot prompt: stdin is not a terminal");
         return question.default.clone().ok_or_else(no_terminal_error);
     }
     // The text comes from the plugin.
-    let text = output::one_line(&question.text);
+    let text = output::sanitize_line(&question.text);
     let quiet = question.is_secret.then(|| {
         signals::exit_on_signal();
         EchoOff::enter()
     });
     match question.default.as_deref().filter(|_| !question.is_secret) {
-        Some(default) => print_stderr(&format!("{text} [{}]: ", output::one_line(default))),
+        Some(default) => print_stderr(&format!("{text} [{}]: ", output::sanitize_line(default))),
         None => print_stderr(&format!("{text}: ")),
     }
     let typed = read_line();
@@ -100,20 +100,20 @@ impl PluginPrompt {
     /// Prompts in the chat if there is one, else at the terminal.
     pub fn ask(&self, question: &PluginQuestion) -> Result<String> {
         let Some(chat) = self.0.get() else {
-            return for_plugin(question);
+            return prompt_for_plugin(question);
         };
         if question.is_secret {
             return Err(Error::unknown(
                 "cannot prompt for a secret in a chat, because a chat shows the input",
             ));
         }
-        let shown = question
+        let default_hint = question
             .default
             .as_ref()
             .map_or(String::new(), |default| format!(" [{default}]"));
         let typed = chat
-            .ask_line(&format!("{}{shown}", question.text))
-            .ok_or_else(interrupted)?;
+            .ask_line(&format!("{}{default_hint}", question.text))
+            .ok_or_else(interrupted_error)?;
         Ok(if typed.is_empty() {
             question.default.clone().unwrap_or_default()
         } else {
@@ -126,7 +126,7 @@ impl PluginPrompt {
 pub async fn confirm(question: &str, default: bool) -> Result<bool> {
     let question = format!("{question} [{}] ", if default { "Y/n" } else { "y/N" });
     loop {
-        match interruptible(&question, read_line)
+        match run_interruptible(&question, read_line)
             .await?
             .to_ascii_lowercase()
             .as_str()
@@ -156,11 +156,11 @@ pub fn read_stdin() -> Result<String> {
 }
 
 /// Prints a prompt and runs `work` in a thread that does not keep the program from exiting.
-pub async fn interruptible<T: Send + 'static>(
+pub async fn run_interruptible<T: Send + 'static>(
     question: &str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    // Before the prompt is shown, so that Ctrl-C works as soon as it is visible.
+    // Before the prompt is default_hint, so that Ctrl-C works as soon as it is visible.
     let interrupt = signals::next_interrupt();
     print_stderr(question);
     let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -169,14 +169,14 @@ pub async fn interruptible<T: Send + 'static>(
         done = receiver => done.unwrap_or_else(|_| Err(Error::unknown("the prompt panicked"))),
         Ok(()) = interrupt => {
             print_stderr("\n");
-            Err(interrupted())
+            Err(interrupted_error())
         }
     }
 }
 
 const INTERRUPTED_TEXT: &str = "Stopped; nothing was written.";
 
-pub fn interrupted() -> Error {
+pub fn interrupted_error() -> Error {
     Error::new(ErrorKind::Cancelled, INTERRUPTED_TEXT)
 }
 
@@ -197,7 +197,7 @@ pub fn print_stderr(text: &str) {
 fn read_line() -> Result<String> {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line)? {
-        0 => Err(interrupted()),
+        0 => Err(interrupted_error()),
         _ => Ok(line.trim().to_owned()),
     }
 }

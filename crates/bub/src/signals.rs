@@ -39,8 +39,8 @@ impl StopSignal {
 }
 
 /// Starts listening for all stop signals.
-pub fn listen() -> StopSignal {
-    listen_to(&[
+pub fn listen_for_stop() -> StopSignal {
+    listen_to_signals(&[
         (SignalKind::interrupt(), 130),
         (SignalKind::terminate(), 143),
     ])
@@ -48,32 +48,34 @@ pub fn listen() -> StopSignal {
 
 /// Starts listening for all stop signals except Ctrl-C, which the caller handles.
 pub fn listen_without_interrupt() -> StopSignal {
-    listen_to(&[(SignalKind::terminate(), 143)])
+    listen_to_signals(&[(SignalKind::terminate(), 143)])
 }
 
 /// Signal handlers are installed once per process.
 static SIGNALS_INSTALLED: Once = Once::new();
 
-fn listen_to(signals: &[(SignalKind, u8)]) -> StopSignal {
+fn listen_to_signals(signals: &[(SignalKind, u8)]) -> StopSignal {
     SIGNALS_INSTALLED.call_once(|| {});
     let stop = StopSignal {
         token: CancellationToken::new(),
         code: Arc::new(AtomicU8::new(1)),
     };
     let (token, code) = (stop.token(), Arc::clone(&stop.code));
-    handle_all(signals, move |received, own_code| {
-        watch(received, token.clone(), Arc::clone(&code), own_code)
+    spawn_signal_handlers(signals, move |received, own_code| {
+        cancel_on_signal(received, token.clone(), Arc::clone(&code), own_code)
     });
     stop
 }
 
 /// Handles these signals and those that end every program on a separate thread, because a plugin
 /// may block the threads of the runtime. Returns when the signals are registered.
-fn handle_all<F>(signals: &[(SignalKind, u8)], handle: impl Fn(Signal, u8) -> F + Send + 'static)
-where
+fn spawn_signal_handlers<F>(
+    signals: &[(SignalKind, u8)],
+    handle: impl Fn(Signal, u8) -> F + Send + 'static,
+) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let hangup = (!ignores_hangup()).then_some((SignalKind::hangup(), 129));
+    let hangup = (!is_hangup_ignored()).then_some((SignalKind::hangup(), 129));
     // The default action would leave the terminal in its current mode.
     let others = [(SignalKind::quit(), 131)].into_iter().chain(hangup);
     let signals: Vec<_> = signals.iter().copied().chain(others).collect();
@@ -128,11 +130,11 @@ pub fn exit_on_signal() {
             (SignalKind::interrupt(), 130),
             (SignalKind::terminate(), 143),
         ];
-        handle_all(&signals, end);
+        spawn_signal_handlers(&signals, exit_unless_awaited);
     });
 }
 
-async fn end(mut received: Signal, code: u8) {
+async fn exit_unless_awaited(mut received: Signal, code: u8) {
     while received.recv().await.is_some() {
         let asking = (code == 130).then(|| {
             INTERRUPT_RECEIVER
@@ -144,13 +146,13 @@ async fn end(mut received: Signal, code: u8) {
             .flatten()
             .is_none_or(|asking| asking.send(()).is_err())
         {
-            exit(code);
+            restore_and_exit(code);
         }
     }
 }
 
 /// Returns whether the program was started with `nohup`, to outlive its terminal.
-fn ignores_hangup() -> bool {
+fn is_hangup_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored
@@ -158,11 +160,16 @@ fn ignores_hangup() -> bool {
         .is_some_and(|mask| mask & 1 == 1)
 }
 
-async fn watch(mut received: Signal, token: CancellationToken, code: Arc<AtomicU8>, own_code: u8) {
+async fn cancel_on_signal(
+    mut received: Signal,
+    token: CancellationToken,
+    code: Arc<AtomicU8>,
+    own_code: u8,
+) {
     while received.recv().await.is_some() {
         // A second signal ends the program immediately.
         if token.is_cancelled() {
-            exit(own_code);
+            restore_and_exit(own_code);
         }
         code.store(own_code, Ordering::Relaxed);
         token.cancel();
@@ -174,7 +181,7 @@ async fn watch(mut received: Signal, token: CancellationToken, code: Arc<AtomicU
 static TEMP_FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Removes this file if a signal ends the program.
-pub fn remove_at_end(file: Option<PathBuf>) {
+pub fn remove_file_on_exit(file: Option<PathBuf>) {
     *TEMP_FILE.lock().unwrap_or_else(PoisonError::into_inner) = file;
 }
 
@@ -182,7 +189,7 @@ pub fn remove_at_end(file: Option<PathBuf>) {
     clippy::exit,
     reason = "running tasks must not keep the program from exiting"
 )]
-fn exit(code: u8) {
+fn restore_and_exit(code: u8) {
     bub_terminal::tty::restore();
     if let Some(file) = TEMP_FILE
         .lock()

@@ -135,7 +135,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         let stop = if mode == ChatMode::Lines {
             signals::listen_without_interrupt()
         } else {
-            signals::listen()
+            signals::listen_for_stop()
         };
         let remote = gateway.handle();
         chat_controller.set_gateway(remote.clone());
@@ -219,7 +219,7 @@ async fn run_screen_chat(
 ) -> Result<ChatExit> {
     let controller = Arc::clone(chat_controller);
     drop(tokio::spawn(async move { controller.send_status().await }));
-    let _log = logging::LogRedirectGuard::to(event_sender);
+    let _log = logging::LogRedirectGuard::new(event_sender);
     let chat_options = ChatOptions {
         host: plain.host,
         chat_events: plain.chat_events,

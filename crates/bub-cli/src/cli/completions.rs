@@ -43,7 +43,7 @@ pub(super) fn command() -> AppCommand {
         }
         output::print(&String::from_utf8_lossy(&script))
     })
-    .runs_with_invalid_settings()
+    .allow_invalid_settings()
 }
 
 pub(super) fn man() -> AppCommand {
@@ -72,7 +72,7 @@ pub(super) fn man() -> AppCommand {
         let count = write_pages(&cli, NAME, directory).map_err(write_error)?;
         output::print(&format!("wrote {count} pages to {}\n", directory.display()))
     })
-    .runs_with_invalid_settings()
+    .allow_invalid_settings()
 }
 
 /// Writes the pages of a command and its visible subcommands and returns their number.

@@ -70,7 +70,7 @@ pub(super) fn command() -> AppCommand {
                      can correct it in the editor.",
                 ),
         );
-    AppCommand::new(command, run).runs_with_invalid_settings()
+    AppCommand::new(command, run).allow_invalid_settings()
 }
 
 async fn run(context: CommandContext) -> Result<ExitCode> {
@@ -80,7 +80,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         for problem in problems {
             prompt::print_stderr(&format!(
                 "error: {}\n",
-                output::one_line(&settings.redactor().redact(&problem.to_string()))
+                output::sanitize_line(&settings.redactor().redact(&problem.to_string()))
             ));
         }
         // With invalid settings, the printed values would not be the effective ones.
@@ -142,7 +142,7 @@ fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
         };
         text::columns(&entries.map(row).collect::<Vec<_>>())
     };
-    output::print_text(&settings.redactor().redact(&text))
+    output::print_untrusted(&settings.redactor().redact(&text))
 }
 
 fn to_json(entry: &SettingValue<'_>) -> Value {
@@ -168,7 +168,7 @@ fn get(settings: &Settings, key: &str, as_json: bool) -> Result<ExitCode> {
     } else {
         plain(&value)
     };
-    output::print_text(&settings.redactor().redact(&format!("{text}\n")))
+    output::print_untrusted(&settings.redactor().redact(&format!("{text}\n")))
 }
 
 /// Formats a value as users write it.
@@ -191,7 +191,7 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
         .cloned();
     let text = match argument {
         Some(text) => text,
-        None if prompt::has_terminal() => prompt::secret(&format!("value of {key}")).await?,
+        None if prompt::has_terminal() => prompt::prompt_secret(&format!("value of {key}")).await?,
         None => prompt::read_stdin()?,
     };
     let before = unscoped_owner(settings, &open(settings)?);
@@ -490,7 +490,7 @@ pub(super) fn report_problems(settings: &Settings, revised: &Settings, file: &Co
     for problem in problems.chain(check_settings(revised).err()) {
         prompt::print_stderr(&format!(
             "note: remaining problem: {}\n",
-            output::one_line(&settings.redactor().redact(&problem))
+            output::sanitize_line(&settings.redactor().redact(&problem))
         ));
     }
 }

@@ -87,7 +87,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     let names = flags.unwrap_or_else(|| settings.get(&ENABLED_CHANNELS));
     let mut options = GatewayOptions::new(&settings, name);
     options.turns = options.turns.min(raise_file_limit());
-    let stop = signals::listen();
+    let stop = signals::listen_for_stop();
     let systemd = ServiceNotifier::new(settings.environment());
     let work = async {
         let gateway = Gateway::open(&framework, options, &names)?;
@@ -177,7 +177,7 @@ fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
         super::status::roles_line(&settings.get(&OWNERS))
     );
     for (channel, access) in gateway.access_summaries() {
-        let _ = writeln!(text, "{channel}: {}", output::one_line(&access));
+        let _ = writeln!(text, "{channel}: {}", output::sanitize_line(&access));
     }
     let recovered = gateway.recovered();
     if recovered.messages + recovered.replies > 0 {
@@ -223,7 +223,7 @@ fn report_no_running_channel(failed: &[(String, String)], channels: usize) {
     if failed.len() == channels {
         let failed: Vec<_> = failed
             .iter()
-            .map(|(name, reason)| format!("{name}: {}", output::one_line(reason)))
+            .map(|(name, reason)| format!("{name}: {}", output::sanitize_line(reason)))
             .collect();
         let failed = failed.join("; ");
         prompt::print_stderr(&format!(

@@ -37,7 +37,7 @@ pub(super) fn command() -> AppCommand {
     AppCommand::new(command, |context: CommandContext| async move {
         let all = context.matches.get_flag("all");
         if context.matches.get_flag("schema") {
-            return output::print(&format!("{:#}\n", bub_plugin::schema()));
+            return output::print(&format!("{:#}\n", bub_plugin::protocol_schema()));
         }
         let order = context.matches.get_flag("order");
         output::print(&if all {
@@ -67,7 +67,10 @@ fn report(context: &CommandContext, in_execution_order: bool) -> String {
     }
     for plugin in framework.plugins() {
         if let PluginState::Failed(reason) = &plugin.state {
-            let (name, reason) = (super::one_line(&plugin.name), super::one_line(reason));
+            let (name, reason) = (
+                super::sanitize_line(&plugin.name),
+                super::sanitize_line(reason),
+            );
             let _ = writeln!(text, "plugin {name} is not loaded: {reason}");
         }
     }

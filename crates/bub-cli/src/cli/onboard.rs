@@ -46,12 +46,12 @@ pub(super) fn command() -> AppCommand {
                 format!("{}\n", error.message())
             } else {
                 let message = context.settings.redactor().redact(error.message());
-                format!("Onboarding failed: {}\n", output::one_line(&message))
+                format!("Onboarding failed: {}\n", output::sanitize_line(&message))
             });
             Ok(ExitCode::from(EXIT_FAILURE))
         })
     })
-    .runs_with_invalid_settings()
+    .allow_invalid_settings()
 }
 
 /// State of the setup: the config file with the answers so far.

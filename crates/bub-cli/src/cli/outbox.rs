@@ -72,7 +72,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             .await?
         }
     };
-    output::print_text(&report(action, matches, &answer))
+    output::print_untrusted(&report(action, matches, &answer))
 }
 
 fn report(action: &str, matches: &ArgMatches, answer: &Value) -> String {
@@ -100,7 +100,7 @@ fn report(action: &str, matches: &ArgMatches, answer: &Value) -> String {
         .flatten()
     {
         let field =
-            |key: &str| output::one_line(reply.get(key).and_then(Value::as_str).unwrap_or(""));
+            |key: &str| output::sanitize_line(reply.get(key).and_then(Value::as_str).unwrap_or(""));
         let number = |key: &str| reply.get(key).and_then(Value::as_u64).unwrap_or(0);
         let _ = writeln!(
             text,

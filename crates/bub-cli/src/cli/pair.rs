@@ -39,7 +39,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         Some(("remove", matches)) => {
             let user = text(matches, "user");
             pairings.remove(&user)?;
-            format!("removed {}\n", output::one_line(&user))
+            format!("removed {}\n", output::sanitize_line(&user))
         }
         Some(_) => list(&pairings)?,
         None => {
@@ -52,7 +52,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             )
         }
     };
-    output::print_text(&report)
+    output::print_untrusted(&report)
 }
 
 fn list(pairings: &Pairings) -> Result<String> {

@@ -13,7 +13,7 @@ use bub::{AppCommand, CommandContext, plugins};
 use bub_kernel::{Error, Framework, PluginState, Result};
 use bub_plugin::{
     Descriptor, InstalledPlugin, InstalledPlugins, Manifest, PluginPin, PluginProcess, SettingDecl,
-    pin, pin_mismatch,
+    compute_pin, pin_mismatch,
 };
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ pub(super) fn command() -> AppCommand {
             Command::new("disable").about("Disable a plugin").arg(name()),
             new::command(),
         ]);
-    AppCommand::new(command, run).runs_with_invalid_settings()
+    AppCommand::new(command, run).allow_invalid_settings()
 }
 
 /// Returns the hidden commands `bub install` and `bub uninstall`, the names of the Python version.
@@ -119,7 +119,7 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
         .get_one::<PathBuf>("path")
         .cloned()
         .unwrap_or_default();
-    let (manifest, directory, pinned) = Manifest::find(&path)?;
+    let (manifest, directory, pinned) = Manifest::load_for_path(&path)?;
     let is_confirmed = matches.get_flag("yes");
     if !is_confirmed && !prompt::has_terminal() {
         return Err(Error::invalid_input(
@@ -129,7 +129,7 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
     let pin = if matches.get_flag("unpinned") {
         None
     } else {
-        let pin = pin(&pinned, &directory, &manifest.command);
+        let pin = compute_pin(&pinned, &directory, &manifest.command);
         Some(pin.map_err(|error| add_error(&manifest, error.message()))?)
     };
     let skipped_dirs = pin.as_ref().map(skipped_dirs).unwrap_or_default();
@@ -148,18 +148,18 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
     if !is_confirmed {
         prompt::print_stderr(&describe_process(&record));
         if !prompt::confirm("Start it to see what it implements?", false).await? {
-            return Err(prompt::interrupted());
+            return Err(prompt::interrupted_error());
         }
     }
     // Before the start, because the plugin receives its settings at the start.
-    plugins::check_settings(&record.manifest)
+    plugins::check_setting_names(&record.manifest)
         .map_err(|error| add_error(&record.manifest, error.message()))?;
     settings
-        .fits(&record.manifest.section())
+        .fits(&record.manifest.settings_section())
         .map_err(|error| add_error(&record.manifest, &error.to_string()))?;
     record.descriptor = describe(&record, context)?;
     let builtin = builtin_framework(context);
-    plugins::check(&record, &context.bundled_channels)
+    plugins::check_declarations(&record, &context.bundled_channels)
         .map_err(|error| add_error(&record.manifest, error.message()))?;
     if let Some(command) = conflicting_command(&record.descriptor, context) {
         return Err(add_error(
@@ -170,12 +170,12 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
     if !is_confirmed {
         prompt::print_stderr(&describe_capabilities(&record.descriptor, &builtin));
         if !prompt::confirm("Add this plugin?", true).await? {
-            return Err(prompt::interrupted());
+            return Err(prompt::interrupted_error());
         }
     }
     let name = record.manifest.name.clone();
     let tools = replaced_tools(&record.descriptor, &builtin);
-    let before = InstalledPlugins::change(settings.home(), |installed| {
+    let before = InstalledPlugins::update(settings.home(), |installed| {
         let replaced = installed
             .find(&name)
             .ok()
@@ -197,12 +197,12 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
 
 fn describe(record: &InstalledPlugin, context: &CommandContext) -> Result<Descriptor> {
     let plugin_config = plugins::plugin_config(record, &context.settings)?;
-    let host = plugins::host(
+    let host = plugins::host_context(
         Arc::clone(&context.settings),
         context.framework.workspace(),
         context.launcher.clone(),
     );
-    PluginProcess::describe(plugin_config, host).map_err(|error| {
+    PluginProcess::request_descriptor(plugin_config, host).map_err(|error| {
         let cause = format!("{}; run with -v to see its output", error.message());
         add_error(&record.manifest, &cause).with_kind(error.kind())
     })
@@ -249,14 +249,14 @@ fn conflicting_command<'a>(
 
 fn remove(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let name = required_arg(matches, "name");
-    InstalledPlugins::change(context.settings.home(), |installed| installed.remove(name))?;
+    InstalledPlugins::update(context.settings.home(), |installed| installed.remove(name))?;
     output::print(&format!("removed {name} (files kept)\n"))
 }
 
 fn set_enabled(context: &CommandContext, matches: &ArgMatches, enabled: bool) -> Result<ExitCode> {
     let name = required_arg(matches, "name");
     let settings = &context.settings;
-    InstalledPlugins::change(settings.home(), |installed| {
+    InstalledPlugins::update(settings.home(), |installed| {
         let record = installed.find_mut(name)?;
         if enabled && !has_files(record) {
             let path = record.pinned.display();
@@ -293,7 +293,7 @@ fn list(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     }
     let damaged = installed.damaged.iter().map(|row| {
         let state = format!("error: {}; remove the plugin and add it again", row.problem);
-        [row.name(), "-", "-", &state].map(super::one_line)
+        [row.name(), "-", "-", &state].map(super::sanitize_line)
     });
     let rows: Vec<_> = installed
         .plugins
@@ -317,7 +317,7 @@ fn row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4] {
         &display_path(&record.pinned),
         &state,
     ]
-    .map(super::one_line)
+    .map(super::sanitize_line)
 }
 
 /// Returns the names of enabled plugins whose hooks are registered but which cannot be started.
@@ -366,16 +366,16 @@ fn show(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
             serde_json::to_value(record).map_err(|error| Error::unknown(error.to_string()))?;
         return output::print(&format!("{value:#}\n"));
     }
-    let mut text = super::one_line(&record.manifest.name);
+    let mut text = super::sanitize_line(&record.manifest.name);
     if let Some(version) = &record.descriptor.version {
-        let _ = write!(text, " {}", super::one_line(version));
+        let _ = write!(text, " {}", super::sanitize_line(version));
     }
     let about = record
         .descriptor
         .description
         .as_deref()
         .unwrap_or(&record.manifest.description);
-    let about = super::one_line(about);
+    let about = super::sanitize_line(about);
     let _ = writeln!(text, "{}{about}", if about.is_empty() { "" } else { ": " });
     text.push_str(&describe_process(record));
     text.push_str(&describe_capabilities(
@@ -388,12 +388,12 @@ fn show(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
         .as_deref()
         .map_or("not pinned", |digest| digest.get(..18).unwrap_or(digest));
     let _ = writeln!(text, "state: {state}\npin: {pin}");
-    output::print_text(&text)
+    output::print_untrusted(&text)
 }
 
 /// Describes the process of a plugin: command, directory, environment variables, and settings.
 fn describe_process(record: &InstalledPlugin) -> String {
-    let command = super::one_line(&record.manifest.command.join(" "));
+    let command = super::sanitize_line(&record.manifest.command.join(" "));
     let mut text = format!(
         "command: {command}\ndirectory: {}\n",
         display_path(&record.directory)
@@ -416,7 +416,7 @@ fn describe_process(record: &InstalledPlugin) -> String {
 }
 
 fn display_path(path: &Path) -> String {
-    super::one_line(&path.to_string_lossy())
+    super::sanitize_line(&path.to_string_lossy())
 }
 
 /// Returns the tools of a plugin that replace built-in tools.

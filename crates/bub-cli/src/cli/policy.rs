@@ -66,7 +66,7 @@ pub(super) fn command() -> AppCommand {
         let policy = Policy::new(settings);
         match context.matches.subcommand() {
             Some(("explain", matches)) => explain_call(&context.framework, &policy, matches),
-            _ => output::print_text(&rules(&context.framework, &policy, settings)),
+            _ => output::print_untrusted(&rules(&context.framework, &policy, settings)),
         }
     })
 }
@@ -124,7 +124,7 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
             policy.approval_timeout().as_secs()
         );
     }
-    output::print_text(&text)?;
+    output::print_untrusted(&text)?;
     Ok(match policy_decision.action {
         PolicyAction::Allow => ExitCode::SUCCESS,
         PolicyAction::Ask => ExitCode::from(EXIT_WOULD_ASK),

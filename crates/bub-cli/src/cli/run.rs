@@ -72,7 +72,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         ..
     } = context;
     let inbound = inbound(&matches, message(&matches)?);
-    let stop = signals::listen();
+    let stop = signals::listen_for_stop();
     logging::suppress_turn_failures();
     let channel = Arc::<PrintChannel>::default();
     let turn = run_turn(&framework, &settings, &channel, inbound, &stop);
@@ -89,7 +89,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         // The answer, or a part of it, exists but was not delivered.
         text.push_str(&block(&channel.chat(), &report.output));
     }
-    let printed = output::print_text(&settings.redactor().redact(&text))?;
+    let printed = output::print_untrusted(&settings.redactor().redact(&text))?;
     if is_stopped {
         return Ok(stop.exit_code());
     }

@@ -102,7 +102,7 @@ fn list(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
             writeln!(
                 text,
                 "{name:width$}  {source:7}  {}",
-                output::one_line(description)
+                output::sanitize_line(description)
             )
         };
     }
@@ -116,7 +116,7 @@ fn show(skills: &Skills, workspace: &Path, name: &str) -> Result<ExitCode> {
             "unknown skill {name:?}; see `bub skill list`"
         )));
     };
-    output::print_text(&format!(
+    output::print_untrusted(&format!(
         "{}\n",
         skills.load(&skill, &LoadedSkills::default())
     ))
@@ -187,13 +187,13 @@ fn report(problems: &[SkillProblem]) {
         let _ = writeln!(
             std::io::stderr(),
             "{}",
-            output::one_line(&problem.to_string())
+            output::sanitize_line(&problem.to_string())
         );
     }
 }
 
 /// Prints an error and returns the exit code for invalid arguments.
 fn usage_error(text: &str) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "error: {}", output::one_line(text));
+    let _ = writeln!(std::io::stderr(), "error: {}", output::sanitize_line(text));
     ExitCode::from(EXIT_USAGE)
 }

@@ -30,7 +30,7 @@ pub(super) fn command() -> AppCommand {
             None if context.matches.get_flag("json") => format!("{}\n", json!({"running": false})),
             None => format!("gateway {name}: not running; start it with `bub gateway`\n"),
         };
-        output::print_text(&text)
+        output::print_untrusted(&text)
     })
 }
 
@@ -49,7 +49,7 @@ pub(super) fn roles_line(owners: &[String]) -> String {
 fn report(name: &str, status: &Value) -> String {
     let count = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
     let text_at = |value: &Value, key: &str| {
-        output::one_line(value.get(key).and_then(Value::as_str).unwrap_or(""))
+        output::sanitize_line(value.get(key).and_then(Value::as_str).unwrap_or(""))
     };
     let state = if status.get("stopping") == Some(&Value::Bool(true)) {
         "stopping"

@@ -54,14 +54,18 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             let _ = writeln!(
                 std::io::stderr(),
                 "error: {}",
-                output::one_line(error.message())
+                output::sanitize_line(error.message())
             );
             return Ok(ExitCode::from(EXIT_USAGE));
         }
         outcome => outcome?,
     };
     for problem in problems {
-        let _ = writeln!(std::io::stderr(), "skipped: {}", output::one_line(&problem));
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: {}",
+            output::sanitize_line(&problem)
+        );
     }
     let shown = if context.matches.get_flag("json") {
         rows.iter()
@@ -91,7 +95,7 @@ fn table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
         .map(|count| count.to_string());
         let [calls, input, cached, output] = counts;
         [
-            output::one_line(&row.name),
+            output::sanitize_line(&row.name),
             calls,
             input,
             cached,

@@ -8,24 +8,24 @@ use std::{
 
 use bub_kernel::{
     ApprovalRequest, CliApp, Envelope, Error, LlmRequest, LlmResult, MessageHandler, Prompt,
-    Result, Role, Sender, SessionId, State, StatePatch, ToolCall, ToolOutcome, TurnSnapshot,
+    Result, SessionId, State, StatePatch, ToolCall, ToolOutcome, TurnSnapshot,
 };
 use bub_tape::{MemoryStore, Tape, TapeName};
 use serde_json::{Value, json};
 
 use super::{
-    ArgumentCodec, ResultCodec, milliseconds, nullable, object, object_schema, optional_text, text,
-    type_error,
+    ArgumentCodec, ResultCodec, decode_sender, duration_millis, encode_sender, nullable_schema,
+    object_schema, optional_text, parse_object, parse_text, sender_schema, type_error,
 };
 
 impl<'a> ArgumentCodec<'a> for &'a Envelope {
     type Owned = Envelope;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    fn read(value: Value, previous: Option<Self>) -> Result<Envelope> {
+    fn decode(value: Value, previous: Option<Self>) -> Result<Envelope> {
         let new = Envelope::normalize(value);
         let Some(previous) = previous else {
             return Ok(new);
@@ -63,11 +63,11 @@ impl<'a> ArgumentCodec<'a> for &'a Envelope {
 impl<'a> ArgumentCodec<'a> for Option<&'a Envelope> {
     type Owned = Option<Envelope>;
 
-    fn write(self) -> Value {
-        self.map(ArgumentCodec::write).unwrap_or_default()
+    fn encode(self) -> Value {
+        self.map(ArgumentCodec::encode).unwrap_or_default()
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<Option<Envelope>> {
+    fn decode(value: Value, _: Option<Self>) -> Result<Option<Envelope>> {
         Ok((!value.is_null()).then(|| Envelope::normalize(value)))
     }
 
@@ -80,19 +80,19 @@ impl<'a> ArgumentCodec<'a> for Option<&'a Envelope> {
     }
 
     fn schema() -> Value {
-        nullable(&<&Envelope as ArgumentCodec<'_>>::schema())
+        nullable_schema(&<&Envelope as ArgumentCodec<'_>>::schema())
     }
 }
 
 impl<'a> ArgumentCodec<'a> for &'a str {
     type Owned = String;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         self.into()
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<String> {
-        text(value)
+    fn decode(value: Value, _: Option<Self>) -> Result<String> {
+        parse_text(value)
     }
 
     fn from_owned(owned: &'a String) -> Self {
@@ -107,12 +107,12 @@ impl<'a> ArgumentCodec<'a> for &'a str {
 impl<'a> ArgumentCodec<'a> for &'a SessionId {
     type Owned = SessionId;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         self.into()
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<SessionId> {
-        text(value).map(SessionId::from)
+    fn decode(value: Value, _: Option<Self>) -> Result<SessionId> {
+        parse_text(value).map(SessionId::from)
     }
 
     fn from_owned(owned: &'a SessionId) -> Self {
@@ -131,11 +131,11 @@ impl<'a> ArgumentCodec<'a> for &'a SessionId {
 impl<'a> ArgumentCodec<'a> for &'a State {
     type Owned = State;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         serde_json::to_value(self.public_fields()).unwrap_or_default()
     }
 
-    fn read(value: Value, previous: Option<Self>) -> Result<State> {
+    fn decode(value: Value, previous: Option<Self>) -> Result<State> {
         // A turn has one state, which a plugin cannot replace.
         Ok(previous
             .cloned()
@@ -158,12 +158,12 @@ impl<'a> ArgumentCodec<'a> for &'a State {
 impl<'a> ArgumentCodec<'a> for &'a Prompt {
     type Owned = Prompt;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<Prompt> {
-        ResultCodec::read(value)
+    fn decode(value: Value, _: Option<Self>) -> Result<Prompt> {
+        ResultCodec::decode(value)
     }
 
     fn from_owned(owned: &'a Prompt) -> Self {
@@ -178,11 +178,11 @@ impl<'a> ArgumentCodec<'a> for &'a Prompt {
 impl<'a> ArgumentCodec<'a> for &'a Error {
     type Owned = Error;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         self.to_value()
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<Error> {
+    fn decode(value: Value, _: Option<Self>) -> Result<Error> {
         Ok(Error::from_value(&value))
     }
 
@@ -208,11 +208,11 @@ impl<'a> ArgumentCodec<'a> for &'a Error {
 impl<'a> ArgumentCodec<'a> for Option<&'a Error> {
     type Owned = Option<Error>;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         self.map(Error::to_value).unwrap_or_default()
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<Option<Error>> {
+    fn decode(value: Value, _: Option<Self>) -> Result<Option<Error>> {
         Ok((!value.is_null()).then(|| Error::from_value(&value)))
     }
 
@@ -221,18 +221,18 @@ impl<'a> ArgumentCodec<'a> for Option<&'a Error> {
     }
 
     fn schema() -> Value {
-        nullable(&<&Error as ArgumentCodec<'_>>::schema())
+        nullable_schema(&<&Error as ArgumentCodec<'_>>::schema())
     }
 }
 
 impl<'a> ArgumentCodec<'a> for &'a Value {
     type Owned = Value;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         self.clone()
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<Value> {
+    fn decode(value: Value, _: Option<Self>) -> Result<Value> {
         Ok(value)
     }
 
@@ -248,12 +248,12 @@ impl<'a> ArgumentCodec<'a> for &'a Value {
 impl<'a> ArgumentCodec<'a> for &'a Path {
     type Owned = PathBuf;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         self.to_string_lossy().into()
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<PathBuf> {
-        text(value).map(PathBuf::from)
+    fn decode(value: Value, _: Option<Self>) -> Result<PathBuf> {
+        parse_text(value).map(PathBuf::from)
     }
 
     fn from_owned(owned: &'a PathBuf) -> Self {
@@ -268,15 +268,15 @@ impl<'a> ArgumentCodec<'a> for &'a Path {
 impl<'a> ArgumentCodec<'a> for &'a LlmRequest {
     type Owned = LlmRequest;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         json!({
             "run_id": self.run_id, "model": self.model, "messages": *self.messages,
             "tool_names": self.tool_names, "max_tokens": self.max_tokens,
         })
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<LlmRequest> {
-        let mut map = object(value)?;
+    fn decode(value: Value, _: Option<Self>) -> Result<LlmRequest> {
+        let mut map = parse_object(value)?;
         let messages = match map.remove("messages") {
             Some(Value::Array(messages)) => messages,
             other => return Err(type_error("a list of messages", &other.unwrap_or_default())),
@@ -292,7 +292,7 @@ impl<'a> ArgumentCodec<'a> for &'a LlmRequest {
             messages: Arc::new(messages),
             tool_names: names
                 .into_iter()
-                .filter_map(|name| text(name).ok())
+                .filter_map(|name| parse_text(name).ok())
                 .collect(),
             max_tokens: map.get("max_tokens").and_then(Value::as_u64),
         })
@@ -316,15 +316,15 @@ impl<'a> ArgumentCodec<'a> for &'a LlmRequest {
 impl<'a> ArgumentCodec<'a> for &'a LlmResult {
     type Owned = LlmResult;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         json!({
             "run_id": self.run_id, "text": self.text, "tool_calls": self.tool_calls, "usage": self.usage,
-            "error": self.error.as_ref().map(Error::to_value), "duration_ms": milliseconds(self.duration),
+            "error": self.error.as_ref().map(Error::to_value), "duration_ms": duration_millis(self.duration),
         })
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<LlmResult> {
-        let map = object(value)?;
+    fn decode(value: Value, _: Option<Self>) -> Result<LlmResult> {
+        let map = parse_object(value)?;
         let field = |name: &str| map.get(name).filter(|value| !value.is_null());
         Ok(LlmResult {
             run_id: optional_text(field("run_id")).unwrap_or_default().into(),
@@ -361,18 +361,18 @@ impl<'a> ArgumentCodec<'a> for &'a LlmResult {
 impl<'a> ArgumentCodec<'a> for &'a ToolCall {
     type Owned = ToolCall;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         json!({"run_id": self.run_id, "tool": self.tool, "arguments": self.arguments})
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<ToolCall> {
-        let mut map = object(value)?;
+    fn decode(value: Value, _: Option<Self>) -> Result<ToolCall> {
+        let mut map = parse_object(value)?;
         Ok(ToolCall {
             run_id: optional_text(map.get("run_id")).unwrap_or_default().into(),
             tool: optional_text(map.get("tool")).unwrap_or_default(),
             arguments: map
                 .remove("arguments")
-                .map(object)
+                .map(parse_object)
                 .transpose()?
                 .unwrap_or_default(),
         })
@@ -396,8 +396,8 @@ impl<'a> ArgumentCodec<'a> for &'a ToolCall {
 impl<'a> ArgumentCodec<'a> for &'a ToolOutcome {
     type Owned = ToolOutcome;
 
-    fn write(self) -> Value {
-        let duration_ms = milliseconds(self.duration);
+    fn encode(self) -> Value {
+        let duration_ms = duration_millis(self.duration);
         match &self.result {
             Ok(result) => json!({"result": result, "error": null, "duration_ms": duration_ms}),
             Err(error) => {
@@ -406,8 +406,8 @@ impl<'a> ArgumentCodec<'a> for &'a ToolOutcome {
         }
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<ToolOutcome> {
-        let mut map = object(value)?;
+    fn decode(value: Value, _: Option<Self>) -> Result<ToolOutcome> {
+        let mut map = parse_object(value)?;
         let error = map
             .get("error")
             .filter(|error| !error.is_null())
@@ -436,15 +436,15 @@ impl<'a> ArgumentCodec<'a> for &'a ToolOutcome {
 impl<'a> ArgumentCodec<'a> for &'a TurnSnapshot {
     type Owned = TurnSnapshot;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         json!({
             "session_id": self.session_id, "is_running": self.is_running, "running_count": self.running_count,
             "pending_count": self.pending_count, "steering_count": self.steering_count,
         })
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<TurnSnapshot> {
-        let map = object(value)?;
+    fn decode(value: Value, _: Option<Self>) -> Result<TurnSnapshot> {
+        let map = parse_object(value)?;
         let count = |name: &str| {
             let count = map.get(name).and_then(Value::as_u64);
             count
@@ -480,18 +480,18 @@ impl<'a> ArgumentCodec<'a> for &'a TurnSnapshot {
 impl<'a> ArgumentCodec<'a> for &'a ApprovalRequest {
     type Owned = ApprovalRequest;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         json!({
-            "id": self.id, "tool": self.tool, "arguments": self.arguments, "sender": sender(&self.sender),
+            "id": self.id, "tool": self.tool, "arguments": self.arguments, "sender": encode_sender(&self.sender),
             "session_id": self.session_id, "expires_seconds": self.expires.as_secs_f64(), "reason": self.reason,
         })
     }
 
-    fn read(value: Value, _: Option<Self>) -> Result<ApprovalRequest> {
-        let mut map = object(value)?;
+    fn decode(value: Value, _: Option<Self>) -> Result<ApprovalRequest> {
+        let mut map = parse_object(value)?;
         let arguments = map
             .remove("arguments")
-            .map(object)
+            .map(parse_object)
             .transpose()?
             .unwrap_or_default();
         let field = |name: &str| optional_text(map.get(name)).unwrap_or_default();
@@ -503,7 +503,7 @@ impl<'a> ArgumentCodec<'a> for &'a ApprovalRequest {
             id: field("id"),
             tool: field("tool"),
             arguments,
-            sender: read_sender(map.get("sender")),
+            sender: decode_sender(map.get("sender")),
             session_id: field("session_id").into(),
             expires: Duration::try_from_secs_f64(expires).unwrap_or_default(),
             reason: field("reason"),
@@ -525,42 +525,14 @@ impl<'a> ArgumentCodec<'a> for &'a ApprovalRequest {
     }
 }
 
-/// Encodes a sender.
-pub(crate) fn sender(sender: &Sender) -> Value {
-    json!({
-        "role": sender.role.name(), "channel": sender.channel, "chat_id": sender.chat_id,
-        "id": sender.id, "name": sender.name,
-    })
-}
-
-pub(crate) fn sender_schema() -> Value {
-    let text = json!({"type": "string"});
-    let roles: Vec<_> = Role::ALL.iter().map(|role| role.name()).collect();
-    object_schema(
-        &json!({"role": {"enum": roles}, "channel": text, "chat_id": text, "id": text, "name": text}),
-    )
-}
-
-pub(crate) fn read_sender(value: Option<&Value>) -> Sender {
-    let field =
-        |name: &str| optional_text(value.and_then(|value| value.get(name))).unwrap_or_default();
-    Sender {
-        role: Role::from_name(&field("role")).unwrap_or_default(),
-        channel: field("channel"),
-        chat_id: field("chat_id"),
-        id: field("id"),
-        name: field("name"),
-    }
-}
-
 impl<'a> ArgumentCodec<'a> for &'a Tape {
     type Owned = Tape;
 
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         json!({"name": self.name().to_string()})
     }
 
-    fn read(value: Value, previous: Option<Self>) -> Result<Tape> {
+    fn decode(value: Value, previous: Option<Self>) -> Result<Tape> {
         let name = optional_text(value.get("name")).unwrap_or_default();
         // The protocol carries only the name; a plugin reads the entries with `tape/query`.
         if let Some(previous) = previous {
@@ -588,11 +560,11 @@ macro_rules! impl_null_argument {
         impl<'a> ArgumentCodec<'a> for &'a $ty {
             type Owned = $ty;
 
-            fn write(self) -> Value {
+            fn encode(self) -> Value {
                 Value::Null
             }
 
-            fn read(_: Value, _: Option<Self>) -> Result<$ty> {
+            fn decode(_: Value, _: Option<Self>) -> Result<$ty> {
                 Ok($empty)
             }
 

@@ -11,18 +11,19 @@ use bub_tape::{AnchorSelector, Sidecar, TapeContext, TapeStore};
 use serde_json::{Value, json};
 
 use super::{
-    ArgumentCodec, ResultCodec, object, object_schema, only_field, optional_text, text, type_error,
+    ArgumentCodec, ResultCodec, object_schema, only_field, optional_text, parse_object, parse_text,
+    type_error,
 };
 
 /// Rejects results that are Rust objects and cannot be sent between processes.
 macro_rules! reject_result {
     ($($ty:ty),*) => {$(
         impl ResultCodec for $ty {
-            fn write(self) -> Value {
+            fn encode(self) -> Value {
                 Value::Null
             }
 
-            fn read(_: Value) -> Result<Self> {
+            fn decode(_: Value) -> Result<Self> {
                 Err(Error::unknown("a plugin in another process cannot provide this"))
             }
 
@@ -41,12 +42,12 @@ reject_result!(
 );
 
 impl ResultCodec for String {
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         self.into()
     }
 
-    fn read(value: Value) -> Result<Self> {
-        text(value)
+    fn decode(value: Value) -> Result<Self> {
+        parse_text(value)
     }
 
     fn schema() -> Value {
@@ -55,11 +56,11 @@ impl ResultCodec for String {
 }
 
 impl ResultCodec for () {
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         Value::Null
     }
 
-    fn read(_: Value) -> Result<Self> {
+    fn decode(_: Value) -> Result<Self> {
         Ok(())
     }
 
@@ -69,11 +70,11 @@ impl ResultCodec for () {
 }
 
 impl ResultCodec for bool {
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         self.into()
     }
 
-    fn read(value: Value) -> Result<Self> {
+    fn decode(value: Value) -> Result<Self> {
         value
             .as_bool()
             .ok_or_else(|| type_error("true or false", &value))
@@ -85,11 +86,11 @@ impl ResultCodec for bool {
 }
 
 impl ResultCodec for Value {
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         self
     }
 
-    fn read(value: Value) -> Result<Self> {
+    fn decode(value: Value) -> Result<Self> {
         Ok(value)
     }
 
@@ -99,12 +100,12 @@ impl ResultCodec for Value {
 }
 
 impl ResultCodec for StatePatch {
-    fn write(self) -> Value {
-        ArgumentCodec::write(&State::from_patch(self))
+    fn encode(self) -> Value {
+        ArgumentCodec::encode(&State::from_patch(self))
     }
 
-    fn read(value: Value) -> Result<Self> {
-        object(value).map(|map| Self::from(Fields::from(map)))
+    fn decode(value: Value) -> Result<Self> {
+        parse_object(value).map(|map| Self::from(Fields::from(map)))
     }
 
     fn schema() -> Value {
@@ -113,11 +114,11 @@ impl ResultCodec for StatePatch {
 }
 
 impl ResultCodec for Prompt {
-    fn write(self) -> Value {
-        ArgumentCodec::write(&self)
+    fn encode(self) -> Value {
+        ArgumentCodec::encode(&self)
     }
 
-    fn read(value: Value) -> Result<Self> {
+    fn decode(value: Value) -> Result<Self> {
         match value {
             Value::String(text) => Ok(Self::Text(text)),
             Value::Array(parts) => Ok(Self::Parts(parts)),
@@ -131,11 +132,11 @@ impl ResultCodec for Prompt {
 }
 
 impl ResultCodec for Vec<Envelope> {
-    fn write(self) -> Value {
-        self.iter().map(ArgumentCodec::write).collect()
+    fn encode(self) -> Value {
+        self.iter().map(ArgumentCodec::encode).collect()
     }
 
-    fn read(value: Value) -> Result<Self> {
+    fn decode(value: Value) -> Result<Self> {
         Ok(Envelope::unpack_batch(value))
     }
 
@@ -146,12 +147,12 @@ impl ResultCodec for Vec<Envelope> {
 
 impl ResultCodec for ModelStream {
     /// Returns null: a stream is sent event by event, see `stream`.
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         Value::Null
     }
 
-    fn read(value: Value) -> Result<Self> {
-        text(value).map(Self::text)
+    fn decode(value: Value) -> Result<Self> {
+        parse_text(value).map(Self::text)
     }
 
     fn schema() -> Value {
@@ -160,7 +161,7 @@ impl ResultCodec for ModelStream {
 }
 
 impl ResultCodec for TapeContext {
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         match self.anchor {
             AnchorSelector::Last => json!({"anchor": "last"}),
             AnchorSelector::Whole => json!({"anchor": null}),
@@ -168,7 +169,7 @@ impl ResultCodec for TapeContext {
         }
     }
 
-    fn read(value: Value) -> Result<Self> {
+    fn decode(value: Value) -> Result<Self> {
         let anchor = match value.get("anchor") {
             Some(Value::Null) => AnchorSelector::Whole,
             Some(Value::String(last)) if last == "last" => AnchorSelector::Last,
@@ -192,7 +193,7 @@ impl ResultCodec for TapeContext {
 }
 
 impl ResultCodec for ModelOptions {
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         let choices = self
             .choices
             .into_iter()
@@ -200,7 +201,7 @@ impl ResultCodec for ModelOptions {
         json!({"choices": choices.collect::<Vec<_>>(), "current": self.current})
     }
 
-    fn read(value: Value) -> Result<Self> {
+    fn decode(value: Value) -> Result<Self> {
         let Some(choices) = value.get("choices").and_then(Value::as_array) else {
             return Err(type_error("an object with `choices`", &value));
         };
@@ -224,17 +225,17 @@ impl ResultCodec for ModelOptions {
 }
 
 impl ResultCodec for LlmDecision {
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         match self {
-            Self::Proceed(request) => json!({"proceed": ArgumentCodec::write(&request)}),
+            Self::Proceed(request) => json!({"proceed": ArgumentCodec::encode(&request)}),
             Self::Finish(text) => json!({"finish": text}),
         }
     }
 
-    fn read(value: Value) -> Result<Self> {
+    fn decode(value: Value) -> Result<Self> {
         match only_field(&value) {
             Some(("proceed", request)) => {
-                <&LlmRequest as ArgumentCodec<'_>>::read(request.clone(), None).map(Self::Proceed)
+                <&LlmRequest as ArgumentCodec<'_>>::decode(request.clone(), None).map(Self::Proceed)
             }
             Some(("finish", Value::String(text))) => Ok(Self::Finish(text.clone())),
             _ => Err(type_error(
@@ -251,7 +252,7 @@ impl ResultCodec for LlmDecision {
 }
 
 impl ResultCodec for ToolDecision {
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         match self {
             Self::Proceed(arguments) => json!({"proceed": arguments}),
             Self::Replace(result) => json!({"replace": result}),
@@ -259,11 +260,11 @@ impl ResultCodec for ToolDecision {
         }
     }
 
-    fn into_value(self) -> Option<Value> {
-        (self != Self::Proceed(None)).then(|| self.write())
+    fn into_response_value(self) -> Option<Value> {
+        (self != Self::Proceed(None)).then(|| self.encode())
     }
 
-    fn read(value: Value) -> Result<Self> {
+    fn decode(value: Value) -> Result<Self> {
         let expected = "{\"proceed\": arguments}, {\"replace\": result} or {\"deny\": reason}";
         match only_field(&value) {
             Some(("proceed", Value::Object(arguments))) => {
@@ -286,11 +287,11 @@ impl ResultCodec for ToolDecision {
 }
 
 impl ResultCodec for Admission {
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         json!({"decision": self.decision.name(), "reason": self.reason})
     }
 
-    fn read(value: Value) -> Result<Self> {
+    fn decode(value: Value) -> Result<Self> {
         let name = value.as_str().or_else(|| value.get("decision")?.as_str());
         let decision = name.and_then(AdmissionDecision::from_name);
         let decision = decision.ok_or_else(|| {
@@ -312,14 +313,14 @@ impl ResultCodec for Admission {
 }
 
 impl ResultCodec for ApprovalAnswer {
-    fn write(self) -> Value {
+    fn encode(self) -> Value {
         match self {
             Self::Approved => json!({"approved": true}),
             Self::Denied(reason) => json!({"approved": false, "reason": reason}),
         }
     }
 
-    fn read(value: Value) -> Result<Self> {
+    fn decode(value: Value) -> Result<Self> {
         match value.get("approved").and_then(Value::as_bool) {
             Some(true) => Ok(Self::Approved),
             Some(false) => Ok(Self::Denied(optional_text(value.get("reason")))),

@@ -22,16 +22,16 @@ const WRITE_BATCH_BYTES: usize = 64 * 1024;
 pub fn read_for_fuzzing(bytes: &[u8]) -> String {
     struct RejectingHandler;
     impl RequestHandler for RejectingHandler {
-        fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, _params: Value) {
+        fn handle_request(&self, peer: &Arc<Peer>, id: Value, method: &str, _params: Value) {
             peer.respond(&id, Err(Error::not_found(method)));
         }
-        fn notification(&self, _method: &str, _params: &Value) {}
-        fn closed(&self, _peer: &Peer, _cause: &str) {}
+        fn handle_notification(&self, _method: &str, _params: &Value) {}
+        fn handle_close(&self, _peer: &Peer, _cause: &str) {}
     }
     let (outgoing, _lines) = blocking::channel();
     let peer = Arc::new(Peer::new(outgoing, "fuzz"));
     let _requests: Vec<_> = (0..3)
-        .map(|credits| peer.ask("hook", &Value::Null, credits))
+        .map(|credits| peer.send_request("hook", &Value::Null, credits))
         .collect();
     let cause = read_lines(bytes, &peer, &RejectingHandler);
     peer.close(&cause);
@@ -86,16 +86,16 @@ pub(super) fn read_lines(
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        let is_message = match rpc_message::read(&line) {
+        let is_message = match rpc_message::parse_line(&line) {
             Ok(message) => peer.handle_message(message, line.len(), handler),
             Err(error) => {
-                peer.handle_unreadable(&rpc_message::read_partial(&line), &error.to_string());
+                peer.handle_invalid_line(&rpc_message::parse_partial(&line), &error.to_string());
                 false
             }
         };
         if !is_message {
             invalid_lines += 1;
-            if limiter.allow(&peer.name) {
+            if limiter.allow_line(&peer.name) {
                 let excerpt =
                     String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
                 let (plugin, line) = (&peer.name, excerpt.trim_end());

@@ -124,7 +124,7 @@ pub(crate) fn external(plugin_config: PluginConfig) -> Framework {
             launcher: None,
             question_handler: None,
         };
-        let descriptor = PluginProcess::describe(plugin_config.clone(), host.clone())?;
+        let descriptor = PluginProcess::request_descriptor(plugin_config.clone(), host.clone())?;
         let plugin = PluginProcess::new(plugin_config, descriptor, host);
         Ok::<_, Error>(ExternalPlugin::new(plugin, context))
     };

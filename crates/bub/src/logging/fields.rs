@@ -23,38 +23,38 @@ impl Fields {
         self.0.sort_by_key(|(field, _)| field.index());
     }
 
-    fn set(&mut self, field: &Field, value: impl Into<Value>) {
+    fn push_field(&mut self, field: &Field, value: impl Into<Value>) {
         self.0.push((field.clone(), value.into()));
     }
 }
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.set(field, format!("{value:?}"));
+        self.push_field(field, format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.set(field, value);
+        self.push_field(field, value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.set(field, value);
+        self.push_field(field, value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.set(field, value);
+        self.push_field(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.set(field, value);
+        self.push_field(field, value);
     }
 
     fn record_u128(&mut self, field: &Field, value: u128) {
         // Durations in milliseconds have this type.
-        self.set(field, u64::try_from(value).unwrap_or(u64::MAX));
+        self.push_field(field, u64::try_from(value).unwrap_or(u64::MAX));
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.set(field, value);
+        self.push_field(field, value);
     }
 }

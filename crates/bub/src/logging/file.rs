@@ -46,39 +46,40 @@ impl LogFile {
     fn try_write(&mut self, line: &[u8]) -> io::Result<()> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => open(&self.path)?,
+            None => open_private(&self.path)?,
         };
-        let file = self.rotated(file, line.len() as u64)?;
+        let file = self.rotate_if_full(file, line.len() as u64)?;
         (&file).write_all(line)?;
         self.file = Some(file);
         Ok(())
     }
 
-    fn rotated(&self, mut file: File, more: u64) -> io::Result<File> {
+    fn rotate_if_full(&self, mut file: File, added_bytes: u64) -> io::Result<File> {
         loop {
-            let own = file.metadata()?;
-            if own.len() == 0 || own.len() + more <= self.max_bytes {
+            let metadata = file.metadata()?;
+            if metadata.len() == 0 || metadata.len() + added_bytes <= self.max_bytes {
                 return Ok(file);
             }
             // Another process may have rotated the file; it is done when the lock is free.
             file.lock()?;
             let current = fs::metadata(&self.path);
-            if current.is_ok_and(|current| (current.dev(), current.ino()) == (own.dev(), own.ino()))
-            {
+            if current.is_ok_and(|current| {
+                (current.dev(), current.ino()) == (metadata.dev(), metadata.ino())
+            }) {
                 for number in (0..MAX_ROTATED_FILES).rev() {
                     // Not all numbers may exist yet.
                     let _ = fs::rename(
-                        numbered(&self.path, number),
-                        numbered(&self.path, number + 1),
+                        rotated_path(&self.path, number),
+                        rotated_path(&self.path, number + 1),
                     );
                 }
             }
-            file = open(&self.path)?;
+            file = open_private(&self.path)?;
         }
     }
 }
 
-fn numbered(path: &Path, number: u32) -> PathBuf {
+fn rotated_path(path: &Path, number: u32) -> PathBuf {
     let mut name = OsString::from(path);
     if number > 0 {
         name.push(format!(".{number}"));
@@ -87,7 +88,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 }
 
 /// Returns why a file cannot be the log file; creates nothing.
-pub(super) fn problem(path: &Path, config: &Path) -> Option<String> {
+pub(super) fn unusable_reason(path: &Path, config: &Path) -> Option<String> {
     let is_config = path == config
         || fs::canonicalize(path)
             .is_ok_and(|path| fs::canonicalize(config).is_ok_and(|config| path == config));
@@ -95,7 +96,7 @@ pub(super) fn problem(path: &Path, config: &Path) -> Option<String> {
         return Some("it is the config file".to_owned());
     }
     match fs::metadata(path) {
-        Ok(_) => open(path).err().map(|error| error.to_string()),
+        Ok(_) => open_private(path).err().map(|error| error.to_string()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let directory = path
                 .ancestors()
@@ -112,8 +113,8 @@ pub(super) fn problem(path: &Path, config: &Path) -> Option<String> {
 
 /// Opens the file so that only the owner can read it, even if others could before. Opening a pipe
 /// would wait for a reader.
-fn open(path: &Path) -> io::Result<File> {
-    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+fn open_private(path: &Path) -> io::Result<File> {
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Err(io::Error::other("it is not a regular file"));
     }
     if let Some(directory) = path
@@ -160,9 +161,9 @@ mod tests {
         }
         let names = [
             path.clone(),
-            numbered(&path, 1),
-            numbered(&path, 2),
-            numbered(&path, 3),
+            rotated_path(&path, 1),
+            rotated_path(&path, 2),
+            rotated_path(&path, 3),
         ];
         let lines: String = names
             .iter()
@@ -179,7 +180,7 @@ mod tests {
             "in order, none missing"
         );
         assert!(count >= 6, "{lines}");
-        assert!(!numbered(&path, 4).exists());
+        assert!(!rotated_path(&path, 4).exists());
         for name in names {
             let metadata = fs::metadata(name).unwrap();
             assert!(metadata.len() <= 20);

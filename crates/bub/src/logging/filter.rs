@@ -47,7 +47,7 @@ impl LogFilter {
         Some(filter)
     }
 
-    pub(super) fn allows(&self, target: &str, level: Level) -> bool {
+    pub(super) fn is_allowed(&self, target: &str, level: Level) -> bool {
         let named = self
             .targets
             .iter()
@@ -55,7 +55,7 @@ impl LogFilter {
         level <= named.map_or(self.all, |(_, level)| *level)
     }
 
-    pub(super) fn most(&self) -> LevelFilter {
+    pub(super) fn max_level(&self) -> LevelFilter {
         self.targets
             .iter()
             .map(|(_, level)| *level)
@@ -71,14 +71,15 @@ mod tests {
     fn the_longest_target_decides() {
         let filter = LogFilter::parse("error, bub_model=debug,bub_model::client=off").unwrap();
         assert!(
-            filter.allows("bub_agent", Level::ERROR) && !filter.allows("bub_agent", Level::WARN)
+            filter.is_allowed("bub_agent", Level::ERROR)
+                && !filter.is_allowed("bub_agent", Level::WARN)
         );
         assert!(
-            filter.allows("bub_model::keys", Level::DEBUG)
-                && !filter.allows("bub_model", Level::TRACE)
+            filter.is_allowed("bub_model::keys", Level::DEBUG)
+                && !filter.is_allowed("bub_model", Level::TRACE)
         );
-        assert!(!filter.allows("bub_model::client::call", Level::ERROR));
-        assert_eq!(filter.most(), LevelFilter::DEBUG);
+        assert!(!filter.is_allowed("bub_model::client::call", Level::ERROR));
+        assert_eq!(filter.max_level(), LevelFilter::DEBUG);
     }
 
     #[test]

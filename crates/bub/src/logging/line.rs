@@ -68,13 +68,13 @@ impl LogLine {
     /// Formats the line, including the line end.
     pub(super) fn render(&self, format: LogFormat, color: bool) -> String {
         match format {
-            LogFormat::Text => format!("{:.3} {}\n", self.time, self.without_time(color)),
-            LogFormat::Json => self.json(),
+            LogFormat::Text => format!("{:.3} {}\n", self.time, self.render_without_time(color)),
+            LogFormat::Json => self.to_json_line(),
         }
     }
 
     /// Formats the line as `LEVEL event field=value`.
-    pub(super) fn without_time(&self, color: bool) -> String {
+    pub(super) fn render_without_time(&self, color: bool) -> String {
         let (on, off) = match self.level {
             _ if !color => ("", ""),
             Level::ERROR => ("\x1b[31m", "\x1b[0m"),
@@ -92,7 +92,7 @@ impl LogLine {
         format!("{on}{level}{off} {text}")
     }
 
-    fn json(&self) -> String {
+    fn to_json_line(&self) -> String {
         let mut object = Map::new();
         object.insert("time".to_owned(), Value::from(self.time.to_string()));
         object.insert(
@@ -145,12 +145,12 @@ mod tests {
         }
 
         fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-            let line = LogLine::new(event, &context).without_time(false);
+            let line = LogLine::new(event, &context).render_without_time(false);
             self.lines.lock().unwrap().push(line);
         }
     }
 
-    fn lines(work: impl FnOnce()) -> Vec<String> {
+    fn logged_lines(work: impl FnOnce()) -> Vec<String> {
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let log = LogLayer::for_tests(LogFilter::parse("off,bub::logging=warn").unwrap());
         let layer = Lines {
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_fields_of_spans_follow_those_of_the_event_outermost_first() {
-        let logged = lines(|| {
+        let logged = logged_lines(|| {
             let turn = error_span!(target: "elsewhere", "turn", session_id = Empty, channel = "cli", run_id = Empty);
             turn.record("run_id", 7);
             turn.record("session_id", "cli:local");
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn no_field_is_printed_twice_and_the_innermost_counts() {
-        let logged = lines(|| {
+        let logged = logged_lines(|| {
             let _outer = error_span!("turn", run_id = 1, channel = "cli").entered();
             let inner = error_span!("turn", run_id = 2, attempt = 1);
             inner.record("attempt", 2);
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn outside_of_spans_an_event_has_its_own_fields() {
-        let logged = lines(|| {
+        let logged = logged_lines(|| {
             tracing::warn!(
                 delay_ms = std::time::Duration::from_secs(2).as_millis(),
                 "a.b"

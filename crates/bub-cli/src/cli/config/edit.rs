@@ -47,7 +47,7 @@ pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
             .redactor()
             .redact(error.message())
             .replace(&*copy.0.to_string_lossy(), "the file");
-        prompt::print_stderr(&format!("not saved: {}\n", output::one_line(&error)));
+        prompt::print_stderr(&format!("not saved: {}\n", output::sanitize_line(&error)));
         if !prompt::has_terminal() || !prompt::confirm("Edit again?", true).await? {
             return Err(Error::config("the config file was not saved"));
         }
@@ -69,7 +69,7 @@ impl EditCopy {
         let path = home.join(format!("{COPY_PREFIX}{}{COPY_SUFFIX}", std::process::id()));
         // A file of this name is from an earlier process with the same id.
         remove(&path);
-        signals::remove_at_end(Some(path.clone()));
+        signals::remove_file_on_exit(Some(path.clone()));
         signals::exit_on_signal();
         let copied = Self(path);
         let mut options = fs::OpenOptions::new();
@@ -102,7 +102,7 @@ impl EditCopy {
 impl Drop for EditCopy {
     fn drop(&mut self) {
         remove(&self.0);
-        signals::remove_at_end(None);
+        signals::remove_file_on_exit(None);
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             .err()
             .map(|problem| Finding::error(problem, EDIT_FIX)),
     );
-    findings.extend(logging::file_problem(settings).map(|problem| {
+    findings.extend(logging::log_file_problem(settings).map(|problem| {
         Finding::error(
             problem,
             "set `log.file` to a separate file, or run `bub config unset log.file`",

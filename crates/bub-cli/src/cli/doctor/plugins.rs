@@ -4,7 +4,7 @@ use bub_kernel::PluginState;
 use bub_plugin::InstalledPlugins;
 
 use super::{
-    super::{one_line, plugin},
+    super::{plugin, sanitize_line},
     CheckContext, Finding,
 };
 
@@ -27,14 +27,14 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             .and_then(|record| Some((record, plugin::problem(check_context.framework, record)?)));
         match (&status.state, start_problem) {
             (PluginState::Failed(reason), _) => findings.push(Finding::error(
-                one_line(&format!("{name}: {reason}")),
+                sanitize_line(&format!("{name}: {reason}")),
                 "correct the reported problem, or remove the plugin",
             )),
             (PluginState::Active, Some((record, problem))) => findings.push(Finding::error(
-                one_line(&format!("{name}: {problem}")),
+                sanitize_line(&format!("{name}: {problem}")),
                 format!(
                     "run `bub plugin add {}` again, or `bub plugin remove {name}`",
-                    bub_plugin::quoted(&record.pinned)
+                    bub_plugin::quote_for_shell(&record.pinned)
                 ),
             )),
             (PluginState::Active, None) => active.push(name),

@@ -29,7 +29,7 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
         names.join(", ")
     );
     let wanted = loop {
-        let line = prompt::line(&question, None).await?;
+        let line = prompt::prompt_line(&question, None).await?;
         let wanted: Vec<String> = line
             .split([',', ' '])
             .filter(|name| !name.is_empty())
@@ -73,7 +73,7 @@ async fn set_up(
             Some(_) => "press Enter to use the same value again".to_owned(),
             None => format!("press Enter to skip {name}"),
         };
-        let value = prompt::secret(&format!("{key} (hidden; {on_enter})")).await?;
+        let value = prompt::prompt_secret(&format!("{key} (hidden; {on_enter})")).await?;
         let value = if value.is_empty() {
             last.unwrap_or_default()
         } else {
@@ -93,7 +93,7 @@ async fn set_up(
             .take()
             .or_else(|| onboarding.settings.text_at(&allow_users));
         let question = format!("{allow_users}, separated by commas (press Enter to skip)");
-        let line = prompt::line(&question, current.as_deref()).await?;
+        let line = prompt::prompt_line(&question, current.as_deref()).await?;
         if !line.is_empty() {
             onboarding.set(&allow_users, &line)?;
             rejected.allowed_users = Some(line);
@@ -103,7 +103,10 @@ async fn set_up(
     let Some(problem) = test_channel(onboarding, name).await? else {
         return Ok(true);
     };
-    prompt::print_stderr(&format!("test failed: {}\n", output::one_line(&problem)));
+    prompt::print_stderr(&format!(
+        "test failed: {}\n",
+        output::sanitize_line(&problem)
+    ));
     if prompt::confirm("Try again?", true).await? {
         onboarding.restore(before);
         return Ok(false);

@@ -52,13 +52,13 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut args: ModelArgs) ->
         };
         prompt::print_stderr(&format!(
             "test failed: {}\n",
-            super::output::one_line(&problem)
+            super::output::sanitize_line(&problem)
         ));
         if !prompt::confirm("Try again with other values?", true).await? {
             if prompt::confirm("Save anyway?", false).await? {
                 return Ok(());
             }
-            return Err(prompt::interrupted());
+            return Err(prompt::interrupted_error());
         }
         onboarding.restore(before);
         // The values from the command line failed.
@@ -122,7 +122,7 @@ async fn ask_once(
                 || known.is_none_or(|known| known.base_url.is_none())
                     && !has_base(onboarding, &name)?) =>
         {
-            Some(prompt::line(&format!("base URL of {name}"), last.base.as_deref()).await?)
+            Some(prompt::prompt_line(&format!("base URL of {name}"), last.base.as_deref()).await?)
         }
         None => None,
     };
@@ -219,9 +219,9 @@ async fn ask_model(
         .iter()
         .map(|provider| provider.name.as_str())
         .collect();
-    prompt::names("providers:", &all);
+    prompt::print_names("providers:", &all);
     if !available.is_empty() {
-        prompt::names("available:", &available);
+        prompt::print_names("available:", &available);
     }
     let default = selected
         .as_ref()
@@ -242,7 +242,7 @@ async fn ask_model(
         .get(&provider)
         .and_then(|known| known.default_model.clone());
     loop {
-        let model = prompt::line(
+        let model = prompt::prompt_line(
             "model",
             current_model
                 .as_ref()
@@ -264,7 +264,7 @@ async fn ask_provider(
     confirmed: Option<&str>,
 ) -> Result<String> {
     loop {
-        let name = prompt::line("provider", default)
+        let name = prompt::prompt_line("provider", default)
             .await?
             .to_ascii_lowercase();
         if let Some(known) = catalog.get(&name) {
@@ -335,6 +335,7 @@ async fn ask_key(
     } else {
         "press Enter to skip"
     };
-    let key = prompt::secret(&format!("API key for {provider} (hidden; {on_enter})")).await?;
+    let key =
+        prompt::prompt_secret(&format!("API key for {provider} (hidden; {on_enter})")).await?;
     Ok(if key.is_empty() { last } else { Some(key) })
 }

@@ -13,7 +13,8 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
         .map_err(|error| Error::config(error.to_string()))?;
     let (framework, config) = (onboarding.framework.clone(), Value::Object(before.clone()));
     // A plugin may read from the terminal without a time limit.
-    let after = prompt::interruptible("", move || framework.collect_onboard_config(config)).await?;
+    let after =
+        prompt::run_interruptible("", move || framework.collect_onboard_config(config)).await?;
     let Value::Object(after) = after else {
         return Ok(());
     };

@@ -109,7 +109,7 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
     };
     context
         .settings
-        .fits(&manifest.section())
+        .fits(&manifest.settings_section())
         .map_err(|error| Error::invalid_input(error.to_string()))?;
     let directory = matches
         .get_one::<PathBuf>("dir")
@@ -140,7 +140,7 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
             },
         )?;
     }
-    let shown = bub_plugin::quoted(&directory);
+    let shown = bub_plugin::quote_for_shell(&directory);
     output::print(&format!(
         "created {shown}; to try it, run: bub plugin add {shown} --unpinned\n"
     ))

@@ -1,0 +1,166 @@
+//! Requests that this side sent, and the queues for the messages that belong to them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc as blocking,
+    },
+    time::Instant,
+};
+
+use bub_kernel::Result;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{IncomingMessage, MAX_PENDING_REQUESTS, Peer, lock};
+
+/// An unanswered request from our side.
+pub(super) struct Waiter {
+    pub(super) sink: ResponseSink,
+    /// Number of events that may still arrive.
+    pub(super) credits: usize,
+    pub(super) backlog: Arc<Backlog>,
+}
+
+/// Counts the messages that arrived for a request and were not received yet.
+#[derive(Default)]
+pub(super) struct Backlog {
+    /// Size of the events in bytes.
+    pub(super) bytes: AtomicUsize,
+    questions: AtomicUsize,
+}
+
+impl Backlog {
+    fn remove_message(&self, incoming: &IncomingMessage, length: usize) {
+        self.bytes.fetch_sub(length, Ordering::Relaxed);
+        if matches!(incoming, IncomingMessage::Question { .. }) {
+            self.questions.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Queue of a request. The reading thread fills it and never blocks, so that an unread request does not delay others.
+/// Its capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`] questions and the response.
+/// [`Waiter`] counts events and questions, so the response always fits.
+pub(super) enum ResponseSink {
+    Blocking(blocking::SyncSender<IncomingMessage>),
+    Async(mpsc::Sender<(IncomingMessage, usize)>),
+}
+
+/// Receives the messages that belong to a request, with their length in bytes.
+pub(crate) type IncomingReceiver = mpsc::Receiver<(IncomingMessage, usize)>;
+
+impl ResponseSink {
+    /// Returns whether the message fitted into the queue. Also returns `true` if the receiver was dropped.
+    pub(super) fn try_send(&self, incoming: IncomingMessage, length: usize) -> bool {
+        match self {
+            Self::Blocking(sender) => !matches!(
+                sender.try_send(incoming),
+                Err(blocking::TrySendError::Full(_))
+            ),
+            Self::Async(sender) => !matches!(
+                sender.try_send((incoming, length)),
+                Err(mpsc::error::TrySendError::Full(_))
+            ),
+        }
+    }
+}
+
+impl Waiter {
+    /// Returns the queue capacity for a request.
+    pub(super) const fn queue_capacity(credits: usize) -> usize {
+        credits + MAX_PENDING_REQUESTS + 1
+    }
+
+    /// Delivers the response, which ends the request.
+    pub(super) fn deliver_response(self, result: Result<Value>) {
+        // The capacity reserves a slot for the response.
+        self.sink.try_send(IncomingMessage::Response(result), 0);
+    }
+
+    /// Delivers a question about the request. Returns `false` if too many questions are not received yet. A plugin can
+    /// reach this limit by asking and cancelling: cancelled questions no longer count as unanswered requests.
+    pub(super) fn deliver_question(&self, question: IncomingMessage) -> bool {
+        let questions = &self.backlog.questions;
+        if questions.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_REQUESTS {
+            questions.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        self.sink.try_send(question, 0)
+    }
+}
+
+/// A request that we sent. Dropping it before the response arrives cancels it.
+pub(crate) struct OutgoingRequest<R> {
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) id: u64,
+    pub(crate) receiver: R,
+    pub(crate) is_over: bool,
+    pub(super) backlog: Arc<Backlog>,
+}
+
+impl<R> Drop for OutgoingRequest<R> {
+    fn drop(&mut self) {
+        let waiter = lock(&self.peer.waiting).remove(&self.id);
+        if let Some(waiter) = waiter.filter(|_| !self.is_over) {
+            self.peer
+                .expected_late
+                .fetch_add(waiter.credits + 1, Ordering::Relaxed);
+            self.peer.notify("$/cancelRequest", &json!({"id": self.id}));
+        }
+    }
+}
+
+impl<R> OutgoingRequest<R> {
+    /// Allows the other side to send more events.
+    pub(crate) fn grant_credits(&self, credits: usize) {
+        if let Some(waiter) = lock(&self.peer.waiting).get_mut(&self.id) {
+            waiter.credits += credits;
+        }
+        self.peer
+            .notify("stream/credit", &json!({"id": self.id, "credits": credits}));
+    }
+
+    /// Updates the backlog for a message that was received from the queue. Returns `None` for a question that was
+    /// cancelled while it was queued.
+    fn note_received(&self, incoming: IncomingMessage, length: usize) -> Option<IncomingMessage> {
+        self.backlog.remove_message(&incoming, length);
+        let is_cancelled = matches!(&incoming, IncomingMessage::Question { id, .. } if self.peer.served_request(id).is_none());
+        (!is_cancelled).then_some(incoming)
+    }
+}
+
+impl OutgoingRequest<IncomingReceiver> {
+    /// Waits for the next message. If the connection is closed, returns an error response.
+    pub(crate) async fn next_message(&mut self) -> IncomingMessage {
+        while let Some((incoming, length)) = self.receiver.recv().await {
+            if let Some(incoming) = self.note_received(incoming, length) {
+                return incoming;
+            }
+        }
+        IncomingMessage::Response(Err(self.peer.closed_error()))
+    }
+}
+
+impl OutgoingRequest<blocking::Receiver<IncomingMessage>> {
+    /// Blocks until the next message. Returns `None` after the deadline.
+    pub(crate) fn next_message_before(&mut self, deadline: Instant) -> Option<IncomingMessage> {
+        loop {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            match self.receiver.recv_timeout(remaining) {
+                Ok(incoming) => {
+                    let incoming = self.note_received(incoming, 0);
+                    // Cancelled questions do not extend the deadline.
+                    if incoming.is_some() || remaining.is_zero() {
+                        return incoming;
+                    }
+                }
+                Err(blocking::RecvTimeoutError::Timeout) => return None,
+                Err(blocking::RecvTimeoutError::Disconnected) => {
+                    return Some(IncomingMessage::Response(Err(self.peer.closed_error())));
+                }
+            }
+        }
+    }
+}
