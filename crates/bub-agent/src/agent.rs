@@ -166,12 +166,16 @@ impl Agent {
             let configured = self
                 .settings
                 .get(&MODEL)
-                .and_then(|text| models.resolve(&text).ok());
+                .and_then(|text| models.resolve_model(&text).ok());
             if configured.as_ref() != Some(&model) {
                 return Ok(vec![model]);
             }
         }
-        Ok(models.choose().await.map_err(access_error)?.candidates())
+        Ok(models
+            .choose_model()
+            .await
+            .map_err(access_error)?
+            .candidates())
     }
 
     /// Starts a model call. Tries the models in order until one answers.
@@ -182,12 +186,12 @@ impl Agent {
         options: CallOptions,
     ) -> Result<bub_model::ModelEventStream> {
         if let (Some(model_override), Some(model)) = (&self.model_override, models.first()) {
-            return Ok(bub_model::ModelEventStream::answered(
+            return Ok(bub_model::ModelEventStream::from_events(
                 model.clone(),
                 (model_override.0)(model, &request),
             ));
         }
-        Ok(self.client.stream_first(
+        Ok(self.client.stream_candidates(
             Candidates::new(self.models.clone()?, models),
             request,
             options,
@@ -196,7 +200,10 @@ impl Agent {
 
     /// Resolves a model name or an alias.
     pub(crate) fn resolve(&self, model: &str) -> Result<ModelId> {
-        self.models.clone()?.resolve(model).map_err(access_error)
+        self.models
+            .clone()?
+            .resolve_model(model)
+            .map_err(access_error)
     }
 
     /// Returns the context window of a model in tokens, if it is known.

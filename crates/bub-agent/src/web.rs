@@ -140,7 +140,10 @@ impl WebClient {
     }
 
     async fn send(&self, url: &Url, headers: &HeaderMap) -> Result<Response> {
-        let create = || async { self.options.client_with(Arc::clone(&self.resolver) as _) };
+        let create = || async {
+            self.options
+                .client_with_resolver(Arc::clone(&self.resolver) as _)
+        };
         let client = self.client.get_or_try_init(create).await;
         let client = client.map_err(|error| Error::config(error.to_string()))?;
         let request = client.get(url.clone()).headers(headers.clone());

@@ -121,14 +121,14 @@ impl ApiKeys {
     }
 
     /// Returns the key of a provider or the command that prints it. Does not run the command.
-    pub(crate) fn find(&self, provider: &Provider) -> Result<Option<KeyLookup>, SettingsError> {
+    pub(crate) fn find_key(&self, provider: &Provider) -> Result<Option<KeyLookup>, SettingsError> {
         Ok(self
-            .find_scoped(provider)?
+            .find_scoped_key(provider)?
             .or_else(|| self.unscoped_key(provider)))
     }
 
     /// Returns the key of a provider or the command that prints it, ignoring plain values.
-    pub(crate) fn find_scoped(
+    pub(crate) fn find_scoped_key(
         &self,
         provider: &Provider,
     ) -> Result<Option<KeyLookup>, SettingsError> {
@@ -159,34 +159,42 @@ impl ApiKeys {
             .or_else(from_command)
     }
 
-    /// Returns the key. Runs a command at most once per provider, until its key is [forgotten](Self::forget).
-    pub(crate) async fn get(
+    /// Returns the key. Runs a command at most once per provider, until its key is [forgotten](Self::forget_key).
+    pub(crate) async fn resolve_key(
         &self,
         provider: &Provider,
         lookup: KeyLookup,
     ) -> Result<Secret, AccessError> {
         let (key, source) = match lookup {
             KeyLookup::Key(key, source) => (key, source),
-            KeyLookup::Command(line, source) => (self.run(provider, &line).await?, source),
+            KeyLookup::Command(line, source) => {
+                (self.run_key_command(provider, &line).await?, source)
+            }
         };
         check_header_value(provider, &key, &source)?;
         Ok(key)
     }
 
     /// Checks a key, or the command that prints it. Does not run the command.
-    pub(crate) fn check(&self, provider: &Provider, lookup: &KeyLookup) -> Result<(), AccessError> {
+    pub(crate) fn check_key(
+        &self,
+        provider: &Provider,
+        lookup: &KeyLookup,
+    ) -> Result<(), AccessError> {
         let problem = |problem| AccessError::KeyCommandFailed {
             provider: provider.name.clone(),
             problem,
         };
         match lookup {
             KeyLookup::Key(key, source) => check_header_value(provider, key, source),
-            KeyLookup::Command(line, _) => command::check(&self.settings, line).map_err(problem),
+            KeyLookup::Command(line, _) => {
+                command::check_key_command(&self.settings, line).map_err(problem)
+            }
         }
     }
 
     /// Returns a message for each base URL in the workspace's `.env` that is ignored.
-    pub(crate) fn ignored_base_urls(&self, catalog: &Catalog) -> Vec<String> {
+    pub(crate) fn ignored_base_url_warnings(&self, catalog: &Catalog) -> Vec<String> {
         let ignored = catalog.iter().filter_map(|provider| {
             let (name, variable) = (&provider.name, &provider.base_variable);
             let origin = self.settings.dotenv_origin(variable)?;
@@ -207,7 +215,7 @@ impl ApiKeys {
 
     /// Forgets the key that the provider's command printed, because the provider rejects it. Returns whether a key
     /// was stored.
-    pub(crate) async fn forget(&self, provider: &Provider) -> bool {
+    pub(crate) async fn forget_key(&self, provider: &Provider) -> bool {
         self.command_keys
             .lock()
             .await
@@ -245,8 +253,9 @@ impl ApiKeys {
             origin,
         };
         if let Some((name, text)) = set {
-            let base = BaseUrl::parse(text)
-                .ok_or_else(|| invalid_base_error(self.origin("api_base", name).to_string()))?;
+            let base = BaseUrl::parse(text).ok_or_else(|| {
+                invalid_base_error(self.setting_source("api_base", name).to_string())
+            })?;
             return Ok(Some(base.with_default_path(&provider.base_path)));
         }
         let environment = self.settings.environment();
@@ -276,14 +285,14 @@ impl ApiKeys {
     fn configured_key(&self, name: &str, key: &Secret) -> KeyLookup {
         KeyLookup::Key(
             key.clone(),
-            KeySource::Setting(self.origin("api_key", name)),
+            KeySource::Setting(self.setting_source("api_key", name)),
         )
     }
 
     fn command_key(&self, name: &str, line: &str) -> KeyLookup {
         KeyLookup::Command(
             line.to_owned(),
-            KeySource::Command(self.origin("api_key_command", name)),
+            KeySource::Command(self.setting_source("api_key_command", name)),
         )
     }
 
@@ -303,13 +312,17 @@ impl ApiKeys {
         Ok(None)
     }
 
-    fn origin(&self, setting: &str, name: &str) -> SettingSource {
+    fn setting_source(&self, setting: &str, name: &str) -> SettingSource {
         let own = self.settings.origin(&format!("{setting}.{name}"));
         own.or_else(|| self.settings.origin(setting))
             .unwrap_or(SettingSource::Default)
     }
 
-    async fn run(&self, provider: &Provider, line: &str) -> Result<Secret, AccessError> {
+    async fn run_key_command(
+        &self,
+        provider: &Provider,
+        line: &str,
+    ) -> Result<Secret, AccessError> {
         let mut command_keys = self.command_keys.lock().await;
         if let Some(key) = command_keys.get(&provider.name) {
             return Ok(key.clone());
@@ -318,7 +331,9 @@ impl ApiKeys {
             provider: provider.name.clone(),
             problem,
         };
-        let key = command::run(&self.settings, line).await.map_err(problem)?;
+        let key = command::run_key_command(&self.settings, line)
+            .await
+            .map_err(problem)?;
         self.settings.redactor().register(&key);
         command_keys.insert(provider.name.clone(), key.clone());
         Ok(key)

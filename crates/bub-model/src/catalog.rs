@@ -159,7 +159,7 @@ impl Catalog {
             providers: PROVIDER_ROWS.iter().map(Provider::from_row).collect(),
         };
         for (name, fields) in &custom {
-            custom::apply(&mut catalog, settings, name, fields)?;
+            custom::apply_custom_provider(&mut catalog, settings, name, fields)?;
         }
         Ok(catalog)
     }
@@ -180,13 +180,13 @@ impl Catalog {
         self.get(model.provider())?.price(model.model())
     }
 
-    /// Returns all providers, in the order in which [`Models::choose`](crate::Models::choose) checks them for a key.
+    /// Returns all providers, in the order in which [`Models::choose_model`](crate::Models::choose_model) checks them for a key.
     pub fn iter(&self) -> impl Iterator<Item = &Provider> {
         self.providers.iter()
     }
 
     /// Returns the provider name or alias that is closest to a mistyped name.
-    pub fn similar(&self, name: &str) -> Option<&str> {
+    pub fn closest_name(&self, name: &str) -> Option<&str> {
         bub_settings::closest(name, self.providers.iter().flat_map(Provider::names))
     }
 
@@ -196,11 +196,11 @@ impl Catalog {
     /// which serves the default model of the Python version.
     pub fn key_owner(&self, plain_key: Option<&str>) -> Option<&Provider> {
         plain_key
-            .and_then(|key| self.find_by_key(key))
+            .and_then(|key| self.find_by_key_prefix(key))
             .or(self.providers.first())
     }
 
-    fn find_by_key(&self, key: &str) -> Option<&Provider> {
+    fn find_by_key_prefix(&self, key: &str) -> Option<&Provider> {
         let has_prefix = |provider: &&Provider| {
             provider
                 .key_prefix

@@ -16,7 +16,7 @@ mod tables;
 use error_body::ErrorBody;
 use tables::{
     ACCOUNT_TEXTS, AUTH_TEXTS, BUSY_TEXTS, CODES, MODEL_TEXTS, OVERFLOW_TEXTS, RATE_TEXTS,
-    TOO_LARGE_FOR_RATE_TEXTS, any_matches,
+    TOO_LARGE_FOR_RATE_TEXTS, has_any_phrase,
 };
 
 /// Classifies an error response: an HTTP error, or an error object inside a stream with status 200.
@@ -47,7 +47,7 @@ pub fn classify(
     let mut error = ModelError::new(
         ModelErrorKind::Provider,
         action,
-        message(status, &body_info),
+        user_message(status, &body_info),
     );
     error.status = status;
     error.code = body_info.display_code(status);
@@ -59,7 +59,7 @@ pub fn classify(
 
 fn choose_action(status: Option<u16>, body_info: &ErrorBody) -> RecoveryAction {
     let text = body_info.text.to_lowercase();
-    if matches!(status, Some(413 | 429)) && any_matches(TOO_LARGE_FOR_RATE_TEXTS, &text) {
+    if matches!(status, Some(413 | 429)) && has_any_phrase(TOO_LARGE_FOR_RATE_TEXTS, &text) {
         // A single request exceeds the limit per minute. Waiting never helps, a smaller request does.
         return RecoveryAction::ShrinkContext;
     }
@@ -100,7 +100,8 @@ fn action_by_code(status: Option<u16>, body_info: &ErrorBody) -> Option<Recovery
 }
 
 fn forbidden_action(body_info: &ErrorBody, text: &str) -> RecoveryAction {
-    if body_info.is_html || any_matches(ACCOUNT_TEXTS, text) || any_matches(MODEL_TEXTS, text) {
+    if body_info.is_html || has_any_phrase(ACCOUNT_TEXTS, text) || has_any_phrase(MODEL_TEXTS, text)
+    {
         // A web page comes from a firewall or a country block, so the key is not the problem.
         return RecoveryAction::NextModel;
     }
@@ -108,7 +109,7 @@ fn forbidden_action(body_info: &ErrorBody, text: &str) -> RecoveryAction {
 }
 
 fn rate_limit_action(text: &str) -> RecoveryAction {
-    if any_matches(ACCOUNT_TEXTS, text) {
+    if has_any_phrase(ACCOUNT_TEXTS, text) {
         RecoveryAction::NextModel
     } else {
         RecoveryAction::Retry
@@ -128,12 +129,12 @@ fn action_by_text(text: &str) -> Option<RecoveryAction> {
     ];
     rules
         .into_iter()
-        .find(|(texts, _)| any_matches(texts, text))
+        .find(|(texts, _)| has_any_phrase(texts, text))
         .map(|(_, action)| action)
 }
 
 /// Returns the message for users: one line, never a web page.
-fn message(status: Option<u16>, body_info: &ErrorBody) -> String {
+fn user_message(status: Option<u16>, body_info: &ErrorBody) -> String {
     let text = short_message(&body_info.text);
     match (status, text.is_empty()) {
         (Some(300..=399), _) => {

@@ -143,11 +143,11 @@ impl ModelClient {
         request: ChatRequest,
         options: CallOptions,
     ) -> ModelEventStream {
-        self.stream_first(Candidates::from_endpoint(endpoint), request, options)
+        self.stream_candidates(Candidates::from_endpoint(endpoint), request, options)
     }
 
     /// Calls the candidates in order until one answers. Replaces `request.model` with the model of the candidate.
-    pub fn stream_first(
+    pub fn stream_candidates(
         &self,
         candidates: Candidates,
         request: ChatRequest,
@@ -163,20 +163,20 @@ impl ModelClient {
         request: ChatRequest,
         options: CallOptions,
     ) -> Result<Completion, ModelError> {
-        self.complete_first(Candidates::from_endpoint(endpoint), request, options)
+        self.complete_candidates(Candidates::from_endpoint(endpoint), request, options)
             .await
     }
 
     /// Calls the candidates in order until one answers, and waits for the complete answer. Retries an interrupted
     /// stream.
-    pub async fn complete_first(
+    pub async fn complete_candidates(
         &self,
         candidates: Candidates,
         request: ChatRequest,
         mut options: CallOptions,
     ) -> Result<Completion, ModelError> {
         options.restartable = true;
-        let mut events = self.stream_first(candidates, request, options);
+        let mut events = self.stream_candidates(candidates, request, options);
         let mut answer = Accumulator::new();
         while let Some(event) = events.next().await {
             answer.push(event?);

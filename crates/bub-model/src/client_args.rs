@@ -26,7 +26,7 @@ impl ClientArgs {
     pub(crate) fn from_settings(settings: &Settings) -> Self {
         let mut args = Self::default();
         for (name, value) in settings.get(&CLIENT_ARGS) {
-            if !value.is_null() && !args.apply(&name, &value) {
+            if !value.is_null() && !args.apply_member(&name, &value) {
                 args.unknown.push(name);
             }
         }
@@ -34,7 +34,7 @@ impl ClientArgs {
     }
 
     /// Applies one member. Returns whether it is supported and valid.
-    fn apply(&mut self, name: &str, value: &Value) -> bool {
+    fn apply_member(&mut self, name: &str, value: &Value) -> bool {
         match name {
             "timeout" => {
                 let seconds = value.as_f64().filter(|seconds| *seconds > 0.0);
@@ -75,7 +75,7 @@ impl ClientArgs {
     }
 
     /// Logs a warning for each member that has no effect.
-    pub(crate) fn warn(&self) {
+    pub(crate) fn warn_unsupported(&self) {
         for name in &self.unknown {
             let hint = "supported: timeout, max_retries, default_headers, organization, project; \
                         set proxies and certificates with HTTPS_PROXY and SSL_CERT_FILE";

@@ -1,6 +1,6 @@
 //! The Codex login: OAuth tokens shared with the Codex CLI.
 //!
-//! [`CodexAuth::tokens`] returns a valid access token. It refreshes the token shortly before it expires; only one
+//! [`CodexAuth::valid_tokens`] returns a valid access token. It refreshes the token shortly before it expires; only one
 //! process refreshes at a time. [`LoginFlow`] runs a new login. The tokens are in the file of the Codex CLI, and bub
 //! preserves all other content of that file.
 
@@ -110,7 +110,7 @@ impl OAuthEndpoints {
     }
 
     /// Returns the base URL of model calls with the path `/codex`. Returns `None` if it is not a valid base URL.
-    pub(crate) fn api(&self) -> Option<BaseUrl> {
+    pub(crate) fn api_base_url(&self) -> Option<BaseUrl> {
         let base = self.api.trim_end_matches('/');
         let base = base.strip_suffix("/responses").unwrap_or(base);
         let base = base.strip_suffix("/codex").unwrap_or(base);
@@ -153,7 +153,7 @@ impl CodexAuth {
     }
 
     /// Returns the path of the login file.
-    pub fn file(&self) -> PathBuf {
+    pub fn file_path(&self) -> PathBuf {
         self.inner.file.path().to_owned()
     }
 
@@ -167,9 +167,9 @@ impl CodexAuth {
     /// # Errors
     ///
     /// Fails with the reason if a login exists but cannot be used.
-    pub fn check(&self) -> Result<bool, String> {
-        match self.inner.read()? {
-            Some(tokens) if tokens.refresh_token.is_none() && tokens.expires_at <= now() => {
+    pub fn has_usable_login(&self) -> Result<bool, String> {
+        match self.inner.read_tokens()? {
+            Some(tokens) if tokens.refresh_token.is_none() && tokens.expires_at <= unix_now() => {
                 Err(EXPIRED_TEXT.to_owned())
             }
             tokens => Ok(tokens.is_some()),
@@ -177,9 +177,9 @@ impl CodexAuth {
     }
 
     /// Returns the tokens of the login, or `None` without a login. Refreshes tokens that are about to expire.
-    pub async fn tokens(&self) -> Result<Option<OAuthTokens>, TokenError> {
-        match self.inner.read()? {
-            Some(tokens) if tokens.expires_at <= now() + REFRESH_MARGIN_SECONDS => {
+    pub async fn valid_tokens(&self) -> Result<Option<OAuthTokens>, TokenError> {
+        match self.inner.read_tokens()? {
+            Some(tokens) if tokens.expires_at <= unix_now() + REFRESH_MARGIN_SECONDS => {
                 self.refresh(tokens).await.map(Some)
             }
             tokens => Ok(tokens),
@@ -187,8 +187,8 @@ impl CodexAuth {
     }
 
     /// Returns new tokens after the server rejected the access token `refused`.
-    pub async fn renew(&self, refused: &Secret) -> Result<Option<OAuthTokens>, TokenError> {
-        match self.inner.read()? {
+    pub async fn renew_tokens(&self, refused: &Secret) -> Result<Option<OAuthTokens>, TokenError> {
+        match self.inner.read_tokens()? {
             Some(tokens) if tokens.access_token == *refused => self.refresh(tokens).await.map(Some),
             tokens => Ok(tokens),
         }
@@ -215,18 +215,18 @@ impl CodexAuthInner {
     async fn refresh(&self, old: &OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let _refresh_guard = self.refreshing.lock().await;
         let _file_lock = self.file.lock(LOCK_TIMEOUT).await?;
-        let current = self.read()?.ok_or_else(|| REMOVED_TEXT.to_owned())?;
+        let current = self.read_tokens()?.ok_or_else(|| REMOVED_TEXT.to_owned())?;
         if current.access_token != old.access_token
-            && current.expires_at > now() + REFRESH_MARGIN_SECONDS
+            && current.expires_at > unix_now() + REFRESH_MARGIN_SECONDS
         {
             return Ok(current);
         }
         let outcome = match &current.refresh_token {
-            Some(refresh_token) => self.exchange(refresh_token).await,
+            Some(refresh_token) => self.exchange_refresh_token(refresh_token).await,
             None => Err(TokenError::from(EXPIRED_TEXT.to_owned())),
         };
         match outcome {
-            Err(error) if current.expires_at > now() => {
+            Err(error) if current.expires_at > unix_now() => {
                 // The old token is still valid.
                 tracing::warn!(error = %error.text, "login.refresh_failed");
                 Ok(current)
@@ -235,25 +235,28 @@ impl CodexAuthInner {
         }
     }
 
-    async fn exchange(&self, refresh_token: &Secret) -> Result<OAuthTokens, TokenError> {
+    async fn exchange_refresh_token(
+        &self,
+        refresh_token: &Secret,
+    ) -> Result<OAuthTokens, TokenError> {
         let grant = token::TokenRequest::Refresh(refresh_token);
         let granted = token::request_tokens(&*self.fetch, &self.endpoints.token, grant).await?;
-        granted.register(&self.redactor);
-        self.file.store(&granted, now())?;
-        Ok(self.read()?.ok_or_else(|| REMOVED_TEXT.to_owned())?)
+        granted.register_secrets(&self.redactor);
+        self.file.store_tokens(&granted, unix_now())?;
+        Ok(self.read_tokens()?.ok_or_else(|| REMOVED_TEXT.to_owned())?)
     }
 
-    fn read(&self) -> Result<Option<OAuthTokens>, String> {
-        let tokens = self.file.read(now())?;
+    fn read_tokens(&self) -> Result<Option<OAuthTokens>, String> {
+        let tokens = self.file.read_tokens(unix_now())?;
         if let Some(tokens) = &tokens {
-            tokens.register(&self.redactor);
+            tokens.register_secrets(&self.redactor);
         }
         Ok(tokens)
     }
 }
 
 /// Returns the headers of a model call.
-pub(crate) fn headers(token: &Secret, account: Option<&str>) -> Vec<(String, Secret)> {
+pub(crate) fn request_headers(token: &Secret, account: Option<&str>) -> Vec<(String, Secret)> {
     let bearer = Secret::from(format!("Bearer {}", token.expose()));
     let account = account.map(|account| ("chatgpt-account-id".to_owned(), Secret::from(account)));
     let fixed = [
@@ -268,6 +271,6 @@ pub(crate) fn headers(token: &Secret, account: Option<&str>) -> Vec<(String, Sec
         .collect()
 }
 
-fn now() -> i64 {
+fn unix_now() -> i64 {
     jiff::Timestamp::now().as_second()
 }

@@ -95,9 +95,9 @@ impl Accumulator {
     /// Adds an event.
     pub fn push(&mut self, event: ModelEvent) {
         match event {
-            ModelEvent::Text(text) => append(&mut self.text, text),
-            ModelEvent::Reasoning(text) => append(&mut self.reasoning, text),
-            ModelEvent::ToolCall(delta) => self.push_call(delta),
+            ModelEvent::Text(text) => append_text(&mut self.text, text),
+            ModelEvent::Reasoning(text) => append_text(&mut self.reasoning, text),
+            ModelEvent::ToolCall(delta) => self.push_call_delta(delta),
             ModelEvent::Restart => *self = Self::default(),
             ModelEvent::Retry(_) => {}
             ModelEvent::Usage(usage) => self.usage = Some(usage),
@@ -158,7 +158,7 @@ impl Accumulator {
         })
     }
 
-    fn push_call(&mut self, delta: ToolCallDelta) {
+    fn push_call_delta(&mut self, delta: ToolCallDelta) {
         if delta.index >= self.calls.len() {
             // Decoders count without gaps. For other event sources, a large index adds only one call.
             self.calls.push(PartialToolCall::default());
@@ -171,9 +171,9 @@ impl Accumulator {
             call.id = id;
         }
         if let Some(name) = delta.name.filter(|name| *name != call.name) {
-            append(&mut call.name, name);
+            append_text(&mut call.name, name);
         }
-        append(&mut call.arguments, delta.arguments);
+        append_text(&mut call.arguments, delta.arguments);
     }
 }
 
@@ -231,7 +231,7 @@ impl PartialToolCall {
 }
 
 /// Appends text. Does not copy if `to` is empty, because answers that are not streamed arrive as a single text.
-fn append(to: &mut String, more: String) {
+fn append_text(to: &mut String, more: String) {
     if to.is_empty() {
         *to = more;
     } else {

@@ -27,7 +27,7 @@ pub trait EndpointSource: Send + Sync {
 
     /// Returns an endpoint with other credentials after the provider rejected those of `refused`, or `None` if no other
     /// credentials are available.
-    fn renew<'a>(
+    fn renew_endpoint<'a>(
         &'a self,
         refused: &'a Endpoint,
     ) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>>;
@@ -38,11 +38,15 @@ impl EndpointSource for Models {
         Box::pin(async { Self::endpoint(self, id).await.map_err(ModelError::from) })
     }
 
-    fn renew<'a>(
+    fn renew_endpoint<'a>(
         &'a self,
         refused: &'a Endpoint,
     ) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>> {
-        Box::pin(async { Self::renew(self, refused).await.map_err(ModelError::from) })
+        Box::pin(async {
+            Self::renew_endpoint(self, refused)
+                .await
+                .map_err(ModelError::from)
+        })
     }
 }
 
@@ -79,7 +83,7 @@ impl Candidates {
     }
 
     /// Removes the next candidate and returns its endpoint.
-    pub(crate) async fn next(&mut self) -> Option<Result<Endpoint, ModelError>> {
+    pub(crate) async fn next_endpoint(&mut self) -> Option<Result<Endpoint, ModelError>> {
         if let Some(endpoint) = self.ready.take() {
             return Some(Ok(endpoint));
         }
@@ -109,10 +113,9 @@ impl ModelEventStream {
             request,
             (options, Arc::clone(&current_model)),
         );
-        let events = stream::unfold(
-            call,
-            |mut call| async move { Some((call.next().await?, call)) },
-        );
+        let events = stream::unfold(call, |mut call| async move {
+            Some((call.next_event().await?, call))
+        });
         Self {
             events: Box::pin(events),
             current_model,
@@ -120,7 +123,7 @@ impl ModelEventStream {
     }
 
     /// Creates a stream of given events, for answers that do not come from a provider.
-    pub fn answered(
+    pub fn from_events(
         model: ModelId,
         events: impl IntoIterator<Item = ModelEvent, IntoIter: Send + 'static>,
     ) -> Self {

@@ -129,11 +129,11 @@ impl Proxies {
     }
 
     /// Returns whether connections to a proxy use TLS.
-    fn uses_tls(&self) -> bool {
+    fn has_tls_proxy(&self) -> bool {
         self.urls().any(|url| url.expose().starts_with("https:"))
     }
 
-    fn build(&self) -> Result<Vec<Proxy>, ModelError> {
+    fn build_proxies(&self) -> Result<Vec<Proxy>, ModelError> {
         let direct = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.direct));
         let configured: [(_, _, ProxyFn); 3] = [
             (&self.http, "HTTP_PROXY", |url| Proxy::http(url)),
@@ -194,18 +194,19 @@ impl HttpClient {
 
     /// Returns the client for a URL.
     pub(crate) async fn client(&self, url: &Url) -> Result<&Client, ModelError> {
-        let secure = url.scheme() == "https" || self.options.proxies.uses_tls();
+        let secure = url.scheme() == "https" || self.options.proxies.has_tls_proxy();
         let (cell, trust) = if secure {
             (&self.secure, TrustStore::System)
         } else {
             (&self.plain, TrustStore::Empty)
         };
-        cell.get_or_try_init(|| async { self.build(trust) }).await
+        cell.get_or_try_init(|| async { self.build_client(trust) })
+            .await
     }
 
-    fn build(&self, trust: TrustStore) -> Result<Client, ModelError> {
-        let builder = self.options.proxies.build()?.into_iter();
-        let builder = builder.fold(self.options.builder(trust)?, ClientBuilder::proxy);
+    fn build_client(&self, trust: TrustStore) -> Result<Client, ModelError> {
+        let builder = self.options.proxies.build_proxies()?.into_iter();
+        let builder = builder.fold(self.options.client_builder(trust)?, ClientBuilder::proxy);
         builder.build().map_err(|error| tls_error(&error))
     }
 }
@@ -213,20 +214,20 @@ impl HttpClient {
 impl HttpOptions {
     /// Creates a client for requests other than model calls, with these options and a DNS resolver. The client does not
     /// follow redirects or keep connections open.
-    pub fn client_with(&self, resolver: Arc<dyn Resolve>) -> Result<Client, ModelError> {
+    pub fn client_with_resolver(&self, resolver: Arc<dyn Resolve>) -> Result<Client, ModelError> {
         let builder = self
-            .builder(TrustStore::System)?
+            .client_builder(TrustStore::System)?
             .pool_max_idle_per_host(0)
             .dns_resolver(resolver);
         let builder = self
             .proxies
-            .build()?
+            .build_proxies()?
             .into_iter()
             .fold(builder, ClientBuilder::proxy);
         builder.build().map_err(|error| tls_error(&error))
     }
 
-    fn builder(&self, trust: TrustStore) -> Result<ClientBuilder, ModelError> {
+    fn client_builder(&self, trust: TrustStore) -> Result<ClientBuilder, ModelError> {
         // Ignore the error: another crypto provider is installed already, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = Client::builder()

@@ -96,9 +96,9 @@ impl Models {
     /// # Errors
     ///
     /// Fails if the setting `model` is invalid and no valid fallback is configured.
-    pub async fn choose(&self) -> Result<ModelChoice, AccessError> {
+    pub async fn choose_model(&self) -> Result<ModelChoice, AccessError> {
         self.warn_ignored_base_urls();
-        let choice = self.choose_from(None).await?;
+        let choice = self.choose_with_servers(None).await?;
         if let (ChoiceReason::Fallback(Some(problem)), Some(model)) =
             (&choice.reason, &choice.model)
         {
@@ -116,7 +116,7 @@ impl Models {
     }
 
     /// Chooses the model to use. Queries local servers only if `servers` is `None`.
-    pub(crate) async fn choose_from(
+    pub(crate) async fn choose_with_servers(
         &self,
         servers: Option<&[LocalServer]>,
     ) -> Result<ModelChoice, AccessError> {
@@ -127,7 +127,7 @@ impl Models {
                     .origin("model")
                     .unwrap_or(SettingSource::Default)
             };
-            return match self.resolve(&text) {
+            return match self.resolve_model(&text) {
                 Ok(model) => Ok(ModelChoice {
                     model: Some(model),
                     reason: ChoiceReason::Configured(origin()),
@@ -174,17 +174,15 @@ impl Models {
         fallbacks: &[String],
         problem: Option<String>,
     ) -> Option<ModelChoice> {
-        let (index, model) =
-            fallbacks
-                .iter()
-                .enumerate()
-                .find_map(|(index, text)| match self.resolve(text) {
-                    Ok(model) => Some((index, model)),
-                    Err(error) => {
-                        tracing::warn!(%error, "model.fallback_skipped");
-                        None
-                    }
-                })?;
+        let (index, model) = fallbacks.iter().enumerate().find_map(|(index, text)| {
+            match self.resolve_model(text) {
+                Ok(model) => Some((index, model)),
+                Err(error) => {
+                    tracing::warn!(%error, "model.fallback_skipped");
+                    None
+                }
+            }
+        })?;
         let fallbacks = fallbacks.get(index + 1..).unwrap_or_default().to_vec();
         Some(ModelChoice {
             model: Some(model),
@@ -210,7 +208,7 @@ impl Models {
             .has_usable_login(self.catalog.get(codex::PROVIDER)?)
             .unwrap_or_default();
         let model = || ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
-        usable.then(|| (model(), ChoiceReason::Login(self.codex.file())))
+        usable.then(|| (model(), ChoiceReason::Login(self.codex.file_path())))
     }
 }
 

@@ -35,10 +35,10 @@ use crate::{
 /// let client = ModelClient::new(http, settings.redactor().clone());
 /// let models = Arc::new(Models::new(settings, Arc::new(client.clone()))?);
 ///
-/// let choice = models.choose().await?;
+/// let choice = models.choose_model().await?;
 /// println!("{}", choice.reason);
 /// let candidates = Candidates::new(models, choice.candidates());
-/// let answer = client.stream_first(candidates, ChatRequest::default(), CallOptions::default());
+/// let answer = client.stream_candidates(candidates, ChatRequest::default(), CallOptions::default());
 /// # Ok(())
 /// # }
 /// ```
@@ -60,7 +60,7 @@ impl Models {
     ///
     /// Fails if `providers` has an invalid entry. The error names the file and line.
     pub fn new(settings: Arc<Settings>, fetch: Arc<dyn Fetch>) -> Result<Self, SettingsError> {
-        Self::with_endpoints(settings, fetch, OAuthEndpoints::default())
+        Self::with_oauth_endpoints(settings, fetch, OAuthEndpoints::default())
     }
 
     /// Creates the models of these settings with other login services than the default.
@@ -68,7 +68,7 @@ impl Models {
     /// # Errors
     ///
     /// Fails if `providers` has an invalid entry. The error names the file and line.
-    pub fn with_endpoints(
+    pub fn with_oauth_endpoints(
         settings: Arc<Settings>,
         fetch: Arc<dyn Fetch>,
         endpoints: OAuthEndpoints,
@@ -78,7 +78,7 @@ impl Models {
         let (home, redactor) = (settings.get(&CODEX_HOME), settings.redactor().clone());
         let codex = CodexAuth::new(&home, endpoints, Arc::clone(&fetch), redactor);
         let client_args = ClientArgs::from_settings(&settings);
-        client_args.warn();
+        client_args.warn_unsupported();
         Ok(Self {
             settings,
             catalog,
@@ -96,9 +96,9 @@ impl Models {
     }
 
     /// Parses a model identifier and replaces an alias with the canonical name of the provider.
-    pub fn resolve(&self, text: &str) -> Result<ModelId, AccessError> {
+    pub fn resolve_model(&self, text: &str) -> Result<ModelId, AccessError> {
         let id: ModelId = text.parse()?;
-        let provider = self.provider(&id)?;
+        let provider = self.find_provider(&id)?;
         let canonical = ModelId::new(&provider.name, id.model());
         if id.is_deprecated() {
             let hint = format_args!("write `{canonical}`");
@@ -108,20 +108,20 @@ impl Models {
     }
 
     /// Checks the provider of a model and its base URL, without a network request.
-    pub fn check(&self, id: &ModelId) -> Result<(), AccessError> {
-        self.keys.base_url(self.provider(id)?).map(drop)
+    pub fn check_model(&self, id: &ModelId) -> Result<(), AccessError> {
+        self.keys.base_url(self.find_provider(id)?).map(drop)
     }
 
     /// Returns the endpoint of a model. Call it before every model call: it is cheap and refreshes the login.
     pub async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, AccessError> {
         self.warn_ignored_base_urls();
-        let provider = self.provider(id)?;
+        let provider = self.find_provider(id)?;
         let custom = self.keys.configured_base_url(provider)?;
         let login = provider.login.filter(|_| custom.is_none());
-        match (self.keys.find(provider)?, login) {
+        match (self.keys.find_key(provider)?, login) {
             (Some(lookup), login) => {
                 let source = lookup.source().clone();
-                let key = self.keys.get(provider, lookup).await?;
+                let key = self.keys.resolve_key(provider, lookup).await?;
                 match login.and_then(|LoginMethod::Codex| codex::account_id(key.expose())) {
                     Some(account) => {
                         self.codex_endpoint(provider, id, &key, (Some(account), source))
@@ -132,11 +132,11 @@ impl Models {
             (None, Some(LoginMethod::Codex)) => {
                 let tokens = self
                     .codex
-                    .tokens()
+                    .valid_tokens()
                     .await
                     .map_err(|problem| login_error(provider, problem))?;
                 let tokens = tokens.ok_or_else(|| self.missing_key_error(provider))?;
-                let source = KeySource::Login(self.codex.file());
+                let source = KeySource::Login(self.codex.file_path());
                 self.codex_endpoint(
                     provider,
                     id,
@@ -151,10 +151,13 @@ impl Models {
     /// Returns an endpoint with new credentials after the provider rejected those of `refused`.
     ///
     /// Refreshes the login or runs the key command again. Returns `None` if no other credentials are available.
-    pub async fn renew(&self, refused: &Endpoint) -> Result<Option<Endpoint>, AccessError> {
-        let provider = self.provider(&refused.id)?;
+    pub async fn renew_endpoint(
+        &self,
+        refused: &Endpoint,
+    ) -> Result<Option<Endpoint>, AccessError> {
+        let provider = self.find_provider(&refused.id)?;
         let renewed = match &refused.key {
-            Some(KeySource::Command(_)) => self.keys.forget(provider).await,
+            Some(KeySource::Command(_)) => self.keys.forget_key(provider).await,
             Some(KeySource::Login(_)) => {
                 let token = |(_, value): &(String, Secret)| {
                     value.expose().strip_prefix("Bearer ").map(Secret::from)
@@ -164,7 +167,7 @@ impl Models {
                 };
                 let tokens = self
                     .codex
-                    .renew(&old)
+                    .renew_tokens(&old)
                     .await
                     .map_err(|problem| login_error(provider, problem))?;
                 tokens.is_some_and(|tokens| tokens.access_token != old)
@@ -204,7 +207,7 @@ impl Models {
     /// Returns the key of a provider or the command that prints it. Treats an unreadable key as missing and logs a
     /// warning.
     pub(crate) fn find_key(&self, provider: &Provider) -> Option<KeyLookup> {
-        self.keys.find(provider).unwrap_or_else(|error| {
+        self.keys.find_key(provider).unwrap_or_else(|error| {
             tracing::warn!(%error, "model.key_unreadable");
             None
         })
@@ -216,8 +219,8 @@ impl Models {
             Ok(base_url) => base_url,
             Err(error) => return Some(error),
         };
-        match self.keys.find(provider) {
-            Ok(Some(lookup)) => return self.keys.check(provider, &lookup).err(),
+        match self.keys.find_key(provider) {
+            Ok(Some(lookup)) => return self.keys.check_key(provider, &lookup).err(),
             Ok(None) => {}
             Err(error) => return Some(error.into()),
         }
@@ -239,14 +242,14 @@ impl Models {
             return Ok(false);
         }
         self.codex
-            .check()
+            .has_usable_login()
             .map_err(|problem| login_error(provider, problem.into()))
     }
 
     /// Logs a warning for each base URL in the workspace's `.env` that is ignored.
     pub(crate) fn warn_ignored_base_urls(&self) {
         self.base_url_warning.call_once(|| {
-            for ignored in self.keys.ignored_base_urls(&self.catalog) {
+            for ignored in self.keys.ignored_base_url_warnings(&self.catalog) {
                 tracing::warn!(reason = %ignored, "model.base_url_ignored");
             }
         });
@@ -257,7 +260,7 @@ impl Models {
     }
 
     /// Returns warnings: settings of unknown providers, keys sent without encryption, and ignored base URLs.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    pub(crate) fn config_warnings(&self) -> Vec<String> {
         let unknown = self
             .keys
             .scoped_names()
@@ -265,7 +268,7 @@ impl Models {
         let unknown = unknown.map(|(setting, name)| {
             let hint = self
                 .catalog
-                .similar(name)
+                .closest_name(name)
                 .map(|known| format!(", did you mean `{known}`?"));
             format!(
                 "`{setting}.{name}`: unknown provider{}",
@@ -286,7 +289,7 @@ impl Models {
         });
         unknown
             .chain(open)
-            .chain(self.keys.ignored_base_urls(&self.catalog))
+            .chain(self.keys.ignored_base_url_warnings(&self.catalog))
             .collect()
     }
 
@@ -296,7 +299,7 @@ impl Models {
         let login = || {
             self.has_usable_login(provider)
                 .unwrap_or_default()
-                .then(|| KeySource::Login(self.codex.file()))
+                .then(|| KeySource::Login(self.codex.file_path()))
         };
         self.find_key(provider)
             .map(|lookup| lookup.source().clone())
@@ -307,7 +310,7 @@ impl Models {
     /// key or the plain key belongs to another provider.
     pub fn plain_key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalog.get(provider)?;
-        match self.keys.find_scoped(provider) {
+        match self.keys.find_scoped_key(provider) {
             Ok(None) => self
                 .keys
                 .unscoped_key(provider)
@@ -322,12 +325,12 @@ impl Models {
         self.keys.unscoped_owner("api_key").map(str::to_owned)
     }
 
-    fn provider(&self, id: &ModelId) -> Result<&Provider, AccessError> {
+    fn find_provider(&self, id: &ModelId) -> Result<&Provider, AccessError> {
         self.catalog
             .get(id.provider())
             .ok_or_else(|| AccessError::UnknownProvider {
                 name: id.provider().to_owned(),
-                suggestion: self.catalog.similar(id.provider()).map(str::to_owned),
+                suggestion: self.catalog.closest_name(id.provider()).map(str::to_owned),
                 config_file: self.keys.config_file().to_owned(),
             })
     }
@@ -350,7 +353,7 @@ impl Models {
         }
         let (key, source) = key.unzip();
         if let Some(key) = key {
-            let (default, value) = wire.credentials(&key);
+            let (default, value) = wire.key_header(&key);
             headers.push(match &provider.key_header {
                 Some(header) => (header.clone(), key),
                 None => (default.to_owned(), value),
@@ -374,11 +377,11 @@ impl Models {
         token: &Secret,
         (account, source): (Option<String>, KeySource),
     ) -> Result<Endpoint, AccessError> {
-        let base_url = self.codex.endpoints().api();
+        let base_url = self.codex.endpoints().api_base_url();
         let base_url = base_url
             .ok_or_else(|| login_error(provider, "its base URL is invalid".to_owned().into()))?;
         let mut headers = configured_headers(provider);
-        headers.extend(codex::headers(token, account.as_deref()));
+        headers.extend(codex::request_headers(token, account.as_deref()));
         Ok(Endpoint {
             id: ModelId::new(&provider.name, id.model()),
             wire: WireFormat::Responses,

@@ -52,7 +52,7 @@ pub struct ProviderReport {
 impl ModelsReport {
     pub(crate) async fn new(models: &Models) -> Self {
         let local_servers = models.local_servers().await;
-        let choice = models.choose_from(Some(&local_servers)).await;
+        let choice = models.choose_with_servers(Some(&local_servers)).await;
         let problem = choice.as_ref().ok().and_then(|choice| {
             let provider = models.catalog.get(choice.model.as_ref()?.provider())?;
             models
@@ -70,7 +70,7 @@ impl ModelsReport {
             .map(|provider| provider_report(models, provider, &local_servers));
         let config_file = models.settings.config_file().to_owned();
         let (fallbacks, providers) = (fallbacks.collect(), providers.collect());
-        let notes = models.notes();
+        let notes = models.config_warnings();
         Self {
             choice,
             problem,
@@ -84,7 +84,7 @@ impl ModelsReport {
 }
 
 fn fallback_problem(models: &Models, text: &str) -> Option<String> {
-    let checked = models.resolve(text).map(|id| {
+    let checked = models.resolve_model(text).map(|id| {
         models
             .catalog
             .get(id.provider())

@@ -116,7 +116,7 @@ impl SseDecoder {
         if !line.is_empty() {
             self.process_line(&line, &mut sink)?;
         }
-        self.dispatch(&mut sink)
+        self.dispatch_event(&mut sink)
     }
 
     fn process_line<E: From<SseError>>(
@@ -128,7 +128,7 @@ impl SseDecoder {
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         }
         if line.is_empty() {
-            return self.dispatch(sink);
+            return self.dispatch_event(sink);
         }
         let (field, value) = match memchr(b':', line).and_then(|at| line.split_at_checked(at)) {
             Some((field, value)) => (field, value.get(1..).unwrap_or_default()),
@@ -159,7 +159,7 @@ impl SseDecoder {
         Ok(())
     }
 
-    fn dispatch<E>(
+    fn dispatch_event<E>(
         &mut self,
         sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>,
     ) -> Result<(), E> {

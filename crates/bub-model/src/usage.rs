@@ -36,10 +36,10 @@ impl Usage {
             if let (Some(written), Some(details)) = (self.cache_write, details.as_object_mut()) {
                 details.insert("cache_write_tokens".into(), written.into());
             }
-            insert(&mut usage, "prompt_tokens_details", details);
+            insert_field(&mut usage, "prompt_tokens_details", details);
         }
         if let Some(reasoning) = self.reasoning {
-            insert(
+            insert_field(
                 &mut usage,
                 "completion_tokens_details",
                 json!({"reasoning_tokens": reasoning}),
@@ -49,7 +49,7 @@ impl Usage {
     }
 }
 
-fn insert(object: &mut Value, key: &str, value: Value) {
+fn insert_field(object: &mut Value, key: &str, value: Value) {
     if let Some(object) = object.as_object_mut() {
         object.insert(key.to_owned(), value);
     }

@@ -76,7 +76,7 @@ impl WireFormat {
     }
 
     /// Returns the name and value of the header that carries the key.
-    pub fn credentials(self, key: &Secret) -> (&'static str, Secret) {
+    pub fn key_header(self, key: &Secret) -> (&'static str, Secret) {
         match self {
             Self::ChatCompletions | Self::Responses => (
                 "authorization",

@@ -94,7 +94,7 @@ async fn read_body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u
     };
     let mut body = ResponseBody::new(response).map_err(failure)?;
     let mut bytes = Vec::new();
-    while let Some(chunk) = body.chunk().await.map_err(failure)? {
+    while let Some(chunk) = body.next_chunk().await.map_err(failure)? {
         let available = limit - bytes.len();
         bytes.extend_from_slice(chunk.get(..available).unwrap_or(&chunk));
         if chunk.len() > available {

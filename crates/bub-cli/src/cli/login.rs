@@ -128,7 +128,7 @@ async fn sign_in_with_browser(
     wait_timeout: Duration,
 ) -> Result<LoginOutcome, LoginError> {
     let login = LoginFlow::with_listener(codex).await?;
-    let url = login.url();
+    let url = login.sign_in_url();
     let opened = open_browser(settings, &url);
     let lead = if opened {
         "The sign-in page opens in your browser. If it does not, open this URL:"
@@ -138,7 +138,7 @@ async fn sign_in_with_browser(
     print_stderr(&format!(
         "{lead}\n\n  {url}\n\nIf your browser is on another machine, use --manual.\n"
     ));
-    login.wait(wait_timeout).await
+    login.wait_for_redirect(wait_timeout).await
 }
 
 async fn sign_in_manually(
@@ -149,14 +149,14 @@ async fn sign_in_manually(
     print_stderr(&format!(
         "Open this URL and sign in:\n\n  {}\n\nThe browser then shows a page that does not load. Paste the URL of that page here.\n\
          callback: ",
-        login.url()
+        login.sign_in_url()
     ));
     let timed_out = |_| LoginError::TimedOut(wait_timeout.as_secs());
     let line = tokio::time::timeout(wait_timeout, read_line())
         .await
         .map_err(timed_out)?;
     login
-        .finish_with_pasted(&line.ok_or(LoginError::NoInput)?)
+        .complete_with_pasted_text(&line.ok_or(LoginError::NoInput)?)
         .await
 }
 

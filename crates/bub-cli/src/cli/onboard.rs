@@ -136,7 +136,7 @@ async fn run(context: &CommandContext) -> Result<ExitCode> {
 async fn offer_setup(settings: &Arc<Settings>) -> Result<bool> {
     let models = bub_model::Models::new(Arc::clone(settings), Arc::new(super::client(settings)));
     let choice = match &models {
-        Ok(models) => models.choose().await.ok(),
+        Ok(models) => models.choose_model().await.ok(),
         Err(_) => None,
     };
     let has_no_model = choice.is_some_and(|choice| choice.model.is_none());

@@ -19,7 +19,7 @@ const MAX_KEY_BYTES: u64 = 16 * 1024;
 /// Runs a command line without a shell and returns its stdout, trimmed.
 ///
 /// The command gets the environment of all child processes of bub and no input. Errors never contain its stdout.
-pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, String> {
+pub(super) async fn run_key_command(settings: &Settings, line: &str) -> Result<Secret, String> {
     let words = split_words(line)?;
     let (program, arguments) = words.split_first().ok_or(EMPTY_COMMAND_TEXT)?;
     let mut command = Command::new(expand_home(program, settings));
@@ -36,7 +36,8 @@ pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, Strin
         .map_err(|error| format!("cannot run `{program}`: {error}"))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let work = async {
-        let (stdout, stderr, status) = tokio::join!(read(stdout), read(stderr), child.wait());
+        let (stdout, stderr, status) =
+            tokio::join!(read_pipe(stdout), read_pipe(stderr), child.wait());
         (stdout, stderr, status)
     };
     let result = tokio::time::timeout(COMMAND_TIMEOUT, work).await;
@@ -54,7 +55,7 @@ pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, Strin
 }
 
 /// Checks a command line without running it.
-pub(super) fn check(settings: &Settings, line: &str) -> Result<(), String> {
+pub(super) fn check_key_command(settings: &Settings, line: &str) -> Result<(), String> {
     let words = split_words(line)?;
     let name = words.first().ok_or(EMPTY_COMMAND_TEXT)?;
     let program = expand_home(name, settings);
@@ -107,7 +108,7 @@ fn failure_text(settings: &Settings, program: &str, status: ExitStatus, stderr: 
 }
 
 /// Reads up to `MAX_KEY_BYTES` and discards the rest, so that the command never blocks on a full pipe.
-async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+async fn read_pipe(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {
         // Ignore read errors: unreadable output counts as no output.

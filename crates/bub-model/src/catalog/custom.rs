@@ -35,7 +35,7 @@ const PROVIDER_FIELDS: [&str; 11] = [
 ];
 
 /// Applies one entry of the setting `providers` to the catalog.
-pub(super) fn apply(
+pub(super) fn apply_custom_provider(
     catalog: &mut Catalog,
     settings: &Settings,
     name: &str,
@@ -87,7 +87,7 @@ pub(super) fn apply(
             base_url::EXPECTED_FORMAT,
         ));
     }
-    provider.origin = Some(config_path.origin(None));
+    provider.origin = Some(config_path.setting_source(None));
     // A configured name takes precedence over the alias of another provider.
     for other in &mut catalog.providers {
         other.aliases.retain(|alias| *alias != normalized);
@@ -168,7 +168,7 @@ struct ConfigPath<'a> {
 }
 
 impl ConfigPath<'_> {
-    fn origin(&self, field: Option<&str>) -> SettingSource {
+    fn setting_source(&self, field: Option<&str>) -> SettingSource {
         let own = format!("providers.{}", self.name);
         let exact = field.and_then(|field| self.settings.origin(&format!("{own}.{field}")));
         let origin = exact.or_else(|| self.settings.origin(&own));
@@ -184,7 +184,7 @@ impl ConfigPath<'_> {
             |field| format!("providers.{name}.{field}"),
         );
         SettingsError::Invalid {
-            origin: self.origin(field),
+            origin: self.setting_source(field),
             key,
             found,
             expected: expected.to_owned(),

@@ -16,14 +16,14 @@ pub(super) fn delay_in_text(text: &str) -> Option<Duration> {
     let text = text.to_lowercase();
     DELAY_PREFIXES
         .iter()
-        .find_map(|prefix| duration(text.split_once(prefix)?.1))
+        .find_map(|prefix| parse_duration(text.split_once(prefix)?.1))
 }
 
 /// Maximum delay: one year in seconds.
 const MAX_DELAY_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
 /// Parses a duration at the beginning of `text`: one or more numbers with units.
-fn duration(mut text: &str) -> Option<Duration> {
+fn parse_duration(mut text: &str) -> Option<Duration> {
     let mut total: Option<Duration> = None;
     loop {
         let digits = text

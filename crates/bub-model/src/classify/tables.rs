@@ -99,11 +99,11 @@ pub(super) const CODES: &[(&str, RecoveryAction)] = &[
 pub(super) type Phrase = &'static [&'static str];
 
 /// Returns whether any phrase occurs in `text`, which must be in lower case.
-pub(super) fn any_matches(phrases: &[Phrase], text: &str) -> bool {
-    phrases.iter().any(|phrase| matches(phrase, text))
+pub(super) fn has_any_phrase(phrases: &[Phrase], text: &str) -> bool {
+    phrases.iter().any(|phrase| has_phrase(phrase, text))
 }
 
-fn matches(phrase: Phrase, text: &str) -> bool {
+fn has_phrase(phrase: Phrase, text: &str) -> bool {
     let mut rest = text;
     phrase
         .iter()

@@ -8,7 +8,7 @@ use reqwest::{Response, Url};
 use tokio::time::{Instant, timeout};
 
 use super::body::ResponseBody;
-use super::retry_after::retry_after;
+use super::retry_after::parse_retry_after;
 use super::transport::request_error;
 use super::{CallOptions, Inner};
 use crate::classify::classify;
@@ -99,7 +99,7 @@ impl Attempt {
     }
 
     /// Reads one chunk and appends the decoded events to `events`, even if it returns an error.
-    pub(crate) async fn read(
+    pub(crate) async fn read_events(
         &mut self,
         events: &mut VecDeque<ModelEvent>,
     ) -> Result<ReadStatus, ModelError> {
@@ -113,7 +113,7 @@ impl Attempt {
     }
 
     async fn read_chunk(&mut self) -> Result<ReadStatus, ModelError> {
-        let finished = self.decoder.has_finish();
+        let finished = self.decoder.has_finish_reason();
         let keep_alive_timeout = self.wait_timeout.saturating_mul(KEEP_ALIVE_IDLE_FACTOR);
         let wait_timeout = self
             .wait_timeout
@@ -124,7 +124,7 @@ impl Attempt {
             wait_timeout
         };
         let started = Instant::now();
-        let read = timeout(wait_timeout, self.body.chunk()).await;
+        let read = timeout(wait_timeout, self.body.next_chunk()).await;
         self.waited += started.elapsed();
         match read {
             Ok(Ok(Some(chunk))) => {
@@ -152,10 +152,10 @@ impl Attempt {
     }
 
     /// Reads the data after the end marker, because only a fully read connection can be reused.
-    pub(crate) async fn close(mut self) {
+    pub(crate) async fn drain(mut self) {
         let rest = async {
             let mut budget = MAX_ERROR_BODY_BYTES;
-            while let Ok(Some(chunk)) = self.body.chunk().await {
+            while let Ok(Some(chunk)) = self.body.next_chunk().await {
                 match budget.checked_sub(chunk.len()) {
                     Some(left) => budget = left,
                     None => return,
@@ -220,7 +220,7 @@ fn request_headers(
 /// Returns the error for a response with an error status.
 async fn response_error(response: Response, endpoint: &Endpoint) -> ModelError {
     let status = response.status().as_u16();
-    let wait = retry_after(response.headers());
+    let wait = parse_retry_after(response.headers());
     let body = read_limited(response, MAX_ERROR_BODY_BYTES, ERROR_BODY_TIMEOUT).await;
     classify(Some(status), wait, &body, endpoint.wire)
 }
@@ -232,7 +232,7 @@ pub(super) async fn read_limited(response: Response, limit: usize, time: Duratio
         return body;
     };
     let reading = async {
-        while let Ok(Some(chunk)) = reader.chunk().await {
+        while let Ok(Some(chunk)) = reader.next_chunk().await {
             let remaining = limit.saturating_sub(body.len());
             body.extend_from_slice(chunk.get(..remaining).unwrap_or(&chunk));
             if body.len() >= limit {

@@ -27,14 +27,14 @@ impl Backoff {
     /// Returns the delay after `failures` failed attempts, or `None` if the server requests too long a delay.
     pub(crate) fn delay(&self, failures: u32, requested: Option<Duration>) -> Option<Duration> {
         // Without random numbers, use a fixed jitter instead of failing.
-        self.delay_with(
+        self.delay_with_random(
             failures,
             requested,
             getrandom::u32().unwrap_or(u32::MAX / 2),
         )
     }
 
-    fn delay_with(
+    fn delay_with_random(
         &self,
         failures: u32,
         requested: Option<Duration>,
@@ -66,12 +66,15 @@ mod tests {
     fn waits_double_up_to_a_limit_and_have_chance_in_them() {
         let backoff = Backoff::default();
         let shortest: Vec<_> = (1..=9)
-            .map(|n| seconds(backoff.delay_with(n, None, 0)).unwrap())
+            .map(|n| seconds(backoff.delay_with_random(n, None, 0)).unwrap())
             .collect();
         assert_eq!(shortest, [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]);
-        assert_eq!(seconds(backoff.delay_with(2, None, u32::MAX)), Some(1.0));
         assert_eq!(
-            seconds(backoff.delay_with(u32::MAX, None, u32::MAX)),
+            seconds(backoff.delay_with_random(2, None, u32::MAX)),
+            Some(1.0)
+        );
+        assert_eq!(
+            seconds(backoff.delay_with_random(u32::MAX, None, u32::MAX)),
             Some(30.0)
         );
         let delays: Vec<_> = (0..20).map(|_| backoff.delay(5, None)).collect();
@@ -82,9 +85,15 @@ mod tests {
     fn a_server_is_given_the_time_it_asks_for_but_not_any() {
         let backoff = Backoff::default();
         let requested = |seconds| Some(Duration::from_secs(seconds));
-        assert_eq!(seconds(backoff.delay_with(1, requested(7), 0)), Some(7.0));
+        assert_eq!(
+            seconds(backoff.delay_with_random(1, requested(7), 0)),
+            Some(7.0)
+        );
         assert!(backoff.delay(1, requested(60)).unwrap() >= Duration::from_mins(1));
         assert_eq!(backoff.delay(1, requested(61)), None);
-        assert_eq!(seconds(backoff.delay_with(1, requested(0), 0)), Some(0.25));
+        assert_eq!(
+            seconds(backoff.delay_with_random(1, requested(0), 0)),
+            Some(0.25)
+        );
     }
 }

@@ -67,7 +67,7 @@ impl ResponseBody {
     }
 
     /// Returns the next chunk, or `None` at the end of the body. A chunk may be empty.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ModelError> {
+    pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, ModelError> {
         if self.compressed.is_empty() {
             let chunk = self
                 .response

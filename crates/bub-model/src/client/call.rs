@@ -87,12 +87,12 @@ impl ModelCall {
     }
 
     /// Returns the next event. An error is the last item.
-    pub(crate) async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
+    pub(crate) async fn next_event(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         let cancel = self.options.cancel.clone();
         let item = tokio::select! {
             biased;
             () = cancel.cancelled(), if !self.is_delivered() => Some(Err(cancelled_error())),
-            item = self.advance() => item,
+            item = self.drive_to_next_event() => item,
         };
         if let Some(Err(_)) = &item {
             // Close the connection now and not when the caller drops the stream.
@@ -108,7 +108,7 @@ impl ModelCall {
         self.done && self.pending.is_empty()
     }
 
-    async fn advance(&mut self) -> Option<Result<ModelEvent, ModelError>> {
+    async fn drive_to_next_event(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
             if let Some(event) = self.pending.pop_front() {
                 match event {
@@ -123,16 +123,20 @@ impl ModelCall {
             }
             if let Some(error) = self.attempt_error.take() {
                 let span = self.span.clone();
-                self.final_error = self.recover(error).instrument(span).await.err();
+                self.final_error = self
+                    .handle_attempt_error(error)
+                    .instrument(span)
+                    .await
+                    .err();
                 continue;
             }
             if self.done {
                 if let Some(attempt) = self.attempt.take() {
-                    attempt.close().await;
+                    attempt.drain().await;
                 }
                 return None;
             }
-            match self.step().await {
+            match self.advance_candidate().await {
                 Ok(ReadStatus::More) => {}
                 Ok(ReadStatus::Done) => self.done = true,
                 // Emit earlier events first. Otherwise, whether the call may be retried would depend on how the
@@ -143,7 +147,7 @@ impl ModelCall {
     }
 
     /// Advances the call by one step, within the deadline of the candidate.
-    async fn step(&mut self) -> Result<ReadStatus, ModelError> {
+    async fn advance_candidate(&mut self) -> Result<ReadStatus, ModelError> {
         if let Some(until) = self.resume_at {
             tokio::time::sleep_until(until).await;
             self.resume_at = None;
@@ -174,7 +178,7 @@ impl ModelCall {
 
     async fn poll_attempt(&mut self) -> Result<ReadStatus, ModelError> {
         if let Some(attempt) = &mut self.attempt {
-            let reading = attempt.read(&mut self.pending);
+            let reading = attempt.read_events(&mut self.pending);
             return reading.instrument(self.span.clone()).await;
         }
         let Some(candidate) = &mut self.candidate else {
@@ -209,7 +213,7 @@ impl ModelCall {
         };
         let endpoint = self
             .candidates
-            .next()
+            .next_endpoint()
             .await
             .unwrap_or_else(no_candidate_error)?;
         endpoint.id.model().clone_into(&mut self.request.model);
@@ -228,16 +232,16 @@ impl ModelCall {
     }
 
     /// Handles an error of an attempt: prepares a retry or the next candidate, or returns the error that ends the call.
-    async fn recover(&mut self, error: ModelError) -> Result<(), ModelError> {
+    async fn handle_attempt_error(&mut self, error: ModelError) -> Result<(), ModelError> {
         self.attempt = None;
-        let error = self.redacted_error(error);
+        let error = self.annotated_error(error);
         if self.has_emitted && !self.options.restartable {
             return Err(error);
         }
         if std::mem::take(&mut self.has_emitted) {
             self.pending.push_back(ModelEvent::Restart);
         }
-        if error.action == RecoveryAction::Reauthenticate && self.renew().await {
+        if error.action == RecoveryAction::Reauthenticate && self.renew_credentials().await {
             return Ok(());
         }
         if let Some((attempt, delay)) = self.next_retry(&error) {
@@ -256,11 +260,11 @@ impl ModelCall {
         if error.action == RecoveryAction::ShrinkContext {
             // Report this error first, because the caller can act on it.
             self.failures.insert(0, error);
-            return Err(self.first_failure());
+            return Err(self.combined_error());
         }
         if !self.candidates.has_more() {
             self.failures.push(error);
-            return Err(self.first_failure());
+            return Err(self.combined_error());
         }
         tracing::warn!(%error, "model.fallback");
         let notice = Retry {
@@ -319,14 +323,14 @@ impl ModelCall {
     }
 
     /// Replaces rejected credentials. Returns whether other credentials are available. Tries only once per candidate.
-    async fn renew(&mut self) -> bool {
+    async fn renew_credentials(&mut self) -> bool {
         let (Some(candidate), Some(source)) = (&mut self.candidate, &self.candidates.source) else {
             return false;
         };
         if std::mem::replace(&mut candidate.has_renewed, true) {
             return false;
         }
-        match source.renew(&candidate.endpoint).await {
+        match source.renew_endpoint(&candidate.endpoint).await {
             Ok(Some(endpoint)) => {
                 candidate.endpoint = endpoint;
                 true
@@ -341,7 +345,7 @@ impl ModelCall {
     }
 
     /// Adds hints and the model's name to an error and redacts it.
-    fn redacted_error(&self, error: ModelError) -> ModelError {
+    fn annotated_error(&self, error: ModelError) -> ModelError {
         let error = error.redacted(&self.inner.redactor);
         let Some(candidate) = &self.candidate else {
             return error;
@@ -360,7 +364,7 @@ impl ModelCall {
     }
 
     /// Returns the first error, with the errors of the other candidates.
-    fn first_failure(&mut self) -> ModelError {
+    fn combined_error(&mut self) -> ModelError {
         let mut failures = std::mem::take(&mut self.failures).into_iter();
         let Some(mut first) = failures.next() else {
             return cancelled_error();

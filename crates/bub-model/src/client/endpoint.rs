@@ -30,7 +30,7 @@ impl Endpoint {
     /// Adds a key in the header that the wire format uses.
     #[must_use]
     pub fn with_key(mut self, key: &Secret) -> Self {
-        let (name, value) = self.wire.credentials(key);
+        let (name, value) = self.wire.key_header(key);
         self.headers.push((name.to_owned(), value));
         self
     }

@@ -7,7 +7,7 @@ use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
 /// Returns the delay that the server requests.
-pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn parse_retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| {
         headers
             .get(name)
@@ -51,52 +51,52 @@ fn parse_date(text: &str) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    fn requested(pairs: &[(&'static str, &'static str)]) -> Option<Duration> {
+    fn requested_delay(pairs: &[(&'static str, &'static str)]) -> Option<Duration> {
         let headers = pairs.iter().map(|(name, value)| {
             (
                 name.parse::<reqwest::header::HeaderName>().unwrap(),
                 value.parse().unwrap(),
             )
         });
-        retry_after(&headers.collect())
+        parse_retry_after(&headers.collect())
     }
 
     #[test]
     fn seconds_milliseconds_and_dates_are_understood() {
         let now = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(
-            requested(&[("retry-after", "7")]),
+            requested_delay(&[("retry-after", "7")]),
             Some(Duration::from_secs(7))
         );
         assert_eq!(
-            requested(&[("retry-after", " 1.5 ")]),
+            requested_delay(&[("retry-after", " 1.5 ")]),
             Some(Duration::from_millis(1500))
         );
         assert_eq!(
-            requested(&[("retry-after-ms", "250"), ("retry-after", "1")]),
+            requested_delay(&[("retry-after-ms", "250"), ("retry-after", "1")]),
             Some(Duration::from_millis(250))
         );
         assert_eq!(
-            requested(&[now, ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT")]),
+            requested_delay(&[now, ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT")]),
             Some(Duration::from_secs(30))
         );
         assert_eq!(
-            requested(&[now, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]),
+            requested_delay(&[now, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]),
             Some(Duration::ZERO)
         );
         assert_eq!(
-            requested(&[("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]),
+            requested_delay(&[("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]),
             Some(Duration::ZERO)
         );
         for odd in ["soon", "", "-5", "NaN", "Sun, 99 Nov 1994"] {
-            assert_eq!(requested(&[("retry-after", odd)]), None, "{odd}");
+            assert_eq!(requested_delay(&[("retry-after", odd)]), None, "{odd}");
         }
         for long in ["inf", "1e300", "99999999999999999999999"] {
             assert!(
-                requested(&[("retry-after", long)]) > Some(Duration::from_hours(1)),
+                requested_delay(&[("retry-after", long)]) > Some(Duration::from_hours(1)),
                 "{long}"
             );
         }
-        assert_eq!(requested(&[]), None);
+        assert_eq!(requested_delay(&[]), None);
     }
 }

@@ -38,7 +38,7 @@ pub struct OAuthTokens {
 }
 
 impl OAuthTokens {
-    pub(super) fn register(&self, redactor: &Redactor) {
+    pub(super) fn register_secrets(&self, redactor: &Redactor) {
         redactor.register(&self.access_token);
         self.refresh_token
             .iter()
@@ -68,14 +68,14 @@ impl AuthFile {
     }
 
     /// Returns the tokens in the file, or `None` if the file or its tokens are missing.
-    pub(super) fn read(&self, now: i64) -> Result<Option<OAuthTokens>, String> {
+    pub(super) fn read_tokens(&self, now: i64) -> Result<Option<OAuthTokens>, String> {
         Ok(self
             .read_document()?
             .and_then(|document| parse_tokens(&document, now)))
     }
 
     /// Writes granted tokens to the file and preserves all other content.
-    pub(super) fn store(&self, granted: &TokenGrant, now: i64) -> Result<(), String> {
+    pub(super) fn store_tokens(&self, granted: &TokenGrant, now: i64) -> Result<(), String> {
         let text = self
             .read_bytes()
             .map_err(|error| self.file_error("cannot read", &error))?;
@@ -83,13 +83,17 @@ impl AuthFile {
         let mut document: Map<_, _> = text
             .and_then(|text| serde_json::from_slice(&text).ok())
             .unwrap_or_default();
-        let kept = document.remove("tokens").and_then(|tokens| match tokens {
+        let stored_tokens = document.remove("tokens").and_then(|tokens| match tokens {
             Value::Object(tokens) => Some(tokens),
             _ => None,
         });
         document.insert(
             "tokens".into(),
-            Value::Object(merge_tokens(kept.unwrap_or_default(), granted, now)),
+            Value::Object(merge_tokens(
+                stored_tokens.unwrap_or_default(),
+                granted,
+                now,
+            )),
         );
         document.insert("last_refresh".into(), json!(format_time(now)));
         let text = escape_non_ascii(&format!("{:#}\n", Value::Object(document)));
@@ -101,7 +105,7 @@ impl AuthFile {
     pub(super) async fn lock(&self, wait_timeout: Duration) -> Result<AuthFileLock, TokenError> {
         let open = || {
             self.create_directory()?;
-            check_regular(&self.sibling_path("lock"))?;
+            check_regular_file(&self.sibling_path("lock"))?;
             OpenOptions::new()
                 .create(true)
                 .truncate(false)
@@ -165,7 +169,7 @@ impl AuthFile {
 
     /// Returns the content of the file, or `None` if it does not exist.
     fn read_bytes(&self) -> io::Result<Option<Vec<u8>>> {
-        check_regular(&self.path)?;
+        check_regular_file(&self.path)?;
         let file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
@@ -179,7 +183,7 @@ impl AuthFile {
     }
 
     /// Writes a temporary file and renames it, so that readers see either the old or the new content. If the path is a
-    /// symbolic link, its target is replaced and the link is kept.
+    /// symbolic link, its target is replaced and the link is stored_tokens.
     fn write_atomically(&self, text: &[u8]) -> io::Result<()> {
         self.create_directory()?;
         let target = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
@@ -221,7 +225,7 @@ impl AuthFile {
 }
 
 /// Fails if the path exists and is not a regular file. Opening a pipe without a writer would block forever.
-fn check_regular(path: &Path) -> io::Result<()> {
+fn check_regular_file(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => Err(io::Error::other("not a regular file")),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -272,9 +276,9 @@ pub fn read_login(
         body: body.to_vec(),
     };
     let granted = super::token::parse_response(&answer).map_err(|error| error.text)?;
-    let kept = Value::Object(merge_tokens(Map::new(), &granted, now));
+    let stored_tokens = Value::Object(merge_tokens(Map::new(), &granted, now));
     Ok(parse_tokens(
-        &Map::from_iter([("tokens".to_owned(), kept)]),
+        &Map::from_iter([("tokens".to_owned(), stored_tokens)]),
         now,
     ))
 }

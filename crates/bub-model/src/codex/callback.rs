@@ -49,7 +49,7 @@ impl Listener {
                 accepted = self.accept() => {
                     // Ignore failed connections; the browser retries.
                     if let Ok((stream, _)) = accepted {
-                        requests.spawn(serve(stream, Arc::clone(&state)));
+                        requests.spawn(serve_connection(stream, Arc::clone(&state)));
                     }
                 }
                 Some(served) = requests.join_next() => {
@@ -73,10 +73,13 @@ impl Listener {
 }
 
 /// Serves one connection. Returns the outcome of the login, if the request determines it.
-async fn serve(mut stream: TcpStream, state: Arc<str>) -> Option<Result<String, LoginError>> {
+async fn serve_connection(
+    mut stream: TcpStream,
+    state: Arc<str>,
+) -> Option<Result<String, LoginError>> {
     let exchange = async {
         let target = read_target(&mut stream).await?;
-        let (status, text, outcome) = respond(&target, &state);
+        let (status, text, outcome) = build_response(&target, &state);
         let page = format!("<!doctype html><title>bub</title><p>{text}</p>\n");
         let head = format!(
             "HTTP/1.1 {status}\r\ncontent-type: text/html; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
@@ -99,7 +102,7 @@ type CallbackResponse = (
     Option<Result<String, LoginError>>,
 );
 
-fn respond(target: &str, state: &str) -> CallbackResponse {
+fn build_response(target: &str, state: &str) -> CallbackResponse {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     if path != CALLBACK_PATH {
         return ("404 Not Found", "Page not found.", None);

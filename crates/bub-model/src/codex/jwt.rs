@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Returns the account of a token, if the token is a JWT that names one.
 pub(crate) fn account_id(token: &str) -> Option<String> {
-    let claims = claims(token)?;
+    let claims = parse_claims(token)?;
     let account = claims
         .get("https://api.openai.com/auth")?
         .get("chatgpt_account_id")?
@@ -18,10 +18,10 @@ pub(crate) fn account_id(token: &str) -> Option<String> {
 
 /// Returns the expiry time of a token in seconds since the Unix epoch, if the token is a JWT that contains it.
 pub(super) fn expiry(token: &str) -> Option<i64> {
-    claims(token)?.get("exp")?.as_i64()
+    parse_claims(token)?.get("exp")?.as_i64()
 }
 
-fn claims(token: &str) -> Option<Value> {
+fn parse_claims(token: &str) -> Option<Value> {
     let mut parts = token.split('.');
     let (_header, claims, _signature, None) =
         (parts.next()?, parts.next()?, parts.next()?, parts.next())

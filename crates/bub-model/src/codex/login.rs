@@ -8,7 +8,7 @@ use form_urlencoded::Serializer;
 
 use super::callback::{self, Listener};
 use super::pkce::Pkce;
-use super::{CodexAuth, CodexAuthInner, LOCK_TIMEOUT, TokenError, now, redirect, token};
+use super::{CodexAuth, CodexAuthInner, LOCK_TIMEOUT, TokenError, redirect, token, unix_now};
 
 /// Error of a login attempt.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +103,7 @@ impl<'a> LoginFlow<'a> {
     }
 
     /// Returns the URL of the sign-in page.
-    pub fn url(&self) -> String {
+    pub fn sign_in_url(&self) -> String {
         let mut query = Serializer::new(String::new());
         query.extend_pairs([
             ("response_type", "code"),
@@ -121,21 +121,24 @@ impl<'a> LoginFlow<'a> {
     }
 
     /// Waits for the redirect of the browser and completes the login.
-    pub async fn wait(mut self, wait_timeout: Duration) -> Result<LoginOutcome, LoginError> {
+    pub async fn wait_for_redirect(
+        mut self,
+        wait_timeout: Duration,
+    ) -> Result<LoginOutcome, LoginError> {
         let listener = self.listener.take().ok_or(LoginError::NoCode)?;
         let wait_result =
             tokio::time::timeout(wait_timeout, listener.wait_for_code(&self.pkce.state)).await;
         let code = wait_result.map_err(|_| LoginError::TimedOut(wait_timeout.as_secs()))??;
-        self.finish(&code).await
+        self.complete_login(&code).await
     }
 
     /// Completes the login with the text that the user pasted: a URL, a query string or the code.
-    pub async fn finish_with_pasted(self, text: &str) -> Result<LoginOutcome, LoginError> {
+    pub async fn complete_with_pasted_text(self, text: &str) -> Result<LoginOutcome, LoginError> {
         let code = redirect::parse_pasted(text, &self.pkce.state)?;
-        self.finish(&code).await
+        self.complete_login(&code).await
     }
 
-    async fn finish(&self, code: &str) -> Result<LoginOutcome, LoginError> {
+    async fn complete_login(&self, code: &str) -> Result<LoginOutcome, LoginError> {
         let codex = self.codex;
         let (verifier, redirect) = (&self.pkce.verifier, self.redirect.as_str());
         let grant = token::TokenRequest::Code {
@@ -145,7 +148,7 @@ impl<'a> LoginFlow<'a> {
         };
         let granted = token::request_tokens(&*codex.fetch, &codex.endpoints.token, grant);
         let granted = granted.await.map_err(LoginError::Failed)?;
-        granted.register(&codex.redactor);
+        granted.register_secrets(&codex.redactor);
         let _file_lock = codex
             .file
             .lock(LOCK_TIMEOUT)
@@ -153,7 +156,7 @@ impl<'a> LoginFlow<'a> {
             .map_err(LoginError::Failed)?;
         codex
             .file
-            .store(&granted, now())
+            .store_tokens(&granted, unix_now())
             .map_err(LoginError::Unwritable)?;
         Ok(LoginOutcome {
             account_id: granted.account_id(),

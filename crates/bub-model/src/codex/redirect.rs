@@ -29,10 +29,10 @@ pub(super) fn parse_pasted(pasted: &str, state: &str) -> Result<String, LoginErr
 
 /// Returns the code in a query string whose state matches `state`.
 pub(super) fn parse_query(query: &str, state: &str) -> Result<String, LoginError> {
-    let value = |wanted: &str| {
+    let value = |key: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());
         pairs
-            .find(|(name, value)| name == wanted && !value.is_empty())
+            .find(|(name, value)| name == key && !value.is_empty())
             .map(|(_, value)| value.into_owned())
     };
     if value("state").as_deref() != Some(state) {

@@ -33,7 +33,7 @@ pub(super) struct TokenGrant {
 }
 
 impl TokenGrant {
-    pub(super) fn register(&self, redactor: &Redactor) {
+    pub(super) fn register_secrets(&self, redactor: &Redactor) {
         let others = [&self.refresh_token, &self.id_token].into_iter().flatten();
         others
             .chain([&self.access_token])

@@ -1,6 +1,6 @@
 use super::*;
 
-fn events(chunks: &[&[u8]]) -> Vec<(String, String)> {
+fn decode_events(chunks: &[&[u8]]) -> Vec<(String, String)> {
     let mut decoder = SseDecoder::new();
     let mut seen = Vec::new();
     let mut sink = |event: SseEvent<'_>| {
@@ -17,8 +17,8 @@ fn events(chunks: &[&[u8]]) -> Vec<(String, String)> {
     seen
 }
 
-fn data(text: &str) -> Vec<String> {
-    events(&[text.as_bytes()])
+fn decode_data(text: &str) -> Vec<String> {
+    decode_events(&[text.as_bytes()])
         .into_iter()
         .map(|(_, data)| data)
         .collect()
@@ -28,48 +28,52 @@ fn data(text: &str) -> Vec<String> {
 fn every_line_ending_ends_a_line() {
     for end in ["\n", "\r\n", "\r"] {
         let text = format!("data: a{end}data: b{end}{end}data: c{end}{end}");
-        assert_eq!(data(&text), ["a\nb", "c"], "{end:?}");
+        assert_eq!(decode_data(&text), ["a\nb", "c"], "{end:?}");
     }
 }
 
 #[test]
 fn a_cr_and_its_lf_may_come_in_different_chunks() {
     let chunks: [&[u8]; 4] = [b"data: a\r", b"\ndata: b\r", b"\n\r", b"\ndata: c\r\r"];
-    let found: Vec<_> = events(&chunks).into_iter().map(|(_, data)| data).collect();
+    let found: Vec<_> = decode_events(&chunks)
+        .into_iter()
+        .map(|(_, data)| data)
+        .collect();
     assert_eq!(found, ["a\nb", "c"]);
 }
 
 #[test]
 fn comments_unknown_fields_ids_and_retries_are_skipped() {
     assert_eq!(
-        data(": ping\n\nid: 7\nretry: 10\nwhat: ever\ndata: x\n:\n\n"),
+        decode_data(": ping\n\nid: 7\nretry: 10\nwhat: ever\ndata: x\n:\n\n"),
         ["x"]
     );
 }
 
 #[test]
 fn the_event_name_belongs_to_one_event_only() {
-    let seen = events(&[b"event: error\ndata: 1\n\ndata: 2\n\nevent: lonely\n\ndata: 3\n\n"]);
+    let seen =
+        decode_events(&[b"event: error\ndata: 1\n\ndata: 2\n\nevent: lonely\n\ndata: 3\n\n"]);
     let names: Vec<_> = seen.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["error", "", ""]);
 }
 
 #[test]
 fn a_byte_order_mark_is_skipped_only_at_the_start() {
-    assert_eq!(data("\u{feff}data: a\n\n\u{feff}data: b\n\n"), ["a"]);
+    assert_eq!(decode_data("\u{feff}data: a\n\n\u{feff}data: b\n\n"), ["a"]);
 }
 
 #[test]
 fn one_space_after_the_colon_is_syntax_and_a_second_one_data() {
     assert_eq!(
-        data("data:a\n\ndata:  b\n\ndata\n\ndata:\ndata:\n\n"),
+        decode_data("data:a\n\ndata:  b\n\ndata\n\ndata:\ndata:\n\n"),
         ["a", " b", "\n"]
     );
 }
 
 #[test]
 fn a_last_event_without_blank_line_is_kept() {
-    assert_eq!(data("data: a\n\ndata: [DONE]"), ["a", "[DONE]"]);
+    assert_eq!(decode_data("data: a\n\ndata: [DONE]"), ["a", "[DONE]"]);
 }
 
 #[test]

@@ -28,7 +28,7 @@ impl<'a> RequestBody<'a> {
     /// `extra_body` overrides both.
     pub(super) fn new(request: &'a ChatRequest, quirks: &'a Quirks) -> Self {
         let mut body = Self(Vec::new());
-        body.extend(&quirks.default_body);
+        body.set_fields(&quirks.default_body);
         for (key, value) in &request.extra {
             match (quirks.default_body.get(key), value) {
                 (Some(Value::Object(default)), Value::Object(own)) => {
@@ -42,7 +42,7 @@ impl<'a> RequestBody<'a> {
                 _ => body.set_field(Cow::Borrowed(key), Field::Borrowed(value)),
             }
         }
-        body.extend(&quirks.extra_body);
+        body.set_fields(&quirks.extra_body);
         body
     }
 
@@ -63,7 +63,7 @@ impl<'a> RequestBody<'a> {
     }
 
     /// Sets `key` inside the object `name` and preserves its other keys.
-    pub(super) fn set_in(&mut self, name: &'a str, key: &str, value: Value) {
+    pub(super) fn set_nested(&mut self, name: &'a str, key: &str, value: Value) {
         let mut object = match self.remove(name) {
             Some(Value::Object(object)) => object,
             _ => Map::new(),
@@ -82,7 +82,7 @@ impl<'a> RequestBody<'a> {
             .unwrap_or_default()
     }
 
-    fn extend(&mut self, fields: &'a Map<String, Value>) {
+    fn set_fields(&mut self, fields: &'a Map<String, Value>) {
         for (key, value) in fields {
             self.set_field(Cow::Borrowed(key), Field::Borrowed(value));
         }

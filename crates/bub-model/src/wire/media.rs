@@ -54,7 +54,7 @@ pub(super) enum Mime<'a> {
 
 impl Mime<'_> {
     /// Returns the full media type.
-    pub(super) fn full(self) -> String {
+    pub(super) fn full_type(self) -> String {
         match self {
             Self::Full(mime) => mime.to_owned(),
             Self::AudioFormat("mp3") => "audio/mpeg".to_owned(),
@@ -64,7 +64,7 @@ impl Mime<'_> {
 }
 
 /// Returns the parts of a message's content. Omits empty text, because several servers reject it.
-pub(super) fn parts(content: Option<&Value>) -> Vec<ContentPart<'_>> {
+pub(super) fn parse_parts(content: Option<&Value>) -> Vec<ContentPart<'_>> {
     let parts: Vec<_> = match content {
         Some(Value::String(text)) => vec![ContentPart::Text(text)],
         Some(Value::Array(parts)) => parts.iter().map(parse_part).collect(),
@@ -77,7 +77,7 @@ pub(super) fn parts(content: Option<&Value>) -> Vec<ContentPart<'_>> {
 }
 
 /// Splits a data URL into its media type and base64 payload.
-pub(super) fn data_url(url: &str) -> Option<(&str, &str)> {
+pub(super) fn parse_data_url(url: &str) -> Option<(&str, &str)> {
     let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
     let mime = head.strip_suffix(";base64")?;
     let mime = mime.split(';').next().unwrap_or(mime);
@@ -93,21 +93,20 @@ pub(super) fn data_url(url: &str) -> Option<(&str, &str)> {
 
 fn parse_part(part: &Value) -> ContentPart<'_> {
     let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-    let known = match kind {
-        "text" | "input_text" | "output_text" => part
-            .get("text")
-            .and_then(Value::as_str)
-            .map(ContentPart::Text),
-        "image_url" => {
-            part_url(part, "image_url").map(|url| media_part(PartKind::Image, url, None))
-        }
-        "video_url" => {
-            part_url(part, "video_url").map(|url| media_part(PartKind::Video, url, None))
-        }
-        "input_audio" => part.get("input_audio").and_then(parse_audio),
-        "file" => part.get("file").and_then(parse_file),
-        _ => part.as_str().map(ContentPart::Text),
-    };
+    let known =
+        match kind {
+            "text" | "input_text" | "output_text" => part
+                .get("text")
+                .and_then(Value::as_str)
+                .map(ContentPart::Text),
+            "image_url" => part_url(part, "image_url")
+                .map(|url| media_part_from_url(PartKind::Image, url, None)),
+            "video_url" => part_url(part, "video_url")
+                .map(|url| media_part_from_url(PartKind::Video, url, None)),
+            "input_audio" => part.get("input_audio").and_then(parse_audio),
+            "file" => part.get("file").and_then(parse_file),
+            _ => part.as_str().map(ContentPart::Text),
+        };
     known.unwrap_or(ContentPart::Unknown(kind))
 }
 
@@ -117,8 +116,8 @@ fn part_url<'a>(part: &'a Value, key: &str) -> Option<&'a str> {
     target.as_str().or_else(|| target.get("url")?.as_str())
 }
 
-fn media_part<'a>(kind: PartKind, url: &'a str, name: Option<&'a str>) -> ContentPart<'a> {
-    match data_url(url) {
+fn media_part_from_url<'a>(kind: PartKind, url: &'a str, name: Option<&'a str>) -> ContentPart<'a> {
+    match parse_data_url(url) {
         Some((mime, data)) => ContentPart::Inline {
             kind,
             mime: Mime::Full(mime),
@@ -146,13 +145,13 @@ fn parse_file(file: &Value) -> Option<ContentPart<'_>> {
         return Some(ContentPart::Uploaded(id));
     }
     let url = text("file_data").or_else(|| text("file_url"))?;
-    let kind = match data_url(url) {
+    let kind = match parse_data_url(url) {
         Some((mime, _)) if mime.starts_with("image/") => PartKind::Image,
         Some((mime, _)) if mime.starts_with("audio/") => PartKind::Audio,
         Some((mime, _)) if mime.starts_with("video/") => PartKind::Video,
         _ => PartKind::File,
     };
-    Some(media_part(kind, url, text("filename")))
+    Some(media_part_from_url(kind, url, text("filename")))
 }
 
 /// Returns a placeholder for a part that the format does not support, so that the model knows about the part.

@@ -83,33 +83,33 @@ impl<'a> CallParts<'a> {
             Value::String(text) if text.trim().is_empty() => Map::new(),
             Value::String(text) => match serde_json::from_str(text) {
                 Ok(Value::Object(object)) => object,
-                _ => wrap_invalid(text),
+                _ => wrap_invalid_arguments(text),
             },
             Value::Null => Map::new(),
-            other => wrap_invalid(&other.to_string()),
+            other => wrap_invalid_arguments(&other.to_string()),
         }
     }
 
     /// Returns the arguments as the JSON text of an object.
     pub(super) fn arguments_json(&self) -> Cow<'a, str> {
         match self.arguments {
-            Value::String(text) if is_object(text) => Cow::Borrowed(text),
+            Value::String(text) if is_json_object(text) => Cow::Borrowed(text),
             _ => Cow::Owned(Value::Object(self.arguments_object()).to_string()),
         }
     }
 
     /// Returns whether the arguments are the JSON text of an object and can be sent unchanged.
     pub(super) fn has_valid_arguments(&self) -> bool {
-        self.arguments.as_str().is_some_and(is_object)
+        self.arguments.as_str().is_some_and(is_json_object)
     }
 }
 
-fn is_object(text: &str) -> bool {
+fn is_json_object(text: &str) -> bool {
     text.trim_start().starts_with('{')
         && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-fn wrap_invalid(text: &str) -> Map<String, Value> {
+fn wrap_invalid_arguments(text: &str) -> Map<String, Value> {
     Map::from_iter([("invalid_arguments".to_owned(), Value::from(text))])
 }
 

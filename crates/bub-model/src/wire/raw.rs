@@ -29,7 +29,7 @@ impl<'a> RawObject<'a> {
     /// Parses a JSON text that must be an object.
     pub(super) fn parse(text: &'a str) -> Result<Self, ModelError> {
         // Gateways wrap an error, and sometimes an answer, in a list with one item.
-        let mut items_of_list = objects(text.trim_start());
+        let mut items_of_list = parse_objects(text.trim_start());
         if items_of_list.len() == 1 {
             return Ok(items_of_list.remove(0));
         }
@@ -69,7 +69,7 @@ impl<'a> RawObject<'a> {
 
     /// Returns the objects of an array and skips its other items.
     pub(super) fn objects(&self, key: &str) -> Vec<RawObject<'a>> {
-        self.raw(key).map(objects).unwrap_or_default()
+        self.raw(key).map(parse_objects).unwrap_or_default()
     }
 
     /// Parses and returns a field of any type.
@@ -90,7 +90,7 @@ impl<'a> RawObject<'a> {
 }
 
 /// Returns the objects in the JSON text of an array and skips its other items.
-pub(super) fn objects(raw: &str) -> Vec<RawObject<'_>> {
+pub(super) fn parse_objects(raw: &str) -> Vec<RawObject<'_>> {
     if !raw.starts_with('[') {
         return Vec::new();
     }

@@ -35,20 +35,20 @@ impl BlockOrder {
 
     /// Records a block that must be sent back unchanged.
     pub(super) fn record_block(&mut self, block: Value) {
-        self.steps.push(keep_step(block));
+        self.steps.push(kept_block_step(block));
         self.has_state = true;
     }
 
     /// Reserves the position of an incomplete block and returns it.
-    pub(super) fn reserve(&mut self) -> usize {
+    pub(super) fn reserve_block(&mut self) -> usize {
         self.steps.push(Value::Null);
         self.steps.len() - 1
     }
 
     /// Stores a block at its reserved position.
-    pub(super) fn fill(&mut self, position: usize, block: Value) {
+    pub(super) fn fill_block(&mut self, position: usize, block: Value) {
         if let Some(step) = self.steps.get_mut(position) {
-            *step = keep_step(block);
+            *step = kept_block_step(block);
             self.has_state = true;
         }
     }
@@ -73,7 +73,7 @@ impl BlockOrder {
     }
 }
 
-fn keep_step(block: Value) -> Value {
+fn kept_block_step(block: Value) -> Value {
     Value::Object(Map::from_iter([("keep".to_owned(), block)]))
 }
 
@@ -100,7 +100,8 @@ pub(super) fn replay_pieces<'a>(message: &'a Value, name: &str) -> Vec<ReplayPie
         .and_then(|state| state.get(name)?.as_array())
         .map(Vec::as_slice)
         .unwrap_or_default();
-    recorded_order(message, steps).unwrap_or_else(|| default_order(message, steps))
+    pieces_in_recorded_order(message, steps)
+        .unwrap_or_else(|| pieces_in_default_order(message, steps))
 }
 
 /// Returns the tool calls of a message.
@@ -112,7 +113,10 @@ pub(super) fn tool_calls(message: &Value) -> &[Value] {
         .unwrap_or_default()
 }
 
-fn recorded_order<'a>(message: &'a Value, steps: &'a [Value]) -> Option<Vec<ReplayPiece<'a>>> {
+fn pieces_in_recorded_order<'a>(
+    message: &'a Value,
+    steps: &'a [Value],
+) -> Option<Vec<ReplayPiece<'a>>> {
     let mut rest = message
         .get("content")
         .map_or(Some(""), |content| match content {
@@ -137,7 +141,7 @@ fn recorded_order<'a>(message: &'a Value, steps: &'a [Value]) -> Option<Vec<Repl
     (!steps.is_empty() && rest.is_empty() && calls.next().is_none()).then_some(pieces)
 }
 
-fn default_order<'a>(message: &'a Value, steps: &'a [Value]) -> Vec<ReplayPiece<'a>> {
+fn pieces_in_default_order<'a>(message: &'a Value, steps: &'a [Value]) -> Vec<ReplayPiece<'a>> {
     let mut pieces: Vec<_> = steps
         .iter()
         .filter_map(|step| step.get("keep"))

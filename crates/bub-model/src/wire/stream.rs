@@ -19,13 +19,13 @@ pub(super) trait FrameDecoder: Send {
     ) -> Result<DecodeStatus, ModelError>;
 
     /// Handles `[DONE]`. Most formats have another end marker and ignore it.
-    fn end_marker(&mut self) {}
+    fn handle_end_marker(&mut self) {}
 
     /// Decodes a complete response from a JSON text.
     fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
 
     /// Returns whether a finish reason was received.
-    fn has_finish(&self) -> bool;
+    fn has_finish_reason(&self) -> bool;
 
     /// Ends the answer: emits the last events, or fails if the answer is incomplete.
     fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
@@ -137,8 +137,8 @@ impl StreamDecoder {
 
     /// Returns whether a finish reason was received. Only usage or an end marker may follow, so the caller need not wait
     /// long for more data.
-    pub fn has_finish(&self) -> bool {
-        self.is_done() || self.frames.has_finish()
+    pub fn has_finish_reason(&self) -> bool {
+        self.is_done() || self.frames.has_finish_reason()
     }
 
     fn decode_chunk(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
@@ -193,7 +193,7 @@ fn handle_event(
         return Ok(());
     }
     *status = if event.data.trim_ascii() == b"[DONE]" {
-        frames.end_marker();
+        frames.handle_end_marker();
         DecodeStatus::Done
     } else {
         let data = replace_lone_surrogates(event.data);
@@ -203,7 +203,7 @@ fn handle_event(
         };
         frames
             .decode_frame(&event, out)
-            .map_err(|error| error_event(error, &event))?
+            .map_err(|error| plain_text_event_error(error, &event))?
     };
     if *status == DecodeStatus::Done {
         frames.finish(out)
@@ -213,7 +213,7 @@ fn handle_event(
 }
 
 /// Replaces the error for an invalid frame if the frame is an `error` event in plain text.
-fn error_event(error: ModelError, event: &SseEvent<'_>) -> ModelError {
+fn plain_text_event_error(error: ModelError, event: &SseEvent<'_>) -> ModelError {
     let is_error_event = event.event == b"error" && error.kind == ModelErrorKind::Malformed;
     if is_error_event {
         classify(None, None, event.data, WireFormat::ChatCompletions)
@@ -227,10 +227,10 @@ fn plain_text_error(error: ModelError, head: &[u8]) -> ModelError {
     let text = String::from_utf8_lossy(head);
     let line = text.lines().next().unwrap_or_default();
     let field = line.split(':').next().unwrap_or_default();
-    let cut = ["data", "event", "id", "retry"]
+    let is_sse_field = ["data", "event", "id", "retry"]
         .iter()
         .any(|name| name.starts_with(field));
-    if cut || line.contains(char::REPLACEMENT_CHARACTER) {
+    if is_sse_field || line.contains(char::REPLACEMENT_CHARACTER) {
         return error;
     }
     ModelError::truncated(format!(

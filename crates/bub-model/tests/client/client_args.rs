@@ -39,10 +39,11 @@ async fn headers_of_client_args_go_to_the_provider_of_the_model_only() {
     );
     let client = ModelClient::from_settings(&settings);
     let models = Arc::new(Models::new(Arc::clone(&settings), Arc::new(client.clone())).unwrap());
-    let ids = ["one:a", "two:b"].map(|id| models.resolve(id).unwrap());
+    let ids = ["one:a", "two:b"].map(|id| models.resolve_model(id).unwrap());
     let options = CallOptions::from_settings(&settings);
     let (events, _) =
-        collect(client.stream_first(Candidates::new(models, ids), request(true), options)).await;
+        collect(client.stream_candidates(Candidates::new(models, ids), request(true), options))
+            .await;
     assert_eq!(text(&events), "ok");
     let (own, other) = (&first.requests()[0], &second.requests()[0]);
     assert_eq!(

@@ -59,7 +59,10 @@ impl EndpointSource for Source {
         Box::pin(async move { found.ok_or_else(missing) })
     }
 
-    fn renew<'a>(&'a self, _: &'a Endpoint) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>> {
+    fn renew_endpoint<'a>(
+        &'a self,
+        _: &'a Endpoint,
+    ) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>> {
         let renewed = self.renewed.lock().unwrap().take();
         Box::pin(async move { Ok(renewed) })
     }
@@ -81,7 +84,7 @@ async fn candidates_are_tried_in_order() {
         ("b:two", &second, WireFormat::Messages),
         ("c:three", &third, WireFormat::Responses),
     ]));
-    let stream = client().stream_first(
+    let stream = client().stream_candidates(
         source.candidates(&["a:one", "b:two", "c:three"]),
         request(true),
         quick(),
@@ -111,7 +114,7 @@ async fn a_healthy_model_is_not_harmed_by_a_broken_fallback() {
         &server,
         WireFormat::ChatCompletions,
     )]));
-    let stream = client().stream_first(
+    let stream = client().stream_candidates(
         source.candidates(&["a:one", "nokey:x"]),
         request(true),
         quick(),
@@ -130,7 +133,7 @@ async fn a_first_model_without_a_key_leaves_the_turn_to_the_next() {
         &server,
         WireFormat::ChatCompletions,
     )]));
-    let mut stream = client().stream_first(
+    let mut stream = client().stream_candidates(
         source.candidates(&["nokey:x", "b:two"]),
         request(true),
         quick(),
@@ -153,7 +156,7 @@ async fn the_error_names_the_first_cause_and_what_was_tried() {
         ("a:one", &first, WireFormat::ChatCompletions),
         ("b:two", &second, WireFormat::ChatCompletions),
     ]));
-    let stream = client().stream_first(
+    let stream = client().stream_candidates(
         source.candidates(&["a:one", "b:two", "nokey:x"]),
         request(true),
         quick(),
@@ -192,7 +195,7 @@ async fn an_overflow_is_reported_instead_of_sent_elsewhere() {
         ("a:one", &first, WireFormat::ChatCompletions),
         ("b:two", &second, WireFormat::ChatCompletions),
     ]));
-    let stream = client().stream_first(
+    let stream = client().stream_candidates(
         source.candidates(&["a:one", "b:two"]),
         request(true),
         quick(),
@@ -204,7 +207,7 @@ async fn an_overflow_is_reported_instead_of_sent_elsewhere() {
     assert_eq!(second.connections(), 0);
     // Also if the second model reports it, because the caller can act on it.
     second.otherwise(Reply::status(404));
-    let stream = client().stream_first(
+    let stream = client().stream_candidates(
         source.candidates(&["b:two", "a:one"]),
         request(true),
         quick(),
@@ -239,7 +242,7 @@ async fn after_the_first_byte_no_other_model_is_asked_unless_the_output_is_disca
             restartable,
             ..quick()
         };
-        let stream = client().stream_first(
+        let stream = client().stream_candidates(
             source.candidates(&["a:one", "b:two"]),
             request(true),
             options,
@@ -268,7 +271,7 @@ async fn a_long_wait_is_not_spent_when_another_model_is_there() {
         ("a:one", &first, WireFormat::ChatCompletions),
         ("b:two", &second, WireFormat::ChatCompletions),
     ]));
-    let stream = client().stream_first(
+    let stream = client().stream_candidates(
         source.candidates(&["a:one", "b:two"]),
         request(true),
         CallOptions::default(),
@@ -292,13 +295,13 @@ async fn refused_credentials_are_renewed_once() {
     )];
     *source.renewed.lock().unwrap() = Some(fresh);
     let source = Arc::new(source);
-    let stream = client().stream_first(source.candidates(&["a:one"]), request(true), quick());
+    let stream = client().stream_candidates(source.candidates(&["a:one"]), request(true), quick());
     assert_eq!(text(&collect(stream).await.0), "in");
     assert_eq!(
         server.requests()[1].header("authorization"),
         Some("Bearer fresh-token-123456")
     );
-    let stream = client().stream_first(source.candidates(&["a:one"]), request(true), quick());
+    let stream = client().stream_candidates(source.candidates(&["a:one"]), request(true), quick());
     assert_eq!(
         collect(stream).await.1.unwrap().action,
         RecoveryAction::Reauthenticate
@@ -309,7 +312,7 @@ async fn refused_credentials_are_renewed_once() {
 #[tokio::test]
 async fn no_candidates_is_an_error_not_a_hang() {
     let source = Arc::new(Source::default());
-    let stream = client().stream_first(source.candidates(&[]), request(true), quick());
+    let stream = client().stream_candidates(source.candidates(&[]), request(true), quick());
     let (events, error) = collect(stream).await;
     assert_eq!(error.unwrap().kind, ModelErrorKind::Setup);
     assert!(events.is_empty());
@@ -334,7 +337,7 @@ async fn a_key_goes_only_to_the_provider_it_belongs_to() {
         *endpoint = endpoint.clone().with_key(&Secret::from(key));
     }
     let source = Arc::new(source);
-    let stream = client().stream_first(
+    let stream = client().stream_candidates(
         source.candidates(&["a:one", "b:two"]),
         request(true),
         quick(),
@@ -400,10 +403,10 @@ async fn configured_models_are_called_with_their_own_keys() {
     );
     let client = ModelClient::from_settings(&settings);
     let models = Arc::new(Models::new(Arc::clone(&settings), Arc::new(client.clone())).unwrap());
-    let ids = ["one:a", "two:b"].map(|id| models.resolve(id).unwrap());
+    let ids = ["one:a", "two:b"].map(|id| models.resolve_model(id).unwrap());
     let options = CallOptions::from_settings(&settings);
     assert_eq!(options.timeout, Some(std::time::Duration::from_mins(1)));
-    let stream = client.stream_first(Candidates::new(models, ids), request(true), options);
+    let stream = client.stream_candidates(Candidates::new(models, ids), request(true), options);
     let (events, error) = collect(stream).await;
     assert_eq!((error, text(&events).as_str()), (None, "from the second"));
     assert_eq!(

@@ -118,7 +118,7 @@ async fn a_proxy_is_used_for_other_hosts_and_never_for_this_machine() {
     let mut far = endpoint(&local, WireFormat::ChatCompletions);
     far.base_url = bub_model::BaseUrl::parse("http://models.invalid/v1").unwrap();
     let answer = client
-        .complete_first(Candidates::from_endpoint(far), request(true), quick())
+        .complete_candidates(Candidates::from_endpoint(far), request(true), quick())
         .await
         .unwrap();
     assert_eq!(answer.text, "through the proxy");

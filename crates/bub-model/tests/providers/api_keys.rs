@@ -319,7 +319,7 @@ async fn a_command_prints_the_key_once_and_is_asked_again_when_it_is_refused() {
         .config(&format!("api_key_command:\n  groq: {line}\n"))
         .env("PATH", "/usr/bin:/bin");
     let models = fixture.models();
-    let id = models.resolve("groq:x").unwrap();
+    let id = models.resolve_model("groq:x").unwrap();
     assert_eq!(runs(&fixture), 0, "nothing runs before a call");
     let (first, second) = tokio::join!(models.endpoint(&id), models.endpoint(&id));
     let endpoint = first.unwrap();
@@ -331,10 +331,10 @@ async fn a_command_prints_the_key_once_and_is_asked_again_when_it_is_refused() {
         fixture.shorten(endpoint.key.as_ref().unwrap()),
         "the command in user/.bub/config.yml:2"
     );
-    models.renew(&endpoint).await.unwrap().unwrap();
+    models.renew_endpoint(&endpoint).await.unwrap().unwrap();
     assert_eq!(runs(&fixture), 2);
     assert!(
-        models.resolve("xai:x").is_ok() && fixture.endpoint("xai:x").await.is_err(),
+        models.resolve_model("xai:x").is_ok() && fixture.endpoint("xai:x").await.is_err(),
         "the key belongs to groq"
     );
 }
@@ -414,14 +414,14 @@ async fn nothing_shows_a_key() {
     let fixture = ModelsFixture::new().env("OPENAI_API_KEY", "sk-very-secret-key");
     let models = fixture.models();
     let endpoint = models
-        .endpoint(&models.resolve("openai:x").unwrap())
+        .endpoint(&models.resolve_model("openai:x").unwrap())
         .await
         .unwrap();
     let report = models.report().await;
     let text = format!(
         "{endpoint:?} {:?} {:?} {report:?}",
         endpoint.key,
-        models.choose().await
+        models.choose_model().await
     );
     assert!(!text.contains("sk-very-secret-key"), "{text}");
     assert!(text.contains("OPENAI_API_KEY"));

@@ -18,7 +18,10 @@ async fn call(fixture: &ModelsFixture) -> Result<String, String> {
     let models = Arc::new(
         Models::new(settings, Arc::new(client.clone())).map_err(|error| error.to_string())?,
     );
-    let choice = models.choose().await.map_err(|error| error.to_string())?;
+    let choice = models
+        .choose_model()
+        .await
+        .map_err(|error| error.to_string())?;
     let request = ChatRequest {
         messages: Arc::new(vec![json!({"role": "user", "content": "hi"})]),
         stream: true,
@@ -29,7 +32,9 @@ async fn call(fixture: &ModelsFixture) -> Result<String, String> {
         ..CallOptions::default()
     };
     let candidates = Candidates::new(models, choice.candidates());
-    let answer = client.complete_first(candidates, request, options).await;
+    let answer = client
+        .complete_candidates(candidates, request, options)
+        .await;
     answer
         .map(|answer| answer.text)
         .map_err(|error| error.to_string())

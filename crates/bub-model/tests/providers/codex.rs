@@ -297,7 +297,7 @@ async fn many_calls_at_once_refresh_once() {
         .map(|models| {
             tokio::spawn(async move {
                 models
-                    .endpoint(&models.resolve("openai:x").unwrap())
+                    .endpoint(&models.resolve_model("openai:x").unwrap())
                     .await
                     .unwrap()
             })
@@ -323,7 +323,7 @@ async fn a_cancelled_call_does_not_lose_the_rotated_token() {
         r#"{"access_token": "access-token-2", "refresh_token": "r2-token", "expires_in": 3600}"#,
     );
     let models = fixture.models();
-    let id = models.resolve("openai:x").unwrap();
+    let id = models.resolve_model("openai:x").unwrap();
     let mut call = Box::pin(models.endpoint(&id));
     while fixture.network.requests().is_empty() {
         let pending =
@@ -353,15 +353,15 @@ async fn a_refused_token_is_renewed_unless_it_was_renewed_already() {
     );
     let models = fixture.models();
     let refused = models
-        .endpoint(&models.resolve("openai:x").unwrap())
+        .endpoint(&models.resolve_model("openai:x").unwrap())
         .await
         .unwrap();
-    let renewed = models.renew(&refused).await.unwrap().unwrap();
+    let renewed = models.renew_endpoint(&refused).await.unwrap().unwrap();
     assert_eq!(
         header(&renewed, "authorization").unwrap(),
         "Bearer access-token-2"
     );
-    let again = models.renew(&refused).await.unwrap().unwrap();
+    let again = models.renew_endpoint(&refused).await.unwrap().unwrap();
     assert_eq!(
         header(&again, "authorization").unwrap(),
         "Bearer access-token-2"
@@ -580,7 +580,7 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
         let models = fixture.models();
         let login = LoginFlow::manual(models.codex())
             .unwrap()
-            .finish_with_pasted("bare-code")
+            .complete_with_pasted_text("bare-code")
             .await;
         assert_eq!(
             login.unwrap_err().to_string(),

@@ -84,7 +84,7 @@ impl ModelsFixture {
             callback_port: 0,
             ..OAuthEndpoints::with_issuer("http://issuer.test")
         };
-        Models::with_endpoints(self.settings(), self.network.clone(), endpoints)
+        Models::with_oauth_endpoints(self.settings(), self.network.clone(), endpoints)
     }
 
     pub(crate) fn models(&self) -> Models {
@@ -93,11 +93,11 @@ impl ModelsFixture {
 
     pub(crate) async fn endpoint(&self, model: &str) -> Result<Endpoint, AccessError> {
         let models = self.models();
-        models.endpoint(&models.resolve(model)?).await
+        models.endpoint(&models.resolve_model(model)?).await
     }
 
     pub(crate) async fn choice(&self) -> ModelChoice {
-        self.models().choose().await.unwrap()
+        self.models().choose_model().await.unwrap()
     }
 
     /// Returns an error without the path of the temporary directory. Checks that it is one line.

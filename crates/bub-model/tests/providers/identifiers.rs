@@ -62,7 +62,7 @@ fn the_error_for_an_invalid_identifier_says_how_to_write_one() {
 #[test]
 fn an_unknown_provider_is_an_error_with_a_suggestion_and_a_way_to_add_it() {
     let fixture = ModelsFixture::new();
-    let error = |model: &str| fixture.shorten(fixture.models().resolve(model).unwrap_err());
+    let error = |model: &str| fixture.shorten(fixture.models().resolve_model(model).unwrap_err());
     assert_eq!(
         error("opnai:gpt-5"),
         "unknown provider `opnai`, did you mean `openai`?; run `bub models` to list providers, or add it with \
@@ -79,10 +79,13 @@ fn an_unknown_provider_is_an_error_with_a_suggestion_and_a_way_to_add_it() {
 fn aliases_case_and_the_old_form_lead_to_the_proper_name() {
     let models = ModelsFixture::new().models();
     for text in ["google:gemini-x", "GEMINI:gemini-x", "gemini/gemini-x"] {
-        assert_eq!(models.resolve(text).unwrap().to_string(), "gemini:gemini-x");
+        assert_eq!(
+            models.resolve_model(text).unwrap().to_string(),
+            "gemini:gemini-x"
+        );
     }
     assert_eq!(
-        models.resolve("azure-openai:x").unwrap().to_string(),
+        models.resolve_model("azure-openai:x").unwrap().to_string(),
         "azure:x"
     );
 }

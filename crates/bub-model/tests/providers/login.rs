@@ -43,7 +43,7 @@ async fn get(port: u16, target: &str) -> String {
 
 async fn start(models: &Models) -> (LoginFlow<'_>, u16, String) {
     let login = LoginFlow::with_listener(models.codex()).await.unwrap();
-    let values = query(&login.url());
+    let values = query(&login.sign_in_url());
     let port = values["redirect_uri"]
         .strip_prefix("http://localhost:")
         .unwrap();
@@ -60,8 +60,8 @@ async fn start(models: &Models) -> (LoginFlow<'_>, u16, String) {
 fn the_address_asks_for_what_the_python_version_asks_for() {
     let models = ModelsFixture::new().models();
     let (first, second) = (
-        LoginFlow::manual(models.codex()).unwrap().url(),
-        LoginFlow::manual(models.codex()).unwrap().url(),
+        LoginFlow::manual(models.codex()).unwrap().sign_in_url(),
+        LoginFlow::manual(models.codex()).unwrap().sign_in_url(),
     );
     assert!(first.starts_with("http://issuer.test/oauth/authorize?response_type=code&"));
     let values = query(&first);
@@ -87,7 +87,7 @@ fn the_address_asks_for_what_the_python_version_asks_for() {
 fn the_usual_redirect_is_that_of_the_python_version() {
     let fixture = ModelsFixture::new();
     let models = Models::new(fixture.settings(), fixture.network.clone()).unwrap();
-    let url = LoginFlow::manual(models.codex()).unwrap().url();
+    let url = LoginFlow::manual(models.codex()).unwrap().sign_in_url();
     assert!(url.starts_with("https://auth.openai.com/oauth/authorize?"));
     assert_eq!(
         query(&url)["redirect_uri"],
@@ -101,7 +101,7 @@ async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
     let fixture = ready();
     let models = fixture.models();
     let (login, port, state) = start(&models).await;
-    let challenge = query(&login.url())["code_challenge"].clone();
+    let challenge = query(&login.sign_in_url())["code_challenge"].clone();
     let browser = async {
         // Browsers open connections on which they never send anything.
         let idle = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
@@ -128,7 +128,7 @@ async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
         );
         drop(idle);
     };
-    let (outcome, ()) = tokio::join!(login.wait(TEST_TIMEOUT), browser);
+    let (outcome, ()) = tokio::join!(login.wait_for_redirect(TEST_TIMEOUT), browser);
     let logged_in = outcome.unwrap();
     assert_eq!(logged_in.account_id.as_deref(), Some("acc-7"));
     assert_eq!(logged_in.file, fixture.path("user/.codex/auth.json"));
@@ -191,7 +191,7 @@ async fn the_other_loopback_address_works_too() {
     };
     let request = format!("GET /auth/callback?code=x&state={state} HTTP/1.1\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    assert!(login.wait(TEST_TIMEOUT).await.is_ok());
+    assert!(login.wait_for_redirect(TEST_TIMEOUT).await.is_ok());
 }
 
 #[tokio::test]
@@ -200,7 +200,7 @@ async fn a_refusal_ends_the_wait() {
     let models = fixture.models();
     let (login, port, state) = start(&models).await;
     let target = format!("/auth/callback?error=access_denied&state={state}");
-    let (outcome, _) = tokio::join!(login.wait(TEST_TIMEOUT), get(port, &target));
+    let (outcome, _) = tokio::join!(login.wait_for_redirect(TEST_TIMEOUT), get(port, &target));
     assert_eq!(
         outcome.unwrap_err().to_string(),
         "sign-in refused: access_denied"
@@ -213,7 +213,7 @@ async fn without_a_redirect_the_wait_ends() {
     let models = ready().models();
     let (login, ..) = start(&models).await;
     assert!(matches!(
-        login.wait(TEST_TIMEOUT).await,
+        login.wait_for_redirect(TEST_TIMEOUT).await,
         Err(LoginError::TimedOut(60))
     ));
 }
@@ -229,9 +229,9 @@ async fn a_pasted_answer_finishes_the_login() {
         let fixture = ready();
         let models = fixture.models();
         let login = LoginFlow::manual(models.codex()).unwrap();
-        let state = query(&login.url())["state"].clone();
+        let state = query(&login.sign_in_url())["state"].clone();
         login
-            .finish_with_pasted(&form.replace("{state}", &state))
+            .complete_with_pasted_text(&form.replace("{state}", &state))
             .await
             .unwrap();
         assert!(
@@ -243,7 +243,7 @@ async fn a_pasted_answer_finishes_the_login() {
     let models = fixture.models();
     let wrong = LoginFlow::manual(models.codex())
         .unwrap()
-        .finish_with_pasted("?code=c1&state=other")
+        .complete_with_pasted_text("?code=c1&state=other")
         .await;
     assert!(matches!(wrong, Err(LoginError::StateMismatch)));
     assert!(fixture.network.requests().is_empty() && !fixture.path("user/.codex").exists());
@@ -263,7 +263,7 @@ async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
         let models = fixture.models();
         let error = LoginFlow::manual(models.codex())
             .unwrap()
-            .finish_with_pasted("secret-code")
+            .complete_with_pasted_text("secret-code")
             .await
             .unwrap_err()
             .to_string();

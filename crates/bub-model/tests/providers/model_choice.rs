@@ -47,7 +47,7 @@ async fn a_configured_model_that_cannot_be_is_an_error() {
         ModelsFixture::new()
             .env("BUB_MODEL", "unknown:x")
             .models()
-            .choose()
+            .choose_model()
             .await
             .is_err()
     );

@@ -503,9 +503,9 @@ fn the_end_is_noticed_before_the_connection_closes() {
     decoder
         .push(&sse(&[chunk(&json!({"content": "a"}))]), &mut events)
         .unwrap();
-    assert!(!decoder.has_finish() && !decoder.is_done());
+    assert!(!decoder.has_finish_reason() && !decoder.is_done());
     decoder.push(&sse(&[end("stop")]), &mut events).unwrap();
-    assert!(decoder.has_finish() && !decoder.is_done());
+    assert!(decoder.has_finish_reason() && !decoder.is_done());
     decoder.push(b"data: [DONE]\n\n", &mut events).unwrap();
     assert!(decoder.is_done());
     assert_eq!(events.last(), Some(&ModelEvent::Finish(FinishReason::Stop)));

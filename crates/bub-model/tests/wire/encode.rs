@@ -456,7 +456,7 @@ fn every_format_has_a_name_and_its_own_header() {
     let key = bub_settings::Secret::from("sk-test-123456");
     for wire in WireFormat::ALL {
         assert_eq!(WireFormat::from_name(wire.name()), Some(wire));
-        let (name, value) = wire.credentials(&key);
+        let (name, value) = wire.key_header(&key);
         assert!(
             value.expose().ends_with("sk-test-123456") && !format!("{value:?}").contains("sk-test"),
             "{name}"

@@ -151,7 +151,7 @@ async fn ask_once(
     let revised = onboarding.revised()?;
     // Report errors that are detectable offline, also with `--no-test`.
     self::models(onboarding)?
-        .check(&id)
+        .check_model(&id)
         .map_err(|error| Error::config(error.to_string()))?;
     if onboarding.runs_tests {
         if onboarding.can_ask {
@@ -273,9 +273,11 @@ async fn ask_provider(
         if confirmed == Some(&name) {
             return Ok(name);
         }
-        let hint = catalog.similar(&name).map_or(String::new(), |similar| {
-            format!("; did you mean `{similar}`?")
-        });
+        let hint = catalog
+            .closest_name(&name)
+            .map_or(String::new(), |similar| {
+                format!("; did you mean `{similar}`?")
+            });
         prompt::print_stderr(&format!("unknown provider `{name}`{hint}\n"));
         if !name.is_empty()
             && prompt::confirm(&format!("Add `{name}` as a custom provider?"), false).await?

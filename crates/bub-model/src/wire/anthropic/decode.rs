@@ -66,12 +66,12 @@ impl MessagesDecoder {
             ..Self::default()
         };
         if let Some(counts) = message.value("usage") {
-            usage::merge(&mut self.usage, counts);
+            usage::merge_usage(&mut self.usage, counts);
         }
     }
 
-    fn block_start(&mut self, index: u64, block: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
-        self.block_stop(index, out);
+    fn start_block(&mut self, index: u64, block: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        self.finish_block(index, out);
         self.emitted = true;
         let open = match block.str("type").as_deref().unwrap_or_default() {
             "text" => {
@@ -84,14 +84,14 @@ impl MessagesDecoder {
                     out.push(ModelEvent::Reasoning(thinking.clone()));
                 }
                 Block::Thinking {
-                    position: self.order.reserve(),
+                    position: self.order.reserve_block(),
                     thinking,
                     signature: block.str("signature").unwrap_or_default().into_owned(),
                 }
             }
-            "tool_use" => self.call_start(block, out),
+            "tool_use" => self.start_call(block, out),
             _ => Block::Kept {
-                position: self.order.reserve(),
+                position: self.order.reserve_block(),
                 block: block.to_value(),
                 input: String::new(),
             },
@@ -99,7 +99,7 @@ impl MessagesDecoder {
         self.open.push((index, open));
     }
 
-    fn call_start(&mut self, block: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Block {
+    fn start_call(&mut self, block: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Block {
         let index = self.calls;
         self.calls += 1;
         self.order.record_call(index, None);
@@ -113,14 +113,14 @@ impl MessagesDecoder {
         Block::Call { index, input }
     }
 
-    fn block_delta(&mut self, index: u64, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn apply_block_delta(&mut self, index: u64, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         match delta.str("type").as_deref().unwrap_or_default() {
             "text_delta" => self.push_text(delta.text("text").as_deref(), out),
             "thinking_delta" => {
                 let Some(more) = delta.text("thinking") else {
                     return;
                 };
-                if let Some(Block::Thinking { thinking, .. }) = self.open_block(index) {
+                if let Some(Block::Thinking { thinking, .. }) = self.find_open_block(index) {
                     thinking.push_str(&more);
                 }
                 self.emitted = true;
@@ -128,7 +128,7 @@ impl MessagesDecoder {
             }
             "signature_delta" => {
                 if let (Some(Block::Thinking { signature, .. }), Some(more)) =
-                    (self.open_block(index), delta.str("signature"))
+                    (self.find_open_block(index), delta.str("signature"))
                 {
                     signature.push_str(&more);
                 }
@@ -149,7 +149,7 @@ impl MessagesDecoder {
     }
 
     fn push_input(&mut self, index: u64, more: &str, out: &mut Vec<ModelEvent>) {
-        match self.open_block(index) {
+        match self.find_open_block(index) {
             Some(Block::Call { index, input }) if !more.is_empty() => {
                 *input = None;
                 let index = *index;
@@ -160,7 +160,7 @@ impl MessagesDecoder {
         }
     }
 
-    fn block_stop(&mut self, index: u64, out: &mut Vec<ModelEvent>) {
+    fn finish_block(&mut self, index: u64, out: &mut Vec<ModelEvent>) {
         let Some(at) = self.open.iter().position(|(open, _)| *open == index) else {
             return;
         };
@@ -174,7 +174,7 @@ impl MessagesDecoder {
                 thinking,
                 signature,
             } if !signature.is_empty() => {
-                self.order.fill(
+                self.order.fill_block(
                     position,
                     json!({"type": "thinking", "thinking": thinking, "signature": signature}),
                 );
@@ -183,12 +183,12 @@ impl MessagesDecoder {
                 position,
                 block,
                 input,
-            } => self.order.fill(position, with_input(block, &input)),
+            } => self.order.fill_block(position, with_input(block, &input)),
             Block::Text | Block::Call { .. } | Block::Thinking { .. } => {}
         }
     }
 
-    fn open_block(&mut self, index: u64) -> Option<&mut Block> {
+    fn find_open_block(&mut self, index: u64) -> Option<&mut Block> {
         self.open
             .iter_mut()
             .find(|(open, _)| *open == index)
@@ -196,12 +196,12 @@ impl MessagesDecoder {
     }
 
     /// Records the stop reason and the token counts.
-    fn set_stop(&mut self, reason: Option<&str>, counts: Option<Value>) {
+    fn record_stop(&mut self, reason: Option<&str>, counts: Option<Value>) {
         if let Some(reason) = reason {
-            self.finish = Some(finish_reason(reason));
+            self.finish = Some(parse_finish_reason(reason));
         }
         if let Some(counts) = counts {
-            usage::merge(&mut self.usage, counts);
+            usage::merge_usage(&mut self.usage, counts);
         }
     }
 }
@@ -219,19 +219,19 @@ impl FrameDecoder for MessagesDecoder {
                 self.start_message(&frame.object("message").unwrap_or_default(), out);
             }
             "content_block_start" => {
-                self.block_start(
+                self.start_block(
                     index,
                     &frame.object("content_block").unwrap_or_default(),
                     out,
                 );
             }
             "content_block_delta" => {
-                self.block_delta(index, &frame.object("delta").unwrap_or_default(), out);
+                self.apply_block_delta(index, &frame.object("delta").unwrap_or_default(), out);
             }
-            "content_block_stop" => self.block_stop(index, out),
+            "content_block_stop" => self.finish_block(index, out),
             "message_delta" => {
                 let delta = frame.object("delta").unwrap_or_default();
-                self.set_stop(delta.text("stop_reason").as_deref(), frame.value("usage"));
+                self.record_stop(delta.text("stop_reason").as_deref(), frame.value("usage"));
             }
             "message_stop" => return Ok(DecodeStatus::Done),
             _ if event.event == b"error" || frame.raw("error").is_some() => {
@@ -252,14 +252,14 @@ impl FrameDecoder for MessagesDecoder {
         }
         self.start_message(&message, out);
         for (index, block) in (0..).zip(message.objects("content")) {
-            self.block_start(index, &block, out);
-            self.block_stop(index, out);
+            self.start_block(index, &block, out);
+            self.finish_block(index, out);
         }
-        self.set_stop(message.text("stop_reason").as_deref(), None);
+        self.record_stop(message.text("stop_reason").as_deref(), None);
         Ok(())
     }
 
-    fn has_finish(&self) -> bool {
+    fn has_finish_reason(&self) -> bool {
         self.finish.is_some()
     }
 
@@ -270,7 +270,7 @@ impl FrameDecoder for MessagesDecoder {
             ));
         };
         while let Some((index, _)) = self.open.first() {
-            self.block_stop(*index, out);
+            self.finish_block(*index, out);
         }
         out.extend(usage::parse_usage(std::mem::take(&mut self.usage)).map(ModelEvent::Usage));
         out.extend(
@@ -305,7 +305,7 @@ fn frame_error(frame: &RawObject<'_>, body: &[u8]) -> ModelError {
     classify(status, None, body, WireFormat::Messages)
 }
 
-fn finish_reason(name: &str) -> FinishReason {
+fn parse_finish_reason(name: &str) -> FinishReason {
     match name {
         "end_turn" | "stop_sequence" => FinishReason::Stop,
         "tool_use" => FinishReason::ToolCalls,

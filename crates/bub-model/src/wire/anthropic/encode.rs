@@ -43,7 +43,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if quirks.cache_control {
         body.set("cache_control", json!({"type": "ephemeral"}));
     }
-    set_effort(&mut body, request.reasoning_effort.as_deref());
+    set_reasoning_effort(&mut body, request.reasoning_effort.as_deref());
     body.set("stream", request.stream);
     let headers = vec![("anthropic-version", "2023-06-01".to_owned())];
     HttpRequest {
@@ -79,12 +79,12 @@ fn translate_options(body: &mut RequestBody<'_>) {
         body.set("tool_choice", json!({"type": "auto"}));
     }
     if parallel == Some(false) {
-        body.set_in("tool_choice", "disable_parallel_tool_use", true.into());
+        body.set_nested("tool_choice", "disable_parallel_tool_use", true.into());
     }
     body.remove("stream_options");
 }
 
-fn set_effort(body: &mut RequestBody<'_>, effort: Option<&str>) {
+fn set_reasoning_effort(body: &mut RequestBody<'_>, effort: Option<&str>) {
     let effort = match effort {
         None | Some("auto") => return,
         Some("none") => {
@@ -95,7 +95,7 @@ fn set_effort(body: &mut RequestBody<'_>, effort: Option<&str>) {
         Some(effort) => effort,
     };
     body.set("thinking", json!({"type": "adaptive"}));
-    body.set_in("output_config", "effort", effort.into());
+    body.set_nested("output_config", "effort", effort.into());
 }
 
 fn encode_tool(tool: &Value) -> Value {
@@ -124,9 +124,9 @@ fn encode_messages(messages: &[Value]) -> Vec<Value> {
     for message in messages.iter().filter(|message| !is_system(message)) {
         let is_tool = role(message) == "tool";
         let (role, blocks) = match role(message) {
-            "assistant" => ("assistant", assistant_blocks(message, &mut ids)),
-            "tool" => ("user", vec![tool_result(message, &ids)]),
-            _ => ("user", content_blocks(message.get("content"))),
+            "assistant" => ("assistant", encode_assistant(message, &mut ids)),
+            "tool" => ("user", vec![encode_tool_result(message, &ids)]),
+            _ => ("user", encode_content_blocks(message.get("content"))),
         };
         let joins = is_tool && after_tool;
         after_tool = is_tool;
@@ -143,15 +143,15 @@ fn encode_messages(messages: &[Value]) -> Vec<Value> {
     out
 }
 
-fn assistant_blocks(message: &Value, ids: &mut CallIds) -> Vec<Value> {
-    ids.assign(tool_calls(message));
+fn encode_assistant(message: &Value, ids: &mut CallIds) -> Vec<Value> {
+    ids.assign_ids(tool_calls(message));
     let mut out = Vec::new();
     for piece in replay_pieces(message, super::NAME) {
         match piece {
             ReplayPiece::Kept(block) => out.push(block.clone()),
             ReplayPiece::Text(text, _) if text.trim().is_empty() => {}
             ReplayPiece::Text(text, _) => out.push(json!({"type": "text", "text": text})),
-            ReplayPiece::Parts(parts) => out.extend(content_blocks(Some(parts))),
+            ReplayPiece::Parts(parts) => out.extend(encode_content_blocks(Some(parts))),
             ReplayPiece::Call(call, _) => {
                 let call = CallParts::from_value(call);
                 let id = ids.get(call.id);
@@ -162,26 +162,26 @@ fn assistant_blocks(message: &Value, ids: &mut CallIds) -> Vec<Value> {
     out
 }
 
-fn tool_result(message: &Value, ids: &CallIds) -> Value {
+fn encode_tool_result(message: &Value, ids: &CallIds) -> Value {
     let id = message
         .get("tool_call_id")
         .and_then(Value::as_str)
         .unwrap_or_default();
     let content = match message.get("content") {
         Some(Value::String(text)) => Value::from(text.as_str()),
-        content => Value::Array(content_blocks(content)),
+        content => Value::Array(encode_content_blocks(content)),
     };
     json!({"type": "tool_result", "tool_use_id": ids.get(id), "content": content})
 }
 
-fn content_blocks(content: Option<&Value>) -> Vec<Value> {
-    media::parts(content)
+fn encode_content_blocks(content: Option<&Value>) -> Vec<Value> {
+    media::parse_parts(content)
         .into_iter()
-        .map(content_block)
+        .map(encode_content_block)
         .collect()
 }
 
-fn content_block(part: ContentPart<'_>) -> Value {
+fn encode_content_block(part: ContentPart<'_>) -> Value {
     match part {
         ContentPart::Text(text) => json!({"type": "text", "text": text}),
         ContentPart::Inline {
@@ -190,14 +190,14 @@ fn content_block(part: ContentPart<'_>) -> Value {
             data,
             ..
         } => {
-            json!({"type": "image", "source": {"type": "base64", "media_type": mime.full(), "data": data}})
+            json!({"type": "image", "source": {"type": "base64", "media_type": mime.full_type(), "data": data}})
         }
         ContentPart::Inline {
             kind: PartKind::File,
             mime,
             data,
             name,
-        } => document_block(&mime.full(), data, name),
+        } => encode_document_block(&mime.full_type(), data, name),
         ContentPart::Remote {
             kind: PartKind::Image,
             url,
@@ -220,7 +220,7 @@ fn content_block(part: ContentPart<'_>) -> Value {
     }
 }
 
-fn document_block(mime: &str, data: &str, name: Option<&str>) -> Value {
+fn encode_document_block(mime: &str, data: &str, name: Option<&str>) -> Value {
     let text = mime
         .starts_with("text/")
         .then(|| media::decode_text(data))
@@ -244,12 +244,12 @@ struct CallIds {
 }
 
 impl CallIds {
-    fn assign(&mut self, calls: &[Value]) {
+    fn assign_ids(&mut self, calls: &[Value]) {
         for call in calls {
             let original = CallParts::from_value(call).id;
             let plain: String = original
                 .chars()
-                .map(|c| if is_plain(c) { c } else { '_' })
+                .map(|c| if is_allowed_in_id(c) { c } else { '_' })
                 .collect();
             let plain = if plain.is_empty() {
                 "call".to_owned()
@@ -271,6 +271,6 @@ impl CallIds {
     }
 }
 
-fn is_plain(character: char) -> bool {
+fn is_allowed_in_id(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
 }

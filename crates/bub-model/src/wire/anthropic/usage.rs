@@ -6,7 +6,7 @@ use crate::Usage;
 use crate::wire::raw::as_count;
 
 /// Merges newer counts. The server sends counts at the start, and corrected but possibly incomplete ones at the end.
-pub(super) fn merge(into: &mut Map<String, Value>, newer: Value) {
+pub(super) fn merge_usage(into: &mut Map<String, Value>, newer: Value) {
     if let Value::Object(newer) = newer {
         into.extend(newer.into_iter().filter(|(_, value)| !value.is_null()));
     }

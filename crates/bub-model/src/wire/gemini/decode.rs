@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::partial::PartialArguments;
 use crate::classify::classify;
 use crate::sse::SseEvent;
-use crate::wire::raw::{RawObject, as_count, objects};
+use crate::wire::raw::{RawObject, as_count, parse_objects};
 use crate::wire::replay::BlockOrder;
 use crate::wire::stream::{DecodeStatus, FrameDecoder};
 use crate::wire::{WireFormat, error_status};
@@ -61,7 +61,7 @@ impl GenerateContentDecoder {
             self.decode_part(&part, out);
         }
         if let Some(name) = candidate.text("finishReason") {
-            self.finish = Some(finish_reason(&name));
+            self.finish = Some(parse_finish_reason(&name));
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl GenerateContentDecoder {
                     .and_then(Value::as_array)
                     .into_iter()
                     .flatten();
-                pieces.all(|piece| partial.push(piece))
+                pieces.all(|piece| partial.push_piece(piece))
             }
             None => true,
         };
@@ -179,7 +179,7 @@ impl FrameDecoder for GenerateContentDecoder {
                     ModelError::malformed(format!("the response is not valid JSON: {error}"))
                 });
             }
-            return objects(body)
+            return parse_objects(body)
                 .iter()
                 .try_for_each(|chunk| self.decode_chunk(chunk, out));
         }
@@ -191,7 +191,7 @@ impl FrameDecoder for GenerateContentDecoder {
         self.decode_chunk(&chunk, out)
     }
 
-    fn has_finish(&self) -> bool {
+    fn has_finish_reason(&self) -> bool {
         self.finish.is_some()
     }
 
@@ -223,7 +223,7 @@ fn chunk_error(chunk: &RawObject<'_>) -> ModelError {
     )
 }
 
-fn finish_reason(name: &str) -> FinishReason {
+fn parse_finish_reason(name: &str) -> FinishReason {
     match name {
         "STOP" => FinishReason::Stop,
         "MAX_TOKENS" => FinishReason::Length,

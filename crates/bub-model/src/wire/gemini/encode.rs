@@ -28,7 +28,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
         .tools
         .iter()
         .filter(|tool| tool.get("function").is_some())
-        .map(function_declaration)
+        .map(encode_function_declaration)
         .collect();
     let mut tools: Vec<_> = request
         .tools
@@ -43,14 +43,14 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
         body.set("tools", tools);
     }
     if let Some(limit) = request.max_tokens {
-        body.set_in("generationConfig", "maxOutputTokens", limit.into());
+        body.set_nested("generationConfig", "maxOutputTokens", limit.into());
     }
     if let Some(effort) = request
         .reasoning_effort
         .as_deref()
         .filter(|_| quirks.effort != EffortForm::Omit)
     {
-        set_effort(&mut body, &request.model, effort);
+        set_reasoning_effort(&mut body, &request.model, effort);
     }
     let model = request
         .model
@@ -61,7 +61,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     } else {
         "generateContent"
     };
-    let path = format!("/models/{}:{method}", path_segment(model));
+    let path = format!("/models/{}:{method}", percent_encode_segment(model));
     HttpRequest {
         path,
         headers: Vec::new(),
@@ -90,7 +90,7 @@ fn translate_options(body: &mut RequestBody<'_>) {
             } else {
                 value
             };
-            body.set_in("generationConfig", field, value);
+            body.set_nested("generationConfig", field, value);
         }
     }
     if let Some(choice) = body.remove("tool_choice") {
@@ -100,7 +100,7 @@ fn translate_options(body: &mut RequestBody<'_>) {
             (Some("none"), _) => json!({"mode": "NONE"}),
             _ => json!({"mode": "AUTO"}),
         };
-        body.set_in("toolConfig", "functionCallingConfig", calling);
+        body.set_nested("toolConfig", "functionCallingConfig", calling);
     }
     for unknown in ["stream_options", "parallel_tool_calls"] {
         body.remove(unknown);
@@ -108,7 +108,7 @@ fn translate_options(body: &mut RequestBody<'_>) {
 }
 
 /// Sets the reasoning effort: a level for newer models, a number of tokens for older ones.
-fn set_effort(body: &mut RequestBody<'_>, model: &str, effort: &str) {
+fn set_reasoning_effort(body: &mut RequestBody<'_>, model: &str, effort: &str) {
     let takes_level = !["gemini-1", "gemini-2"]
         .iter()
         .any(|old| model.contains(old));
@@ -133,10 +133,10 @@ fn set_effort(body: &mut RequestBody<'_>, model: &str, effort: &str) {
             json!({"includeThoughts": budget > 0, "thinkingBudget": budget})
         }
     };
-    body.set_in("generationConfig", "thinkingConfig", thinking);
+    body.set_nested("generationConfig", "thinkingConfig", thinking);
 }
 
-fn function_declaration(tool: &Value) -> Value {
+fn encode_function_declaration(tool: &Value) -> Value {
     let function = function_object(tool);
     let mut out = Map::new();
     for key in ["name", "description"] {
@@ -170,12 +170,12 @@ fn encode_contents(request: &ChatRequest) -> Vec<Value> {
                         .map(CallParts::from_value)
                         .map(|call| (call.id, call.name)),
                 );
-                ("model", assistant_parts(message, needs_signature))
+                ("model", encode_assistant(message, needs_signature))
             }
-            "tool" => ("user", tool_result(message, &names)),
+            "tool" => ("user", encode_tool_result(message, &names)),
             _ => (
                 "user",
-                media::parts(message.get("content"))
+                media::parse_parts(message.get("content"))
                     .into_iter()
                     .map(encode_part)
                     .collect(),
@@ -199,7 +199,7 @@ fn encode_contents(request: &ChatRequest) -> Vec<Value> {
 /// Signature for calls that another model made. The provider documents this value.
 const PLACEHOLDER_SIGNATURE: &str = "skip_thought_signature_validator";
 
-fn assistant_parts(message: &Value, needs_signature: bool) -> Vec<Value> {
+fn encode_assistant(message: &Value, needs_signature: bool) -> Vec<Value> {
     let mut out = Vec::new();
     let mut unsigned = needs_signature;
     for piece in replay_pieces(message, super::NAME) {
@@ -208,7 +208,7 @@ fn assistant_parts(message: &Value, needs_signature: bool) -> Vec<Value> {
             ReplayPiece::Text("", None) => {}
             ReplayPiece::Text(text, mark) => out.push(with_signature(json!({"text": text}), mark)),
             ReplayPiece::Parts(parts) => {
-                out.extend(media::parts(Some(parts)).into_iter().map(encode_part));
+                out.extend(media::parse_parts(Some(parts)).into_iter().map(encode_part));
             }
             ReplayPiece::Call(call, mark) => {
                 let call = CallParts::from_value(call);
@@ -233,7 +233,7 @@ fn with_signature(mut part: Value, mark: Option<&Value>) -> Value {
     part
 }
 
-fn tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value> {
+fn encode_tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value> {
     let text = |key: &str| {
         message
             .get(key)
@@ -248,7 +248,7 @@ fn tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value> {
         _ => json!({"result": result}),
     };
     let mut parts = vec![json!({"functionResponse": {"name": name, "response": response}})];
-    let media = media::parts(message.get("content").filter(|content| content.is_array()));
+    let media = media::parse_parts(message.get("content").filter(|content| content.is_array()));
     parts.extend(
         media
             .into_iter()
@@ -262,7 +262,7 @@ fn encode_part(part: ContentPart<'_>) -> Value {
     match part {
         ContentPart::Text(text) => json!({"text": text}),
         ContentPart::Inline { mime, data, .. } => {
-            json!({"inlineData": {"mimeType": mime.full(), "data": data}})
+            json!({"inlineData": {"mimeType": mime.full_type(), "data": data}})
         }
         ContentPart::Remote { url, .. } => json!({"fileData": {"fileUri": url}}),
         ContentPart::Uploaded(id) => json!({"fileData": {"fileUri": id}}),
@@ -271,7 +271,7 @@ fn encode_part(part: ContentPart<'_>) -> Value {
 }
 
 /// Percent-encodes the model's name as a single path segment, so that it cannot change the path.
-fn path_segment(model: &str) -> String {
+fn percent_encode_segment(model: &str) -> String {
     let mut segment = String::with_capacity(model.len());
     for byte in model.bytes() {
         match byte {

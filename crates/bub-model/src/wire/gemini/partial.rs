@@ -21,7 +21,7 @@ const MAX_LIST_LEN: usize = 10_000;
 
 impl PartialArguments {
     /// Adds a piece. Returns false if it is invalid.
-    pub(super) fn push(&mut self, piece: &Value) -> bool {
+    pub(super) fn push_piece(&mut self, piece: &Value) -> bool {
         let Some(path) = piece.get("jsonPath").and_then(Value::as_str) else {
             return false;
         };
@@ -34,7 +34,7 @@ impl PartialArguments {
         let Some(segments) = parse_path(path) else {
             return false;
         };
-        let Some(target) = value_at(&mut self.arguments, &segments) else {
+        let Some(target) = get_or_insert_path(&mut self.arguments, &segments) else {
             return false;
         };
         match (piece_value(piece), target) {
@@ -106,7 +106,7 @@ fn parse_path(path: &str) -> Option<Vec<PathSegment<'_>>> {
 }
 
 /// Returns the value at a path. Creates it and its parents if they are missing.
-fn value_at<'a>(
+fn get_or_insert_path<'a>(
     arguments: &'a mut Map<String, Value>,
     segments: &[PathSegment<'_>],
 ) -> Option<&'a mut Value> {
@@ -158,7 +158,7 @@ mod tests {
             json!({"jsonPath": "$['odd key']", "nullValue": "NULL_VALUE"}),
             json!({"jsonPath": "$.x", "numberValue": 1.5}),
         ] {
-            assert!(partial.push(&piece), "{piece}");
+            assert!(partial.push_piece(&piece), "{piece}");
         }
         let found: Value = serde_json::from_str(&partial.into_json()).unwrap();
         let expected = json!({"where": {"city": "San Francisco"}, "days": [true, {"n": 3}], "odd key": null, "x": 1.5});
@@ -175,7 +175,7 @@ mod tests {
             json!({"jsonPath": "x", "stringValue": ""}),
             json!({"jsonPath": "$.a"}),
         ] {
-            assert!(!PartialArguments::default().push(&piece), "{piece}");
+            assert!(!PartialArguments::default().push_piece(&piece), "{piece}");
         }
     }
 }

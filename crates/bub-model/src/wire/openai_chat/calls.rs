@@ -33,8 +33,8 @@ const MAX_TOOL_CALLS: usize = 1024;
 
 impl CallAssembler {
     /// Returns the position of the call that a piece belongs to. Adds a call if necessary.
-    pub(super) fn assign(&mut self, piece: CallDelta<'_>) -> Result<usize, ModelError> {
-        let position = match self.find(piece) {
+    pub(super) fn assign_delta(&mut self, piece: CallDelta<'_>) -> Result<usize, ModelError> {
+        let position = match self.find_call(piece) {
             Some(position) => position,
             None if self.calls.len() >= MAX_TOOL_CALLS => {
                 return Err(ModelError::malformed("the answer has too many tool calls"));
@@ -49,7 +49,7 @@ impl CallAssembler {
         };
         if let Some(call) = self.calls.get_mut(position) {
             call.has_name |= !piece.name.is_empty();
-            call.arguments.push(piece.arguments);
+            call.arguments.scan(piece.arguments);
             if !piece.id.is_empty() {
                 piece.id.clone_into(&mut call.id);
             }
@@ -57,7 +57,7 @@ impl CallAssembler {
         Ok(position)
     }
 
-    fn find(&self, piece: CallDelta<'_>) -> Option<usize> {
+    fn find_call(&self, piece: CallDelta<'_>) -> Option<usize> {
         let last_where = |test: &dyn Fn(&AssembledCall) -> bool| self.calls.iter().rposition(test);
         let position = match piece.index {
             Some(index) => last_where(&|call| call.wire_index == Some(index))?,
@@ -100,7 +100,7 @@ struct ArgumentScanner {
 }
 
 impl ArgumentScanner {
-    fn push(&mut self, text: &str) {
+    fn scan(&mut self, text: &str) {
         for byte in text.bytes() {
             if self.in_string {
                 match byte {
@@ -138,7 +138,7 @@ impl ArgumentScanner {
 mod tests {
     use super::*;
 
-    fn assign(pieces: &[(Option<u64>, &str, &str, &str)]) -> Vec<usize> {
+    fn assigned_positions(pieces: &[(Option<u64>, &str, &str, &str)]) -> Vec<usize> {
         let mut calls = CallAssembler::default();
         let piece = |&(index, id, name, arguments)| CallDelta {
             index,
@@ -148,7 +148,7 @@ mod tests {
         };
         pieces
             .iter()
-            .map(|row| calls.assign(piece(row)).unwrap())
+            .map(|row| calls.assign_delta(piece(row)).unwrap())
             .collect()
     }
 
@@ -160,41 +160,41 @@ mod tests {
             (Some(1), "b", "g", ""),
             (Some(0), "", "", "{}"),
         ];
-        assert_eq!(assign(&by_index), [0, 1, 0]);
+        assert_eq!(assigned_positions(&by_index), [0, 1, 0]);
         let gaps = [
             (Some(7), "a", "f", "{}"),
             (Some(900), "b", "g", "{}"),
             (Some(7), "", "", ""),
         ];
-        assert_eq!(assign(&gaps), [0, 1, 0]);
+        assert_eq!(assigned_positions(&gaps), [0, 1, 0]);
         let no_index = [
             (None, "a", "f", "{"),
             (None, "", "", "}"),
             (None, "b", "g", "{}"),
         ];
-        assert_eq!(assign(&no_index), [0, 0, 1]);
+        assert_eq!(assigned_positions(&no_index), [0, 0, 1]);
         let neither_index_nor_id = [
             (None, "", "f", "{}"),
             (None, "", "g", "{}"),
             (None, "", "g", "{}"),
         ];
-        assert_eq!(assign(&neither_index_nor_id), [0, 1, 2]);
+        assert_eq!(assigned_positions(&neither_index_nor_id), [0, 1, 2]);
         let all_zero = [
             (Some(0), "a", "f", "{}"),
             (Some(0), "b", "f", "{}"),
             (Some(0), "b", "f", ""),
         ];
-        assert_eq!(assign(&all_zero), [0, 1, 1]);
+        assert_eq!(assigned_positions(&all_zero), [0, 1, 1]);
         let repeated = [(Some(0), "a", "f", "{\"x\":"), (Some(0), "a", "f", "1}")];
-        assert_eq!(assign(&repeated), [0, 0]);
+        assert_eq!(assigned_positions(&repeated), [0, 0]);
         let new_id_each_time = [(Some(0), "a", "f", "{\"x\":"), (Some(0), "b", "f", "1}")];
-        assert_eq!(assign(&new_id_each_time), [0, 0]);
+        assert_eq!(assigned_positions(&new_id_each_time), [0, 0]);
         let id_each_time_without_name = [(None, "a", "f", "{"), (None, "b", "", "}")];
-        assert_eq!(assign(&id_each_time_without_name), [0, 0]);
+        assert_eq!(assigned_positions(&id_each_time_without_name), [0, 0]);
         let name_in_pieces = [(Some(0), "a", "get_", ""), (Some(0), "", "weather", "{}")];
-        assert_eq!(assign(&name_in_pieces), [0, 0]);
+        assert_eq!(assigned_positions(&name_in_pieces), [0, 0]);
         let brackets_in_strings = [(None, "", "f", "{\"a\":\"}\\\"}\""), (None, "", "f", "}")];
-        assert_eq!(assign(&brackets_in_strings), [0, 0]);
+        assert_eq!(assigned_positions(&brackets_in_strings), [0, 0]);
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
             name: "f",
             arguments: "",
         };
-        let result = (0..5000).try_for_each(|index| calls.assign(piece(index)).map(|_| ()));
+        let result = (0..5000).try_for_each(|index| calls.assign_delta(piece(index)).map(|_| ()));
         assert!(result.is_err());
     }
 }

@@ -86,7 +86,7 @@ impl ChatCompletionsDecoder {
             )),
             Some(name) => {
                 // Some servers send an additional `stop` at the end; keep the earlier reason.
-                let reason = finish_reason(&name);
+                let reason = parse_finish_reason(&name);
                 if self.finish.is_none() || reason != FinishReason::Stop {
                     self.finish = Some(reason);
                 }
@@ -111,7 +111,7 @@ impl ChatCompletionsDecoder {
             self.decode_call(&call, out)?;
         }
         if let Some(function) = delta.object("function_call") {
-            self.push_piece(Some(0), "", &function, out)?;
+            self.push_call_delta(Some(0), "", &function, out)?;
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl ChatCompletionsDecoder {
             .find_map(|field| Some((field, delta.text(field)?)));
         if let Some((field, text)) = field_text {
             if self.replay_reasoning && details.is_empty() {
-                append(&mut self.state, field, &text);
+                append_text(&mut self.state, field, &text);
             }
             out.push(ModelEvent::Reasoning(text.into_owned()));
         } else {
@@ -134,7 +134,7 @@ impl ChatCompletionsDecoder {
             out.extend(texts.map(|text| ModelEvent::Reasoning(text.into_owned())));
         }
         for detail in details {
-            merge_detail(&mut self.state, &detail);
+            merge_reasoning_detail(&mut self.state, &detail);
         }
     }
 
@@ -146,7 +146,7 @@ impl ChatCompletionsDecoder {
         let id = call.text("id").unwrap_or_default();
         // Some servers omit the `function` wrapper.
         let function = call.object("function");
-        self.push_piece(
+        self.push_call_delta(
             call.u64("index"),
             &id,
             function.as_ref().unwrap_or(call),
@@ -154,7 +154,7 @@ impl ChatCompletionsDecoder {
         )
     }
 
-    fn push_piece(
+    fn push_call_delta(
         &mut self,
         index: Option<u64>,
         id: &str,
@@ -167,7 +167,7 @@ impl ChatCompletionsDecoder {
             .raw("arguments")
             .map(|raw| raw::parse_str(raw).unwrap_or(Cow::Borrowed(raw)));
         let arguments = arguments.unwrap_or_default();
-        let index = self.calls.assign(CallDelta {
+        let index = self.calls.assign_delta(CallDelta {
             index,
             id,
             name: &name,
@@ -202,7 +202,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
         Ok(DecodeStatus::More)
     }
 
-    fn end_marker(&mut self) {
+    fn handle_end_marker(&mut self) {
         self.is_done = true;
     }
 
@@ -219,7 +219,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
         Ok(())
     }
 
-    fn has_finish(&self) -> bool {
+    fn has_finish_reason(&self) -> bool {
         self.finish.is_some()
     }
 
@@ -227,11 +227,12 @@ impl FrameDecoder for ChatCompletionsDecoder {
         // The end marker finishes an answer even without a finish reason, unless the answer has no content.
         let implied = (self.is_done && self.has_content_event).then_some(FinishReason::Stop);
         let Some(finish) = self.finish.take().or(implied) else {
-            let cut = || ModelError::truncated("the stream ended without a finish reason");
+            let truncated_error =
+                || ModelError::truncated("the stream ended without a finish reason");
             return Err(if self.is_done {
                 ModelError::empty()
             } else {
-                cut()
+                truncated_error()
             });
         };
         let finish = if self.is_refusal && finish == FinishReason::Stop {
@@ -264,7 +265,7 @@ fn decode_content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         }
         return;
     }
-    for part in raw::objects(raw) {
+    for part in raw::parse_objects(raw) {
         let thinking = part.text("thinking");
         let pieces = part.objects("thinking");
         let thoughts = pieces
@@ -280,7 +281,7 @@ fn decode_content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
 }
 
 /// Joins the pieces of a reasoning detail, which arrive with every delta. The server expects the complete detail back.
-fn merge_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
+fn merge_reasoning_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
     let Value::Object(mut detail) = detail.to_value() else {
         return;
     };
@@ -297,7 +298,7 @@ fn merge_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
     };
     for key in ["text", "summary", "data"] {
         if let Some(Value::String(more)) = detail.shift_remove(key) {
-            append(last, key, &more);
+            append_text(last, key, &more);
         }
     }
     last.extend(detail.into_iter().filter(|(_, value)| !value.is_null()));
@@ -309,7 +310,7 @@ fn is_same_detail(one: &Map<String, Value>, other: &Map<String, Value>) -> bool 
         && one.get("index").is_some()
 }
 
-fn append(fields: &mut Map<String, Value>, key: &str, more: &str) {
+fn append_text(fields: &mut Map<String, Value>, key: &str, more: &str) {
     match fields.get_mut(key) {
         Some(Value::String(text)) => text.push_str(more),
         _ => {
@@ -357,7 +358,7 @@ fn object_error(object: &RawObject<'_>) -> Option<ModelError> {
     ))
 }
 
-fn finish_reason(name: &str) -> FinishReason {
+fn parse_finish_reason(name: &str) -> FinishReason {
     match name.to_ascii_lowercase().as_str() {
         "stop" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "complete" | "completed" => {
             FinishReason::Stop

@@ -30,7 +30,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if request.stream && quirks.stream_options {
         body.set("stream_options", json!({"include_usage": true}));
     }
-    set_effort(&mut body, request, quirks);
+    set_reasoning_effort(&mut body, request, quirks);
     HttpRequest {
         path: "/chat/completions".into(),
         headers: Vec::new(),
@@ -38,7 +38,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
 }
 
-fn set_effort<'a>(body: &mut RequestBody<'a>, request: &'a ChatRequest, quirks: &Quirks) {
+fn set_reasoning_effort<'a>(body: &mut RequestBody<'a>, request: &'a ChatRequest, quirks: &Quirks) {
     let Some(effort) = request.reasoning_effort.as_deref() else {
         return;
     };
@@ -48,14 +48,14 @@ fn set_effort<'a>(body: &mut RequestBody<'a>, request: &'a ChatRequest, quirks: 
     }
     match quirks.effort {
         EffortForm::Standard => body.set("reasoning_effort", effort),
-        EffortForm::ReasoningObject => body.set_in("reasoning", "effort", effort.into()),
+        EffortForm::ReasoningObject => body.set_nested("reasoning", "effort", effort.into()),
         EffortForm::ThinkingSwitch => {
             let switch = if effort == "none" {
                 "disabled"
             } else {
                 "enabled"
             };
-            body.set_in("thinking", "type", switch.into());
+            body.set_nested("thinking", "type", switch.into());
         }
         EffortForm::Omit => {}
     }
@@ -81,7 +81,7 @@ fn encode_messages<'a>(request: &'a ChatRequest, quirks: &Quirks) -> Field<'a> {
 fn encode_message<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     let mut message = Cow::Borrowed(message);
     if message.get("provider_state").is_some() {
-        restore_state(message.to_mut());
+        restore_provider_state(message.to_mut());
     }
     if tool_calls(&message)
         .iter()
@@ -90,13 +90,13 @@ fn encode_message<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
         repair_arguments(message.to_mut());
     }
     if quirks.media_as_file && message.get("content").is_some_and(has_media) {
-        media_as_files(message.to_mut());
+        convert_media_to_files(message.to_mut());
     }
     message
 }
 
 /// Replaces `provider_state` with the fields that were received in this format.
-fn restore_state(message: &mut Value) {
+fn restore_provider_state(message: &mut Value) {
     let Some(message) = message.as_object_mut() else {
         return;
     };
@@ -122,20 +122,20 @@ fn repair_arguments(message: &mut Value) {
 fn has_media(content: &Value) -> bool {
     content
         .as_array()
-        .is_some_and(|parts| parts.iter().any(|part| as_file(part).is_some()))
+        .is_some_and(|parts| parts.iter().any(|part| to_file_part(part).is_some()))
 }
 
-fn media_as_files(message: &mut Value) {
+fn convert_media_to_files(message: &mut Value) {
     let parts = message.get_mut("content").and_then(Value::as_array_mut);
     for part in parts.into_iter().flatten() {
-        if let Some(file) = as_file(part) {
+        if let Some(file) = to_file_part(part) {
             *part = file;
         }
     }
 }
 
 /// Converts a `video_url` or `input_audio` part to a `file` part. Returns `None` for other parts.
-fn as_file(part: &Value) -> Option<Value> {
+fn to_file_part(part: &Value) -> Option<Value> {
     let url = match part.get("type")?.as_str()? {
         "video_url" => part.get("video_url")?.get("url")?.as_str()?.to_owned(),
         "input_audio" => {

@@ -85,13 +85,18 @@ impl ResponsesDecoder {
             .with_item(index, &id, |item| item.streamed = true);
     }
 
-    fn item_added(&mut self, index: Option<u64>, item: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
-        if is_call(item) {
-            self.begin_call(index, item, out);
+    fn handle_item_added(
+        &mut self,
+        index: Option<u64>,
+        item: &RawObject<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) {
+        if is_tool_call(item) {
+            self.start_call(index, item, out);
         }
     }
 
-    fn begin_call(&mut self, index: Option<u64>, item: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn start_call(&mut self, index: Option<u64>, item: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         let item_id = item.str("id").unwrap_or_default();
         if self
             .items
@@ -100,7 +105,7 @@ impl ResponsesDecoder {
         {
             return;
         }
-        let call = self.items.next_call();
+        let call = self.items.allocate_call_index();
         self.items
             .with_item(index, &item_id, |known| known.call = Some(call));
         self.flush_text(None);
@@ -115,11 +120,16 @@ impl ResponsesDecoder {
     }
 
     /// Handles a complete item: emits the content that was not received in deltas.
-    fn item_done(&mut self, index: Option<u64>, item: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn handle_item_done(
+        &mut self,
+        index: Option<u64>,
+        item: &RawObject<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) {
         let id = item.str("id").unwrap_or_default();
         let kind = item.str("type").unwrap_or_default();
-        if is_call(item) {
-            self.begin_call(index, item, out);
+        if is_tool_call(item) {
+            self.start_call(index, item, out);
         }
         let (call, streamed) = self.items.with_item(index, &id, |known| {
             (known.call, std::mem::replace(&mut known.streamed, true))
@@ -134,13 +144,18 @@ impl ResponsesDecoder {
                     ..ToolCallDelta::default()
                 }));
             }
-            ("message", _) => self.message_done(item, streamed, out),
-            ("reasoning", _) => self.reasoning_done(item, streamed, out),
+            ("message", _) => self.handle_message_done(item, streamed, out),
+            ("reasoning", _) => self.handle_reasoning_done(item, streamed, out),
             _ => {}
         }
     }
 
-    fn message_done(&mut self, item: &RawObject<'_>, streamed: bool, out: &mut Vec<ModelEvent>) {
+    fn handle_message_done(
+        &mut self,
+        item: &RawObject<'_>,
+        streamed: bool,
+        out: &mut Vec<ModelEvent>,
+    ) {
         for part in item.objects("content").iter().filter(|_| !streamed) {
             let refusal = part.text("refusal");
             self.is_refusal |= refusal.is_some();
@@ -153,7 +168,12 @@ impl ResponsesDecoder {
         self.flush_text(item.text("phase").map(|phase| json!({"phase": phase})));
     }
 
-    fn reasoning_done(&mut self, item: &RawObject<'_>, streamed: bool, out: &mut Vec<ModelEvent>) {
+    fn handle_reasoning_done(
+        &mut self,
+        item: &RawObject<'_>,
+        streamed: bool,
+        out: &mut Vec<ModelEvent>,
+    ) {
         for part in ["summary", "content"]
             .iter()
             .flat_map(|key| item.objects(key))
@@ -190,7 +210,7 @@ impl ResponsesDecoder {
     ) -> Result<(), ModelError> {
         if self.items.is_empty() {
             for (index, item) in (0..).zip(response.objects("output")) {
-                self.item_done(Some(index), &item, out);
+                self.handle_item_done(Some(index), &item, out);
             }
         }
         self.usage = response
@@ -206,7 +226,9 @@ impl ResponsesDecoder {
                 let reason = response
                     .object("incomplete_details")
                     .and_then(|details| details.text("reason").map(Cow::into_owned));
-                self.finish = Some(incomplete_reason(reason.as_deref().unwrap_or("incomplete")));
+                self.finish = Some(parse_incomplete_reason(
+                    reason.as_deref().unwrap_or("incomplete"),
+                ));
             }
             "failed" | "cancelled" => return Err(response_error(response, &status)),
             _ if response.raw("error").is_some() => return Err(response_error(response, &status)),
@@ -234,8 +256,8 @@ impl FrameDecoder for ResponsesDecoder {
             "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
                 self.push_reasoning(&frame, out);
             }
-            "response.output_item.added" => self.item_added(index, &item(), out),
-            "response.output_item.done" => self.item_done(index, &item(), out),
+            "response.output_item.added" => self.handle_item_added(index, &item(), out),
+            "response.output_item.done" => self.handle_item_done(index, &item(), out),
             "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
                 self.push_arguments(&frame, None, out);
             }
@@ -273,7 +295,7 @@ impl FrameDecoder for ResponsesDecoder {
         Ok(())
     }
 
-    fn has_finish(&self) -> bool {
+    fn has_finish_reason(&self) -> bool {
         self.finish.is_some()
     }
 
@@ -300,7 +322,7 @@ impl FrameDecoder for ResponsesDecoder {
     }
 }
 
-fn is_call(item: &RawObject<'_>) -> bool {
+fn is_tool_call(item: &RawObject<'_>) -> bool {
     matches!(
         item.str("type").as_deref(),
         Some("function_call" | "custom_tool_call")
@@ -313,7 +335,7 @@ fn item_key<'a>(frame: &RawObject<'a>) -> (Option<u64>, Cow<'a, str>) {
     (frame.u64("output_index"), id.unwrap_or_default())
 }
 
-fn incomplete_reason(name: &str) -> FinishReason {
+fn parse_incomplete_reason(name: &str) -> FinishReason {
     match name {
         "max_output_tokens" | "max_tokens" => FinishReason::Length,
         "content_filter" => FinishReason::ContentFilter,

@@ -45,7 +45,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
         .filter(|effort| *effort != "auto")
         && quirks.effort != EffortForm::Omit
     {
-        body.set_in("reasoning", "effort", effort.into());
+        body.set_nested("reasoning", "effort", effort.into());
     }
     // bub keeps the conversation on the tape and not on the server, so reasoning must be sent with each request.
     body.set("store", false);
@@ -95,7 +95,7 @@ fn encode_input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
     {
         match role(message) {
             "assistant" => encode_assistant(message, &mut items),
-            "tool" => items.extend(tool_output(message)),
+            "tool" => items.extend(encode_tool_output(message)),
             role => {
                 items
                     .push(json!({"role": role, "content": encode_content(message.get("content"))}));
@@ -118,9 +118,9 @@ fn encode_assistant(message: &Value, items: &mut Vec<Value>) {
                 items.push(item);
             }
             ReplayPiece::Parts(parts) => {
-                let parts: Vec<_> = media::parts(Some(parts))
+                let parts: Vec<_> = media::parse_parts(Some(parts))
                     .into_iter()
-                    .map(assistant_part)
+                    .map(encode_assistant_part)
                     .collect();
                 items.push(json!({"role": "assistant", "content": parts}));
             }
@@ -139,7 +139,7 @@ fn encode_assistant(message: &Value, items: &mut Vec<Value>) {
 }
 
 /// Returns the result of a tool call, or `None` for a result without a call id.
-fn tool_output(message: &Value) -> Option<Value> {
+fn encode_tool_output(message: &Value) -> Option<Value> {
     let id = message
         .get("tool_call_id")?
         .as_str()
@@ -154,7 +154,7 @@ fn tool_output(message: &Value) -> Option<Value> {
 fn encode_content(content: Option<&Value>) -> Value {
     match content {
         Some(Value::String(text)) => Value::from(text.as_str()),
-        Some(parts @ Value::Array(_)) => media::parts(Some(parts))
+        Some(parts @ Value::Array(_)) => media::parse_parts(Some(parts))
             .into_iter()
             .map(encode_part)
             .collect(),
@@ -163,7 +163,7 @@ fn encode_content(content: Option<&Value>) -> Value {
 }
 
 /// Converts a content part of an assistant message.
-fn assistant_part(part: ContentPart<'_>) -> Value {
+fn encode_assistant_part(part: ContentPart<'_>) -> Value {
     match part {
         ContentPart::Text(text) => json!({"type": "output_text", "text": text}),
         _ => json!({"type": "output_text", "text": omitted_text("part")}),
@@ -179,7 +179,7 @@ fn encode_part(part: ContentPart<'_>) -> Value {
             data,
             ..
         } => {
-            json!({"type": "input_image", "image_url": format!("data:{};base64,{data}", mime.full())})
+            json!({"type": "input_image", "image_url": format!("data:{};base64,{data}", mime.full_type())})
         }
         ContentPart::Remote {
             kind: PartKind::Image,
@@ -193,7 +193,7 @@ fn encode_part(part: ContentPart<'_>) -> Value {
         } => json!({
             "type": "input_file",
             "filename": name.unwrap_or("file"),
-            "file_data": format!("data:{};base64,{data}", mime.full()),
+            "file_data": format!("data:{};base64,{data}", mime.full_type()),
         }),
         ContentPart::Remote {
             kind: PartKind::File,

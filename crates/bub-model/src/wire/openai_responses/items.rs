@@ -31,11 +31,11 @@ impl ResponseItems {
         id: &str,
         change: impl FnOnce(&mut ResponseItem) -> T,
     ) -> T {
-        let same = |item: &&mut ResponseItem| match (item.output_index, output_index) {
+        let is_same_item = |item: &&mut ResponseItem| match (item.output_index, output_index) {
             (Some(one), Some(other)) => one == other,
             _ => !id.is_empty() && item.id == id,
         };
-        if let Some(item) = self.items.iter_mut().find(same) {
+        if let Some(item) = self.items.iter_mut().find(is_same_item) {
             return change(item);
         }
         let mut item = ResponseItem {
@@ -49,7 +49,7 @@ impl ResponseItems {
     }
 
     /// Returns the position of the next tool call.
-    pub(super) fn next_call(&mut self) -> usize {
+    pub(super) fn allocate_call_index(&mut self) -> usize {
         self.calls += 1;
         self.calls - 1
     }
