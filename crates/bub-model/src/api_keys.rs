@@ -116,7 +116,7 @@ impl ApiKeys {
     pub(crate) fn unscoped_owner(&self, setting: &str) -> Option<&str> {
         let mut owners = UNSCOPED_SETTINGS.iter().zip(&self.owners);
         owners
-            .find(|(known, _)| **known == setting)
+            .find(|(name, _)| **name == setting)
             .and_then(|(_, owner)| owner.as_deref())
     }
 
@@ -313,8 +313,9 @@ impl ApiKeys {
     }
 
     fn setting_source(&self, setting: &str, name: &str) -> SettingSource {
-        let own = self.settings.origin(&format!("{setting}.{name}"));
-        own.or_else(|| self.settings.origin(setting))
+        let scoped = self.settings.origin(&format!("{setting}.{name}"));
+        scoped
+            .or_else(|| self.settings.origin(setting))
             .unwrap_or(SettingSource::Default)
     }
 
@@ -411,9 +412,9 @@ fn unscoped_owners(
                 .map(|provider| provider.name.clone());
         };
         let model = model.parse::<ModelId>().ok()?;
-        let known = catalog
+        let canonical_name = catalog
             .get(model.provider())
             .map(|provider| provider.name.clone());
-        Some(known.unwrap_or_else(|| model.provider().to_owned()))
+        Some(canonical_name.unwrap_or_else(|| model.provider().to_owned()))
     })
 }

@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn host_variables_are_read_as_users_write_them() {
         let default = BaseUrl::parse("http://127.0.0.1:11434/v1").unwrap();
-        for (written, meant) in [
+        for (written, expected) in [
             ("0.0.0.0", "http://127.0.0.1:11434/v1"),
             (":9000", "http://127.0.0.1:9000/v1"),
             ("box", "http://box:11434/v1"),
@@ -184,7 +184,7 @@ mod tests {
             let url = BaseUrl::parse_host(written, &default)
                 .unwrap()
                 .with_default_path("/v1");
-            assert_eq!(url.as_str(), meant, "{written}");
+            assert_eq!(url.as_str(), expected, "{written}");
         }
     }
 }

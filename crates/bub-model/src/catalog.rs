@@ -205,7 +205,7 @@ impl Catalog {
             provider
                 .key_prefix
                 .as_ref()
-                .is_some_and(|own| key.starts_with(own))
+                .is_some_and(|prefix| key.starts_with(prefix))
         };
         self.providers.iter().find(has_prefix)
     }
@@ -221,9 +221,9 @@ fn normalize_name(name: &str) -> String {
     name.trim().to_ascii_lowercase().replace('-', "_")
 }
 
-/// Returns a row's quirks, overridden by `own`.
-fn merge_quirks(row: &ProviderRow, own: &Map<String, Value>) -> serde_json::Result<Quirks> {
+/// Returns a row's quirks, overridden by `overrides`.
+fn merge_quirks(row: &ProviderRow, overrides: &Map<String, Value>) -> serde_json::Result<Quirks> {
     let mut merged: Map<String, Value> = serde_json::from_str(row.quirks).unwrap_or_default();
-    merged.extend(own.clone());
+    merged.extend(overrides.clone());
     serde_json::from_value(Value::Object(merged))
 }

@@ -81,13 +81,13 @@ fn choose_action(status: Option<u16>, body_info: &ErrorBody) -> RecoveryAction {
 
 /// Returns the action for the codes in the body. An unambiguous status takes precedence over a vague code.
 fn action_by_code(status: Option<u16>, body_info: &ErrorBody) -> Option<RecoveryAction> {
-    let known = |code: &String| {
+    let action_for = |code: &String| {
         CODES
             .iter()
             .find(|(name, _)| name == code)
             .map(|(_, action)| *action)
     };
-    let action = body_info.codes.iter().find_map(known)?;
+    let action = body_info.codes.iter().find_map(action_for)?;
     match (status, action) {
         // "Too large" with the code of a rate limit needs a smaller request, not a later one.
         (Some(413), RecoveryAction::Retry) => None,

@@ -198,9 +198,9 @@ impl CodexAuth {
     ///
     /// The task completes even if the caller is cancelled. The server may have revoked the old refresh token already,
     /// so the new one must be stored.
-    async fn refresh(&self, old: OAuthTokens) -> Result<OAuthTokens, TokenError> {
+    async fn refresh(&self, old_tokens: OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let inner = Arc::clone(&self.inner);
-        let task = tokio::spawn(async move { inner.refresh(&old).await }.in_current_span());
+        let task = tokio::spawn(async move { inner.refresh(&old_tokens).await }.in_current_span());
         task.await.unwrap_or_else(|_| {
             Err(TokenError::temporary(
                 "the refresh was interrupted".to_owned(),
@@ -212,11 +212,11 @@ impl CodexAuth {
 impl CodexAuthInner {
     /// Refreshes the tokens unless another task or process has just done so. If that fails, returns the old tokens
     /// while they are valid.
-    async fn refresh(&self, old: &OAuthTokens) -> Result<OAuthTokens, TokenError> {
+    async fn refresh(&self, old_tokens: &OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let _refresh_guard = self.refreshing.lock().await;
         let _file_lock = self.file.lock(LOCK_TIMEOUT).await?;
         let current = self.read_tokens()?.ok_or_else(|| REMOVED_TEXT.to_owned())?;
-        if current.access_token != old.access_token
+        if current.access_token != old_tokens.access_token
             && current.expires_at > unix_now() + REFRESH_MARGIN_SECONDS
         {
             return Ok(current);

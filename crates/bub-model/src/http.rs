@@ -117,12 +117,12 @@ impl Proxies {
         if is_local(url) {
             return None;
         }
-        let own = if url.scheme() == "https" {
+        let by_scheme = if url.scheme() == "https" {
             &self.https
         } else {
             &self.http
         };
-        let text = own.as_ref().or(self.all.as_ref())?.expose();
+        let text = by_scheme.as_ref().or(self.all.as_ref())?.expose();
         let proxy = parse_proxy_url(text)?;
         let port = proxy.port_or_known_default().map(|port| format!(":{port}"));
         Some(format!("{}{}", proxy.host_str()?, port.unwrap_or_default()))

@@ -162,15 +162,15 @@ impl Models {
                 let token = |(_, value): &(String, Secret)| {
                     value.expose().strip_prefix("Bearer ").map(Secret::from)
                 };
-                let Some(old) = refused.headers.iter().find_map(token) else {
+                let Some(old_token) = refused.headers.iter().find_map(token) else {
                     return Ok(None);
                 };
                 let tokens = self
                     .codex
-                    .renew_tokens(&old)
+                    .renew_tokens(&old_token)
                     .await
                     .map_err(|problem| login_error(provider, problem))?;
-                tokens.is_some_and(|tokens| tokens.access_token != old)
+                tokens.is_some_and(|tokens| tokens.access_token != old_token)
             }
             Some(KeySource::Setting(_) | KeySource::Variable(_) | KeySource::DotEnv(_)) | None => {
                 false
@@ -269,7 +269,7 @@ impl Models {
             let hint = self
                 .catalog
                 .closest_name(name)
-                .map(|known| format!(", did you mean `{known}`?"));
+                .map(|name| format!(", did you mean `{name}`?"));
             format!(
                 "`{setting}.{name}`: unknown provider{}",
                 hint.unwrap_or_default()

@@ -111,8 +111,7 @@ impl CallContext {
 
     /// Returns whether this is the session of the turn.
     fn is_turn_session(&self, session_id: &SessionId) -> bool {
-        let own = self.turn.as_ref().map(Turn::session_id);
-        own == Some(session_id)
+        self.turn.as_ref().map(Turn::session_id) == Some(session_id)
     }
 }
 

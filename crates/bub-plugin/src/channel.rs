@@ -182,7 +182,7 @@ pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) ->
         .descriptor
         .channels
         .iter()
-        .all(|known| known.name != channel)
+        .all(|declared| declared.name != channel)
     {
         return Err(Error::invalid_input(format!(
             "unknown channel `{channel}`: the descriptor of the plugin does not list it"
@@ -207,7 +207,7 @@ pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) ->
     let is_own_session = |session: &str| {
         session
             .split_once(':')
-            .is_some_and(|(own, _)| own == channel)
+            .is_some_and(|(prefix, _)| prefix == channel)
     };
     if sender.role != Role::Owner && session.is_some_and(|session| !is_own_session(session)) {
         return Err(Error::invalid_input(format!(

@@ -251,7 +251,7 @@ impl Descriptor {
 
 fn check_hook(hook: &HookDecl) -> Result<()> {
     let name = hook.name.as_str();
-    if let Some((_, instead)) = UNSUPPORTED_HOOKS.iter().find(|(known, _)| *known == name) {
+    if let Some((_, instead)) = UNSUPPORTED_HOOKS.iter().find(|(hook, _)| *hook == name) {
         return Err(Error::config(format!(
             "unsupported hook `{name}`: {instead}"
         )));
@@ -264,11 +264,11 @@ fn check_hook(hook: &HookDecl) -> Result<()> {
         return Err(Error::config(format!("unknown hook `{name}`{hint}")));
     };
     for arg in hook.args.iter().flatten() {
-        if spec.args.iter().all(|known| known.name != arg) {
-            let known: Vec<_> = spec.args.iter().map(|known| known.name).collect();
-            let known = known.join(", ");
+        if spec.args.iter().all(|declared| declared.name != arg) {
+            let available: Vec<_> = spec.args.iter().map(|declared| declared.name).collect();
+            let available = available.join(", ");
             return Err(Error::config(format!(
-                "unknown argument `{arg}` of hook `{name}`; available arguments: {known}"
+                "unknown argument `{arg}` of hook `{name}`; available arguments: {available}"
             )));
         }
     }

@@ -56,23 +56,26 @@ pub(crate) fn register_hooks(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
 
 impl ExternalHook {
     pub(crate) fn build_params<P: WireHook>(&self, args: P::Args<'_>) -> Value {
-        let wanted = self.entry.args.as_deref();
-        let is_wanted =
-            |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|want| want == name));
+        let requested_args = self.entry.args.as_deref();
+        let is_requested =
+            |name: &str| requested_args.is_none_or(|args| args.iter().any(|arg| arg == name));
         let mut params = Map::new();
-        params.insert("args".to_owned(), P::encode_args(args, &is_wanted).into());
+        params.insert(
+            "args".to_owned(),
+            P::encode_args(args, &is_requested).into(),
+        );
         if let Some(sender) = P::sender(args) {
             params.insert("sender".to_owned(), codec::encode_sender(&sender));
         }
         params.into()
     }
 
-    /// Decides what happens if the plugin cannot be reached. A turn continues without the plugin (`None`). Only an
+    /// Decides what happens if the plugin cannot be connection. A turn continues without the plugin (`None`). Only an
     /// unreachable guard is an error, which denies the tool call.
-    pub(crate) fn peer_or_skip(&self, reached: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
+    pub(crate) fn peer_or_skip(&self, connection: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
         let is_guard =
             self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only;
-        match reached {
+        match connection {
             Ok(peer) => Ok(Some(peer)),
             Err(error) if is_guard => Err(error),
             // The log already has the reason.
@@ -236,9 +239,9 @@ impl ExternalHook {
 
     /// Returns the fields of a response. Unknown fields are an error, so that a misspelled decision is not ignored.
     pub(crate) fn response_fields(&self, answer: Value) -> Result<Map<String, Value>> {
-        let streams = self.entry.name == point::RunModelStream::SPEC.name;
+        let is_stream_hook = self.entry.name == point::RunModelStream::SPEC.name;
         let is_known =
-            |name: &str| matches!(name, "value" | "state") || (streams && name == "stream");
+            |name: &str| matches!(name, "value" | "state") || (is_stream_hook && name == "stream");
         match answer {
             Value::Null => Ok(Map::new()),
             Value::Object(answer) if answer.keys().all(|name| is_known(name)) => Ok(answer),

@@ -225,7 +225,7 @@ impl InstalledPlugins {
             .iter()
             .map(|plugin| plugin.manifest.name.as_str());
         let hint =
-            bub_settings::closest(name, names).map(|known| format!("; did you mean `{known}`?"));
+            bub_settings::closest(name, names).map(|name| format!("; did you mean `{name}`?"));
         Error::not_found(format!(
             "unknown plugin `{name}`{}",
             hint.unwrap_or_else(|| "; run `bub plugin list` to see installed plugins".to_owned())
@@ -238,8 +238,8 @@ impl InstalledPlugins {
         let unknown = self.unknown_plugin_error(name);
         self.plugins.retain(|plugin| plugin.manifest.name != name);
         self.damaged.retain(|record| record.name() != name);
-        let is_found = self.plugins.len() < readable || self.damaged.len() < damaged;
-        if is_found { Ok(()) } else { Err(unknown) }
+        let is_removed = self.plugins.len() < readable || self.damaged.len() < damaged;
+        if is_removed { Ok(()) } else { Err(unknown) }
     }
 
     /// Adds a plugin. Replaces a plugin with the same name.
@@ -249,9 +249,9 @@ impl InstalledPlugins {
         match self
             .plugins
             .iter_mut()
-            .find(|known| known.manifest.name == plugin.manifest.name)
+            .find(|existing| existing.manifest.name == plugin.manifest.name)
         {
-            Some(known) => *known = plugin,
+            Some(existing) => *existing = plugin,
             None => self.plugins.push(plugin),
         }
     }

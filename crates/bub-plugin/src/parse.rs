@@ -11,14 +11,14 @@ pub(crate) fn deserialize_map<T: DeserializeOwned>(value: &Value) -> Result<T, S
         return Err("must be a map".to_owned());
     }
     let error = match T::deserialize(value) {
-        Ok(read) => return Ok(read),
+        Ok(parsed) => return Ok(parsed),
         Err(error) => error.to_string(),
     };
     // A key is wrong if removing it changes the error or makes it disappear.
     let is_wrong = |key: &String| {
-        let mut rest = value.as_object().cloned().unwrap_or_default();
-        rest.shift_remove(key);
-        T::deserialize(&Value::Object(rest))
+        let mut remaining = value.as_object().cloned().unwrap_or_default();
+        remaining.shift_remove(key);
+        T::deserialize(&Value::Object(remaining))
             .err()
             .is_none_or(|other| other.to_string() != error)
     };
@@ -46,11 +46,11 @@ pub(crate) fn simplify_parser_error(error: &str) -> String {
         ("a", "string") => "text".to_owned(),
         ("a", "boolean") => "true or false".to_owned(),
         ("variant", _) => "a word".to_owned(),
-        ("string", found) => format!("the text {found}"),
-        ("integer" | "floating", found) => {
-            format!("the number {}", found.trim_start_matches("point "))
+        ("string", actual) => format!("the text {actual}"),
+        ("integer" | "floating", actual) => {
+            format!("the number {}", actual.trim_start_matches("point "))
         }
-        ("boolean", found) => found.to_owned(),
+        ("boolean", actual) => actual.to_owned(),
         ("u32" | "u64" | "usize", _) => "a whole number".to_owned(),
         _ => text.to_owned(),
     };
@@ -59,22 +59,22 @@ pub(crate) fn simplify_parser_error(error: &str) -> String {
             .strip_prefix(prefix)
             .and_then(|rest| rest.split_once(", expected "))
     };
-    if let Some((found, expected)) = parts("invalid type: ").or_else(|| parts("invalid value: ")) {
+    if let Some((actual, expected)) = parts("invalid type: ").or_else(|| parts("invalid value: ")) {
         return format!(
             "must be {}, not {}",
             simplify_type(expected),
-            simplify_type(found)
+            simplify_type(actual)
         );
     }
-    if let Some((found, expected)) = parts("unknown field ") {
+    if let Some((actual, expected)) = parts("unknown field ") {
         return format!(
-            "unknown key {found}; available keys: {}",
+            "unknown key {actual}; available keys: {}",
             expected.trim_start_matches("one of ")
         );
     }
-    if let Some((found, expected)) = parts("unknown variant ") {
+    if let Some((actual, expected)) = parts("unknown variant ") {
         return format!(
-            "unknown value {found}; available values: {}",
+            "unknown value {actual}; available values: {}",
             expected.trim_start_matches("one of ")
         );
     }

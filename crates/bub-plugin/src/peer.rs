@@ -324,9 +324,9 @@ impl Peer {
     }
 
     /// Reports an invalid line to the request it belongs to, so that the request fails at once.
-    fn handle_invalid_line(&self, seen: &PartialRpcMessage, cause: &str) {
-        if seen.is_call {
-            if let Some(id) = seen.id {
+    fn handle_invalid_line(&self, partial: &PartialRpcMessage, cause: &str) {
+        if partial.is_call {
+            if let Some(id) = partial.id {
                 let cause = format!("invalid request: {cause}");
                 self.respond(&id.into(), Err(Error::invalid_input(cause)));
             }
@@ -335,10 +335,13 @@ impl Peer {
         let waiter = {
             let mut waiting = lock(&self.waiting);
             // A response without an id must belong to the only unanswered request.
-            let only = (seen.is_answer && waiting.len() == 1)
+            let only_request = (partial.is_answer && waiting.len() == 1)
                 .then(|| waiting.keys().next().copied())
                 .flatten();
-            seen.id.or(only).and_then(|id| waiting.remove(&id))
+            partial
+                .id
+                .or(only_request)
+                .and_then(|id| waiting.remove(&id))
         };
         if let Some(waiter) = waiter {
             let error = self.protocol_error(&format!("invalid response: {cause}"));
@@ -444,11 +447,11 @@ impl Peer {
         };
         let too_many = "the process sent more events than it has credits for";
         let error = match waiter.credits.checked_sub(1) {
-            Some(left)
+            Some(remaining)
                 if waiter.backlog.bytes.fetch_add(length, Ordering::Relaxed) + length
                     <= MAX_UNREAD_BYTES =>
             {
-                waiter.credits = left;
+                waiter.credits = remaining;
                 let event = params.get_mut("event").map(Value::take).unwrap_or_default();
                 if waiter.sink.try_send(IncomingMessage::Event(event), length) {
                     return true;

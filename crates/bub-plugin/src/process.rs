@@ -220,17 +220,17 @@ impl PluginProcess {
         self.host.settings.redactor().redact(text).into_owned()
     }
 
-    /// Returns the timeout of a hook. `None` means no timeout; only hooks with `is_open` have none.
+    /// Returns the timeout of a hook. `None` means no timeout; only hooks with `has_no_default` have none.
     pub(crate) fn hook_timeout(
         &self,
         hook: &str,
         is_synchronous: bool,
-        is_open: bool,
+        has_no_default: bool,
     ) -> Option<Duration> {
         let limits = &self.plugin_config.limits;
         let configured = limits.hooks.get(hook).copied();
         configured.or_else(|| {
-            (!is_open).then_some(if is_synchronous {
+            (!has_no_default).then_some(if is_synchronous {
                 limits.synchronous
             } else {
                 limits.hook
@@ -440,13 +440,13 @@ impl PluginProcess {
     /// Rejects a plugin that implements hooks which the user did not see when the plugin was added.
     fn check_declared_hooks(&self, described: &Descriptor) -> Result<()> {
         described.check()?;
-        let is_known = |hook: &HookDecl| {
+        let is_declared = |hook: &HookDecl| {
             self.descriptor
                 .hooks
                 .iter()
-                .any(|known| known.name == hook.name)
+                .any(|declared| declared.name == hook.name)
         };
-        match described.hooks.iter().find(|hook| !is_known(hook)) {
+        match described.hooks.iter().find(|hook| !is_declared(hook)) {
             Some(hook) => Err(Error::config(format!(
                 "the plugin now implements {}, which it did not when it was added; review it and run `bub plugin add` again",
                 hook.name

@@ -86,9 +86,9 @@ pub(crate) fn parse_partial(line: &[u8]) -> PartialRpcMessage {
                     is_end
                 });
                 let Some(end) = end else { break };
-                let (name, rest) = text.split_at(end);
+                let (name, tail) = text.split_at(end);
                 position += end + 1;
-                let value = rest
+                let value = tail
                     .get(1..)
                     .unwrap_or_default()
                     .trim_ascii_start()

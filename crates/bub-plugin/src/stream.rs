@@ -170,10 +170,10 @@ impl StreamCall {
         );
         let caller = self.caller.clone();
         let answering_next = async move {
-            let streams = params
+            let wants_stream = params
                 .get("credits")
                 .is_some_and(|credits| !credits.is_null());
-            let credits = if streams {
+            let credits = if wants_stream {
                 Arc::clone(&served.credits)
             } else {
                 Arc::new(Semaphore::new(1))
@@ -182,7 +182,7 @@ impl StreamCall {
             let replaced = callbacks::parse_replaced_args(RunModelStream::SPEC, &params);
             let answering = async {
                 match replaced.and_then(|replaced| stream_call.replace_args(&replaced)) {
-                    Ok(args) if streams => {
+                    Ok(args) if wants_stream => {
                         let stream = stream_call.call_next_stream(&args).await;
                         send_stream(&peer, &id, stream, &served, Map::new).await;
                     }
@@ -291,13 +291,13 @@ fn split_long_event(event: StreamEvent) -> Vec<StreamEvent> {
         }
         other => return vec![other],
     };
-    let (mut rest, mut pieces) = (text.as_str(), Vec::new());
-    while !rest.is_empty() {
-        let (piece, left) = rest.split_at(rest.floor_char_boundary(MAX_DELTA_BYTES));
-        pieces.push(make(piece.to_owned()));
-        rest = left;
+    let (mut remaining, mut events) = (text.as_str(), Vec::new());
+    while !remaining.is_empty() {
+        let (part, tail) = remaining.split_at(remaining.floor_char_boundary(MAX_DELTA_BYTES));
+        events.push(make(part.to_owned()));
+        remaining = tail;
     }
-    pieces
+    events
 }
 
 /// Returns the events of a request as a stream.
@@ -423,7 +423,7 @@ impl StreamCallbacks for StreamCall {
                 "an event of a known `kind`, with its `data`",
                 event,
             ))),
-            known => Ok(known),
+            event => Ok(event),
         }
     }
 

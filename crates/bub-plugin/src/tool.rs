@@ -116,19 +116,22 @@ struct ToolCallResponse {
 /// Returns the result of the tool: `structuredContent` if present, otherwise the text of `content`. The outer error
 /// reports an invalid response; the inner one is the error of the tool.
 fn parse_result(answer: &Value) -> Result<Result<Value>> {
-    let read = ToolCallResponse::deserialize(answer).ok();
-    let read = read.filter(|read| read.content.is_some() || read.structured_content.is_some());
-    let read =
-        read.ok_or_else(|| codec::type_error("an object with `content`, a list of parts", answer))?;
-    let parts = read.content.iter().flatten();
+    let response = ToolCallResponse::deserialize(answer).ok();
+    let response = response
+        .filter(|response| response.content.is_some() || response.structured_content.is_some());
+    let response = response
+        .ok_or_else(|| codec::type_error("an object with `content`, a list of parts", answer))?;
+    let parts = response.content.iter().flatten();
     let texts: Vec<_> = parts
         .filter_map(|part| part.get("text").and_then(Value::as_str))
         .collect();
     let text = texts.join("\n");
-    if read.is_error == Some(true) {
+    if response.is_error == Some(true) {
         return Ok(Err(Error::new(ErrorKind::Tool, text)));
     }
-    Ok(Ok(read.structured_content.unwrap_or_else(|| text.into())))
+    Ok(Ok(response
+        .structured_content
+        .unwrap_or_else(|| text.into())))
 }
 
 impl Tool for ExternalTool {

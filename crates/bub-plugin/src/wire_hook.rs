@@ -95,8 +95,8 @@ impl<'a> InProcess<'a> for &'a Inbound {
 
     fn sender(self) -> Option<Cow<'a, Sender>> {
         let guest = || Cow::Owned(Sender::guest(&self.message));
-        let known = self.known_sender().map(|sender| Cow::Borrowed(&**sender));
-        Some(known.unwrap_or_else(guest))
+        let authenticated = self.known_sender().map(|sender| Cow::Borrowed(&**sender));
+        Some(authenticated.unwrap_or_else(guest))
     }
 }
 
@@ -105,7 +105,8 @@ pub(crate) trait WireHook: HookPoint<Output: ResultCodec> {
     /// The decoded arguments.
     type Owned: Send + Sync;
 
-    fn encode_args(args: Self::Args<'_>, is_wanted: &dyn Fn(&str) -> bool) -> Map<String, Value>;
+    fn encode_args(args: Self::Args<'_>, is_requested: &dyn Fn(&str) -> bool)
+    -> Map<String, Value>;
     fn decode_args(
         raw_args: Map<String, Value>,
         previous: Option<Self::Args<'_>>,
@@ -151,7 +152,7 @@ fn no_next_plugin_error(hook: &str) -> Error {
 }
 
 macro_rules! wire {
-    ($($name:ident $point:ident $kind:ident [$($sync:ident)?] ($($arg:ident: $ty:ty),*) {$($own:ident)?};)*) => {
+    ($($name:ident $point:ident $kind:ident [$($sync:ident)?] ($($arg:ident: $ty:ty),*) {$($in_process:ident)?};)*) => {
         /// Types of the arguments, by hook and name.
         #[allow(non_camel_case_types, unused_imports, dead_code, reason = "named as the table names them")]
         mod types {
@@ -166,9 +167,9 @@ macro_rules! wire {
                 type Owned = ($(<types::$name::$arg<'static> as ArgumentCodec<'static>>::Owned,)*);
 
                 #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
-                fn encode_args(args: Self::Args<'_>, is_wanted: &dyn Fn(&str) -> bool) -> Map<String, Value> {
+                fn encode_args(args: Self::Args<'_>, is_requested: &dyn Fn(&str) -> bool) -> Map<String, Value> {
                     let mut written = Map::new();
-                    $( if is_wanted(stringify!($arg)) {
+                    $( if is_requested(stringify!($arg)) {
                         written.insert(stringify!($arg).to_owned(), ArgumentCodec::encode(args.$arg));
                     } )*
                     written
@@ -192,13 +193,13 @@ macro_rules! wire {
                 #[allow(unused_variables, reason = "not every hook has a turn")]
                 fn args_from_owned<'a>(owned: &'a Self::Owned, call: &'a ServedCall<'_>) -> Self::Args<'a> {
                     let ($($arg,)*) = owned;
-                    wire!(@args $point ($($arg)*) ($($own: InProcess::from_call(call))?))
+                    wire!(@args $point ($($arg)*) ($($in_process: InProcess::from_call(call))?))
                 }
 
                 #[allow(unused_variables, reason = "not every hook has a turn")]
                 fn replace_args<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a> {
                     let ($($arg,)*) = owned;
-                    wire!(@args $point ($($arg)*) ($($own: args.$own)?))
+                    wire!(@args $point ($($arg)*) ($($in_process: args.$in_process)?))
                 }
 
                 #[allow(unused_variables, reason = "not every hook has arguments")]
@@ -213,12 +214,12 @@ macro_rules! wire {
 
                 #[allow(unused_variables, reason = "not every hook has a turn")]
                 fn turn(args: Self::Args<'_>) -> Option<&Turn> {
-                    None $(.or(InProcess::turn(args.$own)))?
+                    None $(.or(InProcess::turn(args.$in_process)))?
                 }
 
                 #[allow(unused_variables, reason = "not every hook has a turn")]
                 fn sender(args: Self::Args<'_>) -> Option<Cow<'_, Sender>> {
-                    let sender = None $(.or(InProcess::sender(args.$own)))?;
+                    let sender = None $(.or(InProcess::sender(args.$in_process)))?;
                     // No channel authenticated the sender of a message outside a turn.
                     sender.or_else(|| Self::message(args).map(|message| Cow::Owned(Sender::guest(message))))
                 }
@@ -285,8 +286,8 @@ macro_rules! wire {
     };
 
     (@args $point:ident () ()) => { () };
-    (@args $point:ident ($($arg:ident)*) ($($own:ident: $value:expr)?)) => {
-        args::$point { $($arg: ArgumentCodec::from_owned($arg),)* $($own: $value)? }
+    (@args $point:ident ($($arg:ident)*) ($($in_process:ident: $value:expr)?)) => {
+        args::$point { $($arg: ArgumentCodec::from_owned($arg),)* $($in_process: $value)? }
     };
 
     (@call_next first) => {

@@ -170,22 +170,22 @@ impl App {
         let problems = Arc::new(SettingsProblems(problems));
         let launcher = self.launcher.take().map(Arc::new);
         let plugin_prompt = Arc::<PluginPrompt>::default();
-        let own = std::mem::take(&mut self.commands);
+        let program_commands = std::mem::take(&mut self.commands);
         let bundled_channels = std::mem::take(&mut self.bundled_channels);
         let bundled_plugins = std::mem::take(&mut self.bundled_plugins);
         let (next_steps, default_command) =
             (self.next_steps, std::mem::take(&mut self.default_command));
-        let asker = Arc::clone(&plugin_prompt);
-        let asker = QuestionHandler(Arc::new(move |question| asker.ask(question)));
+        let prompt = Arc::clone(&plugin_prompt);
+        let question_handler = QuestionHandler(Arc::new(move |question| prompt.ask(question)));
         let builder = Framework::builder()
             .workspace(&workspace)
             .settings(Arc::clone(&settings));
-        let shared = plugins::HostServices {
+        let services = plugins::HostServices {
             launcher: launcher.clone(),
-            question_handler: Some(asker),
+            question_handler: Some(question_handler),
         };
-        let framework = self.build_framework(builder, plugins, &shared);
-        let mut commands = AppCommand::merge_commands(framework.cli_commands(), own);
+        let framework = self.build_framework(builder, plugins, &services);
+        let mut commands = AppCommand::merge_commands(framework.cli_commands(), program_commands);
         let (name, matches) = match parse_args(args, &mut commands, workspace_arg.as_deref())? {
             ParsedArgs::Command(name, matches) => (name, matches),
             ParsedArgs::Nothing
@@ -247,9 +247,9 @@ impl App {
         self,
         builder: FrameworkBuilder,
         plugins: plugins::LoadedPlugins,
-        shared: &plugins::HostServices,
+        services: &plugins::HostServices,
     ) -> Framework {
-        let launcher = shared.launcher.clone();
+        let launcher = services.launcher.clone();
         let builder = builder.plugin_with(BuiltinPlugin::NAME, move |context| {
             Ok::<_, Error>(BuiltinPlugin::new(context, launcher.as_deref().cloned()))
         });
@@ -257,7 +257,7 @@ impl App {
             .add_plugins
             .into_iter()
             .fold(builder, |builder, add| add(builder));
-        plugins.add_to_builder(builder, shared).build()
+        plugins.add_to_builder(builder, services).build()
     }
 }
 
@@ -378,8 +378,9 @@ impl From<Error> for ExitError {
 impl ExitError {
     fn new(error: &Error, bundled_plugins: &[&str]) -> Self {
         // Name the hook only for plugins that are not part of the program.
-        let is_own = |name: &str| name == BuiltinPlugin::NAME || bundled_plugins.contains(&name);
-        let foreign = error.origin().filter(|origin| !is_own(&origin.plugin));
+        let is_bundled =
+            |name: &str| name == BuiltinPlugin::NAME || bundled_plugins.contains(&name);
+        let foreign = error.origin().filter(|origin| !is_bundled(&origin.plugin));
         let has_lines = foreign.is_none() && error.kind() == ErrorKind::Tool;
         let text = match foreign {
             Some(origin) => format!("{error} (hook {} of plugin {})", origin.hook, origin.plugin),

@@ -31,10 +31,10 @@ pub(crate) enum ParsedArgs {
 
 /// Returns the name of the command. Called before the commands are collected.
 pub(crate) fn command_name(args: &[OsString]) -> Option<&str> {
-    let mut rest = args.iter().skip(1);
-    while let Some(arg) = rest.next() {
+    let mut remaining = args.iter().skip(1);
+    while let Some(arg) = remaining.next() {
         if arg == "-w" || arg == "--workspace" {
-            rest.next();
+            remaining.next();
         } else if !arg.as_bytes().starts_with(b"-") {
             return arg.to_str();
         }
@@ -60,7 +60,9 @@ pub(crate) fn parse(
             {
                 ParsedArgs::Wrong(AMBIGUOUS_WORKSPACE.to_owned())
             }
-            Some((name, own)) => ParsedArgs::Command(name.to_owned(), own.clone()),
+            Some((name, command_matches)) => {
+                ParsedArgs::Command(name.to_owned(), command_matches.clone())
+            }
             None => ParsedArgs::Nothing,
         },
         Err(error) if error.use_stderr() => {
@@ -72,8 +74,8 @@ pub(crate) fn parse(
 
 /// Returns the complete command line.
 pub(crate) fn command_line(commands: &[AppCommand]) -> Command {
-    commands.iter().fold(root_command(), |root, known| {
-        root.subcommand(known.command.clone())
+    commands.iter().fold(root_command(), |root, command| {
+        root.subcommand(command.command.clone())
     })
 }
 
@@ -85,24 +87,24 @@ pub(crate) fn to_clap_command(spec: &CommandSpec) -> Command {
 }
 
 fn to_clap_arg(arg: &CommandArg) -> Arg {
-    let mut own = Arg::new(arg.name.clone())
+    let mut clap_arg = Arg::new(arg.name.clone())
         .help(arg.help.clone())
         .required(arg.required);
     if !arg.positional {
-        own = own.long(arg.name.clone());
+        clap_arg = clap_arg.long(arg.name.clone());
     }
     if arg.flag {
-        return own.action(ArgAction::SetTrue);
+        return clap_arg.action(ArgAction::SetTrue);
     }
     if let Some(default) = &arg.default {
-        own = own.default_value(default.clone());
+        clap_arg = clap_arg.default_value(default.clone());
     }
     let action = if arg.many {
         ArgAction::Append
     } else {
         ArgAction::Set
     };
-    own.action(action).value_name(arg.name.to_uppercase())
+    clap_arg.action(action).value_name(arg.name.to_uppercase())
 }
 
 /// Converts the arguments of a plugin's command from clap.
@@ -155,13 +157,13 @@ fn root_command() -> Command {
 /// The rest of the command line is checked later.
 pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
     let mut workspace = None;
-    let mut rest = args.iter().skip(1);
-    while let Some(arg) = rest.next() {
+    let mut remaining = args.iter().skip(1);
+    while let Some(arg) = remaining.next() {
         if arg == "--" {
             break;
         }
         if arg == "-w" || arg == "--workspace" {
-            workspace = rest.next().map(PathBuf::from);
+            workspace = remaining.next().map(PathBuf::from);
         } else if let Some(value) = attached_workspace(arg) {
             workspace = Some(value);
         }
@@ -236,7 +238,7 @@ fn format_parse_error(error: &clap::Error, help: &str) -> String {
 
 /// Returns the help command for the input: of the command if it exists, else of the program.
 fn help_command(args: &[OsString], commands: &[AppCommand]) -> String {
-    let is_known = |arg: &&OsString| commands.iter().any(|known| *arg == known.name());
+    let is_known = |arg: &&OsString| commands.iter().any(|command| *arg == command.name());
     match args.iter().skip(1).find(is_known) {
         Some(command) => format!("bub {} --help", command.display()),
         None => "bub --help".to_owned(),

@@ -40,17 +40,20 @@ impl CommandContext {
     /// Returns whether the program or a linked plugin has a command of this name or alias.
     pub fn has_command(&self, name: &str) -> bool {
         let commands = self.collect_commands();
-        let mut own = commands.iter().filter(|known| !known.is_offered());
-        own.any(|known| known.has_name(name))
+        let mut fixed = commands.iter().filter(|command| !command.is_offered());
+        fixed.any(|command| command.has_name(name))
     }
 
     /// Collects all commands again, because the commands of this run omit the offered ones.
     fn collect_commands(&self) -> Vec<AppCommand> {
-        let own = self
+        let program_commands = self
             .commands
             .iter()
-            .filter(|known| known.source == CommandSource::Program);
-        AppCommand::merge_commands(self.framework.cli_commands(), own.cloned().collect())
+            .filter(|command| command.source == CommandSource::Program);
+        AppCommand::merge_commands(
+            self.framework.cli_commands(),
+            program_commands.cloned().collect(),
+        )
     }
 }
 
@@ -135,7 +138,7 @@ impl AppCommand {
             is_offered,
         } = plugin;
         let command = args::to_clap_command(&spec);
-        let own = Self::new(command, move |context: CommandContext| {
+        let app_command = Self::new(command, move |context: CommandContext| {
             run(CliContext {
                 args: args::to_command_args(&spec, &context.matches),
                 framework: context.framework,
@@ -146,25 +149,34 @@ impl AppCommand {
         } else {
             CommandSource::Plugin
         };
-        Self { source, ..own }
+        Self {
+            source,
+            ..app_command
+        }
     }
 
     /// Merges the commands of plugins with those of the program.
     ///
     /// A plugin's command replaces a command of the program with the same name. An offered command
     /// is skipped if its name is taken.
-    pub(crate) fn merge_commands(plugins: Vec<CliCommand>, own: Vec<Self>) -> Vec<Self> {
+    pub(crate) fn merge_commands(
+        plugins: Vec<CliCommand>,
+        program_commands: Vec<Self>,
+    ) -> Vec<Self> {
         let (offered, added): (Vec<_>, Vec<_>) =
-            plugins.into_iter().partition(|known| known.is_offered);
+            plugins.into_iter().partition(|command| command.is_offered);
         let mut commands: Vec<_> = added.into_iter().map(Self::from_plugin).collect();
-        for command in own {
-            if commands.iter().all(|known| known.name() != command.name()) {
+        for command in program_commands {
+            if commands
+                .iter()
+                .all(|existing| existing.name() != command.name())
+            {
                 commands.push(command);
             }
         }
         for command in offered {
             let name = &command.spec.name;
-            if name == "help" || commands.iter().any(|known| known.has_name(name)) {
+            if name == "help" || commands.iter().any(|existing| existing.has_name(name)) {
                 tracing::warn!(command = %name, error = "the name is taken", "cli.command_skipped");
             } else {
                 commands.push(Self::from_plugin(command));

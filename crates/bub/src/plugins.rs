@@ -51,13 +51,13 @@ pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> Loaded
     {
         let is_guard = record.descriptor.is_guard();
         let name = record.manifest.name.clone();
-        let made = check_declarations(&record, bundled_channels).and_then(|()| {
+        let configured = check_declarations(&record, bundled_channels).and_then(|()| {
             settings
                 .register(record.manifest.settings_section())
                 .map_err(|error| Error::config(error.to_string()))?;
             Ok((plugin_config(&record, settings)?, record.descriptor))
         });
-        loaded.add_plugin(name, is_guard, made);
+        loaded.add_plugin(name, is_guard, configured);
     }
     for damaged in installed.damaged {
         loaded.add_plugin(
@@ -74,12 +74,12 @@ impl LoadedPlugins {
         &mut self,
         name: String,
         is_guard: bool,
-        made: Result<(PluginConfig, Descriptor)>,
+        configured: Result<(PluginConfig, Descriptor)>,
     ) {
-        if let Err(error) = &made {
+        if let Err(error) = &configured {
             self.deny_if_guard(&name, is_guard, error.message());
         }
-        self.plugins.push((name, made));
+        self.plugins.push((name, configured));
     }
 
     fn deny_if_guard(&mut self, name: &str, is_guard: bool, reason: &str) {
@@ -94,25 +94,25 @@ impl LoadedPlugins {
     pub(crate) fn add_to_builder(
         mut self,
         mut builder: FrameworkBuilder,
-        shared: &HostServices,
+        services: &HostServices,
     ) -> FrameworkBuilder {
-        for (name, made) in std::mem::take(&mut self.plugins) {
-            let made = match made {
+        for (name, configured) in std::mem::take(&mut self.plugins) {
+            let configured = match configured {
                 Ok((_, descriptor)) if builder.has_plugin(&name) => Err((
                     descriptor.is_guard(),
                     Error::config("the program already has a plugin with this name"),
                 )),
-                Ok(made) => Ok(made),
+                Ok(configured) => Ok(configured),
                 // A missing guard is already recorded.
                 Err(error) => Err((false, error)),
             };
-            let made = made.map_err(|(is_guard, error)| {
+            let configured = configured.map_err(|(is_guard, error)| {
                 self.deny_if_guard(&name, is_guard, error.message());
                 error
             });
-            let shared = shared.clone();
+            let services = services.clone();
             builder = builder.plugin_with(name, move |context| {
-                Ok::<_, Error>(create_plugin(made?, shared, context))
+                Ok::<_, Error>(create_plugin(configured?, services, context))
             });
         }
         if self.denials.is_empty() {
@@ -154,7 +154,11 @@ pub fn check_declarations(record: &InstalledPlugin, bundled_channels: &[&str]) -
         .map_or(Ok(()), |reason| Err(Error::config(reason)))?;
     descriptor.check()?;
     let is_bundled = |name: &str| bundled_channels.contains(&name);
-    if let Some(channel) = descriptor.channels.iter().find(|own| is_bundled(&own.name)) {
+    if let Some(channel) = descriptor
+        .channels
+        .iter()
+        .find(|channel| is_bundled(&channel.name))
+    {
         return Err(Error::config(format!(
             "the channel `{}` already exists",
             channel.name
@@ -168,20 +172,20 @@ pub fn check_declarations(record: &InstalledPlugin, bundled_channels: &[&str]) -
 /// `BUB_OPENAI_API_KEY` is always the key of a provider, even if a plugin and its setting have that
 /// name. The provider may become known later.
 pub fn check_setting_names(manifest: &Manifest) -> Result<()> {
-    let of_providers = [
+    let provider_settings = [
         API_KEY.setting(),
         API_BASE.setting(),
         API_KEY_COMMAND.setting(),
     ];
-    for own in &manifest.settings {
-        let variable = format!("BUB_{}_{}", manifest.name, own.name).to_ascii_uppercase();
-        if of_providers
+    for setting in &manifest.settings {
+        let variable = format!("BUB_{}_{}", manifest.name, setting.name).to_ascii_uppercase();
+        if provider_settings
             .iter()
             .any(|key| variable.ends_with(&format!("_{}", key.key().to_ascii_uppercase())))
         {
             return Err(Error::config(format!(
                 "{variable} is a setting of a provider; rename `{}`",
-                own.name
+                setting.name
             )));
         }
     }
@@ -190,15 +194,15 @@ pub fn check_setting_names(manifest: &Manifest) -> Result<()> {
 
 fn create_plugin(
     (plugin_config, descriptor): (PluginConfig, Descriptor),
-    shared: HostServices,
+    services: HostServices,
     context: &PluginContext<'_>,
 ) -> ExternalPlugin {
     let host = HostContext {
         framework: context.framework.clone(),
         workspace: context.workspace.to_owned(),
         settings: Arc::clone(context.settings),
-        launcher: shared.launcher,
-        question_handler: shared.question_handler,
+        launcher: services.launcher,
+        question_handler: services.question_handler,
     };
     ExternalPlugin::new(PluginProcess::new(plugin_config, descriptor, host), context)
 }
@@ -206,10 +210,10 @@ fn create_plugin(
 /// Returns the configuration of a plugin: its record and the settings about it.
 pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<PluginConfig> {
     let name = &record.manifest.name;
-    let all = settings.get(&PLUGINS);
-    let own = match all.get(name) {
+    let plugins = settings.get(&PLUGINS);
+    let options = match plugins.get(name) {
         None | Some(Value::Null) => Map::new(),
-        Some(Value::Object(own)) => own.clone(),
+        Some(Value::Object(options)) => options.clone(),
         Some(_) => {
             return Err(setting_error(
                 name,
@@ -218,7 +222,7 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
             ));
         }
     };
-    if let Some(key) = own
+    if let Some(key) = options
         .keys()
         .find(|key| !matches!(key.as_str(), "limits" | "role"))
     {
@@ -228,7 +232,7 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
             "is unknown; available keys: `limits` and `role`",
         ));
     }
-    let role = own
+    let role = options
         .get("role")
         .map(|role| role.as_str().and_then(Role::from_name));
     let role_error = || setting_error(name, ".role", "must be guest, member or owner");
@@ -238,7 +242,7 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
         directory: record.directory.clone(),
         granted: record.manifest.env.clone(),
         config: plugin_settings(record, settings),
-        limits: parse_limits(name, own.get("limits"))?,
+        limits: parse_limits(name, options.get("limits"))?,
         max_role: role.map_or(Ok(Role::Member), |role| role.ok_or_else(role_error))?,
         pinned: record.pinned.clone(),
         digest: record.digest.clone(),
@@ -282,7 +286,7 @@ fn parse_limits(name: &str, value: Option<&Value>) -> Result<Limits> {
                 };
                 for (hook, value) in hooks {
                     let path = format!("{path}.{hook}");
-                    if !HOOKS.iter().any(|known| known.name == hook) {
+                    if !HOOKS.iter().any(|spec| spec.name == hook) {
                         return Err(setting_error(
                             name,
                             &path,

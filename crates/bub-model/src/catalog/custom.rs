@@ -169,9 +169,9 @@ struct ConfigPath<'a> {
 
 impl ConfigPath<'_> {
     fn setting_source(&self, field: Option<&str>) -> SettingSource {
-        let own = format!("providers.{}", self.name);
-        let exact = field.and_then(|field| self.settings.origin(&format!("{own}.{field}")));
-        let origin = exact.or_else(|| self.settings.origin(&own));
+        let entry_path = format!("providers.{}", self.name);
+        let exact = field.and_then(|field| self.settings.origin(&format!("{entry_path}.{field}")));
+        let origin = exact.or_else(|| self.settings.origin(&entry_path));
         origin
             .or_else(|| self.settings.origin("providers"))
             .unwrap_or(SettingSource::Default)
@@ -315,10 +315,10 @@ impl ConfigPath<'_> {
                 parse_price(value).ok_or_else(|| invalid_value_error(value))?,
             )]);
         }
-        let pairs = map.iter().map(|(prefix, own)| {
+        let pairs = map.iter().map(|(prefix, price)| {
             Ok((
                 prefix.clone(),
-                parse_price(own).ok_or_else(|| invalid_value_error(own))?,
+                parse_price(price).ok_or_else(|| invalid_value_error(price))?,
             ))
         });
         pairs.collect()
@@ -331,14 +331,14 @@ impl ConfigPath<'_> {
         value: &Value,
         provider: &str,
     ) -> Result<Quirks, SettingsError> {
-        let own = value
+        let overrides = value
             .as_object()
             .ok_or_else(|| self.invalid_value_error(field, value, "a map of quirks"))?;
         let row = PROVIDER_ROWS
             .iter()
             .find(|row| row.name == provider)
             .unwrap_or(&EMPTY_ROW);
-        merge_quirks(row, own).map_err(|error| {
+        merge_quirks(row, overrides).map_err(|error| {
             self.invalid_error(Some(field), format!("invalid ({error})"), "a map of quirks")
         })
     }

@@ -153,16 +153,16 @@ impl Attempt {
 
     /// Reads the data after the end marker, because only a fully read connection can be reused.
     pub(crate) async fn drain(mut self) {
-        let rest = async {
+        let draining = async {
             let mut budget = MAX_ERROR_BODY_BYTES;
             while let Ok(Some(chunk)) = self.body.next_chunk().await {
                 match budget.checked_sub(chunk.len()) {
-                    Some(left) => budget = left,
+                    Some(remaining) => budget = remaining,
                     None => return,
                 }
             }
         };
-        let _ = timeout(CLOSE_TIMEOUT, rest).await;
+        let _ = timeout(CLOSE_TIMEOUT, draining).await;
     }
 }
 
@@ -191,7 +191,7 @@ fn request_headers(
     // Compression would delay events.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let own = request
+    let required = request
         .headers
         .iter()
         .map(|(name, value)| (*name, value.as_str()));
@@ -199,7 +199,7 @@ fn request_headers(
         .headers
         .iter()
         .map(|(name, value)| (name.as_str(), value.expose()));
-    for (name, value) in own.chain(configured) {
+    for (name, value) in required.chain(configured) {
         let invalid_header_error = || {
             let message = format!("the header `{name}` contains invalid characters");
             ModelError::new(

@@ -35,11 +35,11 @@ fn every_line_ending_ends_a_line() {
 #[test]
 fn a_cr_and_its_lf_may_come_in_different_chunks() {
     let chunks: [&[u8]; 4] = [b"data: a\r", b"\ndata: b\r", b"\n\r", b"\ndata: c\r\r"];
-    let found: Vec<_> = decode_events(&chunks)
+    let decoded: Vec<_> = decode_events(&chunks)
         .into_iter()
         .map(|(_, data)| data)
         .collect();
-    assert_eq!(found, ["a\nb", "c"]);
+    assert_eq!(decoded, ["a\nb", "c"]);
 }
 
 #[test]

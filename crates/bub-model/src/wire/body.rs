@@ -31,10 +31,10 @@ impl<'a> RequestBody<'a> {
         body.set_fields(&quirks.default_body);
         for (key, value) in &request.extra {
             match (quirks.default_body.get(key), value) {
-                (Some(Value::Object(default)), Value::Object(own)) => {
+                (Some(Value::Object(default)), Value::Object(extra)) => {
                     let merged: Map<_, _> = default
                         .iter()
-                        .chain(own)
+                        .chain(extra)
                         .map(|(k, v)| (k.clone(), v.clone()))
                         .collect();
                     body.set_field(Cow::Borrowed(key), Field::Owned(Value::Object(merged)));
@@ -90,7 +90,7 @@ impl<'a> RequestBody<'a> {
 
     fn set_field(&mut self, name: Cow<'a, str>, field: Field<'a>) {
         match self.0.iter_mut().find(|(key, _)| *key == name) {
-            Some((_, old)) => *old = field,
+            Some((_, existing)) => *existing = field,
             None => self.0.push((name, field)),
         }
     }

@@ -93,7 +93,7 @@ pub(super) fn parse_data_url(url: &str) -> Option<(&str, &str)> {
 
 fn parse_part(part: &Value) -> ContentPart<'_> {
     let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-    let known =
+    let parsed =
         match kind {
             "text" | "input_text" | "output_text" => part
                 .get("text")
@@ -107,7 +107,7 @@ fn parse_part(part: &Value) -> ContentPart<'_> {
             "file" => part.get("file").and_then(parse_file),
             _ => part.as_str().map(ContentPart::Text),
         };
-    known.unwrap_or(ContentPart::Unknown(kind))
+    parsed.unwrap_or(ContentPart::Unknown(kind))
 }
 
 /// Returns the URL in `{"image_url": {"url": …}}` or in the short form `{"image_url": …}`.

@@ -17,7 +17,7 @@ impl Fields {
     /// Adds fields that were recorded after the span was created, or replaces their values.
     pub(super) fn merge(&mut self, recorded: Self) {
         for (field, value) in recorded.0 {
-            self.0.retain(|(known, _)| *known != field);
+            self.0.retain(|(existing, _)| *existing != field);
             self.0.push((field, value));
         }
         self.0.sort_by_key(|(field, _)| field.index());

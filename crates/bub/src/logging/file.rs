@@ -146,16 +146,16 @@ mod tests {
     fn a_full_file_is_put_aside_and_old_ones_go() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("logs/bub.log");
-        let (mut one, mut other) = (
+        let (mut first, mut second) = (
             LogFile::new(path.clone(), 20),
             LogFile::new(path.clone(), 20),
         );
         for number in 0..40 {
             // Two processes write alternately.
             let file = if number % 3 == 0 {
-                &mut other
+                &mut second
             } else {
-                &mut one
+                &mut first
             };
             file.write(&format!("line {number:02}\n")).unwrap();
         }

@@ -33,9 +33,9 @@ impl LogLine {
             message: String::new(),
             fields: Map::new(),
         };
-        let mut own = Fields::default();
-        event.record(&mut own);
-        for (name, value) in own.iter() {
+        let mut event_fields = Fields::default();
+        event.record(&mut event_fields);
+        for (name, value) in event_fields.iter() {
             if name == "message" {
                 value
                     .as_str()
@@ -53,7 +53,8 @@ impl LogLine {
                 .into_iter()
                 .flat_map(Fields::iter);
             for (name, value) in fields.rev() {
-                if !line.fields.contains_key(name) && outer.iter().all(|(known, _)| *known != name)
+                if !line.fields.contains_key(name)
+                    && outer.iter().all(|(outer_name, _)| *outer_name != name)
                 {
                     outer.push((name, value.clone()));
                 }

@@ -184,8 +184,8 @@ impl FrameDecoder for GenerateContentDecoder {
                 .try_for_each(|chunk| self.decode_chunk(chunk, out));
         }
         let chunk = RawObject::parse(body)?;
-        let known = ["candidates", "promptFeedback", "error", "usageMetadata"];
-        if known.iter().all(|key| chunk.raw(key).is_none()) {
+        let known_fields = ["candidates", "promptFeedback", "error", "usageMetadata"];
+        if known_fields.iter().all(|key| chunk.raw(key).is_none()) {
             return Err(ModelError::malformed("the response has no `candidates`"));
         }
         self.decode_chunk(&chunk, out)

@@ -111,7 +111,7 @@ fn translate_options(body: &mut RequestBody<'_>) {
 fn set_reasoning_effort(body: &mut RequestBody<'_>, model: &str, effort: &str) {
     let takes_level = !["gemini-1", "gemini-2"]
         .iter()
-        .any(|old| model.contains(old));
+        .any(|prefix| model.contains(prefix));
     let thinking = match effort {
         "auto" => return,
         _ if takes_level => {

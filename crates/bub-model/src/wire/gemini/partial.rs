@@ -115,8 +115,8 @@ fn get_or_insert_path<'a>(
         return None;
     };
     let mut target = arguments.entry(*key).or_insert(Value::Null);
-    for step in rest {
-        target = match step {
+    for segment in rest {
+        target = match segment {
             PathSegment::Key(key) => {
                 if !target.is_object() {
                     *target = Value::Object(Map::new());
@@ -160,9 +160,9 @@ mod tests {
         ] {
             assert!(partial.push_piece(&piece), "{piece}");
         }
-        let found: Value = serde_json::from_str(&partial.into_json()).unwrap();
+        let arguments: Value = serde_json::from_str(&partial.into_json()).unwrap();
         let expected = json!({"where": {"city": "San Francisco"}, "days": [true, {"n": 3}], "odd key": null, "x": 1.5});
-        assert_eq!(found, expected);
+        assert_eq!(arguments, expected);
     }
 
     #[test]

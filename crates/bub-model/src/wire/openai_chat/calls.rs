@@ -1,7 +1,7 @@
 //! Assigns deltas to tool calls.
 //!
 //! The index should identify the call. But some servers omit it, send 0 for all calls, repeat name and id with every
-//! piece, or send a new id with each piece.
+//! delta, or send a new id with each delta.
 
 use crate::ModelError;
 
@@ -32,65 +32,65 @@ pub(super) struct CallDelta<'a> {
 const MAX_TOOL_CALLS: usize = 1024;
 
 impl CallAssembler {
-    /// Returns the position of the call that a piece belongs to. Adds a call if necessary.
-    pub(super) fn assign_delta(&mut self, piece: CallDelta<'_>) -> Result<usize, ModelError> {
-        let position = match self.find_call(piece) {
+    /// Returns the position of the call that a delta belongs to. Adds a call if necessary.
+    pub(super) fn assign_delta(&mut self, delta: CallDelta<'_>) -> Result<usize, ModelError> {
+        let position = match self.find_call(delta) {
             Some(position) => position,
             None if self.calls.len() >= MAX_TOOL_CALLS => {
                 return Err(ModelError::malformed("the answer has too many tool calls"));
             }
             None => {
                 self.calls.push(AssembledCall {
-                    wire_index: piece.index,
+                    wire_index: delta.index,
                     ..AssembledCall::default()
                 });
                 self.calls.len() - 1
             }
         };
         if let Some(call) = self.calls.get_mut(position) {
-            call.has_name |= !piece.name.is_empty();
-            call.arguments.scan(piece.arguments);
-            if !piece.id.is_empty() {
-                piece.id.clone_into(&mut call.id);
+            call.has_name |= !delta.name.is_empty();
+            call.arguments.scan(delta.arguments);
+            if !delta.id.is_empty() {
+                delta.id.clone_into(&mut call.id);
             }
         }
         Ok(position)
     }
 
-    fn find_call(&self, piece: CallDelta<'_>) -> Option<usize> {
+    fn find_call(&self, delta: CallDelta<'_>) -> Option<usize> {
         let last_where = |test: &dyn Fn(&AssembledCall) -> bool| self.calls.iter().rposition(test);
-        let position = match piece.index {
+        let position = match delta.index {
             Some(index) => last_where(&|call| call.wire_index == Some(index))?,
-            None if piece.id.is_empty() => self.calls.len().checked_sub(1)?,
-            None => last_where(&|call| call.id == piece.id).or_else(|| {
+            None if delta.id.is_empty() => self.calls.len().checked_sub(1)?,
+            None => last_where(&|call| call.id == delta.id).or_else(|| {
                 self.calls
                     .len()
                     .checked_sub(1)
-                    .filter(|_| piece.name.is_empty())
+                    .filter(|_| delta.name.is_empty())
             })?,
         };
         self.calls
             .get(position)
-            .filter(|call| !call.starts_new_call(piece))
+            .filter(|call| !call.starts_new_call(delta))
             .map(|_| position)
     }
 }
 
 impl AssembledCall {
-    /// Returns whether a piece with the index or id of this call is actually the start of another call.
-    fn starts_new_call(&self, piece: CallDelta<'_>) -> bool {
-        if !self.has_name || piece.name.is_empty() {
+    /// Returns whether a delta with the index or id of this call is actually the start of another call.
+    fn starts_new_call(&self, delta: CallDelta<'_>) -> bool {
+        if !self.has_name || delta.name.is_empty() {
             return false;
         }
-        if piece.id.is_empty() {
-            return piece.index.is_none() && self.arguments.is_complete();
+        if delta.id.is_empty() {
+            return delta.index.is_none() && self.arguments.is_complete();
         }
-        piece.id != self.id && !self.id.is_empty() && !self.arguments.is_open()
+        delta.id != self.id && !self.id.is_empty() && !self.arguments.is_open()
     }
 }
 
 /// Detects whether arguments are complete. It counts brackets outside of strings, so that the arguments are not parsed
-/// again with every piece.
+/// again with every delta.
 #[derive(Clone, Debug, Default)]
 struct ArgumentScanner {
     depth: usize,
@@ -138,17 +138,17 @@ impl ArgumentScanner {
 mod tests {
     use super::*;
 
-    fn assigned_positions(pieces: &[(Option<u64>, &str, &str, &str)]) -> Vec<usize> {
+    fn assigned_positions(deltas: &[(Option<u64>, &str, &str, &str)]) -> Vec<usize> {
         let mut calls = CallAssembler::default();
-        let piece = |&(index, id, name, arguments)| CallDelta {
+        let delta = |&(index, id, name, arguments)| CallDelta {
             index,
             id,
             name,
             arguments,
         };
-        pieces
+        deltas
             .iter()
-            .map(|row| calls.assign_delta(piece(row)).unwrap())
+            .map(|row| calls.assign_delta(delta(row)).unwrap())
             .collect()
     }
 
@@ -200,13 +200,13 @@ mod tests {
     #[test]
     fn a_flood_of_calls_is_refused() {
         let mut calls = CallAssembler::default();
-        let piece = |index| CallDelta {
+        let delta = |index| CallDelta {
             index: Some(index),
             id: "",
             name: "f",
             arguments: "",
         };
-        let result = (0..5000).try_for_each(|index| calls.assign_delta(piece(index)).map(|_| ()));
+        let result = (0..5000).try_for_each(|index| calls.assign_delta(delta(index)).map(|_| ()));
         assert!(result.is_err());
     }
 }

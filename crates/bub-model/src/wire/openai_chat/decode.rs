@@ -304,10 +304,10 @@ fn merge_reasoning_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>
     last.extend(detail.into_iter().filter(|(_, value)| !value.is_null()));
 }
 
-fn is_same_detail(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
-    one.get("type") == other.get("type")
-        && one.get("index") == other.get("index")
-        && one.get("index").is_some()
+fn is_same_detail(detail: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+    detail.get("type") == other.get("type")
+        && detail.get("index") == other.get("index")
+        && detail.get("index").is_some()
 }
 
 fn append_text(fields: &mut Map<String, Value>, key: &str, more: &str) {

@@ -100,14 +100,14 @@ impl ResponsesDecoder {
         let item_id = item.str("id").unwrap_or_default();
         if self
             .items
-            .with_item(index, &item_id, |known| known.call)
+            .with_item(index, &item_id, |state| state.call)
             .is_some()
         {
             return;
         }
         let call = self.items.allocate_call_index();
         self.items
-            .with_item(index, &item_id, |known| known.call = Some(call));
+            .with_item(index, &item_id, |state| state.call = Some(call));
         self.flush_text(None);
         self.order.record_call(call, None);
         let id = item.text("call_id").or_else(|| item.text("id"));
@@ -131,8 +131,8 @@ impl ResponsesDecoder {
         if is_tool_call(item) {
             self.start_call(index, item, out);
         }
-        let (call, streamed) = self.items.with_item(index, &id, |known| {
-            (known.call, std::mem::replace(&mut known.streamed, true))
+        let (call, streamed) = self.items.with_item(index, &id, |state| {
+            (state.call, std::mem::replace(&mut state.streamed, true))
         });
         match (&*kind, call) {
             (_, Some(call)) if !streamed => {
@@ -187,11 +187,11 @@ impl ResponsesDecoder {
         // The server does not store items, so an item without encrypted content is useless to it.
         if item.text("encrypted_content").is_some() || self.replay_reasoning {
             self.flush_text(None);
-            let mut kept = item.to_value();
-            if let Some(fields) = kept.as_object_mut() {
+            let mut replayed = item.to_value();
+            if let Some(fields) = replayed.as_object_mut() {
                 fields.shift_remove("status");
             }
-            self.order.record_block(kept);
+            self.order.record_block(replayed);
         }
     }
 

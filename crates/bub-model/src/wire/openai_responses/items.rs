@@ -32,7 +32,7 @@ impl ResponseItems {
         change: impl FnOnce(&mut ResponseItem) -> T,
     ) -> T {
         let is_same_item = |item: &&mut ResponseItem| match (item.output_index, output_index) {
-            (Some(one), Some(other)) => one == other,
+            (Some(item_index), Some(output_index)) => item_index == output_index,
             _ => !id.is_empty() && item.id == id,
         };
         if let Some(item) = self.items.iter_mut().find(is_same_item) {
