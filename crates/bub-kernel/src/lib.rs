@@ -30,8 +30,6 @@
 //!
 //! The kernel opens no network connections and starts no processes. Other crates do that.
 
-use std::{future::Future, pin::Pin};
-
 mod admission;
 mod approval;
 mod channel;
@@ -101,4 +99,4 @@ pub use turn::{Stage, Turn, TurnReport};
 pub use turn_tape::{ModelStageEnd, ResumePoint, TurnTape, error_entry, tape_error};
 
 /// A boxed future that can move between threads. Traits in this crate return it from asynchronous methods.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub use futures_util::future::BoxFuture;

@@ -1,11 +1,11 @@
-//! API keys: finds the key of a provider and keeps it from every other provider.
+//! Finds the API key of each provider, so that bub sends a key only to its own provider.
 //!
 //! A provider uses the first of these that is set:
 //!
 //! 1. its entry of `api_key` (`BUB_<PROVIDER>_API_KEY`), 2. its entry of `api_key_command`,
 //! 3. its own environment variable, 4. a plain `api_key`, 5. a plain `api_key_command`, 6. its login.
 //!
-//! A plain value does not name a provider, so it belongs to exactly one:
+//! A plain value is a setting without the name of a provider. It belongs to exactly one provider:
 //!
 //! 1. the provider of the `model` that is set in the source of the plain value, such as the config file,
 //! 2. otherwise the provider of the effective model,
@@ -61,7 +61,7 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// A key, or the command that prints it.
+/// The key of a provider, or the command that prints the key.
 #[derive(Clone, Debug)]
 pub(crate) enum KeyLookup {
     Key(Secret, KeySource),
@@ -80,7 +80,7 @@ impl KeyLookup {
 /// Settings whose plain value belongs to one provider without naming it.
 const UNSCOPED_SETTINGS: [&str; 4] = ["api_key", "api_key_command", "api_base", "client_args"];
 
-/// The effective keys and base URLs.
+/// The effective keys and base URLs of all providers.
 pub(crate) struct ApiKeys {
     settings: Arc<Settings>,
     key: PerProvider<Secret>,
@@ -107,7 +107,7 @@ impl ApiKeys {
         }
     }
 
-    /// Returns whether the plain value of a setting belongs to this provider.
+    /// Returns whether the plain value of a setting belongs to `provider`.
     pub(crate) fn owns_unscoped(&self, provider: &Provider, setting: &str) -> bool {
         self.unscoped_owner(setting) == Some(&provider.name)
     }
@@ -120,14 +120,14 @@ impl ApiKeys {
             .and_then(|(_, owner)| owner.as_deref())
     }
 
-    /// Returns the key of a provider or the command that prints it. Does not run the command.
+    /// Returns the key of a provider, or the command that prints the key. Does not run the command.
     pub(crate) fn find_key(&self, provider: &Provider) -> Result<Option<KeyLookup>, SettingsError> {
         Ok(self
             .find_scoped_key(provider)?
             .or_else(|| self.unscoped_key(provider)))
     }
 
-    /// Returns the key of a provider or the command that prints it, ignoring plain values.
+    /// Returns the key of a provider, or the command that prints the key. Ignores plain values.
     pub(crate) fn find_scoped_key(
         &self,
         provider: &Provider,
@@ -159,7 +159,8 @@ impl ApiKeys {
             .or_else(from_command)
     }
 
-    /// Returns the key. Runs a command at most once per provider, until its key is [forgotten](Self::forget_key).
+    /// Returns the key of a lookup. Runs a command at most once per provider, until its key is
+    /// [forgotten](Self::forget_key).
     pub(crate) async fn resolve_key(
         &self,
         provider: &Provider,
@@ -175,7 +176,7 @@ impl ApiKeys {
         Ok(key)
     }
 
-    /// Checks a key, or the command that prints it. Does not run the command.
+    /// Checks the key or the command of a lookup. Does not run the command.
     pub(crate) fn check_key(
         &self,
         provider: &Provider,
@@ -213,8 +214,8 @@ impl ApiKeys {
         ignored.collect()
     }
 
-    /// Forgets the key that the provider's command printed, because the provider rejects it. Returns whether a key
-    /// was stored.
+    /// Forgets the key that the command of a provider printed, because the provider rejected the key. Returns whether a
+    /// key was stored.
     pub(crate) async fn forget_key(&self, provider: &Provider) -> bool {
         self.command_keys
             .lock()
@@ -357,7 +358,7 @@ impl ApiKeys {
     }
 }
 
-/// Returns the value that is set for this provider, and the name or alias under which it is set.
+/// Returns the value of a setting for this provider, with the name or alias of the provider that the setting uses.
 fn scoped_value<'a, 'p, T>(
     values: &'a PerProvider<T>,
     provider: &'p Provider,
@@ -383,7 +384,7 @@ fn check_header_value(
     Ok(())
 }
 
-/// Returns the owners of plain values, as the module documentation describes.
+/// Returns the providers that plain values belong to, in the order of [`UNSCOPED_SETTINGS`].
 fn unscoped_owners(
     settings: &Settings,
     catalog: &Catalog,

@@ -16,7 +16,7 @@ pub(crate) const EXPECTED_FORMAT: &str =
     "a URL such as `https://host/v1`, without user, query or fragment";
 
 impl BaseUrl {
-    /// Parses a base URL. Returns `None` if the text is not one.
+    /// Parses a base URL. Returns `None` if the text is not a valid base URL.
     ///
     /// A user name or password is rejected because bub displays URLs. A query or fragment is rejected because bub
     /// appends paths.
@@ -66,8 +66,8 @@ impl BaseUrl {
         }
     }
 
-    /// Removes a trailing `/v1` for the Messages format, whose request paths start with `/v1` themselves.
-    /// Users often include it in the base URL.
+    /// Removes a trailing `/v1` for the Messages format, because its request paths start with `/v1`. Users often include
+    /// `/v1` in the base URL.
     #[must_use]
     pub(crate) fn for_wire_format(self, wire: WireFormat) -> Self {
         match (wire, self.0.strip_suffix("/v1")) {
@@ -98,6 +98,7 @@ impl BaseUrl {
         )
     }
 
+    /// Replaces an unspecified address such as `0.0.0.0` with the loopback address.
     fn with_reachable_host(self) -> Self {
         let unspecified = [
             Ipv4Addr::UNSPECIFIED.to_string(),

@@ -98,8 +98,8 @@ impl Provider {
             .or_else(|| prices::known_price(&ModelId::new(&self.name, model)))
     }
 
-    /// Returns the wire format at a base URL. Compatible servers of other vendors may lack the newer wire format that
-    /// the provider itself supports.
+    /// Returns the wire format to use at a base URL: [`native_wire`](Self::native_wire) at the default base URL, otherwise
+    /// [`wire`](Self::wire), which compatible servers of other vendors support.
     pub fn wire_at(&self, base_url: &BaseUrl) -> WireFormat {
         self.native_wire
             .filter(|_| self.base_url.as_ref() == Some(base_url))
@@ -180,7 +180,8 @@ impl Catalog {
         self.get(model.provider())?.price(model.model())
     }
 
-    /// Returns all providers, in the order in which [`Models::choose_model`](crate::Models::choose_model) checks them for a key.
+    /// Returns all providers, in the order in which [`Models::choose_model`](crate::Models::choose_model) checks them
+    /// for a key.
     pub fn iter(&self) -> impl Iterator<Item = &Provider> {
         self.providers.iter()
     }
@@ -192,8 +193,8 @@ impl Catalog {
 
     /// Returns the provider that owns a plain key if no model is configured.
     ///
-    /// This is the provider whose keys start with the same prefix. Otherwise it is the first provider of the catalog,
-    /// which serves the default model of the Python version.
+    /// The owner is the provider whose key prefix matches the key. If no prefix matches, it is the first provider of the
+    /// catalog, which serves the default model of the Python version.
     pub fn key_owner(&self, plain_key: Option<&str>) -> Option<&Provider> {
         plain_key
             .and_then(|key| self.find_by_key_prefix(key))
@@ -216,12 +217,12 @@ fn variable_name(name: &str, suffix: &str) -> String {
     format!("{}_{suffix}", name.to_ascii_uppercase())
 }
 
-/// Converts a name to the form used for comparisons. Names of variables cannot contain the `-` of `azure-openai`.
+/// Converts the name of a provider to the form used for comparisons: lower case, with `_` instead of `-`.
 fn normalize_name(name: &str) -> String {
     name.trim().to_ascii_lowercase().replace('-', "_")
 }
 
-/// Returns a row's quirks, overridden by `overrides`.
+/// Returns the quirks of a built-in row, with `overrides` applied.
 fn merge_quirks(row: &ProviderRow, overrides: &Map<String, Value>) -> serde_json::Result<Quirks> {
     let mut merged: Map<String, Value> = serde_json::from_str(row.quirks).unwrap_or_default();
     merged.extend(overrides.clone());

@@ -133,7 +133,7 @@ fn action_by_text(text: &str) -> Option<RecoveryAction> {
         .map(|(_, action)| action)
 }
 
-/// Returns the message for users: one line, never a web page.
+/// Returns the error message for users in one line. A web page is reduced to its title.
 fn user_message(status: Option<u16>, body_info: &ErrorBody) -> String {
     let text = short_message(&body_info.text);
     match (status, text.is_empty()) {
@@ -141,7 +141,7 @@ fn user_message(status: Option<u16>, body_info: &ErrorBody) -> String {
             "the server redirects, and bub does not follow redirects; check the base URL".into()
         }
         (Some(407), _) => "the proxy requires a login; add it to the proxy's URL".into(),
-        (_, true) => "the server gave no reason".into(),
+        (_, true) => "the provider returned an error without a message".into(),
         (_, false) if body_info.is_html => format!("received a web page: {text}"),
         (_, false) => text,
     }

@@ -128,7 +128,7 @@ impl ModelClient {
         }
     }
 
-    /// Creates a client with the redactor of the settings, and the proxies and certificates of their environment.
+    /// Creates a client with the redactor, proxies and certificates of the settings.
     pub fn from_settings(settings: &Settings) -> Self {
         Self::new(
             HttpOptions::from_environment(settings.environment()),
@@ -136,7 +136,7 @@ impl ModelClient {
         )
     }
 
-    /// Calls one model.
+    /// Calls one model and returns the events of its answer.
     pub fn stream(
         &self,
         endpoint: Endpoint,
@@ -146,7 +146,8 @@ impl ModelClient {
         self.stream_candidates(Candidates::from_endpoint(endpoint), request, options)
     }
 
-    /// Calls the candidates in order until one answers. Replaces `request.model` with the model of the candidate.
+    /// Calls the candidates in order until one answers, and returns the events of its answer. Replaces `request.model`
+    /// with the model of the candidate.
     pub fn stream_candidates(
         &self,
         candidates: Candidates,

@@ -33,7 +33,7 @@ impl ClientArgs {
         args
     }
 
-    /// Applies one member. Returns whether it is supported and valid.
+    /// Applies one member of `client_args`. Returns whether the member is supported and valid.
     fn apply_member(&mut self, name: &str, value: &Value) -> bool {
         match name {
             "timeout" => {
@@ -74,7 +74,7 @@ impl ClientArgs {
         true
     }
 
-    /// Logs a warning for each member that has no effect.
+    /// Logs a warning for each member of `client_args` that has no effect.
     pub(crate) fn warn_unsupported(&self) {
         for name in &self.unknown {
             let hint = "supported: timeout, max_retries, default_headers, organization, project; \

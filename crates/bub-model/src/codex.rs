@@ -51,7 +51,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const EXPIRED_TEXT: &str = "it has expired and has no refresh token";
 const REMOVED_TEXT: &str = "it was removed";
 
-/// Error of getting a token from a login.
+/// Error of a login whose tokens cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenError {
     /// The reason, in one line.
@@ -210,8 +210,8 @@ impl CodexAuth {
 }
 
 impl CodexAuthInner {
-    /// Refreshes the tokens unless another task or process has just done so. If that fails, returns the old tokens
-    /// while they are valid.
+    /// Refreshes the tokens, unless another task or process has just refreshed them. If the refresh fails, returns the
+    /// current tokens as long as they are valid.
     async fn refresh(&self, old_tokens: &OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let _refresh_guard = self.refreshing.lock().await;
         let _file_lock = self.file.lock(LOCK_TIMEOUT).await?;
@@ -235,6 +235,7 @@ impl CodexAuthInner {
         }
     }
 
+    /// Exchanges the refresh token for new tokens and stores them.
     async fn exchange_refresh_token(
         &self,
         refresh_token: &Secret,
@@ -255,7 +256,7 @@ impl CodexAuthInner {
     }
 }
 
-/// Returns the headers of a model call.
+/// Returns the headers of a model call with this access token.
 pub(crate) fn request_headers(token: &Secret, account: Option<&str>) -> Vec<(String, Secret)> {
     let bearer = Secret::from(format!("Bearer {}", token.expose()));
     let account = account.map(|account| ("chatgpt-account-id".to_owned(), Secret::from(account)));
@@ -271,6 +272,7 @@ pub(crate) fn request_headers(token: &Secret, account: Option<&str>) -> Vec<(Str
         .collect()
 }
 
+/// Returns the current time in seconds since the Unix epoch.
 fn unix_now() -> i64 {
     jiff::Timestamp::now().as_second()
 }

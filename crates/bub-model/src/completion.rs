@@ -92,7 +92,7 @@ impl Accumulator {
         Self::default()
     }
 
-    /// Adds an event.
+    /// Adds an event to the answer.
     pub fn push(&mut self, event: ModelEvent) {
         match event {
             ModelEvent::Text(text) => append_text(&mut self.text, text),
@@ -205,7 +205,7 @@ impl PartialToolCall {
         }
     }
 
-    /// Returns whether the call has no arguments. Models call tools without parameters with an empty text or `null`.
+    /// Returns whether the call has no arguments. Models then send an empty text or `null`.
     fn has_no_arguments(&self) -> bool {
         matches!(self.arguments.trim(), "" | "null")
     }
@@ -230,7 +230,7 @@ impl PartialToolCall {
     }
 }
 
-/// Appends text. Does not copy if `to` is empty, because answers that are not streamed arrive as a single text.
+/// Appends text without copying if `to` is empty, because an answer that is not streamed arrives as one text.
 fn append_text(to: &mut String, more: String) {
     if to.is_empty() {
         *to = more;

@@ -96,7 +96,7 @@ pub enum AccessError {
     },
     /// The key contains characters that are not allowed in a header.
     #[error(
-        "invalid API key for `{provider}` from {source_text}: it contains spaces, line breaks or other forbidden characters"
+        "invalid API key for `{provider}` from {source_text}: it contains spaces, line breaks or other forbidden characters; check the key"
     )]
     InvalidKey {
         /// The provider.

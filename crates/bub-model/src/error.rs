@@ -105,7 +105,8 @@ impl ModelError {
         Self::new(ModelErrorKind::Malformed, RecoveryAction::Retry, message)
     }
 
-    /// Creates the error for a response that exceeds a limit of this crate. A retry would exceed it again.
+    /// Creates the error for a response that exceeds a size limit. The call is not retried, because the next response
+    /// would exceed the limit again.
     pub fn too_large(message: impl AsRef<str>) -> Self {
         Self::new(ModelErrorKind::TooLarge, RecoveryAction::NextModel, message)
     }

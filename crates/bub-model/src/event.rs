@@ -18,7 +18,7 @@ pub enum ModelEvent {
     ToolCall(ToolCallDelta),
     /// The server restarted its answer. Discard everything received before.
     Restart,
-    /// The call failed and is retried, after a delay or with another model. It is not part of the answer and only
+    /// The call failed and is retried, after a delay or with another model. This event is not part of the answer and only
     /// informs observers.
     Retry(Retry),
     /// Token counts. If the event occurs more than once, the last one counts.

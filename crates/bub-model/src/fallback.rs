@@ -25,8 +25,8 @@ pub trait EndpointSource: Send + Sync {
     /// Returns the endpoint of a model.
     fn endpoint<'a>(&'a self, id: &'a ModelId) -> BoxFuture<'a, Result<Endpoint, ModelError>>;
 
-    /// Returns an endpoint with other credentials after the provider rejected those of `refused`, or `None` if no other
-    /// credentials are available.
+    /// Returns an endpoint with other credentials after the provider rejected the credentials of `refused`. Returns `None`
+    /// if no other credentials are available.
     fn renew_endpoint<'a>(
         &'a self,
         refused: &'a Endpoint,
@@ -77,7 +77,7 @@ impl Candidates {
         }
     }
 
-    /// Returns whether candidates are left.
+    /// Returns whether another candidate is left to try.
     pub(crate) fn has_more(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -93,7 +93,7 @@ impl Candidates {
     }
 }
 
-/// Stream of the events of a call. Dropping it closes the connection.
+/// Stream of the events of a model call. Dropping the stream closes the connection.
 pub struct ModelEventStream {
     events: Pin<Box<dyn Stream<Item = Result<ModelEvent, ModelError>> + Send>>,
     current_model: Arc<Mutex<Option<ModelId>>>,
@@ -122,7 +122,7 @@ impl ModelEventStream {
         }
     }
 
-    /// Creates a stream of given events, for answers that do not come from a provider.
+    /// Creates a stream from events, for an answer that does not come from a provider.
     pub fn from_events(
         model: ModelId,
         events: impl IntoIterator<Item = ModelEvent, IntoIter: Send + 'static>,
@@ -151,7 +151,7 @@ impl Stream for ModelEventStream {
     }
 }
 
-/// Adds the model to an error without one.
+/// Adds the model to an error, unless the error names a model already.
 pub(crate) fn with_model_name(mut error: ModelError, id: &ModelId) -> ModelError {
     error.provider.get_or_insert_with(|| id.to_string());
     error

@@ -128,7 +128,7 @@ impl Proxies {
         Some(format!("{}{}", proxy.host_str()?, port.unwrap_or_default()))
     }
 
-    /// Returns whether connections to a proxy use TLS.
+    /// Returns whether any proxy is reached over TLS.
     fn has_tls_proxy(&self) -> bool {
         self.urls().any(|url| url.expose().starts_with("https:"))
     }
@@ -147,7 +147,7 @@ impl Proxies {
             .map(|(url, name, make)| match make(url.expose()) {
                 Ok(proxy) => Ok(proxy.no_proxy(direct.clone())),
                 Err(_) => Err(setup_error(format!(
-                    "invalid proxy in {name}: expected a URL"
+                    "invalid proxy in {name}: expected a URL such as `http://host:port`"
                 ))),
             })
             .collect()
@@ -169,6 +169,7 @@ fn parse_proxy_url(text: &str) -> Option<Url> {
     url.or_else(|| Url::parse(&format!("http://{text}")).ok())
 }
 
+/// Creates a proxy from its URL.
 type ProxyFn = fn(&str) -> reqwest::Result<Proxy>;
 
 /// The HTTP client, with separate connection pools for `http` and `https`. Loading the trust store takes milliseconds,
@@ -212,8 +213,8 @@ impl HttpClient {
 }
 
 impl HttpOptions {
-    /// Creates a client for requests other than model calls, with these options and a DNS resolver. The client does not
-    /// follow redirects or keep connections open.
+    /// Creates a client for requests other than model calls, with these options and this DNS resolver. The client does
+    /// not follow redirects or keep connections open.
     pub fn client_with_resolver(&self, resolver: Arc<dyn Resolve>) -> Result<Client, ModelError> {
         let builder = self
             .client_builder(TrustStore::System)?
@@ -264,6 +265,7 @@ impl HttpOptions {
     }
 }
 
+/// The CA certificates that a client trusts.
 #[derive(Clone, Copy)]
 enum TrustStore {
     System,

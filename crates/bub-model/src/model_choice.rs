@@ -1,4 +1,4 @@
-//! The choice of the model.
+//! Chooses the model to use.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub enum ChoiceReason {
     Configured(SettingSource),
     /// A key for its provider is set.
     Key(KeySource),
-    /// The config adds its provider with this default model and without the need for a key.
+    /// The config adds its provider, which has a default model and requires no key.
     Added(SettingSource),
     /// A login exists, stored in this file.
     Login(PathBuf),
@@ -115,7 +115,7 @@ impl Models {
         Ok(choice)
     }
 
-    /// Chooses the model to use. Queries local servers only if `servers` is `None`.
+    /// Chooses the model to use, with `servers` as the known local servers. Queries local servers if `servers` is `None`.
     pub(crate) async fn choose_with_servers(
         &self,
         servers: Option<&[LocalServer]>,
@@ -168,7 +168,7 @@ impl Models {
         })
     }
 
-    /// Returns the first valid fallback, with the remaining ones as its fallbacks.
+    /// Chooses the first valid fallback model. The remaining entries stay fallbacks.
     fn choose_fallback(
         &self,
         fallbacks: &[String],

@@ -1,4 +1,4 @@
-//! The available models: from a model's name to the endpoint of a call.
+//! The available models. [`Models`] finds the endpoint of a call for the name of a model.
 
 use std::sync::{Arc, Once};
 
@@ -54,7 +54,7 @@ pub struct Models {
 }
 
 impl Models {
-    /// Creates the models of these settings.
+    /// Creates the models that are available with these settings.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Models {
         Self::with_oauth_endpoints(settings, fetch, OAuthEndpoints::default())
     }
 
-    /// Creates the models of these settings with other login services than the default.
+    /// Creates the models that are available with these settings. `endpoints` replaces the default URLs of the login.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Models {
         self.keys.base_url(self.find_provider(id)?).map(drop)
     }
 
-    /// Returns the endpoint of a model. Call it before every model call: it is cheap and refreshes the login.
+    /// Returns the endpoint of a model. Call this method before every model call: it is cheap and refreshes the login.
     pub async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, AccessError> {
         self.warn_ignored_base_urls();
         let provider = self.find_provider(id)?;
@@ -148,7 +148,7 @@ impl Models {
         }
     }
 
-    /// Returns an endpoint with new credentials after the provider rejected those of `refused`.
+    /// Returns an endpoint with new credentials after the provider rejected the credentials of `refused`.
     ///
     /// Refreshes the login or runs the key command again. Returns `None` if no other credentials are available.
     pub async fn renew_endpoint(
@@ -204,8 +204,8 @@ impl Models {
         &self.codex
     }
 
-    /// Returns the key of a provider or the command that prints it. Treats an unreadable key as missing and logs a
-    /// warning.
+    /// Returns the key of a provider, or the command that prints the key. Logs a warning for an unreadable key and treats
+    /// it as missing.
     pub(crate) fn find_key(&self, provider: &Provider) -> Option<KeyLookup> {
         self.keys.find_key(provider).unwrap_or_else(|error| {
             tracing::warn!(%error, "model.key_unreadable");
@@ -234,7 +234,7 @@ impl Models {
         }
     }
 
-    /// Returns whether a login is used if the provider has no key. Fails if the login exists but cannot be used.
+    /// Returns whether the provider can be called with a login. Fails if the login exists but cannot be used.
     pub(crate) fn has_usable_login(&self, provider: &Provider) -> Result<bool, AccessError> {
         let possible =
             provider.login.is_some() && matches!(self.keys.configured_base_url(provider), Ok(None));
@@ -319,8 +319,9 @@ impl Models {
         }
     }
 
-    /// Returns the provider that a plain key belongs to: the provider of the configured model, otherwise the one whose
-    /// key prefix matches. The provider may not exist yet.
+    /// Returns the provider that a plain key belongs to. The provider may not exist yet.
+    ///
+    /// It is the provider of the configured model, otherwise the provider whose key prefix matches.
     pub fn plain_key_owner(&self) -> Option<String> {
         self.keys.unscoped_owner("api_key").map(str::to_owned)
     }

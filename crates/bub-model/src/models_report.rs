@@ -106,7 +106,7 @@ fn provider_report(
     let problem = models
         .unavailable_reason(provider)
         .map(|error| error.hint());
-    // A local server is usable if it responds and has a model. No setting can tell that.
+    // A local server is usable if it responds and has a model, which the settings do not show.
     let todo = match server {
         Some(server) if server.models.is_empty() => {
             Some("the server has no models; load one".to_owned())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bub_settings::{AnySetting, PerProvider, Secret, Section, SettingKey, text_format};
 use serde_json::{Map, Value};
 
-/// The model to use. Unset by default: the default of the Python version requires a key that the user may not have.
+/// The model to use. Unset by default, because the default model of the Python version requires a key.
 pub static MODEL: SettingKey<Option<String>> = SettingKey::new(
     "model",
     None,
@@ -80,16 +80,19 @@ pub static MODEL_IDLE_TIMEOUT: SettingKey<Duration> = SettingKey::new(
 pub static CLIENT_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "client_args",
     (),
-    "Options of the HTTP client for the provider of `model`.",
+    "Options of the HTTP client for the provider of `model`: timeout, max_retries, default_headers, organization, project.",
 )
 .trusted();
 
 /// Directory of the Codex login.
-pub static CODEX_HOME: SettingKey<PathBuf> =
-    SettingKey::new("codex_home", "~/.codex", "Directory of the Codex login.")
-        .variable("CODEX_HOME")
-        .trusted()
-        .env_only();
+pub static CODEX_HOME: SettingKey<PathBuf> = SettingKey::new(
+    "codex_home",
+    "~/.codex",
+    "Directory of the Codex login file `auth.json`.",
+)
+.variable("CODEX_HOME")
+.trusted()
+.env_only();
 
 static ROOT: &[&dyn AnySetting] = &[
     &MODEL,
@@ -105,8 +108,8 @@ static ROOT: &[&dyn AnySetting] = &[
     &CODEX_HOME,
 ];
 
-/// Returns the sections with these settings, for `Loader::sections`. A section without a name adds settings at the top
-/// level.
+/// Returns the sections with the settings of this crate, for `Loader::sections`. The section without a name adds
+/// settings at the top level.
 pub fn sections() -> [Section; 1] {
     [Section::new("", ROOT)]
 }

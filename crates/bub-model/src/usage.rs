@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Token counts of a model call, with the same meaning for every provider.
+/// Token counts of a model call. The fields have the same meaning for every provider.
 ///
 /// `prompt` counts all input, cached or not. `completion` counts all output, reasoning included.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,6 +49,7 @@ impl Usage {
     }
 }
 
+/// Inserts a field into a JSON object.
 fn insert_field(object: &mut Value, key: &str, value: Value) {
     if let Some(object) = object.as_object_mut() {
         object.insert(key.to_owned(), value);

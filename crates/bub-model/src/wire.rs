@@ -1,7 +1,7 @@
 //! The wire formats. They encode requests and decode responses without doing any I/O.
 //!
-//! Each format has two submodules. `encode` converts a [`ChatRequest`] to an HTTP request; `decode` converts the frames
-//! of the response to events. Streamed responses and complete ones use one decoder, so that both produce equal
+//! Each format has two submodules: `encode` converts a [`ChatRequest`] to an HTTP request, and `decode` converts the
+//! frames of the response to events. One decoder handles streamed and complete responses, so that both produce equal
 //! [`Completion`]s.
 
 use bub_settings::Secret;
@@ -70,7 +70,7 @@ impl WireFormat {
         }
     }
 
-    /// Returns the format with this name.
+    /// Returns the wire format with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|wire| wire.name() == name)
     }
@@ -87,7 +87,7 @@ impl WireFormat {
         }
     }
 
-    /// Encodes a request.
+    /// Encodes a request in this wire format.
     pub fn encode(self, request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
         match self {
             Self::ChatCompletions => openai_chat::encode(request, quirks),

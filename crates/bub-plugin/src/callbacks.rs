@@ -21,7 +21,7 @@ use crate::{
 /// Maximum number of entries that one `tape/query` returns.
 const MAX_ENTRIES: u64 = 1000;
 
-/// Handles a plugin's requests and notifications that do not refer to a call.
+/// Handles the requests and notifications of an external plugin that do not belong to one of the host's calls.
 pub(crate) struct HostRequestHandler {
     plugin: Weak<PluginProcess>,
     limiter: Mutex<LogRateLimiter>,
@@ -77,6 +77,7 @@ impl RequestHandler for HostRequestHandler {
     }
 }
 
+/// Logs a `log` notification of the plugin at its level.
 fn log_plugin_message(plugin: &PluginProcess, params: &Value) {
     let text = params
         .get("message")
@@ -109,13 +110,13 @@ impl CallContext {
         }
     }
 
-    /// Returns whether this is the session of the turn.
+    /// Returns whether `session_id` is the session of the turn that the request belongs to.
     fn is_turn_session(&self, session_id: &SessionId) -> bool {
         self.turn.as_ref().map(Turn::session_id) == Some(session_id)
     }
 }
 
-/// Answers a request in a new task.
+/// Answers a request of the plugin in a new task, until the plugin cancels the request.
 pub(crate) fn spawn_answer(
     peer: &Arc<Peer>,
     id: Value,
@@ -150,12 +151,14 @@ async fn answer_request(context: &CallContext, method: &str, params: Value) -> R
                 .await
                 .map_err(|error| Error::unknown(error.to_string()))?
         }
-        "next/call" => Err(Error::invalid_input("the call in `call` has ended")),
+        "next/call" => Err(Error::invalid_input(
+            "`next/call` failed: the call in `call` has ended",
+        )),
         _ => Err(Error::not_found(format!("unknown method `{method}`"))),
     }
 }
 
-/// Answers a request during a synchronous hook. Only `ui/ask` is supported there, because it can block.
+/// Answers a request of the plugin during a synchronous hook. Only `ui/ask` is supported, because it may block the thread.
 pub(crate) fn answer_request_blocking(
     plugin: &PluginProcess,
     method: &str,
@@ -164,15 +167,18 @@ pub(crate) fn answer_request_blocking(
     match method {
         "ui/ask" => ask_user(plugin, params),
         _ => Err(Error::invalid_input(format!(
-            "`{method}` is not available in a synchronous hook"
+            "unsupported request `{method}`: a plugin can send only `ui/ask` during a synchronous hook"
         ))),
     }
 }
 
 fn ask_user(plugin: &PluginProcess, params: &Value) -> Result<Value> {
     let handler = plugin.host.question_handler.as_ref();
-    let handler =
-        handler.ok_or_else(|| Error::config("cannot ask the user: no terminal is available"))?;
+    let handler = handler.ok_or_else(|| {
+        Error::config(
+            "cannot ask the user: no terminal is available; run the command in a terminal",
+        )
+    })?;
     let AskParams {
         question,
         default,
@@ -218,21 +224,24 @@ fn parse_params<T: DeserializeOwned>(params: &Value) -> Result<T> {
     crate::parse::deserialize_map(params).map_err(Error::invalid_input)
 }
 
-/// Returns the tape of a session, or the tape of the turn by default. The turn's tape may be in memory.
+/// Returns the tape of a session; without a session, the tape of the turn, which may be in memory.
 ///
-/// The tape has no context and no sidecars: reading and appending do not need them, and requesting them would call
-/// plugins, possibly the one that waits for this response.
+/// The returned tape has no context and no sidecars. Creating them would call plugins, possibly the one that waits for
+/// this response.
 fn resolve_tape(context: &CallContext, session_id: Option<&SessionId>) -> Result<Tape> {
     let other_session = session_id.filter(|session_id| !context.is_turn_session(session_id));
     if let (None, Some(turn)) = (other_session, &context.turn) {
         return Ok(turn.tape().tape().clone());
     }
-    let session_id = other_session
-        .ok_or_else(|| Error::invalid_input("`session_id` is required outside a turn"))?;
+    let session_id = other_session.ok_or_else(|| {
+        Error::invalid_input("missing `session_id`: it is required outside a turn")
+    })?;
     let framework = context.plugin.framework()?;
-    let store = framework
-        .tape_store()
-        .ok_or_else(|| Error::unknown("no tape store is open"))?;
+    let store = framework.tape_store().ok_or_else(|| {
+        Error::unknown(
+            "cannot open the tape: no tape store is open; send the request while bub runs",
+        )
+    })?;
     let name = TapeName::for_session(framework.workspace_text(), session_id);
     Ok(Tape::new(store, name))
 }
@@ -261,11 +270,13 @@ async fn query_tape(context: &CallContext, params: &Value) -> Result<Value> {
     Ok(json!({"entries": entries}))
 }
 
-/// Appends an event. A plugin can record only events, so that it cannot forge messages.
+/// Appends an event to a tape. A plugin can append only events, so that it cannot forge messages.
 async fn append_event(context: &CallContext, params: &Value) -> Result<Value> {
     let params: TapeAppendParams = parse_params(params)?;
     if params.name.is_empty() {
-        return Err(Error::invalid_input("`name` must not be empty"));
+        return Err(Error::invalid_input(
+            "invalid `name`: the name of an event must not be empty",
+        ));
     }
     let tape = resolve_tape(context, params.session_id.as_ref())?;
     let entry = Entry::event(&params.name, params.data).with_meta("plugin", context.plugin.name());
@@ -274,14 +285,14 @@ async fn append_event(context: &CallContext, params: &Value) -> Result<Value> {
         && tape.info().await?.entries == 0
     {
         return Err(Error::not_found(format!(
-            "session `{session_id}` not found"
+            "session `{session_id}` not found: its tape has no entries"
         )));
     }
     let id = tape.append(entry).await?;
     Ok(json!({"id": id.get()}))
 }
 
-/// Returns the arguments that `next/call` replaces for the chain below.
+/// Returns the arguments that a plugin replaces when it calls the next plugins with `next/call`.
 pub(crate) fn parse_replaced_args(spec: &HookSpec, params: &Value) -> Result<Map<String, Value>> {
     // A turn has one state and one tape, which cannot be replaced.
     let replaceable: Vec<_> = spec
@@ -293,14 +304,14 @@ pub(crate) fn parse_replaced_args(spec: &HookSpec, params: &Value) -> Result<Map
     let args = match params.get("args") {
         None | Some(Value::Null) => return Ok(Map::new()),
         Some(Value::Object(args)) => args,
-        Some(_) => return Err(Error::invalid_input("`args` must be an object")),
+        Some(_) => return Err(Error::invalid_input("invalid `args`: expected an object")),
     };
     match args
         .keys()
         .find(|name| !replaceable.contains(&name.as_str()))
     {
         Some(name) => Err(Error::invalid_input(format!(
-            "{}: cannot replace argument `{name}`; replaceable arguments: {}",
+            "cannot replace argument `{name}` of hook `{}`; replaceable arguments: {}",
             spec.name,
             replaceable.join(", ")
         ))),
@@ -308,10 +319,10 @@ pub(crate) fn parse_replaced_args(spec: &HookSpec, params: &Value) -> Result<Map
     }
 }
 
-/// Builds the error for an invalid replacement argument.
+/// Builds the error for an argument of `next/call` that has the wrong type.
 pub(crate) fn invalid_argument_error(error: &Error) -> Error {
     Error::invalid_input(format!(
-        "`args`: {}",
+        "invalid `args`: {}",
         error.message().trim_start_matches(INVALID_RESULT_TEXT)
     ))
 }
@@ -319,7 +330,9 @@ pub(crate) fn invalid_argument_error(error: &Error) -> Error {
 async fn send_message(context: &CallContext, params: &Value) -> Result<Value> {
     let message = params.get("message").cloned().unwrap_or_default();
     if !message.is_object() {
-        return Err(Error::invalid_input("`message` must be an object"));
+        return Err(Error::invalid_input(
+            "invalid `message`: expected an object",
+        ));
     }
     let reply = Outbound::new(Envelope::normalize(message));
     let turn = context.turn.as_ref();
@@ -328,7 +341,9 @@ async fn send_message(context: &CallContext, params: &Value) -> Result<Value> {
         turn.deliver(reply).await?
     } else {
         let router = context.plugin.framework()?.router();
-        let router = router.ok_or_else(|| Error::unknown("no channel is running"))?;
+        let router = router.ok_or_else(|| {
+            Error::unknown("cannot send the message: no channel is running; start `bub gateway`")
+        })?;
         router.dispatch(reply).await?
     };
     Ok(json!({"delivered": is_delivered}))

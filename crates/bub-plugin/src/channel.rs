@@ -132,7 +132,7 @@ impl Channel for ExternalChannel {
     }
 }
 
-/// Starts the channel again after the plugin's process has ended.
+/// Restarts a channel when the process of its plugin has ended.
 struct ChannelWatchdog {
     plugin: Arc<PluginProcess>,
     name: String,
@@ -171,7 +171,8 @@ impl ChannelWatchdog {
     }
 }
 
-/// Handles `channel/inbound`: a message that a channel of the plugin received. Returns when the message is on disk.
+/// Handles `channel/inbound`: accepts a message that a channel of the plugin received. Returns when the message is
+/// on disk.
 pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) -> Result<Value> {
     let channel = params
         .get("channel")
@@ -185,15 +186,19 @@ pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) ->
         .all(|declared| declared.name != channel)
     {
         return Err(Error::invalid_input(format!(
-            "unknown channel `{channel}`: the descriptor of the plugin does not list it"
+            "unknown channel `{channel}`: the descriptor of the plugin does not list it; add it to `channels`"
         )));
     }
-    let inbox = plugin
-        .inbox
-        .get()
-        .ok_or_else(|| Error::new(ErrorKind::Temporary, "the gateway is not running"))?;
+    let inbox = plugin.inbox.get().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Temporary,
+            "cannot accept the message: the gateway is not running; start `bub gateway`",
+        )
+    })?;
     let Some(Value::Object(message)) = params.get_mut("message").map(Value::take) else {
-        return Err(Error::invalid_input("`message` must be an object"));
+        return Err(Error::invalid_input(
+            "invalid `message`: expected an object",
+        ));
     };
     let mut message = Envelope::normalize(message.into());
     message.set("channel", channel.as_str());
@@ -211,7 +216,7 @@ pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) ->
     };
     if sender.role != Role::Owner && session.is_some_and(|session| !is_own_session(session)) {
         return Err(Error::invalid_input(format!(
-            "`session_id` must begin with `{channel}:`"
+            "invalid `session_id`: expected a value that starts with `{channel}:`"
         )));
     }
     sender.channel = channel;

@@ -11,17 +11,22 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use sender::{decode_sender, encode_sender, sender_schema};
 
-/// A hook argument. The host encodes it and the plugin decodes it. When a plugin replaces an argument with `next/call`,
-/// the host decodes the new value with the previous argument as `previous`.
+/// A hook argument in the plugin protocol. The host encodes the argument and the plugin decodes it. If a plugin replaces
+/// the argument with `next/call`, the host decodes the new value and passes the old argument as `previous`.
 pub(crate) trait ArgumentCodec<'a>: Copy {
     /// The decoded value that the argument borrows from.
     type Owned: Send + Sync;
 
+    /// Returns the argument as JSON.
     fn encode(self) -> Value;
+
+    /// Parses the JSON of an argument. `previous` is the argument that the new value replaces, if any.
     fn decode(value: Value, previous: Option<Self>) -> Result<Self::Owned>;
+
+    /// Borrows the argument from its decoded value.
     fn from_owned(owned: &'a Self::Owned) -> Self;
 
-    /// Returns the JSON Schema.
+    /// Returns the JSON Schema of the argument.
     fn schema() -> Value;
 
     /// Returns the state of the turn, if this argument is the state.
@@ -39,13 +44,13 @@ pub(crate) trait ArgumentCodec<'a>: Copy {
         None
     }
 
-    /// Returns the id of the turn, if this argument contains it.
+    /// Returns the run id of the turn, if this argument contains it.
     fn run_id(self) -> Option<&'a str> {
         None
     }
 }
 
-/// Information about the turn that the arguments of a hook contain.
+/// What the arguments of a hook say about its turn.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct TurnFacts<'a> {
     pub(crate) message: Option<&'a Envelope>,
@@ -55,7 +60,7 @@ pub(crate) struct TurnFacts<'a> {
 }
 
 impl<'a> TurnFacts<'a> {
-    /// Adds the information in one argument. Earlier arguments take precedence.
+    /// Adds what one more argument says about the turn. Values from earlier arguments are kept.
     pub(crate) fn with_argument(self, argument: impl ArgumentCodec<'a>) -> Self {
         Self {
             message: self.message.or(argument.message()),
@@ -66,9 +71,12 @@ impl<'a> TurnFacts<'a> {
     }
 }
 
-/// A hook result. The plugin encodes it and the host decodes it.
+/// A hook result in the plugin protocol. The plugin encodes the result and the host decodes it.
 pub(crate) trait ResultCodec: Sized {
+    /// Returns the result as JSON.
     fn encode(self) -> Value;
+
+    /// Parses the JSON of a result.
     fn decode(value: Value) -> Result<Self>;
 
     /// Returns the value that a plugin sends, or `None` if the result is equivalent to not returning one.
@@ -76,14 +84,14 @@ pub(crate) trait ResultCodec: Sized {
         Some(self.encode())
     }
 
-    /// Returns the JSON Schema.
+    /// Returns the JSON Schema of the result.
     fn schema() -> Value;
 }
 
-/// Start of the message of [`type_error`]. Errors about arguments omit it.
+/// Prefix of the messages of [`type_error`]. Errors about arguments remove the prefix.
 pub(crate) const INVALID_RESULT_TEXT: &str = "invalid result: ";
 
-/// Builds the error for a value of the wrong type. The value is truncated to 200 bytes.
+/// Builds the error for a JSON value of the wrong type. The message quotes at most 200 bytes of the value.
 pub(crate) fn type_error(expected: &str, got: &Value) -> Error {
     let mut text = got.to_string();
     if text.len() > 200 {
@@ -96,6 +104,7 @@ pub(crate) fn type_error(expected: &str, got: &Value) -> Error {
     ))
 }
 
+/// Returns the text of a JSON string; fails for any other value.
 fn parse_text(value: Value) -> Result<String> {
     match value {
         Value::String(text) => Ok(text),
@@ -103,6 +112,7 @@ fn parse_text(value: Value) -> Result<String> {
     }
 }
 
+/// Returns the fields of a JSON object; fails for any other value.
 fn parse_object(value: Value) -> Result<Map<String, Value>> {
     match value {
         Value::Object(map) => Ok(map),
@@ -110,7 +120,7 @@ fn parse_object(value: Value) -> Result<Map<String, Value>> {
     }
 }
 
-/// Returns the name and the value of the only field of an object.
+/// Returns the name and the value of the only field of an object, or `None` for any other value.
 fn only_field(value: &Value) -> Option<(&str, &Value)> {
     let map = value.as_object().filter(|map| map.len() == 1)?;
     map.iter()

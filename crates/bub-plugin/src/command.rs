@@ -1,4 +1,4 @@
-//! CLI commands of an external plugin. The descriptor declares them; the plugin's process runs them.
+//! CLI commands of an external plugin. The descriptor declares the commands; the process of the plugin runs them.
 
 use std::{collections::HashSet, io::Write as _, process::ExitCode, sync::Arc};
 
@@ -15,11 +15,11 @@ use crate::{
 /// Names of the arguments that every command has.
 const GLOBAL_ARGS: &[&str] = &["help", "version", "workspace", "verbose"];
 
-/// Checks a command for arguments that would make the command line parser panic or that it would misread.
+/// Checks that the command line parser accepts a command: reserved names, and arguments that contradict each other.
 pub(crate) fn check_command(entry: &CommandSpec) -> Result<()> {
     let invalid = |cause: String| Err(Error::config(format!("command `{}`: {cause}", entry.name)));
     if entry.name == "help" {
-        return invalid("the name is reserved".to_owned());
+        return invalid("the name is reserved; choose another name".to_owned());
     }
     let mut names = HashSet::new();
     let mut last: Option<&CommandArg> = None;
@@ -31,7 +31,9 @@ pub(crate) fn check_command(entry: &CommandSpec) -> Result<()> {
             ));
         }
         if GLOBAL_ARGS.contains(&name.as_str()) || !names.insert(name) {
-            return invalid(format!("argument `{name}` is reserved or declared twice"));
+            return invalid(format!(
+                "argument `{name}` is reserved or declared twice; choose another name"
+            ));
         }
         if arg.flag && (arg.positional || arg.required || arg.many || arg.default.is_some()) {
             return invalid(format!(

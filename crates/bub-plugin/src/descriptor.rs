@@ -1,5 +1,5 @@
-//! Descriptor of an external plugin. bub requests it once, when the plugin is added, and stores it. Later it knows kind
-//! the plugin provides without starting it.
+//! The descriptor of an external plugin: what the plugin provides. bub requests and stores the descriptor when the plugin
+//! is added, so that it does not have to start the plugin to know its hooks, tools, channels and commands.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use crate::{command, manifest::has_control_chars, wire_hook::UNSUPPORTED_HOOKS};
 /// Version of the plugin protocol.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// What a plugin implements and provides: its response to `initialize`.
+/// The hooks, tools, channels and commands of a plugin, as its response to `initialize` lists them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Descriptor {
@@ -50,12 +50,12 @@ pub struct HookDecl {
     /// Names of the arguments that the plugin receives. `None` means all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
-    /// Whether a failure of the hook does not deny the tool call. Only for `before_tool_call`.
+    /// Whether a tool call proceeds if the hook fails. Only `before_tool_call` has this option.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub observe_only: bool,
 }
 
-/// Accepted forms of a [`HookDecl`]: a name, or a map.
+/// The JSON forms of a [`HookDecl`]: the name of the hook, or a map.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum HookDeclForm {
@@ -110,8 +110,8 @@ impl ToolDecl {
         self.name.replace('.', "_")
     }
 
-    /// Returns kind is wrong with the schema of the arguments. A provider that rejects the schema would reject every
-    /// model call.
+    /// Returns what is wrong with the schema of the arguments, if anything. With an invalid schema, the provider would
+    /// reject every model call.
     fn schema_problem(&self) -> Option<&'static str> {
         let Some(schema) = self.input_schema.as_object() else {
             return Some("`inputSchema` is missing");
@@ -155,7 +155,7 @@ pub struct ChannelDecl {
     pub debounce: bool,
     /// Whether the channel receives the stream events of running turns.
     pub events: bool,
-    /// Whether the channel runs only to start and stop a background service and does not count as a messaging channel.
+    /// Whether the channel only starts and stops a background service. Such a channel sends and receives no messages.
     pub lifecycle: bool,
 }
 
@@ -187,7 +187,7 @@ impl Descriptor {
             || self.commands.iter().any(command_has_control_chars)
         {
             return Err(Error::config(
-                "control characters are not allowed in the version, the description or the commands",
+                "control characters in the version, the description or a command; remove them from the descriptor",
             ));
         }
         for tool in &self.tools {
@@ -213,7 +213,7 @@ impl Descriptor {
             {
                 let name = &tool.name;
                 return Err(Error::config(format!(
-                    "tools `{other}` and `{name}` have the same name for the model"
+                    "tools `{other}` and `{name}` have the same name for the model; rename one of them"
                 )));
             }
         }
@@ -236,7 +236,9 @@ impl Descriptor {
         let tools = self.tools.iter().map(|tool| ("tool", &tool.name));
         let mut seen = HashSet::new();
         if let Some((kind, name)) = names.chain(tools).find(|entry| !seen.insert(*entry)) {
-            return Err(Error::config(format!("duplicate {kind} `{name}`")));
+            return Err(Error::config(format!(
+                "duplicate {kind} `{name}`: declare each name once"
+            )));
         }
         self.commands.iter().try_for_each(command::check_command)
     }
@@ -260,7 +262,7 @@ fn check_hook(hook: &HookDecl) -> Result<()> {
         let closest = bub_settings::closest(name, HOOKS.iter().map(|spec| spec.name));
         let hint = closest
             .map(|closest| format!("; did you mean `{closest}`?"))
-            .unwrap_or_default();
+            .unwrap_or_else(|| "; run `bub hooks --all` to list hooks".to_owned());
         return Err(Error::config(format!("unknown hook `{name}`{hint}")));
     };
     for arg in hook.args.iter().flatten() {

@@ -1,4 +1,4 @@
-//! Hooks of an external plugin. The kernel calls them like linked-in hooks.
+//! Hooks of an external plugin. The kernel calls them like the hooks of a linked-in plugin.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
     wire_hook::{self, WireHook},
 };
 
-/// How often a plugin with a long-running call gets a `ping`.
+/// How often bub sends `ping` to a plugin that runs a call without a timeout.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// One hook that an external plugin implements.
@@ -33,7 +33,7 @@ pub(crate) struct ExternalHook {
     pub(crate) method: Arc<str>,
 }
 
-/// Registers all hooks of a plugin. Unknown hooks are logged and skipped.
+/// Registers all hooks of an external plugin. Logs a warning for unknown hooks and skips them.
 pub(crate) fn register_hooks(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
     for entry in &plugin.descriptor.hooks {
         let hook = ExternalHook {
@@ -55,6 +55,7 @@ pub(crate) fn register_hooks(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
 }
 
 impl ExternalHook {
+    /// Returns the parameters of the request: the arguments that the plugin requests, and the sender.
     pub(crate) fn build_params<P: WireHook>(&self, args: P::Args<'_>) -> Value {
         let requested_args = self.entry.args.as_deref();
         let is_requested =
@@ -70,8 +71,8 @@ impl ExternalHook {
         params.into()
     }
 
-    /// Decides what happens if the plugin cannot be connection. A turn continues without the plugin (`None`). Only an
-    /// unreachable guard is an error, which denies the tool call.
+    /// Returns the peer of a connection, or `None` to skip the plugin if it cannot be reached. Fails only for a guard,
+    /// because an unreachable guard must deny the tool call.
     pub(crate) fn peer_or_skip(&self, connection: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
         let is_guard =
             self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only;
@@ -83,6 +84,7 @@ impl ExternalHook {
         }
     }
 
+    /// Returns the timeout of the hook; `None` means no timeout.
     pub(crate) fn timeout<P: WireHook>(&self) -> Option<Duration> {
         self.plugin.hook_timeout(
             &self.entry.name,
@@ -91,7 +93,7 @@ impl ExternalHook {
         )
     }
 
-    /// Handles a timeout of the call and returns its error.
+    /// Kills the plugin's process if it hangs, and returns the error for the call that timed out.
     pub(crate) async fn handle_timeout(&self, peer: &Arc<Peer>, limit: Option<Duration>) -> Error {
         self.plugin.handle_timeout(peer).await;
         self.plugin
@@ -100,8 +102,8 @@ impl ExternalHook {
 
     /// Waits for the next message of a call. Returns `None` after the timeout.
     ///
-    /// A call without a timeout may take as long as the plugin answers `ping` and is not silent for longer than
-    /// [`Limits::model`](crate::Limits::model). Time in which `is_waiting` is true does not count as silence.
+    /// A call without a timeout runs while the plugin answers `ping` and sends a message at least every
+    /// [`Limits::model`](crate::Limits::model). Time during which `is_waiting` returns true does not count.
     pub(crate) async fn next_message(
         &self,
         request: &mut StreamRequest,
@@ -128,7 +130,7 @@ impl ExternalHook {
     }
 
     async fn call_async<P: WireHook>(&self, call: HookCall<'_, P>) -> Result<Option<P::Output>> {
-        // The chain below runs in the span of the caller: it is not part of this plugin's call.
+        // The next plugins run in the span of the caller: they are not part of this plugin's call.
         let caller = Span::current();
         let span = self.plugin.call_span(Some(P::SPEC.name));
         self.exchange_messages(call, &caller).instrument(span).await
@@ -156,7 +158,7 @@ impl ExternalHook {
                     return self.decode_response::<P>(P::state(call.args), answer);
                 }
                 Some(IncomingMessage::Question { id, method, params }) => {
-                    // The time that the chain below takes does not count.
+                    // The time that the next plugins take does not count.
                     remaining =
                         remaining.map(|remaining| remaining.saturating_sub(wait_started.elapsed()));
                     if method == "next/call" {
@@ -217,7 +219,7 @@ impl ExternalHook {
         }
     }
 
-    /// Decodes a response `{value?, state?}` and applies the changes of the state.
+    /// Decodes a response `{value?, state?}` and applies its changes to the state of the turn.
     pub(crate) fn decode_response<P: WireHook>(
         &self,
         state: Option<&State>,
@@ -258,8 +260,8 @@ impl ExternalHook {
     }
 }
 
-/// `onboard_config` of an external plugin. The plugin can set only its own section: it must not change permissions or
-/// where API keys are sent.
+/// The hook `onboard_config` of an external plugin. The plugin can set only its own section of the config: it must not
+/// change permissions or where API keys are sent.
 struct OnboardConfigHook(ExternalHook);
 
 impl SyncHook<point::OnboardConfig> for OnboardConfigHook {
@@ -292,12 +294,12 @@ impl SyncHook<point::OnboardConfig> for OnboardConfigHook {
     }
 }
 
-/// Encodes a result of the chain below.
+/// Encodes the result of the next plugins as the response to `next/call`.
 pub(crate) fn encode_next_result<T: ResultCodec>(value: Option<T>) -> Value {
     value.map_or_else(|| json!({}), |value| json!({"value": value.encode()}))
 }
 
-/// Applies a plugin's changes of the state. Ignores names that are reserved for the runtime.
+/// Applies the changes that a plugin made to the state of the turn. Ignores names that are reserved for the runtime.
 pub(crate) fn apply_state_changes(state: Option<&State>, patch: &Value) -> Result<()> {
     let patch = match Option::<StateChanges>::deserialize(patch) {
         Ok(patch) => patch.unwrap_or_default(),
@@ -319,7 +321,7 @@ pub(crate) fn apply_state_changes(state: Option<&State>, patch: &Value) -> Resul
     Ok(())
 }
 
-/// Changes that a plugin made to the state.
+/// The changes that a plugin made to the state of a turn.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct StateChanges {

@@ -1,4 +1,4 @@
-//! The list of installed plugins, with what each is allowed to use and what it provides.
+//! The list of installed plugins in `plugins.json`: manifest, pinned files and descriptor of each plugin.
 
 use std::{
     fs::{File, OpenOptions},
@@ -59,8 +59,8 @@ impl DamagedRecord {
             .unwrap_or("?")
     }
 
-    /// Returns whether the plugin may guard tool calls. It does not if it is disabled, or if its readable hooks show
-    /// that it is not a guard.
+    /// Returns whether the plugin may be a guard of tool calls. A disabled plugin is not. A plugin is also not a guard if
+    /// its hooks are readable and do not include a guard.
     pub fn is_guard(&self) -> bool {
         let is_enabled = self
             .record
@@ -88,14 +88,14 @@ impl DamagedRecord {
     }
 }
 
-/// Content of the file. The key is required: a file without it may have been damaged.
+/// Content of `plugins.json`. The key `plugins` is required: a file without it may be damaged.
 #[derive(Serialize, Deserialize)]
 struct PluginsFile {
     plugins: Vec<Value>,
 }
 
 impl InstalledPlugins {
-    /// Reads the list from a home. A home without the file has no plugins.
+    /// Reads the list of a home. If `plugins.json` does not exist, the list is empty.
     pub fn load(home: &Path) -> Result<Self> {
         let file = home.join(PLUGINS_FILE);
         let file_error = |cause: &str, remedy: &str| {
@@ -148,20 +148,10 @@ impl InstalledPlugins {
         Ok(installed)
     }
 
-    /// Changes the list of a home under an exclusive file lock.
+    /// Reads the list of a home, changes it with `change` and writes it back, under an exclusive file lock.
     pub fn update<T>(home: &Path, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(home)?;
-        let mut options = OpenOptions::new();
-        let lock = options
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(home.join(".plugins.lock"))?;
-        lock.lock()?;
+        let write_error = |error| write_error(&home.join(PLUGINS_FILE), &error);
+        let _lock = lock_list(home).map_err(write_error)?;
         let mut installed = Self::load(home)?;
         let outcome = change(&mut installed)?;
         installed.save(home)?;
@@ -169,22 +159,14 @@ impl InstalledPlugins {
     }
 
     fn save(&self, home: &Path) -> Result<()> {
-        let encode_error = |error: serde_json::Error| Error::unknown(error.to_string());
+        let encode_error = |error: serde_json::Error| {
+            Error::unknown(format!("cannot encode {PLUGINS_FILE}: {error}"))
+        };
         let records: Result<Vec<_>, _> = self.plugins.iter().map(serde_json::to_value).collect();
         let mut plugins = records.map_err(encode_error)?;
         plugins.extend(self.damaged.iter().map(|damaged| damaged.record.clone()));
         let text = serde_json::to_string_pretty(&PluginsFile { plugins }).map_err(encode_error)?;
-        let temporary = home.join(format!(".{PLUGINS_FILE}.new"));
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, home.join(PLUGINS_FILE))?;
-        File::open(home)?.sync_all()?;
+        write_list(home, &text).map_err(|error| write_error(&home.join(PLUGINS_FILE), &error))?;
         Ok(())
     }
 
@@ -232,7 +214,7 @@ impl InstalledPlugins {
         ))
     }
 
-    /// Removes a plugin, including a damaged record.
+    /// Removes a plugin with a readable or damaged record.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         let (readable, damaged) = (self.plugins.len(), self.damaged.len());
         let unknown = self.unknown_plugin_error(name);
@@ -255,4 +237,45 @@ impl InstalledPlugins {
             None => self.plugins.push(plugin),
         }
     }
+}
+
+/// Creates the home if it does not exist, and locks its list of plugins until the file is dropped.
+fn lock_list(home: &Path) -> io::Result<File> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(home)?;
+    let mut options = OpenOptions::new();
+    let lock = options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(home.join(".plugins.lock"))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+/// Replaces the list of plugins in a home, so that readers see either the old or the new content.
+fn write_list(home: &Path, text: &str) -> io::Result<()> {
+    let temporary = home.join(format!(".{PLUGINS_FILE}.new"));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, home.join(PLUGINS_FILE))?;
+    File::open(home)?.sync_all()
+}
+
+/// Builds the error for a list of plugins that cannot be locked or written.
+fn write_error(file: &Path, error: &io::Error) -> io::Error {
+    let text = format!(
+        "cannot write `{}`: {error}; check the permissions and the free space",
+        file.display()
+    );
+    io::Error::new(error.kind(), text)
 }

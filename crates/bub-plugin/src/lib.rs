@@ -8,7 +8,7 @@
 //! * [`Descriptor`]: the hooks, tools, channels and commands that a plugin provides.
 //! * [`InstalledPlugins`]: the plugins added with `bub plugin add`.
 //! * [`protocol_schema`]: the plugin protocol as a JSON Schema.
-//! * [`serve`]: runs a plugin written in Rust as an external plugin.
+//! * [`serve`]: serves a plugin that is written in Rust as an external plugin.
 
 mod callbacks;
 mod channel;

@@ -31,7 +31,7 @@ pub struct Manifest {
     pub description: String,
     /// Program and arguments. Relative paths start at the directory of the manifest.
     pub command: Vec<String>,
-    /// Environment variables that the plugin needs, in addition to those that every child process gets.
+    /// Names of environment variables that the plugin needs, in addition to the variables that every child process gets.
     #[serde(default)]
     pub env: Vec<String>,
     /// Settings that the plugin declares.
@@ -59,7 +59,7 @@ pub struct SettingDecl {
 /// Type of a setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[allow(missing_docs, reason = "the names say what they are")]
+#[allow(missing_docs, reason = "the names describe the types")]
 pub enum SettingKind {
     #[default]
     String,
@@ -123,7 +123,7 @@ impl Manifest {
         Self::parse(&text).map_err(file_error)
     }
 
-    /// Parses and checks the text of a manifest. The error is one line.
+    /// Parses and checks the text of a manifest. The error text has one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let value = bub_settings::parse_yaml(text).map_err(|error| error.to_string())?;
         let manifest: Self = crate::parse::deserialize_map(&value)?;
@@ -148,14 +148,16 @@ impl Manifest {
             ));
         }
         if self.name == "builtin" {
-            return Some("the plugin name `builtin` is reserved".to_owned());
+            return Some("the plugin name `builtin` is reserved; choose another name".to_owned());
         }
         if let Some(name) = self
             .env
             .iter()
             .find(|name| !is_valid_name(name) || name.contains('-'))
         {
-            return Some(format!("invalid environment variable name `{name}`"));
+            return Some(format!(
+                "invalid environment variable name `{name}` in `env`: expected letters, digits and _"
+            ));
         }
         if let Some(setting) = self
             .settings
@@ -168,16 +170,16 @@ impl Manifest {
             ));
         }
         if self.command.iter().all(|part| part.trim().is_empty()) {
-            return Some("`command` is empty".to_owned());
+            return Some("`command` is empty: expected a program and its arguments".to_owned());
         }
         let texts = self.command.iter().chain([&self.description]);
         let mut texts = texts.chain(self.settings.iter().map(|setting| &setting.help));
-        texts
-            .any(|text| has_control_chars(text))
-            .then(|| "control characters are not allowed".to_owned())
+        texts.any(|text| has_control_chars(text)).then(|| {
+            "control characters in `command`, `description` or `help`; remove them".to_owned()
+        })
     }
 
-    /// Returns the section of settings that the plugin declares.
+    /// Returns the settings that the plugin declares as a section of the config.
     pub fn settings_section(&self) -> Section {
         Section::dynamic(
             self.name.clone(),
@@ -214,7 +216,7 @@ impl Manifest {
     }
 }
 
-/// Returns whether a text contains control characters other than newline and tab. A terminal would interpret them.
+/// Returns whether a text contains control characters other than newline and tab, which a terminal would interpret.
 pub(crate) fn has_control_chars(text: &str) -> bool {
     text.chars()
         .any(|c| c.is_control() && !matches!(c, '\n' | '\t'))

@@ -1,11 +1,11 @@
-//! Parses data that plugin authors and users wrote, with readable error messages.
+//! Parses data from plugin authors and users, with error messages that do not mention Rust types.
 
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Deserializes a map. The error names the key that is wrong, if it can be determined.
+/// Deserializes a map. The error names the invalid key, if it can be determined.
 pub(crate) fn deserialize_map<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     if !value.is_object() {
         return Err("must be a map".to_owned());
@@ -14,7 +14,7 @@ pub(crate) fn deserialize_map<T: DeserializeOwned>(value: &Value) -> Result<T, S
         Ok(parsed) => return Ok(parsed),
         Err(error) => error.to_string(),
     };
-    // A key is wrong if removing it changes the error or makes it disappear.
+    // A key is invalid if removing it changes or resolves the error.
     let is_wrong = |key: &String| {
         let mut remaining = value.as_object().cloned().unwrap_or_default();
         remaining.shift_remove(key);
@@ -35,7 +35,7 @@ pub(crate) fn deserialize_map<T: DeserializeOwned>(value: &Value) -> Result<T, S
     ))
 }
 
-/// Rewrites a message of the parser without Rust type names.
+/// Rewrites an error message of serde without Rust type names.
 pub(crate) fn simplify_parser_error(error: &str) -> String {
     let simplify_type = |text: &str| match text
         .split_once(' ')
@@ -82,12 +82,12 @@ pub(crate) fn simplify_parser_error(error: &str) -> String {
         return format!("{name} is missing");
     }
     if error.starts_with("data did not match any variant") {
-        return "it matches none of the forms that the protocol allows".to_owned();
+        return "unsupported value: the plugin protocol does not allow this form".to_owned();
     }
     error.to_owned()
 }
 
-/// Quotes a path for a shell.
+/// Quotes a path as an argument of a shell command, if necessary.
 ///
 /// ```
 /// use std::path::Path;

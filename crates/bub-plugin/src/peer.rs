@@ -33,20 +33,20 @@ use crate::rpc_message::{self, PartialRpcMessage, RpcMessage};
 pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum size of the unread events of one stream in bytes.
 const MAX_UNREAD_BYTES: usize = 32 * 1024 * 1024;
-/// Maximum size of unwritten messages in bytes. If it is exceeded, the connection is closed.
+/// Maximum total size of unwritten messages in bytes. A larger backlog closes the connection.
 const MAX_UNWRITTEN_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum number of unanswered requests from the other side. Also the maximum number of its requests about one call
-/// that the caller has not received yet.
+/// Maximum number of unanswered requests from the other side. Also the maximum number of questions about one call that
+/// wait in its queue.
 const MAX_PENDING_REQUESTS: usize = 256;
 
-/// A message that belongs to a request we sent.
+/// A message from the other side that belongs to a request of this side.
 #[derive(Debug)]
 pub(crate) enum IncomingMessage {
     /// The response. It ends the request.
     Response(Result<Value>),
-    /// An event of the stream that answers the request.
+    /// An event, if the request is answered with a stream.
     Event(Value),
-    /// A request from the other side that refers to our request.
+    /// A request from the other side about the request of this side.
     Question {
         id: Value,
         method: String,
@@ -56,13 +56,14 @@ pub(crate) enum IncomingMessage {
 
 /// Handles requests and notifications from the other side.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
-    /// Handles a request that does not refer to one of our requests. Answer it with [`Peer::respond`].
+    /// Handles a request from the other side that is not about a request of this side. Answers it with
+    /// [`Peer::respond`].
     fn handle_request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value);
 
-    /// Handles a notification.
+    /// Handles a notification from the other side.
     fn handle_notification(&self, method: &str, params: &Value);
 
-    /// Handles the end of the connection. Called once.
+    /// Handles the end of the connection. The peer calls it once.
     fn handle_close(&self, peer: &Peer, cause: &str);
 }
 
@@ -70,13 +71,13 @@ pub(crate) trait RequestHandler: Send + Sync + 'static {
 pub(crate) struct Peer {
     name: String,
     unwritten: AtomicUsize,
-    /// Lines for the writing thread. The limit is [`MAX_UNWRITTEN_BYTES`], not a number of lines: the sender may be the
-    /// reading thread or an async task and must not block, or both sides could wait for each other to read. If the
-    /// limit is exceeded, the connection is closed. An open connection never drops a line.
+    /// Lines for the writing thread. The channel is unbounded, because the reading thread and async tasks must not block:
+    /// otherwise, both sides could wait for each other to read. [`MAX_UNWRITTEN_BYTES`] limits its size. An open
+    /// connection never drops a line.
     outgoing: Mutex<Option<blocking::Sender<Vec<u8>>>>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiter>>,
-    /// Unanswered requests from the other side, by the text of their id.
+    /// Unanswered requests from the other side. The key is the JSON text of the id.
     served: Mutex<HashMap<String, ServedRequest>>,
     /// Number of responses and events that may still arrive for cancelled requests.
     expected_late: AtomicUsize,
@@ -129,7 +130,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Returns whether the connection is closed.
+    /// Returns whether the connection was closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
@@ -148,7 +149,7 @@ impl Peer {
             .unwrap_or_else(|| "the process ended".to_owned())
     }
 
-    /// Closes the connection. Fails all unanswered requests of this side and cancels those of the other side.
+    /// Closes the connection. Fails all unanswered requests of this side and cancels the requests of the other side.
     pub(crate) fn close(&self, cause: &str) {
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return;
@@ -262,7 +263,7 @@ impl Peer {
         }
     }
 
-    /// Passes a message to the request or handler it belongs to. Returns whether it is valid.
+    /// Passes a message to its request or to the handler. Returns whether the message is valid.
     fn handle_message(
         self: &Arc<Self>,
         message: RpcMessage,
@@ -293,7 +294,7 @@ impl Peer {
                     .as_u64()
                     .filter(|id| *id < self.next_id.load(Ordering::Relaxed))
                 else {
-                    // The request that this response was meant for would never be answered.
+                    // The request that this response belongs to would never be answered.
                     self.close(&format!("the process answered with unknown id {id}"));
                     return true;
                 };
@@ -323,7 +324,8 @@ impl Peer {
         Error::unknown(format!("plugin {}: {cause}", self.name))
     }
 
-    /// Reports an invalid line to the request it belongs to, so that the request fails at once.
+    /// Handles a line that is not a valid message. Fails the request that the line belongs to, so that the caller does not
+    /// wait for a response.
     fn handle_invalid_line(&self, partial: &PartialRpcMessage, cause: &str) {
         if partial.is_call {
             if let Some(id) = partial.id {
@@ -358,7 +360,7 @@ impl Peer {
     ) {
         let credits = params.get("credits").filter(|credits| !credits.is_null());
         let Some(credits) = credits.map_or(Some(0), Value::as_u64) else {
-            let error = Error::invalid_input("`credits` must be a non-negative integer");
+            let error = Error::invalid_input("invalid `credits`: expected a non-negative integer");
             return self.respond(&id, Err(error));
         };
         let credits = usize::try_from(credits)
@@ -376,7 +378,7 @@ impl Peer {
             }
             served.insert(id.to_string(), request);
         }
-        // A question about one of our requests goes to the task that made the request.
+        // A question about a request of this side goes to the task that made the request.
         let call = params.get("call").and_then(Value::as_u64);
         let waiting = lock(&self.waiting);
         let Some(waiter) = call.and_then(|call| waiting.get(&call)) else {
@@ -392,9 +394,14 @@ impl Peer {
         }
     }
 
-    /// Rejects a request because too many are unanswered.
+    /// Rejects a request from the other side, because too many of its requests are unanswered.
     fn reject_overload(&self, id: &Value) {
-        let error = Error::new(ErrorKind::Temporary, "too many concurrent requests");
+        let error = Error::new(
+            ErrorKind::Temporary,
+            format!(
+                "too many concurrent requests: the limit is {MAX_PENDING_REQUESTS}; wait for a response before you send more"
+            ),
+        );
         self.respond(id, Err(error));
     }
 
@@ -427,7 +434,7 @@ impl Peer {
         }
     }
 
-    /// Returns whether a message can belong to a cancelled request, and counts it.
+    /// Accepts a message for a cancelled request. Returns `false` if no more such messages can arrive.
     fn accept_late_message(&self) -> bool {
         self.expected_late
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |late| {
@@ -464,17 +471,18 @@ impl Peer {
             None => too_many.to_owned(),
         };
         drop(waiting);
-        // A peer that exceeds its credits floods us.
+        // The other side ignores the flow control, so no limit would hold.
         self.close(&error);
         true
     }
 }
 
+/// Locks a mutex, also after a thread panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the instant after a duration from now.
+/// Returns the current instant plus a duration.
 pub(crate) fn deadline_after(limit: Duration) -> Instant {
     Instant::now() + limit
 }

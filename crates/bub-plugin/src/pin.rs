@@ -1,4 +1,4 @@
-//! Pins the files of a plugin with a digest, so that bub notices when they change.
+//! Pins the files of a plugin with a digest, so that bub detects changed files.
 
 use std::{
     ffi::OsStr,
@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{parse::quote_for_shell, process::PluginConfig};
 
-/// Names of directories that tools generate. They are not part of the digest.
+/// Names of directories that tools generate. Their files are not part of the digest.
 const SKIPPED_DIRS: &[&str] = &[
     ".git",
     "__pycache__",
@@ -25,12 +25,12 @@ const SKIPPED_DIRS: &[&str] = &[
     ".mypy_cache",
     ".ruff_cache",
 ];
-/// Maximum number of files of a plugin.
+/// Maximum number of pinned files of a plugin.
 const MAX_FILES: usize = 5_000;
-/// Maximum total size of the files in bytes.
+/// Maximum total size of the pinned files in bytes.
 const MAX_TOTAL_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Prefix of a digest that identifies the algorithm. Another algorithm produces another digest for the same files.
+/// Prefix of a digest, the version of the algorithm. Digests of different versions cannot be compared.
 const DIGEST_VERSION: &str = "2:";
 
 /// Digest of a plugin's files.
@@ -42,8 +42,8 @@ pub struct PluginPin {
     pub skipped_dirs: Vec<PathBuf>,
 }
 
-/// Computes the digest of a file, or of all files in a directory. Includes files that the command names, wherever they
-/// are.
+/// Computes the digest of a file, or of all files in a directory. The digest includes the files that `command` names, also
+/// outside the directory.
 ///
 /// # Errors
 ///
@@ -96,8 +96,8 @@ pub fn compute_pin(
     })
 }
 
-/// Returns whether a file is a compiled program outside the plugin, such as an interpreter. System updates change
-/// those.
+/// Returns whether a file is a compiled program outside the plugin, such as an interpreter. Such a program is not pinned,
+/// because system updates change it.
 fn is_system_binary(file: &Path, pinned: &Path) -> bool {
     let (Ok(program), Ok(pinned)) = (file.canonicalize(), pinned.canonicalize()) else {
         return false;
@@ -125,7 +125,7 @@ pub(crate) fn verify_pin(plugin_config: &PluginConfig) -> Result<()> {
     mismatch.map_or(Ok(()), |reason| Err(Error::config(reason)))
 }
 
-/// Compares the files of a plugin with the expected digest. Returns what is wrong and what to do, or `None` if they
+/// Compares the files of a plugin with the expected digest. Returns the error text if they differ, and `None` if they
 /// match or the plugin is not pinned.
 pub fn pin_mismatch(
     pinned: &Path,
@@ -138,18 +138,19 @@ pub fn pin_mismatch(
     };
     if !expected.starts_with(DIGEST_VERSION) {
         return Ok(Some(format!(
-            "it was pinned by an older version of bub; review it and run: bub plugin add {}",
+            "the plugin was pinned by an older version of bub; review it and run: bub plugin add {}",
             quote_for_shell(pinned)
         )));
     }
     Ok((compute_pin(pinned, directory, command)?.digest != expected).then(|| {
         format!(
-            "its files changed since it was added, or a file that its command names did; review them and run: bub plugin add {}",
+            "files of the plugin or of its command changed since it was added; review them and run: bub plugin add {}",
             quote_for_shell(pinned)
         )
     }))
 }
 
+/// Adds the files below `directory` to `files`, and the skipped directories to `skipped_dirs`.
 fn collect_files(
     root: &Path,
     directory: &Path,
@@ -202,6 +203,7 @@ fn check_link(root: &Path, link: &Path) -> Result<()> {
     )))
 }
 
+/// Adds the content of a file to the digest and returns its length. Fails if it has more than `remaining` bytes.
 fn hash_file(hasher: &mut Sha256, file: &Path, remaining: u64) -> io::Result<u64> {
     // For a link to a file, the content counts. For any other link, only its target path counts.
     if file.is_symlink() && !file.is_file() {
@@ -220,7 +222,7 @@ fn hash_file(hasher: &mut Sha256, file: &Path, remaining: u64) -> io::Result<u64
         length += u64::try_from(read).unwrap_or_default();
         if length > remaining {
             return Err(io::Error::other(format!(
-                "the files of the plugin exceed {MAX_TOTAL_BYTES} bytes"
+                "the files of the plugin exceed {MAX_TOTAL_BYTES} bytes; remove files that it does not need"
             )));
         }
         hasher.update(block.get(..read).unwrap_or_default());

@@ -9,11 +9,11 @@ use bub_kernel::{
 
 use crate::{channel::ExternalChannel, command, hook, process::PluginProcess, tool::ExternalTool};
 
-/// An external plugin as the kernel registers it.
+/// An external plugin that can be registered with the kernel.
 pub struct ExternalPlugin(pub Arc<PluginProcess>);
 
 impl ExternalPlugin {
-    /// Creates the plugin and adds its tools to the context.
+    /// Creates the plugin and registers its tools with the context.
     pub fn new(plugin: Arc<PluginProcess>, context: &PluginContext<'_>) -> Self {
         for entry in &plugin.descriptor.tools {
             context.add_tool(ExternalTool::new(&plugin, entry));
@@ -34,6 +34,7 @@ impl Plugin for ExternalPlugin {
     }
 }
 
+/// The hook `provide_channels`: returns the channels that the descriptor declares.
 struct ProvideChannelsHook(Arc<PluginProcess>);
 
 impl SyncHook<point::ProvideChannels> for ProvideChannelsHook {
@@ -52,6 +53,7 @@ impl SyncHook<point::ProvideChannels> for ProvideChannelsHook {
     }
 }
 
+/// The hook `register_cli_commands`: adds the commands that the descriptor declares.
 struct RegisterCommandsHook(Arc<PluginProcess>);
 
 impl SyncHook<point::RegisterCliCommands> for RegisterCommandsHook {

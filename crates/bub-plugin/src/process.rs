@@ -1,4 +1,4 @@
-//! The process of an external plugin: starts on first use, is monitored, and restarts after it ends.
+//! The process of an external plugin. It starts on first use and restarts on the next use after it has ended.
 
 use std::{
     collections::HashMap,
@@ -26,13 +26,14 @@ use crate::{
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a plugin may take to exit after `shutdown` before it is killed.
 const EXIT_GRACE_PERIOD: Duration = Duration::from_millis(500);
-/// Number of consecutive failures after which the plugin is suspended for a while.
+/// Number of consecutive failures after which bub suspends the plugin.
 const MAX_CONSECUTIVE_FAILURES: u32 = 3;
-/// First suspension after repeated failures. It doubles with each further failure.
+/// Duration of the first suspension after repeated failures. It doubles with each further failure.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
-/// First suspension after a failed start. The next hook of the same turn must not start the plugin again.
+/// Duration of the first suspension after a failed start, so that the other hooks of the turn do not start the plugin
+/// again.
 const START_BACKOFF: Duration = Duration::from_secs(10);
-/// Maximum suspension.
+/// Maximum duration of a suspension.
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
 
 /// Timeouts for calls to a plugin.
@@ -46,7 +47,7 @@ pub struct Limits {
     pub synchronous: Duration,
     /// Timeout for a tool call. Default: 5 minutes.
     pub tool: Duration,
-    /// Maximum time without an event from a model hook that has no timeout. Default: 10 minutes.
+    /// Maximum time between two messages of a call without a timeout, such as a model stream. Default: 10 minutes.
     pub model: Duration,
     /// Timeouts for individual hooks by name. They override the other timeouts.
     pub hooks: HashMap<String, Duration>,
@@ -121,7 +122,7 @@ pub struct PluginProcess {
     runtime: OnceLock<tokio::runtime::Handle>,
     /// Accepts messages from the plugin's channels. Set when a gateway starts.
     pub(crate) inbox: OnceLock<MessageHandler>,
-    /// Reference to this value, for threads and request handlers.
+    /// Weak reference to this value, for threads and request handlers.
     this: Weak<Self>,
 }
 
@@ -135,21 +136,23 @@ impl Drop for RunningProcess {
     fn drop(&mut self) {
         self.peer.notify("shutdown", &Value::Null);
         self.peer.close("bub stopped the process");
-        // A process that is still running after this ends when the process guard is dropped.
+        // If the process is still running, dropping the process guard kills it.
         lock(&self.process_guard).wait_exit_timeout(EXIT_GRACE_PERIOD);
     }
 }
 
+/// Recent failures of the plugin.
 #[derive(Default)]
 struct Health {
     failures: u32,
+    /// End of the current suspension.
     not_before: Option<Instant>,
     /// Reason of the last failure.
     cause: String,
 }
 
 impl PluginProcess {
-    /// Creates a plugin. The process starts on first use.
+    /// Creates a plugin without starting its process.
     pub fn new(
         plugin_config: PluginConfig,
         descriptor: Descriptor,
@@ -170,7 +173,7 @@ impl PluginProcess {
         })
     }
 
-    /// Starts the program, reads its descriptor and ends it again.
+    /// Starts the program, requests its descriptor and stops the program.
     ///
     /// # Errors
     ///
@@ -191,7 +194,7 @@ impl PluginProcess {
         &self.plugin_config.name
     }
 
-    /// Builds an error that names the plugin.
+    /// Builds an error with the name of the plugin as prefix.
     pub(crate) fn plugin_error(&self, kind: ErrorKind, text: &str) -> Error {
         Error::new(kind, format!("plugin {}: {text}", self.name()))
     }
@@ -200,7 +203,11 @@ impl PluginProcess {
     pub(crate) fn timeout_error(&self, limit: Duration) -> Error {
         self.plugin_error(
             ErrorKind::Temporary,
-            &format!("no answer within {} s", limit.as_secs_f32()),
+            &format!(
+                "no answer within {} s; increase `plugins.{}.limits` if the plugin needs longer",
+                limit.as_secs_f32(),
+                self.name()
+            ),
         )
     }
 
@@ -208,19 +215,20 @@ impl PluginProcess {
         self.host
             .framework
             .get()
-            .ok_or_else(|| Error::unknown("the framework is gone"))
+            .ok_or_else(|| Error::unknown("cannot handle the request: bub is shutting down"))
     }
 
     pub(crate) fn runtime(&self) -> Option<&tokio::runtime::Handle> {
         self.runtime.get()
     }
 
-    /// Replaces secrets in a text.
+    /// Redacts the secrets in a text.
     pub(crate) fn redact(&self, text: &str) -> String {
         self.host.settings.redactor().redact(text).into_owned()
     }
 
-    /// Returns the timeout of a hook. `None` means no timeout; only hooks with `has_no_default` have none.
+    /// Returns the configured timeout of a hook, or its default. With `has_no_default`, the default is no timeout
+    /// (`None`).
     pub(crate) fn hook_timeout(
         &self,
         hook: &str,
@@ -248,26 +256,31 @@ impl PluginProcess {
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
-        let this = self
-            .this
-            .upgrade()
-            .ok_or_else(|| self.plugin_error(ErrorKind::Temporary, "the plugin is shut down"))?;
+        let this = self.this.upgrade().ok_or_else(|| {
+            self.plugin_error(
+                ErrorKind::Temporary,
+                "cannot start the process: bub is shutting down",
+            )
+        })?;
         let starting = tokio::task::spawn_blocking(move || this.connect_blocking(limit));
         starting
             .await
             .unwrap_or_else(|error| Err(self.plugin_error(ErrorKind::Unknown, &error.to_string())))
     }
 
-    /// Like [`Self::connect`], but blocks the calling thread.
+    /// Blocking variant of [`Self::connect`].
     pub(crate) fn connect_blocking(&self, limit: Option<Duration>) -> Result<Arc<Peer>> {
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
         let Some(this) = self.this.upgrade() else {
-            return Err(self.plugin_error(ErrorKind::Temporary, "the plugin is shut down"));
+            return Err(self.plugin_error(
+                ErrorKind::Temporary,
+                "cannot start the process: bub is shutting down",
+            ));
         };
-        // A caller that arrives during a start waits only for the rest of that start's time, so that a hanging start
-        // delays a turn once and not at every hook.
+        // During a start, further callers wait only for the remaining time of that start, so that a hanging start delays
+        // a turn once and not at every hook.
         let limit = limit
             .unwrap_or(Duration::MAX)
             .min(self.plugin_config.limits.start + EXIT_GRACE_PERIOD);
@@ -282,11 +295,16 @@ impl PluginProcess {
         let elapsed = start_began.map_or(Duration::ZERO, |instant| instant.elapsed());
         let remaining = limit.saturating_sub(elapsed);
         started.recv_timeout(remaining).unwrap_or_else(|_| {
-            let cause = format!("the process did not start within {} s", limit.as_secs_f32());
+            let cause = format!(
+                "the process did not start within {} s; increase `plugins.{}.limits.start` if it needs longer",
+                limit.as_secs_f32(),
+                self.name()
+            );
             Err(self.plugin_error(ErrorKind::Temporary, &cause))
         })
     }
 
+    /// Returns the connection to the running process. Starts the process if necessary, without a limit for the caller.
     fn connect_unbounded(&self) -> Result<Arc<Peer>> {
         let _start_guard = lock(&self.starting);
         if let Some(peer) = self.running_peer() {
@@ -296,7 +314,7 @@ impl PluginProcess {
             let health = lock(&self.health);
             if health.not_before.is_some_and(|when| Instant::now() < when) {
                 let cause = format!(
-                    "suspended after a failure, will be retried later: {}",
+                    "suspended after a failure: {}; bub restarts the plugin later",
                     health.cause
                 );
                 return Err(self.plugin_error(ErrorKind::Temporary, &cause));
@@ -325,6 +343,7 @@ impl PluginProcess {
         }
     }
 
+    /// Returns the connection to the process, if it is running.
     pub(crate) fn running_peer(&self) -> Option<Arc<Peer>> {
         let current = lock(&self.current);
         current
@@ -337,7 +356,7 @@ impl PluginProcess {
         self.running_peer().is_some()
     }
 
-    /// Waits until the running process has ended. Returns immediately if none runs.
+    /// Waits until the running process has ended. Returns immediately if no process is running.
     pub(crate) async fn wait_for_exit(&self) {
         let ended = self.exited.notified();
         if self.is_running() {
@@ -345,6 +364,7 @@ impl PluginProcess {
         }
     }
 
+    /// Verifies the pinned files and starts the process, without sending `initialize`.
     fn start_process(&self) -> Result<Arc<RunningProcess>> {
         crate::pin::verify_pin(&self.plugin_config)?;
         let environment = self
@@ -352,7 +372,7 @@ impl PluginProcess {
             .settings
             .plugin_environment(&self.plugin_config.granted)
             .into_iter();
-        // Otherwise Python would load bytecode files from the plugin directory, which are not pinned.
+        // Otherwise, Python would load bytecode files from the plugin directory, which are not pinned.
         let cache = self
             .host
             .settings
@@ -393,6 +413,7 @@ impl PluginProcess {
         }))
     }
 
+    /// Sends `initialize` and returns the descriptor of the response.
     fn initialize(&self, running: &RunningProcess) -> Result<Descriptor> {
         let params = json!({
             "protocol": PROTOCOL_VERSION,
@@ -420,7 +441,7 @@ impl PluginProcess {
                 }
                 Some(IncomingMessage::Question { id, .. }) => {
                     let error = Error::invalid_input(
-                        "requests are rejected until `initialize` is answered",
+                        "request rejected: answer `initialize` before you send requests",
                     );
                     running.peer.respond(&id, Err(error));
                 }
@@ -430,14 +451,17 @@ impl PluginProcess {
                     let seconds = limit.as_secs_f32();
                     return Err(Error::new(
                         ErrorKind::Temporary,
-                        format!("the process did not answer `initialize` within {seconds} s"),
+                        format!(
+                            "the process did not answer `initialize` within {seconds} s; increase `plugins.{}.limits.start` if it needs longer",
+                            self.name()
+                        ),
                     ));
                 }
             }
         }
     }
 
-    /// Rejects a plugin that implements hooks which the user did not see when the plugin was added.
+    /// Fails if the plugin now implements hooks that it did not declare when the user added it.
     fn check_declared_hooks(&self, described: &Descriptor) -> Result<()> {
         described.check()?;
         let is_declared = |hook: &HookDecl| {
@@ -448,7 +472,7 @@ impl PluginProcess {
         };
         match described.hooks.iter().find(|hook| !is_declared(hook)) {
             Some(hook) => Err(Error::config(format!(
-                "the plugin now implements {}, which it did not when it was added; review it and run `bub plugin add` again",
+                "the plugin now implements hook `{}`, which it did not declare when it was added; review it and run `bub plugin add` again",
                 hook.name
             ))),
             None => Ok(()),
@@ -468,6 +492,7 @@ impl PluginProcess {
         }
     }
 
+    /// Counts a failure and suspends the plugin if it failed too often or did not start.
     fn record_failure(&self, cause: &str, at_start: bool) {
         let mut health = lock(&self.health);
         health.failures += 1;
@@ -513,8 +538,8 @@ impl PluginProcess {
         }
     }
 
-    /// Handles a call that timed out: kills the process if it does not answer `ping`. Waits for the result, so that the
-    /// next call does not reach a hanging process.
+    /// Kills the process after a timeout if it does not answer `ping`. Returns after this check, so that the next call does
+    /// not reach a hanging process.
     pub(crate) async fn handle_timeout(&self, peer: &Arc<Peer>) {
         let (this, peer) = (self.this.clone(), Arc::clone(peer));
         let check = move || {
@@ -524,7 +549,7 @@ impl PluginProcess {
         let _ = tokio::task::spawn_blocking(check).await;
     }
 
-    /// Like [`Self::handle_timeout`], but blocks the calling thread.
+    /// Blocking variant of [`Self::handle_timeout`].
     pub(crate) fn handle_timeout_blocking(&self, peer: &Arc<Peer>) {
         let mut ping = peer.send_request_blocking("ping", &Value::Null);
         if ping

@@ -4,8 +4,7 @@ use bub_kernel::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// A JSON-RPC message: a request, a notification or a response. A duplicate field is an error, because it is unclear
-/// which of the two values is meant.
+/// A JSON-RPC message: a request, a notification or a response. A duplicate field is an error, because it is ambiguous.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RpcMessage {
@@ -18,12 +17,13 @@ pub(crate) struct RpcMessage {
     pub(crate) error: Value,
 }
 
-/// Deserializes a field that is present, even if it is `null`.
+/// Deserializes a present field to `Some`, even if its value is `null`.
 fn deserialize_present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(from).map(Some)
 }
 
-/// Parses a line. Accepts a byte order mark and a list with a single message, because some JSON libraries write them.
+/// Parses a line as a message. Accepts a byte order mark and a list with one message, because some JSON libraries write
+/// them.
 pub(crate) fn parse_line(line: &[u8]) -> Result<RpcMessage, serde_json::Error> {
     let line = line
         .strip_prefix(b"\xef\xbb\xbf")
@@ -37,13 +37,13 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<RpcMessage, serde_json::Error> {
     if line.starts_with(b"[") {
         // serde would read a list as the fields in declaration order.
         return Err(serde::de::Error::custom(
-            "batches of messages are not supported",
+            "batches of messages are not supported; send one message per line",
         ));
     }
     serde_json::from_slice(line)
 }
 
-/// The parts that can be recognized in a line that is not a valid message.
+/// The fields of an invalid line that can still be recognized.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct PartialRpcMessage {
     /// Id of the request.
@@ -54,7 +54,7 @@ pub(crate) struct PartialRpcMessage {
     pub(crate) is_call: bool,
 }
 
-/// Returns the error in a response.
+/// Converts the `error` of a response.
 pub(crate) fn response_error(error: &Value) -> Error {
     if let Some(data) = error
         .get("data")
@@ -63,7 +63,10 @@ pub(crate) fn response_error(error: &Value) -> Error {
         return Error::from_value(data);
     }
     let text = error.get("message").unwrap_or(error);
-    Error::unknown(text.as_str().unwrap_or("the error has no message"))
+    Error::unknown(
+        text.as_str()
+            .unwrap_or("the plugin returned an error without a message"),
+    )
 }
 
 /// Scans an invalid line for the field names of its outermost object.

@@ -29,6 +29,7 @@ pub fn protocol_schema() -> Value {
     })
 }
 
+/// Returns the JSON Schema of the request and the response of one hook.
 fn method_schema(hook: &Value) -> Value {
     let patch = json!({
         "type": "object",

@@ -1,4 +1,4 @@
-//! Serves a plugin written in Rust over stdin and stdout, so that it runs as an external plugin.
+//! Serves a plugin that is written in Rust over stdin and stdout, so that it runs as an external plugin.
 
 use std::{
     process::ExitCode,
@@ -22,7 +22,7 @@ use crate::{
     wire_hook::{self, WireHook},
 };
 
-/// Registration index of the plugin. The host's plugins are below it, at index 0.
+/// Registration index of the served plugin. Index 0 stands for the plugins of the host, which `next/call` calls.
 const PLUGIN_INDEX: usize = 1;
 
 /// Serves a plugin over stdin and stdout until the host closes the connection. Call it from `main`.
@@ -44,7 +44,7 @@ pub fn serve(name: &str, plugin: impl Plugin) -> ExitCode {
     serve_with(name, move |_| Ok::<_, BoxError>(plugin))
 }
 
-/// Serves a plugin that `make` creates from its context. See [`serve`].
+/// Serves a plugin that `make` creates from its context, like [`serve`].
 pub fn serve_with<P: Plugin, E: Into<BoxError>>(
     name: &str,
     make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
@@ -75,7 +75,7 @@ pub fn serve_with<P: Plugin, E: Into<BoxError>>(
     ExitCode::SUCCESS
 }
 
-/// The served plugin in its own framework.
+/// The served plugin with a framework of its process.
 pub(crate) struct ServedPlugin {
     framework: Framework,
 }
@@ -101,7 +101,7 @@ impl ServedPlugin {
         }
     }
 
-    /// Calls one hook. Returns its result and its changes of the state.
+    /// Calls one hook of the plugin. Returns the response: the result of the hook and its changes to the state.
     pub(crate) async fn call_hook<P: WireHook>(
         &self,
         call: &HostCall<'_>,
@@ -124,6 +124,7 @@ impl ServedPlugin {
         Ok((!answer.is_empty()).then(|| answer.into()))
     }
 
+    /// Calls `run_model_stream` of the plugin and sends the events to the host.
     async fn call_stream_hook(&self, call: &HostCall<'_>, raw_args: Map<String, Value>) {
         let (peer, id) = (call.peer, call.id);
         let Some(request) = peer.served_request(id) else {
@@ -146,6 +147,7 @@ impl ServedPlugin {
         stream::send_stream(peer, id, stream, &request, changes).await;
     }
 
+    /// Calls a tool of the plugin and returns its result in the format of MCP.
     async fn call_tool(&self, call: &HostCall<'_>, params: &Value) -> Result<Value> {
         let name = params
             .get("name")
@@ -195,7 +197,7 @@ impl ServedPlugin {
     }
 }
 
-/// A request from the host.
+/// A request of the host to the served plugin.
 #[derive(Clone, Copy)]
 pub(crate) struct HostCall<'a> {
     peer: &'a Arc<Peer>,
@@ -207,6 +209,7 @@ pub(crate) struct HostCall<'a> {
 }
 
 impl HostCall<'_> {
+    /// Returns the plugins of the host that run after the served plugin.
     fn host_chain(&self) -> HostChain {
         HostChain {
             peer: Arc::clone(self.peer),
@@ -223,7 +226,7 @@ pub(crate) struct ServedCall<'a> {
     state: State,
     session_id: Option<SessionId>,
     run_id: Option<TurnId>,
-    /// Created when a hook uses it.
+    /// The turn, created when a hook first uses it.
     turn: OnceLock<Turn>,
 }
 
@@ -272,7 +275,7 @@ impl<'a> ServedCall<'a> {
     }
 }
 
-/// Creates a message for a request without one. It names the chat of the turn.
+/// Creates a message with the chat of the sender, for a request that contains no message.
 fn placeholder_message(sender: Option<&Sender>) -> Envelope {
     let Some(sender) = sender else {
         return Envelope::new();
@@ -282,7 +285,7 @@ fn placeholder_message(sender: Option<&Sender>) -> Envelope {
         .with("chat_id", sender.chat_id.as_str())
 }
 
-/// Returns the plugin's changes of the state as a field of the response.
+/// Returns the changes that a hook made to the state, as the field `state` of the response. Empty without changes.
 fn state_changes(before: &Value, state: &State) -> Map<String, Value> {
     let empty = Map::new();
     let after = ArgumentCodec::encode(state);
@@ -379,22 +382,22 @@ async fn answer_request(
     call.peer.respond(call.id, answer);
 }
 
-/// Placeholder at the registration index below the served plugin. Each call has its own chain there, see [`HostChain`].
+/// Placeholder for the plugins of the host at registration index 0. [`HostChain`] calls them.
 struct HostPlugins;
 
 impl Plugin for HostPlugins {
     fn register(self: Arc<Self>, _: &mut HookSet) {}
 }
 
-/// The host's plugins below the served one, for one call.
+/// The plugins of the host that run after the served plugin, for one call. It calls them with `next/call`.
 #[derive(Clone)]
 pub(crate) struct HostChain {
     peer: Arc<Peer>,
-    /// Id of the host's request that the chain belongs to.
+    /// Id of the host's request that is being served.
     call: Value,
 }
 
-/// [`HostChain`] for `run_model_stream`, whose result is a stream.
+/// The [`HostChain`] of `run_model_stream`, whose result is a stream.
 pub(crate) struct HostChainStream(pub(crate) HostChain);
 
 impl<P: WireHook> AsyncHook<P> for HostChain {
@@ -453,7 +456,7 @@ impl AsyncHook<RunModelStream> for HostChainStream {
                         request.peer.respond(
                             &id,
                             Err(Error::invalid_input(
-                                "requests about this call are not supported",
+                                "unsupported request: the caller of `next/call` accepts no requests",
                             )),
                         );
                     }

@@ -1,4 +1,4 @@
-//! Copies a plugin's stderr to the log, with the name of the plugin and a rate limit.
+//! Copies the stderr of a plugin to the log, with the name of the plugin and a rate limit.
 
 use std::{
     io::{BufRead, BufReader, PipeReader, Read},
@@ -15,7 +15,7 @@ const MAX_LINES_PER_SECOND: u32 = 200;
 /// Maximum number of invalid protocol lines logged per minute.
 const MAX_INVALID_LINES_PER_MINUTE: u32 = 3;
 
-/// Starts a thread that logs everything the plugin writes to stderr.
+/// Starts a thread that logs the lines that a plugin writes to stderr.
 pub(crate) fn spawn_stderr_logger(
     plugin: &str,
     errors: PipeReader,
@@ -28,7 +28,7 @@ pub(crate) fn spawn_stderr_logger(
     Ok(())
 }
 
-/// Allows a number of log lines per interval and counts the suppressed ones.
+/// Limits the log lines of a plugin per interval and counts the suppressed lines.
 #[derive(Debug)]
 pub(crate) struct LogRateLimiter {
     event: &'static str,
@@ -39,7 +39,7 @@ pub(crate) struct LogRateLimiter {
 }
 
 impl LogRateLimiter {
-    /// Creates a limiter for lines that a plugin logs.
+    /// Creates a limiter for the stderr lines and `log` notifications of a plugin.
     pub(crate) fn for_log_lines() -> Self {
         Self::new(
             "plugin.stderr",
@@ -67,7 +67,7 @@ impl LogRateLimiter {
         }
     }
 
-    /// Returns whether another line may be logged. Starts a new interval if the current one is over.
+    /// Counts a line and returns whether it may be logged. Starts a new interval if the current one is over.
     pub(crate) fn allow_line(&mut self, plugin: &str) -> bool {
         if self.interval_start.elapsed() > self.interval {
             self.log_suppressed(plugin);
@@ -85,6 +85,7 @@ impl LogRateLimiter {
     }
 }
 
+/// Logs the lines of a plugin's stderr until it is closed.
 fn log_lines(plugin: &str, errors: PipeReader, redactor: &Redactor) {
     let mut reader = BufReader::new(errors);
     let mut line = Vec::new();

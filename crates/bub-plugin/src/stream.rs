@@ -1,7 +1,7 @@
-//! Model streams in both directions, with credits, so that an unread stream does not block other calls.
+//! Model streams between host and plugin, in both directions.
 //!
-//! A stream arrives as `stream/event` notifications and ends with the response. The receiver grants one credit per
-//! event that it can buffer.
+//! A stream consists of `stream/event` notifications and ends with the response. The receiver grants one credit per
+//! event that it can buffer, so that an unread stream does not block other calls.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,20 +25,22 @@ use crate::{
     peer::{IncomingMessage, IncomingReceiver, OutgoingRequest, Peer, ServedRequest, lock},
 };
 
-/// Number of events that may be sent but not read.
+/// Maximum number of events of a stream that are sent but not read.
 pub(crate) const STREAM_CREDITS: usize = 64;
-/// After this number of events was read, the reader grants the same number of credits.
+/// Number of events after which the reader grants as many new credits.
 const CREDIT_REFILL: usize = STREAM_CREDITS / 2;
 
 /// Maximum size of a text event in bytes. A longer text is sent as several events.
 const MAX_DELTA_BYTES: usize = 64 * 1024;
 
+/// A request that is answered with a stream.
 pub(crate) type StreamRequest = OutgoingRequest<IncomingReceiver>;
 
-/// `run_model_stream` of an external plugin.
+/// The hook `run_model_stream` of an external plugin.
 pub(crate) struct StreamHook(pub(crate) ExternalHook);
 
-/// Context of a `run_model_stream` call. Calls of the chain below need it, even after the hook has returned its stream.
+/// Context of a `run_model_stream` call of a plugin. It is needed while the stream runs, because the plugin may call the
+/// next plugins at any time.
 #[derive(Clone)]
 struct StreamCall {
     hook: ExternalHook,
@@ -47,16 +49,17 @@ struct StreamCall {
     session_id: SessionId,
     state: State,
     turn: Turn,
-    /// Credits of the plugin's running calls of the chain below.
+    /// Credits of the running `next/call` requests of the plugin.
     next_call_credits: Arc<Mutex<Vec<Arc<Semaphore>>>>,
-    /// Cancels `over` when the stream is dropped. `None` in the tasks that answer the plugin's requests.
+    /// Cancels `over` when the stream is dropped. `None` in clones that answer requests of the plugin.
     _owner: Option<Arc<CancelOnDrop>>,
+    /// Cancelled when the stream is dropped.
     over: CancellationToken,
-    /// The span in which the hook was called, for the chain below.
+    /// The span in which the hook was called. The next plugins run in it.
     caller: Span,
 }
 
-/// Cancels the calls of the chain below when the stream is dropped.
+/// Cancels the running `next/call` requests of a stream when the stream is dropped.
 struct CancelOnDrop(CancellationToken);
 
 impl Drop for CancelOnDrop {
@@ -78,6 +81,7 @@ impl AsyncHook<RunModelStream> for StreamHook {
 }
 
 impl StreamHook {
+    /// Sends the request and waits for the first event or the response.
     async fn start_stream(
         &self,
         call: HookCall<'_, RunModelStream>,
@@ -144,8 +148,8 @@ impl StreamHook {
 }
 
 impl StreamCall {
-    /// Returns whether the plugin waits for the chain below. If a call has no credits left, the chain waits for the
-    /// plugin.
+    /// Returns whether the plugin waits for an event of a `next/call` request. If no request has credits left, the next
+    /// plugins wait for the plugin instead.
     fn is_waiting_for_next(&self) -> bool {
         lock(&self.next_call_credits)
             .iter()
@@ -198,13 +202,14 @@ impl StreamCall {
                 biased;
                 () = answering => {}
                 () = served.cancel.cancelled() => {}
-                () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("the call in `call` has ended"))),
+                () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("`next/call` failed: the call in `call` has ended"))),
             }
             lock(&stream_call.next_call_credits).retain(|other| !Arc::ptr_eq(other, &credits));
         };
         tokio::spawn(answering_next.instrument(caller));
     }
 
+    /// Returns the prompt and the session id of the call, with the replacements of a `next/call` request.
     fn replace_args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, SessionId)> {
         let replacement = |name: &str| replaced.get(name).cloned();
         let decode_error = |error| callbacks::invalid_argument_error(&error);
@@ -220,6 +225,7 @@ impl StreamCall {
         Ok((prompt.unwrap_or_else(|| self.prompt.clone()), session_id))
     }
 
+    /// Calls the next plugins for a stream.
     async fn call_next_stream(
         &self,
         (prompt, session_id): &(Prompt, SessionId),
@@ -234,6 +240,7 @@ impl StreamCall {
         RunModelStream::below(framework.hooks().chain_below(self.registration_index, args)).await
     }
 
+    /// Calls the next plugins for the complete text.
     async fn call_next_text(
         &self,
         (prompt, session_id): &(Prompt, SessionId),
@@ -249,7 +256,7 @@ impl StreamCall {
     }
 }
 
-/// Answers a request with a stream: sends the events, then the response with the fields that `end` returns.
+/// Answers a request with a stream: sends the events, then a response with the fields that `end` returns.
 pub(crate) async fn send_stream(
     peer: &Peer,
     id: &Value,
@@ -282,7 +289,7 @@ pub(crate) async fn send_stream(
     peer.respond(id, Ok(last.into()));
 }
 
-/// Splits a long text event into several events.
+/// Splits an event with more than [`MAX_DELTA_BYTES`] of text into several events.
 fn split_long_event(event: StreamEvent) -> Vec<StreamEvent> {
     let (text, make): (_, fn(String) -> StreamEvent) = match event {
         StreamEvent::Text(text) if text.len() > MAX_DELTA_BYTES => (text, StreamEvent::Text),
@@ -300,7 +307,7 @@ fn split_long_event(event: StreamEvent) -> Vec<StreamEvent> {
     events
 }
 
-/// Returns the events of a request as a stream.
+/// Returns the events of a request as a model stream. `first` is an event that was received already.
 pub(crate) fn event_stream(
     first: Option<StreamEvent>,
     request: StreamRequest,
@@ -355,7 +362,7 @@ pub(crate) fn event_stream(
                         reader.request.peer.respond(
                             &id,
                             Err(Error::invalid_input(
-                                "requests about this call are not supported",
+                                "unsupported request: the caller of `next/call` accepts no requests",
                             )),
                         );
                     }
@@ -378,13 +385,19 @@ pub(crate) fn event_stream(
     }))
 }
 
-/// Handles the messages of a stream on the host's side.
+/// Handles the messages of a stream that the host receives from a plugin.
 pub(crate) trait StreamCallbacks: Send + Sync + 'static {
-    /// Waits for the next message. Returns an error response after the timeout.
+    /// Waits for the next message of the stream. Returns an error response after the timeout.
     fn next_message<'a>(&'a self, request: &'a mut StreamRequest)
     -> BoxFuture<'a, IncomingMessage>;
+
+    /// Answers a request of the plugin about the stream.
     fn answer_request(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value);
+
+    /// Decodes an event of the stream.
     fn decode_event(&self, event: &Value) -> Result<StreamEvent>;
+
+    /// Handles the response that ends the stream.
     fn handle_end(&self, end: Value) -> Result<()>;
 }
 
@@ -416,7 +429,7 @@ impl StreamCallbacks for StreamCall {
         Self::answer_request(self, peer, id, method, params);
     }
 
-    /// Decodes an event. Unknown events are an error, because all consumers must understand what the host forwards.
+    /// Decodes an event of the stream. Fails for unknown events, because the host's consumers would not understand them.
     fn decode_event(&self, event: &Value) -> Result<StreamEvent> {
         match StreamEvent::from_value(event) {
             StreamEvent::Other { .. } => Err(self.hook.invalid_response_error(&type_error(
@@ -438,7 +451,8 @@ impl StreamCallbacks for StreamCall {
     }
 }
 
-/// No callbacks: a served plugin that reads a stream of its host gets no requests about it.
+/// Callbacks of a stream that a served plugin reads from its host. It is never created, because the host sends no
+/// requests about such a stream.
 pub(crate) enum NoCallbacks {}
 
 impl StreamCallbacks for NoCallbacks {
@@ -459,7 +473,7 @@ impl StreamCallbacks for NoCallbacks {
     }
 }
 
-/// Encodes the arguments of a model call for the chain below.
+/// Encodes the arguments of `run_model_stream` for a `next/call` request.
 pub(crate) fn encode_model_args(args: args::RunModelStream<'_>) -> Value {
     json!({"prompt": ArgumentCodec::encode(args.prompt), "session_id": args.session_id})
 }

@@ -1,4 +1,4 @@
-//! Tools of an external plugin. Calls and results have the format of MCP.
+//! Tools of an external plugin. Tool calls and results have the format of MCP.
 
 use std::sync::Arc;
 
@@ -113,8 +113,9 @@ struct ToolCallResponse {
     is_error: Option<bool>,
 }
 
-/// Returns the result of the tool: `structuredContent` if present, otherwise the text of `content`. The outer error
-/// reports an invalid response; the inner one is the error of the tool.
+/// Returns the result of a tool call: `structuredContent` if present, otherwise the text of `content`.
+///
+/// The outer error reports an invalid response. The inner error is the error of the tool.
 fn parse_result(answer: &Value) -> Result<Result<Value>> {
     let response = ToolCallResponse::deserialize(answer).ok();
     let response = response

@@ -1,4 +1,4 @@
-//! Every hook as a method of the plugin protocol, generated from the hook table so that no hook is missing.
+//! The hooks as methods of the plugin protocol, generated from the hook table.
 
 use std::{borrow::Cow, path::Path};
 
@@ -18,7 +18,7 @@ use crate::{
     serve::{HostCall, HostChain, HostChainStream, ServedCall, ServedPlugin},
 };
 
-/// Hooks that an external plugin cannot implement, with the reason or the alternative.
+/// Hooks that an external plugin cannot implement, each with the reason or an alternative.
 pub(crate) const UNSUPPORTED_HOOKS: &[(&str, &str)] = &[
     (
         "provide_tape_store",
@@ -42,9 +42,9 @@ pub(crate) const UNSUPPORTED_HOOKS: &[(&str, &str)] = &[
     ),
 ];
 
-/// A hook argument that stays in its process. The protocol carries only its sender.
+/// A hook argument that is not sent to the other process. The protocol carries only its sender.
 pub(crate) trait InProcess<'a>: Copy {
-    /// Creates the argument in a served plugin from the data of the request.
+    /// Creates the argument in a served plugin from a request of the host.
     fn from_call(call: &'a ServedCall<'_>) -> Self;
 
     /// Returns the turn that the hook is called in.
@@ -69,7 +69,7 @@ impl<'a> InProcess<'a> for &'a Turn {
 }
 
 impl<'a> InProcess<'a> for Option<&'a Turn> {
-    /// Returns the turn only if the request has a message: the protocol does not say whether a turn is running.
+    /// Returns the turn only if the request has a message, because a request does not say whether a turn is running.
     fn from_call(call: &'a ServedCall<'_>) -> Self {
         call.has_message().then(|| call.turn())
     }
@@ -105,35 +105,41 @@ pub(crate) trait WireHook: HookPoint<Output: ResultCodec> {
     /// The decoded arguments.
     type Owned: Send + Sync;
 
+    /// Encodes the arguments for which `is_requested` returns true.
     fn encode_args(args: Self::Args<'_>, is_requested: &dyn Fn(&str) -> bool)
     -> Map<String, Value>;
+
+    /// Decodes arguments. `previous` are the arguments that the decoded ones replace, if any.
     fn decode_args(
         raw_args: Map<String, Value>,
         previous: Option<Self::Args<'_>>,
     ) -> Result<Self::Owned>;
 
-    /// Returns what the decoded arguments contain about the turn.
+    /// Returns what the decoded arguments say about the turn.
     fn turn_facts(owned: &Self::Owned) -> TurnFacts<'_>;
 
-    /// Creates the arguments for a hook of a served plugin.
+    /// Creates the arguments for a call of a served plugin from decoded arguments.
     fn args_from_owned<'a>(owned: &'a Self::Owned, call: &'a ServedCall<'_>) -> Self::Args<'a>;
 
-    /// Replaces the arguments of a call with decoded ones. The turn does not change.
+    /// Replaces the arguments of a call with decoded arguments and keeps the turn.
     fn replace_args<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a>;
 
+    /// Returns the state among the arguments, if the hook has one.
     fn state(args: Self::Args<'_>) -> Option<&State>;
+
+    /// Returns the message among the arguments, if the hook has one.
     fn message(args: Self::Args<'_>) -> Option<&Envelope>;
 
     /// Returns the turn that the hook is called in; `None` outside a turn.
     fn turn(args: Self::Args<'_>) -> Option<&Turn>;
 
-    /// Returns the sender that is sent to the plugin, for hooks that have one.
+    /// Returns the sender that is sent to the plugin, if the hook has a turn or a message.
     fn sender(args: Self::Args<'_>) -> Option<Cow<'_, Sender>>;
 
-    /// Returns the chain below a served plugin for one call. Its plugins run in the host.
+    /// Returns the hooks that run after the hook of a served plugin. They call the plugins of the host.
     fn next_hooks(chain: &HostChain) -> HookSet;
 
-    /// Calls the plugins below, with some arguments replaced. Fails for hooks without a chain.
+    /// Calls the next plugins with some arguments replaced. Fails for hooks that are not first-result hooks.
     fn call_next(
         call: HookCall<'_, Self>,
         replaced: Map<String, Value>,
@@ -147,13 +153,13 @@ pub(crate) trait WireHook: HookPoint<Output: ResultCodec> {
 
 fn no_next_plugin_error(hook: &str) -> Error {
     Error::invalid_input(format!(
-        "{hook} has no chain below: only first-result hooks have one"
+        "cannot call the next plugin of hook `{hook}`: only first-result hooks support `next/call`"
     ))
 }
 
 macro_rules! wire {
     ($($name:ident $point:ident $kind:ident [$($sync:ident)?] ($($arg:ident: $ty:ty),*) {$($in_process:ident)?};)*) => {
-        /// Types of the arguments, by hook and name.
+        /// The types of the hook arguments: one module per hook, one type per argument.
         #[allow(non_camel_case_types, unused_imports, dead_code, reason = "named as the table names them")]
         mod types {
             $(pub(super) mod $name {
@@ -235,7 +241,7 @@ macro_rules! wire {
             }
         )*
 
-        /// Registers a hook by name. Returns `false` if the name is unknown.
+        /// Registers the hook with this name. Returns `false` if the hook is unknown.
         pub(crate) fn register_hook(name: &str, hook: ExternalHook, hooks: &mut HookSet) -> bool {
             match name {
                 $( stringify!($name) => wire!(@register [$($sync)?] $point hook hooks), )*
@@ -244,7 +250,7 @@ macro_rules! wire {
             true
         }
 
-        /// Returns the JSON Schema of the arguments and the result of every hook.
+        /// Returns the JSON Schema of the arguments and the result of each hook, by name.
         pub(crate) fn hook_schemas() -> Map<String, Value> {
             let mut all = Map::new();
             $( {
@@ -260,7 +266,7 @@ macro_rules! wire {
             all
         }
 
-        /// Returns the hooks that a plugin implements, and whether each is `observe_only`.
+        /// Returns the names of the hooks that a plugin implements, and whether each hook is `observe_only`.
         pub(crate) fn implemented_hooks(hooks: &HookSet, registration_index: usize) -> Vec<(&'static str, bool)> {
             let mut implemented = Vec::new();
             $( for implementation in point::$point::implementations(hooks) {

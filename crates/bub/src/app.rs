@@ -1,4 +1,4 @@
-//! The program: arguments, settings, plugins, exit code.
+//! A program: parses arguments, loads settings and plugins, runs a command and returns the exit code.
 
 use std::{
     ffi::OsString,
@@ -33,7 +33,7 @@ const EXIT_FAILURE: u8 = 1;
 /// Exit code for invalid arguments or configuration.
 const EXIT_USAGE: u8 = 2;
 
-/// Errors in the configuration, for commands that run in spite of them.
+/// Errors in the configuration. Commands that run in spite of errors report them.
 #[derive(Debug, Default)]
 pub struct SettingsProblems(pub Vec<SettingsError>);
 
@@ -66,8 +66,9 @@ impl App {
         self
     }
 
-    /// Adds a plugin that is part of the program, with the names of its channels. External plugins
-    /// cannot replace these channels, and errors do not name the plugin.
+    /// Adds a plugin that is part of the program, with the names of its channels.
+    ///
+    /// External plugins cannot replace these channels. Error messages do not name a bundled plugin.
     pub fn bundled_plugin<P: Plugin, E: Into<BoxError> + 'static>(
         mut self,
         name: &'static str,
@@ -79,19 +80,20 @@ impl App {
         self.plugin_with(name, make)
     }
 
-    /// Sets the text that the program prints if no command is given. The default is the help.
+    /// Sets the text that the program prints if no command is given. Default: the help.
     pub fn next_steps(mut self, text: &'static str) -> Self {
         self.next_steps = Some(text);
         self
     }
 
-    /// Sets the command that runs if none is given at a terminal and the configuration is valid.
+    /// Sets the command that runs if no command is given, stdin is a terminal and the configuration
+    /// is valid.
     pub fn default_command(mut self, args: &[&'static str]) -> Self {
         self.default_command = args.to_vec();
         self
     }
 
-    /// Adds a plugin.
+    /// Adds a plugin with a name.
     pub fn plugin(mut self, name: &'static str, plugin: impl Plugin) -> Self {
         self.add_plugins
             .push(Box::new(move |builder| builder.plugin(name, plugin)));
@@ -116,8 +118,7 @@ impl App {
         self
     }
 
-    /// Declares the settings of a plugin, so that they are read, validated and documented like all
-    /// others.
+    /// Declares the settings of a plugin, so that bub reads, validates and documents them.
     pub fn settings(mut self, section: Section) -> Self {
         self.sections.push(section);
         self
@@ -125,16 +126,16 @@ impl App {
 
     /// Runs the program with the arguments of the process.
     pub fn main(mut self) -> ExitCode {
-        // Not in `run`: only a program that gets its own arguments can run itself as the
-        // supervisor.
+        // Not in `run`: only a program that parses the arguments of its process can start itself as
+        // the supervisor.
         self.launcher = Launcher::this_program();
         self.run(std::env::args_os())
     }
 
-    /// Runs the program with these arguments; the first is the program's name.
+    /// Runs the program with these arguments. The first argument is the name of the program.
     pub fn run(self, args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
-        // First, because every command of the agent starts this way.
+        // First, because every shell command of the agent starts this way and should start fast.
         if let [_, subcommand, rest @ ..] = args.as_slice()
             && subcommand == shell::SUBCOMMAND
         {
@@ -143,7 +144,7 @@ impl App {
         set_process_undumpable();
         let redactor = Redactor::new();
         self.try_run(&args, &redactor).unwrap_or_else(|failure| {
-            // Ignore errors: stderr is closed and there is nowhere to report them.
+            // A failed write to stderr is ignored: there is nowhere to report it.
             let text = redactor.redact(&failure.text);
             let text = if failure.has_lines {
                 output::sanitize(text.trim_end())
@@ -209,7 +210,9 @@ impl App {
             .find(|command| command.name() == name)
             .cloned()
         else {
-            return Err(ExitError::usage(format!("unknown command `{name}`")));
+            return Err(ExitError::usage(format!(
+                "unknown command `{name}`; run `bub --help` to list commands"
+            )));
         };
         if !command.allows_invalid_settings {
             if let Some(problem) = problems.0.first() {
@@ -230,6 +233,7 @@ impl App {
         run_command(&command, context).map_err(|error| ExitError::new(&error, &bundled_plugins))
     }
 
+    /// Loads the settings of the program and its plugins, with the errors in them.
     fn load_settings(
         &mut self,
         workspace: &Path,
@@ -243,6 +247,7 @@ impl App {
             .load_lenient()
     }
 
+    /// Builds the framework from the plugin `builtin`, the added plugins and the external plugins.
     fn build_framework(
         self,
         builder: FrameworkBuilder,
@@ -261,10 +266,10 @@ impl App {
     }
 }
 
-/// Returns the settings of every program in the order of their listing. Plugins add theirs with
-/// [`App::settings`].
+/// Returns the settings that every program has, in the order of `bub config list`.
 ///
-/// A program that loads settings without an [`App`] passes these to [`Loader::sections`].
+/// A program that loads settings without an [`App`] passes these sections to [`Loader::sections`].
+/// Plugins declare their settings with [`App::settings`].
 pub fn core_sections() -> impl Iterator<Item = Section> {
     let model = bub_model::settings::sections();
     let agent = bub_agent::settings::sections();
@@ -275,7 +280,7 @@ pub fn core_sections() -> impl Iterator<Item = Section> {
     sections.chain(kernel).chain(app)
 }
 
-/// Parses the arguments. Skips the offered commands where they are not needed or break the parser.
+/// Parses the arguments. Removes the commands that plugins offer if they are not needed or conflict.
 fn parse_args(
     args: &[OsString],
     commands: &mut Vec<AppCommand>,
@@ -297,7 +302,11 @@ fn parse_args(
         commands.retain(|command| !command.is_offered());
         parse(commands)
     });
-    parsed.map_err(|_| ExitError::usage("the commands of the plugins conflict"))
+    parsed.map_err(|_| {
+        ExitError::usage(
+            "cannot parse the arguments: the commands of plugins conflict; disable one with `bub plugin disable`",
+        )
+    })
 }
 
 fn parse_default_command(
@@ -310,23 +319,24 @@ fn parse_default_command(
         .collect();
     match args::parse(&args, commands, None) {
         ParsedArgs::Command(name, matches) => Ok((name, matches)),
-        _ => Err(ExitError::usage("the program has no first command")),
+        _ => Err(ExitError::usage(
+            "invalid default command: it is not a command of the program",
+        )),
     }
 }
 
 /// Prevents other processes of this user from reading the memory of this process.
 ///
-/// On Linux, `/proc` would otherwise give them, including commands of the agent, the environment
-/// and the memory with all keys. Errors are ignored, because everything else works without it.
+/// Otherwise, on Linux, commands of the agent could read API keys from `/proc`. Errors are ignored,
+/// because everything else works without this protection.
 fn set_process_undumpable() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// Validates the settings with a structure: providers and the policy.
+/// Validates the structured settings `providers` and `policy`.
 ///
-/// An invalid provider must be reported before the first model call, and an invalid policy allows
-/// nothing.
+/// bub reports an invalid provider before the first model call. An invalid policy denies everything.
 #[doc(hidden)]
 pub fn check_settings(settings: &Settings) -> Result<(), String> {
     bub_model::Catalog::new(settings).map_err(|problem| problem.to_string())?;
@@ -356,15 +366,15 @@ fn run_command(command: &AppCommand, context: CommandContext) -> Result<ExitCode
     match outcome {
         Ok(outcome) => outcome,
         Err(_) => Err(Error::unknown(
-            "the command panicked; see the log for details",
+            "the command failed with an internal error (panic); see the log for details",
         )),
     }
 }
 
-/// Error that ends the program, in one line, with its exit code.
+/// An error that ends the program, with its exit code.
 struct ExitError {
     text: String,
-    /// Whether the text quotes the output of a command.
+    /// Whether the text has several lines, because it quotes the output of a command.
     has_lines: bool,
     code: u8,
 }
@@ -377,7 +387,7 @@ impl From<Error> for ExitError {
 
 impl ExitError {
     fn new(error: &Error, bundled_plugins: &[&str]) -> Self {
-        // Name the hook only for plugins that are not part of the program.
+        // Name hook and plugin only for plugins that are not part of the program.
         let is_bundled =
             |name: &str| name == BuiltinPlugin::NAME || bundled_plugins.contains(&name);
         let foreign = error.origin().filter(|origin| !is_bundled(&origin.plugin));

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use bub_settings::{AnySetting, Section, SettingKey, SettingType, ValueKind, text_format};
 use serde_json::{Map, Value};
 
-/// Configuration of external plugins.
+/// Options of external plugins, by name.
 pub static PLUGINS: SettingKey<Map<String, Value>> = SettingKey::new(
     "plugins",
     (),
-    "Plugins by name: `limits` in seconds (start, hook, synchronous, tool, model, hooks), `role` of users of its channels.",
+    "Options of external plugins by name: `limits` (timeouts in seconds: start, hook, synchronous, tool, model, hooks) and `role` (maximum role of users of the plugin's channels).",
 )
 .trusted();
 
@@ -26,11 +26,11 @@ pub static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(
 .trusted()
 .env_only();
 
-/// Log filter.
+/// Levels of the lines to log, by target.
 pub static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
     "log.filter",
     None,
-    "Log levels, separated by commas: error, warn, info, debug, trace, off, and TARGET=LEVEL.",
+    "Log levels, separated by commas: error, warn, info, debug, trace or off, optionally per target as TARGET=LEVEL.",
 )
 .format(&text_format::LOG_FILTER)
 .variable("BUB_LOG");
@@ -42,9 +42,13 @@ pub static LOG_FORMAT: SettingKey<LogFormat> = SettingKey::new(
     "Format of log lines: `text` or `json`.",
 );
 
-/// Log file. Trusted, because bub writes it.
-pub static LOG_FILE: SettingKey<Option<PathBuf>> =
-    SettingKey::new("log.file", None, "Log file, in addition to stderr.").trusted();
+/// Path of the log file. Trusted, because bub writes the file.
+pub static LOG_FILE: SettingKey<Option<PathBuf>> = SettingKey::new(
+    "log.file",
+    None,
+    "Path of a log file; bub then logs to stderr and to this file.",
+)
+.trusted();
 
 /// Maximum size of the log file in bytes.
 pub static LOG_MAX_FILE_BYTES: SettingKey<u64> = SettingKey::new(
@@ -56,7 +60,7 @@ pub static LOG_MAX_FILE_BYTES: SettingKey<u64> = SettingKey::new(
 .at_least(1)
 .trusted();
 
-/// Whether the log may contain messages. Trusted, because it is policy.
+/// Whether the log may contain the text of messages. Trusted, because it affects privacy.
 pub static LOG_CONTENTS: SettingKey<bool> = SettingKey::new(
     "log.contents",
     false,
@@ -112,7 +116,8 @@ static LOG: &[&dyn AnySetting] = &[
     &LOG_CONTENTS,
 ];
 
-/// Returns the sections with these settings. The section without a name adds to the root.
+/// Returns the sections with the settings of the program. The section without a name adds settings
+/// at the top level.
 pub fn sections() -> [Section; 2] {
     [Section::new("", ROOT), Section::new("log", LOG)]
 }

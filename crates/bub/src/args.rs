@@ -1,4 +1,5 @@
-//! Parses the command line before and after the commands are known.
+//! Parses the command line. The workspace and the verbosity are needed before the plugins add their
+//! commands.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -11,9 +12,11 @@ use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, value_parser};
 
 use crate::command::AppCommand;
 
+/// List of exit codes at the end of the help.
 const EXIT_CODES: &str = "\
 Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration, 130 interrupted, 143 terminated";
 
+/// Error if the workspace depends on whether `-w` belongs to a plugin's command.
 const AMBIGUOUS_WORKSPACE: &str =
     "ambiguous `-w`: it may be an argument of the command; put `-w DIR` before the command";
 
@@ -23,13 +26,13 @@ pub(crate) enum ParsedArgs {
     Command(String, ArgMatches),
     /// No command was given.
     Nothing,
-    /// A text to print before exiting.
+    /// A text to print instead of running a command, such as the help.
     Print(String),
-    /// One line that explains the invalid arguments.
+    /// The arguments are invalid. The text is the error in one line.
     Wrong(String),
 }
 
-/// Returns the name of the command. Called before the commands are collected.
+/// Returns the first argument that is not an option: the name of the command.
 pub(crate) fn command_name(args: &[OsString]) -> Option<&str> {
     let mut remaining = args.iter().skip(1);
     while let Some(arg) = remaining.next() {
@@ -42,8 +45,7 @@ pub(crate) fn command_name(args: &[OsString]) -> Option<&str> {
     None
 }
 
-/// Parses the command line with the commands of plugins. `workspace` is the workspace that was
-/// determined before.
+/// Parses the command line. `workspace` is the result of [`workspace()`] for these arguments.
 pub(crate) fn parse(
     args: &[OsString],
     commands: &[AppCommand],
@@ -72,14 +74,14 @@ pub(crate) fn parse(
     }
 }
 
-/// Returns the complete command line.
+/// Returns the clap command of the program with these subcommands.
 pub(crate) fn command_line(commands: &[AppCommand]) -> Command {
     commands.iter().fold(root_command(), |root, command| {
         root.subcommand(command.command.clone())
     })
 }
 
-/// Converts a plugin's command to a clap command.
+/// Converts the command of a plugin to a clap command.
 pub(crate) fn to_clap_command(spec: &CommandSpec) -> Command {
     Command::new(spec.name.clone())
         .about(spec.about.clone())
@@ -107,7 +109,7 @@ fn to_clap_arg(arg: &CommandArg) -> Arg {
     clap_arg.action(action).value_name(arg.name.to_uppercase())
 }
 
-/// Converts the arguments of a plugin's command from clap.
+/// Converts the parsed arguments of a plugin's command from clap.
 pub(crate) fn to_command_args(spec: &CommandSpec, matches: &ArgMatches) -> CommandArgs {
     let value = |arg: &CommandArg| {
         if arg.flag {
@@ -129,7 +131,7 @@ fn root_command() -> Command {
     Command::new("bub")
         .about("An agent runtime built on hooks and append-only session tapes")
         .version(env!("CARGO_PKG_VERSION"))
-        // The terminal wraps lines; help is the same in a pipe and with any set of clap's features.
+        // Do not wrap lines: the terminal does, and the help is then the same in a pipe.
         .term_width(0)
         .after_help(EXIT_CODES)
         .subcommand_value_name("COMMAND")
@@ -152,9 +154,9 @@ fn root_command() -> Command {
         )
 }
 
-/// Returns the workspace. Called before plugins exist, because they get it when they are created.
+/// Returns the workspace in the arguments, without parsing the rest of the command line.
 ///
-/// The rest of the command line is checked later.
+/// Plugins get the workspace when they are created, before their commands are known.
 pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
     let mut workspace = None;
     let mut remaining = args.iter().skip(1);
@@ -171,8 +173,9 @@ pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
     workspace
 }
 
-/// Returns how often `-v` was given. Called before plugins exist, because they log when they are
-/// created.
+/// Returns how often `-v` was given, without parsing the rest of the command line.
+///
+/// Plugins may log when they are created, before their commands are known.
 pub(crate) fn verbosity(args: &[OsString]) -> u64 {
     let count = |arg: &OsString| match arg.as_bytes() {
         b"--verbose" => 1,
@@ -188,6 +191,7 @@ pub(crate) fn verbosity(args: &[OsString]) -> u64 {
         .sum()
 }
 
+/// Returns the workspace in an argument such as `--workspace=DIR` or `-wDIR`.
 fn attached_workspace(arg: &OsStr) -> Option<PathBuf> {
     let bytes = arg.as_bytes();
     let value = bytes
@@ -198,7 +202,7 @@ fn attached_workspace(arg: &OsStr) -> Option<PathBuf> {
     )))
 }
 
-/// Returns an error if a directory cannot be the workspace.
+/// Checks that a path is a directory, so that it can be the workspace.
 pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
     match workspace.canonicalize().and_then(std::fs::metadata) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
@@ -211,16 +215,16 @@ pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
             workspace.display()
         )),
         Err(error) => Err(format!(
-            "workspace `{}` cannot be used: {error}",
+            "cannot use workspace `{}`: {error}",
             workspace.display()
         )),
     }
 }
 
-/// Formats an error of the parser in one line: the error, a suggestion, and where to find help.
+/// Formats an error of clap in one line: the error, its tips, and the help command.
 fn format_parse_error(error: &clap::Error, help: &str) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
-        return "an argument is not valid UTF-8".to_owned();
+        return "invalid argument: not valid UTF-8".to_owned();
     }
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(collapse_whitespace);
@@ -236,7 +240,8 @@ fn format_parse_error(error: &clap::Error, help: &str) -> String {
     format!("{line}; see `{help}`")
 }
 
-/// Returns the help command for the input: of the command if it exists, else of the program.
+/// Returns the command that prints the help for the arguments: of their command if it exists,
+/// otherwise of the program.
 fn help_command(args: &[OsString], commands: &[AppCommand]) -> String {
     let is_known = |arg: &&OsString| commands.iter().any(|command| *arg == command.name());
     match args.iter().skip(1).find(is_known) {

@@ -1,11 +1,11 @@
-//! The plugin `builtin` of every program, with the defaults of the agent.
+//! The plugin `builtin` of every program. It implements the default of every hook with the agent.
 
 use std::sync::Arc;
 
 use bub_agent::{BuiltinOptions, shell::Launcher};
 use bub_kernel::{Plugin, PluginContext, hooks::HookSet};
 
-/// The plugin `builtin`.
+/// The plugin `builtin`, which wraps the agent.
 pub struct BuiltinPlugin(Arc<bub_agent::BuiltinAgent>);
 
 impl BuiltinPlugin {

@@ -1,4 +1,4 @@
-//! Commands of the program, which use clap directly.
+//! Commands of the program. Unlike the commands of plugins, they use clap directly.
 
 use std::{fmt, process::ExitCode, sync::Arc};
 
@@ -18,33 +18,33 @@ pub struct CommandContext {
     pub matches: ArgMatches,
     /// Settings of the program.
     pub settings: Arc<Settings>,
-    /// Errors in the configuration, for commands that run in spite of them.
+    /// Errors in the configuration. Empty unless the command allows invalid settings.
     pub problems: Arc<SettingsProblems>,
-    /// Starts supervised processes; `None` if the program cannot run itself as the supervisor.
+    /// Starts supervised processes. `None` if the program cannot start itself as the supervisor.
     pub launcher: Option<Arc<Launcher>>,
     /// Prompts the user on behalf of plugins.
     #[doc(hidden)]
     pub plugin_prompt: Arc<PluginPrompt>,
-    /// Channels that external plugins cannot replace.
+    /// Names of the channels of bundled plugins, which external plugins cannot replace.
     #[doc(hidden)]
     pub bundled_channels: Arc<[&'static str]>,
     pub(crate) commands: Arc<[AppCommand]>,
 }
 
 impl CommandContext {
-    /// Returns the complete command line, with the commands of all plugins.
+    /// Returns the clap command of the program with the commands of all plugins.
     pub fn command_line(&self) -> Command {
         args::command_line(&self.collect_commands())
     }
 
-    /// Returns whether the program or a linked plugin has a command of this name or alias.
+    /// Returns whether the program or a linked-in plugin has a command with this name or alias.
     pub fn has_command(&self, name: &str) -> bool {
         let commands = self.collect_commands();
         let mut fixed = commands.iter().filter(|command| !command.is_offered());
         fixed.any(|command| command.has_name(name))
     }
 
-    /// Collects all commands again, because the commands of this run omit the offered ones.
+    /// Returns all commands, also those that this run of the program removed to parse its arguments.
     fn collect_commands(&self) -> Vec<AppCommand> {
         let program_commands = self
             .commands
@@ -65,9 +65,10 @@ impl fmt::Debug for CommandContext {
     }
 }
 
+/// The function that runs a command.
 type Handler = Arc<dyn Fn(CommandContext) -> BoxFuture<'static, Result<ExitCode>> + Send + Sync>;
 
-/// A command of the program: a clap command, its handler, and how it runs.
+/// A command of the program: a clap command and the function that runs it.
 #[derive(Clone)]
 pub struct AppCommand {
     pub(crate) command: Command,
@@ -77,12 +78,12 @@ pub struct AppCommand {
     source: CommandSource,
 }
 
-/// Owner of a command, which determines whether it may replace a command with the same name.
+/// Source of a command. It determines which of two commands with the same name is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CommandSource {
     Program,
     Plugin,
-    /// A plugin that only offers the command; see
+    /// A plugin whose command is skipped if its name is taken; see
     /// [`CliApp::add_if_absent`](bub_kernel::CliApp::add_if_absent).
     Offered,
 }
@@ -103,14 +104,14 @@ impl AppCommand {
         }
     }
 
-    /// Runs the command even if the configuration has errors, to explain or repair them.
+    /// Lets the command run even if the configuration has errors, to explain or repair them.
     #[must_use]
     pub fn allow_invalid_settings(mut self) -> Self {
         self.allows_invalid_settings = true;
         self
     }
 
-    /// Runs the command with one worker thread per core, 2 to 8, instead of one.
+    /// Runs the command with one worker thread per core (at least 2, at most 8) instead of one thread.
     #[must_use]
     pub fn multi_threaded(mut self) -> Self {
         self.is_multi_threaded = true;
@@ -122,10 +123,12 @@ impl AppCommand {
         self.command.get_name()
     }
 
+    /// Returns whether the command is skipped if its name is taken.
     pub(crate) fn is_offered(&self) -> bool {
         self.source == CommandSource::Offered
     }
 
+    /// Returns whether the name or an alias of the command is `word`.
     pub(crate) fn has_name(&self, word: &str) -> bool {
         self.name() == word || self.command.get_all_aliases().any(|alias| alias == word)
     }
@@ -177,7 +180,7 @@ impl AppCommand {
         for command in offered {
             let name = &command.spec.name;
             if name == "help" || commands.iter().any(|existing| existing.has_name(name)) {
-                tracing::warn!(command = %name, error = "the name is taken", "cli.command_skipped");
+                tracing::warn!(command = %name, error = "another command has this name", "cli.command_skipped");
             } else {
                 commands.push(Self::from_plugin(command));
             }

@@ -1,8 +1,8 @@
 //! The library for plugin authors: hooks, tools, channels, and the program that contains them.
 //!
 //! * [`prelude`]: everything that a plugin needs.
-//! * [`App`]: a program that runs plugins and commands. The crate `bub-cli` has an `App` with the
-//!   stock commands and channels, to which you add your own plugins.
+//! * [`App`]: a program that runs plugins and commands. `bub_cli::app()` returns an `App` with the
+//!   commands and channels of `bub`, to which you can add plugins.
 //! * [`kernel`], [`tape`], [`settings`], [`agent`], [`gateway`], [`plugin`]: the underlying crates.
 //!
 //! ```

@@ -1,6 +1,6 @@
-//! Logs to stderr and to a file, as text or (setting `log.format`) as JSON. Every line is redacted.
+//! Logs redacted lines to stderr and to a file, as text or JSON (setting `log.format`).
 //!
-//! A line has the event, its fields, and the fields of the open spans.
+//! A line has the event name, the fields of the event, and the fields of the open spans.
 
 mod fields;
 mod file;
@@ -41,8 +41,8 @@ const CONTENTS_LOG_TARGET: &str = "bub::contents";
 /// Whether the running command prints failures of turns itself.
 static FAILURES_PRINTED: AtomicBool = AtomicBool::new(false);
 
-/// Declares that failures of turns are printed. They are then not logged again, unless the
-/// verbosity was increased.
+/// Stops logging failed turns to stderr, for commands that print them. With increased verbosity,
+/// they are logged anyway.
 pub fn suppress_turn_failures() {
     FAILURES_PRINTED.store(true, Ordering::Relaxed);
 }
@@ -50,10 +50,12 @@ pub fn suppress_turn_failures() {
 /// Chat that shows log lines instead of stderr.
 static LOG_REDIRECT: Mutex<Option<ChatEventSender>> = Mutex::new(None);
 
-/// Redirects log lines to a chat while it exists, because they would damage the chat's screen.
+/// Redirects log lines to a chat until it is dropped. On stderr, they would damage the screen of
+/// the chat.
 pub struct LogRedirectGuard(());
 
 impl LogRedirectGuard {
+    /// Redirects log lines to this chat.
     pub fn new(chat: ChatEventSender) -> Self {
         *lock_redirect() = Some(chat);
         Self(())
@@ -70,7 +72,7 @@ fn lock_redirect() -> MutexGuard<'static, Option<ChatEventSender>> {
     LOG_REDIRECT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts logging as configured; `verbosity` is how often `-v` was given.
+/// Starts logging as the settings specify. `verbosity` is the number of `-v` arguments.
 pub(crate) fn start_logging(settings: &Settings, verbosity: u64) {
     let configured = settings.get(&LOG_FILTER).filter(|_| verbosity == 0);
     let default = || LogFilter::for_verbosity(verbosity.max(settings.get(&VERBOSE)));
@@ -89,7 +91,7 @@ pub(crate) fn start_logging(settings: &Settings, verbosity: u64) {
         color: is_terminal && should_use_color(settings),
         file: file.map(Mutex::new),
     };
-    // A program that embeds the App may have its own subscriber already; then that one is used.
+    // Ignore the error: a program that embeds the `App` may have installed its own subscriber.
     let _ = tracing::subscriber::set_global_default(Registry::default().with(log));
     install_panic_hook(settings.redactor().clone());
     if let Some(problem) = unusable {
@@ -97,16 +99,17 @@ pub(crate) fn start_logging(settings: &Settings, verbosity: u64) {
     }
 }
 
-/// Returns why the log file cannot be used.
+/// Returns why the file of the setting `log.file` cannot be used, if it cannot.
 pub fn log_file_problem(settings: &Settings) -> Option<String> {
     let path = settings.get(&LOG_FILE)?;
     let problem = file::unusable_reason(&path, settings.config_file())?;
     Some(format!(
-        "the log file `{}` cannot be used: {problem}",
+        "log file `{}` cannot be used: {problem}; change the setting `log.file`",
         path.display()
     ))
 }
 
+/// Returns whether the environment allows colored log lines (`NO_COLOR`, `TERM`).
 fn should_use_color(settings: &Settings) -> bool {
     let has_no_color = settings
         .environment()
@@ -119,8 +122,8 @@ fn should_use_color(settings: &Settings) -> bool {
     !has_no_color && !is_dumb
 }
 
-/// Logs a panic in one redacted line. Plugin panics are caught and become errors, so only this line
-/// has their location.
+/// Installs a panic hook that logs each panic in one redacted line, with its location. Panics of
+/// plugins become errors without a location.
 fn install_panic_hook(redactor: Redactor) {
     std::panic::set_hook(Box::new(move |panic| {
         // The chat runs on the main thread. If that thread panics, the chat cannot show the line.
@@ -157,7 +160,7 @@ impl LogLayer {
     }
 
     fn is_enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Spans of bub have the level error. Shown lines of any target need their fields.
+        // bub's spans have the level error, so that every printed line can show their fields.
         if metadata.is_span() && *metadata.level() == Level::ERROR {
             return self.filter.max_level() != LevelFilter::OFF;
         }
@@ -225,7 +228,7 @@ where
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .write(&self.redactor.redact(&text));
-            // After the lock is released, because this event is handled here, too.
+            // Log after the lock is released, because this function also handles this event.
             if let Err(error) = failed {
                 tracing::warn!(%error, "log.file_write_failed");
             }

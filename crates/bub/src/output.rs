@@ -1,4 +1,4 @@
-//! Writes results to stdout.
+//! Prints the results of commands to stdout.
 
 use std::{
     io::{IsTerminal, Write},
@@ -9,7 +9,7 @@ use bub_kernel::{Error, ErrorKind, Result};
 
 use bub_terminal::sanitize as text;
 
-/// Prints untrusted text, without control sequences on a terminal.
+/// Prints untrusted text to stdout. Removes control sequences if stdout is a terminal.
 pub fn print_untrusted(text: &str) -> Result<ExitCode> {
     if std::io::stdout().is_terminal() {
         print(&text::sanitize(text))
@@ -18,17 +18,17 @@ pub fn print_untrusted(text: &str) -> Result<ExitCode> {
     }
 }
 
-/// Converts text to one line that is safe to show.
+/// Converts untrusted text to one line without control sequences.
 pub fn sanitize_line(text: &str) -> String {
     text::line(text)
 }
 
-/// Converts text to lines that are safe to show.
+/// Removes control sequences from untrusted text and keeps its lines.
 pub fn sanitize(text: &str) -> String {
     text::sanitize(text).into_owned()
 }
 
-/// Prints a result. A closed pipe (`bub … | head`) is not an error.
+/// Prints a result to stdout. A closed pipe (`bub … | head`) is not an error.
 pub fn print(text: &str) -> Result<ExitCode> {
     let mut stdout = std::io::stdout().lock();
     match stdout

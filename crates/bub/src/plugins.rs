@@ -1,4 +1,4 @@
-//! Adds the plugins from `bub plugin add` to the program, without starting them.
+//! Adds the installed external plugins to the program, without starting them.
 
 use std::{ffi::OsString, sync::Arc, time::Duration};
 
@@ -16,21 +16,21 @@ use serde_json::{Map, Value};
 
 use crate::app_settings::PLUGINS;
 
-/// Name of the plugin that denies calls for missing guards. An installed plugin cannot have this
-/// name.
+/// Name of the internal plugin that denies tool calls if a guard is missing. It contains a space, so
+/// that no installed plugin can have this name.
 const MISSING_GUARDS_PLUGIN: &str = "absent guards";
 
 /// Installed plugins in the order of registration.
 #[derive(Default)]
 pub(crate) struct LoadedPlugins {
-    /// Each plugin with its configuration, or the reason why it is skipped.
+    /// Each plugin with its configuration and descriptor, or the error because of which it is skipped.
     plugins: Vec<(String, Result<(PluginConfig, Descriptor)>)>,
-    /// Reasons to deny every tool call, because a guard is missing.
+    /// Reasons to deny every tool call: the errors of guards that are not loaded.
     denials: Vec<String>,
 }
 
-/// Reads the list of plugins. Errors in it or in declarations do not stop the program. A guard that
-/// is skipped denies every tool call.
+/// Loads the configuration of the installed plugins. Plugins with errors are skipped and do not stop
+/// the program. If a guard is skipped, every tool call is denied.
 pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> LoadedPlugins {
     let mut loaded = LoadedPlugins::default();
     let installed = match InstalledPlugins::load(settings.home()) {
@@ -38,7 +38,7 @@ pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> Loaded
         Err(error) => {
             tracing::error!(error = error.message(), "plugin.list_unreadable");
             loaded.denials.push(format!(
-                "cannot read the list of plugins: {}",
+                "tool calls are denied, because the list of plugins cannot be read: {}",
                 error.message()
             ));
             return loaded;
@@ -82,15 +82,16 @@ impl LoadedPlugins {
         self.plugins.push((name, configured));
     }
 
+    /// Records that a plugin is not loaded. If it is a guard, every tool call is denied.
     fn deny_if_guard(&mut self, name: &str, is_guard: bool, reason: &str) {
         if is_guard {
             self.denials.push(format!(
-                "the guard plugin {name} is not loaded: {reason}; fix the error or run `bub plugin remove {name}`"
+                "guard plugin `{name}` is not loaded: {reason}; fix the error or run `bub plugin remove {name}`"
             ));
         }
     }
 
-    /// Adds the plugins to the program.
+    /// Adds the plugins to the framework of the program.
     pub(crate) fn add_to_builder(
         mut self,
         mut builder: FrameworkBuilder,
@@ -100,7 +101,9 @@ impl LoadedPlugins {
             let configured = match configured {
                 Ok((_, descriptor)) if builder.has_plugin(&name) => Err((
                     descriptor.is_guard(),
-                    Error::config("the program already has a plugin with this name"),
+                    Error::config(format!(
+                        "plugin name `{name}` is already used by a plugin of the program; remove this plugin or rename it"
+                    )),
                 )),
                 Ok(configured) => Ok(configured),
                 // A missing guard is already recorded.
@@ -132,7 +135,7 @@ pub(crate) struct HostServices {
     pub(crate) question_handler: Option<QuestionHandler>,
 }
 
-/// Denies every tool call.
+/// The internal plugin that denies every tool call with this reason, because a guard is missing.
 struct MissingGuards(String);
 
 #[bub_macros::hooks(crate = bub_kernel)]
@@ -142,7 +145,7 @@ impl MissingGuards {
     }
 }
 
-/// Checks the declarations of a plugin against the program.
+/// Checks the manifest and the descriptor of a plugin, and conflicts with the program.
 pub fn check_declarations(record: &InstalledPlugin, bundled_channels: &[&str]) -> Result<()> {
     let InstalledPlugin {
         manifest,
@@ -160,17 +163,17 @@ pub fn check_declarations(record: &InstalledPlugin, bundled_channels: &[&str]) -
         .find(|channel| is_bundled(&channel.name))
     {
         return Err(Error::config(format!(
-            "the channel `{}` already exists",
+            "channel `{}` already exists in the program; rename it in the plugin",
             channel.name
         )));
     }
     check_setting_names(manifest)
 }
 
-/// Rejects settings whose variable belongs to a provider.
+/// Fails if the environment variable of a plugin's setting would be the variable of a provider.
 ///
-/// `BUB_OPENAI_API_KEY` is always the key of a provider, even if a plugin and its setting have that
-/// name. The provider may become known later.
+/// For example, `BUB_OPENAI_API_KEY` is always the key of the provider `openai`, even if a plugin
+/// `openai` declares the setting `api_key`. The user may add the provider later.
 pub fn check_setting_names(manifest: &Manifest) -> Result<()> {
     let provider_settings = [
         API_KEY.setting(),
@@ -184,7 +187,7 @@ pub fn check_setting_names(manifest: &Manifest) -> Result<()> {
             .any(|key| variable.ends_with(&format!("_{}", key.key().to_ascii_uppercase())))
         {
             return Err(Error::config(format!(
-                "{variable} is a setting of a provider; rename `{}`",
+                "{variable} is a setting of a provider; rename the setting `{}` of the plugin",
                 setting.name
             )));
         }
@@ -207,7 +210,7 @@ fn create_plugin(
     ExternalPlugin::new(PluginProcess::new(plugin_config, descriptor, host), context)
 }
 
-/// Returns the configuration of a plugin: its record and the settings about it.
+/// Returns the configuration of a plugin from its record and the setting `plugins`.
 pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<PluginConfig> {
     let name = &record.manifest.name;
     let plugins = settings.get(&PLUGINS);
@@ -249,11 +252,12 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
     })
 }
 
-/// Builds the error for an invalid setting about a plugin.
+/// Builds the error for an invalid value in the setting `plugins`.
 fn setting_error(name: &str, key: &str, reason: &str) -> Error {
-    Error::config(format!("the setting plugins.{name}{key} {reason}"))
+    Error::config(format!("setting plugins.{name}{key} {reason}"))
 }
 
+/// Parses the timeouts of a plugin. Missing timeouts keep their default.
 fn parse_limits(name: &str, value: Option<&Value>) -> Result<Limits> {
     const TIMEOUT_KEYS: &str = "start, hook, synchronous, tool, model and hooks";
     let mut limits = Limits::default();
@@ -316,7 +320,7 @@ fn parse_seconds(name: &str, path: &str, value: &Value) -> Result<Duration> {
     duration.ok_or_else(|| setting_error(name, path, "must be a number of seconds greater than 0"))
 }
 
-/// Returns the plugin's own settings, including secrets.
+/// Returns the values of the settings that a plugin declares, including secrets.
 fn plugin_settings(record: &InstalledPlugin, settings: &Settings) -> Value {
     let value = |name: &str| match settings
         .get_value(&format!("{}.{name}", record.manifest.name))
@@ -334,7 +338,7 @@ fn plugin_settings(record: &InstalledPlugin, settings: &Settings) -> Value {
     )
 }
 
-/// Returns the host context for a plugin that is being added.
+/// Returns the host context for a plugin that is being added and not registered yet.
 pub fn host_context(
     settings: Arc<Settings>,
     workspace: &std::path::Path,

@@ -1,4 +1,4 @@
-//! Prompts at the terminal, one line each. The user can quit with Ctrl-C or Ctrl-D.
+//! Prompts the user at the terminal. The user can quit with Ctrl-C or Ctrl-D.
 
 use std::{
     io::{BufRead, IsTerminal, Read, Write},
@@ -12,7 +12,7 @@ use bub_terminal::tty::EchoOff;
 
 use crate::{output, signals};
 
-/// Returns whether the user can be prompted.
+/// Returns whether the user can be prompted: stdin and stderr are a terminal that no chat uses.
 pub fn has_terminal() -> bool {
     // A chat owns the terminal.
     std::io::stdin().is_terminal()
@@ -20,7 +20,7 @@ pub fn has_terminal() -> bool {
         && !bub_terminal::tty::is_in_use()
 }
 
-/// Prints a list of names without breaking lines inside a name.
+/// Prints a comma-separated list of names to stderr, wrapped between names.
 pub fn print_names(title: &str, names: &[&str]) {
     const WRAP_COLUMNS: usize = 78;
     let mut lines = vec![title.to_owned()];
@@ -36,7 +36,7 @@ pub fn print_names(title: &str, names: &[&str]) {
     print_stderr(&(lines.join("\n") + "\n"));
 }
 
-/// Prompts for a line; returns the default for an empty one.
+/// Prompts for a line. Returns the default if the line is empty.
 pub async fn prompt_line(question: &str, default: Option<&str>) -> Result<String> {
     let default_hint = default.map_or(String::new(), |default| format!(" [{default}]"));
     let typed = run_interruptible(&format!("{question}{default_hint}: "), read_line).await?;
@@ -47,10 +47,10 @@ pub async fn prompt_line(question: &str, default: Option<&str>) -> Result<String
     })
 }
 
-/// Prompts for a line without echo.
+/// Prompts for a secret: a line that the terminal does not show.
 pub async fn prompt_secret(question: &str) -> Result<String> {
     signals::exit_on_signal();
-    // First, because it discards earlier input.
+    // Before the prompt, because turning echo off discards earlier input.
     let quiet = EchoOff::enter();
     let typed = run_interruptible(&format!("{question}: "), read_line).await;
     drop(quiet);
@@ -58,10 +58,12 @@ pub async fn prompt_secret(question: &str) -> Result<String> {
     typed
 }
 
-/// Prompts for a plugin in synchronous code.
+/// Prompts at the terminal on behalf of a plugin. Blocks the thread.
 fn prompt_for_plugin(question: &PluginQuestion) -> Result<String> {
     if !has_terminal() {
-        let no_terminal_error = || Error::unknown("cannot prompt: stdin is not a terminal");
+        let no_terminal_error = || {
+            Error::unknown("cannot prompt: stdin is not a terminal; run the command in a terminal")
+        };
         return question.default.clone().ok_or_else(no_terminal_error);
     }
     // The text comes from the plugin.
@@ -86,25 +88,25 @@ fn prompt_for_plugin(question: &PluginQuestion) -> Result<String> {
     })
 }
 
-/// Prompts the user for plugins, at the terminal or in the chat that owns it.
+/// Prompts the user on behalf of plugins: at the terminal, or in the chat that uses the terminal.
 #[derive(Default)]
 pub struct PluginPrompt(OnceLock<ChatEventSender>);
 
 impl PluginPrompt {
-    /// Prompts in this chat from now on.
+    /// Uses this chat for all further prompts.
     pub fn attach(&self, chat: &ChatEventSender) {
         // A process has one chat.
         let _ = self.0.set(chat.clone());
     }
 
-    /// Prompts in the chat if there is one, else at the terminal.
+    /// Prompts the user with the question of a plugin and returns the answer.
     pub fn ask(&self, question: &PluginQuestion) -> Result<String> {
         let Some(chat) = self.0.get() else {
             return prompt_for_plugin(question);
         };
         if question.is_secret {
             return Err(Error::unknown(
-                "cannot prompt for a secret in a chat, because a chat shows the input",
+                "cannot prompt for a secret: a chat shows the input; set the secret with `bub config set` or `bub onboard`",
             ));
         }
         let default_hint = question
@@ -122,7 +124,7 @@ impl PluginPrompt {
     }
 }
 
-/// Prompts for yes or no.
+/// Prompts for yes or no until the answer is valid.
 pub async fn confirm(question: &str, default: bool) -> Result<bool> {
     let question = format!("{question} [{}] ", if default { "Y/n" } else { "y/N" });
     loop {
@@ -139,7 +141,7 @@ pub async fn confirm(question: &str, default: bool) -> Result<bool> {
     }
 }
 
-/// Reads all of stdin, for a value that must not appear in the process list.
+/// Reads a value from stdin, because arguments are visible in the process list. Removes line ends.
 pub fn read_stdin() -> Result<String> {
     const MAX_STDIN_BYTES: u64 = 1 << 20;
     let mut text = Vec::new();
@@ -148,25 +150,28 @@ pub fn read_stdin() -> Result<String> {
         .take(MAX_STDIN_BYTES + 1)
         .read_to_end(&mut text)?;
     if text.len() as u64 > MAX_STDIN_BYTES {
-        return Err(Error::invalid_input("stdin is longer than 1 MiB"));
+        return Err(Error::invalid_input(
+            "cannot read the value: stdin is longer than 1 MiB",
+        ));
     }
     let text = String::from_utf8(text)
-        .map_err(|_| Error::invalid_input("stdin is not valid UTF-8 text"))?;
+        .map_err(|_| Error::invalid_input("cannot read the value: stdin is not valid UTF-8"))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Prints a prompt and runs `work` in a thread that does not keep the program from exiting.
+/// Prints a prompt and runs `work` in a thread. Returns an error if the user presses Ctrl-C first; the
+/// thread does not keep the program from exiting.
 pub async fn run_interruptible<T: Send + 'static>(
     question: &str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    // Before the prompt is default_hint, so that Ctrl-C works as soon as it is visible.
+    // Before the prompt is printed, so that Ctrl-C works as soon as the prompt is visible.
     let interrupt = signals::next_interrupt();
     print_stderr(question);
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || sender.send(work()));
     tokio::select! {
-        done = receiver => done.unwrap_or_else(|_| Err(Error::unknown("the prompt panicked"))),
+        done = receiver => done.unwrap_or_else(|_| Err(Error::unknown("the prompt failed with an internal error (panic); see the log for details"))),
         Ok(()) = interrupt => {
             print_stderr("\n");
             Err(interrupted_error())
@@ -174,19 +179,21 @@ pub async fn run_interruptible<T: Send + 'static>(
     }
 }
 
+/// Message if the user quits at a prompt.
 const INTERRUPTED_TEXT: &str = "Stopped; nothing was written.";
 
+/// Builds the error for a user who quits at a prompt.
 pub fn interrupted_error() -> Error {
     Error::new(ErrorKind::Cancelled, INTERRUPTED_TEXT)
 }
 
-/// Returns whether the user quit at a prompt.
+/// Returns whether an error means that the user quit at a prompt.
 pub fn is_interruption(error: &Error) -> bool {
     error.kind() == ErrorKind::Cancelled
 }
 
-/// Prints to stderr, which gets everything except results. Errors are ignored because they cannot
-/// be reported.
+/// Prints a text to stderr, such as a prompt or a notice. Ignores errors, because they cannot be
+/// reported.
 pub fn print_stderr(text: &str) {
     let mut stderr = std::io::stderr().lock();
     let _ = stderr

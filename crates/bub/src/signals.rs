@@ -1,7 +1,7 @@
 //! Handles Ctrl-C, SIGTERM and a closed terminal.
 //!
-//! The first signal asks the turn to end and be recorded; the second ends the program. At a prompt
-//! no turn runs: every signal except Ctrl-C ends the program immediately.
+//! The first signal cancels the running turn, which is then recorded. The second signal ends the
+//! program. At a prompt, no turn runs, and every signal except Ctrl-C ends the program immediately.
 
 use std::{
     path::PathBuf,
@@ -21,24 +21,25 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Fires when the program should stop.
+/// Reports that a signal asked the program to stop.
 pub struct StopSignal {
     token: CancellationToken,
     code: Arc<AtomicU8>,
 }
 
 impl StopSignal {
+    /// Returns a token that the first signal cancels.
     pub fn token(&self) -> CancellationToken {
         self.token.clone()
     }
 
-    /// Returns the exit code after a signal: 128 plus the signal's number.
+    /// Returns the exit code for the received signal: 128 plus its number. Without a signal, 1.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code.load(Ordering::Relaxed))
     }
 }
 
-/// Starts listening for all stop signals.
+/// Starts listening for the signals that stop the program.
 pub fn listen_for_stop() -> StopSignal {
     listen_to_signals(&[
         (SignalKind::interrupt(), 130),
@@ -46,12 +47,12 @@ pub fn listen_for_stop() -> StopSignal {
     ])
 }
 
-/// Starts listening for all stop signals except Ctrl-C, which the caller handles.
+/// Starts listening for the signals that stop the program, except Ctrl-C, which the caller handles.
 pub fn listen_without_interrupt() -> StopSignal {
     listen_to_signals(&[(SignalKind::terminate(), 143)])
 }
 
-/// Signal handlers are installed once per process.
+/// Installs the default signal handlers at most once per process.
 static SIGNALS_INSTALLED: Once = Once::new();
 
 fn listen_to_signals(signals: &[(SignalKind, u8)]) -> StopSignal {
@@ -67,8 +68,8 @@ fn listen_to_signals(signals: &[(SignalKind, u8)]) -> StopSignal {
     stop
 }
 
-/// Handles these signals and those that end every program on a separate thread, because a plugin
-/// may block the threads of the runtime. Returns when the signals are registered.
+/// Handles these signals, SIGQUIT and SIGHUP on a separate thread, because plugins may block the
+/// threads of the runtime. Returns when the handlers are registered.
 fn spawn_signal_handlers<F>(
     signals: &[(SignalKind, u8)],
     handle: impl Fn(Signal, u8) -> F + Send + 'static,
@@ -108,11 +109,10 @@ fn spawn_signal_handlers<F>(
     }
 }
 
-/// Receiver of the next Ctrl-C, which then does not end the program.
+/// Sender for the caller that awaits the next Ctrl-C. If it is set, Ctrl-C does not end the program.
 static INTERRUPT_RECEIVER: Mutex<Option<oneshot::Sender<()>>> = Mutex::new(None);
 
-/// Returns a receiver that fires at the next Ctrl-C. While it is awaited, Ctrl-C does not end the
-/// program.
+/// Returns a receiver that is notified of the next Ctrl-C, which then does not end the program.
 pub fn next_interrupt() -> oneshot::Receiver<()> {
     exit_on_signal();
     let (sender, receiver) = oneshot::channel();
@@ -122,8 +122,8 @@ pub fn next_interrupt() -> oneshot::Receiver<()> {
     receiver
 }
 
-/// Lets a signal restore the terminal and end the program from now on, unless a command is already
-/// listening.
+/// Installs handlers that restore the terminal and end the program, unless other handlers are
+/// installed.
 pub fn exit_on_signal() {
     SIGNALS_INSTALLED.call_once(|| {
         let signals = [
@@ -134,6 +134,7 @@ pub fn exit_on_signal() {
     });
 }
 
+/// Ends the program when the signal arrives, unless a caller awaits Ctrl-C.
 async fn exit_unless_awaited(mut received: Signal, code: u8) {
     while received.recv().await.is_some() {
         let asking = (code == 130).then(|| {
@@ -151,7 +152,7 @@ async fn exit_unless_awaited(mut received: Signal, code: u8) {
     }
 }
 
-/// Returns whether the program was started with `nohup`, to outlive its terminal.
+/// Returns whether SIGHUP is ignored, because the program was started with `nohup`.
 fn is_hangup_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -160,6 +161,7 @@ fn is_hangup_ignored() -> bool {
         .is_some_and(|mask| mask & 1 == 1)
 }
 
+/// Cancels the token at the first signal and ends the program at the second.
 async fn cancel_on_signal(
     mut received: Signal,
     token: CancellationToken,
@@ -177,10 +179,10 @@ async fn cancel_on_signal(
     }
 }
 
-/// Temporary file that must not outlive the program.
+/// Temporary file to remove when a signal ends the program.
 static TEMP_FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Removes this file if a signal ends the program.
+/// Sets the temporary file to remove when a signal ends the program; `None` for no file.
 pub fn remove_file_on_exit(file: Option<PathBuf>) {
     *TEMP_FILE.lock().unwrap_or_else(PoisonError::into_inner) = file;
 }
@@ -189,6 +191,7 @@ pub fn remove_file_on_exit(file: Option<PathBuf>) {
     clippy::exit,
     reason = "running tasks must not keep the program from exiting"
 )]
+/// Restores the terminal, removes the temporary file and ends the program.
 fn restore_and_exit(code: u8) {
     bub_terminal::tty::restore();
     if let Some(file) = TEMP_FILE

@@ -354,7 +354,10 @@ fn plugins_that_changed_or_are_gone_are_broken() {
     assert_eq!(plugins(), "ok: builtin, telegram, http, cli, fixed; -");
     std::fs::write(directory.join("more.txt"), "new").unwrap();
     let found = plugins();
-    assert!(found.contains("error: fixed: its files changed"), "{found}");
+    assert!(
+        found.contains("error: fixed: files of the plugin or of its command changed"),
+        "{found}"
+    );
     assert!(found.contains("bub plugin remove fixed"), "{found}");
     std::fs::remove_dir_all(&directory).unwrap();
     assert!(plugins().contains("error: fixed: files not found"));

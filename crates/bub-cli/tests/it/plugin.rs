@@ -312,7 +312,7 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             "p",
             "",
             r#"{"protocol":1,"channels":[{"name":"webhook"}]}"#.to_owned(),
-            "the channel `webhook` already exists",
+            "channel `webhook` already exists in the program",
         ),
         (
             "p",
@@ -516,7 +516,7 @@ fn without_a_readable_list_of_plugins_no_tool_is_called() {
     edit_plugin_list(&sandbox, |list| list["plugins"][0]["directory"] = 5.into());
     let reason = denied(&sandbox).unwrap();
     assert!(
-        reason.contains("the guard plugin p") && reason.contains("bub plugin remove p"),
+        reason.contains("guard plugin `p` is not loaded") && reason.contains("bub plugin remove p"),
         "{reason}"
     );
     edit_plugin_list(&sandbox, |list| {
@@ -707,11 +707,11 @@ fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
     gateway.stop();
     let log = log();
     for expected in [
-        "forged failed: `session_id` must begin with `room:`\n",
+        "forged failed: invalid `session_id`: expected a value that starts with `room:`\n",
         "received True\n",
         "reply welcome\n",
         "asked nothing\n",
-        "unanswered failed: cannot prompt: stdin is not a terminal\n",
+        "unanswered failed: cannot prompt: stdin is not a terminal; run the command in a terminal\n",
         "'welcome'",
         "unknown failed: session `room:2` not found\n",
         "reply by the way\n",

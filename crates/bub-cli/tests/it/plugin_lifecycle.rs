@@ -383,7 +383,7 @@ fn a_guard_whose_name_a_linked_in_plugin_has_denies() {
     assert!(!run.stdout.contains("\nran"), "{run:?}");
     let output = format!("{}{}", run.stdout, run.stderr);
     assert!(
-        output.contains("the program already has a plugin with this name"),
+        output.contains("is already used by a plugin of the program"),
         "{output}"
     );
     // A new plugin cannot replace the guard that denies, either.

@@ -10,9 +10,9 @@ use tokio::process::Command;
 
 use super::shell_words;
 
-/// Timeout of a command. The user may have to unlock a password store.
+/// Timeout of a key command. It is long, because the user may have to unlock a password store.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
-const EMPTY_COMMAND_TEXT: &str = "the command is empty";
+const EMPTY_COMMAND_TEXT: &str = "the command is empty; set a program and its arguments";
 /// Maximum bytes read from each of stdout and stderr. Keys are much shorter.
 const MAX_KEY_BYTES: u64 = 16 * 1024;
 
@@ -54,7 +54,7 @@ pub(super) async fn run_key_command(settings: &Settings, line: &str) -> Result<S
     parse_key(stdout, program)
 }
 
-/// Checks a command line without running it.
+/// Checks the syntax of a command line and that its program exists. Does not run the command.
 pub(super) fn check_key_command(settings: &Settings, line: &str) -> Result<(), String> {
     let words = split_words(line)?;
     let name = words.first().ok_or(EMPTY_COMMAND_TEXT)?;
@@ -72,7 +72,9 @@ pub(super) fn check_key_command(settings: &Settings, line: &str) -> Result<(), S
     if exists {
         Ok(())
     } else {
-        Err(format!("program `{name}` not found"))
+        Err(format!(
+            "program `{name}` not found; install it or correct the path"
+        ))
     }
 }
 
@@ -81,11 +83,16 @@ fn split_words(line: &str) -> Result<Vec<String>, String> {
 }
 
 fn parse_key(stdout: Vec<u8>, program: &str) -> Result<Secret, String> {
-    let text = String::from_utf8(stdout)
-        .map_err(|_| format!("the output of `{program}` is not valid UTF-8"))?;
+    let text = String::from_utf8(stdout).map_err(|_| {
+        format!("the output of `{program}` is not valid UTF-8; it must print the key as text")
+    })?;
     match text.trim() {
-        "" => Err(format!("`{program}` printed nothing")),
-        key if key.contains('\n') => Err(format!("`{program}` printed more than one line")),
+        "" => Err(format!(
+            "`{program}` printed nothing; it must print the key"
+        )),
+        key if key.contains('\n') => Err(format!(
+            "`{program}` printed more than one line; it must print only the key"
+        )),
         key => Ok(Secret::from(key)),
     }
 }
@@ -121,7 +128,7 @@ async fn read_pipe(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     bytes
 }
 
-/// Expands `~/`, because no shell does it.
+/// Expands `~/` at the start of a program's path, because the command runs without a shell.
 fn expand_home(program: &str, settings: &Settings) -> PathBuf {
     let home = settings.environment().user_home();
     match (program.strip_prefix("~/"), home) {

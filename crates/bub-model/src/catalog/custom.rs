@@ -19,7 +19,7 @@ use super::{
 use crate::base_url::{self, BaseUrl};
 use crate::{Quirks, WireFormat};
 
-/// The fields of an entry.
+/// The fields of a provider in the setting `providers`.
 const PROVIDER_FIELDS: [&str; 11] = [
     "base_url",
     "wire",
@@ -191,9 +191,9 @@ impl ConfigPath<'_> {
         }
     }
 
-    /// Returns the error for an invalid value.
+    /// Builds the error for an invalid value of a field.
     ///
-    /// It quotes short text, unless the text may contain secrets: headers, and URLs with a user, query or fragment.
+    /// The error quotes short text, except headers and URLs with a user, query or fragment, which may contain secrets.
     fn invalid_value_error(&self, field: &str, value: &Value, expected: &str) -> SettingsError {
         let found = match value {
             Value::String(text)
@@ -344,7 +344,7 @@ impl ConfigPath<'_> {
     }
 }
 
-/// Parses a price. `cached` and `cache_write` default to the price of input.
+/// Parses a price. The default of `cached` and `cache_write` is the price of `input`.
 fn parse_price(value: &Value) -> Option<Price> {
     let map = value.as_object()?;
     let fields = ["input", "cached", "cache_write", "output"];

@@ -78,8 +78,8 @@ fn is_version_of(name: &str, model: &str) -> bool {
 
 /// Model and its prices: input, cached input, input written to the cache, output.
 ///
-/// Names are written with `-` instead of `.`. A provider is given if other providers charge different prices for the
-/// model.
+/// Names are written with `-` instead of `.`. A name has the prefix of its provider if other providers charge different
+/// prices for the model.
 static PRICES: &[(&str, [f64; 4])] = &[
     ("claude-fable-5", [10.0, 1.0, 12.5, 50.0]),
     ("claude-fable-5-1", [10.0, 0.25, 12.5, 50.0]),

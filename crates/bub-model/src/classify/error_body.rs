@@ -1,4 +1,4 @@
-//! Parsing of error bodies of any form: object, array, string, web page, or an error inside another error.
+//! Parses error bodies of any form: object, array, string, web page, or an error inside another error.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::retry_delay::delay_in_text;
 use crate::error::looks_like_html;
 
-/// Maximum depth of errors inside errors.
+/// Maximum nesting depth of an error inside other errors.
 const MAX_DEPTH: usize = 8;
 
 /// Maximum length of the text that is searched for phrases. Servers put the reason at the beginning.
@@ -44,7 +44,7 @@ impl ErrorBody {
         parsed
     }
 
-    /// Returns the first code that does not just repeat the status.
+    /// Returns the first code, for messages. Skips a code that only repeats the status.
     pub(super) fn display_code(&self, status: Option<u16>) -> Option<String> {
         let repeated = status.map(|status| status.to_string());
         self.codes

@@ -46,7 +46,7 @@ pub(crate) struct Attempt {
     waited: Duration,
 }
 
-/// Whether more data may follow.
+/// Whether a response may have more data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStatus {
     More,
@@ -98,7 +98,7 @@ impl Attempt {
         })
     }
 
-    /// Reads one chunk and appends the decoded events to `events`, even if it returns an error.
+    /// Reads one chunk and appends the decoded events to `events`. On an error, events before the error are appended too.
     pub(crate) async fn read_events(
         &mut self,
         events: &mut VecDeque<ModelEvent>,
@@ -151,7 +151,7 @@ impl Attempt {
         Ok(ReadStatus::Done)
     }
 
-    /// Reads the data after the end marker, because only a fully read connection can be reused.
+    /// Reads and discards the data after the end marker, because only a fully read connection can be reused.
     pub(crate) async fn drain(mut self) {
         let draining = async {
             let mut budget = MAX_ERROR_BODY_BYTES;
@@ -171,7 +171,10 @@ fn request_url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelE
         ModelError::new(
             ModelErrorKind::Setup,
             RecoveryAction::GiveUp,
-            "the base URL of the provider is not valid",
+            format!(
+                "invalid base URL {}: check `api_base` or the base URL of the provider",
+                endpoint.base_url
+            ),
         )
     })
 }
@@ -201,7 +204,9 @@ fn request_headers(
         .map(|(name, value)| (name.as_str(), value.expose()));
     for (name, value) in required.chain(configured) {
         let invalid_header_error = || {
-            let message = format!("the header `{name}` contains invalid characters");
+            let message = format!(
+                "invalid header `{name}`: HTTP does not allow some of its characters; check the key and the configured headers"
+            );
             ModelError::new(
                 ModelErrorKind::Setup,
                 RecoveryAction::Reauthenticate,
@@ -225,7 +230,7 @@ async fn response_error(response: Response, endpoint: &Endpoint) -> ModelError {
     classify(Some(status), wait, &body, endpoint.wire)
 }
 
-/// Reads at most `limit` bytes of a body, as far as they arrive within `time`.
+/// Reads at most `limit` bytes of a response body. Stops after `time` and returns the bytes received until then.
 pub(super) async fn read_limited(response: Response, limit: usize, time: Duration) -> Vec<u8> {
     let mut body = Vec::new();
     let Ok(mut reader) = ResponseBody::new(response) else {
@@ -252,7 +257,7 @@ fn idle_timeout_error(wait_timeout: Duration) -> ModelError {
 
 fn keep_alive_timeout_error(wait_timeout: Duration) -> ModelError {
     let message = format!(
-        "only keep-alive data from the server for {} s",
+        "only keep-alive data from the server for {} s (5 × `model_idle_timeout_seconds`)",
         wait_timeout.as_secs()
     );
     ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message)

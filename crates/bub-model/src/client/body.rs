@@ -1,4 +1,4 @@
-//! Response bodies. Decompresses bodies that a proxy has compressed although bub did not request it.
+//! Response bodies. A body is decompressed if a proxy compressed it although bub did not request compression.
 
 use std::io::Write as _;
 
@@ -101,7 +101,8 @@ impl ContentDecoder {
             Self::Gzip(decoder) => decoder.write(bytes),
             Self::Deflate(decoder) => decoder.write(bytes),
         };
-        let corrupt_error = |_| ModelError::malformed("the compressed response is damaged");
+        let corrupt_error =
+            |_| ModelError::malformed("cannot decompress the response: the data is damaged");
         // The decoder accepts no bytes after the end of the compressed data; ignore trailing bytes.
         while !input.is_empty() {
             match write(&input).map_err(corrupt_error)? {

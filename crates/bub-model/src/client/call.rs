@@ -27,7 +27,7 @@ pub(crate) struct ModelCall {
     inner: Arc<Inner>,
     candidates: Candidates,
     request: ChatRequest,
-    /// Whether the caller requests a stream. Some servers do not support streaming.
+    /// Whether the caller requests a stream. A server without streaming gets a request for a complete answer.
     wants_stream: bool,
     options: CallOptions,
     current_model: Arc<Mutex<Option<ModelId>>>,
@@ -52,6 +52,7 @@ pub(crate) struct ModelCall {
     done: bool,
 }
 
+/// The current candidate of a call and its attempts.
 struct CandidateState {
     endpoint: Endpoint,
     attempts: u32,
@@ -108,6 +109,7 @@ impl ModelCall {
         self.done && self.pending.is_empty()
     }
 
+    /// Returns the next event. Starts attempts, retries and fallbacks as needed, but does not handle cancellation.
     async fn drive_to_next_event(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
             if let Some(event) = self.pending.pop_front() {
@@ -146,7 +148,7 @@ impl ModelCall {
         }
     }
 
-    /// Advances the call by one step, within the deadline of the candidate.
+    /// Starts the next candidate if necessary and reads from its attempt, within the deadline of the candidate.
     async fn advance_candidate(&mut self) -> Result<ReadStatus, ModelError> {
         if let Some(until) = self.resume_at {
             tokio::time::sleep_until(until).await;
@@ -176,6 +178,7 @@ impl ModelCall {
             })
     }
 
+    /// Reads from the current attempt, or sends the request of a new attempt.
     async fn poll_attempt(&mut self) -> Result<ReadStatus, ModelError> {
         if let Some(attempt) = &mut self.attempt {
             let reading = attempt.read_events(&mut self.pending);
@@ -203,12 +206,13 @@ impl ModelCall {
         Ok(ReadStatus::More)
     }
 
+    /// Looks up the endpoint of the next candidate and makes it the current one.
     async fn start_candidate(&mut self) -> Result<(), ModelError> {
         let no_candidate_error = || {
             Err(ModelError::new(
                 ModelErrorKind::Setup,
                 RecoveryAction::GiveUp,
-                "no model to call",
+                "no model to call: the list of candidates is empty; set `model`",
             ))
         };
         let endpoint = self
@@ -299,7 +303,8 @@ impl ModelCall {
         error
     }
 
-    /// Returns number and delay of the next attempt with the current candidate, or `None` if it is not retried.
+    /// Returns the number and the delay of the next attempt with the current candidate. Returns `None` if the candidate is
+    /// not retried.
     fn next_retry(&self, error: &ModelError) -> Option<(u32, Duration)> {
         let candidate = self.candidate.as_ref()?;
         let max_attempts = match error.kind {
@@ -322,7 +327,8 @@ impl ModelCall {
         in_time.then_some((candidate.attempts + 1, delay))
     }
 
-    /// Replaces rejected credentials. Returns whether other credentials are available. Tries only once per candidate.
+    /// Replaces the rejected credentials of the current candidate, at most once per candidate. Returns whether they were
+    /// replaced.
     async fn renew_credentials(&mut self) -> bool {
         let (Some(candidate), Some(source)) = (&mut self.candidate, &self.candidates.source) else {
             return false;
@@ -344,7 +350,7 @@ impl ModelCall {
         }
     }
 
-    /// Adds hints and the model's name to an error and redacts it.
+    /// Returns an error with hints and the name of the model, and with secrets redacted.
     fn annotated_error(&self, error: ModelError) -> ModelError {
         let error = error.redacted(&self.inner.redactor);
         let Some(candidate) = &self.candidate else {
@@ -363,7 +369,7 @@ impl ModelCall {
         with_model_name(error.redacted(&header_redactor), &candidate.endpoint.id)
     }
 
-    /// Returns the first error, with the errors of the other candidates.
+    /// Returns the error that ends the call: the first error, with the errors of the other candidates.
     fn combined_error(&mut self) -> ModelError {
         let mut failures = std::mem::take(&mut self.failures).into_iter();
         let Some(mut first) = failures.next() else {

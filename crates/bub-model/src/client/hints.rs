@@ -20,7 +20,7 @@ pub(super) fn add_hints(mut error: ModelError, endpoint: &Endpoint) -> ModelErro
             None if endpoint.headers.is_empty() => {
                 format!("{host} requires a key and none was sent; set `api_key.{provider}`")
             }
-            None => format!("{host} rejected the key"),
+            None => format!("{host} rejected the key; check the configured headers"),
         },
         (Some(403), _) => format!("{host} denies access to this machine, region or account"),
         (Some(404 | 405 | 410), _) => {

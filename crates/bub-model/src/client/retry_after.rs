@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
-/// Returns the delay that the server requests.
+/// Returns the delay that the headers of a response request, if any.
 pub(super) fn parse_retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| {
         headers

@@ -1,4 +1,4 @@
-//! Errors below HTTP, with texts that tell users what to do.
+//! Errors of connections: DNS, TCP, TLS and proxies. The texts say what to do.
 
 use std::error::Error as StdError;
 use std::io;
@@ -83,7 +83,7 @@ pub(super) fn request_error(
     )
 }
 
-/// Describes a TLS error. The most common one is the untrusted certificate of a company proxy.
+/// Describes a TLS error and what to do about it. The most common cause is the certificate of a company proxy.
 fn tls_error_text(error: &rustls::Error) -> String {
     use rustls::CertificateError::{
         Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidForName,
@@ -101,7 +101,7 @@ fn tls_error_text(error: &rustls::Error) -> String {
         Expired | ExpiredContext { .. } => {
             "its certificate has expired, or the clock of this machine is wrong".to_owned()
         }
-        NotValidForName | NotValidForNameContext { .. } => "its certificate is for another host".to_owned(),
+        NotValidForName | NotValidForNameContext { .. } => "its certificate is for another host; check the base URL".to_owned(),
         NotValidYet | NotValidYetContext { .. } => {
             "its certificate is not valid yet, or the clock of this machine is wrong".to_owned()
         }
@@ -143,8 +143,8 @@ pub(crate) fn innermost_cause(error: &dyn StdError) -> String {
     deepest.to_string()
 }
 
-/// Returns the text of the first cause that starts with `start`, without that prefix. The library does not export the
-/// types of these causes.
+/// Returns the text of the first cause that starts with `prefix`, without the prefix. The types of these causes are not
+/// public.
 fn cause_with_prefix(error: &dyn StdError, prefix: &str) -> Option<String> {
     let causes = std::iter::successors(Some(error), |&error| error.source());
     causes

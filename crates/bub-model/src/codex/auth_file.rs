@@ -183,7 +183,7 @@ impl AuthFile {
     }
 
     /// Writes a temporary file and renames it, so that readers see either the old or the new content. If the path is a
-    /// symbolic link, its target is replaced and the link is stored_tokens.
+    /// symbolic link, its target is replaced and the link is kept.
     fn write_atomically(&self, text: &[u8]) -> io::Result<()> {
         self.create_directory()?;
         let target = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());

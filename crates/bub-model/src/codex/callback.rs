@@ -96,12 +96,14 @@ async fn serve_connection(
         .flatten()
 }
 
+/// HTTP status, text of the page, and the outcome of the login if the request determines it.
 type CallbackResponse = (
     &'static str,
     &'static str,
     Option<Result<String, LoginError>>,
 );
 
+/// Returns the HTTP status, the text of the page and the outcome of the login for a request.
 fn build_response(target: &str, state: &str) -> CallbackResponse {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     if path != CALLBACK_PATH {

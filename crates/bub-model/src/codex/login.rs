@@ -39,7 +39,9 @@ pub enum LoginError {
         source: io::Error,
     },
     /// Stdin ended before the user pasted anything.
-    #[error("nothing was pasted: stdin ended")]
+    #[error(
+        "nothing was pasted: stdin ended; run the command again and paste the URL of the last page"
+    )]
     NoInput,
     /// The login file cannot be written.
     #[error("{0}; make it writable, or choose another directory with `--codex-home`")]
@@ -67,7 +69,7 @@ pub struct LoginFlow<'a> {
 }
 
 impl<'a> LoginFlow<'a> {
-    /// Starts an attempt that receives the code from a browser on this machine.
+    /// Starts a login attempt that receives the code from a browser on this machine.
     pub async fn with_listener(codex: &'a CodexAuth) -> Result<Self, LoginError> {
         let port = codex.endpoints().callback_port;
         let port_error = |source| LoginError::Port { port, source };
@@ -76,7 +78,7 @@ impl<'a> LoginFlow<'a> {
         Self::new(codex, port, Some(listener))
     }
 
-    /// Starts an attempt for which the user pastes the code.
+    /// Starts a login attempt without a listener: the user pastes the code.
     pub fn manual(codex: &'a CodexAuth) -> Result<Self, LoginError> {
         Self::new(codex, codex.endpoints().callback_port, None)
     }

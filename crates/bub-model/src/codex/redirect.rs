@@ -1,4 +1,4 @@
-//! Parsing of the redirect after the sign-in: extracts the code and checks the state.
+//! Parses the redirect after the sign-in: extracts the code and checks the state.
 
 use super::LoginError;
 

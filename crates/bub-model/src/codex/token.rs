@@ -24,7 +24,7 @@ pub(super) enum TokenRequest<'a> {
     },
 }
 
-/// Tokens from the endpoint.
+/// Tokens that the token endpoint granted.
 pub(super) struct TokenGrant {
     pub(super) access_token: Secret,
     pub(super) refresh_token: Option<Secret>,
@@ -60,7 +60,7 @@ struct TokenErrorResponse {
     error_description: Option<String>,
 }
 
-/// Requests tokens. Errors are one line and contain nothing of the request.
+/// Requests tokens from the token endpoint. Error texts have one line and contain nothing of the request.
 pub(super) async fn request_tokens(
     fetch: &dyn Fetch,
     url: &str,
@@ -77,7 +77,7 @@ pub(super) async fn request_tokens(
     parse_response(&fetch.fetch(request).await.map_err(unreachable_error)?)
 }
 
-/// Parses a response of the endpoint.
+/// Parses a response of the token endpoint.
 pub(super) fn parse_response(response: &FetchResponse) -> Result<TokenGrant, TokenError> {
     if !(200..300).contains(&response.status) {
         let text = error_text(response.status, &response.body);

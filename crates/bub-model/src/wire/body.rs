@@ -46,12 +46,12 @@ impl<'a> RequestBody<'a> {
         body
     }
 
-    /// Sets a field.
+    /// Sets a field of the body.
     pub(super) fn set(&mut self, name: &'a str, field: impl Into<Field<'a>>) {
         self.set_field(Cow::Borrowed(name), field.into());
     }
 
-    /// Removes a field and returns its value, so that it can be sent under another name.
+    /// Removes a field and returns its value, for example to send the value under another name.
     pub(super) fn remove(&mut self, name: &str) -> Option<Value> {
         let index = self.0.iter().position(|(key, _)| key == name)?;
         match self.0.remove(index).1 {
@@ -62,7 +62,7 @@ impl<'a> RequestBody<'a> {
         .filter(|value| !value.is_null())
     }
 
-    /// Sets `key` inside the object `name` and preserves its other keys.
+    /// Sets `key` inside the object in the field `name` and preserves the other keys of the object.
     pub(super) fn set_nested(&mut self, name: &'a str, key: &str, value: Value) {
         let mut object = match self.remove(name) {
             Some(Value::Object(object)) => object,

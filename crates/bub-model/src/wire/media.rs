@@ -34,7 +34,7 @@ pub(super) enum PartKind {
 }
 
 impl PartKind {
-    /// Returns the name of the kind, for texts.
+    /// Returns the name of the kind, for placeholder texts.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -154,7 +154,7 @@ fn parse_file(file: &Value) -> Option<ContentPart<'_>> {
     Some(media_part_from_url(kind, url, text("filename")))
 }
 
-/// Returns a placeholder for a part that the format does not support, so that the model knows about the part.
+/// Returns a placeholder text for a part that the wire format does not support.
 pub(super) fn omitted_text(kind: &str) -> String {
     format!("[{kind} omitted: the API of this model does not support it]")
 }

@@ -44,17 +44,17 @@ impl<'a> RawObject<'a> {
         Some(value.get()).filter(|text| *text != "null")
     }
 
-    /// Returns a string, which may be empty.
+    /// Returns the string in a field. The string may be empty.
     pub(super) fn str(&self, key: &str) -> Option<Cow<'a, str>> {
         parse_str(self.raw(key)?)
     }
 
-    /// Returns a string that is not empty.
+    /// Returns the string in a field, unless it is empty.
     pub(super) fn text(&self, key: &str) -> Option<Cow<'a, str>> {
         self.str(key).filter(|text| !text.is_empty())
     }
 
-    /// Returns a count.
+    /// Returns the non-negative integer in a field.
     pub(super) fn u64(&self, key: &str) -> Option<u64> {
         let raw = self.raw(key)?;
         raw.parse()
@@ -62,17 +62,17 @@ impl<'a> RawObject<'a> {
             .or_else(|| as_count(&serde_json::from_str(raw).ok()?))
     }
 
-    /// Returns an object.
+    /// Returns the object in a field.
     pub(super) fn object(&self, key: &str) -> Option<RawObject<'a>> {
         serde_json::from_str(self.raw(key).filter(|raw| raw.starts_with('{'))?).ok()
     }
 
-    /// Returns the objects of an array and skips its other items.
+    /// Returns the objects of the array in a field. Skips other items.
     pub(super) fn objects(&self, key: &str) -> Vec<RawObject<'a>> {
         self.raw(key).map(parse_objects).unwrap_or_default()
     }
 
-    /// Parses and returns a field of any type.
+    /// Returns the parsed value of a field of any type.
     pub(super) fn value(&self, key: &str) -> Option<Value> {
         serde_json::from_str(self.raw(key)?).ok()
     }
@@ -89,7 +89,7 @@ impl<'a> RawObject<'a> {
     }
 }
 
-/// Returns the objects in the JSON text of an array and skips its other items.
+/// Returns the objects in the JSON text of an array. Skips other items.
 pub(super) fn parse_objects(raw: &str) -> Vec<RawObject<'_>> {
     if !raw.starts_with('[') {
         return Vec::new();
@@ -144,7 +144,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     }
 }
 
-/// Initial capacity; most frames have fewer fields.
+/// Initial capacity of the list of fields. Most frames have fewer fields.
 const FIELD_CAPACITY: usize = 12;
 
 /// An item of a list; `None` if it is not an object.

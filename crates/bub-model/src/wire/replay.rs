@@ -1,4 +1,4 @@
-//! State that a provider expects back, and its position in the answer.
+//! The state that a provider expects back with an answer, and the position of each part of it.
 //!
 //! Providers accept signed thinking only at its original position between text and tool calls. A [`BlockOrder`] records
 //! the order of an answer. It stores thinking blocks in full, but text and calls only as references, so that a tape
@@ -39,7 +39,7 @@ impl BlockOrder {
         self.has_state = true;
     }
 
-    /// Reserves the position of an incomplete block and returns it.
+    /// Reserves a position for an incomplete block and returns the position.
     pub(super) fn reserve_block(&mut self) -> usize {
         self.steps.push(Value::Null);
         self.steps.len() - 1

@@ -1,4 +1,4 @@
-//! Decoding of responses to events, for all wire formats.
+//! Decodes responses in all wire formats to events.
 
 use super::{WireFormat, surrogates::replace_lone_surrogates};
 use crate::classify::classify;
@@ -8,8 +8,8 @@ use crate::{ModelEvent, RecoveryAction};
 
 /// Decodes the frames of a response in one wire format.
 ///
-/// `decode_frame` and `decode_body` only collect the last events (usage, state, finish); `finish` emits them. So their
-/// order does not depend on the server, and an error after a finish reason is not missed.
+/// `decode_frame` and `decode_body` only collect usage, state and finish reason; `finish` emits these last events. So the
+/// order of events does not depend on the server, and an error after a finish reason is not missed.
 pub(super) trait FrameDecoder: Send {
     /// Decodes an event of the stream.
     fn decode_frame(
@@ -18,7 +18,7 @@ pub(super) trait FrameDecoder: Send {
         out: &mut Vec<ModelEvent>,
     ) -> Result<DecodeStatus, ModelError>;
 
-    /// Handles `[DONE]`. Most formats have another end marker and ignore it.
+    /// Handles the end marker `[DONE]`. Formats with another end marker ignore it.
     fn handle_end_marker(&mut self) {}
 
     /// Decodes a complete response from a JSON text.
@@ -31,7 +31,7 @@ pub(super) trait FrameDecoder: Send {
     fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
 }
 
-/// Whether more frames are expected.
+/// Whether a response may have more frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecodeStatus {
     More,
@@ -80,11 +80,13 @@ impl StreamDecoder {
         }
     }
 
-    /// Decodes a chunk and appends the events to `out`, even if it returns an error.
+    /// Decodes a chunk and appends its events to `out`. On an error, events before the error are appended too.
     pub fn push(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         self.received = self.received.saturating_add(chunk.len());
         let result = if self.received > MAX_STREAM_BYTES {
-            Err(ModelError::too_large("the stream is too long"))
+            Err(ModelError::too_large(format!(
+                "the response exceeds {MAX_STREAM_BYTES} bytes"
+            )))
         } else {
             self.decode_chunk(chunk, out)
         };
@@ -156,7 +158,9 @@ impl StreamDecoder {
             }
             DecodeMode::Body(body) => {
                 if body.len() + chunk.len() > MAX_EVENT_BYTES {
-                    return Err(ModelError::too_large("the JSON response is too long"));
+                    return Err(ModelError::too_large(format!(
+                        "the JSON response exceeds {MAX_EVENT_BYTES} bytes"
+                    )));
                 }
                 body.extend_from_slice(chunk);
                 Ok(())
@@ -239,7 +243,7 @@ fn plain_text_error(error: ModelError, head: &[u8]) -> ModelError {
     ))
 }
 
-/// Returns a body as text. Fails if it is empty, a web page or invalid UTF-8.
+/// Returns a response body as text. Fails if the body is empty, a web page or invalid UTF-8.
 pub(super) fn body_text(body: &[u8]) -> Result<&str, ModelError> {
     let body = body
         .strip_prefix(b"\xef\xbb\xbf")

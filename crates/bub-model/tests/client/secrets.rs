@@ -142,5 +142,8 @@ async fn a_proxy_that_is_no_url_is_named_but_not_shown() {
         )
         .await
         .unwrap_err();
-    assert_eq!(error.message, "invalid proxy in ALL_PROXY: expected a URL");
+    assert_eq!(
+        error.message,
+        "invalid proxy in ALL_PROXY: expected a URL such as `http://host:port`"
+    );
 }

@@ -296,7 +296,7 @@ async fn a_key_that_cannot_be_sent_is_refused_without_being_shown() {
     assert_eq!(
         fixture.shorten(error),
         "invalid API key for `groq` from environment variable GROQ_API_KEY: it contains spaces, line breaks or other \
-         forbidden characters"
+         forbidden characters; check the key"
     );
 }
 

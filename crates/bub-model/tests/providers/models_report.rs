@@ -109,7 +109,7 @@ async fn a_key_that_cannot_work_is_not_usable() {
             "GROQ_API_KEY",
             "two words",
             "invalid API key for `groq` from environment variable GROQ_API_KEY: it contains spaces, line breaks or other \
-             forbidden characters",
+             forbidden characters; check the key",
         ),
     ] {
         let fixture = ModelsFixture::new()

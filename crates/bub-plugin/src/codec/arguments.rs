@@ -553,8 +553,8 @@ impl<'a> ArgumentCodec<'a> for &'a Tape {
     }
 }
 
-/// Encodes arguments that cannot be serialized as null. A plugin declares channels and commands in its descriptor
-/// instead.
+/// Implements [`ArgumentCodec`] for arguments that cannot be serialized: they are sent as null. A plugin declares its
+/// channels and commands in its descriptor instead.
 macro_rules! impl_null_argument {
     ($($ty:ty: $empty:expr;)*) => {$(
         impl<'a> ArgumentCodec<'a> for &'a $ty {
@@ -582,6 +582,6 @@ macro_rules! impl_null_argument {
 impl_null_argument! {
     CliApp: CliApp::default();
     MessageHandler: Arc::new(|_| {
-        Box::pin(std::future::ready(Err(Error::unknown("a plugin in another process sends the messages of its channels to the host"))))
+        Box::pin(std::future::ready(Err(Error::unknown("cannot handle the message: an external plugin sends the messages of its channels with `channel/inbound`"))))
     });
 }

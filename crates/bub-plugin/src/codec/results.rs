@@ -15,7 +15,8 @@ use super::{
     type_error,
 };
 
-/// Rejects results that are Rust objects and cannot be sent between processes.
+/// Implements [`ResultCodec`] for results that are Rust objects: decoding fails, because they cannot be sent between
+/// processes.
 macro_rules! reject_result {
     ($($ty:ty),*) => {$(
         impl ResultCodec for $ty {
@@ -24,7 +25,7 @@ macro_rules! reject_result {
             }
 
             fn decode(_: Value) -> Result<Self> {
-                Err(Error::unknown("a plugin in another process cannot provide this"))
+                Err(Error::unknown("unsupported result: an external plugin cannot provide a Rust object"))
             }
 
             fn schema() -> Value {
@@ -146,7 +147,7 @@ impl ResultCodec for Vec<Envelope> {
 }
 
 impl ResultCodec for ModelStream {
-    /// Returns null: a stream is sent event by event, see `stream`.
+    /// Returns null. The module `stream` sends the events of the stream.
     fn encode(self) -> Value {
         Value::Null
     }

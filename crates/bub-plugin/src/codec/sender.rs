@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{object_schema, optional_text};
 
-/// Encodes a sender.
+/// Returns a sender as JSON.
 pub(crate) fn encode_sender(sender: &Sender) -> Value {
     json!({
         "role": sender.role.name(), "channel": sender.channel, "chat_id": sender.chat_id,

@@ -13,11 +13,12 @@ use crate::{rpc_message, stderr::LogRateLimiter};
 
 /// Number of invalid lines tolerated before the connection is closed.
 const MAX_INVALID_LINES: u32 = 100;
-/// Queued lines are combined into one write until it has this many bytes.
+/// Size in bytes at which the writing thread stops combining queued lines into one write.
 const WRITE_BATCH_BYTES: usize = 64 * 1024;
 
-/// Reads arbitrary bytes as the output of a plugin, for fuzzing. The host has three unanswered requests and rejects all
-/// requests of the plugin. Returns why the connection was closed.
+/// Reads arbitrary bytes as the output of a plugin, for fuzzing. Returns why the connection was closed.
+///
+/// The simulated host has three unanswered requests and rejects all requests of the plugin.
 #[doc(hidden)]
 pub fn read_for_fuzzing(bytes: &[u8]) -> String {
     struct RejectingHandler;
@@ -38,6 +39,7 @@ pub fn read_for_fuzzing(bytes: &[u8]) -> String {
     cause
 }
 
+/// Writes queued lines until the connection is closed.
 pub(super) fn write_lines(
     mut writer: impl Write,
     lines: &blocking::Receiver<Vec<u8>>,
@@ -60,7 +62,7 @@ pub(super) fn write_lines(
     }
 }
 
-/// Reads lines until the connection ends. Returns the reason.
+/// Reads lines until the connection ends. Returns why it ended.
 pub(super) fn read_lines(
     reader: impl Read,
     peer: &Arc<Peer>,

@@ -15,18 +15,18 @@ use tokio::sync::mpsc;
 
 use super::{IncomingMessage, MAX_PENDING_REQUESTS, Peer, lock};
 
-/// An unanswered request from our side.
+/// An unanswered request of this side.
 pub(super) struct Waiter {
     pub(super) sink: ResponseSink,
-    /// Number of events that may still arrive.
+    /// Number of events that the other side may still send.
     pub(super) credits: usize,
     pub(super) backlog: Arc<Backlog>,
 }
 
-/// Counts the messages that arrived for a request and were not received yet.
+/// Counts the messages in the queue of a request.
 #[derive(Default)]
 pub(super) struct Backlog {
-    /// Size of the events in bytes.
+    /// Total size of the queued events in bytes.
     pub(super) bytes: AtomicUsize,
     questions: AtomicUsize,
 }
@@ -40,9 +40,9 @@ impl Backlog {
     }
 }
 
-/// Queue of a request. The reading thread fills it and never blocks, so that an unread request does not delay others.
-/// Its capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`] questions and the response.
-/// [`Waiter`] counts events and questions, so the response always fits.
+/// The queue of a request. The reading thread adds messages without blocking, so that an unread request does not delay
+/// other requests. The capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`] questions and the
+/// response. [`Waiter`] counts events and questions, so the response always fits.
 pub(super) enum ResponseSink {
     Blocking(blocking::SyncSender<IncomingMessage>),
     Async(mpsc::Sender<(IncomingMessage, usize)>),
@@ -52,7 +52,7 @@ pub(super) enum ResponseSink {
 pub(crate) type IncomingReceiver = mpsc::Receiver<(IncomingMessage, usize)>;
 
 impl ResponseSink {
-    /// Returns whether the message fitted into the queue. Also returns `true` if the receiver was dropped.
+    /// Adds a message to the queue. Returns `false` if the queue is full; a message without a receiver is discarded.
     pub(super) fn try_send(&self, incoming: IncomingMessage, length: usize) -> bool {
         match self {
             Self::Blocking(sender) => !matches!(
@@ -68,7 +68,7 @@ impl ResponseSink {
 }
 
 impl Waiter {
-    /// Returns the queue capacity for a request.
+    /// Returns the queue capacity of a request with this number of credits.
     pub(super) const fn queue_capacity(credits: usize) -> usize {
         credits + MAX_PENDING_REQUESTS + 1
     }
@@ -79,8 +79,8 @@ impl Waiter {
         self.sink.try_send(IncomingMessage::Response(result), 0);
     }
 
-    /// Delivers a question about the request. Returns `false` if too many questions are not received yet. A plugin can
-    /// reach this limit by asking and cancelling: cancelled questions no longer count as unanswered requests.
+    /// Delivers a question about the request. Returns `false` if the queue contains too many questions. A plugin can
+    /// reach this limit with questions that it cancels: they stay queued, but do not count as unanswered requests.
     pub(super) fn deliver_question(&self, question: IncomingMessage) -> bool {
         let questions = &self.backlog.questions;
         if questions.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_REQUESTS {
@@ -91,7 +91,7 @@ impl Waiter {
     }
 }
 
-/// A request that we sent. Dropping it before the response arrives cancels it.
+/// A request of this side. Dropping it before the response arrives cancels the request.
 pub(crate) struct OutgoingRequest<R> {
     pub(crate) peer: Arc<Peer>,
     pub(crate) id: u64,
@@ -113,7 +113,7 @@ impl<R> Drop for OutgoingRequest<R> {
 }
 
 impl<R> OutgoingRequest<R> {
-    /// Allows the other side to send more events.
+    /// Allows the other side to send this number of additional events.
     pub(crate) fn grant_credits(&self, credits: usize) {
         if let Some(waiter) = lock(&self.peer.waiting).get_mut(&self.id) {
             waiter.credits += credits;
@@ -122,8 +122,7 @@ impl<R> OutgoingRequest<R> {
             .notify("stream/credit", &json!({"id": self.id, "credits": credits}));
     }
 
-    /// Updates the backlog for a message that was received from the queue. Returns `None` for a question that was
-    /// cancelled while it was queued.
+    /// Removes a received message from the backlog. Returns `None` for a question that was cancelled while it was queued.
     fn note_received(&self, incoming: IncomingMessage, length: usize) -> Option<IncomingMessage> {
         self.backlog.remove_message(&incoming, length);
         let is_cancelled = matches!(&incoming, IncomingMessage::Question { id, .. } if self.peer.served_request(id).is_none());
@@ -132,7 +131,7 @@ impl<R> OutgoingRequest<R> {
 }
 
 impl OutgoingRequest<IncomingReceiver> {
-    /// Waits for the next message. If the connection is closed, returns an error response.
+    /// Waits for the next message of the request. Returns an error response if the connection is closed.
     pub(crate) async fn next_message(&mut self) -> IncomingMessage {
         while let Some((incoming, length)) = self.receiver.recv().await {
             if let Some(incoming) = self.note_received(incoming, length) {
@@ -144,7 +143,7 @@ impl OutgoingRequest<IncomingReceiver> {
 }
 
 impl OutgoingRequest<blocking::Receiver<IncomingMessage>> {
-    /// Blocks until the next message. Returns `None` after the deadline.
+    /// Blocks until the next message of the request arrives. Returns `None` after the deadline.
     pub(crate) fn next_message_before(&mut self, deadline: Instant) -> Option<IncomingMessage> {
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());

@@ -460,11 +460,15 @@ async fn what_a_plugin_asks_for_in_a_wrong_way_is_refused_with_the_reason() {
             "`name`: must be text, not the number `5`",
         ),
         ("tape/append", r#""data": 5"#, "`name` is missing"),
-        ("next/call", r#""args": ["x"]"#, "`args` must be an object"),
+        (
+            "next/call",
+            r#""args": ["x"]"#,
+            "invalid `args`: expected an object",
+        ),
         (
             "next/call",
             r#""args": {"promt": "x"}"#,
-            "cannot replace argument `promt`; replaceable arguments: prompt, ",
+            "cannot replace argument `promt` of hook `run_model`; replaceable arguments: prompt, ",
         ),
         (
             "next/call",
@@ -479,17 +483,17 @@ async fn what_a_plugin_asks_for_in_a_wrong_way_is_refused_with_the_reason() {
         (
             "next/call",
             r#""credits": -1"#,
-            "`credits` must be a non-negative integer",
+            "invalid `credits`: expected a non-negative integer",
         ),
         (
             "next/call",
             r#""credits": "many""#,
-            "`credits` must be a non-negative integer",
+            "invalid `credits`: expected a non-negative integer",
         ),
         (
             "next/call",
             r#""credits": 1.5"#,
-            "`credits` must be a non-negative integer",
+            "invalid `credits`: expected a non-negative integer",
         ),
     ];
     a_few_at_a_time(cases.into_iter().map(check)).await;

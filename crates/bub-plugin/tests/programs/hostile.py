@@ -128,7 +128,7 @@ def misbehave(call):
             message = json.loads(line)
             if message.get("id") == last:
                 break
-            refused += message.get("error", {}).get("message") == "too many concurrent requests"
+            refused += message.get("error", {}).get("message", "").startswith("too many concurrent requests: ")
         note(os.getpid())
         say(method="stream/event", params={"id": call, "event": {"kind": "text", "data": {"delta": f"{refused} refused"}}})
         say(id=call, result={})

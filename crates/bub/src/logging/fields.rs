@@ -1,11 +1,11 @@
-//! Fields of an event or a span.
+//! Fields of a log event or a span.
 
 use std::fmt;
 
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 
-/// Fields with their values in the order of declaration.
+/// Fields of an event or a span with their values, in the order of declaration.
 #[derive(Default)]
 pub(super) struct Fields(Vec<(Field, Value)>);
 
@@ -14,7 +14,7 @@ impl Fields {
         self.0.iter().map(|(field, value)| (field.name(), value))
     }
 
-    /// Adds fields that were recorded after the span was created, or replaces their values.
+    /// Sets fields that were recorded after the span was created. Replaces earlier values.
     pub(super) fn merge(&mut self, recorded: Self) {
         for (field, value) in recorded.0 {
             self.0.retain(|(existing, _)| *existing != field);

@@ -1,4 +1,4 @@
-//! The log file: private and limited in size. Several processes may share one.
+//! The log file: readable by its owner only and rotated by size. Several processes may share a file.
 
 use std::{
     ffi::OsString,
@@ -15,7 +15,7 @@ use rustix::fs::{Access, access};
 /// Number of rotated files that are kept.
 const MAX_ROTATED_FILES: u32 = 3;
 
-/// A file that is rotated when it is full: `bub.log`, `bub.log.1`, …
+/// A log file that is rotated when it is full: `bub.log` becomes `bub.log.1`, and so on.
 pub(super) struct LogFile {
     path: PathBuf,
     max_bytes: u64,
@@ -24,7 +24,7 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Creates a log file. It is opened at the first write.
+    /// Creates a log file with this path. The first write opens the file.
     pub(super) fn new(path: PathBuf, max_bytes: u64) -> Self {
         Self {
             path,
@@ -34,8 +34,8 @@ impl LogFile {
         }
     }
 
-    /// Writes a line. A line that cannot be written is lost, because logging must not stop the
-    /// program. Only the first failure is returned as an error.
+    /// Writes a line. Returns only the first error, because logging must not stop the program; lines
+    /// that cannot be written are lost.
     pub(super) fn write(&mut self, line: &str) -> io::Result<()> {
         match self.try_write(line.as_bytes()) {
             Err(error) if !std::mem::replace(&mut self.has_failed, true) => Err(error),
@@ -54,6 +54,7 @@ impl LogFile {
         Ok(())
     }
 
+    /// Returns the file to write `added_bytes` to. Rotates a full file and opens a new one.
     fn rotate_if_full(&self, mut file: File, added_bytes: u64) -> io::Result<File> {
         loop {
             let metadata = file.metadata()?;
@@ -79,6 +80,7 @@ impl LogFile {
     }
 }
 
+/// Returns the path of a rotated file. Number 0 is the current file.
 fn rotated_path(path: &Path, number: u32) -> PathBuf {
     let mut name = OsString::from(path);
     if number > 0 {
@@ -87,7 +89,7 @@ fn rotated_path(path: &Path, number: u32) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Returns why a file cannot be the log file; creates nothing.
+/// Returns why a path cannot be the log file, if it cannot. Creates no files.
 pub(super) fn unusable_reason(path: &Path, config: &Path) -> Option<String> {
     let is_config = path == config
         || fs::canonicalize(path)
@@ -111,8 +113,8 @@ pub(super) fn unusable_reason(path: &Path, config: &Path) -> Option<String> {
     }
 }
 
-/// Opens the file so that only the owner can read it, even if others could before. Opening a pipe
-/// would wait for a reader.
+/// Opens a log file for appending and makes it readable by its owner only. Fails if the path is not
+/// a regular file, because opening a pipe would block.
 fn open_private(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Err(io::Error::other("it is not a regular file"));

@@ -1,15 +1,15 @@
-//! Selects log lines: `warn`, or `warn,bub_model=debug`.
+//! The filter of log lines by level and target, such as `warn,bub_model=debug`.
 
 use tracing::{Level, level_filters::LevelFilter};
 
-/// A default level, and levels for targets that start with a name.
+/// A default level, and levels for targets with a prefix.
 pub(super) struct LogFilter {
     all: LevelFilter,
     targets: Vec<(String, LevelFilter)>,
 }
 
 impl LogFilter {
-    /// Returns the filter for a verbosity: 0 is warn, 1 info, 2 debug, and more is trace.
+    /// Creates the filter for a verbosity: 0 for warn, 1 for info, 2 for debug, more for trace.
     pub(super) fn for_verbosity(verbosity: u64) -> Self {
         let all = match verbosity {
             0 => LevelFilter::WARN,
@@ -23,7 +23,7 @@ impl LogFilter {
         }
     }
 
-    /// Parses the format of the setting `log.filter`.
+    /// Parses a filter in the format of the setting `log.filter`. Returns `None` if it is invalid.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut filter = Self::for_verbosity(0);
         for part in text
@@ -40,13 +40,14 @@ impl LogFilter {
                 None => filter.all = level,
             }
         }
-        // The longest matching name decides.
+        // The longest matching prefix decides.
         filter
             .targets
             .sort_by_key(|(target, _)| std::cmp::Reverse(target.len()));
         Some(filter)
     }
 
+    /// Returns whether lines of this target and level are logged.
     pub(super) fn is_allowed(&self, target: &str, level: Level) -> bool {
         let named = self
             .targets
@@ -55,6 +56,7 @@ impl LogFilter {
         level <= named.map_or(self.all, |(_, level)| *level)
     }
 
+    /// Returns the most verbose level that the filter allows for any target.
     pub(super) fn max_level(&self) -> LevelFilter {
         self.targets
             .iter()

@@ -9,7 +9,7 @@ use tracing_subscriber::{layer::Context, registry::LookupSpan};
 use super::fields::Fields;
 use crate::app_settings::LogFormat;
 
-/// An event with the fields of its spans.
+/// A log event with the fields of its spans.
 pub(super) struct LogLine {
     time: Timestamp,
     level: Level,
@@ -19,8 +19,8 @@ pub(super) struct LogLine {
 }
 
 impl LogLine {
-    /// Collects the fields of the event, then those of its spans, outermost span first. If a name
-    /// occurs more than once, the innermost field is kept.
+    /// Collects the fields of the event, then the fields of its spans, outermost span first. If
+    /// several fields have the same name, the innermost field is kept.
     pub(super) fn new<S>(event: &Event<'_>, context: &Context<'_, S>) -> Self
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
@@ -66,7 +66,7 @@ impl LogLine {
         line
     }
 
-    /// Formats the line, including the line end.
+    /// Formats the line with its time, including the line end.
     pub(super) fn render(&self, format: LogFormat, color: bool) -> String {
         match format {
             LogFormat::Text => format!("{:.3} {}\n", self.time, self.render_without_time(color)),
@@ -93,6 +93,7 @@ impl LogLine {
         format!("{on}{level}{off} {text}")
     }
 
+    /// Formats the line as a JSON object, including the line end.
     fn to_json_line(&self) -> String {
         let mut object = Map::new();
         object.insert("time".to_owned(), Value::from(self.time.to_string()));
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
     use crate::logging::{LogLayer, filter::LogFilter};
 
-    /// Collects lines that a `LogLayer` with the filter `warn` would print.
+    /// Collects the lines that a `LogLayer` would print.
     struct Lines {
         log: LogLayer,
         lines: Arc<Mutex<Vec<String>>>,

@@ -120,7 +120,7 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
         .is_ok_and(|mut entries| entries.next().is_some())
     {
         return Err(Error::invalid_input(format!(
-            "directory {} is not empty",
+            "cannot create the plugin: directory `{}` is not empty; choose another directory with `--dir`",
             directory.display()
         )));
     }

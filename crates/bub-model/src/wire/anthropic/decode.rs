@@ -38,7 +38,7 @@ enum Block {
         index: usize,
         input: Option<Value>,
     },
-    /// Any other block, sent back unchanged, such as calls of the provider's tools or redacted thinking.
+    /// Any other block, such as a call of a tool of the provider, or redacted thinking. It is sent back unchanged.
     Kept {
         position: usize,
         block: Value,
@@ -51,8 +51,8 @@ impl MessagesDecoder {
         Self::default()
     }
 
-    /// Starts an answer. A second answer with another id replaces the first: a proxy lost its upstream connection and
-    /// repeated the request.
+    /// Starts an answer. A second answer with another id replaces the first one: it comes from a proxy that lost its
+    /// upstream connection and repeated the request.
     fn start_message(&mut self, message: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         let id = message.str("id").map(Cow::into_owned);
         if self.message_id.is_some() && self.message_id == id {

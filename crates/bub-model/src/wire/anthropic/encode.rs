@@ -14,10 +14,10 @@ use crate::wire::message::{
 use crate::wire::replay::{ReplayPiece, replay_pieces, tool_calls};
 use crate::{ChatRequest, Quirks};
 
-/// Output limit for requests without one, because the format requires it.
+/// Output limit in tokens for requests without a limit, because the format requires one.
 const DEFAULT_MAX_TOKENS: u64 = 8192;
 
-/// Encodes a request.
+/// Encodes a request in the Messages format.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
     let mut body = RequestBody::new(request, quirks);
     translate_options(&mut body);
@@ -235,8 +235,8 @@ fn encode_document_block(mime: &str, data: &str, name: Option<&str>) -> Value {
     }
 }
 
-/// Maps call ids to unique ids with the characters that this format allows. Other servers repeat `call_0` in every
-/// step, which this format rejects.
+/// Maps call ids to unique ids with the characters that the Messages format allows. Other servers use `call_0` in every
+/// step, and the format rejects repeated ids.
 #[derive(Default)]
 struct CallIds {
     used: HashSet<String>,
@@ -244,6 +244,7 @@ struct CallIds {
 }
 
 impl CallIds {
+    /// Assigns a unique id to each of these calls.
     fn assign_ids(&mut self, calls: &[Value]) {
         for call in calls {
             let original = CallParts::from_value(call).id;

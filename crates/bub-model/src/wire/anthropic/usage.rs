@@ -5,14 +5,15 @@ use serde_json::{Map, Value};
 use crate::Usage;
 use crate::wire::raw::as_count;
 
-/// Merges newer counts. The server sends counts at the start, and corrected but possibly incomplete ones at the end.
+/// Merges newer counts into earlier ones. The server sends counts at the start, and corrected, possibly incomplete counts
+/// at the end.
 pub(super) fn merge_usage(into: &mut Map<String, Value>, newer: Value) {
     if let Value::Object(newer) = newer {
         into.extend(newer.into_iter().filter(|(_, value)| !value.is_null()));
     }
 }
 
-/// Converts the counts. The input count of this format excludes cached tokens.
+/// Converts the counts of the Messages format, in which the input count excludes cached tokens.
 pub(super) fn parse_usage(raw: Map<String, Value>) -> Option<Usage> {
     if raw.is_empty() {
         return None;

@@ -129,7 +129,7 @@ impl GenerateContentDecoder {
         }
     }
 
-    /// Emits the arguments of the open call, which are complete.
+    /// Emits the complete arguments of the open call and closes the call.
     fn finish_call(&mut self, out: &mut Vec<ModelEvent>) {
         if let Some((index, partial)) = self.open.take() {
             let arguments = partial.into_json();
@@ -141,8 +141,8 @@ impl GenerateContentDecoder {
         }
     }
 
-    /// Emits the arguments of the open call, which stays incomplete. Removes their last character, so that they are not
-    /// valid JSON and the call cannot run.
+    /// Emits the incomplete arguments of the open call and closes the call. Removes the last character of the arguments,
+    /// so that they are invalid JSON and the call cannot run.
     fn abandon_call(&mut self, out: &mut Vec<ModelEvent>) {
         if let Some((index, partial)) = self.open.take() {
             let mut arguments = partial.into_json();

@@ -16,7 +16,7 @@ use crate::wire::message::{
 use crate::wire::replay::{ReplayPiece, replay_pieces, tool_calls};
 use crate::{ChatRequest, EffortForm, Quirks};
 
-/// Encodes a request.
+/// Encodes a request in the `generateContent` format.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
     let mut body = RequestBody::new(request, quirks);
     translate_options(&mut body);

@@ -20,7 +20,7 @@ enum PathSegment<'a> {
 const MAX_LIST_LEN: usize = 10_000;
 
 impl PartialArguments {
-    /// Adds a piece. Returns false if it is invalid.
+    /// Adds a piece of the arguments. Returns `false` if the piece is invalid.
     pub(super) fn push_piece(&mut self, piece: &Value) -> bool {
         let Some(path) = piece.get("jsonPath").and_then(Value::as_str) else {
             return false;
@@ -47,7 +47,7 @@ impl PartialArguments {
         true
     }
 
-    /// Returns the JSON text of the arguments; empty if there are none.
+    /// Returns the JSON text of the arguments. Without arguments, the text is empty.
     pub(super) fn into_json(self) -> String {
         if self.arguments.is_empty() {
             String::new()
@@ -105,7 +105,7 @@ fn parse_path(path: &str) -> Option<Vec<PathSegment<'_>>> {
     (!segments.is_empty()).then_some(segments)
 }
 
-/// Returns the value at a path. Creates it and its parents if they are missing.
+/// Returns the value at a path. Creates missing values. Returns `None` if the path is invalid.
 fn get_or_insert_path<'a>(
     arguments: &'a mut Map<String, Value>,
     segments: &[PathSegment<'_>],

@@ -11,6 +11,7 @@ pub(super) struct CallAssembler {
     calls: Vec<AssembledCall>,
 }
 
+/// A tool call that has been received in part.
 #[derive(Clone, Debug, Default)]
 struct AssembledCall {
     wire_index: Option<u64>,
@@ -37,7 +38,9 @@ impl CallAssembler {
         let position = match self.find_call(delta) {
             Some(position) => position,
             None if self.calls.len() >= MAX_TOOL_CALLS => {
-                return Err(ModelError::malformed("the answer has too many tool calls"));
+                return Err(ModelError::malformed(format!(
+                    "the answer has more than {MAX_TOOL_CALLS} tool calls"
+                )));
             }
             None => {
                 self.calls.push(AssembledCall {
@@ -89,7 +92,7 @@ impl AssembledCall {
     }
 }
 
-/// Detects whether arguments are complete. It counts brackets outside of strings, so that the arguments are not parsed
+/// Detects whether arguments are complete by counting brackets outside of strings. So the arguments need not be parsed
 /// again with every delta.
 #[derive(Clone, Debug, Default)]
 struct ArgumentScanner {

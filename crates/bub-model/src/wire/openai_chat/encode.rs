@@ -1,4 +1,4 @@
-//! Encoder for requests in the chat-completions format, which is close to that of [`ChatRequest`].
+//! Encoder for requests in the chat-completions format, which [`ChatRequest`] uses for messages and tools.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::wire::message::{CallParts, OPENING_LINE, opens_with_assistant};
 use crate::wire::replay::tool_calls;
 use crate::{ChatRequest, EffortForm, Quirks};
 
-/// Encodes a request.
+/// Encodes a request in the chat-completions format.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
     let mut body = RequestBody::new(request, quirks);
     body.set("model", request.model.as_str());
@@ -77,7 +77,7 @@ fn encode_messages<'a>(request: &'a ChatRequest, quirks: &Quirks) -> Field<'a> {
     Field::List(messages)
 }
 
-/// Returns a message as it is sent, which is usually unchanged.
+/// Returns a message in the form that is sent. Most messages are unchanged.
 fn encode_message<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     let mut message = Cow::Borrowed(message);
     if message.get("provider_state").is_some() {
@@ -95,7 +95,7 @@ fn encode_message<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     message
 }
 
-/// Replaces `provider_state` with the fields that were received in this format.
+/// Replaces `provider_state` with the fields that a server sent in the chat-completions format.
 fn restore_provider_state(message: &mut Value) {
     let Some(message) = message.as_object_mut() else {
         return;

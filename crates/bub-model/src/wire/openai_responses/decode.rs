@@ -51,8 +51,8 @@ impl ResponsesDecoder {
         );
     }
 
-    /// Emits a piece of the arguments. With `complete_key`, emits the complete arguments in that field, unless pieces were
-    /// received.
+    /// Emits a piece of the arguments in `delta`. With `complete_key`, emits the complete arguments in that field, unless
+    /// pieces were received before.
     fn push_arguments(
         &mut self,
         frame: &RawObject<'_>,
@@ -329,7 +329,7 @@ fn is_tool_call(item: &RawObject<'_>) -> bool {
     )
 }
 
-/// Returns index and id of the item that an event belongs to.
+/// Returns the index and the id of the item that an event belongs to.
 fn item_key<'a>(frame: &RawObject<'a>) -> (Option<u64>, Cow<'a, str>) {
     let id = frame.text("item_id").or_else(|| frame.text("call_id"));
     (frame.u64("output_index"), id.unwrap_or_default())

@@ -12,7 +12,7 @@ use crate::wire::message::{
 use crate::wire::replay::{ReplayPiece, replay_pieces};
 use crate::{ChatRequest, EffortForm, Quirks};
 
-/// Encodes a request.
+/// Encodes a request in the Responses format.
 pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
     let mut body = RequestBody::new(request, quirks);
     body.remove("stream_options");

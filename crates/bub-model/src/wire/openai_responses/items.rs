@@ -48,7 +48,7 @@ impl ResponseItems {
         result
     }
 
-    /// Returns the position of the next tool call.
+    /// Returns the position of a new tool call among all tool calls of the answer.
     pub(super) fn allocate_call_index(&mut self) -> usize {
         self.calls += 1;
         self.calls - 1
