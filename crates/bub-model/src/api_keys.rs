@@ -12,8 +12,8 @@
 //! 3. without a model, the provider whose keys have the prefix of the plain key,
 //! 4. otherwise the provider of the Python version's default model.
 //!
-//! So bub never sends a plain key to a fallback model of another vendor, or to a model that a source with higher
-//! precedence sets temporarily. If the `.env` of a workspace sets the model, plain values from other sources are
+//! So bub never sends a plain key to a fallback model of another vendor. It also never sends the key to a model that a
+//! source with higher precedence sets temporarily. If the `.env` of a workspace sets the model, plain values from other sources are
 //! ignored: a cloned repository must not decide which provider gets the user's key.
 
 mod command;
@@ -108,7 +108,7 @@ impl ApiKeys {
     }
 
     /// Returns whether the plain value of a setting belongs to `provider`.
-    pub(crate) fn owns_unscoped(&self, provider: &Provider, setting: &str) -> bool {
+    pub(crate) fn is_unscoped_owner(&self, provider: &Provider, setting: &str) -> bool {
         self.unscoped_owner(setting) == Some(&provider.name)
     }
 
@@ -148,11 +148,11 @@ impl ApiKeys {
         let key = self
             .key
             .any()
-            .filter(|_| self.owns_unscoped(provider, "api_key"));
+            .filter(|_| self.is_unscoped_owner(provider, "api_key"));
         let command = || {
             self.command
                 .any()
-                .filter(|_| self.owns_unscoped(provider, "api_key_command"))
+                .filter(|_| self.is_unscoped_owner(provider, "api_key_command"))
         };
         let from_command = || command().map(|line| self.command_key("*", line));
         key.map(|key| self.configured_key("*", key))
@@ -246,7 +246,7 @@ impl ApiKeys {
         let set = scoped_value(&self.base, provider).or_else(|| {
             self.base
                 .any()
-                .filter(|_| self.owns_unscoped(provider, "api_base"))
+                .filter(|_| self.is_unscoped_owner(provider, "api_base"))
                 .map(|base| ("*", base))
         });
         let invalid_base_error = |origin: String| AccessError::InvalidBaseUrl {
@@ -409,7 +409,7 @@ fn unscoped_owners(
         let model_of_source = source.and_then(|source| settings.text_in(&MODEL, &source));
         let Some(model) = model_of_source.or_else(|| settings.get(&MODEL)) else {
             return catalog
-                .key_owner(key.map(Secret::expose))
+                .plain_key_owner(key.map(Secret::expose))
                 .map(|provider| provider.name.clone());
         };
         let model = model.parse::<ModelId>().ok()?;

@@ -33,7 +33,7 @@ pub struct Provider {
     pub base_variable: String,
     /// The wire format.
     pub wire: WireFormat,
-    /// The wire format at the default base URL, if it differs from `wire`; see [`wire_at`](Self::wire_at).
+    /// The wire format at the default base URL, if it differs from `wire`; see [`wire_format_at`](Self::wire_format_at).
     pub native_wire: Option<WireFormat>,
     /// Deviations from the wire format.
     pub quirks: Quirks,
@@ -76,7 +76,7 @@ impl Provider {
             if self.local {
                 None
             } else {
-                windows::known_window(model)
+                windows::built_in_window(model)
             }
         })
     }
@@ -95,12 +95,12 @@ impl Provider {
         let free = self.local.then_some(Price::FREE);
         configured
             .or(free)
-            .or_else(|| prices::known_price(&ModelId::new(&self.name, model)))
+            .or_else(|| prices::built_in_price(&ModelId::new(&self.name, model)))
     }
 
     /// Returns the wire format to use at a base URL: [`native_wire`](Self::native_wire) at the default base URL, otherwise
     /// [`wire`](Self::wire), which compatible servers of other vendors support.
-    pub fn wire_at(&self, base_url: &BaseUrl) -> WireFormat {
+    pub fn wire_format_at(&self, base_url: &BaseUrl) -> WireFormat {
         self.native_wire
             .filter(|_| self.base_url.as_ref() == Some(base_url))
             .unwrap_or(self.wire)
@@ -195,7 +195,7 @@ impl Catalog {
     ///
     /// The owner is the provider whose key prefix matches the key. If no prefix matches, it is the first provider of the
     /// catalog, which serves the default model of the Python version.
-    pub fn key_owner(&self, plain_key: Option<&str>) -> Option<&Provider> {
+    pub fn plain_key_owner(&self, plain_key: Option<&str>) -> Option<&Provider> {
         plain_key
             .and_then(|key| self.find_by_key_prefix(key))
             .or(self.providers.first())

@@ -180,7 +180,7 @@ impl CodexAuth {
     pub async fn valid_tokens(&self) -> Result<Option<OAuthTokens>, TokenError> {
         match self.inner.read_tokens()? {
             Some(tokens) if tokens.expires_at <= unix_now() + REFRESH_MARGIN_SECONDS => {
-                self.refresh(tokens).await.map(Some)
+                self.refresh_in_task(tokens).await.map(Some)
             }
             tokens => Ok(tokens),
         }
@@ -189,7 +189,9 @@ impl CodexAuth {
     /// Returns new tokens after the server rejected the access token `refused`.
     pub async fn renew_tokens(&self, refused: &Secret) -> Result<Option<OAuthTokens>, TokenError> {
         match self.inner.read_tokens()? {
-            Some(tokens) if tokens.access_token == *refused => self.refresh(tokens).await.map(Some),
+            Some(tokens) if tokens.access_token == *refused => {
+                self.refresh_in_task(tokens).await.map(Some)
+            }
             tokens => Ok(tokens),
         }
     }
@@ -198,9 +200,10 @@ impl CodexAuth {
     ///
     /// The task completes even if the caller is cancelled. The server may have revoked the old refresh token already,
     /// so the new one must be stored.
-    async fn refresh(&self, old_tokens: OAuthTokens) -> Result<OAuthTokens, TokenError> {
+    async fn refresh_in_task(&self, old_tokens: OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let inner = Arc::clone(&self.inner);
-        let task = tokio::spawn(async move { inner.refresh(&old_tokens).await }.in_current_span());
+        let task =
+            tokio::spawn(async move { inner.refresh_tokens(&old_tokens).await }.in_current_span());
         task.await.unwrap_or_else(|_| {
             Err(TokenError::temporary(
                 "the refresh was interrupted".to_owned(),
@@ -212,7 +215,7 @@ impl CodexAuth {
 impl CodexAuthInner {
     /// Refreshes the tokens, unless another task or process has just refreshed them. If the refresh fails, returns the
     /// current tokens as long as they are valid.
-    async fn refresh(&self, old_tokens: &OAuthTokens) -> Result<OAuthTokens, TokenError> {
+    async fn refresh_tokens(&self, old_tokens: &OAuthTokens) -> Result<OAuthTokens, TokenError> {
         let _refresh_guard = self.refreshing.lock().await;
         let _file_lock = self.file.lock(LOCK_TIMEOUT).await?;
         let current = self.read_tokens()?.ok_or_else(|| REMOVED_TEXT.to_owned())?;

@@ -22,8 +22,8 @@ pub struct HttpOptions {
     pub keep_idle: Duration,
     /// Proxies to use.
     pub proxies: Proxies,
-    /// File with PEM certificates to trust in addition to those of the system (`SSL_CERT_FILE`), for example those of
-    /// a company proxy or of your own server.
+    /// File with PEM certificates that are trusted in addition to the certificates of the system (`SSL_CERT_FILE`), for
+    /// example the certificate of a company proxy.
     pub certificates: Option<PathBuf>,
 }
 

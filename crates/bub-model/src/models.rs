@@ -343,13 +343,13 @@ impl Models {
         key: Option<(Secret, KeySource)>,
     ) -> Result<Endpoint, AccessError> {
         let base_url = self.keys.base_url(provider)?;
-        let wire = provider.wire_at(&base_url);
+        let wire = provider.wire_format_at(&base_url);
         let base_url = base_url.for_wire_format(wire);
         if key.is_none() && provider.needs_key && !base_url.is_loopback() {
             return Err(self.missing_key_error(provider));
         }
         let mut headers = configured_headers(provider);
-        if self.keys.owns_unscoped(provider, "client_args") {
+        if self.keys.is_unscoped_owner(provider, "client_args") {
             headers.splice(..0, self.client_args.headers.iter().cloned());
         }
         let (key, source) = key.unzip();

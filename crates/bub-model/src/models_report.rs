@@ -120,7 +120,7 @@ fn provider_report(
         name: provider.name.clone(),
         wire: base_url
             .as_ref()
-            .map_or(provider.wire, |base_url| provider.wire_at(base_url)),
+            .map_or(provider.wire, |base_url| provider.wire_format_at(base_url)),
         base_url: base_url.map(|base_url| base_url.to_string()),
         local: provider.local,
         usable: todo.is_none(),

@@ -1,5 +1,7 @@
-//! The descriptor of an external plugin: what the plugin provides. bub requests and stores the descriptor when the plugin
-//! is added, so that it does not have to start the plugin to know its hooks, tools, channels and commands.
+//! The descriptor of an external plugin: its hooks, tools, channels and commands.
+//!
+//! bub requests the descriptor when the plugin is added and stores it. Later, bub registers the plugin without starting
+//! it.
 
 use std::collections::{HashMap, HashSet};
 

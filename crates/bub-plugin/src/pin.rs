@@ -47,8 +47,8 @@ pub struct PluginPin {
 ///
 /// # Errors
 ///
-/// Fails if a file cannot be read, if a link points to files that are not pinned, or if the plugin has too many files
-/// or bytes.
+/// Fails if a file cannot be read or if a link points to files that are not pinned. Also fails if the plugin has too
+/// many files or bytes.
 pub fn compute_pin(
     pinned: &Path,
     directory: &Path,

@@ -177,7 +177,7 @@ impl App {
         let (next_steps, default_command) =
             (self.next_steps, std::mem::take(&mut self.default_command));
         let prompt = Arc::clone(&plugin_prompt);
-        let question_handler = QuestionHandler(Arc::new(move |question| prompt.ask(question)));
+        let question_handler = QuestionHandler(Arc::new(move |question| prompt.ask_user(question)));
         let builder = Framework::builder()
             .workspace(&workspace)
             .settings(Arc::clone(&settings));
@@ -202,23 +202,23 @@ impl App {
                 return Ok(output::print(&text)?);
             }
             ParsedArgs::Print(text) => return Ok(output::print(&text)?),
-            ParsedArgs::Wrong(line) => return Err(ExitError::usage(line)),
+            ParsedArgs::Wrong(line) => return Err(ExitError::usage_error(line)),
         };
-        args::check_workspace(&workspace).map_err(ExitError::usage)?;
+        args::check_workspace(&workspace).map_err(ExitError::usage_error)?;
         let Some(command) = commands
             .iter()
             .find(|command| command.name() == name)
             .cloned()
         else {
-            return Err(ExitError::usage(format!(
+            return Err(ExitError::usage_error(format!(
                 "unknown command `{name}`; run `bub --help` to list commands"
             )));
         };
         if !command.allows_invalid_settings {
             if let Some(problem) = problems.0.first() {
-                return Err(ExitError::usage(problem.to_string()));
+                return Err(ExitError::usage_error(problem.to_string()));
             }
-            check_settings(&settings).map_err(ExitError::usage)?;
+            check_settings(&settings).map_err(ExitError::usage_error)?;
         }
         let context = CommandContext {
             framework,
@@ -303,7 +303,7 @@ fn parse_args(
         parse(commands)
     });
     parsed.map_err(|_| {
-        ExitError::usage(
+        ExitError::usage_error(
             "cannot parse the arguments: the commands of plugins conflict; disable one with `bub plugin disable`",
         )
     })
@@ -319,7 +319,7 @@ fn parse_default_command(
         .collect();
     match args::parse(&args, commands, None) {
         ParsedArgs::Command(name, matches) => Ok((name, matches)),
-        _ => Err(ExitError::usage(
+        _ => Err(ExitError::usage_error(
             "invalid default command: it is not a command of the program",
         )),
     }
@@ -408,7 +408,7 @@ impl ExitError {
         }
     }
 
-    fn usage(text: impl Into<String>) -> Self {
+    fn usage_error(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             has_lines: false,

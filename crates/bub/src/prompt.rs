@@ -94,13 +94,13 @@ pub struct PluginPrompt(OnceLock<ChatEventSender>);
 
 impl PluginPrompt {
     /// Uses this chat for all further prompts.
-    pub fn attach(&self, chat: &ChatEventSender) {
+    pub fn attach_chat(&self, chat: &ChatEventSender) {
         // A process has one chat.
         let _ = self.0.set(chat.clone());
     }
 
     /// Prompts the user with the question of a plugin and returns the answer.
-    pub fn ask(&self, question: &PluginQuestion) -> Result<String> {
+    pub fn ask_user(&self, question: &PluginQuestion) -> Result<String> {
         let Some(chat) = self.0.get() else {
             return prompt_for_plugin(question);
         };

@@ -126,7 +126,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         );
         chat.attach(&chat_controller);
         if mode != ChatMode::Pipe {
-            plugin_prompt.attach(&event_sender);
+            plugin_prompt.attach_chat(&event_sender);
         }
         let Some(gateway) = open(&framework, &settings, &chat_controller, mode)? else {
             return Ok((ChatExit::Quit, chat_controller, None));

@@ -20,7 +20,7 @@ const MAX_KEY_BYTES: u64 = 16 * 1024;
 ///
 /// The command gets the environment of all child processes of bub and no input. Errors never contain its stdout.
 pub(super) async fn run_key_command(settings: &Settings, line: &str) -> Result<Secret, String> {
-    let words = split_words(line)?;
+    let words = split_command_line(line)?;
     let (program, arguments) = words.split_first().ok_or(EMPTY_COMMAND_TEXT)?;
     let mut command = Command::new(expand_home(program, settings));
     command
@@ -56,7 +56,7 @@ pub(super) async fn run_key_command(settings: &Settings, line: &str) -> Result<S
 
 /// Checks the syntax of a command line and that its program exists. Does not run the command.
 pub(super) fn check_key_command(settings: &Settings, line: &str) -> Result<(), String> {
-    let words = split_words(line)?;
+    let words = split_command_line(line)?;
     let name = words.first().ok_or(EMPTY_COMMAND_TEXT)?;
     let program = expand_home(name, settings);
     let path = settings
@@ -78,8 +78,8 @@ pub(super) fn check_key_command(settings: &Settings, line: &str) -> Result<(), S
     }
 }
 
-fn split_words(line: &str) -> Result<Vec<String>, String> {
-    shell_words::split(line).ok_or_else(|| "unclosed quote".to_owned())
+fn split_command_line(line: &str) -> Result<Vec<String>, String> {
+    shell_words::split_words(line).ok_or_else(|| "unclosed quote".to_owned())
 }
 
 fn parse_key(stdout: Vec<u8>, program: &str) -> Result<Secret, String> {

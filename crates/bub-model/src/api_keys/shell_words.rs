@@ -4,7 +4,7 @@
 //! `\`). Nothing else is special: no variables, pipes, globs or `~`. Users who need a shell write `sh -c '…'`.
 
 /// Returns the words of a line, or `None` if a quote is not closed or the line ends with `\`.
-pub(super) fn split(line: &str) -> Option<Vec<String>> {
+pub(super) fn split_words(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
@@ -31,7 +31,7 @@ pub(super) fn split(line: &str) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::split;
+    use super::split_words;
 
     #[test]
     fn words_are_what_a_shell_would_make_of_quotes_and_nothing_more() {
@@ -53,10 +53,10 @@ mod tests {
             ),
             ("", vec![]),
         ] {
-            assert_eq!(split(line).unwrap(), words, "{line}");
+            assert_eq!(split_words(line).unwrap(), words, "{line}");
         }
         for open in ["a 'b", "a \"b", "a\\", "\"a\\\""] {
-            assert_eq!(split(open), None, "{open}");
+            assert_eq!(split_words(open), None, "{open}");
         }
     }
 }

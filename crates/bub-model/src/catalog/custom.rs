@@ -44,14 +44,14 @@ pub(super) fn apply_custom_provider(
     let config_path = ConfigPath { settings, name };
     let normalized = normalize_name(name);
     if !is_valid_name(&normalized) {
-        return Err(config_path.invalid_error(
+        return Err(config_path.invalid_entry_error(
             None,
             "an invalid name".to_owned(),
             "letters, digits, `-` and `_`",
         ));
     }
     let Some(fields) = fields.as_object() else {
-        return Err(config_path.invalid_error(
+        return Err(config_path.invalid_entry_error(
             None,
             type_name(fields).to_owned(),
             "a map with a `base_url`",
@@ -65,7 +65,7 @@ pub(super) fn apply_custom_provider(
         let hint = hint
             .map(|field| format!(", did you mean `{field}`?"))
             .unwrap_or_default();
-        return Err(config_path.invalid_error(
+        return Err(config_path.invalid_entry_error(
             Some(unknown),
             format!("an unknown field{hint}"),
             &format!("one of {}", PROVIDER_FIELDS.join(", ")),
@@ -81,7 +81,7 @@ pub(super) fn apply_custom_provider(
     };
     apply_fields(&mut provider, &config_path, fields)?;
     if existing.is_none() && provider.base_url.is_none() && !fields.contains_key("base_variable") {
-        return Err(config_path.invalid_error(
+        return Err(config_path.invalid_entry_error(
             None,
             "a new provider without `base_url`".to_owned(),
             base_url::EXPECTED_FORMAT,
@@ -177,7 +177,12 @@ impl ConfigPath<'_> {
             .unwrap_or(SettingSource::Default)
     }
 
-    fn invalid_error(&self, field: Option<&str>, found: String, expected: &str) -> SettingsError {
+    fn invalid_entry_error(
+        &self,
+        field: Option<&str>,
+        found: String,
+        expected: &str,
+    ) -> SettingsError {
         let name = self.name;
         let key = field.map_or_else(
             || format!("providers.{name}"),
@@ -204,7 +209,7 @@ impl ConfigPath<'_> {
             Value::Number(number) => format!("`{number}`"),
             value => type_name(value).to_owned(),
         };
-        self.invalid_error(Some(field), found, expected)
+        self.invalid_entry_error(Some(field), found, expected)
     }
 
     fn parse_text<'v>(&self, field: &str, value: &'v Value) -> Result<&'v str, SettingsError> {
@@ -228,7 +233,7 @@ impl ConfigPath<'_> {
     fn parse_header_name(&self, field: &str, name: &str) -> Result<String, SettingsError> {
         let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || !name.bytes().all(valid) {
-            return Err(self.invalid_error(
+            return Err(self.invalid_entry_error(
                 Some(field),
                 format!("`{name}`"),
                 "the name of an HTTP header",
@@ -255,7 +260,7 @@ impl ConfigPath<'_> {
             };
             let sendable = text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
             if !sendable {
-                return Err(self.invalid_error(
+                return Err(self.invalid_entry_error(
                     Some(field),
                     "text with control or non-ASCII characters".into(),
                     expected,
@@ -264,7 +269,7 @@ impl ConfigPath<'_> {
             let name = self.parse_header_name(field, name)?;
             // The HTTP client derives these headers from the URL and the body. Other values break the request.
             if ["host", "content-length", "transfer-encoding"].contains(&name.as_str()) {
-                return Err(self.invalid_error(
+                return Err(self.invalid_entry_error(
                     Some(field),
                     format!("`{name}`"),
                     "a header that bub does not set itself",
@@ -339,7 +344,7 @@ impl ConfigPath<'_> {
             .find(|row| row.name == provider)
             .unwrap_or(&EMPTY_ROW);
         merge_quirks(row, overrides).map_err(|error| {
-            self.invalid_error(Some(field), format!("invalid ({error})"), "a map of quirks")
+            self.invalid_entry_error(Some(field), format!("invalid ({error})"), "a map of quirks")
         })
     }
 }

@@ -30,7 +30,7 @@ impl Price {
 }
 
 /// Returns the built-in price of a model, if it is known.
-pub(crate) fn known_price(model: &ModelId) -> Option<Price> {
+pub(crate) fn built_in_price(model: &ModelId) -> Option<Price> {
     // Routers prefix the vendor: `anthropic/claude-…`. Some providers write `5.5`, others `5-5`.
     let name = model
         .model()

@@ -5,7 +5,7 @@
 //! Values in the config take precedence.
 
 /// Returns the built-in context window of a model in tokens, if it is known.
-pub(crate) fn known_window(model: &str) -> Option<u64> {
+pub(crate) fn built_in_window(model: &str) -> Option<u64> {
     // Routers prefix the vendor: `anthropic/claude-…`. Some providers write `5.5`, others `5-5`.
     let name = model
         .rsplit('/')

@@ -226,12 +226,12 @@ fn request_headers(
 async fn response_error(response: Response, endpoint: &Endpoint) -> ModelError {
     let status = response.status().as_u16();
     let wait = parse_retry_after(response.headers());
-    let body = read_limited(response, MAX_ERROR_BODY_BYTES, ERROR_BODY_TIMEOUT).await;
+    let body = read_body_limited(response, MAX_ERROR_BODY_BYTES, ERROR_BODY_TIMEOUT).await;
     classify(Some(status), wait, &body, endpoint.wire)
 }
 
 /// Reads at most `limit` bytes of a response body. Stops after `time` and returns the bytes received until then.
-pub(super) async fn read_limited(response: Response, limit: usize, time: Duration) -> Vec<u8> {
+pub(super) async fn read_body_limited(response: Response, limit: usize, time: Duration) -> Vec<u8> {
     let mut body = Vec::new();
     let Ok(mut reader) = ResponseBody::new(response) else {
         return body;

@@ -25,7 +25,11 @@ impl Default for Backoff {
 
 impl Backoff {
     /// Returns the delay after `failures` failed attempts, or `None` if the server requests too long a delay.
-    pub(crate) fn delay(&self, failures: u32, requested: Option<Duration>) -> Option<Duration> {
+    pub(crate) fn retry_delay(
+        &self,
+        failures: u32,
+        requested: Option<Duration>,
+    ) -> Option<Duration> {
         // Without random numbers, use a fixed jitter instead of failing.
         self.delay_with_random(
             failures,
@@ -77,7 +81,7 @@ mod tests {
             seconds(backoff.delay_with_random(u32::MAX, None, u32::MAX)),
             Some(30.0)
         );
-        let delays: Vec<_> = (0..20).map(|_| backoff.delay(5, None)).collect();
+        let delays: Vec<_> = (0..20).map(|_| backoff.retry_delay(5, None)).collect();
         assert!(delays.iter().any(|delay| *delay != delays[0]));
     }
 
@@ -89,8 +93,8 @@ mod tests {
             seconds(backoff.delay_with_random(1, requested(7), 0)),
             Some(7.0)
         );
-        assert!(backoff.delay(1, requested(60)).unwrap() >= Duration::from_mins(1));
-        assert_eq!(backoff.delay(1, requested(61)), None);
+        assert!(backoff.retry_delay(1, requested(60)).unwrap() >= Duration::from_mins(1));
+        assert_eq!(backoff.retry_delay(1, requested(61)), None);
         assert_eq!(
             seconds(backoff.delay_with_random(1, requested(0), 0)),
             Some(0.25)

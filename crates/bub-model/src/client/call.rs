@@ -320,7 +320,7 @@ impl ModelCall {
         if self.candidates.has_more() {
             backoff.max_retry_after = backoff.max_retry_after.min(MAX_RETRY_WAIT_WITH_FALLBACK);
         }
-        let delay = backoff.delay(candidate.attempts, error.retry_after)?;
+        let delay = backoff.retry_delay(candidate.attempts, error.retry_after)?;
         let in_time = candidate
             .deadline
             .is_none_or(|deadline| Instant::now() + delay < deadline);

@@ -6,7 +6,7 @@ use reqwest::Url;
 use reqwest::header::CONTENT_TYPE;
 use tokio::time::timeout;
 
-use super::attempt::read_limited;
+use super::attempt::read_body_limited;
 use super::{ModelClient, innermost_cause};
 use crate::fetch::{Fetch, FetchError, FetchRequest, FetchResponse};
 
@@ -41,7 +41,7 @@ impl Fetch for ModelClient {
                 let status = response.status().as_u16();
                 Ok(FetchResponse {
                     status,
-                    body: read_limited(response, MAX_RESPONSE_BYTES, request.timeout).await,
+                    body: read_body_limited(response, MAX_RESPONSE_BYTES, request.timeout).await,
                 })
             };
             timeout(request.timeout, exchange)

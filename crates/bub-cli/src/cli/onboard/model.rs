@@ -297,7 +297,7 @@ pub(in super::super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<
         .any(|name| file.get(*name).is_some_and(is_unscoped));
     let catalog = Catalog::new(settings).ok().filter(|_| has_unscoped)?;
     let key = file.get("api_key").and_then(Value::as_str);
-    catalog.key_owner(key).map(|owner| owner.name.clone())
+    catalog.plain_key_owner(key).map(|owner| owner.name.clone())
 }
 
 /// Fails if an unscoped key that belongs to `owner` would be sent to `provider`.

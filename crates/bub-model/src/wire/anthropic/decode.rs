@@ -196,7 +196,7 @@ impl MessagesDecoder {
     }
 
     /// Records the stop reason and the token counts.
-    fn record_stop(&mut self, reason: Option<&str>, counts: Option<Value>) {
+    fn record_stop_reason(&mut self, reason: Option<&str>, counts: Option<Value>) {
         if let Some(reason) = reason {
             self.finish = Some(parse_finish_reason(reason));
         }
@@ -231,7 +231,7 @@ impl FrameDecoder for MessagesDecoder {
             "content_block_stop" => self.finish_block(index, out),
             "message_delta" => {
                 let delta = frame.object("delta").unwrap_or_default();
-                self.record_stop(delta.text("stop_reason").as_deref(), frame.value("usage"));
+                self.record_stop_reason(delta.text("stop_reason").as_deref(), frame.value("usage"));
             }
             "message_stop" => return Ok(DecodeStatus::Done),
             _ if event.event == b"error" || frame.raw("error").is_some() => {
@@ -255,7 +255,7 @@ impl FrameDecoder for MessagesDecoder {
             self.start_block(index, &block, out);
             self.finish_block(index, out);
         }
-        self.record_stop(message.text("stop_reason").as_deref(), None);
+        self.record_stop_reason(message.text("stop_reason").as_deref(), None);
         Ok(())
     }
 

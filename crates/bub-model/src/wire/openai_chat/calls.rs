@@ -52,7 +52,7 @@ impl CallAssembler {
         };
         if let Some(call) = self.calls.get_mut(position) {
             call.has_name |= !delta.name.is_empty();
-            call.arguments.scan(delta.arguments);
+            call.arguments.scan_text(delta.arguments);
             if !delta.id.is_empty() {
                 delta.id.clone_into(&mut call.id);
             }
@@ -103,7 +103,7 @@ struct ArgumentScanner {
 }
 
 impl ArgumentScanner {
-    fn scan(&mut self, text: &str) {
+    fn scan_text(&mut self, text: &str) {
         for byte in text.bytes() {
             if self.in_string {
                 match byte {
