@@ -311,7 +311,7 @@ pub(crate) fn parse_replaced_args(spec: &HookSpec, params: &Value) -> Result<Map
         .find(|name| !replaceable.contains(&name.as_str()))
     {
         Some(name) => Err(Error::invalid_input(format!(
-            "cannot replace argument `{name}` of hook `{}`; replaceable arguments: {}",
+            "hook `{}`: cannot replace argument `{name}`; replaceable arguments: {}",
             spec.name,
             replaceable.join(", ")
         ))),

@@ -241,7 +241,10 @@ fn the_message_is_the_one_that_helps() {
         ),
         "received a web page: 502 Bad Gateway (HTTP 502)"
     );
-    assert_eq!(show(500, "  "), "the server gave no reason (HTTP 500)");
+    assert_eq!(
+        show(500, "  "),
+        "the provider returned an error without a message (HTTP 500)"
+    );
     assert_eq!(
         show(
             400,

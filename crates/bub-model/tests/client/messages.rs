@@ -23,8 +23,8 @@ async fn error(client: &ModelClient, endpoint: Endpoint) -> ModelError {
 #[tokio::test]
 async fn a_refusal_names_the_provider_the_host_and_the_next_step() {
     for (status, advice) in [
-        (401, "HOST rejected the key"),
-        (403, "HOST rejected the key"),
+        (401, "HOST rejected the key; check the configured headers"),
+        (403, "HOST rejected the key; check the configured headers"),
         (
             404,
             "check that HOST has the model `model` and that http://HOST/v1 is its base URL",

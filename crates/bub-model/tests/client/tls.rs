@@ -127,7 +127,7 @@ async fn a_trusted_certificate_for_another_host_is_refused() {
     assert!(
         error
             .message
-            .ends_with("its certificate is for another host"),
+            .ends_with("its certificate is for another host; check the base URL"),
         "{error}"
     );
 }

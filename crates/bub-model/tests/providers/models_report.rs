@@ -98,7 +98,7 @@ async fn a_key_that_cannot_work_is_not_usable() {
         (
             "BUB_API_KEY_COMMAND",
             r#"{"groq": "no-such-program x"}"#,
-            "`api_key_command` of `groq`: program `no-such-program` not found",
+            "`api_key_command` of `groq`: program `no-such-program` not found; install it or correct the path",
         ),
         (
             "BUB_API_KEY_COMMAND",

@@ -468,7 +468,7 @@ async fn what_a_plugin_asks_for_in_a_wrong_way_is_refused_with_the_reason() {
         (
             "next/call",
             r#""args": {"promt": "x"}"#,
-            "cannot replace argument `promt` of hook `run_model`; replaceable arguments: prompt, ",
+            "cannot replace argument `promt`; replaceable arguments: prompt, ",
         ),
         (
             "next/call",
@@ -749,7 +749,7 @@ async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
         (r#"{"id": ID, "error": "just text"}"#, "Err(\"just text\")"),
         (
             r#"{"id": ID, "error": {}}"#,
-            "Err(\"the error has no message\")",
+            "Err(\"the plugin returned an error without a message\")",
         ),
     ];
     a_few_at_a_time(cases.into_iter().map(check)).await;
