@@ -262,9 +262,10 @@ fn check_hook(hook: &HookDecl) -> Result<()> {
     }
     let Some(spec) = HOOKS.iter().find(|spec| spec.name == name) else {
         let closest = bub_settings::closest(name, HOOKS.iter().map(|spec| spec.name));
-        let hint = closest
-            .map(|closest| format!("; did you mean `{closest}`?"))
-            .unwrap_or_else(|| "; run `bub hooks --all` to list hooks".to_owned());
+        let hint = closest.map_or_else(
+            || "; run `bub hooks --all` to list hooks".to_owned(),
+            |closest| format!("; did you mean `{closest}`?"),
+        );
         return Err(Error::config(format!("unknown hook `{name}`{hint}")));
     };
     for arg in hook.args.iter().flatten() {

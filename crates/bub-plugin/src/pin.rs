@@ -144,7 +144,7 @@ pub fn pin_mismatch(
     }
     Ok((compute_pin(pinned, directory, command)?.digest != expected).then(|| {
         format!(
-            "files of the plugin or of its command changed since it was added; review them and run: bub plugin add {}",
+            "the plugin's files changed since it was added; review them and run: bub plugin add {}",
             quote_for_shell(pinned)
         )
     }))

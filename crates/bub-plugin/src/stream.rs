@@ -356,7 +356,7 @@ pub(crate) fn event_stream(
                 }
                 IncomingMessage::Question { id, method, params } => match &reader.callbacks {
                     Some(callbacks) => {
-                        callbacks.answer_request(&reader.request.peer, id, method, params)
+                        callbacks.answer_request(&reader.request.peer, id, method, params);
                     }
                     None => {
                         reader.request.peer.respond(

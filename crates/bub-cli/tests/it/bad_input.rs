@@ -138,7 +138,10 @@ fn an_empty_message_is_refused() {
 #[test]
 fn a_message_that_is_not_utf8_is_refused() {
     let message = OsString::from_vec(vec![b'h', 0xff]);
-    check_raw(&["run".into(), message], "an argument is not valid UTF-8");
+    check_raw(
+        &["run".into(), message],
+        "invalid argument: not valid UTF-8",
+    );
 }
 
 // Invalid stdin is reported like other invalid input.

@@ -355,7 +355,7 @@ fn plugins_that_changed_or_are_gone_are_broken() {
     std::fs::write(directory.join("more.txt"), "new").unwrap();
     let found = plugins();
     assert!(
-        found.contains("error: fixed: files of the plugin or of its command changed"),
+        found.contains("error: fixed: the plugin's files changed"),
         "{found}"
     );
     assert!(found.contains("bub plugin remove fixed"), "{found}");

@@ -291,7 +291,7 @@ fn a_file_that_cannot_be_the_log_is_named_once_and_stops_nothing() {
         let line = doctor
             .stdout
             .lines()
-            .find(|line| line.contains("the log file"))
+            .find(|line| line.contains("log file `"))
             .unwrap();
         assert!(
             doctor.code == Some(1) && line.starts_with("config    error "),

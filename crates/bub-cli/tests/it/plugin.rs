@@ -713,7 +713,7 @@ fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
         "asked nothing\n",
         "unanswered failed: cannot prompt: stdin is not a terminal; run the command in a terminal\n",
         "'welcome'",
-        "unknown failed: session `room:2` not found\n",
+        "unknown failed: session `room:2` not found: its tape has no entries\n",
         "reply by the way\n",
         "sent True\n",
     ] {
