@@ -103,7 +103,7 @@ async fn a_key_that_cannot_work_is_not_usable() {
         (
             "BUB_API_KEY_COMMAND",
             r#"{"groq": "~/no/such x"}"#,
-            "`api_key_command` of `groq`: program `~/no/such` not found",
+            "`api_key_command` of `groq`: program `~/no/such` not found; install it or correct the path",
         ),
         (
             "GROQ_API_KEY",
