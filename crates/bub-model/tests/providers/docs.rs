@@ -1,4 +1,4 @@
-//! Checks the table of providers in `docs/models.md`.
+//! Checks the table of providers in `docs/providers.md`.
 
 use bub_model::PROVIDER_ROWS;
 
@@ -33,12 +33,12 @@ fn line(row: &bub_model::ProviderRow) -> String {
 
 #[test]
 fn the_catalog_on_the_page_is_the_table() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/models.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/providers.md");
     let page = std::fs::read_to_string(page).unwrap();
     let table: String = PROVIDER_ROWS.iter().map(line).collect();
     assert!(
         page.contains(&table),
-        "docs/models.md is out of date; it should contain:\n{table}"
+        "docs/providers.md is out of date; it should contain:\n{table}"
     );
     assert!(
         page.lines().count() <= 160,
