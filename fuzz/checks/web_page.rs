@@ -1,6 +1,6 @@
 //! A page of any bytes under several headers gives text of a bounded length, or none.
 
-use bub_agent::web::text_of;
+use bub_agent::web::page_text;
 
 const HEADERS: [&str; 8] = [
     "text/html",
@@ -20,7 +20,7 @@ pub(crate) fn check(input: &[u8]) {
     };
     let base = "https://example.org/a/b?c#d".parse().expect("an address");
     let header = HEADERS[usize::from(*first) % HEADERS.len()];
-    let Some(text) = text_of(header, page, &base) else {
+    let Some(text) = page_text(header, page, &base) else {
         return;
     };
     // The largest expansion is a line break in deep lists, or a link to a URL of this length.
@@ -31,7 +31,7 @@ pub(crate) fn check(input: &[u8]) {
         text.len()
     );
     assert_eq!(
-        text_of(header, page, &base),
+        page_text(header, page, &base),
         Some(text),
         "the same every time"
     );

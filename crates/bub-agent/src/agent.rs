@@ -82,7 +82,7 @@ impl Agent {
     }
 
     /// Answers the prompt of a turn. Runs a comma command, or else the agent loop.
-    pub(crate) async fn run_stream(
+    pub(crate) async fn answer_prompt(
         self: &Arc<Self>,
         prompt: &Prompt,
         turn: &Turn,
@@ -103,21 +103,21 @@ impl Agent {
             return Ok(stream_command(Arc::clone(self), task, prompt.text()));
         }
         turn.tape().replace_prompt(prompt).await?;
-        self.run_task(task, prompt.clone()).await
+        self.run_agent_loop(task, prompt.clone()).await
     }
 
     /// Answers a prompt with the agent loop.
-    pub(crate) async fn run_task(
+    pub(crate) async fn run_agent_loop(
         self: &Arc<Self>,
         task: AgentTask,
         prompt: Prompt,
     ) -> Result<ModelStream> {
-        let models = self.candidates(task.turn.state()).await?;
+        let models = self.candidate_models(task.turn.state()).await?;
         if models.is_empty() {
             return Ok(no_model::no_model_answer(&task.turn));
         }
         let agent = Arc::clone(self);
-        Ok(emitter::stream(move |events| async move {
+        Ok(emitter::stream_events(move |events| async move {
             let cancel = CancellationToken::new();
             // However the run ends, end the calls it started.
             let _guard = cancel.clone().drop_guard();
@@ -142,7 +142,7 @@ impl Agent {
         match state.get("allowed_tools") {
             Some(Value::Array(names)) => {
                 let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
-                Ok(Arc::new(ToolSet::new(crate::tools::resolve(
+                Ok(Arc::new(ToolSet::new(crate::tools::select_tools(
                     &names,
                     all.tools(),
                 )?)))
@@ -152,16 +152,16 @@ impl Agent {
     }
 
     /// Returns the tools that the model may use in a turn.
-    pub(crate) fn tools_for(&self, turn: &Turn) -> Result<Vec<Arc<dyn Tool>>> {
+    pub(crate) fn allowed_tools(&self, turn: &Turn) -> Result<Vec<Arc<dyn Tool>>> {
         let tools = self.tool_set(turn.framework(), turn.state())?;
         Ok(tools.tools().to_vec())
     }
 
     /// Returns the models to try in order: the model of the turn, or else the configured model and its fallbacks.
-    async fn candidates(&self, state: &State) -> Result<Vec<ModelId>> {
+    async fn candidate_models(&self, state: &State) -> Result<Vec<ModelId>> {
         let models = self.models.clone()?;
         if let Some(model) = state.get_str("model").filter(|model| !model.is_empty()) {
-            let model = self.resolve(&model)?;
+            let model = self.resolve_model(&model)?;
             // The fallbacks belong to the configured model; another model has none.
             let configured = self
                 .settings
@@ -179,7 +179,7 @@ impl Agent {
     }
 
     /// Starts a model call. Tries the models in order until one answers.
-    pub(crate) fn stream(
+    pub(crate) fn start_model_call(
         &self,
         models: Vec<ModelId>,
         request: ChatRequest,
@@ -199,7 +199,7 @@ impl Agent {
     }
 
     /// Resolves a model name or an alias.
-    pub(crate) fn resolve(&self, model: &str) -> Result<ModelId> {
+    pub(crate) fn resolve_model(&self, model: &str) -> Result<ModelId> {
         self.models
             .clone()?
             .resolve_model(model)
@@ -207,7 +207,7 @@ impl Agent {
     }
 
     /// Returns the context window of a model in tokens, if it is known.
-    pub(crate) fn window(&self, model: &ModelId) -> Option<u64> {
+    pub(crate) fn context_window(&self, model: &ModelId) -> Option<u64> {
         self.models
             .as_ref()
             .ok()?

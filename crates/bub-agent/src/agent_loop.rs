@@ -26,7 +26,7 @@ use bub_tape::Entry;
 use serde_json::{Value, json};
 use tracing::Instrument as _;
 
-pub(crate) use self::budget::{Calibration, estimate};
+pub(crate) use self::budget::{Calibration, estimate_tokens};
 use self::{repeat_guard::RepeatGuard, step::StepError};
 use crate::{
     agent::{Agent, AgentTask},
@@ -80,12 +80,14 @@ impl AgentLoop {
         let (steps, sent_text) = match self.turn.tape().resume_point() {
             Some(ResumePoint::Answered(text)) => return self.resend_answer(text.clone()).await,
             Some(ResumePoint::AttemptsExhausted) => {
-                return Err(self.fail(attempts_exhausted_error()).await);
+                return Err(self.record_failure(attempts_exhausted_error()).await);
             }
             Some(ResumePoint::AfterSteps { steps, text }) => (*steps, text.as_str()),
             Some(ResumePoint::Command(_)) | None => (0, ""),
         };
-        self.turn.tape().append_later(self.loop_start(&prompt));
+        self.turn
+            .tape()
+            .append_later(self.loop_start_event(&prompt));
         let max_steps = self.agent.settings().get(&MAX_STEPS);
         let (mut prompt, mut number, mut loop_state) = (prompt, steps + 1, LoopState::default());
         if !sent_text.is_empty() {
@@ -97,28 +99,31 @@ impl AgentLoop {
         if steps == 0 {
             self.turn
                 .tape()
-                .begin_step(number, &shortened(&prompt.text()));
+                .begin_step(number, &truncate_prompt(&prompt.text()));
         } else {
-            self.advance(&mut prompt, number).await?;
+            self.begin_next_step(&mut prompt, number).await?;
         }
         let mut overflows = 0;
         loop {
             if let Some(max_steps) = max_steps.filter(|max_steps| number > *max_steps) {
                 let text = format!("max_steps_reached={max_steps}");
                 let error = Error::new(ErrorKind::Unknown, text);
-                return Err(self.fail(error).await);
+                return Err(self.record_failure(error).await);
             }
             let span = tracing::error_span!("step", number);
-            let outcome = self.step(&prompt, &mut loop_state).instrument(span).await;
+            let outcome = self
+                .run_step(&prompt, &mut loop_state)
+                .instrument(span)
+                .await;
             number += 1;
             match outcome {
                 Ok(StepOutcome::Done) if !self.turn.has_steering() => {
                     self.turn.tape().complete();
                     return Ok(());
                 }
-                Ok(StepOutcome::Done) => self.advance(&mut prompt, number).await?,
+                Ok(StepOutcome::Done) => self.begin_next_step(&mut prompt, number).await?,
                 Ok(StepOutcome::Continue(events)) => {
-                    self.advance(&mut prompt, number).await?;
+                    self.begin_next_step(&mut prompt, number).await?;
                     for event in events {
                         self.events.send(event).await;
                     }
@@ -128,18 +133,18 @@ impl AgentLoop {
                     is_overflow: true,
                 }) if overflows == 0 => {
                     overflows += 1;
-                    self.hand_off_overflow(&error).await?;
+                    self.hand_off_after_overflow(&error).await?;
                     self.turn
                         .tape()
-                        .begin_step(number, &shortened(&prompt.text()));
+                        .begin_step(number, &truncate_prompt(&prompt.text()));
                 }
-                Err(failure) => return Err(self.fail(failure.error).await),
+                Err(failure) => return Err(self.record_failure(failure.error).await),
             }
         }
     }
 
     /// Begins the next step: records pending entries of the last step, steering messages, and the continue prompt.
-    async fn advance(&self, prompt: &mut Prompt, number: u64) -> Result<()> {
+    async fn begin_next_step(&self, prompt: &mut Prompt, number: u64) -> Result<()> {
         // A plugin may take long to build the prompt. Record the tool results before it runs.
         if ContinuePrompt::implementations(self.turn.framework().hooks()).len() > 1 {
             self.turn.tape().append(Vec::new()).await?;
@@ -163,7 +168,7 @@ impl AgentLoop {
         }
         self.turn
             .tape()
-            .begin_step(number, &shortened(&prompt.text()));
+            .begin_step(number, &truncate_prompt(&prompt.text()));
         self.turn.tape().append(messages).await?;
         Ok(())
     }
@@ -184,7 +189,7 @@ impl AgentLoop {
     }
 
     /// Records the error that ends the turn, and returns it.
-    async fn fail(&self, error: Error) -> Error {
+    async fn record_failure(&self, error: Error) -> Error {
         let mut chat = self.turn.tape().chat_step();
         // Text that came with tool calls is already on the tape.
         chat.text = self
@@ -216,11 +221,11 @@ impl AgentLoop {
         Ok(())
     }
 
-    fn loop_start(&self, prompt: &Prompt) -> Entry {
+    fn loop_start_event(&self, prompt: &Prompt) -> Entry {
         let model = self.models.first().map(ToString::to_string);
         let data = json!({
             "model": model,
-            "prompt": shortened(&prompt.text()),
+            "prompt": truncate_prompt(&prompt.text()),
             "allowed_skills": self.turn.state().get("allowed_skills").unwrap_or(Value::Null),
             "allowed_tools": self.turn.state().get("allowed_tools").unwrap_or(Value::Null),
         });
@@ -237,7 +242,7 @@ fn attempts_exhausted_error() -> Error {
     Error::new(ErrorKind::Unknown, text)
 }
 
-fn shortened(text: &str) -> String {
+fn truncate_prompt(text: &str) -> String {
     match text.char_indices().nth(MAX_EVENT_PROMPT_CHARS) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),

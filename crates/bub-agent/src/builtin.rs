@@ -119,11 +119,11 @@ impl BuiltinAgent {
     }
 
     async fn build_prompt(&self, message: &Envelope) -> Result<Prompt> {
-        prompt::build(message).await
+        prompt::build_prompt(message).await
     }
 
     async fn run_model_stream(&self, prompt: &Prompt, turn: &Turn) -> Result<ModelStream> {
-        self.agent.run_stream(prompt, turn).await
+        self.agent.answer_prompt(prompt, turn).await
     }
 
     async fn save_state(&self, turn: &Turn, error: Option<&Error>) -> Result<()> {
@@ -139,7 +139,12 @@ impl BuiltinAgent {
         session_id: &str,
         model_output: &str,
     ) -> Envelope {
-        reply(message, session_id, model_output, prompt::kind(message))
+        build_reply(
+            message,
+            session_id,
+            model_output,
+            prompt::message_kind(message),
+        )
     }
 
     async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
@@ -173,7 +178,7 @@ impl BuiltinAgent {
             error_text(error, role)
         );
         let text = self.redactor.redact(&text);
-        let mut notice = reply(message, &session_id, &text, MessageKind::Error);
+        let mut notice = build_reply(message, &session_id, &text, MessageKind::Error);
         // Send the notice also in channels where the model's answers are not sent automatically.
         notice.set(
             "output_channel",
@@ -183,7 +188,7 @@ impl BuiltinAgent {
     }
 
     fn system_prompt(&self, state: &State) -> String {
-        system_prompt::build(state, &self.home)
+        system_prompt::build_fragment(state, &self.home)
     }
 
     async fn request_approval(&self, request: &ApprovalRequest) -> Option<ApprovalAnswer> {
@@ -226,7 +231,7 @@ impl ScopeGuard for StopShellsGuard {
 }
 
 /// Returns a reply to the chat of `message`.
-fn reply(message: &Envelope, session_id: &str, content: &str, kind: MessageKind) -> Envelope {
+fn build_reply(message: &Envelope, session_id: &str, content: &str, kind: MessageKind) -> Envelope {
     let channel = message.channel().unwrap_or("default".into());
     let mut reply = ChannelMessage::new(session_id, channel, content).kind(kind);
     if let Some(chat_id) = message.chat_id() {

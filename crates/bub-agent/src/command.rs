@@ -44,7 +44,7 @@ pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<CommaCommand> {
     if line.is_empty() {
         return Err(Error::invalid_input("empty command"));
     }
-    let mut words = split(line)?.into_iter();
+    let mut words = split_words(line)?.into_iter();
     let name = words.next().unwrap_or_default();
     match tools
         .iter()
@@ -53,7 +53,7 @@ pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<CommaCommand> {
     {
         Some(spec) => Ok(CommaCommand::Tool {
             name,
-            arguments: arguments(spec, words)?,
+            arguments: assign_arguments(spec, words)?,
         }),
         None => Ok(CommaCommand::Shell {
             line: line.to_owned(),
@@ -62,7 +62,7 @@ pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<CommaCommand> {
 }
 
 /// Assigns words to the parameters of a tool: `key=value` by name, other words by position.
-pub fn arguments(
+pub fn assign_arguments(
     spec: &ToolSpec,
     words: impl Iterator<Item = String>,
 ) -> Result<Map<String, Value>> {
@@ -112,20 +112,20 @@ pub fn arguments(
 /// Splits a line into words like a POSIX shell, without expansions.
 ///
 /// ```
-/// use bub_agent::command::split;
+/// use bub_agent::command::split_words;
 ///
-/// assert_eq!(split("fs.read 'my notes.md' limit=3")?, ["fs.read", "my notes.md", "limit=3"]);
+/// assert_eq!(split_words("fs.read 'my notes.md' limit=3")?, ["fs.read", "my notes.md", "limit=3"]);
 /// # Ok::<(), bub_kernel::Error>(())
 /// ```
-pub fn split(line: &str) -> Result<Vec<String>> {
+pub fn split_words(line: &str) -> Result<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut rest = line.chars();
     while let Some(c) = rest.next() {
         match c {
             ' ' | '\t' | '\r' | '\n' => words.extend(word.take()),
-            '\'' | '"' => quoted(c, &mut rest, word.get_or_insert_default())?,
-            '\\' => word.get_or_insert_default().push(escaped(&mut rest)?),
+            '\'' | '"' => read_quoted(c, &mut rest, word.get_or_insert_default())?,
+            '\\' => word.get_or_insert_default().push(read_escaped(&mut rest)?),
             c => word.get_or_insert_default().push(c),
         }
     }
@@ -133,11 +133,11 @@ pub fn split(line: &str) -> Result<Vec<String>> {
     Ok(words)
 }
 
-fn quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -> Result<()> {
+fn read_quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -> Result<()> {
     while let Some(c) = rest.next() {
         match c {
             c if c == quote => return Ok(()),
-            '\\' if quote == '"' => match escaped(rest)? {
+            '\\' if quote == '"' => match read_escaped(rest)? {
                 c if c == quote || c == '\\' => word.push(c),
                 c => word.extend(['\\', c]),
             },
@@ -147,7 +147,7 @@ fn quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -> Res
     Err(Error::invalid_input("No closing quotation"))
 }
 
-fn escaped(rest: &mut std::str::Chars<'_>) -> Result<char> {
+fn read_escaped(rest: &mut std::str::Chars<'_>) -> Result<char> {
     rest.next()
         .ok_or_else(|| Error::invalid_input("No escaped character"))
 }

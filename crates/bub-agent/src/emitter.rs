@@ -56,7 +56,7 @@ impl Emitter {
 
 /// Returns a stream of the events that `work` sends. If `work` fails, its error is the last item. Dropping the stream
 /// drops `work`.
-pub(crate) fn stream<F>(work: impl FnOnce(Emitter) -> F) -> ModelStream
+pub(crate) fn stream_events<F>(work: impl FnOnce(Emitter) -> F) -> ModelStream
 where
     F: Future<Output = Result<()>> + Send + 'static,
 {

@@ -41,7 +41,7 @@ pub use skills::read_skill;
 pub use skills::{LoadedSkills, Skill, SkillProblem, SkillSource, Skills};
 
 /// Returns random bits that cannot be guessed.
-pub(crate) fn random() -> u128 {
+pub(crate) fn random_bits() -> u128 {
     let mut bytes = [0; 16];
     if getrandom::fill(&mut bytes).is_ok() {
         return u128::from_le_bytes(bytes);

@@ -1,6 +1,6 @@
 //! The tool policy: allows, asks about or denies every tool call of the model and of users.
 //!
-//! * [`Policy`]: the configured rules, then the defaults. [`Policy::decide`] returns a [`PolicyDecision`].
+//! * [`Policy`]: the configured rules, then the defaults. [`Policy::evaluate`] returns a [`PolicyDecision`].
 //! * `rule`: parses and matches one rule. `glob`: matches its patterns.
 //! * `approvals`: asks users if the decision is [`PolicyAction::Ask`].
 //!
@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::settings::{FS_CONFINE, POLICY_APPROVAL_TIMEOUT, POLICY_RULES};
 
-pub use approvals::{Approval, ApprovalOutcome, ApprovalParams, ask};
+pub use approvals::{Approval, ApprovalOutcome, ApprovalParams, request_approval};
 pub use rule::{PolicyAction, PolicyRule};
 
 /// Tools that members may use without a rule. They only read, or change only the current session.
@@ -59,7 +59,7 @@ pub struct PolicyDecision {
 }
 
 impl PolicyDecision {
-    fn default(action: PolicyAction, rule: &str) -> Self {
+    fn from_default(action: PolicyAction, rule: &str) -> Self {
         Self {
             action,
             rule: rule.to_owned(),
@@ -69,7 +69,7 @@ impl PolicyDecision {
     }
 
     /// Returns the error for a denied call, which the model or the user of the command sees.
-    pub fn denial(&self, tool: &str) -> Error {
+    pub fn denial_error(&self, tool: &str) -> Error {
         denied_error(tool, self.reason.as_deref().unwrap_or(&self.rule))
     }
 }
@@ -82,7 +82,7 @@ fn denied_error(tool: &str, cause: &str) -> Error {
 }
 
 impl Policy {
-    /// Reads the rules from the settings. If they are invalid, the policy denies every call, and [`Self::problem`]
+    /// Reads the rules from the settings. If they are invalid, the policy denies every call, and [`Self::invalid_reason`]
     /// returns the reason.
     pub fn new(settings: &Settings) -> Self {
         let rules = settings
@@ -94,11 +94,11 @@ impl Policy {
                     .origin(&format!("policy.rules.{index}"))
                     .unwrap_or(SettingSource::Default);
                 let source = origin.to_string();
-                PolicyRule::read(map, index + 1, origin)
+                PolicyRule::from_map(map, index + 1, origin)
                     .map_err(|problem| format!("{source}: rule {}: {problem}", index + 1))
             });
         let owners = settings.get(&OWNERS);
-        let invalid_owner = owners.iter().find(|owner| !is_owner_entry(owner));
+        let invalid_owner = owners.iter().find(|owner| !is_valid_owner(owner));
         let rules = match invalid_owner {
             Some(owner) => Err(format!(
                 "invalid entry `{owner}` in `owners`: expected `channel:id`"
@@ -114,7 +114,7 @@ impl Policy {
     }
 
     /// Returns the reason why the rules are invalid, if they are.
-    pub fn problem(&self) -> Option<&str> {
+    pub fn invalid_reason(&self) -> Option<&str> {
         self.rules.as_ref().err().map(String::as_str)
     }
 
@@ -144,7 +144,7 @@ impl Policy {
     }
 
     /// Returns the role of a user in a channel. `allowed` is whether the settings of the channel grant the user access.
-    pub fn role(&self, channel: &str, id: &str, allowed: bool) -> Role {
+    pub fn resolve_role(&self, channel: &str, id: &str, allowed: bool) -> Role {
         let is_owner = |owner: &String| {
             owner
                 .split_once(':')
@@ -159,12 +159,12 @@ impl Policy {
 
     /// Returns whether the `fs` tools of a sender are limited to the workspace. For senders who are not owners, they
     /// always are.
-    pub fn confines_files(&self, sender: &Sender) -> bool {
+    pub fn should_confine_files(&self, sender: &Sender) -> bool {
         self.confine || self.rules.is_err() || sender.role != Role::Owner
     }
 
     /// Evaluates the policy for a call. `arguments` are the ones that the tool will receive.
-    pub fn decide(
+    pub fn evaluate(
         &self,
         sender: &Sender,
         tool: &ToolSpec,
@@ -172,7 +172,7 @@ impl Policy {
     ) -> PolicyDecision {
         // The reason contains local paths; `bub policy` shows it.
         let Ok(rules) = &self.rules else {
-            return PolicyDecision::default(
+            return PolicyDecision::from_default(
                 PolicyAction::Deny,
                 "the policy is invalid, so every call is denied",
             );
@@ -190,12 +190,12 @@ impl Policy {
         }
         match sender.role {
             Role::Owner => {
-                PolicyDecision::default(PolicyAction::Allow, "owners may use every tool")
+                PolicyDecision::from_default(PolicyAction::Allow, "owners may use every tool")
             }
             Role::Member if MEMBER_TOOLS.contains(&tool.name.as_str()) => {
-                PolicyDecision::default(PolicyAction::Allow, "members may use read-only tools")
+                PolicyDecision::from_default(PolicyAction::Allow, "members may use read-only tools")
             }
-            Role::Member if tool.name == "quit" => PolicyDecision::default(
+            Role::Member if tool.name == "quit" => PolicyDecision::from_default(
                 PolicyAction::Allow,
                 "members may stop what runs in their session",
             ),
@@ -206,20 +206,23 @@ impl Policy {
                     .split_once('.')
                     .is_some_and(|(channel, _)| channel == sender.channel) =>
             {
-                PolicyDecision::default(
+                PolicyDecision::from_default(
                     PolicyAction::Allow,
                     "members may use the tools of their channel",
                 )
             }
-            Role::Member => {
-                PolicyDecision::default(PolicyAction::Deny, "members may use only read-only tools")
+            Role::Member => PolicyDecision::from_default(
+                PolicyAction::Deny,
+                "members may use only read-only tools",
+            ),
+            Role::Guest => {
+                PolicyDecision::from_default(PolicyAction::Deny, "guests may not use tools")
             }
-            Role::Guest => PolicyDecision::default(PolicyAction::Deny, "guests may not use tools"),
         }
     }
 }
 
-fn is_owner_entry(owner: &str) -> bool {
+fn is_valid_owner(owner: &str) -> bool {
     owner
         .split_once(':')
         .is_some_and(|(channel, id)| !channel.trim().is_empty() && !id.trim().is_empty())

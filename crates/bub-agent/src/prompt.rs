@@ -21,7 +21,7 @@ pub(crate) fn continuation_prompt(context: Option<&str>) -> String {
 
 /// Builds the prompt of a message. A command stays as typed. Other messages get context and date, and media become
 /// further parts.
-pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
+pub(crate) async fn build_prompt(message: &Envelope) -> Result<Prompt> {
     let content = message.content();
     if content.starts_with(COMMAND_PREFIX) {
         return Ok(Prompt::Text(content.into_owned()));
@@ -29,7 +29,7 @@ pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
     let mut parts = Vec::new();
     let mut unread = Vec::new();
     for item in message.media() {
-        match part(&item).await {
+        match media_part(&item).await {
             Ok(part) => parts.extend(part),
             Err(error) => {
                 let name = item.filename.as_deref().unwrap_or(item.kind.name());
@@ -38,7 +38,7 @@ pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
             }
         }
     }
-    let text = with_context(&context(message, unread), &content);
+    let text = prepend_context(&context_with_unread(message, unread), &content);
     if parts.is_empty() {
         return Ok(Prompt::Text(text));
     }
@@ -47,7 +47,7 @@ pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
 }
 
 /// Returns `command` for a command, otherwise the kind of the message.
-pub(crate) fn kind(message: &Envelope) -> MessageKind {
+pub(crate) fn message_kind(message: &Envelope) -> MessageKind {
     if message.content().starts_with(COMMAND_PREFIX) {
         MessageKind::Command
     } else {
@@ -56,7 +56,7 @@ pub(crate) fn kind(message: &Envelope) -> MessageKind {
 }
 
 /// Returns the context of a message, with the attached files that cannot be read.
-fn context(message: &Envelope, mut unread: Vec<String>) -> String {
+fn context_with_unread(message: &Envelope, mut unread: Vec<String>) -> String {
     if unread.is_empty() {
         return message.context_str();
     }
@@ -64,13 +64,13 @@ fn context(message: &Envelope, mut unread: Vec<String>) -> String {
         .field("context")
         .and_then(|context| context.as_object().cloned())
         .unwrap_or_default();
-    let known = context.get("files_not_read").and_then(Value::as_str);
-    unread.splice(0..0, known.map(str::to_owned));
+    let already_listed = context.get("files_not_read").and_then(Value::as_str);
+    unread.splice(0..0, already_listed.map(str::to_owned));
     context.insert("files_not_read".to_owned(), unread.join(", ").into());
     Envelope::new().with("context", context).context_str()
 }
 
-fn with_context(context: &str, text: &str) -> String {
+fn prepend_context(context: &str, text: &str) -> String {
     if context.is_empty() {
         return text.to_owned();
     }
@@ -79,7 +79,7 @@ fn with_context(context: &str, text: &str) -> String {
 }
 
 /// Returns the content part of a media item, or `None` if models do not accept its format.
-async fn part(item: &MediaItem) -> Result<Option<Value>> {
+async fn media_part(item: &MediaItem) -> Result<Option<Value>> {
     if item.kind == MediaKind::Document {
         return document_part(item).await;
     }
@@ -98,7 +98,7 @@ async fn part(item: &MediaItem) -> Result<Option<Value>> {
 /// Returns a text document as a text part.
 async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
     let name = item.filename.as_deref().unwrap_or("document");
-    if !is_text(&item.mime, name) {
+    if !is_text_document(&item.mime, name) {
         return Err(Error::invalid_input("it is neither an image nor text"));
     }
     let bytes = item
@@ -116,7 +116,7 @@ async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
 }
 
 /// Returns whether a document is text.
-fn is_text(mime: &str, name: &str) -> bool {
+fn is_text_document(mime: &str, name: &str) -> bool {
     const TEXT_MEDIA_TYPES: [&str; 8] = [
         "json",
         "xml",

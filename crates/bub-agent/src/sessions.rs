@@ -12,18 +12,18 @@ pub(crate) const SESSION_SWITCH_EVENT: &str = "session_switch";
 const SESSION_SEPARATOR: char = '~';
 
 /// Returns the id of the chat, which all its session ids start with.
-pub(crate) fn chat_id_of(session_id: &str) -> &str {
+pub(crate) fn session_chat_id(session_id: &str) -> &str {
     session_id
         .split_once(SESSION_SEPARATOR)
         .map_or(session_id, |(chat, _)| chat)
 }
 
 /// Returns an id for a new session in the chat of `session_id`.
-pub(crate) fn fresh_id(session_id: &str) -> SessionId {
+pub(crate) fn new_session_id(session_id: &str) -> SessionId {
     let stamp = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%3f");
     SessionId::from(format!(
         "{}{SESSION_SEPARATOR}{stamp}",
-        chat_id_of(session_id)
+        session_chat_id(session_id)
     ))
 }
 

@@ -125,7 +125,7 @@ impl Shells {
             ))
         })?;
         let process = self.launch(&request).await?;
-        let shell = self.add(request.session, request.live);
+        let shell = self.add_shell(request.session, request.live);
         tokio::spawn(Arc::clone(&shell).supervise(process, permit));
         Ok(shell)
     }
@@ -148,8 +148,8 @@ impl Shells {
             exit = shell.wait_exit() => Some(exit),
             () = sleep(limit) => None,
             () = cancel.cancelled() => {
-                shell.end().await;
-                self.forget(&shell);
+                shell.terminate().await;
+                self.remove(&shell);
                 return Err(cancelled_error());
             }
         };
@@ -162,15 +162,15 @@ impl Shells {
         } else {
             TERMINATE_TIMEOUT + KILL_TIMEOUT + OUTPUT_DRAIN_TIMEOUT
         };
-        let is_finished = timeout(wait_timeout, shell.wait_all()).await.is_ok();
+        let is_finished = timeout(wait_timeout, shell.wait_finished()).await.is_ok();
         stop_guard.disarm();
         if is_finished {
-            self.forget(&shell);
+            self.remove(&shell);
         }
         let left_running = (!is_finished).then(|| shell.id.clone());
         Ok(ShellOutcome {
             exit,
-            output: shell.lock_output().all(),
+            output: shell.lock_output().full_text(),
             left_running,
         })
     }
@@ -178,28 +178,32 @@ impl Shells {
     /// Returns the shell with this id if it belongs to the session.
     pub fn find(&self, session: &str, id: &str) -> Result<Arc<Shell>> {
         let all = self.lock();
-        let own = all
+        let shell = all
             .iter()
             .find(|shell| shell.id == id && shell.session == session);
-        own.cloned()
+        shell
+            .cloned()
             .ok_or_else(|| Error::not_found(format!("unknown shell id: {id}")))
     }
 
     /// Terminates and removes all shells of a session.
     pub async fn stop_session(&self, session: &str) {
-        let own: Vec<_> = self
+        let session_shells: Vec<_> = self
             .lock()
             .extract_if(.., |shell| shell.session == session)
             .collect();
-        join_all(own.iter().map(|shell| shell.end())).await;
+        join_all(session_shells.iter().map(|shell| shell.terminate())).await;
     }
 
     /// Terminates all shells. Processes that are still running after `deadline` are killed when this process exits.
     pub async fn stop_all(&self, deadline: Duration) {
         let all = std::mem::take(&mut *self.lock());
-        if timeout(deadline, join_all(all.iter().map(|shell| shell.end())))
-            .await
-            .is_err()
+        if timeout(
+            deadline,
+            join_all(all.iter().map(|shell| shell.terminate())),
+        )
+        .await
+        .is_err()
         {
             tracing::warn!(timeout = ?deadline, "shell.stop_timeout");
         }
@@ -219,17 +223,17 @@ impl Shells {
                 directory.display()
             )));
         }
-        let environment = self.environment(&request.granted);
-        let shell = find_shell(&environment)
+        let environment = self.command_environment(&request.granted);
+        let shell = find_shell_program(&environment)
             .ok_or_else(|| tool_error("neither bash nor sh found in PATH; install one".into()))?;
-        let start = SpawnRequest {
+        let spawn_request = SpawnRequest {
             launcher: self.launcher.as_ref().map(|launcher| launcher.0.as_path()),
             shell,
             command: &request.command,
             directory: request.directory.as_deref(),
             environment,
         };
-        let started = timeout(START_TIMEOUT, start.start()).await;
+        let started = timeout(START_TIMEOUT, spawn_request.spawn()).await;
         started.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|error| match error.kind() {
             io::ErrorKind::ArgumentListTooLong => tool_error(format!(
                 "the command is too long for the system ({} bytes); write it to a file and run the file",
@@ -239,7 +243,7 @@ impl Shells {
         })
     }
 
-    fn environment(&self, granted: &[(String, OsString)]) -> Vec<(OsString, OsString)> {
+    fn command_environment(&self, granted: &[(String, OsString)]) -> Vec<(OsString, OsString)> {
         let inherited = self.settings.child_environment().into_iter();
         let inherited = inherited.map(|(name, value)| (name.into(), value.to_owned()));
         inherited
@@ -251,7 +255,7 @@ impl Shells {
             .collect()
     }
 
-    fn add(&self, session: SessionId, live: Option<Sender<String>>) -> Arc<Shell> {
+    fn add_shell(&self, session: SessionId, live: Option<Sender<String>>) -> Arc<Shell> {
         let mut all = self.lock();
         let mut excess = all
             .iter()
@@ -263,9 +267,9 @@ impl Shells {
             excess -= usize::from(is_evicted);
             !is_evicted
         });
-        let mut id = new_id();
+        let mut id = new_shell_id();
         while all.iter().any(|shell| shell.id == id) {
-            id = new_id();
+            id = new_shell_id();
         }
         let shell = Arc::new(Shell {
             id,
@@ -278,8 +282,8 @@ impl Shells {
         shell
     }
 
-    fn forget(&self, shell: &Arc<Shell>) {
-        self.lock().retain(|known| !Arc::ptr_eq(known, shell));
+    fn remove(&self, shell: &Arc<Shell>) {
+        self.lock().retain(|other| !Arc::ptr_eq(other, shell));
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Shell>>> {
@@ -304,19 +308,19 @@ impl Shell {
     }
 
     /// Returns at most `limit` characters of the output, starting at `offset`, and the offset after them.
-    pub fn read(&self, offset: usize, limit: Option<usize>) -> (String, usize) {
+    pub fn read_output(&self, offset: usize, limit: Option<usize>) -> (String, usize) {
         let output = self.lock_output();
-        let start = offset.min(output.chars());
-        let end = limit.map_or(output.chars(), |limit| {
-            start.saturating_add(limit).min(output.chars())
+        let start = offset.min(output.char_count());
+        let end = limit.map_or(output.char_count(), |limit| {
+            start.saturating_add(limit).min(output.char_count())
         });
         (output.slice(start, end), end)
     }
 
     /// Terminates all processes of the command: SIGTERM first, SIGKILL after a grace period.
-    pub async fn end(&self) {
+    pub async fn terminate(&self) {
         self.stop.cancel();
-        self.wait_all().await;
+        self.wait_finished().await;
     }
 
     /// Waits until the shell exits.
@@ -330,7 +334,7 @@ impl Shell {
     }
 
     /// Waits until all processes of the command are gone and their output is read.
-    pub async fn wait_all(&self) {
+    pub async fn wait_finished(&self) {
         let _ = self
             .progress
             .subscribe()
@@ -346,16 +350,16 @@ impl Shell {
             control,
             output,
         } = process;
-        let mut reader = tokio::spawn(Arc::clone(&self).collect(output));
+        let mut reader = tokio::spawn(Arc::clone(&self).collect_output(output));
         let _reader = AbortOnDrop(reader.abort_handle());
         let watching = async {
-            let (exit, is_alone) = watch.exited().await;
+            let (exit, is_alone) = watch.wait_exit().await;
             self.progress.send_replace(ShellStatus {
                 exit: Some(exit),
                 is_alone,
                 is_finished: false,
             });
-            watch.wait_gone().await;
+            watch.wait_all_exited().await;
         };
         let stopping = async {
             self.stop.cancelled().await;
@@ -377,7 +381,7 @@ impl Shell {
         self.lock_output().finish();
     }
 
-    async fn collect(self: Arc<Self>, mut pipe: Receiver) {
+    async fn collect_output(self: Arc<Self>, mut pipe: Receiver) {
         let mut block = vec![0; 32 * 1024];
         while let Ok(length @ 1..) = pipe.read(&mut block).await {
             self.lock_output()
@@ -399,7 +403,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-fn new_id() -> String {
+fn new_shell_id() -> String {
     let random = RandomState::new().hash_one(std::process::id()) >> 32;
     format!("bash-{random:08x}")
 }
@@ -416,7 +420,7 @@ fn tool_error(text: String) -> Error {
 }
 
 /// Returns the first `bash` in `PATH`, or else the first `sh`.
-fn find_shell(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
+fn find_shell_program(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
     let path = environment
         .iter()
         .rev()
@@ -429,10 +433,10 @@ fn find_shell(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
             .iter()
             .map(move |directory| directory.join(name))
     });
-    candidates.find(|candidate| is_program(candidate))
+    candidates.find(|candidate| is_executable(candidate))
 }
 
-fn is_program(path: &Path) -> bool {
+fn is_executable(path: &Path) -> bool {
     path.metadata()
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }

@@ -34,7 +34,7 @@ use crate::settings::SKILLS_ENV;
 #[doc(hidden)]
 pub use frontmatter::read_skill;
 pub use loaded::LoadedSkills;
-pub(crate) use prompt::is_allowed;
+pub(crate) use prompt::is_skill_allowed;
 
 const SKILLS_DIR: &str = ".agents/skills";
 const LEGACY_SKILLS_DIR: &str = ".agent/skills";
@@ -177,7 +177,7 @@ impl Skills {
             warned: Mutex::default(),
         };
         // Reading a granted variable here withholds it from child processes without the grant, from the start.
-        for name in settings.get(&SKILLS_ENV).values().flat_map(names) {
+        for name in settings.get(&SKILLS_ENV).values().flat_map(variable_names) {
             settings.granted_variable(name);
         }
         skills
@@ -196,12 +196,12 @@ impl Skills {
 
     /// Returns the skill with this name. Case is ignored.
     pub fn find(&self, workspace: Option<&Path>, name: &str) -> Option<Arc<Skill>> {
-        find(&self.workspace_skills(workspace).skills, name).cloned()
+        find_by_name(&self.workspace_skills(workspace).skills, name).cloned()
     }
 
     /// Returns the text of a skill with its placeholders expanded, and marks the skill as loaded.
     pub fn load(&self, skill: &Arc<Skill>, loaded: &LoadedSkills) -> String {
-        let body = self.body(skill);
+        let body = self.render_body(skill);
         loaded.add(skill);
         body
     }
@@ -216,13 +216,19 @@ impl Skills {
                 SkillSource::Project => format!("project:{}", skill.name),
                 SkillSource::Global | SkillSource::Builtin => skill.name.clone(),
             };
-            let granted: Vec<_> = grants.get(&key).into_iter().flat_map(names).collect();
+            let granted: Vec<_> = grants
+                .get(&key)
+                .into_iter()
+                .flat_map(variable_names)
+                .collect();
             for name in skill
                 .requested_env
                 .iter()
                 .filter(|name| granted.contains(&name.as_str()))
             {
-                if !environment.iter().any(|(known, _)| known == name)
+                if !environment
+                    .iter()
+                    .any(|(granted_name, _)| granted_name == name)
                     && let Some(value) = self.settings.granted_variable(name)
                 {
                     environment.push((name.clone(), value));
@@ -232,10 +238,10 @@ impl Skills {
         environment
     }
 
-    fn body(&self, skill: &Skill) -> String {
+    fn render_body(&self, skill: &Skill) -> String {
         let (text, directory) = match &skill.text {
             SkillText::Builtin(text) => (Ok((*text).to_owned()), None),
-            SkillText::File(file) => (scan::read(file), file.parent()),
+            SkillText::File(file) => (scan::read_skill_file(file), file.parent()),
         };
         let text = text.unwrap_or_else(|reason| {
             let path = skill.location();
@@ -244,7 +250,7 @@ impl Skills {
             });
             String::new()
         });
-        let python = self.python.get_or_init(|| python(&self.settings));
+        let python = self.python.get_or_init(|| find_python(&self.settings));
         let template = Template {
             settings: &self.settings,
             source: skill.source,
@@ -257,21 +263,21 @@ impl Skills {
                 tracing::warn!(skill = %name, %path, reason = %text, "skill.template_problem");
             });
         };
-        template.render(&frontmatter::body(&text), &mut warn)
+        template.render(&frontmatter::strip_frontmatter(&text), &mut warn)
     }
 
     fn workspace_skills(&self, workspace: Option<&Path>) -> Arc<WorkspaceSkills> {
         let key = workspace.unwrap_or(Path::new(""));
-        let known = self
+        let cached = self
             .workspaces
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get(key)
             .cloned();
-        if let Some(known) = known.filter(|known| known.scan.is_current()) {
-            return known;
+        if let Some(cached) = cached.filter(|cached| cached.scan.is_current()) {
+            return cached;
         }
-        let skills = Arc::new(self.scan(workspace));
+        let skills = Arc::new(self.scan_workspace(workspace));
         let mut workspaces = self
             .workspaces
             .lock()
@@ -283,23 +289,23 @@ impl Skills {
         skills
     }
 
-    fn scan(&self, workspace: Option<&Path>) -> WorkspaceSkills {
-        let scan = Scan::new(&self.roots(workspace));
+    fn scan_workspace(&self, workspace: Option<&Path>) -> WorkspaceSkills {
+        let scan = Scan::new(&self.skill_roots(workspace));
         let mut skills: Vec<Arc<Skill>> = Vec::new();
         for skill in scan
             .skills
             .iter()
-            .chain(self.bundled.get_or_init(bundled::skills))
+            .chain(self.bundled.get_or_init(bundled::bundled_skills))
         {
-            if find(&skills, &skill.name).is_none() {
+            if find_by_name(&skills, &skill.name).is_none() {
                 skills.push(Arc::clone(skill));
             }
         }
-        skills.sort_by(|one, other| one.name.cmp(&other.name));
+        skills.sort_by(|left, right| left.name.cmp(&right.name));
         WorkspaceSkills { skills, scan }
     }
 
-    fn roots(&self, workspace: Option<&Path>) -> Vec<(PathBuf, SkillSource)> {
+    fn skill_roots(&self, workspace: Option<&Path>) -> Vec<(PathBuf, SkillSource)> {
         let global = self
             .settings
             .environment()
@@ -350,7 +356,7 @@ impl fmt::Debug for Skills {
     }
 }
 
-fn find<'a>(skills: &'a [Arc<Skill>], name: &str) -> Option<&'a Arc<Skill>> {
+fn find_by_name<'a>(skills: &'a [Arc<Skill>], name: &str) -> Option<&'a Arc<Skill>> {
     // Names of skills are ASCII.
     skills
         .iter()
@@ -358,7 +364,7 @@ fn find<'a>(skills: &'a [Arc<Skill>], name: &str) -> Option<&'a Arc<Skill>> {
 }
 
 /// Returns the variable names in an entry of `skills.env`, which is a list or comma-separated text.
-fn names(entry: &Value) -> Vec<&str> {
+fn variable_names(entry: &Value) -> Vec<&str> {
     match entry {
         Value::Array(items) => items
             .iter()
@@ -370,13 +376,13 @@ fn names(entry: &Value) -> Vec<&str> {
     }
 }
 
-fn is_same_directory(one: &Path, other: &Path) -> bool {
-    one == other
-        || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+fn is_same_directory(left: &Path, right: &Path) -> bool {
+    left == right
+        || matches!((left.canonicalize(), right.canonicalize()), (Ok(left), Ok(right)) if left == right)
 }
 
 /// Returns the first `python3` in `PATH`, or `python3`, for skills with scripts.
-fn python(settings: &Settings) -> PathBuf {
+fn find_python(settings: &Settings) -> PathBuf {
     let path = settings.environment().get("PATH").unwrap_or_default();
     let candidates = std::env::split_paths(path).map(|directory| directory.join("python3"));
     candidates

@@ -18,7 +18,7 @@ const PREVIEW_CHARS: usize = 600;
 const CHARS_PER_TOKEN: u64 = 4;
 
 /// Returns whether a text is small enough to show completely.
-pub(crate) fn fits(settings: &Settings, text: &str) -> bool {
+pub(crate) fn fits_threshold(settings: &Settings, text: &str) -> bool {
     let threshold = settings
         .get(&SPILL_THRESHOLD)
         .saturating_mul(CHARS_PER_TOKEN);
@@ -32,12 +32,12 @@ pub(crate) async fn spill(
     tool: &str,
     text: String,
 ) -> String {
-    if tool == SPILL_READ_TOOL || fits(settings, &text) {
+    if tool == SPILL_READ_TOOL || fits_threshold(settings, &text) {
         return text;
     }
     let handle = new_handle();
-    let chunks = chunks(&text);
-    let stored = store(turn, &handle, &chunks, &text, tool).await;
+    let chunks = split_chunks(&text);
+    let stored = store_chunks(turn, &handle, &chunks, &text, tool).await;
     let mut data = json!({"status": "ok", "handle": handle, "bytes": text.len()});
     let (key, value) = match &stored {
         Ok(()) => ("chunks", chunks.len().into()),
@@ -51,7 +51,7 @@ pub(crate) async fn spill(
         data.insert("tool".to_owned(), tool.into());
     }
     turn.append_later(turn.with_run_id(Entry::event("spill.write", Some(data)).outside_context()));
-    let (bytes, preview) = (grouped(text.len()), preview(&text));
+    let (bytes, preview) = (group_digits(text.len()), preview(&text));
     match stored {
         Ok(()) => format!(
             "[tool output spilled: {bytes} bytes in {} chunks; handle: {handle}]\n[read with: \
@@ -65,7 +65,7 @@ pub(crate) async fn spill(
     }
 }
 
-async fn store(
+async fn store_chunks(
     turn: &TurnTape,
     handle: &str,
     chunks: &[&str],
@@ -108,13 +108,13 @@ pub(crate) struct ChunkRange {
 }
 
 /// Returns a range of spilled output in the format of `spill.read`.
-pub(crate) async fn read(tape: &Tape, handle: &str, range: &ChunkRange) -> Result<String> {
+pub(crate) async fn read_range(tape: &Tape, handle: &str, range: &ChunkRange) -> Result<String> {
     let Ok(sidecar) = tape.sidecar(SPILL_SIDECAR) else {
         return Ok(
             "[spilled tool results are unavailable: the tape has no spill sidecar]".to_owned(),
         );
     };
-    let Some(manifest) = after_anchor(&sidecar, &manifest_anchor(handle)).await? else {
+    let Some(manifest) = entry_after_anchor(&sidecar, &manifest_anchor(handle)).await? else {
         return Ok(format!("[no spilled tool result for handle '{handle}']"));
     };
     let number = |name: &str| {
@@ -135,7 +135,7 @@ pub(crate) async fn read(tape: &Tape, handle: &str, range: &ChunkRange) -> Resul
     };
     let mut content = String::new();
     for index in start..end {
-        let chunk = after_anchor(&sidecar, &chunk_anchor(handle, index)).await?;
+        let chunk = entry_after_anchor(&sidecar, &chunk_anchor(handle, index)).await?;
         let text = chunk
             .as_ref()
             .filter(|entry| entry.kind == EntryKind::ToolResult)
@@ -157,12 +157,12 @@ pub(crate) async fn read(tape: &Tape, handle: &str, range: &ChunkRange) -> Resul
     Ok(format!(
         "[spilled tool result: {} bytes, {total} chunks]\nchunks: {range}\nnext_cursor: {last}\ncomplete: \
          {}\ncontent:\n{content}",
-        grouped(bytes),
+        group_digits(bytes),
         last >= total
     ))
 }
 
-async fn after_anchor(sidecar: &Tape, name: &str) -> Result<Option<Entry>> {
+async fn entry_after_anchor(sidecar: &Tape, name: &str) -> Result<Option<Entry>> {
     let mark = sidecar
         .marks(AnchorQuery::LatestNamed(name.to_owned()))
         .await
@@ -186,7 +186,7 @@ fn manifest_anchor(handle: &str) -> String {
 }
 
 /// Splits a text into chunks of at most `CHUNK_BYTES`, at character boundaries.
-fn chunks(text: &str) -> Vec<&str> {
+fn split_chunks(text: &str) -> Vec<&str> {
     let mut chunks = Vec::with_capacity(text.len() / CHUNK_BYTES + 1);
     let mut rest = text;
     while !rest.is_empty() {
@@ -208,12 +208,12 @@ fn preview(text: &str) -> String {
     let tail: String = text.chars().skip(total - half).collect();
     format!(
         "{head}\n...[{} chars omitted]...\n{tail}",
-        grouped(total - 2 * half)
+        group_digits(total - 2 * half)
     )
 }
 
 /// Formats a number with commas between thousands.
-fn grouped(number: usize) -> String {
+fn group_digits(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -226,5 +226,5 @@ fn grouped(number: usize) -> String {
 }
 
 fn new_handle() -> String {
-    format!("{:032x}", crate::random())
+    format!("{:032x}", crate::random_bits())
 }

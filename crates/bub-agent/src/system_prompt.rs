@@ -39,7 +39,7 @@ const MAX_DIR_NAME_BYTES: usize = 120;
 
 /// Returns the fragment for a turn: the default instructions, then `AGENTS.md` of the workspace and of the session.
 /// Skips a file that is missing or cannot be read.
-pub(crate) fn build(state: &State, home: &Path) -> String {
+pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
     let text = |name| {
         state.with(name, |value: Option<&Value>| {
             value.and_then(Value::as_str).map(str::to_owned)
@@ -87,14 +87,14 @@ fn workspace_file(workspace: &Path) -> Option<PathBuf> {
 pub(crate) fn session_file(home: &Path, session_id: &str) -> Option<PathBuf> {
     (!session_id.is_empty()).then(|| {
         home.join("sessions")
-            .join(directory_name(session_id))
+            .join(session_directory_name(session_id))
             .join(AGENTS_FILE)
     })
 }
 
 /// Returns the directory name of a session id. Lower-case letters, digits, `-` and `_` stay; other bytes become `%3a`.
 /// So names are unique, also on case-insensitive file systems, and cannot contain path separators.
-fn directory_name(session_id: &str) -> String {
+fn session_directory_name(session_id: &str) -> String {
     let mut name = String::with_capacity(session_id.len());
     for byte in session_id.bytes() {
         match byte {

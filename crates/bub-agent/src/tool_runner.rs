@@ -64,13 +64,13 @@ impl<'a> ToolRunner<'a> {
         let name = tool.spec().name.as_str();
         let span = tracing::error_span!("tool_call", tool = name, call_id);
         let call = async {
-            match self.call_tool(tool, arguments, Some(call_id)).await {
-                Ok(value) => self.spill_result(name, value).await,
+            match self.run_with_hooks(tool, arguments, Some(call_id)).await {
+                Ok(value) => self.redact_and_spill(name, value).await,
                 Err(error) => {
                     let mut failure = error.to_value();
                     self.turn.tape().redact(&mut failure);
                     if let Some(message) = failure.get_mut("message") {
-                        *message = self.spill_result(name, message.take()).await;
+                        *message = self.redact_and_spill(name, message.take()).await;
                     }
                     failure
                 }
@@ -80,19 +80,19 @@ impl<'a> ToolRunner<'a> {
     }
 
     /// Runs a call of a comma command.
-    pub(crate) async fn run(
+    pub(crate) async fn run_for_user(
         &self,
         tool: &Arc<dyn Tool>,
         arguments: Map<String, Value>,
         call_id: Option<&str>,
     ) -> Result<Value> {
         let span = tracing::error_span!("tool_call", tool = tool.spec().name.as_str(), call_id);
-        self.call_tool(tool, arguments, call_id)
+        self.run_with_hooks(tool, arguments, call_id)
             .instrument(span)
             .await
     }
 
-    async fn call_tool(
+    async fn run_with_hooks(
         &self,
         tool: &Arc<dyn Tool>,
         arguments: Map<String, Value>,
@@ -123,7 +123,7 @@ impl<'a> ToolRunner<'a> {
             ToolDecision::Proceed(_) => match tool.normalize(call.arguments.clone()) {
                 Ok(arguments) => {
                     call.arguments = arguments;
-                    self.call(tool, &call, call_id).await
+                    self.run_with_policy(tool, &call, call_id).await
                 }
                 Err(error) => Err(error),
             },
@@ -153,7 +153,7 @@ impl<'a> ToolRunner<'a> {
     }
 
     /// Checks the policy for the normalized arguments, then runs the tool.
-    async fn call(
+    async fn run_with_policy(
         &self,
         tool: &Arc<dyn Tool>,
         call: &ToolCall,
@@ -185,10 +185,10 @@ impl<'a> ToolRunner<'a> {
         call_id: Option<&str>,
     ) -> Result<()> {
         let policy = self.agent.policy();
-        let policy_decision = policy.decide(self.turn.sender(), tool, arguments);
+        let policy_decision = policy.evaluate(self.turn.sender(), tool, arguments);
         match policy_decision.action {
             PolicyAction::Allow => Ok(()),
-            PolicyAction::Deny => Err(policy_decision.denial(&tool.name)),
+            PolicyAction::Deny => Err(policy_decision.denial_error(&tool.name)),
             PolicyAction::Ask => {
                 let params = ApprovalParams {
                     tool,
@@ -197,10 +197,10 @@ impl<'a> ToolRunner<'a> {
                     timeout: policy.approval_timeout(),
                     redactor: self.agent.settings().redactor(),
                 };
-                let approval = policy::ask(self.turn, params, self.cancel).await?;
+                let approval = policy::request_approval(self.turn, params, self.cancel).await?;
                 let event = Entry::event(
                     "approval",
-                    Some(approval.event(call_id.unwrap_or_default())),
+                    Some(approval.event_data(call_id.unwrap_or_default())),
                 );
                 self.turn
                     .tape()
@@ -212,7 +212,7 @@ impl<'a> ToolRunner<'a> {
     }
 
     /// Returns the result for the model: redacted, and spilled if it is too large.
-    async fn spill_result(&self, tool: &str, mut value: Value) -> Value {
+    async fn redact_and_spill(&self, tool: &str, mut value: Value) -> Value {
         let settings = self.agent.settings();
         // Redact before serializing: JSON escapes quotes, so a secret that contains one would not be recognized.
         self.turn.tape().redact(&mut value);
@@ -222,7 +222,7 @@ impl<'a> ToolRunner<'a> {
                 let text = other.to_string();
                 match (
                     settings.redactor().redact(&text),
-                    spill::fits(settings, &text),
+                    spill::fits_threshold(settings, &text),
                 ) {
                     (Cow::Borrowed(_), true) => return other,
                     // The secret was in a key or a number. The redacted text may not be valid JSON.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bub_kernel::Tool;
 use serde_json::{Value, json};
 
-use crate::{agent_loop::estimate, tools};
+use crate::{agent_loop::estimate_tokens, tools};
 
 /// Tools in registration order, with their definitions for the model.
 pub(crate) struct ToolSet {
@@ -28,9 +28,9 @@ impl ToolSet {
     /// Creates a set of these tools.
     pub(crate) fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
         let names = tools.iter().map(|tool| tool.spec().model_name()).collect();
-        let definitions: Vec<Value> = tools.iter().map(|tool| definition(&**tool)).collect();
-        let block = tools::block(&tools);
-        let tokens = estimate(definitions.iter());
+        let definitions: Vec<Value> = tools.iter().map(|tool| tool_definition(&**tool)).collect();
+        let block = tools::tools_block(&tools);
+        let tokens = estimate_tokens(definitions.iter());
         Self {
             tools,
             names,
@@ -51,17 +51,17 @@ impl ToolSet {
     }
 
     /// Returns the list of tools for the system prompt.
-    pub(crate) fn block(&self) -> &str {
+    pub(crate) fn prompt_block(&self) -> &str {
         &self.block
     }
 
     /// Returns the estimated tokens of the definitions.
-    pub(crate) fn tokens(&self) -> u64 {
+    pub(crate) fn definition_tokens(&self) -> u64 {
         self.tokens
     }
 
     /// Returns the definitions of the named tools. A hook may have removed some.
-    pub(crate) fn definitions_of(&self, names: &[String]) -> Arc<Vec<Value>> {
+    pub(crate) fn definitions_for(&self, names: &[String]) -> Arc<Vec<Value>> {
         if names == self.names {
             return Arc::clone(&self.definitions);
         }
@@ -79,7 +79,7 @@ impl ToolSet {
 
     /// Finds the tool that the model named.
     pub(crate) fn find(&self, name: &str) -> ToolLookup<'_> {
-        match tools::find(name, &self.tools) {
+        match tools::find_tool(name, &self.tools) {
             Ok(tool) => ToolLookup::Tool(tool),
             Err(guidance) => ToolLookup::Unknown(guidance.message().to_owned()),
         }
@@ -91,7 +91,7 @@ impl ToolSet {
     }
 }
 
-fn definition(tool: &dyn Tool) -> Value {
+fn tool_definition(tool: &dyn Tool) -> Value {
     let spec = tool.spec();
     json!({
         "type": "function",

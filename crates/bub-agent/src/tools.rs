@@ -16,9 +16,9 @@ use std::sync::Arc;
 use bub_kernel::PluginContext;
 
 pub use bash::BashTools;
-pub use fs::{FileTools, resolve as resolve_path};
-pub use help::{help, usage};
-pub use names::{block, find, resolve};
+pub use fs::{FileTools, resolve_path};
+pub use help::{help, help_text};
+pub use names::{find_tool, select_tools, tools_block};
 pub use skill::SkillTools;
 pub use tape::{tape_anchors, tape_info, tape_search};
 pub use web::WebTools;

@@ -1,7 +1,7 @@
 //! Token usage and cost of model calls, read from the events `run` on the tapes.
 //!
 //! * [`TokenCounts`]: token counts of one or more calls, and their cost.
-//! * [`report()`]: the calls on all tapes, by session, model or day.
+//! * [`usage_report`]: the calls on all tapes, by session, model or day.
 //! * `daily_limit`: the daily limits of tokens and cost.
 
 mod daily_limit;
@@ -18,7 +18,7 @@ use memchr::memmem;
 use serde_json::Value;
 
 pub(crate) use self::daily_limit::DailyLimit;
-pub use self::report::{GroupBy, UsageRow, report};
+pub use self::report::{GroupBy, UsageRow, usage_report};
 
 /// Returns the error message that a turn would report if the daily limits do not allow calls to these models now.
 pub async fn daily_limit_error(
@@ -112,7 +112,7 @@ struct UsageRecord {
 
 impl UsageRecord {
     /// Reads the model call that an entry records. The calls of a temporary subagent are on the tape of its parent.
-    fn read(entry: &Entry) -> Option<Self> {
+    fn from_entry(entry: &Entry) -> Option<Self> {
         if entry.kind != EntryKind::Event || !matches!(entry.name()?, "run" | "subagent.run") {
             return None;
         }
@@ -135,14 +135,14 @@ impl UsageRecord {
 }
 
 /// Streams the model calls on a tape.
-fn calls<'a>(
+fn read_model_calls<'a>(
     store: &'a dyn TapeStore,
     tape: &'a TapeName,
     span: EntryRange,
 ) -> impl Stream<Item = bub_tape::Result<UsageRecord>> + 'a {
     store
         .read_filtered(tape, span, Arc::new(RunEventFilter))
-        .try_filter_map(|entry| std::future::ready(Ok(UsageRecord::read(&entry))))
+        .try_filter_map(|entry| std::future::ready(Ok(UsageRecord::from_entry(&entry))))
 }
 
 /// Keeps the lines that may be records of model calls.

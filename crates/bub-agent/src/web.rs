@@ -25,9 +25,9 @@ use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
 #[doc(hidden)]
-pub use self::page::text_of;
+pub use self::page::page_text;
 use self::resolve::{PublicResolver, SystemResolver};
-pub use self::{markdown::from_html, resolve::HostResolver};
+pub use self::{markdown::html_to_markdown, resolve::HostResolver};
 use crate::settings::{WEB_ALLOW_PRIVATE, WEB_PROXY};
 
 /// The default `accept` header.
@@ -60,11 +60,11 @@ pub struct WebClient {
 impl WebClient {
     /// Creates a client with the settings `web.proxy` and `web.allow_private`.
     pub fn new(settings: &Settings) -> Self {
-        Self::with_lookup(settings, Arc::new(SystemResolver))
+        Self::with_resolver(settings, Arc::new(SystemResolver))
     }
 
     /// Creates a client that resolves names with `lookup`.
-    pub fn with_lookup(settings: &Settings, lookup: Arc<dyn HostResolver>) -> Self {
+    pub fn with_resolver(settings: &Settings, lookup: Arc<dyn HostResolver>) -> Self {
         let mut options = HttpOptions::from_environment(settings.environment());
         if !settings.get(&WEB_PROXY) {
             options.proxies = bub_model::Proxies::default();
@@ -106,23 +106,23 @@ impl WebClient {
         let timeout_error = |_| {
             let text = format!(
                 "no complete response from {} within {} s",
-                host(&url),
+                host_name(&url),
                 timeout.as_secs_f64()
             );
             Error::new(ErrorKind::Tool, text)
         };
-        tokio::time::timeout(timeout, self.follow(url.clone(), headers))
+        tokio::time::timeout(timeout, self.fetch_with_redirects(url.clone(), headers))
             .await
             .map_err(timeout_error)?
     }
 
     /// Sends a request and follows redirects.
-    async fn follow(&self, mut url: Url, mut headers: HeaderMap) -> Result<String> {
+    async fn fetch_with_redirects(&self, mut url: Url, mut headers: HeaderMap) -> Result<String> {
         for _ in 0..=MAX_REDIRECTS {
-            self.resolver.check(&url).await?;
-            let response = self.send(&url, &headers).await?;
+            self.resolver.check_url(&url).await?;
+            let response = self.send_request(&url, &headers).await?;
             let Some(next) = redirect_target(&response, &url)? else {
-                return page::read(response, &url).await;
+                return page::read_response(response, &url).await;
             };
             if next.origin() != url.origin() {
                 // The headers of the caller may contain secrets for the first host.
@@ -134,12 +134,12 @@ impl WebClient {
             ErrorKind::Tool,
             format!(
                 "more than {MAX_REDIRECTS} redirects; the last one goes to {}",
-                host(&url)
+                host_name(&url)
             ),
         ))
     }
 
-    async fn send(&self, url: &Url, headers: &HeaderMap) -> Result<Response> {
+    async fn send_request(&self, url: &Url, headers: &HeaderMap) -> Result<Response> {
         let create = || async {
             self.options
                 .client_with_resolver(Arc::clone(&self.resolver) as _)
@@ -167,7 +167,7 @@ impl WebClient {
         let text = self.redactor.redact(&text).into_owned();
         Error::new(
             ErrorKind::Tool,
-            format!("cannot fetch from {}: {text}", host(url)),
+            format!("cannot fetch from {}: {text}", host_name(url)),
         )
     }
 }
@@ -194,7 +194,7 @@ impl HeaderMapExt for HeaderMap {
 /// Parses and checks a URL, and removes its fragment.
 fn parse_url(text: &str) -> Result<Url> {
     let mut url = Url::parse(text.trim()).map_err(|error| {
-        Error::invalid_input(format!("invalid URL `{}`: {error}", shortened(text)))
+        Error::invalid_input(format!("invalid URL `{}`: {error}", truncate(text)))
     })?;
     check_url(&url)?;
     url.set_fragment(None);
@@ -205,7 +205,7 @@ fn check_url(url: &Url) -> Result<()> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(Error::invalid_input(format!(
             "unsupported URL scheme `{}`: expected http or https",
-            shortened(url.scheme())
+            truncate(url.scheme())
         )));
     }
     if !url.username().is_empty() || url.password().is_some() {
@@ -213,7 +213,7 @@ fn check_url(url: &Url) -> Result<()> {
             "the URL contains a user name or password; use an `authorization` header instead",
         ));
     }
-    if host(url).is_empty() {
+    if host_name(url).is_empty() {
         return Err(Error::invalid_input("the URL has no host"));
     }
     Ok(())
@@ -230,7 +230,7 @@ fn redirect_target(response: &Response, url: &Url) -> Result<Option<Url>> {
     let invalid_url_error = || {
         Error::new(
             ErrorKind::Tool,
-            format!("{} redirects to an invalid URL", host(url)),
+            format!("{} redirects to an invalid URL", host_name(url)),
         )
     };
     let text = std::str::from_utf8(location.as_bytes()).map_err(|_| invalid_url_error())?;
@@ -240,7 +240,7 @@ fn redirect_target(response: &Response, url: &Url) -> Result<Option<Url>> {
             ErrorKind::Tool,
             format!(
                 "{} redirects to a refused URL: {}",
-                host(url),
+                host_name(url),
                 error.message()
             ),
         )
@@ -256,7 +256,7 @@ fn request_headers(extra: &Map<String, Value>) -> Result<HeaderMap> {
     for (name, value) in extra {
         // The value may be a secret, so errors contain only the name of the header.
         let header_error =
-            |reason: &str| Error::invalid_input(format!("header `{}`: {reason}", shortened(name)));
+            |reason: &str| Error::invalid_input(format!("header `{}`: {reason}", truncate(name)));
         let lower = name.trim().to_ascii_lowercase();
         if FORBIDDEN_HEADERS.contains(&lower.as_str()) || lower.starts_with("proxy-") {
             return Err(header_error("it controls the connection and cannot be set"));
@@ -276,10 +276,10 @@ fn request_headers(extra: &Map<String, Value>) -> Result<HeaderMap> {
 }
 
 /// Returns the host of a URL for messages. The rest of a URL may contain secrets.
-fn host(url: &Url) -> &str {
+fn host_name(url: &Url) -> &str {
     url.host_str().unwrap_or_default()
 }
 
-fn shortened(text: &str) -> String {
+fn truncate(text: &str) -> String {
     text.chars().take(100).collect()
 }

@@ -34,13 +34,13 @@ struct Words;
 impl Words {
     /// Shows the tool as the model sees it and calls it once, so that this example needs no model.
     async fn run_model(&self, turn: &Turn) -> Result<String> {
-        let tool = tools::find("words_count", turn.framework().tools())?;
+        let tool = tools::find_tool("words_count", turn.framework().tools())?;
         let context = ToolContext::new(turn.clone());
         let arguments = Fields::new()
             .with("text", "one two three")
             .with("at_least", "5");
         let result = tool.call(arguments.into(), context).await?;
-        let block = tools::block(std::slice::from_ref(tool));
+        let block = tools::tools_block(std::slice::from_ref(tool));
         Ok(format!("{block}\nwords_count says {result}."))
     }
 }

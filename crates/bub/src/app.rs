@@ -341,7 +341,7 @@ fn set_process_undumpable() {
 pub fn check_settings(settings: &Settings) -> Result<(), String> {
     bub_model::Catalog::new(settings).map_err(|problem| problem.to_string())?;
     bub_agent::policy::Policy::new(settings)
-        .problem()
+        .invalid_reason()
         .map_or(Ok(()), |problem| Err(problem.to_owned()))
 }
 

@@ -29,7 +29,7 @@ impl Calibration {
         clippy::cast_sign_loss,
         reason = "token counts are far below 2^52, and an estimate is rough"
     )]
-    pub(crate) fn apply(&self, model: &str, estimate: u64) -> u64 {
+    pub(crate) fn correct_estimate(&self, model: &str, estimate: u64) -> u64 {
         let factors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let factor = factors.get(model).copied().unwrap_or(1.0);
         (estimate as f64 * factor) as u64
@@ -41,7 +41,7 @@ impl Calibration {
         clippy::cast_precision_loss,
         reason = "token counts are far below 2^52"
     )]
-    pub(crate) fn update(&self, model: &str, estimate: u64, reported: u64) {
+    pub(crate) fn record_usage(&self, model: &str, estimate: u64, reported: u64) {
         let ratio = reported as f64 / estimate.max(1) as f64;
         // In small prompts, the text that the provider adds dominates.
         if estimate < 200 || !VALID_CALIBRATION.contains(&ratio) {
@@ -81,21 +81,21 @@ pub(super) fn check_budget(estimate: u64, window: u64, answer: u64) -> ContextBu
 }
 
 /// Estimates the tokens of messages and tools.
-pub(crate) fn estimate<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
+pub(crate) fn estimate_tokens<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
     values
         .into_iter()
-        .map(|value| TOKENS_PER_MESSAGE + tokens(value))
+        .map(|value| TOKENS_PER_MESSAGE + value_tokens(value))
         .sum()
 }
 
-fn tokens(value: &Value) -> u64 {
+fn value_tokens(value: &Value) -> u64 {
     match value {
         Value::String(text) => text_tokens(text),
-        Value::Array(items) => items.iter().map(tokens).sum(),
+        Value::Array(items) => items.iter().map(value_tokens).sum(),
         Value::Object(map) if map.contains_key("image_url") => TOKENS_PER_IMAGE,
         Value::Object(map) => map
             .iter()
-            .map(|(key, value)| 1 + text_tokens(key) + tokens(value))
+            .map(|(key, value)| 1 + text_tokens(key) + value_tokens(value))
             .sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) => 1,
     }

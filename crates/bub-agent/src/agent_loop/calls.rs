@@ -24,14 +24,14 @@ struct RequestedCall<'a> {
 
 impl AgentLoop {
     /// Records the tool calls of a response, runs them, and queues their results for the next write to the tape.
-    pub(super) async fn use_tools(
+    pub(super) async fn run_tool_calls(
         &self,
         mut chat: StepRecord,
         answer: Completion,
         prompt: &Prompt,
         loop_state: &mut LoopState,
     ) -> Result<StepOutcome> {
-        let action = loop_state.repeat_guard.before(&answer.tool_calls);
+        let action = loop_state.repeat_guard.check_calls(&answer.tool_calls);
         chat.text = Some(answer.text.clone());
         chat.tool_calls.clone_from(&answer.tool_calls);
         chat.provider_state.clone_from(&answer.provider_state);
@@ -47,12 +47,12 @@ impl AgentLoop {
         self.events
             .send(StreamEvent::ToolCall(answer.tool_calls.clone()))
             .await;
-        let is_unknown = |call: &Value| !self.is_known(text_at(call, "/function/name"));
-        let mut skipped: Vec<usize> = positions(&answer.tool_calls, is_unknown);
+        let is_unknown = |call: &Value| !self.has_tool(text_at(call, "/function/name"));
+        let mut skipped: Vec<usize> = matching_indexes(&answer.tool_calls, is_unknown);
         let (mut results, elapsed): (Vec<Value>, Vec<u64>) = match action {
             RepeatAction::Proceed => self.run_calls(&answer).await?.into_iter().unzip(),
             RepeatAction::Refuse(cause) => {
-                skipped = positions(&answer.tool_calls, |_| true);
+                skipped = matching_indexes(&answer.tool_calls, |_| true);
                 vec![(Value::String(cause), 0); answer.tool_calls.len()]
                     .into_iter()
                     .unzip()
@@ -62,7 +62,9 @@ impl AgentLoop {
                 return Err(Error::new(ErrorKind::Provider, text));
             }
         };
-        if let Some(note) = loop_state.repeat_guard.after(&answer.tool_calls, &results)
+        if let Some(note) = loop_state
+            .repeat_guard
+            .record_results(&answer.tool_calls, &results)
             && let Some(Value::String(last)) = results.last_mut()
         {
             last.push_str(&note);
@@ -77,7 +79,7 @@ impl AgentLoop {
         self.turn
             .tape()
             .append_later(self.turn.tape().with_run_id(entry));
-        if self.apply_requests(prompt).await? {
+        if self.apply_step_requests(prompt).await? {
             loop_state.was_asked_to_hand_off = false;
         }
         if let Some(end) = self.turn.tape().end_step("continue", None) {
@@ -93,7 +95,7 @@ impl AgentLoop {
         ]))
     }
 
-    fn is_known(&self, name: &str) -> bool {
+    fn has_tool(&self, name: &str) -> bool {
         matches!(self.tools.find(name), ToolLookup::Tool(_))
     }
 
@@ -164,7 +166,7 @@ impl AgentLoop {
     }
 }
 
-fn positions(calls: &[Value], matches: impl Fn(&Value) -> bool) -> Vec<usize> {
+fn matching_indexes(calls: &[Value], matches: impl Fn(&Value) -> bool) -> Vec<usize> {
     calls
         .iter()
         .enumerate()

@@ -11,7 +11,7 @@ const MAX_LINE_CHARS: usize = 160;
 
 /// Returns the digest of `entries`, always with the same keys. `entries` start with the last anchor; `prompt` is the
 /// user message of the running turn.
-pub(super) fn digest(entries: &[Entry], prompt: Option<&Entry>) -> Value {
+pub(super) fn build_digest(entries: &[Entry], prompt: Option<&Entry>) -> Value {
     let earlier = entries
         .first()
         .filter(|entry| entry.kind == EntryKind::Anchor);
@@ -21,7 +21,7 @@ pub(super) fn digest(entries: &[Entry], prompt: Option<&Entry>) -> Value {
     let first_user_text = || {
         entries
             .iter()
-            .find(|entry| is_from(entry, "user"))
+            .find(|entry| has_role(entry, "user"))
             .and_then(entry_text)
     };
     let goal = match earlier_goal {
@@ -37,16 +37,16 @@ pub(super) fn digest(entries: &[Entry], prompt: Option<&Entry>) -> Value {
     json!({
         "goal": goal,
         "latest_instruction": truncate(&instruction, MAX_INSTRUCTION_CHARS),
-        "done": done(entries, &answers),
-        "in_progress": open_calls(entries),
+        "done": completed_work(entries, &answers),
+        "in_progress": open_call_lines(entries),
         "next": truncate(last_answer, MAX_TEXT_CHARS),
-        "files": files(entries),
+        "files": touched_files(entries),
         "source": [entries.first().map(|entry| entry.id), entries.last().map(|entry| entry.id)],
     })
 }
 
 /// Returns the entries of the turn with this prompt that a view can show after a new anchor.
-pub(super) fn turn_entries(entries: &[Entry], prompt: EntryId) -> Vec<EntryId> {
+pub(super) fn turn_entry_ids(entries: &[Entry], prompt: EntryId) -> Vec<EntryId> {
     let is_visible = |entry: &&Entry| {
         matches!(
             entry.kind,
@@ -76,11 +76,11 @@ pub(super) fn turn_entries(entries: &[Entry], prompt: EntryId) -> Vec<EntryId> {
 }
 
 /// Returns the latest tool calls and the first lines of the latest answers, one line each.
-fn done(entries: &[Entry], answers: &[String]) -> Vec<String> {
+fn completed_work(entries: &[Entry], answers: &[String]) -> Vec<String> {
     let calls = entries
         .iter()
         .filter(|entry| entry.kind == EntryKind::ToolCall)
-        .flat_map(call_lines);
+        .flat_map(format_calls);
     let lines = answers
         .iter()
         .filter_map(|text| text.lines().find(|line| !line.trim().is_empty()));
@@ -92,26 +92,26 @@ fn done(entries: &[Entry], answers: &[String]) -> Vec<String> {
 }
 
 /// Returns the calls of the last response if they have no results yet.
-fn open_calls(entries: &[Entry]) -> Vec<String> {
+fn open_call_lines(entries: &[Entry]) -> Vec<String> {
     let last = entries
         .iter()
         .rev()
         .find(|entry| matches!(entry.kind, EntryKind::ToolCall | EntryKind::ToolResult));
     last.filter(|entry| entry.kind == EntryKind::ToolCall)
-        .map(call_lines)
+        .map(format_calls)
         .unwrap_or_default()
 }
 
-fn files(entries: &[Entry]) -> Vec<String> {
+fn touched_files(entries: &[Entry]) -> Vec<String> {
     let mut files: Vec<String> = Vec::new();
-    for call in entries.iter().flat_map(calls) {
+    for call in entries.iter().flat_map(tool_calls) {
         let arguments = call
             .pointer("/function/arguments")
             .and_then(Value::as_str)
             .unwrap_or_default();
         let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
         if let Some(path) = arguments.get("path").and_then(Value::as_str)
-            && !files.iter().any(|known| known == path)
+            && !files.iter().any(|file| file == path)
         {
             files.push(truncate(path, MAX_LINE_CHARS));
         }
@@ -120,7 +120,7 @@ fn files(entries: &[Entry]) -> Vec<String> {
     files
 }
 
-fn calls(entry: &Entry) -> &[Value] {
+fn tool_calls(entry: &Entry) -> &[Value] {
     entry
         .payload
         .get("calls")
@@ -129,7 +129,7 @@ fn calls(entry: &Entry) -> &[Value] {
         .unwrap_or_default()
 }
 
-fn call_lines(entry: &Entry) -> Vec<String> {
+fn format_calls(entry: &Entry) -> Vec<String> {
     let line = |call: &Value| {
         let text = |path: &str| {
             call.pointer(path)
@@ -141,15 +141,15 @@ fn call_lines(entry: &Entry) -> Vec<String> {
             MAX_LINE_CHARS,
         )
     };
-    calls(entry).iter().map(line).collect()
+    tool_calls(entry).iter().map(line).collect()
 }
 
 fn model_text(entry: &Entry) -> Option<String> {
-    let is_from_model = entry.kind == EntryKind::ToolCall || is_from(entry, "assistant");
+    let is_from_model = entry.kind == EntryKind::ToolCall || has_role(entry, "assistant");
     entry_text(entry).filter(|text| is_from_model && !text.trim().is_empty())
 }
 
-fn is_from(entry: &Entry, role: &str) -> bool {
+fn has_role(entry: &Entry, role: &str) -> bool {
     entry.kind == EntryKind::Message
         && entry.payload.get("role").and_then(Value::as_str) == Some(role)
 }

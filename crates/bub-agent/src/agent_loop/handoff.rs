@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 
 use super::{
     AgentLoop,
-    digest::{digest, turn_entries},
+    digest::{build_digest, turn_entry_ids},
 };
 
 impl AgentLoop {
     /// Hands off after the provider reported that the context is too long. Happens at most once per turn.
-    pub(super) async fn hand_off_overflow(&self, error: &Error) -> Result<()> {
+    pub(super) async fn hand_off_after_overflow(&self, error: &Error) -> Result<()> {
         let state = json!({"reason": "context_length_exceeded", "error": error.message()});
         self.hand_off("auto_handoff/context_overflow", state)
             .await?;
@@ -24,7 +24,7 @@ impl AgentLoop {
     }
 
     /// Hands off because the context window is nearly full and the model did not hand off.
-    pub(super) async fn hand_off_budget(&self, estimate: u64, window: u64) -> Result<()> {
+    pub(super) async fn hand_off_for_budget(&self, estimate: u64, window: u64) -> Result<()> {
         let state = json!({"reason": "context_budget", "tokens": estimate, "window": window});
         self.hand_off("auto_handoff/context_budget", state).await
     }
@@ -49,22 +49,22 @@ impl AgentLoop {
             None => None,
         };
         if let Some(state) = state.as_object_mut() {
-            state.insert("digest".to_owned(), digest(&entries, prompt.as_ref()));
+            state.insert("digest".to_owned(), build_digest(&entries, prompt.as_ref()));
             let carried = prompt
-                .map(|prompt| turn_entries(&entries, prompt.id))
+                .map(|prompt| turn_entry_ids(&entries, prompt.id))
                 .unwrap_or_default();
             state.insert("carry".to_owned(), json!(carried));
         }
         self.turn
             .tape()
-            .append(handoff_entries(name, Some(state), self.meta()))
+            .append(handoff_entries(name, Some(state), self.run_meta()))
             .await?;
         Ok(())
     }
 
     /// Applies the requests that tools made during the step, and returns whether there were any. Entries after the tool
     /// results are queued for the next write to the tape.
-    pub(super) async fn apply_requests(&self, prompt: &Prompt) -> Result<bool> {
+    pub(super) async fn apply_step_requests(&self, prompt: &Prompt) -> Result<bool> {
         let requests = self.requests.take();
         let has_requests = !requests.is_empty();
         for request in requests {
@@ -73,12 +73,12 @@ impl AgentLoop {
                     let mut carry: Vec<EntryId> =
                         self.turn.tape().prompt_id().into_iter().collect();
                     // The model has not seen the results of calls that it made together with the handoff.
-                    let response = self.last_response().await?;
+                    let response = self.last_response_entries().await?;
                     if response.first().is_some_and(|calls| call_count(calls) > 1) {
                         carry.extend(response.iter().map(|entry| entry.id));
                     }
                     let state = json!({"summary": summary, "carry": carry});
-                    for entry in handoff_entries(&name, Some(state), self.meta()) {
+                    for entry in handoff_entries(&name, Some(state), self.run_meta()) {
                         self.turn.tape().append_later(entry);
                     }
                 }
@@ -89,7 +89,7 @@ impl AgentLoop {
     }
 
     /// Returns the tool calls of the last response and their results.
-    async fn last_response(&self) -> Result<Vec<Entry>> {
+    async fn last_response_entries(&self) -> Result<Vec<Entry>> {
         self.turn.tape().append(Vec::new()).await?;
         let tape = self.turn.tape().tape();
         let mut response = Vec::new();
@@ -122,7 +122,7 @@ impl AgentLoop {
                 .pop(),
             None => None,
         };
-        let response = self.last_response().await?;
+        let response = self.last_response_entries().await?;
         tape.reset(archive).await.map_err(tape_error)?;
         self.turn.tape().invalidate_summary();
         let without_id = |entry: Entry| Entry {
@@ -141,7 +141,7 @@ impl AgentLoop {
         Ok(())
     }
 
-    fn meta(&self) -> Map<String, Value> {
+    fn run_meta(&self) -> Map<String, Value> {
         let mut meta = Map::new();
         meta.insert("run_id".to_owned(), self.turn.tape().run_id().into());
         meta

@@ -30,11 +30,11 @@ pub(super) enum RepeatAction {
 
 impl RepeatGuard {
     /// Decides about the calls of a response before they run.
-    pub(super) fn before(&mut self, calls: &[Value]) -> RepeatAction {
+    pub(super) fn check_calls(&mut self, calls: &[Value]) -> RepeatAction {
         let is_repeat = self
             .last
             .as_ref()
-            .is_some_and(|(last, _)| *last == signature(calls));
+            .is_some_and(|(last, _)| *last == calls_signature(calls));
         if !is_repeat {
             *self = Self::default();
             return RepeatAction::Proceed;
@@ -55,17 +55,17 @@ impl RepeatGuard {
     }
 
     /// Counts the results of calls that ran. Returns a note for the model if it repeats itself.
-    pub(super) fn after(&mut self, calls: &[Value], results: &[Value]) -> Option<String> {
+    pub(super) fn record_results(&mut self, calls: &[Value], results: &[Value]) -> Option<String> {
         if std::mem::take(&mut self.refused) {
             return None;
         }
-        let now = (signature(calls), Value::from(results));
-        self.repeats = if self.last.as_ref() == Some(&now) {
+        let latest = (calls_signature(calls), Value::from(results));
+        self.repeats = if self.last.as_ref() == Some(&latest) {
             self.repeats + 1
         } else {
             1
         };
-        self.last = Some(now);
+        self.last = Some(latest);
         (self.repeats >= WARN_AFTER_REPEATS).then(|| {
             format!(
                 "\n[this is the same call with the same result for the {}th time in a row]",
@@ -76,7 +76,7 @@ impl RepeatGuard {
 }
 
 /// Returns names and parsed arguments of the calls, so that ids and JSON formatting make no difference.
-fn signature(calls: &[Value]) -> Value {
+fn calls_signature(calls: &[Value]) -> Value {
     let call_signature = |call: &Value| {
         let arguments = call
             .pointer("/function/arguments")

@@ -57,12 +57,12 @@ struct PreparedCall {
 
 impl AgentLoop {
     /// Makes one model call and runs the tool calls it requests.
-    pub(super) async fn step(
+    pub(super) async fn run_step(
         &self,
         prompt: &Prompt,
         loop_state: &mut LoopState,
     ) -> Result<StepOutcome, StepError> {
-        let system = self.system_prompt(prompt)?;
+        let system = self.build_system_prompt(prompt)?;
         let prepared = self.prepare_call(&system, loop_state).await?;
         let gate = self
             .turn
@@ -75,11 +75,11 @@ impl AgentLoop {
         (chat.system, chat.view) = (Some(system), prepared.entries);
         chat.model = Some(gate.request.model.clone());
         if let Some(text) = gate.finish {
-            self.emit_text(&text, loop_state).await;
-            return self.end(chat, text).await;
+            self.emit_hook_text(&text, loop_state).await;
+            return self.end_with_answer(chat, text).await;
         }
         self.agent
-            .check_daily_limit(&self.models_for(&gate.request)?)
+            .check_daily_limit(&self.models_for_request(&gate.request)?)
             .await?;
         let started = Instant::now();
         let outcome = self.call_model(&gate.request, loop_state).await;
@@ -92,7 +92,7 @@ impl AgentLoop {
             Ok(answer) => answer,
             Err(failure) => {
                 result.error = Some(failure.error.clone());
-                self.after_call(&gate.request, &result).await;
+                self.run_after_call_hooks(&gate.request, &result).await;
                 return Err(failure);
             }
         };
@@ -107,15 +107,17 @@ impl AgentLoop {
             let usage = result.usage.clone().unwrap_or_else(estimated);
             self.agent
                 .daily_limit()
-                .add(chat.model.as_deref().unwrap_or_default(), &usage)
+                .record_call(chat.model.as_deref().unwrap_or_default(), &usage)
                 .await;
         }
         if let Some(usage) = &answer.usage {
-            self.agent
-                .calibration()
-                .update(&gate.request.model, prepared.estimate, usage.prompt);
+            self.agent.calibration().record_usage(
+                &gate.request.model,
+                prepared.estimate,
+                usage.prompt,
+            );
         }
-        self.after_call(&gate.request, &result).await;
+        self.run_after_call_hooks(&gate.request, &result).await;
         if let Some(usage) = result.usage {
             self.events.send(StreamEvent::Usage(usage)).await;
         }
@@ -123,13 +125,19 @@ impl AgentLoop {
             self.events.send(StreamEvent::Error(error)).await;
         }
         if answer.tool_calls.is_empty() {
-            return self.end(chat, answer.text).await;
+            return self.end_with_answer(chat, answer.text).await;
         }
-        Ok(self.use_tools(chat, answer, prompt, loop_state).await?)
+        Ok(self
+            .run_tool_calls(chat, answer, prompt, loop_state)
+            .await?)
     }
 
     /// Ends the last step: records the answer.
-    async fn end(&self, mut chat: StepRecord, text: String) -> Result<StepOutcome, StepError> {
+    async fn end_with_answer(
+        &self,
+        mut chat: StepRecord,
+        text: String,
+    ) -> Result<StepOutcome, StepError> {
         chat.text = Some(text.clone());
         let last = self.turn.tape().end_step("ok", None);
         self.turn
@@ -152,27 +160,27 @@ impl AgentLoop {
         let window = self
             .models
             .first()
-            .and_then(|model| self.agent.window(model));
+            .and_then(|model| self.agent.context_window(model));
         let answer = self.agent.settings().get(&MAX_TOKENS);
         let mut tokens_before = None;
         loop {
             let view = self
                 .turn
                 .tape()
-                .view(&model, window.map(carry_limit))
+                .view(&model, window.map(max_carried_bytes))
                 .await?;
             let mut messages = Vec::with_capacity(view.messages.len() + 2);
             messages.push(json!({"role": "system", "content": system}));
             messages.extend(view.messages.into_iter().map(Value::Object));
-            let estimate = budget::estimate(&messages) + self.tools.tokens();
-            let tokens = self.agent.calibration().apply(&model, estimate);
+            let estimate = budget::estimate_tokens(&messages) + self.tools.definition_tokens();
+            let tokens = self.agent.calibration().correct_estimate(&model, estimate);
             if let Some(window) = window {
                 // A handoff that does not help is not repeated.
                 loop_state.cannot_shrink |=
                     tokens_before.is_some_and(|before| tokens * 10 > before * 9);
                 match budget::check_budget(tokens, window, answer) {
                     ContextBudget::Exceeded if !loop_state.cannot_shrink => {
-                        self.hand_off_budget(tokens, window).await?;
+                        self.hand_off_for_budget(tokens, window).await?;
                         loop_state.was_asked_to_hand_off = false;
                         tokens_before = Some(tokens);
                         continue;
@@ -210,7 +218,7 @@ impl AgentLoop {
         llm_request: &LlmRequest,
         loop_state: &mut LoopState,
     ) -> Result<(Completion, Option<ModelId>), StepError> {
-        let mut events = self.open_stream(llm_request)?;
+        let mut events = self.start_model_stream(llm_request)?;
         let mut accumulator = Accumulator::new();
         let mut is_first = true;
         while let Some(event) = events.next().await {
@@ -252,12 +260,12 @@ impl AgentLoop {
         Ok((accumulator.finish()?, events.model()))
     }
 
-    fn open_stream(&self, llm_request: &LlmRequest) -> Result<ModelEventStream> {
+    fn start_model_stream(&self, llm_request: &LlmRequest) -> Result<ModelEventStream> {
         let settings = self.agent.settings();
-        let models = self.models_for(llm_request)?;
+        let models = self.models_for_request(llm_request)?;
         let request = ChatRequest {
             messages: Arc::clone(&llm_request.messages),
-            tools: self.tools.definitions_of(&llm_request.tool_names),
+            tools: self.tools.definitions_for(&llm_request.tool_names),
             max_tokens: llm_request.max_tokens,
             reasoning_effort: self
                 .turn
@@ -272,11 +280,11 @@ impl AgentLoop {
             cancel: self.cancel.clone(),
             ..CallOptions::from_settings(settings)
         };
-        self.agent.stream(models, request, options)
+        self.agent.start_model_call(models, request, options)
     }
 
     /// Returns the models to try for a request. A model that a hook selected has no fallbacks.
-    fn models_for(&self, llm_request: &LlmRequest) -> Result<Vec<ModelId>> {
+    fn models_for_request(&self, llm_request: &LlmRequest) -> Result<Vec<ModelId>> {
         let is_unchanged = self
             .models
             .first()
@@ -284,12 +292,12 @@ impl AgentLoop {
         if is_unchanged {
             Ok(self.models.clone())
         } else {
-            Ok(vec![self.agent.resolve(&llm_request.model)?])
+            Ok(vec![self.agent.resolve_model(&llm_request.model)?])
         }
     }
 
     /// Sends text that a hook returned instead of calling the model.
-    async fn emit_text(&self, text: &str, loop_state: &mut LoopState) {
+    async fn emit_hook_text(&self, text: &str, loop_state: &mut LoopState) {
         if loop_state.has_text {
             self.events
                 .send(StreamEvent::Text(STEP_SEPARATOR.to_owned()))
@@ -300,7 +308,7 @@ impl AgentLoop {
         self.events.send(StreamEvent::Text(text.to_owned())).await;
     }
 
-    async fn after_call(&self, request: &LlmRequest, result: &LlmResult) {
+    async fn run_after_call_hooks(&self, request: &LlmRequest, result: &LlmResult) {
         let notes = self
             .turn
             .framework()
@@ -323,16 +331,16 @@ impl AgentLoop {
         )
     }
 
-    fn system_prompt(&self, prompt: &Prompt) -> Result<String> {
+    fn build_system_prompt(&self, prompt: &Prompt) -> Result<String> {
         let mut parts = vec![self.turn.framework().system_prompt(prompt, &self.turn)?];
-        parts.push(self.tools.block().to_owned());
+        parts.push(self.tools.prompt_block().to_owned());
         let workspace = self
             .turn
             .state()
             .get_str("_runtime_workspace")
             .map(PathBuf::from);
         let allowed = self.allowed_skills();
-        parts.push(self.agent.skills().block(
+        parts.push(self.agent.skills().prompt_block(
             workspace.as_deref(),
             &prompt.text(),
             allowed.as_deref(),
@@ -349,7 +357,7 @@ impl AgentLoop {
 }
 
 /// Returns the maximum size of carried entries in bytes: 40 % of the window, at about three bytes per token.
-fn carry_limit(window: u64) -> usize {
+fn max_carried_bytes(window: u64) -> usize {
     usize::try_from(window * 3 * 2 / 5).unwrap_or(usize::MAX)
 }
 

@@ -54,7 +54,7 @@ pub struct Approval {
 
 impl Approval {
     /// Returns the data of the tape event `approval`.
-    pub fn event(&self, call_id: &str) -> Value {
+    pub fn event_data(&self, call_id: &str) -> Value {
         let elapsed = u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX);
         json!({
             "tool": self.tool, "call_id": call_id, "decision": self.decision.name(), "by": self.by,
@@ -103,7 +103,7 @@ pub struct ApprovalParams<'a> {
 
 /// Asks users to approve a call and waits for the answer. Fails if the turn is cancelled or the system has no random
 /// numbers.
-pub async fn ask(
+pub async fn request_approval(
     turn: &Turn,
     params: ApprovalParams<'_>,
     cancel: &CancellationToken,
@@ -169,7 +169,7 @@ fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalReq
     });
     let arguments = params.arguments.iter();
     let arguments = arguments
-        .map(|(name, value)| (name.clone(), redacted(params.redactor, value)))
+        .map(|(name, value)| (name.clone(), redact_value(params.redactor, value)))
         .collect();
     let policy_decision = params.policy_decision;
     Ok(ApprovalRequest {
@@ -186,14 +186,17 @@ fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalReq
     })
 }
 
-fn redacted(redactor: &Redactor, value: &Value) -> Value {
+fn redact_value(redactor: &Redactor, value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(redactor.redact(text).into_owned()),
-        Value::Array(items) => items.iter().map(|item| redacted(redactor, item)).collect(),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| redact_value(redactor, item))
+            .collect(),
         Value::Object(map) => {
             let clean = map
                 .iter()
-                .map(|(name, value)| (name.clone(), redacted(redactor, value)));
+                .map(|(name, value)| (name.clone(), redact_value(redactor, value)));
             Value::Object(clean.collect())
         }
         other => other.clone(),

@@ -54,7 +54,7 @@ pub struct PolicyRule {
 }
 
 impl PolicyRule {
-    pub(super) fn read(
+    pub(super) fn from_map(
         mut map: Map<String, Value>,
         number: usize,
         origin: SettingSource,
@@ -62,22 +62,22 @@ impl PolicyRule {
         const KEYS: &str = "roles, channels, tools, arguments, action, reason";
         let mut take = |key: &str| map.shift_remove(key).filter(|value| !value.is_null());
         let roles = take("roles")
-            .map(|value| list("roles", value))
+            .map(|value| parse_list("roles", value))
             .transpose()?;
         let roles = roles
-            .map(|names| names.iter().map(|name| role(name)).collect())
+            .map(|names| names.iter().map(|name| parse_role(name)).collect())
             .transpose()?;
         let channels = take("channels")
-            .map(|value| list("channels", value))
+            .map(|value| parse_list("channels", value))
             .transpose()?;
         let tools = take("tools")
-            .map(|value| list("tools", value))
+            .map(|value| parse_list("tools", value))
             .transpose()?;
         let tools = tools.map(|tools| tools.iter().map(|tool| normalize_tool_name(tool)).collect());
         let arguments = match take("arguments") {
             None => Vec::new(),
             Some(Value::Object(patterns)) => {
-                let pattern = |(name, pattern): (String, Value)| match text(&pattern) {
+                let pattern = |(name, pattern): (String, Value)| match scalar_text(&pattern) {
                     Some(pattern) => Ok((name, pattern)),
                     None => Err(format!("the pattern of argument `{name}` must be a string")),
                 };
@@ -88,7 +88,7 @@ impl PolicyRule {
             }
             Some(_) => return Err("`arguments` must be a map of name to pattern".to_owned()),
         };
-        let action = take("action").as_ref().and_then(text);
+        let action = take("action").as_ref().and_then(scalar_text);
         let action = action.and_then(|name| {
             PolicyAction::ALL
                 .into_iter()
@@ -96,7 +96,7 @@ impl PolicyRule {
         });
         let action = action.ok_or("`action` must be one of allow, ask, deny")?;
         let reason = take("reason")
-            .map(|value| text(&value).ok_or("`reason` must be a string"))
+            .map(|value| scalar_text(&value).ok_or("`reason` must be a string"))
             .transpose()?;
         match map.keys().next() {
             Some(unknown) => Err(format!("unknown key `{unknown}`; valid keys: {KEYS}")),
@@ -144,7 +144,7 @@ impl PolicyRule {
         if self.action != PolicyAction::Allow {
             return matches_any_text(pattern, value);
         }
-        let Some(text) = text(value) else {
+        let Some(text) = scalar_text(value) else {
             return false;
         };
         let has_parent_path = text.contains("..") && !pattern.contains("..");
@@ -174,15 +174,17 @@ impl PolicyRule {
         }
         let specs: Vec<_> = patterns.into_iter().flat_map(matching_tools).collect();
         let has_parameter = |name: &str| {
-            specs
-                .iter()
-                .any(|spec| spec.parameters().iter().any(|(known, _)| *known == name))
+            specs.iter().any(|spec| {
+                spec.parameters()
+                    .iter()
+                    .any(|(parameter, _)| *parameter == name)
+            })
         };
         let (name, _) = self
             .arguments
             .iter()
             .find(|(name, _)| !has_parameter(name))?;
-        let known = match specs.as_slice() {
+        let hint = match specs.as_slice() {
             [spec] => {
                 let names: Vec<&str> = spec
                     .parameters()
@@ -193,7 +195,7 @@ impl PolicyRule {
             }
             _ => String::new(),
         };
-        Some(format!("no matching tool has an argument `{name}`{known}"))
+        Some(format!("no matching tool has an argument `{name}`{hint}"))
     }
 
     /// Returns the rule in one line, such as `ask: bash, all roles`.
@@ -234,7 +236,7 @@ fn matches_any_text(pattern: &str, value: &Value) -> bool {
         Value::Object(map) => map.values().any(|item| matches_any_text(pattern, item)),
         _ => false,
     };
-    let complete = || text(value).unwrap_or_else(|| value.to_string());
+    let complete = || scalar_text(value).unwrap_or_else(|| value.to_string());
     matches_item || glob::matches(pattern, &complete(), |_| true)
 }
 
@@ -249,24 +251,24 @@ fn normalize_tool_name(tool: &str) -> String {
     tool.to_lowercase().replace('_', ".")
 }
 
-fn role(name: &str) -> Result<Role, String> {
+fn parse_role(name: &str) -> Result<Role, String> {
     Role::from_name(name)
         .ok_or_else(|| format!("unknown role `{name}`; available roles: owner, member, guest"))
 }
 
 /// Converts a string or a list of strings to a list. Fails if it is empty.
-fn list(key: &str, value: Value) -> Result<Vec<String>, String> {
+fn parse_list(key: &str, value: Value) -> Result<Vec<String>, String> {
     let items = match value {
         Value::Array(items) => items,
         single => vec![single],
     };
-    let texts: Option<Vec<_>> = items.iter().map(text).collect();
+    let texts: Option<Vec<_>> = items.iter().map(scalar_text).collect();
     texts
         .filter(|texts| !texts.is_empty() && texts.iter().all(|text| !text.trim().is_empty()))
         .ok_or_else(|| format!("`{key}` must be a non-empty list of strings"))
 }
 
-fn text(value: &Value) -> Option<String> {
+fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Bool(_) | Value::Number(_) => Some(value.to_string()),

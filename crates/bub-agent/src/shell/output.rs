@@ -54,15 +54,15 @@ impl OutputBuffer {
         };
         loop {
             match std::str::from_utf8(rest) {
-                Ok(text) => return self.add(text),
+                Ok(text) => return self.append_text(text),
                 Err(error) => {
                     let (valid, after) = rest.split_at(error.valid_up_to());
-                    self.add(str::from_utf8(valid).unwrap_or_default());
+                    self.append_text(str::from_utf8(valid).unwrap_or_default());
                     let Some(length) = error.error_len() else {
                         after.clone_into(&mut self.incomplete);
                         return;
                     };
-                    self.add("\u{FFFD}");
+                    self.append_text("\u{FFFD}");
                     rest = after.get(length..).unwrap_or_default();
                 }
             }
@@ -72,7 +72,7 @@ impl OutputBuffer {
     /// Ends the output.
     pub(super) fn finish(&mut self) {
         if !std::mem::take(&mut self.incomplete).is_empty() {
-            self.add("\u{FFFD}");
+            self.append_text("\u{FFFD}");
         }
         self.trim_tail();
         self.head.text.shrink_to_fit();
@@ -80,13 +80,13 @@ impl OutputBuffer {
     }
 
     /// Returns the number of characters of the output, including omitted ones.
-    pub(super) fn chars(&self) -> usize {
+    pub(super) fn char_count(&self) -> usize {
         self.head.chars + self.omitted.chars + self.tail.chars
     }
 
     /// Returns the complete output. A note replaces omitted text.
-    pub(super) fn all(&self) -> String {
-        self.slice(0, self.chars())
+    pub(super) fn full_text(&self) -> String {
+        self.slice(0, self.char_count())
     }
 
     /// Returns the characters from `start` up to, but not including, `end`.
@@ -103,7 +103,7 @@ impl OutputBuffer {
         slice
     }
 
-    fn add(&mut self, text: &str) {
+    fn append_text(&mut self, text: &str) {
         // Once the tail has text, the head gets no more, even if it is not full.
         let available = if self.tail.chars == 0 {
             MAX_KEPT_BYTES.saturating_sub(self.head.text.len())

@@ -77,7 +77,7 @@ pub(super) enum ProcessControl {
 }
 
 impl SpawnRequest<'_> {
-    pub(super) async fn start(self) -> io::Result<Process> {
+    pub(super) async fn spawn(self) -> io::Result<Process> {
         let (reader, writer) = io::pipe()?;
         let output = Receiver::from_owned_fd(OwnedFd::from(reader))?;
         let mut command = match self.launcher {
@@ -151,7 +151,7 @@ impl SpawnRequest<'_> {
 
 impl ProcessWatcher {
     /// Waits until the shell exits. The flag is true if the shell was known to be the last process.
-    pub(super) async fn exited(&mut self) -> (Exit, bool) {
+    pub(super) async fn wait_exit(&mut self) -> (Exit, bool) {
         let killed = Exit::Signal(Signal::KILL.as_raw());
         let Some(reports) = &mut self.reports else {
             return (self.child.wait().await.map_or(killed, Exit::from), false);
@@ -176,7 +176,7 @@ impl ProcessWatcher {
             .id()
             .and_then(|id| Pid::from_raw(id.cast_signed()))
         {
-            kill_session(supervisor);
+            kill_process_session(supervisor);
         }
         self.child
             .wait()
@@ -185,7 +185,7 @@ impl ProcessWatcher {
     }
 
     /// Waits until all processes of the command are gone.
-    pub(super) async fn wait_gone(&mut self) {
+    pub(super) async fn wait_all_exited(&mut self) {
         match &mut self.reports {
             Some(reports) => {
                 while let Ok(Some(_)) = reports.next_line().await {}
@@ -205,11 +205,11 @@ impl ProcessWatcher {
 
 impl ProcessControl {
     pub(super) fn terminate(&self) {
-        self.send(TERMINATE, Signal::TERM);
+        self.send_signal(TERMINATE, Signal::TERM);
     }
 
     pub(super) fn kill(&self) {
-        self.send(KILL, Signal::KILL);
+        self.send_signal(KILL, Signal::KILL);
     }
 
     /// Drops the control without a signal: all processes are gone, and the system may reuse the group id.
@@ -219,7 +219,7 @@ impl ProcessControl {
         }
     }
 
-    fn send(&self, request: u8, signal: Signal) {
+    fn send_signal(&self, request: u8, signal: Signal) {
         match self {
             // A write fails only if the supervisor is gone.
             Self::Supervised(requests) => drop(requests.try_write(&[request])),
@@ -241,7 +241,7 @@ impl Drop for ProcessControl {
 }
 
 /// Kills all processes in the session of a supervisor, also those outside its group. Does nothing without `/proc`.
-fn kill_session(supervisor: Pid) {
+fn kill_process_session(supervisor: Pid) {
     let mut killed = BTreeSet::new();
     loop {
         let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();

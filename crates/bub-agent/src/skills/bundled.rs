@@ -13,9 +13,9 @@ const ALL: [(&str, &str); 3] = [
     ("telegram", include_str!("bundled/telegram/SKILL.md")),
 ];
 
-pub(super) fn skills() -> Vec<Arc<Skill>> {
+pub(super) fn bundled_skills() -> Vec<Arc<Skill>> {
     let read = |(name, text)| {
-        let frontmatter = frontmatter::read(text, name).ok()?;
+        let frontmatter = frontmatter::parse(text, name).ok()?;
         Some(Arc::new(Skill::new(
             name,
             SkillSource::Builtin,

@@ -11,7 +11,7 @@ use super::{SKILLS_DIR, Skill, SkillProblem, SkillSource, SkillText, Skills, fro
 impl Skills {
     /// Returns the skills directory of a workspace, or of the user's home directory without one. Returns `None` if the
     /// home directory is unknown.
-    pub fn directory(&self, workspace: Option<&Path>) -> Option<PathBuf> {
+    pub fn skills_directory(&self, workspace: Option<&Path>) -> Option<PathBuf> {
         let base = workspace.or_else(|| self.settings.environment().user_home());
         base.map(|base| base.join(SKILLS_DIR))
     }
@@ -24,7 +24,7 @@ impl Skills {
             .canonicalize()
             .unwrap_or_else(|_| directory.to_owned());
         let name = canonical.file_name().unwrap_or_default().to_string_lossy();
-        let read = scan::read(&file).and_then(|text| frontmatter::read(&text, &name));
+        let read = scan::read_skill_file(&file).and_then(|text| frontmatter::parse(&text, &name));
         match read {
             Ok(frontmatter) => Ok(Skill::new(
                 &name,
@@ -50,9 +50,9 @@ impl Skills {
             serde_json::Value::from(description)
         );
         let written = frontmatter::check_name(name, name)
-            .and_then(|()| frontmatter::read(&text, name))
+            .and_then(|()| frontmatter::parse(&text, name))
             .and_then(|_| {
-                write_new(&skill_directory, &file, &text).map_err(|error| match error.kind() {
+                write_new_file(&skill_directory, &file, &text).map_err(|error| match error.kind() {
                     io::ErrorKind::AlreadyExists => "the file already exists".to_owned(),
                     _ => error.to_string(),
                 })
@@ -64,7 +64,7 @@ impl Skills {
     }
 }
 
-fn write_new(directory: &Path, file: &Path, text: &str) -> io::Result<()> {
+fn write_new_file(directory: &Path, file: &Path, text: &str) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     File::create_new(file)?.write_all(text.as_bytes())
 }

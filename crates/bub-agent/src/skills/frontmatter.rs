@@ -16,9 +16,9 @@ pub(super) struct Frontmatter {
 }
 
 /// Parses the frontmatter of the skill in the directory `name`. The error is the reason why the skill is invalid.
-pub(super) fn read(text: &str, name: &str) -> Result<Frontmatter, String> {
-    let text = unix_lines(text);
-    let (frontmatter, _) = split(&text)?;
+pub(super) fn parse(text: &str, name: &str) -> Result<Frontmatter, String> {
+    let text = normalize_line_ends(text);
+    let (frontmatter, _) = split_frontmatter(&text)?;
     let value = bub_settings::parse_yaml(frontmatter).map_err(|error| {
         // The parser counts lines from the start of the frontmatter, the error from the start of the file.
         let line = error.line
@@ -36,8 +36,8 @@ pub(super) fn read(text: &str, name: &str) -> Result<Frontmatter, String> {
         .into_iter()
         .map(|(key, value)| (key.to_lowercase(), value))
         .collect();
-    check_name(required(&fields, "name")?, name)?;
-    let description = required(&fields, "description")?;
+    check_name(required_text(&fields, "name")?, name)?;
+    let description = required_text(&fields, "description")?;
     if description.chars().count() > MAX_DESCRIPTION_CHARS {
         return Err(format!(
             "`description` is longer than {MAX_DESCRIPTION_CHARS} characters"
@@ -45,20 +45,28 @@ pub(super) fn read(text: &str, name: &str) -> Result<Frontmatter, String> {
     }
     Ok(Frontmatter {
         description: description.to_owned(),
-        requested_env: variables(fields.get("metadata"))?,
+        requested_env: requested_variables(fields.get("metadata"))?,
     })
 }
 
 /// Returns description, variables and body of a `SKILL.md`, for fuzz tests.
 #[doc(hidden)]
 pub fn read_skill(text: &str, name: &str) -> Result<(String, Vec<String>, String), String> {
-    read(text, name).map(|parsed| (parsed.description, parsed.requested_env, body(text)))
+    parse(text, name).map(|parsed| {
+        (
+            parsed.description,
+            parsed.requested_env,
+            strip_frontmatter(text),
+        )
+    })
 }
 
 /// Returns the text after the frontmatter, trimmed.
-pub(super) fn body(text: &str) -> String {
-    let text = unix_lines(text);
-    split(&text).map_or("", |(_, body)| body.trim()).to_owned()
+pub(super) fn strip_frontmatter(text: &str) -> String {
+    let text = normalize_line_ends(text);
+    split_frontmatter(&text)
+        .map_or("", |(_, body)| body.trim())
+        .to_owned()
 }
 
 /// Validates the name of the skill in `directory`. The error is the reason why the name is invalid.
@@ -86,7 +94,7 @@ pub(super) fn check_name(name: &str, directory: &str) -> Result<(), String> {
 }
 
 /// Splits a file into the YAML between the first two `---` lines and the text after them.
-fn split(text: &str) -> Result<(&str, &str), String> {
+fn split_frontmatter(text: &str) -> Result<(&str, &str), String> {
     let (first, rest) = text.trim().split_once('\n').unwrap_or((text.trim(), ""));
     if first.trim_end() != "---" {
         return Err("the first line is not `---`".into());
@@ -105,7 +113,7 @@ fn split(text: &str) -> Result<(&str, &str), String> {
     Err("the frontmatter is not closed by a line `---`".into())
 }
 
-fn unix_lines(text: &str) -> Cow<'_, str> {
+fn normalize_line_ends(text: &str) -> Cow<'_, str> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.contains('\r') {
         text.replace("\r\n", "\n").replace('\r', "\n").into()
@@ -114,7 +122,7 @@ fn unix_lines(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn required<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
+fn required_text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
     match fields.get(key) {
         None | Some(Value::Null) => Err(format!("`{key}` is missing")),
         Some(Value::String(text)) if text.trim().is_empty() => Err(format!("`{key}` is empty")),
@@ -124,7 +132,7 @@ fn required<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a str, St
 }
 
 /// Returns the variables in `metadata.env`, which are separated by commas or spaces.
-fn variables(metadata: Option<&Value>) -> Result<Vec<String>, String> {
+fn requested_variables(metadata: Option<&Value>) -> Result<Vec<String>, String> {
     let entries = match metadata {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Object(entries)) => entries,
@@ -141,12 +149,12 @@ fn variables(metadata: Option<&Value>) -> Result<Vec<String>, String> {
         .unwrap_or_default();
     Ok(names
         .split([',', ' ', '\n'])
-        .filter(|name| is_variable(name))
+        .filter(|name| is_variable_name(name))
         .map(str::to_owned)
         .collect())
 }
 
-fn is_variable(name: &str) -> bool {
+fn is_variable_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|first: char| first.is_ascii_digit())
         && name

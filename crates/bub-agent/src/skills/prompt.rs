@@ -9,7 +9,7 @@ impl Skills {
     ///
     /// Skills that `prompt` names as `$name` are included with their text and marked as loaded. `allowed` limits the
     /// block to these names; `None` means all skills. Each invalid skill is logged once.
-    pub fn block(
+    pub fn prompt_block(
         &self,
         workspace: Option<&Path>,
         prompt: &str,
@@ -23,7 +23,7 @@ impl Skills {
             });
         }
         let mut skills = available.skills.clone();
-        skills.retain(|skill| is_allowed(skill.name(), allowed));
+        skills.retain(|skill| is_skill_allowed(skill.name(), allowed));
         if skills.is_empty() {
             return String::new();
         }
@@ -53,11 +53,11 @@ impl Skills {
 }
 
 /// Returns whether `allowed` contains the skill `name`. Without a list, all skills are allowed.
-pub(crate) fn is_allowed(name: &str, allowed: Option<&[String]>) -> bool {
+pub(crate) fn is_skill_allowed(name: &str, allowed: Option<&[String]>) -> bool {
     allowed.is_none_or(|allowed| {
         allowed
             .iter()
-            .any(|one| one.trim().eq_ignore_ascii_case(name))
+            .any(|allowed_name| allowed_name.trim().eq_ignore_ascii_case(name))
     })
 }
 

@@ -41,7 +41,7 @@ impl Scan {
         let mut scan = Self::default();
         let start = SystemTime::now();
         for (root, source) in roots {
-            scan.root(root, *source);
+            scan.scan_root(root, *source);
         }
         let is_old = |stamp: &FileStamp| {
             start
@@ -65,7 +65,7 @@ impl Scan {
                 .all(|(path, stamp)| FileStamp::from_path(path).0 == *stamp)
     }
 
-    fn root(&mut self, root: &Path, source: SkillSource) {
+    fn scan_root(&mut self, root: &Path, source: SkillSource) {
         if !self
             .read_metadata(root)
             .is_some_and(|metadata| metadata.is_dir())
@@ -80,21 +80,21 @@ impl Scan {
         });
         let mut names = match names {
             Ok(names) => names,
-            Err(error) => return self.problem(root, &format!("cannot be read: {error}")),
+            Err(error) => return self.add_problem(root, &format!("cannot be read: {error}")),
         };
         if names.len() > MAX_SKILLS {
-            self.problem(
+            self.add_problem(
                 root,
                 &format!("has more than {MAX_SKILLS} entries; the others are ignored"),
             );
         }
         names.sort_unstable();
         for name in names {
-            self.directory(&root.join(&name), &name.to_string_lossy(), source);
+            self.scan_directory(&root.join(&name), &name.to_string_lossy(), source);
         }
     }
 
-    fn directory(&mut self, directory: &Path, name: &str, source: SkillSource) {
+    fn scan_directory(&mut self, directory: &Path, name: &str, source: SkillSource) {
         let file = directory.join(SKILL_FILE);
         if !self
             .read_metadata(directory)
@@ -106,9 +106,9 @@ impl Scan {
         let location = fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
         // The author of a workspace must not be able to show other files of the user to the model.
         if source == SkillSource::Project && !is_in_workspace(&location, directory) {
-            return self.problem(&file, "links to a file outside the workspace");
+            return self.add_problem(&file, "links to a file outside the workspace");
         }
-        match read(&file).and_then(|text| frontmatter::read(&text, name)) {
+        match read_skill_file(&file).and_then(|text| frontmatter::parse(&text, name)) {
             Ok(frontmatter) => {
                 self.skills.push(Arc::new(Skill::new(
                     name,
@@ -117,7 +117,7 @@ impl Scan {
                     SkillText::File(location),
                 )));
             }
-            Err(reason) => self.problem(&file, &reason),
+            Err(reason) => self.add_problem(&file, &reason),
         }
     }
 
@@ -129,14 +129,14 @@ impl Scan {
             Ok(metadata) => Some(metadata),
             Err(error) => {
                 if !is_absent(path, &error) {
-                    self.problem(path, &format!("cannot be read: {error}"));
+                    self.add_problem(path, &format!("cannot be read: {error}"));
                 }
                 None
             }
         }
     }
 
-    fn problem(&mut self, file: &Path, reason: &str) {
+    fn add_problem(&mut self, file: &Path, reason: &str) {
         self.problems.push(SkillProblem {
             file: file.to_owned(),
             reason: reason.to_owned(),
@@ -159,7 +159,7 @@ fn is_absent(path: &Path, error: &io::Error) -> bool {
 }
 
 /// Reads the text of a `SKILL.md`. The error is the reason why it cannot be used.
-pub(super) fn read(file: &Path) -> Result<String, String> {
+pub(super) fn read_skill_file(file: &Path) -> Result<String, String> {
     let bytes = read_bytes(file).map_err(|error| format!("cannot be read: {error}"))?;
     String::from_utf8(bytes).map_err(|_| "not valid UTF-8 text".to_owned())
 }

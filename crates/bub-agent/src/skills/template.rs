@@ -25,7 +25,7 @@ impl Template<'_> {
         while let Some((before, after)) = rest.split_once('$') {
             rendered.push_str(before);
             let (value, tail) = self
-                .replacement(after, warn)
+                .expand_placeholder(after, warn)
                 .unwrap_or_else(|| ("$".to_owned(), after));
             rendered.push_str(&value);
             rest = tail;
@@ -35,7 +35,7 @@ impl Template<'_> {
     }
 
     /// Returns the value of the placeholder at the start of `text`, which follows a `$`, and the text after it.
-    fn replacement<'t>(
+    fn expand_placeholder<'t>(
         &self,
         text: &'t str,
         warn: &mut dyn FnMut(String),
@@ -45,8 +45,8 @@ impl Template<'_> {
         }
         if let Some((inner, tail)) = text.strip_prefix('{').and_then(|text| text.split_once('}')) {
             let value = match inner.trim().strip_prefix("config.") {
-                Some(path) if is_path(path) => self.setting(path, warn),
-                _ => self.variable(inner)?,
+                Some(path) if is_setting_path(path) => self.setting_value(path, warn),
+                _ => self.variable_value(inner)?,
             };
             return Some((value, tail));
         }
@@ -54,10 +54,10 @@ impl Template<'_> {
             .find(|c: char| c != '_' && !c.is_ascii_alphanumeric())
             .unwrap_or(text.len());
         let (name, tail) = text.split_at_checked(end)?;
-        Some((self.variable(name)?, tail))
+        Some((self.variable_value(name)?, tail))
     }
 
-    fn variable(&self, name: &str) -> Option<String> {
+    fn variable_value(&self, name: &str) -> Option<String> {
         match name {
             "SKILL_DIR" => self.directory.map(display_path),
             "PYTHON" => Some(display_path(self.python)),
@@ -66,14 +66,14 @@ impl Template<'_> {
     }
 
     /// Returns the value of a setting. It is empty if the setting has no value or this skill must not see it.
-    fn setting(&self, path: &str, warn: &mut dyn FnMut(String)) -> String {
-        let below = |long: &str, short: &str| {
+    fn setting_value(&self, path: &str, warn: &mut dyn FnMut(String)) -> String {
+        let is_below = |long: &str, short: &str| {
             long.strip_prefix(short)
                 .is_some_and(|rest| rest.starts_with('.'))
         };
         for entry in self.settings.entries() {
             let (setting, key) = (entry.setting, entry.setting.key());
-            if key != path && !below(key, path) && !below(path, key) {
+            if key != path && !is_below(key, path) && !is_below(path, key) {
                 continue;
             }
             if setting.is_secret() {
@@ -106,7 +106,7 @@ impl Template<'_> {
     }
 }
 
-fn is_path(path: &str) -> bool {
+fn is_setting_path(path: &str) -> bool {
     path.bytes()
         .all(|byte| matches!(byte, b'_' | b'.' | b'-') || byte.is_ascii_alphanumeric())
 }

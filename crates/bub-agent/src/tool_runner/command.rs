@@ -30,7 +30,7 @@ const LIVE_OUTPUT_CAPACITY: usize = 1024;
 
 /// Runs a command and streams its output line by line.
 pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -> ModelStream {
-    emitter::stream(move |events| async move {
+    emitter::stream_events(move |events| async move {
         let (live_output, mut printed) = mpsc::channel(LIVE_OUTPUT_CAPACITY);
         // Output that a hook may change is sent after the hook has run.
         let hooks = task.turn.framework().hooks();
@@ -44,7 +44,7 @@ pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -
             tokio::select! {
                 biased;
                 Some(text) = printed.recv() => {
-                    if let Some(lines) = emitted.add(&text, redactor) {
+                    if let Some(lines) = emitted.add_output(&text, redactor) {
                         events.send(StreamEvent::Text(lines)).await;
                     }
                 }
@@ -52,7 +52,7 @@ pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -
             }
         };
         let text = match &outcome {
-            Ok(text) => emitted.rest(text),
+            Ok(text) => emitted.unsent_part(text),
             Err(error) => emitted.unsent_output(&redactor.redact(error.message())),
         };
         if !text.is_empty() {
@@ -75,7 +75,7 @@ struct EmittedOutput {
 impl EmittedOutput {
     /// Adds output and returns the complete lines, redacted. Blank lines are pending until more text follows, because
     /// the result is trimmed.
-    fn add(&mut self, text: &str, redactor: &Redactor) -> Option<String> {
+    fn add_output(&mut self, text: &str, redactor: &Redactor) -> Option<String> {
         self.pending.push_str(text);
         let last_newline = self.pending.rfind('\n')?;
         let end = self.pending.get(..last_newline)?.trim_end().len();
@@ -92,7 +92,7 @@ impl EmittedOutput {
     }
 
     /// Returns the part of a result that was not sent.
-    fn rest(&self, text: &str) -> String {
+    fn unsent_part(&self, text: &str) -> String {
         if let Some(rest) = text.strip_prefix(&self.sent) {
             return rest.to_owned();
         }
@@ -124,7 +124,7 @@ pub(crate) async fn run_command(
 ) -> Result<String> {
     let turn = &task.turn;
     if let Some(ResumePoint::Command(outcome)) = turn.tape().resume_point() {
-        complete(turn.tape(), outcome);
+        mark_complete(turn.tape(), outcome);
         return outcome.clone();
     }
     let raw = line
@@ -134,14 +134,14 @@ pub(crate) async fn run_command(
         .trim();
     let (tape, started) = (turn.tape(), Instant::now());
     tape.bootstrap().await?;
-    let called = parse_command(raw, turn.framework().tools());
-    let name = called
+    let resolved = resolve_command(raw, turn.framework().tools());
+    let name = resolved
         .as_ref()
         .map_or(String::new(), |(tool, _)| tool.spec().name.clone());
     let start_event =
         Entry::event("command.start", Some(json!({"raw": raw, "name": name}))).outside_context();
     // A read-only command may run again after a crash.
-    let is_read_only = called
+    let is_read_only = resolved
         .as_ref()
         .map_or(true, |(tool, _)| tool.spec().read_only);
     tape.append(vec![if is_read_only {
@@ -150,7 +150,7 @@ pub(crate) async fn run_command(
         tape.with_command_id(start_event)
     }])
     .await?;
-    let outcome = match called {
+    let outcome = match resolved {
         Ok((tool, arguments)) => {
             let cancel = CancellationToken::new();
             let _guard = cancel.clone().drop_guard();
@@ -162,7 +162,10 @@ pub(crate) async fn run_command(
                 requests: None,
                 live_output,
             };
-            runner.run(&tool, arguments, None).await.map(to_text)
+            runner
+                .run_for_user(&tool, arguments, None)
+                .await
+                .map(value_text)
         }
         Err(error) => Err(error),
     };
@@ -179,13 +182,13 @@ pub(crate) async fn run_command(
         tape.with_command_id(Entry::event("command", Some(data))),
     ])
     .await?;
-    complete(tape, &outcome);
+    mark_complete(tape, &outcome);
     outcome.map(|text| agent.settings().redactor().redact(&text).into_owned())
 }
 
 /// Marks the turn as completely recorded. A command that steered a turn, or that a plugin ran for a prompt, does not
 /// complete that turn.
-fn complete(tape: &TurnTape, outcome: &Result<String>) {
+fn mark_complete(tape: &TurnTape, outcome: &Result<String>) {
     match outcome {
         _ if tape.prompt_id().is_some() => {}
         Ok(_) => tape.complete(),
@@ -193,7 +196,7 @@ fn complete(tape: &TurnTape, outcome: &Result<String>) {
     }
 }
 
-fn parse_command(
+fn resolve_command(
     line: &str,
     tools: &[Arc<dyn Tool>],
 ) -> Result<(Arc<dyn Tool>, Map<String, Value>)> {
@@ -206,11 +209,11 @@ fn parse_command(
         }
     };
     let tool = tools.iter().find(|tool| tool.spec().name == name).cloned();
-    let not_found = || Error::not_found(format!("unknown tool `{name}`"));
-    Ok((tool.ok_or_else(not_found)?, arguments))
+    let unknown_tool_error = || Error::not_found(format!("unknown tool `{name}`"));
+    Ok((tool.ok_or_else(unknown_tool_error)?, arguments))
 }
 
-fn to_text(value: Value) -> String {
+fn value_text(value: Value) -> String {
     match value {
         Value::String(text) => text,
         other => other.to_string(),

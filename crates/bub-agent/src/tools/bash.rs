@@ -45,7 +45,7 @@ impl BashTools {
         let request = ShellRequest {
             command: cmd,
             session: context.turn.session_id().clone(),
-            directory: directory(context, cwd),
+            directory: working_directory(context, cwd),
             granted: self
                 .skills
                 .granted_environment(&LoadedSkills::from_state(context.state())),
@@ -74,7 +74,7 @@ impl BashTools {
                 "\n[processes of this command are still running as {id}; see bash.output and bash.kill]"
             )
         });
-        let result = format!("{}{left_running}", or_no_output(output));
+        let result = format!("{}{left_running}", output_or_placeholder(output));
         match outcome.exit {
             Some(Exit::Code(0)) => Ok(result),
             Some(exit) => {
@@ -126,11 +126,11 @@ impl BashTools {
             .find(context.turn.session_id(), shell_id.trim())?;
         // Read the status before the output. Otherwise a shell that exits in between could be reported as exited before
         // all its output was read.
-        let status = status(&shell);
-        let (chunk, next) = shell.read(clamped(offset), limit.map(clamped));
+        let status = format_status(&shell);
+        let (chunk, next) = shell.read_output(non_negative(offset), limit.map(non_negative));
         Ok(format!(
             "{status}\nnext_offset: {next}\noutput:\n{}",
-            or_no_output(chunk.trim_end())
+            output_or_placeholder(chunk.trim_end())
         ))
     }
 
@@ -145,12 +145,12 @@ impl BashTools {
         let shell = self
             .shells
             .find(context.turn.session_id(), shell_id.trim())?;
-        shell.end().await;
-        Ok(status(&shell))
+        shell.terminate().await;
+        Ok(format_status(&shell))
     }
 }
 
-fn status(shell: &Shell) -> String {
+fn format_status(shell: &Shell) -> String {
     let status = if shell.is_finished() {
         "exited"
     } else {
@@ -162,7 +162,7 @@ fn status(shell: &Shell) -> String {
     format!("id: {}\nstatus: {status}\nexit_code: {code}", shell.id())
 }
 
-fn directory(context: &ToolContext, cwd: Option<String>) -> Option<PathBuf> {
+fn working_directory(context: &ToolContext, cwd: Option<String>) -> Option<PathBuf> {
     let workspace = context
         .state()
         .get_str("_runtime_workspace")
@@ -173,7 +173,7 @@ fn directory(context: &ToolContext, cwd: Option<String>) -> Option<PathBuf> {
     Some(workspace.unwrap_or_default().join(cwd))
 }
 
-fn or_no_output(output: &str) -> &str {
+fn output_or_placeholder(output: &str) -> &str {
     if output.is_empty() {
         "(no output)"
     } else {
@@ -181,6 +181,6 @@ fn or_no_output(output: &str) -> &str {
     }
 }
 
-fn clamped(number: i64) -> usize {
+fn non_negative(number: i64) -> usize {
     usize::try_from(number.max(0)).unwrap_or(usize::MAX)
 }

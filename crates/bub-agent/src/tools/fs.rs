@@ -19,7 +19,7 @@ use std::{
 
 use bub_kernel::{Error, Result, ToolContext, tools};
 
-pub use path::resolve;
+pub use path::resolve_path;
 
 use crate::agent::Agent;
 
@@ -36,13 +36,16 @@ impl FileTools {
     }
 
     /// Returns the absolute path of a file, without symbolic links.
-    fn find(&self, context: &ToolContext, path: &str) -> Result<PathBuf> {
+    fn resolve(&self, context: &ToolContext, path: &str) -> Result<PathBuf> {
         let home = self.agent.settings().environment().user_home();
         let workspace = context.state().get_str("_runtime_workspace");
         let workspace = workspace.as_deref().map(Path::new);
-        let path = path::absolute(path, workspace, home)?;
-        let confine = self.agent.policy().confines_files(context.turn.sender());
-        resolve(&path, workspace, confine)
+        let path = path::absolute_path(path, workspace, home)?;
+        let confine = self
+            .agent
+            .policy()
+            .should_confine_files(context.turn.sender());
+        resolve_path(&path, workspace, confine)
     }
 }
 
@@ -61,10 +64,10 @@ impl FileTools {
         /// Number of lines to read; all by default
         limit: Option<u64>,
     ) -> Result<String> {
-        let file = self.find(context, &path)?;
-        check_regular(&file)?;
+        let file = self.resolve(context, &path)?;
+        check_regular_file(&file)?;
         let first = u64::try_from(offset).unwrap_or(0);
-        read::lines(&file, first, limit, &|| context.cancel.is_cancelled())
+        read::read_lines(&file, first, limit, &|| context.cancel.is_cancelled())
     }
 
     /// Write a file, replacing its content. Creates missing directories.
@@ -77,8 +80,8 @@ impl FileTools {
         /// Complete new content
         content: String,
     ) -> Result<String> {
-        let file = self.find(context, &path)?;
-        write::replace(&file, content.as_bytes())?;
+        let file = self.resolve(context, &path)?;
+        write::replace_file(&file, content.as_bytes())?;
         Ok(format!("wrote: {}", file.display()))
     }
 
@@ -102,9 +105,9 @@ impl FileTools {
     ) -> Result<String> {
         // Concurrent edits of one file must not undo each other.
         static EDIT_LOCK: Mutex<()> = Mutex::new(());
-        let file = self.find(context, &path)?;
+        let file = self.resolve(context, &path)?;
         let _guard = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-        let metadata = check_regular(&file)?;
+        let metadata = check_regular_file(&file)?;
         if metadata.len() > edit::MAX_EDIT_BYTES {
             let problem = format!(
                 "{path} is too large to edit ({} bytes); use a program such as sed",
@@ -114,7 +117,7 @@ impl FileTools {
         }
         let bytes = std::fs::read(&file).map_err(|error| file_error("read", &file, &error))?;
         let start = usize::try_from(start).unwrap_or(0);
-        let edited = edit::edit(
+        let edited = edit::apply_edit(
             &bytes,
             &edit::EditRequest {
                 path: &path,
@@ -124,7 +127,7 @@ impl FileTools {
                 all,
             },
         )?;
-        write::replace(&file, &edited.content)?;
+        write::replace_file(&file, &edited.content)?;
         let count = if edited.count > 1 {
             format!(" ({} places)", edited.count)
         } else {
@@ -135,7 +138,7 @@ impl FileTools {
 }
 
 /// Returns the metadata of a regular file. Fails for others: reading a pipe or a device could block forever.
-fn check_regular(file: &Path) -> Result<Metadata> {
+fn check_regular_file(file: &Path) -> Result<Metadata> {
     let metadata = std::fs::metadata(file).map_err(|error| file_error("read", file, &error))?;
     let file_kind = match metadata.file_type() {
         kind if kind.is_file() => return Ok(metadata),

@@ -4,12 +4,12 @@ use std::{fmt::Write, sync::Arc};
 
 use bub_kernel::{Sender, Tool, ToolContext, tool};
 
-use super::names::signature;
+use super::names::parameter_list;
 
 /// Show this help
 #[tool(crate = bub_kernel, command_only, read_only)]
 pub async fn help(context: &ToolContext) -> String {
-    let mut text = usage(context.turn.framework().tools());
+    let mut text = help_text(context.turn.framework().tools());
     if *context.turn.sender() == Sender::terminal() {
         text.push_str(
             "\n\nIn `bub chat`:\n  ,thinking  Show or hide model reasoning\n  ,exit  Leave the chat (same as ,quit)",
@@ -19,7 +19,7 @@ pub async fn help(context: &ToolContext) -> String {
 }
 
 /// Returns the help text for comma commands: all commands and tools with their arguments.
-pub fn usage(tools: &[Arc<dyn Tool>]) -> String {
+pub fn help_text(tools: &[Arc<dyn Tool>]) -> String {
     let mut text = "Lines that start with a comma are commands: `,name value key=value`.\n\
                     Anything else after the comma runs in the shell: `,ls -la`.\n"
         .to_owned();
@@ -37,7 +37,7 @@ pub fn usage(tools: &[Arc<dyn Tool>]) -> String {
             let _ = write!(text, "\n{title}:\n");
         }
         for spec in specs {
-            let arguments = signature(spec);
+            let arguments = parameter_list(spec);
             let arguments = if arguments.is_empty() {
                 arguments
             } else {

@@ -5,7 +5,7 @@ use std::{fmt::Write, sync::Arc};
 use bub_kernel::{Error, Result, Tool, ToolSpec};
 
 /// Returns the list of tools for the system prompt, or an empty string without tools.
-pub fn block(tools: &[Arc<dyn Tool>]) -> String {
+pub fn tools_block(tools: &[Arc<dyn Tool>]) -> String {
     let mut block = String::new();
     for spec in tools
         .iter()
@@ -16,7 +16,7 @@ pub fn block(tools: &[Arc<dyn Tool>]) -> String {
             block.push_str("<available_tools>\n");
         }
         // Writing to a string cannot fail.
-        let _ = write!(block, "- {}({})", spec.model_name(), signature(spec));
+        let _ = write!(block, "- {}({})", spec.model_name(), parameter_list(spec));
         if !spec.description.is_empty() {
             let words: Vec<&str> = spec.description.split_whitespace().collect();
             let _ = write!(block, ": {}", words.join(" "));
@@ -30,7 +30,7 @@ pub fn block(tools: &[Arc<dyn Tool>]) -> String {
 }
 
 /// Returns the names of a tool's arguments. Optional ones have a question mark.
-pub(super) fn signature(spec: &ToolSpec) -> String {
+pub(super) fn parameter_list(spec: &ToolSpec) -> String {
     let names = spec.parameters().into_iter();
     let names: Vec<_> = names
         .map(|(name, is_required)| format!("{name}{}", if is_required { "" } else { "?" }))
@@ -40,8 +40,11 @@ pub(super) fn signature(spec: &ToolSpec) -> String {
 
 /// Returns the tools with these names in registration order. Ignores case and surrounding whitespace, and accepts the
 /// names that the model uses, such as `fs_read`. Fails if a name is unknown.
-pub fn resolve<S: AsRef<str>>(names: &[S], tools: &[Arc<dyn Tool>]) -> Result<Vec<Arc<dyn Tool>>> {
-    let is_match = |name: &S, tool: &Arc<dyn Tool>| is_named(tool.spec(), name.as_ref().trim());
+pub fn select_tools<S: AsRef<str>>(
+    names: &[S],
+    tools: &[Arc<dyn Tool>],
+) -> Result<Vec<Arc<dyn Tool>>> {
+    let is_match = |name: &S, tool: &Arc<dyn Tool>| has_name(tool.spec(), name.as_ref().trim());
     let is_unknown = |name: &&S| !tools.iter().any(|tool| is_match(name, tool));
     let unknown: Vec<_> = names
         .iter()
@@ -62,18 +65,18 @@ pub fn resolve<S: AsRef<str>>(names: &[S], tools: &[Arc<dyn Tool>]) -> Result<Ve
 }
 
 /// Finds the tool that the model named. The error suggests similar names.
-pub fn find<'a>(name: &str, tools: &'a [Arc<dyn Tool>]) -> Result<&'a Arc<dyn Tool>> {
+pub fn find_tool<'a>(name: &str, tools: &'a [Arc<dyn Tool>]) -> Result<&'a Arc<dyn Tool>> {
     let model_tools = || tools.iter().filter(|tool| tool.spec().agent_use);
     // Two names may differ only in case.
     let exact =
         model_tools().find(|tool| tool.spec().model_name() == name || tool.spec().name == name);
     if let Some(tool) =
-        exact.or_else(|| model_tools().find(|tool| is_named(tool.spec(), name.trim())))
+        exact.or_else(|| model_tools().find(|tool| has_name(tool.spec(), name.trim())))
     {
         return Ok(tool);
     }
     let names: Vec<_> = model_tools().map(|tool| tool.spec().model_name()).collect();
-    Err(Error::not_found(guidance(name, &names)))
+    Err(Error::not_found(unknown_tool_guidance(name, &names)))
 }
 
 /// Minimum similarity of a suggested name, from 0 to 1.
@@ -82,27 +85,28 @@ const MIN_SIMILARITY: f64 = 0.6;
 const MAX_SUGGESTIONS: usize = 3;
 
 /// Returns the guidance for a model that called an unknown tool.
-fn guidance(name: &str, known: &[String]) -> String {
+fn unknown_tool_guidance(name: &str, available: &[String]) -> String {
     let normalized = name.to_lowercase().replace('.', "_");
-    let similarity = |known: &str| strsim::normalized_damerau_levenshtein(&normalized, known);
-    let mut similar: Vec<_> = known
+    let similarity =
+        |candidate: &str| strsim::normalized_damerau_levenshtein(&normalized, candidate);
+    let mut similar: Vec<_> = available
         .iter()
-        .map(|known| (similarity(known), known))
+        .map(|candidate| (similarity(candidate), candidate))
         .collect();
     similar.retain(|(similarity, _)| *similarity >= MIN_SIMILARITY);
-    similar.sort_by(|one, other| other.0.total_cmp(&one.0));
+    similar.sort_by(|left, right| right.0.total_cmp(&left.0));
     if !similar.is_empty() {
         let names: Vec<_> = similar
             .iter()
             .take(MAX_SUGGESTIONS)
-            .map(|(_, known)| known.as_str())
+            .map(|(_, candidate)| candidate.as_str())
             .collect();
         let lines = names.join("\n- ");
         return format!(
             "Tool `{name}` does not exist. Did you mean one of the following?\n- {lines}"
         );
     }
-    if known.iter().any(|known| known == "skill") {
+    if available.iter().any(|tool| tool == "skill") {
         return format!(
             "Tool `{name}` does not exist. If it is a skill, invoke `skill` without a name to list the available skills."
         );
@@ -110,7 +114,7 @@ fn guidance(name: &str, known: &[String]) -> String {
     format!("Tool `{name}` does not exist, and no similar tool is available.")
 }
 
-fn is_named(spec: &ToolSpec, name: &str) -> bool {
+fn has_name(spec: &ToolSpec, name: &str) -> bool {
     spec.name.to_lowercase() == name.to_lowercase()
         || spec.model_name().to_lowercase() == name.to_lowercase()
 }

@@ -71,11 +71,14 @@ impl SessionTools {
             .model_options(context.turn.session_id())
             .await?;
         if model.is_empty() {
-            return Ok(format_choices(context.state().get_str("model"), &options));
+            return Ok(format_model_choices(
+                context.state().get_str("model"),
+                &options,
+            ));
         }
         // An invalid model would fail every later turn. Models that a plugin offers need no check.
         if !options.choices.iter().any(|choice| choice.id == model) {
-            self.agent.resolve(model)?;
+            self.agent.resolve_model(model)?;
         }
         context
             .tape()
@@ -119,8 +122,8 @@ impl SessionTools {
     #[tool(name = "new", command_only)]
     async fn new_session(&self, context: &ToolContext) -> Result<String> {
         let old = context.turn.session_id();
-        let new = sessions::fresh_id(old);
-        switch(context, &new).await?;
+        let new = sessions::new_session_id(old);
+        switch_session(context, &new).await?;
         Ok(format!(
             "New session: {new}\nThe old session is kept; to return, type: ,resume {old}"
         ))
@@ -132,7 +135,7 @@ impl SessionTools {
     async fn sessions(&self, context: &ToolContext) -> Result<String> {
         let current = context.turn.session_id();
         let tape = context.tape();
-        let (mut own, mut others) = (Vec::new(), Vec::new());
+        let (mut chat_sessions, mut other_sessions) = (Vec::new(), Vec::new());
         for name in tape
             .store()
             .list(TapeListFilter::Sessions)
@@ -143,13 +146,18 @@ impl SessionTools {
             let Some(session) = summary.session else {
                 continue;
             };
-            let is_here =
+            let is_in_workspace =
                 session.workspace.as_deref() == Some(context.turn.framework().workspace_text());
-            let is_own = sessions::chat_id_of(&session.session_id) == sessions::chat_id_of(current);
-            let is_known = is_own
+            let is_in_chat = sessions::session_chat_id(&session.session_id)
+                == sessions::session_chat_id(current);
+            let is_listed = is_in_chat
                 || (is_at_terminal(context) && session.channel == Some(Sender::terminal().channel));
-            if is_here && is_known {
-                let list = if is_own { &mut own } else { &mut others };
+            if is_in_workspace && is_listed {
+                let list = if is_in_chat {
+                    &mut chat_sessions
+                } else {
+                    &mut other_sessions
+                };
                 list.push((
                     summary.last_date.unwrap_or_default(),
                     session.session_id,
@@ -158,7 +166,7 @@ impl SessionTools {
             }
         }
         let format_list = |mut list: Vec<(String, String, Option<String>)>| {
-            list.sort_by(|one, other| other.cmp(one));
+            list.sort_by(|left, right| right.cmp(left));
             let line = |(date, id, title): &(String, String, Option<String>)| {
                 let mark = if current == id { "*" } else { "-" };
                 let day = date.get(..16).unwrap_or(date);
@@ -166,16 +174,16 @@ impl SessionTools {
             };
             list.iter().map(line).collect::<Vec<_>>().join("\n")
         };
-        let mut text = if own.is_empty() {
+        let mut text = if chat_sessions.is_empty() {
             "(no sessions)".to_owned()
         } else {
-            format_list(own)
+            format_list(chat_sessions)
         };
-        if !others.is_empty() {
+        if !other_sessions.is_empty() {
             text.push_str(
                 "\n\nOther sessions of this workspace (open one with `bub chat --session ID`):\n",
             );
-            text.push_str(&format_list(others));
+            text.push_str(&format_list(other_sessions));
         }
         Ok(text)
     }
@@ -192,7 +200,7 @@ impl SessionTools {
             context.turn.session_id(),
             SessionId::from(session_id.trim()),
         );
-        if sessions::chat_id_of(&target) != sessions::chat_id_of(current) {
+        if sessions::session_chat_id(&target) != sessions::session_chat_id(current) {
             let hint = if is_at_terminal(context) {
                 format!("; open it with `bub chat --session {target}`")
             } else {
@@ -213,13 +221,13 @@ impl SessionTools {
                 "unknown session {target}; `,sessions` lists the sessions"
             )));
         }
-        switch(context, &target).await?;
+        switch_session(context, &target).await?;
         Ok(format!("Resumed session: {target}"))
     }
 }
 
 /// Returns the current model of the session and the models that plugins offer.
-fn format_choices(session_model: Option<String>, options: &ModelOptions) -> String {
+fn format_model_choices(session_model: Option<String>, options: &ModelOptions) -> String {
     let current = session_model.or_else(|| options.current.clone());
     let mut lines = vec![format!(
         "Session model: {}.",
@@ -249,9 +257,9 @@ fn is_at_terminal(context: &ToolContext) -> bool {
 }
 
 /// Makes `target` the current session of the chat. The tape of the chat's first session records it.
-async fn switch(context: &ToolContext, target: &SessionId) -> Result<()> {
+async fn switch_session(context: &ToolContext, target: &SessionId) -> Result<()> {
     let turn = &context.turn;
-    let chat = sessions::chat_id_of(turn.session_id());
+    let chat = sessions::session_chat_id(turn.session_id());
     let name = TapeName::for_session(turn.framework().workspace_text(), chat);
     let data = json!({"session_id": target});
     let event = Entry::event(sessions::SESSION_SWITCH_EVENT, Some(data)).outside_context();

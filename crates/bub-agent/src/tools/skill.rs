@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use bub_kernel::{State, ToolContext, tools};
 use serde_json::Value;
 
-use crate::skills::{LoadedSkills, Skills, is_allowed};
+use crate::skills::{LoadedSkills, Skills, is_skill_allowed};
 
 /// The tool that loads skills.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl SkillTools {
         let state = context.state();
         let skills = &self.skills;
         let workspace = state.get_str("_runtime_workspace").map(PathBuf::from);
-        let allowed = allowed(state);
+        let allowed = allowed_skills(state);
         let name = name
             .as_deref()
             .map(str::trim)
@@ -41,14 +41,14 @@ impl SkillTools {
         let Some(name) = name else {
             let mut lines = "Available skills:".to_owned();
             for skill in skills.list(workspace.as_deref()) {
-                if is_allowed(skill.name(), allowed.as_deref()) {
+                if is_skill_allowed(skill.name(), allowed.as_deref()) {
                     lines.push_str("\n- ");
                     lines.push_str(skill.name());
                 }
             }
             return lines;
         };
-        if !is_allowed(name, allowed.as_deref()) {
+        if !is_skill_allowed(name, allowed.as_deref()) {
             return format!("(skill '{name}' is not allowed in this context)");
         }
         let Some(skill) = skills.find(workspace.as_deref(), name) else {
@@ -65,7 +65,7 @@ impl SkillTools {
 }
 
 /// Returns the skills that this turn may use; `None` means all.
-fn allowed(state: &State) -> Option<Vec<String>> {
+fn allowed_skills(state: &State) -> Option<Vec<String>> {
     state.with("allowed_skills", |value| {
         let names = value?.as_array()?.iter();
         Some(names.filter_map(Value::as_str).map(str::to_owned).collect())

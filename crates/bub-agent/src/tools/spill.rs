@@ -30,7 +30,7 @@ pub(crate) async fn spill_read(
         return Err(Error::invalid_input("`count` must be >= 1."));
     }
     let count = usize::try_from(count.min(MAX_CHUNKS_PER_READ)).unwrap_or(1);
-    spill::read(
+    spill::read_range(
         context.tape(),
         handle.trim(),
         &ChunkRange {

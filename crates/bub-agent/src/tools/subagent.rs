@@ -74,14 +74,14 @@ impl Tool for SubagentTool {
         context: ToolContext,
     ) -> BoxFuture<'_, Result<Value>> {
         Box::pin(async move {
-            run(&self.agent, arguments, &context)
+            run_subagent(&self.agent, arguments, &context)
                 .await
                 .map(Value::String)
         })
     }
 }
 
-async fn run(
+async fn run_subagent(
     agent: &Arc<Agent>,
     arguments: Map<String, Value>,
     context: &ToolContext,
@@ -105,15 +105,15 @@ async fn run(
         .and_then(Value::as_str)
         .unwrap_or("temp")
         .trim();
-    let session_id = resolve_session(session, turn.session_id());
-    let allowed = names(&arguments, "allowed_tools")?.filter(|names| !names.is_empty());
-    let mut available = agent.tools_for(turn)?;
+    let session_id = nested_session_id(session, turn.session_id());
+    let allowed = name_list(&arguments, "allowed_tools")?.filter(|names| !names.is_empty());
+    let mut available = agent.allowed_tools(turn)?;
     available.retain(|tool| tool.spec().name != NAME);
     if let Some(allowed) = &allowed {
-        available = tools::resolve(allowed, &available)?;
+        available = tools::select_tools(allowed, &available)?;
     }
     let state = nested_state(turn.state(), &session_id);
-    if let Some(skills) = names(&arguments, "allowed_skills")? {
+    if let Some(skills) = name_list(&arguments, "allowed_skills")? {
         state.set(
             "allowed_skills",
             skills
@@ -155,9 +155,9 @@ async fn run(
         tools: Arc::new(ToolSet::new(available)),
     };
     let span = error_span!("turn", session_id = %session_id, run_id = %nested.id());
-    let stream = agent.run_task(task, prompt.clone());
+    let stream = agent.run_agent_loop(task, prompt.clone());
     let stream = stream.instrument(span.clone()).await?;
-    let output = collect(stream).instrument(span).await;
+    let output = collect_output(stream).instrument(span).await;
     let end = ModelStageEnd {
         prompt: &prompt,
         output: &output.text,
@@ -205,11 +205,11 @@ async fn run_events(turn: &TurnTape) -> Result<Vec<Value>> {
 
 /// Returns the session for the argument `session`. Names are relative to the current session, so the model cannot read
 /// or write the session of another chat.
-fn resolve_session(session: &str, current: &SessionId) -> SessionId {
+fn nested_session_id(session: &str, current: &SessionId) -> SessionId {
     const TEMP: &str = SessionId::TEMP_PREFIX;
     match session {
         "inherit" => current.clone(),
-        "" | "temp" => SessionId::from(format!("{TEMP}{:08x}", crate::random() & 0xffff_ffff)),
+        "" | "temp" => SessionId::from(format!("{TEMP}{:08x}", crate::random_bits() & 0xffff_ffff)),
         name if name.starts_with(TEMP) => SessionId::from(name),
         name => SessionId::from(format!("{current}/{name}")),
     }
@@ -224,7 +224,7 @@ fn nested_state(state: &State, session_id: &SessionId) -> State {
     nested
 }
 
-fn names(arguments: &Map<String, Value>, key: &str) -> Result<Option<Vec<String>>> {
+fn name_list(arguments: &Map<String, Value>, key: &str) -> Result<Option<Vec<String>>> {
     match arguments.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Array(names)) if names.iter().all(Value::is_string) => Ok(Some(
@@ -263,7 +263,7 @@ impl SubagentOutput {
     }
 }
 
-async fn collect(mut stream: ModelStream) -> SubagentOutput {
+async fn collect_output(mut stream: ModelStream) -> SubagentOutput {
     let mut output = SubagentOutput::default();
     while let Some(event) = stream.next().await {
         match event {

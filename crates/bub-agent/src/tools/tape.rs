@@ -58,8 +58,8 @@ pub async fn tape_search(
 ) -> Result<String> {
     let kinds = kinds.iter().map(|kind| EntryKind::from(kind.trim()));
     let dates = DateRange {
-        start: non_empty(start),
-        end: non_empty(end),
+        start: non_empty_date(start),
+        end: non_empty_date(end),
     };
     let filter = Query {
         dates,
@@ -72,7 +72,7 @@ pub async fn tape_search(
         result.hits.len(),
         result.filtered
     );
-    let lines = result.hits.iter().map(line);
+    let lines = result.hits.iter().map(format_hit);
     Ok(std::iter::once(count)
         .chain(lines)
         .collect::<Vec<_>>()
@@ -146,12 +146,12 @@ pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
 
 /// Returns the line of one match. It has only the surrounding text, because the next search would find a complete entry
 /// again.
-fn line(hit: &SearchHit) -> String {
+fn format_hit(hit: &SearchHit) -> String {
     json!({"date": hit.entry.date, "content": hit.snippet, "id": hit.entry.id}).to_string()
 }
 
 /// Returns a date that is not empty. Models pass empty strings for arguments that they do not need.
-fn non_empty(date: Option<String>) -> Option<String> {
+fn non_empty_date(date: Option<String>) -> Option<String> {
     date.map(|date| date.trim().to_owned())
         .filter(|date| !date.is_empty())
 }

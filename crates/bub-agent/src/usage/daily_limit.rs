@@ -21,7 +21,7 @@ use jiff::{Timestamp, ToSpan as _, Zoned};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::{TokenCounts, calls};
+use super::{TokenCounts, read_model_calls};
 use crate::settings::{USAGE_DAILY_COST, USAGE_DAILY_TOKENS};
 
 /// The configured limits and the usage of the current day.
@@ -108,20 +108,20 @@ impl DailyLimit {
     }
 
     /// Adds a model call to the ledger.
-    pub(crate) async fn add(&self, model: &str, usage: &Value) {
+    pub(crate) async fn record_call(&self, model: &str, usage: &Value) {
         let Some(tokens) = TokenCounts::from_usage(usage).filter(|_| self.is_set()) else {
             return;
         };
         let mut today = self.today.lock().await;
         let day = Zoned::now().date().to_string();
-        if let Err(error) = append(&self.ledger(&day), &line(model, tokens)) {
-            let file = self.ledger(&day);
+        if let Err(error) = append_line(&self.ledger_path(&day), &ledger_line(model, tokens)) {
+            let file = self.ledger_path(&day);
             tracing::error!(file = %file.display(), %error, "usage.write_failed");
             today.unwritten.push((model.to_owned(), tokens));
         }
     }
 
-    fn ledger(&self, day: &str) -> PathBuf {
+    fn ledger_path(&self, day: &str) -> PathBuf {
         self.directory.join(format!("{day}.jsonl"))
     }
 
@@ -140,7 +140,7 @@ impl DailyLimit {
                 ..DailyUsage::default()
             };
         }
-        let path = self.ledger(&day);
+        let path = self.ledger_path(&day);
         let read_error = |error: io::Error| {
             let text = format!(
                 "cannot read the usage of the day from {}: {error}",
@@ -160,7 +160,7 @@ impl DailyLimit {
                     .start_of_day()
                     .map_err(|error| read_error(io::Error::other(error)))?
                     .timestamp();
-                rebuild(&path, start, store).await?;
+                rebuild_ledger(&path, start, store).await?;
                 File::open(&path).map_err(read_error)?
             }
             opened => opened.map_err(read_error)?,
@@ -210,7 +210,7 @@ fn known_cost(model: &str, tokens: TokenCounts, catalog: &Catalog) -> f64 {
 }
 
 /// Returns the ledger line of a call. It starts with a newline, because a crash may have left an incomplete line.
-fn line(model: &str, tokens: TokenCounts) -> String {
+fn ledger_line(model: &str, tokens: TokenCounts) -> String {
     let usage = json!({
         "prompt_tokens": tokens.input,
         "completion_tokens": tokens.output,
@@ -219,13 +219,17 @@ fn line(model: &str, tokens: TokenCounts) -> String {
     format!("\n{}\n", json!({"model": model, "usage": usage}))
 }
 
-fn append(path: &Path, text: &str) -> io::Result<()> {
+fn append_line(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
 }
 
 /// Creates the ledger of a day from the tapes. It reads only the entries of that day.
-async fn rebuild(path: &Path, start: Timestamp, store: Option<&dyn TapeStore>) -> Result<()> {
+async fn rebuild_ledger(
+    path: &Path,
+    start: Timestamp,
+    store: Option<&dyn TapeStore>,
+) -> Result<()> {
     let mut text = String::from("\n");
     if let Some(store) = store {
         for tape in store
@@ -233,12 +237,16 @@ async fn rebuild(path: &Path, start: Timestamp, store: Option<&dyn TapeStore>) -
             .await
             .map_err(tape_error)?
         {
-            let mut calls = pin!(calls(store, &tape, EntryRange::ALL.newest_first()));
+            let mut calls = pin!(read_model_calls(
+                store,
+                &tape,
+                EntryRange::ALL.newest_first()
+            ));
             while let Some(call) = calls.try_next().await.map_err(tape_error)? {
                 if call.at < start {
                     break;
                 }
-                text.push_str(&line(&call.model, call.tokens));
+                text.push_str(&ledger_line(&call.model, call.tokens));
             }
         }
     }
@@ -248,7 +256,7 @@ async fn rebuild(path: &Path, start: Timestamp, store: Option<&dyn TapeStore>) -
             .recursive(true)
             .mode(0o700)
             .create(directory)?;
-        let temporary = directory.join(format!(".{:016x}", crate::random()));
+        let temporary = directory.join(format!(".{:016x}", crate::random_bits()));
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)

@@ -8,7 +8,7 @@ use bub_tape::{EntryRange, TapeListFilter, TapeStore};
 use futures_util::TryStreamExt as _;
 use jiff::{Timestamp, civil::Date, tz::TimeZone};
 
-use super::{TokenCounts, calls};
+use super::{TokenCounts, read_model_calls};
 
 /// The grouping of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl UsageRow {
 
 /// Returns the calls on all tapes of a store since a date (`2026-11-16`): the rows sorted by name, their sum, and the
 /// errors of tapes that cannot be read.
-pub async fn report(
+pub async fn usage_report(
     store: &dyn TapeStore,
     catalog: &Catalog,
     by: GroupBy,
@@ -78,7 +78,7 @@ pub async fn report(
         let session = summary
             .session
             .map_or_else(|| tape.as_str().to_owned(), |session| session.session_id);
-        let mut calls = pin!(calls(store, &tape, EntryRange::ALL));
+        let mut calls = pin!(read_model_calls(store, &tape, EntryRange::ALL));
         loop {
             let call = match calls.try_next().await {
                 Ok(Some(call)) => call,

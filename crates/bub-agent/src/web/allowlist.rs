@@ -33,7 +33,7 @@ impl PrivateAllowlist {
     }
 
     /// Returns whether a host may be reached at any address.
-    pub(super) fn has_name(&self, name: &str) -> bool {
+    pub(super) fn is_name_allowed(&self, name: &str) -> bool {
         self.names
             .iter()
             .any(|allowed| match allowed.strip_prefix("*.") {
@@ -45,13 +45,13 @@ impl PrivateAllowlist {
     }
 
     /// Returns whether an address may be reached.
-    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+    pub(super) fn is_address_allowed(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         is_public(address)
             || self
                 .networks
                 .iter()
-                .any(|(network, length)| is_in(address, *network, *length))
+                .any(|(network, length)| is_in_network(address, *network, *length))
     }
 }
 
@@ -67,7 +67,7 @@ fn parse_network(text: &str) -> Option<(IpAddr, u8)> {
     (length <= bits).then_some((address, length))
 }
 
-fn is_in(address: IpAddr, network: IpAddr, length: u8) -> bool {
+fn is_in_network(address: IpAddr, network: IpAddr, length: u8) -> bool {
     let has_same_prefix = |left: u128, right: u128, bits: u8| {
         let rest = u32::from(bits - length.min(bits));
         left.checked_shr(rest).unwrap_or(0) == right.checked_shr(rest).unwrap_or(0)

@@ -31,12 +31,12 @@ impl<'a> HtmlTokenizer<'a> {
     }
 
     fn advance(&mut self, length: usize) -> &'a str {
-        let (taken, rest) = self
+        let (consumed, rest) = self
             .rest
             .split_at_checked(length)
             .unwrap_or((self.rest, ""));
         self.rest = rest;
-        taken
+        consumed
     }
 
     /// Skips up to and including `end`, or to the end of the page.
@@ -49,7 +49,7 @@ impl<'a> HtmlTokenizer<'a> {
     }
 
     /// Returns the content of a tag. If the page ends within the tag, drops the rest and returns `None`.
-    fn tag(&mut self) -> Option<&'a str> {
+    fn read_tag(&mut self) -> Option<&'a str> {
         let mut quote = None;
         let mut after_equals = false;
         let end = self.rest.bytes().position(|byte| {
@@ -74,7 +74,7 @@ impl<'a> HtmlTokenizer<'a> {
     }
 
     /// Returns the content of a raw text element.
-    fn raw_text(&mut self, name: &str) -> &'a str {
+    fn read_raw_text(&mut self, name: &str) -> &'a str {
         let closes = |at: &usize| {
             let after = self.rest.as_bytes().get(at + 2..at + 2 + name.len());
             self.rest.as_bytes().get(at + 1) == Some(&b'/')
@@ -90,7 +90,7 @@ impl<'a> Iterator for HtmlTokenizer<'a> {
 
     fn next(&mut self) -> Option<Token<'a>> {
         if let Some(name) = self.raw.take() {
-            return Some(Token::Text(self.raw_text(&name)));
+            return Some(Token::Text(self.read_raw_text(&name)));
         }
         loop {
             let mut after = self.rest.strip_prefix('<').map(|after| after.bytes());
@@ -108,11 +108,11 @@ impl<'a> Iterator for HtmlTokenizer<'a> {
                 Some(b'!' | b'?') => self.skip_past(">"),
                 Some(b'/') => {
                     self.advance(2);
-                    return Some(Token::Close(split_name(self.tag()?).0));
+                    return Some(Token::Close(split_tag_name(self.read_tag()?).0));
                 }
                 Some(byte) if byte.is_ascii_alphabetic() => {
                     self.advance(1);
-                    let (name, attributes) = split_name(self.tag()?);
+                    let (name, attributes) = split_tag_name(self.read_tag()?);
                     if RAW_TEXT_ELEMENTS.contains(&name.as_str()) && !attributes.ends_with('/') {
                         self.raw = Some(name.clone());
                     }
@@ -131,7 +131,7 @@ impl<'a> Iterator for HtmlTokenizer<'a> {
     }
 }
 
-fn split_name(tag: &str) -> (String, &str) {
+fn split_tag_name(tag: &str) -> (String, &str) {
     let end = tag
         .find(|c: char| c.is_ascii_whitespace() || c == '/')
         .unwrap_or(tag.len());
@@ -140,7 +140,7 @@ fn split_name(tag: &str) -> (String, &str) {
 }
 
 /// Returns the value of an attribute with entities replaced.
-pub(super) fn attribute(attributes: &str, attribute_name: &str) -> Option<String> {
+pub(super) fn attribute_value(attributes: &str, attribute_name: &str) -> Option<String> {
     let mut rest = attributes;
     loop {
         rest = rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '/');
@@ -159,14 +159,14 @@ pub(super) fn attribute(attributes: &str, attribute_name: &str) -> Option<String
                 .unwrap_or(inside.len()),
         };
         if name.eq_ignore_ascii_case(attribute_name) {
-            return Some(unescape(inside.get(..length)?));
+            return Some(decode_entities(inside.get(..length)?));
         }
         rest = inside.get(length + usize::from(quote.is_some())..)?;
     }
 }
 
 /// Replaces entities. Unknown entities stay.
-pub(super) fn unescape(text: &str) -> String {
+pub(super) fn decode_entities(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = memchr::memchr(b'&', rest.as_bytes()) {
@@ -174,8 +174,8 @@ pub(super) fn unescape(text: &str) -> String {
         plain.push_str(before);
         // Known entities are shorter. The limit keeps pages full of ampersands cheap.
         let end = from.bytes().take(12).position(|byte| byte == b';');
-        let known = end.and_then(|end| Some((entity(from.get(1..end)?)?, end + 1)));
-        let (replacement, length) = known.unwrap_or(('&', 1));
+        let entity = end.and_then(|end| Some((entity_char(from.get(1..end)?)?, end + 1)));
+        let (replacement, length) = entity.unwrap_or(('&', 1));
         plain.push(replacement);
         rest = from.get(length..).unwrap_or_default();
     }
@@ -183,7 +183,7 @@ pub(super) fn unescape(text: &str) -> String {
     plain
 }
 
-fn entity(name: &str) -> Option<char> {
+fn entity_char(name: &str) -> Option<char> {
     if let Some(number) = name.strip_prefix('#') {
         let code = match number.strip_prefix(['x', 'X']) {
             Some(hex) => u32::from_str_radix(hex, 16).ok()?,
@@ -193,7 +193,7 @@ fn entity(name: &str) -> Option<char> {
     }
     NAMED_ENTITIES
         .iter()
-        .find(|(known, _)| *known == name)
+        .find(|(entity_name, _)| *entity_name == name)
         .map(|(_, character)| *character)
 }
 

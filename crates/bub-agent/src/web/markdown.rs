@@ -2,7 +2,7 @@
 
 use reqwest::Url;
 
-use super::html::{HtmlTokenizer, Token, attribute, unescape};
+use super::html::{HtmlTokenizer, Token, attribute_value, decode_entities};
 
 /// Elements that are omitted with their content.
 const SKIPPED_ELEMENTS: [&str; 12] = [
@@ -38,7 +38,7 @@ const BLOCK_ELEMENTS: [&str; 22] = [
 const MAX_INDENT_DEPTH: usize = 12;
 
 /// Converts a page to Markdown. Links become absolute.
-pub fn from_html(page: &str, base: &Url) -> String {
+pub fn html_to_markdown(page: &str, base: &Url) -> String {
     let mut writer = Writer::new(base);
     let mut skipped: Option<(String, usize)> = None;
     for token in HtmlTokenizer::new(page) {
@@ -61,9 +61,9 @@ pub fn from_html(page: &str, base: &Url) -> String {
                     skipped = Some((name, 1));
                 }
             }
-            Token::Open(name, attributes) => writer.open(&name, attributes),
-            Token::Close(name) => writer.close(&name),
-            Token::Text(text) => writer.text(&unescape(text)),
+            Token::Open(name, attributes) => writer.open_tag(&name, attributes),
+            Token::Close(name) => writer.close_tag(&name),
+            Token::Text(text) => writer.write_text(&decode_entities(text)),
         }
     }
     writer.finish()
@@ -122,11 +122,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn open(&mut self, name: &str, attributes: &str) {
+    fn open_tag(&mut self, name: &str, attributes: &str) {
         match name {
             "title" => self.in_title = true,
             "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => {
-                self.block(2);
+                self.require_breaks(2);
                 let level = name
                     .bytes()
                     .last()
@@ -137,50 +137,51 @@ impl<'a> Writer<'a> {
                 }
                 self.has_heading |= level == 1;
             }
-            "br" => self.block(1),
+            "br" => self.require_breaks(1),
             "hr" => {
-                self.block(2);
+                self.require_breaks(2);
                 self.write("---");
-                self.block(2);
+                self.require_breaks(2);
             }
             "ul" | "ol" | "menu" => {
-                self.block(if self.lists.is_empty() { 2 } else { 1 });
-                let start = attribute(attributes, "start")
+                self.require_breaks(if self.lists.is_empty() { 2 } else { 1 });
+                let start = attribute_value(attributes, "start")
                     .and_then(|start| start.parse().ok())
                     .unwrap_or(1);
                 self.lists.push((name == "ol").then_some(start));
             }
-            "li" => self.item(),
+            "li" => self.begin_item(),
             "blockquote" => {
-                self.block(2);
+                self.require_breaks(2);
                 self.quotes += 1;
             }
             "pre" => {
-                self.block(2);
+                self.require_breaks(2);
                 if self.row.is_none() {
                     self.preformatted = true;
-                    let language = language(attributes).unwrap_or_default();
+                    let language = code_language(attributes).unwrap_or_default();
                     self.write(&format!("```{language}"));
                     self.breaks = 1;
                 }
             }
-            "code" | "kbd" | "samp" | "tt" if !self.preformatted => self.mark("`"),
-            "strong" | "b" if !self.preformatted => self.mark("**"),
-            "em" | "i" if !self.preformatted => self.mark("*"),
+            "code" | "kbd" | "samp" | "tt" if !self.preformatted => self.open_mark("`"),
+            "strong" | "b" if !self.preformatted => self.open_mark("**"),
+            "em" | "i" if !self.preformatted => self.open_mark("*"),
             "a" => {
                 // Links do not nest.
                 self.end_link();
-                let link = attribute(attributes, "href").and_then(|link| self.absolute(&link));
+                let link =
+                    attribute_value(attributes, "href").and_then(|link| self.absolute_url(&link));
                 self.link = link.filter(|_| !self.preformatted).map(|link| (None, link));
             }
-            "img" => self.image(attributes),
+            "img" => self.write_image(attributes),
             "table" => {
-                self.block(2);
+                self.require_breaks(2);
                 self.is_first_row = true;
             }
             "tr" => {
                 self.row = None;
-                self.block(1);
+                self.require_breaks(1);
                 self.row = Some(0);
             }
             "td" | "th" => {
@@ -192,7 +193,7 @@ impl<'a> Writer<'a> {
                 }
             }
             name if BLOCK_ELEMENTS.contains(&name) => {
-                self.block(if matches!(name, "dt" | "dd" | "summary") {
+                self.require_breaks(if matches!(name, "dt" | "dd" | "summary") {
                     1
                 } else {
                     2
@@ -202,37 +203,37 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn close(&mut self, name: &str) {
+    fn close_tag(&mut self, name: &str) {
         match name {
             "title" => self.in_title = false,
-            "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => self.block(2),
+            "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => self.require_breaks(2),
             "ul" | "ol" | "menu" => {
                 self.lists.pop();
                 self.marker = None;
-                self.block(if self.lists.is_empty() { 2 } else { 1 });
+                self.require_breaks(if self.lists.is_empty() { 2 } else { 1 });
             }
-            "li" => self.block(1),
+            "li" => self.require_breaks(1),
             "blockquote" => {
                 self.quotes = self.quotes.saturating_sub(1);
-                self.block(2);
+                self.require_breaks(2);
             }
             "pre" if self.preformatted => {
                 self.breaks = self.breaks.clamp(1, 1);
                 self.write("```");
                 self.preformatted = false;
-                self.block(2);
+                self.require_breaks(2);
             }
-            "code" | "kbd" | "samp" | "tt" if !self.preformatted => self.unmark("`"),
-            "strong" | "b" if !self.preformatted => self.unmark("**"),
-            "em" | "i" if !self.preformatted => self.unmark("*"),
+            "code" | "kbd" | "samp" | "tt" if !self.preformatted => self.close_mark("`"),
+            "strong" | "b" if !self.preformatted => self.close_mark("**"),
+            "em" | "i" if !self.preformatted => self.close_mark("*"),
             "a" => self.end_link(),
             "tr" => self.end_row(),
             "table" => {
                 self.end_row();
-                self.block(2);
+                self.require_breaks(2);
             }
             name if BLOCK_ELEMENTS.contains(&name) => {
-                self.block(if matches!(name, "dt" | "dd" | "summary") {
+                self.require_breaks(if matches!(name, "dt" | "dd" | "summary") {
                     1
                 } else {
                     2
@@ -242,7 +243,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn text(&mut self, text: &str) {
+    fn write_text(&mut self, text: &str) {
         if self.in_title {
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
             self.title.get_or_insert(words);
@@ -276,17 +277,17 @@ impl<'a> Writer<'a> {
     fn write(&mut self, text: &str) {
         if self.out.is_empty() {
             self.breaks = 0;
-            self.begin_line();
+            self.write_line_prefix();
         } else if self.breaks > 0 {
             for index in 0..self.breaks {
                 self.out.push('\n');
                 // An empty line inside a quote is part of the quote.
                 if index + 1 < self.breaks {
-                    self.begin_quote();
+                    self.write_quote_prefix();
                 }
             }
             self.breaks = 0;
-            self.begin_line();
+            self.write_line_prefix();
         } else if self.space {
             self.out.push(' ');
         }
@@ -297,9 +298,9 @@ impl<'a> Writer<'a> {
         self.out.push_str(text);
     }
 
-    fn begin_line(&mut self) {
+    fn write_line_prefix(&mut self) {
         let depth = self.lists.len().min(MAX_INDENT_DEPTH);
-        self.begin_quote();
+        self.write_quote_prefix();
         if let Some(marker) = self.marker.take() {
             self.out.push_str(&"  ".repeat(depth.saturating_sub(1)));
             self.out.push_str(&marker);
@@ -308,13 +309,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn begin_quote(&mut self) {
+    fn write_quote_prefix(&mut self) {
         self.out
             .push_str(&"> ".repeat(self.quotes.min(MAX_INDENT_DEPTH)));
     }
 
     /// Starts a new line before the next text; with 2, after an empty line.
-    fn block(&mut self, breaks: usize) {
+    fn require_breaks(&mut self, breaks: usize) {
         if self.preformatted {
             return;
         }
@@ -332,9 +333,9 @@ impl<'a> Writer<'a> {
         self.space = false;
     }
 
-    fn item(&mut self) {
+    fn begin_item(&mut self) {
         self.marker = None;
-        self.block(1);
+        self.require_breaks(1);
         if self.row.is_some() {
             return;
         }
@@ -348,13 +349,13 @@ impl<'a> Writer<'a> {
         self.marker = Some(marker);
     }
 
-    fn mark(&mut self, mark: &'static str) {
+    fn open_mark(&mut self, mark: &'static str) {
         self.write(mark);
         self.marks.push((mark, self.out.len()));
     }
 
     /// Closes an emphasis mark. A mark without text is removed.
-    fn unmark(&mut self, mark: &str) {
+    fn close_mark(&mut self, mark: &str) {
         let Some((_, start)) = self.marks.pop_if(|(open, _)| *open == mark) else {
             return;
         };
@@ -366,10 +367,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn image(&mut self, attributes: &str) {
-        let alt = attribute(attributes, "alt").unwrap_or_default();
+    fn write_image(&mut self, attributes: &str) {
+        let alt = attribute_value(attributes, "alt").unwrap_or_default();
         let alt = alt.split_whitespace().collect::<Vec<_>>().join(" ");
-        let source = attribute(attributes, "src").and_then(|source| self.absolute(&source));
+        let source =
+            attribute_value(attributes, "src").and_then(|source| self.absolute_url(&source));
         if let Some(source) = source.filter(|_| !alt.is_empty() && !self.preformatted) {
             self.write(&format!("![{alt}]({source})"));
         }
@@ -404,7 +406,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns the absolute URL of a link. Returns `None` for fragments and for schemes such as `javascript:`.
-    fn absolute(&self, link: &str) -> Option<String> {
+    fn absolute_url(&self, link: &str) -> Option<String> {
         let link = link.trim();
         if link.is_empty() || link.starts_with('#') {
             return None;
@@ -415,7 +417,7 @@ impl<'a> Writer<'a> {
 
     fn finish(mut self) -> String {
         if self.preformatted {
-            self.close("pre");
+            self.close_tag("pre");
         }
         let text = self.out.trim_end();
         match self
@@ -429,8 +431,8 @@ impl<'a> Writer<'a> {
 }
 
 /// Returns the language of a code block from classes such as `language-rust`.
-fn language(attributes: &str) -> Option<String> {
-    let classes = attribute(attributes, "class")?;
+fn code_language(attributes: &str) -> Option<String> {
+    let classes = attribute_value(attributes, "class")?;
     let name = classes.split_whitespace().find_map(|class| {
         class
             .strip_prefix("language-")

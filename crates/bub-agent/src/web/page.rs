@@ -9,7 +9,7 @@ use reqwest::{
     header::{CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use super::{host, markdown};
+use super::{host_name, markdown};
 
 /// Maximum decompressed size of a page.
 const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
@@ -21,7 +21,7 @@ const MAX_ERROR_CHARS: usize = 300;
 const CHARSET_PROBE_BYTES: usize = 2048;
 
 /// Reads a response. Fails if its status is not a success or its body is not text.
-pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
+pub(super) async fn read_response(response: Response, url: &Url) -> Result<String> {
     let status = response.status();
     let header = |name| {
         response
@@ -54,7 +54,7 @@ pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
         };
         return Err(Error::new(
             ErrorKind::Tool,
-            format!("HTTP {status} from {}{detail}", host(url)),
+            format!("HTTP {status} from {}{detail}", host_name(url)),
         ));
     }
     if text.trim().is_empty() {
@@ -74,7 +74,7 @@ pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
 
 /// Returns the text of a page with this `content-type` and body, for fuzz tests.
 #[doc(hidden)]
-pub fn text_of(content_type: &str, bytes: &[u8], url: &Url) -> Option<String> {
+pub fn page_text(content_type: &str, bytes: &[u8], url: &Url) -> Option<String> {
     ContentType::parse(content_type)
         .to_text(bytes, url)
         .map(|(text, _)| text)
@@ -82,19 +82,19 @@ pub fn text_of(content_type: &str, bytes: &[u8], url: &Url) -> Option<String> {
 
 /// Returns the decompressed body up to a limit, and whether it is truncated.
 async fn read_body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u8>, bool)> {
-    let failure = |error: bub_model::ModelError| {
+    let body_error = |error: bub_model::ModelError| {
         Error::new(
             ErrorKind::Tool,
             format!(
                 "the response from {} was interrupted: {}",
-                host(url),
+                host_name(url),
                 error.message
             ),
         )
     };
-    let mut body = ResponseBody::new(response).map_err(failure)?;
+    let mut body = ResponseBody::new(response).map_err(body_error)?;
     let mut bytes = Vec::new();
-    while let Some(chunk) = body.next_chunk().await.map_err(failure)? {
+    while let Some(chunk) = body.next_chunk().await.map_err(body_error)? {
         let available = limit - bytes.len();
         bytes.extend_from_slice(chunk.get(..available).unwrap_or(&chunk));
         if chunk.len() > available {
@@ -108,7 +108,7 @@ fn not_text_error(url: &Url, kind: &str, size: Option<u64>) -> Error {
     let size = size.map_or("unknown size".to_owned(), |size| format!("{size} bytes"));
     let text = format!(
         "{} returned {kind} ({size}), which is not text; download it with a program such as curl",
-        host(url)
+        host_name(url)
     );
     Error::new(ErrorKind::Tool, text)
 }
@@ -132,12 +132,12 @@ impl ContentType {
         Self { essence, charset }
     }
 
-    /// Returns whether the type is text. An empty type counts as text; `looks_binary` checks the bytes later.
+    /// Returns whether the type is text. An empty type counts as text; `is_binary` checks the bytes later.
     fn is_text(&self) -> bool {
         let Some((kind, name)) = self.essence.split_once('/') else {
             return self.essence.is_empty();
         };
-        let known = [
+        let text_types = [
             "json",
             "xml",
             "javascript",
@@ -150,7 +150,7 @@ impl ContentType {
         ];
         kind == "text"
             || (kind == "application"
-                && (known.contains(&name)
+                && (text_types.contains(&name)
                     || name.ends_with("+json")
                     || name.ends_with("+xml")
                     || name.ends_with("+yaml")))
@@ -169,14 +169,14 @@ impl ContentType {
     /// Decodes a body. The second value is the name of the encoding if characters are lost. Returns `None` for binary
     /// data.
     fn to_text(&self, bytes: &[u8], url: &Url) -> Option<(String, Option<String>)> {
-        if looks_binary(bytes) && !self.is_wide() {
+        if is_binary(bytes) && !self.is_wide() {
             return None;
         }
-        let (text, lossy_charset) = decode(bytes, self.charset.as_deref());
-        let is_html = self.is_html() || (self.essence.is_empty() && looks_like_html(&text));
+        let (text, lossy_charset) = decode_text(bytes, self.charset.as_deref());
+        let is_html = self.is_html() || (self.essence.is_empty() && is_html_document(&text));
         Some((
             if is_html {
-                markdown::from_html(&text, url)
+                markdown::html_to_markdown(&text, url)
             } else {
                 text
             },
@@ -186,19 +186,19 @@ impl ContentType {
 }
 
 /// Returns whether the bytes are binary data. Only UTF-16 text has zero bytes.
-fn looks_binary(bytes: &[u8]) -> bool {
+fn is_binary(bytes: &[u8]) -> bool {
     let is_wide = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
     !is_wide && memchr::memchr(0, bytes).is_some()
 }
 
-fn looks_like_html(text: &str) -> bool {
+fn is_html_document(text: &str) -> bool {
     let start: String = text.trim_start().chars().take(15).collect();
     let start = start.to_ascii_lowercase();
     start.starts_with("<!doctype html") || start.starts_with("<html")
 }
 
 /// Decodes bytes. The second value is the name of the encoding if it is not supported and characters are lost.
-fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
+fn decode_text(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
     let utf16 = |bytes: &[u8], read: fn([u8; 2]) -> u16| {
         let units = bytes.chunks_exact(2).map(|pair| {
             read([
@@ -216,12 +216,14 @@ fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
         [0xfe, 0xff, rest @ ..] => return (utf16(rest, u16::from_be_bytes), None),
         _ => {}
     }
-    let declared = charset.map(str::to_owned).or_else(|| declared(bytes));
+    let declared = charset
+        .map(str::to_owned)
+        .or_else(|| declared_charset(bytes));
     let lossy = || String::from_utf8_lossy(bytes).into_owned();
     match declared.as_deref() {
         Some("utf-8" | "utf8") => (lossy(), None),
         Some("iso-8859-1" | "iso8859-1" | "latin1" | "windows-1252" | "cp1252") => {
-            (western(bytes), None)
+            (decode_windows_1252(bytes), None)
         }
         Some("utf-16le" | "utf-16") => (utf16(bytes, u16::from_le_bytes), None),
         Some("utf-16be") => (utf16(bytes, u16::from_be_bytes), None),
@@ -230,7 +232,7 @@ fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
             Ok(text) => (text.to_owned(), None),
             Err(error) if error.error_len().is_none() => (lossy(), None),
             Err(_) if declared.is_none() || declared.as_deref() == Some("us-ascii") => {
-                (western(bytes), None)
+                (decode_windows_1252(bytes), None)
             }
             Err(_) => (lossy(), declared),
         },
@@ -238,7 +240,7 @@ fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
 }
 
 /// What a page says about itself: `<meta charset=…>`, or the XML declaration.
-fn declared(bytes: &[u8]) -> Option<String> {
+fn declared_charset(bytes: &[u8]) -> Option<String> {
     let head = String::from_utf8_lossy(bytes.get(..CHARSET_PROBE_BYTES).unwrap_or(bytes))
         .to_ascii_lowercase();
     let at = ["charset=", "encoding="]
@@ -258,7 +260,7 @@ fn declared(bytes: &[u8]) -> Option<String> {
 }
 
 /// Decodes Windows-1252, which browsers also use for Latin-1.
-fn western(bytes: &[u8]) -> String {
+fn decode_windows_1252(bytes: &[u8]) -> String {
     const WINDOWS_1252_HIGH: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
     let upper: Vec<char> = WINDOWS_1252_HIGH.chars().collect();
     let read = |byte: &u8| {
@@ -312,14 +314,14 @@ mod tests {
         ];
         for (bytes, charset, expected) in cases {
             assert_eq!(
-                decode(bytes, charset),
+                decode_text(bytes, charset),
                 (expected.to_owned(), None),
                 "{bytes:?}"
             );
         }
-        assert!(decode(page, None).0.ends_with("“café”"));
+        assert!(decode_text(page, None).0.ends_with("“café”"));
         assert_eq!(
-            decode(b"<p>\x82\xa0\x82\xa2 and more", Some("shift_jis"))
+            decode_text(b"<p>\x82\xa0\x82\xa2 and more", Some("shift_jis"))
                 .1
                 .as_deref(),
             Some("shift_jis")

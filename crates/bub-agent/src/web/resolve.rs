@@ -71,11 +71,11 @@ impl PublicResolver {
     }
 
     /// Checks a URL before connecting: IP addresses, and names that a proxy would resolve.
-    pub(super) async fn check(&self, url: &Url) -> Result<()> {
+    pub(super) async fn check_url(&self, url: &Url) -> Result<()> {
         let host = url.host_str().unwrap_or_default();
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
-            // `has_address` covers entries for single addresses and for networks.
-            return if self.allowed.has_address(address) {
+            // `is_address_allowed` covers entries for single addresses and for networks.
+            return if self.allowed.is_address_allowed(address) {
                 Ok(())
             } else {
                 Err(private_address_error(host))
@@ -85,17 +85,17 @@ impl PublicResolver {
             // The name is checked when it is resolved.
             return Ok(());
         }
-        let name = normalize(host);
-        match self.addresses(&name).await {
+        let name = normalize_host(host);
+        match self.allowed_addresses(&name).await {
             // Behind a proxy, public names often cannot be resolved. Refuse names that look private.
-            Err(ResolveError::Unknown(_)) if !looks_private(&name) => Ok(()),
+            Err(ResolveError::Unknown(_)) if !is_private_name(&name) => Ok(()),
             Err(_) => Err(private_address_error(&name)),
             Ok(_) => Ok(()),
         }
     }
 
     /// Returns the addresses of a host. Fails if one of them is not allowed.
-    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+    async fn allowed_addresses(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
         let addresses = self
             .lookup
             .lookup(name)
@@ -107,9 +107,9 @@ impl PublicResolver {
                 "the name has no address",
             )));
         }
-        let is_allowed = |address: &IpAddr| self.allowed.has_address(*address);
+        let is_allowed = |address: &IpAddr| self.allowed.is_address_allowed(*address);
         // A private address among public ones is probably an attack.
-        if self.allowed.has_name(name) || addresses.iter().all(is_allowed) {
+        if self.allowed.is_name_allowed(name) || addresses.iter().all(is_allowed) {
             Ok(addresses)
         } else {
             Err(ResolveError::Private)
@@ -119,7 +119,7 @@ impl PublicResolver {
 
 impl Resolve for PublicResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let name = normalize(name.as_str());
+        let name = normalize_host(name.as_str());
         let resolver = self.clone();
         Box::pin(async move {
             let result = if resolver.proxies.contains(&name) {
@@ -129,7 +129,7 @@ impl Resolve for PublicResolver {
                     .await
                     .map_err(ResolveError::Unknown)
             } else {
-                resolver.addresses(&name).await
+                resolver.allowed_addresses(&name).await
             };
             let result = result.map_err(|problem| match problem {
                 ResolveError::Private => private_address_error(&name),
@@ -154,16 +154,16 @@ enum ResolveError {
 }
 
 /// Returns a host name in the form used for comparisons: lower case, without a final dot.
-fn normalize(name: &str) -> String {
+fn normalize_host(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-fn looks_private(name: &str) -> bool {
-    let is_in = |domain: &str| {
+fn is_private_name(name: &str) -> bool {
+    let is_in_domain = |domain: &str| {
         name.strip_suffix(domain)
             .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
-    !name.contains('.') || PRIVATE_DOMAINS.into_iter().any(is_in)
+    !name.contains('.') || PRIVATE_DOMAINS.into_iter().any(is_in_domain)
 }
 
 /// The error for a private address. It does not contain the address, so that it reveals nothing about the network.

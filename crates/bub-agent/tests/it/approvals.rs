@@ -77,7 +77,7 @@ impl ApprovalFixture {
         let rules = json!([{"tools": ["bash"], "action": "ask", "reason": "reviewed"}]).to_string();
         let policy = Policy::new(&settings(&[("BUB_POLICY_RULES", &rules)]));
         let (tool, arguments) = (tool("bash"), map(arguments));
-        let policy_decision = policy.decide(self.turn.sender(), &tool, &arguments);
+        let policy_decision = policy.evaluate(self.turn.sender(), &tool, &arguments);
         let redactor = Redactor::new();
         redactor.register(&bub_settings::Secret::from("correct-horse-battery"));
         let params = ApprovalParams {
@@ -87,7 +87,7 @@ impl ApprovalFixture {
             timeout: policy.approval_timeout(),
             redactor: &redactor,
         };
-        policy::ask(&self.turn, params, &self.cancel).await
+        policy::request_approval(&self.turn, params, &self.cancel).await
     }
 
     async fn ask(&self, arguments: Value) -> Approval {
@@ -117,7 +117,7 @@ async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
         json!({"cmd": "curl -H correct-horse-battery x", "list": [{"a": "correct-horse-battery"}]});
     let approval = fixture.ask(arguments.clone()).await;
     assert_eq!(
-        approval.event("c1"),
+        approval.event_data("c1"),
         json!({"tool": "bash", "call_id": "c1", "decision": "approved", "by": "chat:ada", "elapsed_ms": 0})
     );
     approval.consume("bash", &map(arguments)).unwrap();
@@ -231,7 +231,7 @@ async fn no_one_else_and_from_nowhere_else_can_answer() {
     assert_eq!(fixture.outcomes_seen(), expected);
     // All answers were rejected, so the request expired.
     assert_eq!(approval.decision, ApprovalOutcome::Expired);
-    assert_eq!(approval.event("c")["by"], Value::Null);
+    assert_eq!(approval.event_data("c")["by"], Value::Null);
     let message = approval
         .consume("bash", &map(json!({"cmd": "rm x"})))
         .unwrap_err()
@@ -369,7 +369,7 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
     let framework = Framework::builder().plugin("slow", SlowApprover).build();
     let (tool, arguments, redactor) = (tool("bash"), map(json!({})), Redactor::new());
     let policy_decision =
-        Policy::new(&settings(&[])).decide(&Sender::terminal(), &tool, &arguments);
+        Policy::new(&settings(&[])).evaluate(&Sender::terminal(), &tool, &arguments);
     let params = ApprovalParams {
         tool: &tool,
         arguments: &arguments,
@@ -378,7 +378,7 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
         redactor: &redactor,
     };
     let turn = turn(&framework, Sender::terminal());
-    let approval = policy::ask(&turn, params, &CancellationToken::new())
+    let approval = policy::request_approval(&turn, params, &CancellationToken::new())
         .await
         .unwrap();
     assert_eq!(

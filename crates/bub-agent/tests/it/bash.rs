@@ -210,7 +210,7 @@ async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
     let fixture = BashFixture::new();
     let id = fixture.background("echo 0123456789; exit 4").await;
     assert!(id.len() == 13 && id.starts_with("bash-"), "{id}");
-    fixture.shells.find("s", &id).unwrap().wait_all().await;
+    fixture.shells.find("s", &id).unwrap().wait_finished().await;
     let pages = [
         (json!({}), "11\noutput:\n0123456789"),
         (json!({"limit": 4}), "4\noutput:\n0123"),

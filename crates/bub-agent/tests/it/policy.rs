@@ -55,7 +55,7 @@ pub(crate) fn map(value: Value) -> Map<String, Value> {
 }
 
 fn decide(policy: &Policy, role: Role, name: &str, arguments: Value) -> PolicyDecision {
-    policy.decide(&sender_with_role(role), &tool(name), &map(arguments))
+    policy.evaluate(&sender_with_role(role), &tool(name), &map(arguments))
 }
 
 // L7, W-37
@@ -108,7 +108,7 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
     }
     assert_eq!(
         policy
-            .decide(&Sender::terminal(), &tool("bash"), &Map::new())
+            .evaluate(&Sender::terminal(), &tool("bash"), &Map::new())
             .action,
         PolicyAction::Allow
     );
@@ -125,7 +125,7 @@ fn a_comma_command_of_a_guest_or_member_runs_nothing() {
     for role in [Role::Guest, Role::Member] {
         let policy_decision = decide(&policy, role, "bash", json!({"cmd": line}));
         assert_eq!(policy_decision.action, PolicyAction::Deny);
-        let message = policy_decision.denial("bash").message().to_owned();
+        let message = policy_decision.denial_error("bash").message().to_owned();
         assert!(
             message.starts_with("Tool 'bash' denied by policy: "),
             "{message}"
@@ -202,7 +202,7 @@ fn the_first_rule_that_fits_decides_and_says_so() {
         ..sender_with_role(Role::Owner)
     };
     assert_eq!(
-        policy.decide(&elsewhere, &tool("help"), &Map::new()).rule,
+        policy.evaluate(&elsewhere, &tool("help"), &Map::new()).rule,
         "rule 4"
     );
 }
@@ -375,16 +375,16 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
     ] {
         let policy = policy(&rules);
         let said = policy
-            .problem()
+            .invalid_reason()
             .unwrap_or_else(|| panic!("{rules} is fine?"));
         assert!(
             said.starts_with("environment variable BUB_POLICY_RULES: rule ")
                 && said.contains(problem),
             "{said}"
         );
-        let policy_decision = policy.decide(&Sender::terminal(), &tool("help"), &Map::new());
+        let policy_decision = policy.evaluate(&Sender::terminal(), &tool("help"), &Map::new());
         assert_eq!(policy_decision.action, PolicyAction::Deny, "{rules}");
-        let message = policy_decision.denial("help").message().to_owned();
+        let message = policy_decision.denial_error("help").message().to_owned();
         assert_eq!(
             message,
             "Tool 'help' denied by policy: the policy is invalid, so every call is denied"
@@ -392,7 +392,7 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
     }
     let policy = Policy::new(&settings(&[("BUB_OWNERS", "ada")]));
     assert_eq!(
-        policy.problem(),
+        policy.invalid_reason(),
         Some("invalid entry `ada` in `owners`: expected `channel:id`")
     );
 }
@@ -400,9 +400,9 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
 #[test]
 fn owners_are_known_by_channel_and_id() {
     let policy = Policy::new(&settings(&[("BUB_OWNERS", "chat:ada, mail:bob@x:25")]));
-    assert_eq!(policy.problem(), None);
-    assert_eq!(policy.role("chat", "ada", false), Role::Owner);
-    assert_eq!(policy.role("mail", "bob@x:25", false), Role::Owner);
+    assert_eq!(policy.invalid_reason(), None);
+    assert_eq!(policy.resolve_role("chat", "ada", false), Role::Owner);
+    assert_eq!(policy.resolve_role("mail", "bob@x:25", false), Role::Owner);
     for (channel, id) in [
         ("mail", "ada"),
         ("chat", "Ada"),
@@ -411,12 +411,12 @@ fn owners_are_known_by_channel_and_id() {
         ("chat", "ad"),
     ] {
         assert_eq!(
-            policy.role(channel, id, false),
+            policy.resolve_role(channel, id, false),
             Role::Guest,
             "{channel} {id}"
         );
         assert_eq!(
-            policy.role(channel, id, true),
+            policy.resolve_role(channel, id, true),
             Role::Member,
             "{channel} {id}"
         );
@@ -427,7 +427,7 @@ fn owners_are_known_by_channel_and_id() {
 #[test]
 fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
     let confines = |pairs: &[(&str, &str)], role| {
-        Policy::new(&settings(pairs)).confines_files(&sender_with_role(role))
+        Policy::new(&settings(pairs)).should_confine_files(&sender_with_role(role))
     };
     assert!(!confines(&[], Role::Owner));
     assert!(confines(&[], Role::Member) && confines(&[], Role::Guest));
@@ -435,8 +435,8 @@ fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
     let policy = Policy::new(&settings(&[]));
     let unknown = Inbound::from(Envelope::text("hi"));
     assert!(
-        policy.confines_files(&unknown.sender()),
+        policy.should_confine_files(&unknown.sender()),
         "an unauthenticated sender is not trusted"
     );
-    assert!(!policy.confines_files(&Sender::terminal()));
+    assert!(!policy.should_confine_files(&Sender::terminal()));
 }

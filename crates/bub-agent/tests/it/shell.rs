@@ -287,8 +287,8 @@ async fn later_output_of_what_was_left_in_the_background_can_be_read() {
         .find("s", &outcome.left_running.unwrap())
         .unwrap();
     std::fs::write(fixture.dir.path().join("go"), "").unwrap();
-    shell.wait_all().await;
-    assert_eq!(shell.read(0, None).0, "now\nlater\n");
+    shell.wait_finished().await;
+    assert_eq!(shell.read_output(0, None).0, "now\nlater\n");
 }
 
 // W-24
@@ -396,7 +396,7 @@ async fn a_supervisor_that_is_killed_takes_the_command_along() {
         .args(["-9", &guard.to_string()])
         .status()
         .unwrap();
-    shell.wait_all().await;
+    shell.wait_finished().await;
     assert_eq!(shell.exit(), Some(Exit::Unwatched));
 }
 
@@ -482,7 +482,7 @@ async fn output_is_read_by_characters_also_where_some_is_left_out() {
         .start(fixture.request("printf 'aé汉😀z'"))
         .await
         .unwrap();
-    shell.wait_all().await;
+    shell.wait_finished().await;
     for (offset, limit, text, next) in [
         (0, None, "aé汉😀z", 5),
         (1, Some(2), "é汉", 3),
@@ -490,7 +490,7 @@ async fn output_is_read_by_characters_also_where_some_is_left_out() {
         (99, None, "", 5),
     ] {
         assert_eq!(
-            shell.read(offset, limit),
+            shell.read_output(offset, limit),
             (text.to_owned(), next),
             "{offset} {limit:?}"
         );
@@ -500,13 +500,18 @@ async fn output_is_read_by_characters_also_where_some_is_left_out() {
         .start(fixture.request("seq -w 1 400000"))
         .await
         .unwrap();
-    shell.wait_all().await;
-    assert_eq!(shell.read(0, Some(7)), ("000001\n".to_owned(), 7));
+    shell.wait_finished().await;
+    assert_eq!(shell.read_output(0, Some(7)), ("000001\n".to_owned(), 7));
     assert_eq!(
-        shell.read(399_999 * 7, None),
+        shell.read_output(399_999 * 7, None),
         ("400000\n".to_owned(), 400_000 * 7)
     );
-    assert!(shell.read(1_000_000, Some(7)).0.contains("bytes omitted"));
+    assert!(
+        shell
+            .read_output(1_000_000, Some(7))
+            .0
+            .contains("bytes omitted")
+    );
 }
 
 // W-26
@@ -600,7 +605,7 @@ async fn shells_that_ended_are_kept_but_not_forever() {
             .start(fixture.request(&format!("echo {number}")))
             .await
             .unwrap();
-        shell.wait_all().await;
+        shell.wait_finished().await;
         ids.push(shell.id().to_owned());
     }
     let kept: Vec<_> = ids
@@ -609,7 +614,12 @@ async fn shells_that_ended_are_kept_but_not_forever() {
         .collect();
     assert_eq!(kept, ids[8..].iter().collect::<Vec<_>>());
     assert_eq!(
-        fixture.shells.find("s", &ids[39]).unwrap().read(0, None).0,
+        fixture
+            .shells
+            .find("s", &ids[39])
+            .unwrap()
+            .read_output(0, None)
+            .0,
         "39\n"
     );
     // A foreground command that left no processes does not count.

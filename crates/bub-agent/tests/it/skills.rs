@@ -88,9 +88,9 @@ impl SkillFixture {
         let allowed: Option<Vec<String>> =
             allowed.map(|names| names.iter().map(ToString::to_string).collect());
         let loaded = LoadedSkills::default();
-        let block = self
-            .skills
-            .block(Some(&self.workspace()), prompt, allowed.as_deref(), &loaded);
+        let block =
+            self.skills
+                .prompt_block(Some(&self.workspace()), prompt, allowed.as_deref(), &loaded);
         (block, loaded.names())
     }
 
@@ -513,7 +513,7 @@ fn looking_again_costs_a_few_stats() {
     let look = || {
         fixture
             .skills
-            .block(Some(&fixture.workspace()), "nothing", None, &loaded)
+            .prompt_block(Some(&fixture.workspace()), "nothing", None, &loaded)
     };
     let first = look();
     let best = (0..200).map(|_| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bub_agent::tools::{block, find, help, resolve, tape_anchors, usage};
+use bub_agent::tools::{find_tool, help, help_text, select_tools, tape_anchors, tools_block};
 use bub_kernel::{
     BoxFuture, ChannelMessage, Envelope, Framework, Result, State, Tool, ToolContext, ToolSpec,
     Turn,
@@ -61,25 +61,27 @@ fn the_block_has_a_line_for_each_tool_of_the_model() {
     let description =
         "Read a text file or a range of its lines. Line breaks are returned as `\\n`.";
     assert_eq!(
-        block(&tools()),
+        tools_block(&tools()),
         format!(
             "<available_tools>\n- fs_read(path, offset?, limit?): {description}\n- plain_tool()\n\
              - lines(): One. Two. Three.\n- tape_anchors(): {}\n</available_tools>",
             tape_anchors().spec().description
         )
     );
-    assert_eq!(block(&[]), "");
-    assert_eq!(block(&[Arc::new(help())]), "");
+    assert_eq!(tools_block(&[]), "");
+    assert_eq!(tools_block(&[Arc::new(help())]), "");
 }
 
 // H-75
 #[test]
 fn allowed_tools_are_found_in_any_case_by_both_names() {
     let tools = tools();
-    let found = resolve(&[" TAPE_Anchors ", "Fs.Read", "fs_read"], &tools).unwrap();
+    let found = select_tools(&[" TAPE_Anchors ", "Fs.Read", "fs_read"], &tools).unwrap();
     assert_eq!(names(&found), ["fs.read", "tape.anchors"]);
-    assert_eq!(resolve::<&str>(&[], &tools).unwrap().len(), 0);
-    let error = resolve(&["fs.read", " x ", "y", ""], &tools).err().unwrap();
+    assert_eq!(select_tools::<&str>(&[], &tools).unwrap().len(), 0);
+    let error = select_tools(&["fs.read", " x ", "y", ""], &tools)
+        .err()
+        .unwrap();
     assert_eq!(error.message(), "unknown tool name(s): 'x', 'y', ''");
 }
 
@@ -88,9 +90,9 @@ fn allowed_tools_are_found_in_any_case_by_both_names() {
 fn a_call_by_a_wrong_name_gets_the_right_one() {
     let tools = tools();
     for name in ["fs_read", "fs.read", " FS_READ"] {
-        assert_eq!(find(name, &tools).unwrap().spec().name, "fs.read");
+        assert_eq!(find_tool(name, &tools).unwrap().spec().name, "fs.read");
     }
-    let problem = |name| find(name, &tools).err().unwrap().message().to_owned();
+    let problem = |name| find_tool(name, &tools).err().unwrap().message().to_owned();
     let suggestion = "does not exist. Did you mean one of the following?\n- fs_read";
     assert_eq!(problem("fs_raed"), format!("Tool `fs_raed` {suggestion}"));
     assert_eq!(problem("fs.reads"), format!("Tool `fs.reads` {suggestion}"));
@@ -105,7 +107,7 @@ fn a_call_by_a_wrong_name_gets_the_right_one() {
 #[tokio::test]
 async fn help_lists_commands_and_tools_with_their_arguments() {
     assert_eq!(
-        usage(&tools()),
+        help_text(&tools()),
         "Lines that start with a comma are commands: `,name value key=value`.\n\
          Anything else after the comma runs in the shell: `,ls -la`.\n\n\
          Commands:\n  ,help  Show this help\n\n\
@@ -123,7 +125,7 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
         .call(Map::new(), ToolContext::new(turn))
         .await
         .unwrap();
-    assert_eq!(text, usage(framework.tools()));
+    assert_eq!(text, help_text(framework.tools()));
     assert!(
         text.as_str()
             .unwrap()
@@ -142,7 +144,7 @@ async fn help_is_a_command() {
         .unwrap();
     let text = turn.model_output;
     assert!(
-        text.starts_with(&usage(fixture.framework.tools())),
+        text.starts_with(&help_text(fixture.framework.tools())),
         "{text}"
     );
     assert!(

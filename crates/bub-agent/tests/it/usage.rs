@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 
-use bub_agent::usage::{GroupBy, TokenCounts, report};
+use bub_agent::usage::{GroupBy, TokenCounts, usage_report};
 use bub_kernel::{ChannelMessage, Result, TurnResult};
 use bub_model::{Catalog, Price};
 use bub_settings::{Environment, Loader};
@@ -353,7 +353,7 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
         .unwrap();
     let catalog = Catalog::new(&settings).unwrap();
     let shown = async |by, since: Option<&str>| {
-        let (rows, sum, unread) = report(&store, &catalog, by, since).await.unwrap();
+        let (rows, sum, unread) = usage_report(&store, &catalog, by, since).await.unwrap();
         assert_eq!(unread, Vec::<String>::new());
         let short = |row: bub_agent::usage::UsageRow| {
             (
@@ -386,7 +386,7 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
     );
     assert_eq!(shown(GroupBy::Day, Some("2026-11-11")).await.1, 2);
     assert!(
-        report(&store, &catalog, GroupBy::Day, Some("soon"))
+        usage_report(&store, &catalog, GroupBy::Day, Some("soon"))
             .await
             .unwrap_err()
             .message()

@@ -13,7 +13,7 @@ use std::{
 
 use bub_agent::{
     tools::WebTools,
-    web::{HostResolver, WebClient, from_html},
+    web::{HostResolver, WebClient, html_to_markdown},
 };
 use bub_kernel::{BoxFuture, Envelope, Framework, Result, State, ToolContext, Turn};
 use bub_settings::{Environment, Loader, Settings};
@@ -282,7 +282,8 @@ async fn the_owner_permits_hosts_and_networks() {
         } else {
             "wiki.corp"
         });
-        let web = WebClient::with_lookup(&settings(&[("BUB_WEB_ALLOW_PRIVATE", allowed)]), lookup);
+        let web =
+            WebClient::with_resolver(&settings(&[("BUB_WEB_ALLOW_PRIVATE", allowed)]), lookup);
         let got = fetch(web, &format!("http://{host}:{port}/")).await;
         assert_eq!(got.is_ok(), works, "{allowed} {host}: {got:?}");
     }
@@ -388,7 +389,7 @@ async fn a_name_that_changes_its_address_gains_nothing() {
     );
     // One loopback address represents the public internet, another one a private network.
     let lookup = FakeResolver::new(vec![("rebind.example", vec!["127.0.0.1", "127.0.0.2"])]);
-    let web = Arc::new(WebClient::with_lookup(
+    let web = Arc::new(WebClient::with_resolver(
         &settings(&[("BUB_WEB_ALLOW_PRIVATE", "127.0.0.1")]),
         Arc::clone(&lookup) as _,
     ));
@@ -414,7 +415,7 @@ async fn a_name_that_changes_its_address_gains_nothing() {
     );
     // A private address among public ones is refused, too.
     let mixed = FakeResolver::new(vec![("mixed.example", vec!["127.0.0.1 127.0.0.2"])]);
-    let web = WebClient::with_lookup(&settings(&[("BUB_WEB_ALLOW_PRIVATE", "127.0.0.1")]), mixed);
+    let web = WebClient::with_resolver(&settings(&[("BUB_WEB_ALLOW_PRIVATE", "127.0.0.1")]), mixed);
     assert!(
         fetch(web, &format!("http://mixed.example:{port}/"))
             .await
@@ -441,7 +442,7 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
                 .collect(),
         )
     };
-    let via = |proxy: &str| WebClient::with_lookup(&settings(&[("HTTP_PROXY", proxy)]), lookup());
+    let via = |proxy: &str| WebClient::with_resolver(&settings(&[("HTTP_PROXY", proxy)]), lookup());
     assert_eq!(
         fetch(via(&address), "http://far.example/").await.unwrap(),
         "by proxy"
@@ -474,7 +475,7 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
     let off = settings(&[("HTTP_PROXY", address.as_str()), ("BUB_WEB_PROXY", "false")]);
     assert!(
         fetch(
-            WebClient::with_lookup(&off, lookup()),
+            WebClient::with_resolver(&off, lookup()),
             "http://far.example/"
         )
         .await
@@ -662,7 +663,7 @@ fn html_becomes_markdown() {
         ("<p title='a > b'>x</p>", "x"),
     ];
     for (html, expected) in cases {
-        assert_eq!(from_html(html, &base), expected, "{html}");
+        assert_eq!(html_to_markdown(html, &base), expected, "{html}");
     }
 }
 
@@ -687,7 +688,7 @@ fn hostile_pages_cost_no_more_than_others() {
     for shape in shapes {
         let page = shape.repeat(256 * 1024 / shape.len());
         let started = Instant::now();
-        let text = from_html(&page, &base);
+        let text = html_to_markdown(&page, &base);
         assert!(text.len() < 8 * 1024 * 1024, "{shape}: {}", text.len());
         // Generous for a slow machine; quadratic time would take hours.
         assert!(

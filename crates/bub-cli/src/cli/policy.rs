@@ -80,9 +80,9 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
         .into_iter()
         .flatten()
         .cloned();
-    let arguments = callable.normalize(command::arguments(tool, words)?)?;
-    let mut policy_decision = policy.decide(&sender, tool, &arguments);
-    let is_confined = tool.name.starts_with("fs.") && policy.confines_files(&sender);
+    let arguments = callable.normalize(command::assign_arguments(tool, words)?)?;
+    let mut policy_decision = policy.evaluate(&sender, tool, &arguments);
+    let is_confined = tool.name.starts_with("fs.") && policy.should_confine_files(&sender);
     let path = arguments.get("path").and_then(Value::as_str).map(Path::new);
     if let Some(path) = path.filter(|_| is_confined && policy_decision.action != PolicyAction::Deny)
     {
@@ -148,7 +148,7 @@ fn sender(policy: &Policy, matches: &ArgMatches) -> Result<Sender> {
         channel.unwrap_or_else(|| "cli".to_owned()),
         id.unwrap_or_default(),
     );
-    let role = role.unwrap_or_else(|| policy.role(&channel, &id, false));
+    let role = role.unwrap_or_else(|| policy.resolve_role(&channel, &id, false));
     Ok(Sender {
         role,
         channel,

@@ -162,7 +162,7 @@ fn new(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCo
     } else {
         Some(workspace)
     };
-    let Some(directory) = skills.directory(base) else {
+    let Some(directory) = skills.skills_directory(base) else {
         return Ok(usage_error(
             "cannot create a global skill: your home directory is unknown",
         ));

@@ -3,7 +3,7 @@
 use std::{io::Write as _, process::ExitCode};
 
 use bub::{AppCommand, CommandContext};
-use bub_agent::usage::{GroupBy, UsageRow, report};
+use bub_agent::usage::{GroupBy, UsageRow, usage_report};
 use bub_kernel::{Error, ErrorKind, Result};
 use bub_model::Catalog;
 use clap::{Arg, ArgAction, Command};
@@ -47,7 +47,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         let store = framework
             .tape_store()
             .ok_or_else(|| Error::config("no plugin provides a tape store"))?;
-        Ok(report(&*store, &catalog, by, argument("since")).await)
+        Ok(usage_report(&*store, &catalog, by, argument("since")).await)
     };
     let (rows, sum, problems) = match framework.run_scoped(work).await? {
         Err(error) if error.kind() == ErrorKind::InvalidInput => {

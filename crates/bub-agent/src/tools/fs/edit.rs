@@ -27,7 +27,7 @@ pub(super) struct EditResult {
     pub(super) count: usize,
 }
 
-pub(super) fn edit(content: &[u8], change: &EditRequest<'_>) -> Result<EditResult> {
+pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<EditResult> {
     let EditRequest { old, new, .. } = *change;
     if old.is_empty() {
         return Err(Error::invalid_input(
@@ -123,7 +123,7 @@ fn ambiguous_error(
     };
     Error::invalid_input(format!(
         "'{}' occurs {at_least}{} times in {}, at lines {} (starting at 0); include more context in `old`, or set all=true",
-        shorten(change.old),
+        truncate(change.old),
         matches.len(),
         change.path,
         lines.join(", ")
@@ -134,17 +134,17 @@ fn not_found_error(content: &[u8], change: &EditRequest<'_>) -> Error {
     let EditRequest {
         path, old, start, ..
     } = *change;
-    let hint = hint(content, old)
+    let hint = mismatch_hint(content, old)
         .map(|hint| format!("; {hint}"))
         .unwrap_or_default();
     Error::invalid_input(format!(
         "'{}' not found in {path} from line {start}{hint}",
-        shorten(old)
+        truncate(old)
     ))
 }
 
 /// Returns a hint why the text was not found, such as different whitespace.
-fn hint(content: &[u8], old: &str) -> Option<String> {
+fn mismatch_hint(content: &[u8], old: &str) -> Option<String> {
     if let Some(at) = memmem::find(content, old.as_bytes()) {
         return Some(format!(
             "it is at line {}, before `start`",
@@ -177,11 +177,11 @@ fn hint(content: &[u8], old: &str) -> Option<String> {
 
 fn strip_carriage_returns(text: &[u8]) -> Vec<u8> {
     let next = text.iter().skip(1).map(Some).chain([None]);
-    let kept = text
+    let filtered = text
         .iter()
         .zip(next)
         .filter(|(byte, next)| !(**byte == b'\r' && *next == Some(&b'\n')));
-    kept.map(|(byte, _)| *byte).collect()
+    filtered.map(|(byte, _)| *byte).collect()
 }
 
 /// Returns the bytes of a text and their lines. Each run of whitespace becomes one space.
@@ -190,15 +190,16 @@ fn collapse_whitespace(text: &[u8]) -> impl Iterator<Item = (u8, usize)> + '_ {
     let mut was_space = false;
     text.iter().filter_map(move |byte| {
         let is_space = byte.is_ascii_whitespace();
-        let kept = (!is_space || !was_space).then_some((if is_space { b' ' } else { *byte }, line));
+        let filtered =
+            (!is_space || !was_space).then_some((if is_space { b' ' } else { *byte }, line));
         was_space = is_space;
         line += usize::from(*byte == b'\n');
-        kept
+        filtered
     })
 }
 
 /// Truncates a long text for an error.
-fn shorten(text: &str) -> String {
+fn truncate(text: &str) -> String {
     match text.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
         None => text.to_owned(),

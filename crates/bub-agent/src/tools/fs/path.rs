@@ -14,7 +14,7 @@ use super::file_error;
 const MAX_SYMLINKS: usize = 40;
 
 /// Returns the absolute path for `name`. `~` is the home directory; relative paths start at the workspace.
-pub(super) fn absolute(
+pub(super) fn absolute_path(
     name: &str,
     workspace: Option<&Path>,
     home: Option<&Path>,
@@ -45,7 +45,7 @@ pub(super) fn absolute(
 /// outside the workspace.
 ///
 /// Open the returned path, not `path`: then the file that was checked is the one that is used.
-pub fn resolve(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<PathBuf> {
+pub fn resolve_path(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<PathBuf> {
     let resolved = resolve_symlinks(path)?;
     if !confine {
         return Ok(resolved);
@@ -66,9 +66,9 @@ pub fn resolve(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<P
 /// would create a file there.
 fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
     let mut resolved = PathBuf::new();
-    let mut todo = parts(path);
+    let mut remaining = reversed_components(path);
     let mut links = 0;
-    while let Some(part) = todo.pop() {
+    while let Some(part) = remaining.pop() {
         match Path::new(&part).components().next() {
             Some(Component::RootDir) => resolved = PathBuf::from("/"),
             Some(Component::ParentDir) => {
@@ -86,7 +86,7 @@ fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
                         let target = std::fs::read_link(&resolved)
                             .map_err(|error| file_error("follow", &resolved, &error))?;
                         resolved.pop();
-                        todo.extend(parts(&target));
+                        remaining.extend(reversed_components(&target));
                     }
                     Err(error) if error.kind() != ErrorKind::NotFound => {
                         return Err(file_error("reach", &resolved, &error));
@@ -101,7 +101,7 @@ fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
 }
 
 /// Returns the parts of a path in reverse order.
-fn parts(path: &Path) -> Vec<OsString> {
+fn reversed_components(path: &Path) -> Vec<OsString> {
     path.components()
         .rev()
         .map(|part| part.as_os_str().to_owned())

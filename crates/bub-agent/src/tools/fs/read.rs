@@ -16,7 +16,7 @@ const MAX_READ_BYTES: usize = 1 << 20;
 const BINARY_PROBE_BYTES: usize = 8 << 10;
 
 /// Returns at most `limit` lines, starting with line `first`, joined with `\n`.
-pub(super) fn lines(
+pub(super) fn read_lines(
     file: &Path,
     first: u64,
     limit: Option<u64>,

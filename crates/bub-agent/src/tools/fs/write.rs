@@ -10,14 +10,14 @@ use std::{
 
 use bub_kernel::Result;
 
-use super::{check_regular, file_error};
+use super::{check_regular_file, file_error};
 
 /// Replaces the content of a file and keeps its mode. Readers see the old or the new content. The path must not contain
 /// symbolic links.
-pub(super) fn replace(file: &Path, content: &[u8]) -> Result<()> {
+pub(super) fn replace_file(file: &Path, content: &[u8]) -> Result<()> {
     let write_error = |error| file_error("write", file, &error);
     let old = match fs::symlink_metadata(file) {
-        Ok(_) => Some(check_regular(file)?),
+        Ok(_) => Some(check_regular_file(file)?),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(write_error(error)),
     };
@@ -65,7 +65,7 @@ fn replace_atomically(
 ) -> io::Result<()> {
     // Until the mode of the old file is set, other users must not read content that may be private.
     let mode = if permissions.is_some() { 0o600 } else { 0o666 };
-    let (temporary, mut new) = create(directory, mode)?;
+    let (temporary, mut new) = create_temporary(directory, mode)?;
     let written = (|| {
         new.write_all(content)?;
         if let Some(permissions) = permissions {
@@ -82,7 +82,7 @@ fn replace_atomically(
 }
 
 /// Creates a file with an unused name.
-fn create(directory: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
+fn create_temporary(directory: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     static NEXT_TEMP_NUMBER: AtomicU64 = AtomicU64::new(0);
     loop {
         let number = NEXT_TEMP_NUMBER.fetch_add(1, Ordering::Relaxed);
