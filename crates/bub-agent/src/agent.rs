@@ -25,7 +25,8 @@ use crate::{
 /// The builtin agent, which answers prompts unless a plugin implements the model stage.
 pub struct Agent {
     framework: FrameworkRef,
-    /// The error is reported when a model is used, so that commands work with invalid provider settings.
+    /// The models, or the error in the provider settings. The error is reported only when a model is used, so that
+    /// commands still work.
     models: Result<Arc<Models>>,
     client: ModelClient,
     settings: Arc<Settings>,
@@ -81,7 +82,7 @@ impl Agent {
         }
     }
 
-    /// Answers the prompt of a turn. Runs a comma command, or else the agent loop.
+    /// Answers the prompt of a turn: runs it as a comma command, or passes it to the agent loop.
     pub(crate) async fn answer_prompt(
         self: &Arc<Self>,
         prompt: &Prompt,
@@ -119,7 +120,7 @@ impl Agent {
         let agent = Arc::clone(self);
         Ok(emitter::stream_events(move |events| async move {
             let cancel = CancellationToken::new();
-            // However the run ends, end the calls it started.
+            // Cancels the calls of the run when it ends for any reason.
             let _guard = cancel.clone().drop_guard();
             let run = AgentLoop {
                 agent,
@@ -134,7 +135,7 @@ impl Agent {
         }))
     }
 
-    /// Returns the tool set for a turn: the shared set of all tools, or one limited to `allowed_tools` of the state.
+    /// Returns the tool set for a turn: all tools, or only those named in `allowed_tools` of the state.
     fn tool_set(&self, framework: &Framework, state: &State) -> Result<Arc<ToolSet>> {
         let all = self
             .all_tools
@@ -232,7 +233,7 @@ impl Agent {
         &self.policy
     }
 
-    /// Returns the skills.
+    /// Returns the skills of all workspaces.
     pub(crate) fn skills(&self) -> &Skills {
         &self.skills
     }
@@ -242,7 +243,7 @@ impl Agent {
         &self.shells
     }
 
-    /// Returns the daily limit.
+    /// Returns the daily limit of tokens and cost.
     pub(crate) fn daily_limit(&self) -> &DailyLimit {
         &self.daily_limit
     }
@@ -261,7 +262,7 @@ impl Agent {
     pub(crate) fn framework(&self) -> Result<Framework> {
         self.framework
             .get()
-            .ok_or_else(|| Error::unknown("the framework is shut down"))
+            .ok_or_else(|| Error::unknown("cannot run the turn: bub is shutting down"))
     }
 }
 
@@ -271,6 +272,7 @@ impl std::fmt::Debug for Agent {
     }
 }
 
+/// Returns the tools that a model may call. Commands for users are not among them.
 fn model_tools(framework: &Framework) -> Vec<Arc<dyn Tool>> {
     framework
         .tools()

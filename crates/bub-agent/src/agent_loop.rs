@@ -36,7 +36,8 @@ use crate::{
     tool_set::ToolSet,
 };
 
-/// Maximum length of a prompt in the events of the loop. The message entry has the complete prompt.
+/// Maximum characters of a prompt in the tape events `loop.start` and `loop.step.start`. The message entry has the
+/// complete prompt.
 const MAX_EVENT_PROMPT_CHARS: usize = 1000;
 
 /// One run of the agent loop.
@@ -50,7 +51,7 @@ pub(crate) struct AgentLoop {
     pub(crate) events: Emitter,
     /// Cancelled when the run ends for any reason.
     pub(crate) cancel: CancellationToken,
-    /// The requests of tools, which are applied between steps.
+    /// Requests that tools make to the loop, such as a handoff. They are applied between steps.
     pub(crate) requests: Arc<StepRequests>,
 }
 
@@ -58,7 +59,8 @@ pub(crate) struct AgentLoop {
 enum StepOutcome {
     /// The model requested no tools: the turn is done.
     Done,
-    /// The model needs another step to see the tool results. The events are sent after the results are on the tape.
+    /// The model needs another step to see the tool results. The loop sends these events once the results are on the
+    /// tape.
     Continue(Vec<StreamEvent>),
 }
 
@@ -70,7 +72,7 @@ struct LoopState {
     has_text: bool,
     /// Whether the model was asked to hand off since the last handoff.
     was_asked_to_hand_off: bool,
-    /// Whether a handoff did not make the request smaller.
+    /// Whether the last handoff did not make the request smaller.
     cannot_shrink: bool,
 }
 
@@ -143,9 +145,10 @@ impl AgentLoop {
         }
     }
 
-    /// Begins the next step: records pending entries of the last step, steering messages, and the continue prompt.
+    /// Begins the next step: records the pending entries of the last step, the steering messages, and the prompt of the
+    /// next step.
     async fn begin_next_step(&self, prompt: &mut Prompt, number: u64) -> Result<()> {
-        // A plugin may take long to build the prompt. Record the tool results before it runs.
+        // Record the tool results before a plugin builds the next prompt, which may take long.
         if ContinuePrompt::implementations(self.turn.framework().hooks()).len() > 1 {
             self.turn.tape().append(Vec::new()).await?;
         }
@@ -235,10 +238,10 @@ impl AgentLoop {
     }
 }
 
-/// The error for a message whose turn ended the process too often.
+/// Returns the error for a message whose turns all ended with a crash of the process.
 fn attempts_exhausted_error() -> Error {
-    let text = "Your message was not answered: bub stopped unexpectedly at each attempt. It will not be retried. \
-                Completed work is on the session's tape.";
+    let text = "the message was not answered: bub stopped unexpectedly at each attempt; it will not be retried; \
+                completed work is on the session's tape";
     Error::new(ErrorKind::Unknown, text)
 }
 

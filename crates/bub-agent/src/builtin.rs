@@ -38,7 +38,7 @@ pub struct BuiltinAgent {
 /// Options that the program passes to the builtin plugin.
 #[derive(Default)]
 pub struct BuiltinOptions {
-    /// Starts shell commands under a supervisor. Without it, they run directly.
+    /// Starts shell commands under a supervisor. If `None`, commands run without a supervisor.
     pub launcher: Option<Launcher>,
     /// Answers model calls instead of a provider.
     pub model_override: Option<Arc<ModelOverride>>,
@@ -77,7 +77,7 @@ impl BuiltinAgent {
     fn framework(&self) -> Result<Framework> {
         self.framework
             .get()
-            .ok_or_else(|| Error::unknown("the framework is shut down"))
+            .ok_or_else(|| Error::unknown("cannot run the hook: bub is shutting down"))
     }
 }
 
@@ -230,7 +230,7 @@ impl ScopeGuard for StopShellsGuard {
     }
 }
 
-/// Returns a reply to the chat of `message`.
+/// Builds a reply to the chat that `message` came from.
 fn build_reply(message: &Envelope, session_id: &str, content: &str, kind: MessageKind) -> Envelope {
     let channel = message.channel().unwrap_or("default".into());
     let mut reply = ChannelMessage::new(session_id, channel, content).kind(kind);

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 /// A parsed command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CommaCommand {
-    /// A tool call. All values are strings; the tool converts them to the types of its parameters.
+    /// A tool call. All argument values are strings; the tool converts them to the types of its parameters.
     Tool {
         /// The tool's name.
         name: String,
@@ -25,7 +25,7 @@ pub enum CommaCommand {
     },
 }
 
-/// Parses a command with or without its leading comma.
+/// Parses a comma command. The leading comma may be missing.
 ///
 /// ```
 /// use bub_agent::command::{CommaCommand, parse};
@@ -88,12 +88,15 @@ pub fn assign_arguments(
             None => match names.get(arguments.len()) {
                 Some(name) => (*name, word.as_str()),
                 None if names.is_empty() => {
-                    return fail(format!("{} takes no arguments, got '{word}'", spec.name));
+                    return fail(format!(
+                        "unexpected argument '{word}': {} takes no arguments",
+                        spec.name
+                    ));
                 }
                 None => {
                     let takes = names.join(", ");
                     return fail(format!(
-                        "too many arguments for {}: '{word}'; it takes {takes}",
+                        "unexpected argument '{word}': {} takes {takes}",
                         spec.name
                     ));
                 }
@@ -103,7 +106,7 @@ pub fn assign_arguments(
             .insert(name.to_owned(), Value::from(value))
             .is_some()
         {
-            return fail(format!("duplicate argument '{name}'"));
+            return fail(format!("duplicate argument '{name}'; pass it once"));
         }
     }
     Ok(arguments)
@@ -133,6 +136,7 @@ pub fn split_words(line: &str) -> Result<Vec<String>> {
     Ok(words)
 }
 
+/// Reads the rest of a quoted part, up to the closing quote, and appends it to `word`.
 fn read_quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -> Result<()> {
     while let Some(c) = rest.next() {
         match c {
@@ -147,6 +151,7 @@ fn read_quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -
     Err(Error::invalid_input("No closing quotation"))
 }
 
+/// Reads the character after a backslash.
 fn read_escaped(rest: &mut std::str::Chars<'_>) -> Result<char> {
     rest.next()
         .ok_or_else(|| Error::invalid_input("No escaped character"))

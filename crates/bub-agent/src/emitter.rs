@@ -1,4 +1,4 @@
-//! A stream of events that an `async` function produces.
+//! Turns an `async` function into a stream of the events that the function sends.
 
 use std::{
     pin::Pin,
@@ -9,7 +9,7 @@ use std::{
 use bub_kernel::{ModelStream, Result, StreamEvent};
 use futures_core::Stream;
 
-/// The sending side of the stream. It holds one event at a time.
+/// The sending side of an event stream. It holds at most one event.
 #[derive(Clone, Default)]
 pub(crate) struct Emitter(Arc<Mutex<EmitterState>>);
 
@@ -20,7 +20,7 @@ struct EmitterState {
 }
 
 impl Emitter {
-    /// Sends an event and waits until the stream has returned it.
+    /// Sends an event and waits until the reader of the stream has received it.
     pub(crate) async fn send(&self, event: StreamEvent) {
         let mut event = Some(event);
         std::future::poll_fn(|context| {
@@ -54,8 +54,8 @@ impl Emitter {
     }
 }
 
-/// Returns a stream of the events that `work` sends. If `work` fails, its error is the last item. Dropping the stream
-/// drops `work`.
+/// Returns a stream of the events that the function `work` sends. If `work` fails, its error is the last item. Dropping
+/// the stream cancels `work`.
 pub(crate) fn stream_events<F>(work: impl FnOnce(Emitter) -> F) -> ModelStream
 where
     F: Future<Output = Result<()>> + Send + 'static,

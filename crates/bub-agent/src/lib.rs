@@ -4,7 +4,7 @@
 //! * [`Agent`]: answers prompts. `agent_loop` calls the model and its tools; `no_model` answers without a model.
 //! * [`tools`]: the builtin tools. `tool_runner` runs one tool call, for the model and for a [comma command](command).
 //! * [`policy`]: rules that allow, ask about or deny tool calls, and approvals.
-//! * [`Skills`]: skills of the workspace, of the user and of bub.
+//! * [`Skills`]: the skills of the workspace, of the user and of bub itself.
 //! * [`settings`]: the agent's settings.
 //! * [`shell`]: processes and output of the tool `bash`.
 //! * [`usage`]: token usage and cost by session, model and day, and the daily limits.
@@ -40,7 +40,7 @@ pub use builtin::{BuiltinAgent, BuiltinOptions};
 pub use skills::read_skill;
 pub use skills::{LoadedSkills, Skill, SkillProblem, SkillSource, Skills};
 
-/// Returns random bits that cannot be guessed.
+/// Returns 128 random bits from the system's secure generator.
 pub(crate) fn random_bits() -> u128 {
     let mut bytes = [0; 16];
     if getrandom::fill(&mut bytes).is_ok() {

@@ -2,7 +2,7 @@
 
 use bub_kernel::{ModelStream, Turn};
 
-/// Returns the guide as the answer and marks the turn as unanswered by a model.
+/// Returns the setup guide as the answer, and marks the turn as one that no model answered.
 pub(crate) fn no_model_answer(turn: &Turn) -> ModelStream {
     turn.set_no_model();
     ModelStream::text(NO_MODEL_GUIDE)

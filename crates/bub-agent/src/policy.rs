@@ -50,9 +50,9 @@ pub struct Policy {
 pub struct PolicyDecision {
     /// The action.
     pub action: PolicyAction,
-    /// The rule behind the decision: `rule 2`, or the text of a default.
+    /// The rule that decided: `rule 2`, or the text of a default rule.
     pub rule: String,
-    /// The source of the rule. Show it only to the owner: it contains local paths.
+    /// The source of the rule. It contains local paths, so show it only to owners.
     pub origin: SettingSource,
     /// The `reason` of the rule.
     pub reason: Option<String>,
@@ -68,7 +68,7 @@ impl PolicyDecision {
         }
     }
 
-    /// Returns the error for a denied call, which the model or the user of the command sees.
+    /// Returns the error for a denied call. The model or the user who typed the command sees it.
     pub fn denial_error(&self, tool: &str) -> Error {
         denied_error(tool, self.reason.as_deref().unwrap_or(&self.rule))
     }
@@ -113,7 +113,7 @@ impl Policy {
         }
     }
 
-    /// Returns the reason why the rules are invalid, if they are.
+    /// Returns why the rules are invalid, or `None` if they are valid.
     pub fn invalid_reason(&self) -> Option<&str> {
         self.rules.as_ref().err().map(String::as_str)
     }
@@ -143,7 +143,7 @@ impl Policy {
         self.approval_timeout
     }
 
-    /// Returns the role of a user in a channel. `allowed` is whether the settings of the channel grant the user access.
+    /// Returns the role of a user in a channel. `allowed` tells whether the channel's settings grant the user access.
     pub fn resolve_role(&self, channel: &str, id: &str, allowed: bool) -> Role {
         let is_owner = |owner: &String| {
             owner
@@ -157,24 +157,24 @@ impl Policy {
         }
     }
 
-    /// Returns whether the `fs` tools of a sender are limited to the workspace. For senders who are not owners, they
-    /// always are.
+    /// Returns whether the `fs` tools may use only files in the workspace. This is always the case for senders who are not
+    /// owners.
     pub fn should_confine_files(&self, sender: &Sender) -> bool {
         self.confine || self.rules.is_err() || sender.role != Role::Owner
     }
 
-    /// Evaluates the policy for a call. `arguments` are the ones that the tool will receive.
+    /// Evaluates the policy for a tool call. `arguments` are the normalized arguments that the tool receives.
     pub fn evaluate(
         &self,
         sender: &Sender,
         tool: &ToolSpec,
         arguments: &Map<String, Value>,
     ) -> PolicyDecision {
-        // The reason contains local paths; `bub policy` shows it.
+        // Do not show the reason here, because it contains local paths.
         let Ok(rules) = &self.rules else {
             return PolicyDecision::from_default(
                 PolicyAction::Deny,
-                "the policy is invalid, so every call is denied",
+                "the policy is invalid, so every call is denied; run `bub policy list` to see why",
             );
         };
         if let Some(rule) = rules

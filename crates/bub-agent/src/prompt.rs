@@ -7,6 +7,9 @@ use bub_kernel::{
 use jiff::Zoned;
 use serde_json::{Value, json};
 
+/// The error for an attached file without content.
+const NO_CONTENT_TEXT: &str = "the channel provided no content";
+
 /// Maximum number of characters of a document in a prompt.
 const MAX_DOCUMENT_CHARS: usize = 100_000;
 
@@ -19,8 +22,8 @@ pub(crate) fn continuation_prompt(context: Option<&str>) -> String {
     )
 }
 
-/// Builds the prompt of a message. A command stays as typed. Other messages get context and date, and media become
-/// further parts.
+/// Builds the prompt of a message. A command is used as typed. For other messages, the context and the date precede the
+/// text, and each attached file becomes a part of the prompt.
 pub(crate) async fn build_prompt(message: &Envelope) -> Result<Prompt> {
     let content = message.content();
     if content.starts_with(COMMAND_PREFIX) {
@@ -46,7 +49,7 @@ pub(crate) async fn build_prompt(message: &Envelope) -> Result<Prompt> {
     Ok(Prompt::Parts(parts))
 }
 
-/// Returns `command` for a command, otherwise the kind of the message.
+/// Returns the kind `command` for a command, and the kind that the message has otherwise.
 pub(crate) fn message_kind(message: &Envelope) -> MessageKind {
     if message.content().starts_with(COMMAND_PREFIX) {
         MessageKind::Command
@@ -55,7 +58,7 @@ pub(crate) fn message_kind(message: &Envelope) -> MessageKind {
     }
 }
 
-/// Returns the context of a message, with the attached files that cannot be read.
+/// Returns the context line of a message. `unread` lists attached files that cannot be read, with reasons.
 fn context_with_unread(message: &Envelope, mut unread: Vec<String>) -> String {
     if unread.is_empty() {
         return message.context_str();
@@ -70,6 +73,7 @@ fn context_with_unread(message: &Envelope, mut unread: Vec<String>) -> String {
     Envelope::new().with("context", context).context_str()
 }
 
+/// Returns the text with the context line and the date before it. An empty context adds nothing.
 fn prepend_context(context: &str, text: &str) -> String {
     if context.is_empty() {
         return text.to_owned();
@@ -86,7 +90,7 @@ async fn media_part(item: &MediaItem) -> Result<Option<Value>> {
     let url = item
         .resolve_url()
         .await?
-        .ok_or_else(|| Error::unknown("it cannot be loaded"))?;
+        .ok_or_else(|| Error::unknown(NO_CONTENT_TEXT))?;
     Ok(match item.kind {
         MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": url}})),
         MediaKind::Video => Some(json!({"type": "video_url", "video_url": {"url": url}})),
@@ -95,17 +99,20 @@ async fn media_part(item: &MediaItem) -> Result<Option<Value>> {
     })
 }
 
-/// Returns a text document as a text part.
+/// Returns the content part of a text document. Fails if the document is not text.
 async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
     let name = item.filename.as_deref().unwrap_or("document");
     if !is_text_document(&item.mime, name) {
-        return Err(Error::invalid_input("it is neither an image nor text"));
+        return Err(Error::invalid_input(
+            "unsupported file type: only text, images, audio and video can be read",
+        ));
     }
     let bytes = item
         .bytes()
         .await?
-        .ok_or_else(|| Error::unknown("it cannot be loaded"))?;
-    let text = String::from_utf8(bytes).map_err(|_| Error::unknown("it is not text"))?;
+        .ok_or_else(|| Error::unknown(NO_CONTENT_TEXT))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Error::unknown("not a text file: the content is not valid UTF-8"))?;
     let (text, note) = match text.char_indices().nth(MAX_DOCUMENT_CHARS) {
         Some((end, _)) => (text.get(..end).unwrap_or_default(), "\n[truncated here]"),
         None => (text.as_str(), ""),
@@ -115,7 +122,7 @@ async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
     ))
 }
 
-/// Returns whether a document is text.
+/// Returns whether a document is text, by its media type or the extension of its name.
 fn is_text_document(mime: &str, name: &str) -> bool {
     const TEXT_MEDIA_TYPES: [&str; 8] = [
         "json",
@@ -151,7 +158,8 @@ fn is_text_document(mime: &str, name: &str) -> bool {
         || extension.is_some_and(|extension| TEXT_EXTENSIONS.contains(&extension.as_str()))
 }
 
-/// Returns the part for audio, which providers accept only inline: the URL must be a data URL of an audio type.
+/// Returns the content part of an audio file. Providers accept audio only inline, so `url` must be a data URL of an
+/// audio type.
 fn audio_part(url: &str) -> Option<Value> {
     let (mime, data) = url.strip_prefix("data:")?.split_once(";base64,")?;
     if !mime.to_ascii_lowercase().starts_with("audio/") {

@@ -1,7 +1,7 @@
 //! The current session of a chat.
 //!
-//! The first session of a chat has the id of the chat. Later sessions have that id, a tilde and a timestamp. An event
-//! on the tape of the first session names the current session, so that the tape index has it.
+//! The first session of a chat has the id of the chat. Later sessions have the id of the chat, a tilde and a timestamp.
+//! An event on the tape of the first session names the current session. The tape index stores the latest such event.
 
 use bub_kernel::{Framework, Result, SessionId, tape_error};
 use bub_tape::TapeName;
@@ -11,7 +11,7 @@ pub(crate) const SESSION_SWITCH_EVENT: &str = "session_switch";
 
 const SESSION_SEPARATOR: char = '~';
 
-/// Returns the id of the chat, which all its session ids start with.
+/// Returns the id of the chat that a session belongs to. All session ids of a chat start with it.
 pub(crate) fn session_chat_id(session_id: &str) -> &str {
     session_id
         .split_once(SESSION_SEPARATOR)
@@ -27,7 +27,8 @@ pub(crate) fn new_session_id(session_id: &str) -> SessionId {
     ))
 }
 
-/// Returns the current session of the chat with this id.
+/// Returns the id of the chat's current session. `session_id` is the first session of the chat; other ids are returned
+/// unchanged.
 pub(crate) async fn current_session(framework: &Framework, session_id: String) -> Result<String> {
     let Some(store) = framework
         .tape_store()

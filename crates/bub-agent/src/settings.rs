@@ -17,22 +17,23 @@ pub static MAX_STEPS: SettingKey<Option<u64>> = SettingKey::new(
 pub static MAX_TOKENS: SettingKey<u64> =
     SettingKey::new("max_tokens", 16_384, "Maximum tokens per answer.").at_least(1);
 
-/// Options for every model call. Trusted, because some providers accept addresses and headers here.
+/// Options for every model call. A workspace's `.env` cannot set them, because some providers accept addresses and
+/// headers here.
 pub static COMPLETION_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "completion_args",
     (),
-    "Options for every model call; all other sources override them.",
+    "Extra options for the body of every model call; options that bub sets have priority.",
 )
 .trusted();
 
-/// Size above which tool output is spilled.
+/// Size in tokens above which tool output is spilled.
 pub static SPILL_THRESHOLD: SettingKey<u64> = SettingKey::new(
     "spill.threshold",
     4096,
     "Size in tokens (about 4 characters each) above which tool output is spilled; 0 disables spilling.",
 );
 
-/// The rules of the tool policy. Trusted, because a workspace must not change the policy.
+/// The rules of the tool policy. A workspace's `.env` cannot set them.
 pub static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
     "policy.rules",
     (),
@@ -40,7 +41,7 @@ pub static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
 )
 .trusted();
 
-/// How long an approval request waits for an answer. Trusted, because a workspace must not change the policy.
+/// How long an approval request waits for an answer. A workspace's `.env` cannot set it.
 pub static POLICY_APPROVAL_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "policy.approval_timeout_seconds",
     Duration::from_mins(5),
@@ -48,7 +49,7 @@ pub static POLICY_APPROVAL_TIMEOUT: SettingKey<Duration> = SettingKey::new(
 )
 .trusted();
 
-/// Whether the fs tools can use only files in the workspace. Trusted, because a workspace must not change the policy.
+/// Whether the fs tools can use only files in the workspace. A workspace's `.env` cannot set it.
 pub static FS_CONFINE: SettingKey<bool> = SettingKey::new(
     "fs.confine",
     false,
@@ -56,15 +57,15 @@ pub static FS_CONFINE: SettingKey<bool> = SettingKey::new(
 )
 .trusted();
 
-/// Environment variables granted to skills. Trusted, because a workspace must not change the policy.
+/// Environment variables granted to skills. A workspace's `.env` cannot set it.
 pub static SKILLS_ENV: SettingKey<Map<String, Value>> = SettingKey::new(
     "skills.env",
     (),
-    "Environment variables granted to skills: a map of skill to names; use `project:name` for a workspace skill.",
+    "Environment variables granted to skills: a map from skill name to variable names; write `project:NAME` for a workspace skill.",
 )
 .trusted();
 
-/// Private hosts that `web.fetch` may reach. Trusted, because a workspace must not change the policy.
+/// Private hosts that `web.fetch` may reach. A workspace's `.env` cannot set it.
 pub static WEB_ALLOW_PRIVATE: SettingKey<Vec<String>> = SettingKey::new(
     "web.allow_private",
     "",
@@ -72,7 +73,8 @@ pub static WEB_ALLOW_PRIVATE: SettingKey<Vec<String>> = SettingKey::new(
 )
 .trusted();
 
-/// Whether `web.fetch` uses proxies. Trusted, because a proxy resolves names itself.
+/// Whether `web.fetch` uses the proxies of the environment. A workspace's `.env` cannot set it, because bub does not
+/// check the addresses to which a proxy connects.
 pub static WEB_PROXY: SettingKey<bool> = SettingKey::new(
     "web.proxy",
     true,
@@ -80,7 +82,7 @@ pub static WEB_PROXY: SettingKey<bool> = SettingKey::new(
 )
 .trusted();
 
-/// Daily token limit. Trusted, because a workspace must not raise it.
+/// Daily token limit. A workspace's `.env` cannot set it.
 pub static USAGE_DAILY_TOKENS: SettingKey<Option<u64>> = SettingKey::new(
     "usage.daily_tokens",
     None,
@@ -88,7 +90,7 @@ pub static USAGE_DAILY_TOKENS: SettingKey<Option<u64>> = SettingKey::new(
 )
 .trusted();
 
-/// Daily cost limit in US dollars. Trusted, because a workspace must not raise it.
+/// Daily cost limit in US dollars. A workspace's `.env` cannot set it.
 pub static USAGE_DAILY_COST: SettingKey<Option<f64>> = SettingKey::new(
     "usage.daily_cost",
     None,
@@ -104,7 +106,7 @@ static SKILLS: &[&dyn AnySetting] = &[&SKILLS_ENV];
 static WEB: &[&dyn AnySetting] = &[&WEB_ALLOW_PRIVATE, &WEB_PROXY];
 static USAGE: &[&dyn AnySetting] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
 
-/// Returns the sections of these settings for `Loader::sections`. The section without a name is the root.
+/// Returns the sections of the agent's settings, for `Loader::sections`. The section with an empty name is the root.
 pub fn sections() -> [Section; 7] {
     [
         Section::new("", ROOT),

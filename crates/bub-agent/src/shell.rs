@@ -40,11 +40,11 @@ const MAX_RUNNING_SHELLS: usize = 64;
 const MAX_FINISHED_SHELLS: usize = 32;
 /// How long a command has to exit after SIGTERM before it is killed.
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long to wait for a killed command. bub cannot end a process of another user.
+/// How long to wait for a killed command. A process of another user cannot be killed, so the wait is limited.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to wait for processes that outlive their shell before the command is reported as still running.
 const ORPHAN_GRACE_PERIOD: Duration = Duration::from_millis(150);
-/// How long to wait for the end of the output. An escaped process may hold the pipe open.
+/// How long to wait for the end of the output. A process that left the process group may keep the pipe open.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout for starting a command under the supervisor.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -69,9 +69,9 @@ pub struct ShellRequest {
     pub session: SessionId,
     /// The working directory. Defaults to that of this process.
     pub directory: Option<PathBuf>,
-    /// Environment variables in addition to those of every child process.
+    /// Environment variables that are added to those of every child process.
     pub granted: Vec<(String, OsString)>,
-    /// Receives output while the command runs, up to the size of the kept beginning.
+    /// Receives the beginning of the output while the command runs.
     pub live: Option<Sender<String>>,
 }
 
@@ -106,8 +106,8 @@ struct ShellStatus {
 }
 
 impl Shells {
-    /// Creates an empty set. Without a launcher, commands run without a supervisor and survive if this process is
-    /// killed.
+    /// Creates an empty set of commands. Without a launcher, commands have no supervisor and keep running if this process
+    /// is killed.
     pub fn new(settings: Arc<Settings>, launcher: Option<Launcher>) -> Self {
         Self {
             settings,
@@ -209,9 +209,10 @@ impl Shells {
         }
     }
 
+    /// Checks the request and starts its process.
     async fn launch(&self, request: &ShellRequest) -> Result<Process> {
         if request.command.contains('\0') {
-            return Err(tool_error("the command contains a NUL byte".into()));
+            return Err(tool_error("invalid command: it contains a NUL byte".into()));
         }
         if let Some(directory) = request
             .directory
@@ -219,7 +220,7 @@ impl Shells {
             .filter(|directory| !directory.is_dir())
         {
             return Err(tool_error(format!(
-                "working directory '{}' not found",
+                "working directory '{}' not found; pass an existing directory as `cwd`",
                 directory.display()
             )));
         }
@@ -255,6 +256,7 @@ impl Shells {
             .collect()
     }
 
+    /// Adds a shell with a new id. Removes the oldest finished shells above the limit.
     fn add_shell(&self, session: SessionId, live: Option<Sender<String>>) -> Arc<Shell> {
         let mut all = self.lock();
         let mut excess = all
@@ -292,7 +294,7 @@ impl Shells {
 }
 
 impl Shell {
-    /// Returns the id, which the model uses too: `bash-<8 hex digits>`.
+    /// Returns the id of the shell, `bash-` and 8 hex digits. The model uses the same id.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -342,8 +344,8 @@ impl Shell {
             .await;
     }
 
-    /// Collects output and status of the command until all its processes are gone, and ends it when `stop` is
-    /// cancelled.
+    /// Collects the output and the status of the command until all its processes are gone. Terminates the command when
+    /// `stop` is cancelled.
     async fn supervise(self: Arc<Self>, process: Process, _permit: OwnedSemaphorePermit) {
         let Process {
             mut watch,
@@ -374,6 +376,7 @@ impl Shell {
             .send_modify(|progress| progress.is_finished = true);
     }
 
+    /// Waits for the end of the output. Stops reading after a timeout.
     async fn finish_reading(&self, reader: &mut JoinHandle<()>) {
         if timeout(OUTPUT_DRAIN_TIMEOUT, &mut *reader).await.is_err() {
             reader.abort();
@@ -381,6 +384,7 @@ impl Shell {
         self.lock_output().finish();
     }
 
+    /// Reads the output of the command until the pipe closes.
     async fn collect_output(self: Arc<Self>, mut pipe: Receiver) {
         let mut block = vec![0; 32 * 1024];
         while let Ok(length @ 1..) = pipe.read(&mut block).await {

@@ -42,13 +42,13 @@ const LEGACY_SKILLS_DIR: &str = ".agent/skills";
 /// Maximum number of workspaces whose skills are cached. When it is reached, the cache is cleared.
 const MAX_CACHED_WORKSPACES: usize = 64;
 
-/// Maximum number of warnings remembered to avoid repeats. When it is reached, all are forgotten.
+/// Maximum number of logged warnings remembered to avoid repeats. When it is reached, the list is cleared.
 const MAX_REMEMBERED_WARNINGS: usize = 1000;
 
 /// The origin of a skill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkillSource {
-    /// The workspace. Its author may not be the user.
+    /// The workspace. The user may not be its author, so it is less trusted.
     Project,
     /// The user's home directory.
     Global,
@@ -107,7 +107,7 @@ impl Skill {
         }
     }
 
-    /// Returns the name, which is also the name of the skill's directory.
+    /// Returns the name of the skill. Its directory has the same name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -117,7 +117,7 @@ impl Skill {
         &self.description
     }
 
-    /// Returns where the skill was found.
+    /// Returns the origin of the skill.
     pub fn source(&self) -> SkillSource {
         self.source
     }
@@ -127,7 +127,7 @@ impl Skill {
         &self.requested_env
     }
 
-    /// Returns the path of its `SKILL.md`, or `(part of bub)`, to show to users and models.
+    /// Returns the location to show to users and models: the path of the `SKILL.md`, or `(part of bub)`.
     pub fn location(&self) -> String {
         match &self.text {
             SkillText::File(file) => file.display().to_string(),
@@ -167,7 +167,7 @@ struct WorkspaceSkills {
 }
 
 impl Skills {
-    /// Creates the service. It reads skills from disk on first use.
+    /// Creates the service. Skills are read from disk on first use.
     pub fn new(settings: &Arc<Settings>) -> Self {
         let skills = Self {
             settings: Arc::clone(settings),
@@ -183,13 +183,13 @@ impl Skills {
         skills
     }
 
-    /// Returns the skills available in a workspace, sorted by name. If several skills have one name, a project skill
-    /// takes precedence over a global one, and a global one over a builtin one.
+    /// Returns the skills available in a workspace, sorted by name. If several skills have the same name, a project skill
+    /// has priority over a global skill, and a global skill over a builtin skill.
     pub fn list(&self, workspace: Option<&Path>) -> Vec<Arc<Skill>> {
         self.workspace_skills(workspace).skills.clone()
     }
 
-    /// Returns the skills of a workspace that are invalid and the directories that cannot be searched.
+    /// Returns the problems of a workspace: invalid skills, and directories that cannot be searched.
     pub fn problems(&self, workspace: Option<&Path>) -> Vec<SkillProblem> {
         self.workspace_skills(workspace).scan.problems.clone()
     }
@@ -238,6 +238,7 @@ impl Skills {
         environment
     }
 
+    /// Returns the text of a skill without its frontmatter, with placeholders expanded.
     fn render_body(&self, skill: &Skill) -> String {
         let (text, directory) = match &skill.text {
             SkillText::Builtin(text) => (Ok((*text).to_owned()), None),
@@ -266,6 +267,7 @@ impl Skills {
         template.render(&frontmatter::strip_frontmatter(&text), &mut warn)
     }
 
+    /// Returns the skills of a workspace from the cache, or scans them if files have changed.
     fn workspace_skills(&self, workspace: Option<&Path>) -> Arc<WorkspaceSkills> {
         let key = workspace.unwrap_or(Path::new(""));
         let cached = self
@@ -305,6 +307,7 @@ impl Skills {
         WorkspaceSkills { skills, scan }
     }
 
+    /// Returns the directories to search for skills, with their sources, highest priority first.
     fn skill_roots(&self, workspace: Option<&Path>) -> Vec<(PathBuf, SkillSource)> {
         let global = self
             .settings
@@ -381,7 +384,7 @@ fn is_same_directory(left: &Path, right: &Path) -> bool {
         || matches!((left.canonicalize(), right.canonicalize()), (Ok(left), Ok(right)) if left == right)
 }
 
-/// Returns the first `python3` in `PATH`, or `python3`, for skills with scripts.
+/// Returns the path of the first `python3` in `PATH`, for skills with scripts. Returns `python3` if none exists.
 fn find_python(settings: &Settings) -> PathBuf {
     let path = settings.environment().get("PATH").unwrap_or_default();
     let candidates = std::env::split_paths(path).map(|directory| directory.join("python3"));

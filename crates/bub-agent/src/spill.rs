@@ -14,10 +14,10 @@ pub(crate) const SPILL_READ_TOOL: &str = "spill.read";
 
 const CHUNK_BYTES: usize = 16_384;
 const PREVIEW_CHARS: usize = 600;
-/// Characters per unit of the threshold, which counts tokens.
+/// Characters per token. The setting `spill.threshold` counts tokens.
 const CHARS_PER_TOKEN: u64 = 4;
 
-/// Returns whether a text is small enough to show completely.
+/// Returns whether a text is below the setting `spill.threshold`, so that it need not be spilled.
 pub(crate) fn fits_threshold(settings: &Settings, text: &str) -> bool {
     let threshold = settings
         .get(&SPILL_THRESHOLD)
@@ -65,6 +65,7 @@ pub(crate) async fn spill(
     }
 }
 
+/// Writes the chunks and a manifest to the sidecar, in one batch.
 async fn store_chunks(
     turn: &TurnTape,
     handle: &str,
@@ -107,7 +108,7 @@ pub(crate) struct ChunkRange {
     pub(crate) from_end: bool,
 }
 
-/// Returns a range of spilled output in the format of `spill.read`.
+/// Returns a range of spilled output as the result text of the tool `spill.read`.
 pub(crate) async fn read_range(tape: &Tape, handle: &str, range: &ChunkRange) -> Result<String> {
     let Ok(sidecar) = tape.sidecar(SPILL_SIDECAR) else {
         return Ok(
@@ -162,6 +163,7 @@ pub(crate) async fn read_range(tape: &Tape, handle: &str, range: &ChunkRange) ->
     ))
 }
 
+/// Returns the entry that follows the latest anchor with this name.
 async fn entry_after_anchor(sidecar: &Tape, name: &str) -> Result<Option<Entry>> {
     let mark = sidecar
         .marks(AnchorQuery::LatestNamed(name.to_owned()))
@@ -197,7 +199,7 @@ fn split_chunks(text: &str) -> Vec<&str> {
     chunks
 }
 
-/// Returns the beginning and the end of a text.
+/// Returns the beginning and the end of a long text, with a note about the omitted part.
 fn preview(text: &str) -> String {
     let total = text.chars().count();
     if total <= PREVIEW_CHARS {

@@ -37,8 +37,8 @@ tools and hand off: write an anchor with a summary of everything that you need a
 /// Maximum length of a directory name. A longer name is truncated and gets a hash of the session id.
 const MAX_DIR_NAME_BYTES: usize = 120;
 
-/// Returns the fragment for a turn: the default instructions, then `AGENTS.md` of the workspace and of the session.
-/// Skips a file that is missing or cannot be read.
+/// Returns the builtin part of the system prompt: the default instructions, then `AGENTS.md` of the workspace and of the
+/// session. Skips files that are missing or cannot be read.
 pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
     let text = |name| {
         state.with(name, |value: Option<&Value>| {
@@ -61,8 +61,8 @@ pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
     fragment
 }
 
-/// Returns the `AGENTS.md` of a workspace. The author of a workspace may not be trusted, so a link must not lead to
-/// other files of the user, which would then be sent to the model.
+/// Returns the path of the `AGENTS.md` of a workspace. Returns `None` if it links to a file outside the workspace:
+/// otherwise an untrusted workspace could send other files of the user to the model.
 fn workspace_file(workspace: &Path) -> Option<PathBuf> {
     static WARNED: Once = Once::new();
     let target = workspace.join(AGENTS_FILE).canonicalize().ok()?;
@@ -76,7 +76,7 @@ fn workspace_file(workspace: &Path) -> Option<PathBuf> {
     WARNED.call_once(|| {
         tracing::warn!(
             file = %file.display(),
-            error = "the file is a link that leads outside the workspace",
+            error = "the file links to a file outside the workspace",
             "prompt.file_not_read"
         );
     });
@@ -92,8 +92,8 @@ pub(crate) fn session_file(home: &Path, session_id: &str) -> Option<PathBuf> {
     })
 }
 
-/// Returns the directory name of a session id. Lower-case letters, digits, `-` and `_` stay; other bytes become `%3a`.
-/// So names are unique, also on case-insensitive file systems, and cannot contain path separators.
+/// Returns the directory name of a session. Lower-case letters, digits, `-` and `_` stay; other bytes are escaped, such
+/// as `%3a`. So names are unique, also on case-insensitive file systems, and cannot contain path separators.
 fn session_directory_name(session_id: &str) -> String {
     let mut name = String::with_capacity(session_id.len());
     for byte in session_id.bytes() {
@@ -112,6 +112,7 @@ fn session_directory_name(session_id: &str) -> String {
     name
 }
 
+/// Returns the text of an `AGENTS.md`, or an empty text if the file cannot be read.
 fn read_notes(file: &Path) -> String {
     let mut bytes = Vec::new();
     match open_notes(file).map(|file| file.take(MAX_NOTES_BYTES).read_to_end(&mut bytes)) {

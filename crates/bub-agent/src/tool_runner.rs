@@ -25,7 +25,8 @@ use crate::{
     spill,
 };
 
-/// The target of log events that contain text of users and models. They are logged only on request.
+/// The target of log events that contain text of users and models. These events are logged only if the user enables
+/// them.
 const CONTENTS_LOG_TARGET: &str = "bub::contents";
 /// Maximum length of an argument in a log event.
 const MAX_LOGGED_CHARS: usize = 100;
@@ -54,7 +55,7 @@ impl<'a> ToolRunner<'a> {
         }
     }
 
-    /// Runs a call of the model. Errors become values that the model can read.
+    /// Runs a tool call of the model. Errors become values that the model can read.
     pub(crate) async fn run_for_model(
         &self,
         tool: &Arc<dyn Tool>,
@@ -79,7 +80,7 @@ impl<'a> ToolRunner<'a> {
         call.instrument(span).await
     }
 
-    /// Runs a call of a comma command.
+    /// Runs a tool call of a comma command.
     pub(crate) async fn run_for_user(
         &self,
         tool: &Arc<dyn Tool>,
@@ -92,6 +93,7 @@ impl<'a> ToolRunner<'a> {
             .await
     }
 
+    /// Runs a call between the hooks `before_tool_call` and `after_tool_call`.
     async fn run_with_hooks(
         &self,
         tool: &Arc<dyn Tool>,
@@ -177,7 +179,7 @@ impl<'a> ToolRunner<'a> {
             })
     }
 
-    /// Evaluates the policy and asks a user if it requires approval. The error is the reason why the call is denied.
+    /// Evaluates the policy, and asks a user if the policy requires approval. The error says why the call is denied.
     async fn check_policy(
         &self,
         tool: &ToolSpec,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{agent_loop::estimate_tokens, tools};
 
-/// Tools in registration order, with their definitions for the model.
+/// The tools of a turn in registration order, with their definitions for the model.
 pub(crate) struct ToolSet {
     tools: Vec<Arc<dyn Tool>>,
     names: Vec<String>,
@@ -17,7 +17,7 @@ pub(crate) struct ToolSet {
     tokens: u64,
 }
 
-/// The result of looking up a tool name that the model used.
+/// The result of searching for a tool by the name that the model used.
 pub(crate) enum ToolLookup<'a> {
     Tool(&'a Arc<dyn Tool>),
     /// The tool does not exist; the text is guidance for the model.
@@ -40,7 +40,7 @@ impl ToolSet {
         }
     }
 
-    /// Returns the tools.
+    /// Returns the tools in registration order.
     pub(crate) fn tools(&self) -> &[Arc<dyn Tool>] {
         &self.tools
     }
@@ -60,7 +60,8 @@ impl ToolSet {
         self.tokens
     }
 
-    /// Returns the definitions of the named tools. A hook may have removed some.
+    /// Returns the definitions of the named tools. The names may be fewer than those of the set, because a hook can remove
+    /// tools.
     pub(crate) fn definitions_for(&self, names: &[String]) -> Arc<Vec<Value>> {
         if names == self.names {
             return Arc::clone(&self.definitions);

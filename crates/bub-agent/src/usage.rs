@@ -1,7 +1,7 @@
 //! Token usage and cost of model calls, read from the events `run` on the tapes.
 //!
 //! * [`TokenCounts`]: token counts of one or more calls, and their cost.
-//! * [`usage_report`]: the calls on all tapes, by session, model or day.
+//! * [`usage_report`]: the usage on all tapes, by session, model or day.
 //! * `daily_limit`: the daily limits of tokens and cost.
 
 mod daily_limit;
@@ -20,7 +20,7 @@ use serde_json::Value;
 pub(crate) use self::daily_limit::DailyLimit;
 pub use self::report::{GroupBy, UsageRow, usage_report};
 
-/// Returns the error message that a turn would report if the daily limits do not allow calls to these models now.
+/// Returns the error message of a turn with these models, or `None` if the daily limits allow model calls now.
 pub async fn daily_limit_error(
     settings: &Settings,
     models: &[ModelId],
@@ -111,7 +111,8 @@ struct UsageRecord {
 }
 
 impl UsageRecord {
-    /// Reads the model call that an entry records. The calls of a temporary subagent are on the tape of its parent.
+    /// Reads the usage that an entry records, or returns `None` for other entries. The event `subagent.run` records a call
+    /// of a temporary subagent on the tape of its parent.
     fn from_entry(entry: &Entry) -> Option<Self> {
         if entry.kind != EntryKind::Event || !matches!(entry.name()?, "run" | "subagent.run") {
             return None;
@@ -134,7 +135,7 @@ impl UsageRecord {
     }
 }
 
-/// Streams the model calls on a tape.
+/// Streams the usage of the model calls on a tape.
 fn read_model_calls<'a>(
     store: &'a dyn TapeStore,
     tape: &'a TapeName,
@@ -145,7 +146,7 @@ fn read_model_calls<'a>(
         .try_filter_map(|entry| std::future::ready(Ok(UsageRecord::from_entry(&entry))))
 }
 
-/// Keeps the lines that may be records of model calls.
+/// A filter for tape lines that may record a model call.
 #[derive(Debug)]
 struct RunEventFilter;
 

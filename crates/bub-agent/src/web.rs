@@ -1,6 +1,6 @@
 //! The HTTP client of `web.fetch`. It reads public web pages and refuses private addresses.
 //!
-//! * `allowlist`: private addresses that are allowed.
+//! * `allowlist`: decides which private addresses may be reached.
 //! * `resolve`: resolves names and checks their addresses; the connection uses the checked addresses.
 //! * `page`: reads a response as text; `html` and `markdown` convert a page to Markdown.
 //!
@@ -63,7 +63,7 @@ impl WebClient {
         Self::with_resolver(settings, Arc::new(SystemResolver))
     }
 
-    /// Creates a client that resolves names with `lookup`.
+    /// Creates a client that resolves host names with `lookup`.
     pub fn with_resolver(settings: &Settings, lookup: Arc<dyn HostResolver>) -> Self {
         let mut options = HttpOptions::from_environment(settings.environment());
         if !settings.get(&WEB_PROXY) {
@@ -105,7 +105,7 @@ impl WebClient {
         };
         let timeout_error = |_| {
             let text = format!(
-                "no complete response from {} within {} s",
+                "no complete response from {} within {} s; pass a larger `timeout`",
                 host_name(&url),
                 timeout.as_secs_f64()
             );
@@ -133,7 +133,7 @@ impl WebClient {
         Err(Error::new(
             ErrorKind::Tool,
             format!(
-                "more than {MAX_REDIRECTS} redirects; the last one goes to {}",
+                "too many redirects: more than {MAX_REDIRECTS}; the last redirect goes to {}",
                 host_name(&url)
             ),
         ))
@@ -153,6 +153,7 @@ impl WebClient {
             .map_err(|error| self.request_error(url, &error))
     }
 
+    /// Returns the error for a request that failed. It contains the innermost cause.
     fn request_error(&self, url: &Url, error: &reqwest::Error) -> Error {
         let mut cause = error.source();
         while let Some(deeper) = cause.and_then(std::error::Error::source) {
@@ -179,6 +180,7 @@ impl std::fmt::Debug for WebClient {
 }
 
 trait HeaderMapExt {
+    /// Removes all headers except `kept` and the accepted encodings.
     fn retain_only(&mut self, kept: &HeaderName);
 }
 
@@ -201,6 +203,7 @@ fn parse_url(text: &str) -> Result<Url> {
     Ok(url)
 }
 
+/// Fails if the URL has an unsupported scheme, a password, or no host.
 fn check_url(url: &Url) -> Result<()> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(Error::invalid_input(format!(
@@ -210,11 +213,11 @@ fn check_url(url: &Url) -> Result<()> {
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(Error::invalid_input(
-            "the URL contains a user name or password; use an `authorization` header instead",
+            "invalid URL: it contains a user name or password; use an `authorization` header instead",
         ));
     }
     if host_name(url).is_empty() {
-        return Err(Error::invalid_input("the URL has no host"));
+        return Err(Error::invalid_input("invalid URL: it has no host"));
     }
     Ok(())
 }
@@ -249,27 +252,31 @@ fn redirect_target(response: &Response, url: &Url) -> Result<Option<Url>> {
     Ok(Some(next))
 }
 
+/// Returns the default headers and the headers of the caller. Fails for headers that cannot be set.
 fn request_headers(extra: &Map<String, Value>) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static(DEFAULT_ACCEPT));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
     for (name, value) in extra {
         // The value may be a secret, so errors contain only the name of the header.
-        let header_error =
-            |reason: &str| Error::invalid_input(format!("header `{}`: {reason}", truncate(name)));
+        let header_error = |reason: &str| {
+            Error::invalid_input(format!("invalid header `{}`: {reason}", truncate(name)))
+        };
         let lower = name.trim().to_ascii_lowercase();
         if FORBIDDEN_HEADERS.contains(&lower.as_str()) || lower.starts_with("proxy-") {
-            return Err(header_error("it controls the connection and cannot be set"));
+            return Err(header_error(
+                "it controls the connection and cannot be set; omit it",
+            ));
         }
         let text = match value {
             Value::String(text) => text.clone(),
             Value::Number(number) => number.to_string(),
-            _ => return Err(header_error("the value must be a string")),
+            _ => return Err(header_error("expected a string as its value")),
         };
         let key = HeaderName::from_bytes(lower.as_bytes())
-            .map_err(|_| header_error("invalid header name"))?;
-        let value =
-            HeaderValue::from_str(text.trim()).map_err(|_| header_error("invalid header value"))?;
+            .map_err(|_| header_error("its name contains characters that are not allowed"))?;
+        let value = HeaderValue::from_str(text.trim())
+            .map_err(|_| header_error("its value contains characters that are not allowed"))?;
         headers.insert(key, value);
     }
     Ok(headers)

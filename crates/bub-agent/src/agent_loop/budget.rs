@@ -14,7 +14,7 @@ const TOKENS_PER_MESSAGE: u64 = 4;
 /// Bytes of ASCII text per token, before calibration.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// Plausible ratios of reported to estimated tokens. Others are ignored.
+/// Plausible ratios of reported to estimated tokens. Other ratios are ignored.
 const VALID_CALIBRATION: std::ops::Range<f64> = 0.3..5.0;
 
 /// Correction factors for estimates, per model, learned from the usage that providers report.
@@ -22,7 +22,7 @@ const VALID_CALIBRATION: std::ops::Range<f64> = 0.3..5.0;
 pub(crate) struct Calibration(Mutex<HashMap<String, f64>>);
 
 impl Calibration {
-    /// Returns the estimate corrected for a model.
+    /// Returns the estimate, multiplied by the correction factor of the model.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -35,15 +35,15 @@ impl Calibration {
         (estimate as f64 * factor) as u64
     }
 
-    /// Updates the factor of a model with the tokens reported for an estimate. Reports are averaged, so that a single
-    /// outlier has little effect.
+    /// Updates the correction factor of a model from the tokens that the provider reported. New ratios are averaged with
+    /// the old factor, so that a single outlier has little effect.
     #[expect(
         clippy::cast_precision_loss,
         reason = "token counts are far below 2^52"
     )]
     pub(crate) fn record_usage(&self, model: &str, estimate: u64, reported: u64) {
         let ratio = reported as f64 / estimate.max(1) as f64;
-        // In small prompts, the text that the provider adds dominates.
+        // In small prompts, the text that the provider adds distorts the ratio.
         if estimate < 200 || !VALID_CALIBRATION.contains(&ratio) {
             return;
         }
@@ -64,11 +64,11 @@ pub(super) enum ContextBudget {
     Fits,
     /// The request uses this percentage of the window: the model should hand off.
     Tight(u64),
-    /// The answer may not fit.
+    /// The request leaves too little of the window for the answer.
     Exceeded,
 }
 
-/// Compares an estimate with a window in which `answer` tokens are reserved for the answer.
+/// Compares an estimate with a context window. `answer` tokens of the window are reserved for the answer.
 pub(super) fn check_budget(estimate: u64, window: u64, answer: u64) -> ContextBudget {
     let usable = window - answer.min(window / 4);
     if estimate * 100 >= usable * 92 {
@@ -80,7 +80,7 @@ pub(super) fn check_budget(estimate: u64, window: u64, answer: u64) -> ContextBu
     }
 }
 
-/// Estimates the tokens of messages and tools.
+/// Estimates the tokens of a list of messages or tool definitions.
 pub(crate) fn estimate_tokens<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
     values
         .into_iter()

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{AgentLoop, LoopState, StepOutcome, repeat_guard::RepeatAction};
 use crate::{tool_runner::ToolRunner, tool_set::ToolLookup};
 
-/// Maximum number of concurrent calls, if all of them are read-only.
+/// Maximum number of concurrent tool calls. Calls run concurrently only if all calls of a response are read-only.
 const MAX_PARALLEL_CALLS: usize = 8;
 
 /// A tool call that the model requested.
@@ -58,7 +58,7 @@ impl AgentLoop {
                     .unzip()
             }
             RepeatAction::EndTurn => {
-                let text = "the model kept repeating the same tool call with the same result";
+                let text = "the turn was ended: the model kept repeating the same tool call with the same result; rephrase the request";
                 return Err(Error::new(ErrorKind::Provider, text));
             }
         };
@@ -130,6 +130,8 @@ impl AgentLoop {
         results.into_iter().collect()
     }
 
+    /// Runs one call and returns its result or error as a value. If the response has several calls, also records the
+    /// result on the tape.
     async fn run_call(
         &self,
         index: usize,
@@ -166,6 +168,7 @@ impl AgentLoop {
     }
 }
 
+/// Returns the indexes of the calls for which `matches` is true.
 fn matching_indexes(calls: &[Value], matches: impl Fn(&Value) -> bool) -> Vec<usize> {
     calls
         .iter()
@@ -191,7 +194,7 @@ fn parse_call<'a>(call: &'a Value, index: usize, answer: &Completion) -> Request
             broken.reason
         )),
         None => serde_json::from_str(raw)
-            .map_err(|error| format!("the arguments are not a JSON object: {error}")),
+            .map_err(|error| format!("invalid arguments: expected one JSON object: {error}")),
     };
     RequestedCall {
         id: text("/id"),

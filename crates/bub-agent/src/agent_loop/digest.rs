@@ -3,14 +3,15 @@
 use bub_tape::{Entry, EntryId, EntryKind};
 use serde_json::{Value, json};
 
+/// Maximum number of tool calls and answers listed as done.
 const MAX_DIGEST_ITEMS: usize = 20;
 const MAX_DIGEST_FILES: usize = 50;
 const MAX_INSTRUCTION_CHARS: usize = 4000;
 const MAX_TEXT_CHARS: usize = 800;
 const MAX_LINE_CHARS: usize = 160;
 
-/// Returns the digest of `entries`, always with the same keys. `entries` start with the last anchor; `prompt` is the
-/// user message of the running turn.
+/// Builds the digest of `entries`, which start with the last anchor. `prompt` is the user message of the running turn.
+/// The digest always has the same keys.
 pub(super) fn build_digest(entries: &[Entry], prompt: Option<&Entry>) -> Value {
     let earlier = entries
         .first()
@@ -45,7 +46,8 @@ pub(super) fn build_digest(entries: &[Entry], prompt: Option<&Entry>) -> Value {
     })
 }
 
-/// Returns the entries of the turn with this prompt that a view can show after a new anchor.
+/// Returns the ids of the turn's entries that a view can show after a new anchor. `prompt` is the id of the turn's
+/// prompt.
 pub(super) fn turn_entry_ids(entries: &[Entry], prompt: EntryId) -> Vec<EntryId> {
     let is_visible = |entry: &&Entry| {
         matches!(
@@ -102,6 +104,7 @@ fn open_call_lines(entries: &[Entry]) -> Vec<String> {
         .unwrap_or_default()
 }
 
+/// Returns the values of the argument `path` of all tool calls, without duplicates.
 fn touched_files(entries: &[Entry]) -> Vec<String> {
     let mut files: Vec<String> = Vec::new();
     for call in entries.iter().flat_map(tool_calls) {
@@ -129,6 +132,7 @@ fn tool_calls(entry: &Entry) -> &[Value] {
         .unwrap_or_default()
 }
 
+/// Returns one line per tool call of an entry: name and arguments.
 fn format_calls(entry: &Entry) -> Vec<String> {
     let line = |call: &Value| {
         let text = |path: &str| {

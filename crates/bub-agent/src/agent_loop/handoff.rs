@@ -29,7 +29,7 @@ impl AgentLoop {
         self.hand_off("auto_handoff/context_budget", state).await
     }
 
-    /// Writes an anchor with a digest of the entries since the last one. The entries of this turn stay in the context.
+    /// Writes an anchor with a digest of the entries since the last anchor. The entries of this turn stay in the context.
     async fn hand_off(&self, name: &str, mut state: Value) -> Result<()> {
         let tape = self.turn.tape().tape();
         let mark = tape
@@ -62,8 +62,8 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Applies the requests that tools made during the step, and returns whether there were any. Entries after the tool
-    /// results are queued for the next write to the tape.
+    /// Applies the requests that tools made during the step. Returns whether a tool made one. The entries are queued for
+    /// the next write to the tape.
     pub(super) async fn apply_step_requests(&self, prompt: &Prompt) -> Result<bool> {
         let requests = self.requests.take();
         let has_requests = !requests.is_empty();
@@ -109,8 +109,8 @@ impl AgentLoop {
         Ok(response)
     }
 
-    /// Clears the tape. The new tape starts with the user message of the turn and the response that requested the
-    /// reset: a model that sees only the message requests the reset again.
+    /// Clears the tape. The new tape starts with the user message of the turn and the response that requested the reset.
+    /// Without that response, the model would request the reset again.
     async fn reset_tape(&self, archive: bool, prompt: &Prompt) -> Result<()> {
         let tape = self.turn.tape().tape();
         let recorded_prompt = match self.turn.tape().prompt_id() {

@@ -9,7 +9,7 @@ const REFUSE_AFTER_REPEATS: usize = 6;
 /// Number of equal calls in a row after which the turn ends.
 const END_AFTER_REPEATS: usize = 8;
 
-/// Counts equal responses in a row. The limits are generous because a model that polls repeats itself too.
+/// Counts responses in a row with equal tool calls. The limits are high, because a model that polls also repeats calls.
 #[derive(Debug, Default)]
 pub(super) struct RepeatGuard {
     last: Option<(Value, Value)>,
@@ -17,7 +17,7 @@ pub(super) struct RepeatGuard {
     refused: bool,
 }
 
-/// What to do with the calls of a response.
+/// The action for the tool calls of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RepeatAction {
     /// Run the calls.
@@ -29,7 +29,7 @@ pub(super) enum RepeatAction {
 }
 
 impl RepeatGuard {
-    /// Decides about the calls of a response before they run.
+    /// Decides whether the calls of a response may run.
     pub(super) fn check_calls(&mut self, calls: &[Value]) -> RepeatAction {
         let is_repeat = self
             .last
@@ -54,7 +54,7 @@ impl RepeatGuard {
         RepeatAction::Proceed
     }
 
-    /// Counts the results of calls that ran. Returns a note for the model if it repeats itself.
+    /// Records the results of calls that ran. Returns a note for the model if it repeats the same calls.
     pub(super) fn record_results(&mut self, calls: &[Value], results: &[Value]) -> Option<String> {
         if std::mem::take(&mut self.refused) {
             return None;
@@ -75,7 +75,7 @@ impl RepeatGuard {
     }
 }
 
-/// Returns names and parsed arguments of the calls, so that ids and JSON formatting make no difference.
+/// Returns the names and parsed arguments of the calls. Calls that differ only in ids or JSON formatting are equal.
 fn calls_signature(calls: &[Value]) -> Value {
     let call_signature = |call: &Value| {
         let arguments = call

@@ -46,7 +46,7 @@ impl From<ModelError> for StepError {
     }
 }
 
-/// A model call before `before_llm_call`.
+/// A model call that is ready for the hook `before_llm_call`.
 struct PreparedCall {
     request: LlmRequest,
     /// The entries that the view shows.
@@ -132,7 +132,7 @@ impl AgentLoop {
             .await?)
     }
 
-    /// Ends the last step: records the answer.
+    /// Ends the last step of a turn: records the answer and sends the final event.
     async fn end_with_answer(
         &self,
         mut chat: StepRecord,
@@ -150,7 +150,7 @@ impl AgentLoop {
         Ok(StepOutcome::Done)
     }
 
-    /// Builds the request for the model. Hands off first if it does not fit the context window.
+    /// Builds the request for the model. If the request does not fit the context window, hands off first.
     async fn prepare_call(&self, system: &str, loop_state: &mut LoopState) -> Result<PreparedCall> {
         let model = self
             .models
@@ -175,7 +175,7 @@ impl AgentLoop {
             let estimate = budget::estimate_tokens(&messages) + self.tools.definition_tokens();
             let tokens = self.agent.calibration().correct_estimate(&model, estimate);
             if let Some(window) = window {
-                // A handoff that does not help is not repeated.
+                // Do not repeat a handoff that did not shrink the request.
                 loop_state.cannot_shrink |=
                     tokens_before.is_some_and(|before| tokens * 10 > before * 9);
                 match budget::check_budget(tokens, window, answer) {
@@ -296,7 +296,7 @@ impl AgentLoop {
         }
     }
 
-    /// Sends text that a hook returned instead of calling the model.
+    /// Sends the text that the hook `before_llm_call` returned as the answer. The model is not called.
     async fn emit_hook_text(&self, text: &str, loop_state: &mut LoopState) {
         if loop_state.has_text {
             self.events
@@ -308,6 +308,7 @@ impl AgentLoop {
         self.events.send(StreamEvent::Text(text.to_owned())).await;
     }
 
+    /// Runs the hook `after_llm_call` and records its notes.
     async fn run_after_call_hooks(&self, request: &LlmRequest, result: &LlmResult) {
         let notes = self
             .turn
@@ -331,6 +332,7 @@ impl AgentLoop {
         )
     }
 
+    /// Builds the system prompt: the fragments of the plugins, the list of tools, and the list of skills.
     fn build_system_prompt(&self, prompt: &Prompt) -> Result<String> {
         let mut parts = vec![self.turn.framework().system_prompt(prompt, &self.turn)?];
         parts.push(self.tools.prompt_block().to_owned());
@@ -356,7 +358,8 @@ impl AgentLoop {
     }
 }
 
-/// Returns the maximum size of carried entries in bytes: 40 % of the window, at about three bytes per token.
+/// Returns the maximum size in bytes of the entries that a handoff carries over: 40 % of the window, at about three
+/// bytes per token.
 fn max_carried_bytes(window: u64) -> usize {
     usize::try_from(window * 3 * 2 / 5).unwrap_or(usize::MAX)
 }
@@ -369,10 +372,10 @@ fn handoff_notice(percent: u64) -> String {
     )
 }
 
-/// Returns an error if the answer is incomplete, so that it is never taken for a complete one.
+/// Returns an error if the answer is incomplete, so that channels do not show it as complete.
 fn incomplete_error(answer: &Completion) -> Option<Error> {
     let reason = match &answer.finish {
-        FinishReason::Length => "it reached the `max_tokens` limit".to_owned(),
+        FinishReason::Length => "it reached the `max_tokens` limit; raise the setting".to_owned(),
         FinishReason::ContentFilter => "the provider's content filter stopped it".to_owned(),
         FinishReason::Refusal => "the model refused to continue".to_owned(),
         finish if finish.is_complete() => return None,
@@ -384,6 +387,7 @@ fn incomplete_error(answer: &Completion) -> Option<Error> {
     ))
 }
 
+/// Converts the error of a model call to the error of the turn.
 fn model_error(error: &ModelError) -> Error {
     let kind = match error.kind {
         bub_model::ModelErrorKind::Cancelled => ErrorKind::Cancelled,

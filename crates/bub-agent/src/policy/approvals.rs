@@ -37,7 +37,7 @@ impl ApprovalOutcome {
     }
 }
 
-/// The answer to an approval request. It is valid only for the call it was requested for.
+/// The answer to an approval request. It is valid only for the tool call in the request.
 #[derive(Debug)]
 pub struct Approval {
     /// The outcome.
@@ -62,13 +62,16 @@ impl Approval {
         })
     }
 
-    /// Uses the approval for a call. Fails if it was not given, or was given for another call.
+    /// Checks that the approval covers this call, and uses it up. Fails if the call was not approved, or if the approval
+    /// is for another call.
     pub fn consume(self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
         let cause = match self.decision {
             ApprovalOutcome::Approved if self.tool == tool && self.arguments == *arguments => {
                 return Ok(());
             }
-            ApprovalOutcome::Approved => "the approval was given for another call".to_owned(),
+            ApprovalOutcome::Approved => {
+                "the approval is for another call; request a new one".to_owned()
+            }
             ApprovalOutcome::Expired => {
                 format!("not approved within {} s", self.elapsed.as_secs())
             }
@@ -101,8 +104,8 @@ pub struct ApprovalParams<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// Asks users to approve a call and waits for the answer. Fails if the turn is cancelled or the system has no random
-/// numbers.
+/// Asks users to approve a call and waits for the answer. Fails if the turn is cancelled, or if the system provides no
+/// random numbers for the request id.
 pub async fn request_approval(
     turn: &Turn,
     params: ApprovalParams<'_>,
@@ -161,8 +164,11 @@ pub async fn request_approval(
 
 fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalRequest> {
     let mut random = [0; 8];
-    getrandom::fill(&mut random)
-        .map_err(|error| Error::unknown(format!("cannot get random numbers: {error}")))?;
+    getrandom::fill(&mut random).map_err(|error| {
+        Error::unknown(format!(
+            "cannot create an approval request: the system provides no random numbers: {error}"
+        ))
+    })?;
     let id = random.iter().fold(String::new(), |mut id, byte| {
         let _ = write!(id, "{byte:02x}");
         id
@@ -186,6 +192,7 @@ fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalReq
     })
 }
 
+/// Returns the value with secrets redacted in all its texts.
 fn redact_value(redactor: &Redactor, value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(redactor.redact(text).into_owned()),

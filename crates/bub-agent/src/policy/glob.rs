@@ -1,6 +1,6 @@
 //! Glob patterns: `*` matches any text and `?` matches one character.
 
-/// Returns whether the pattern matches the complete text. Wildcards match only characters that `wild` accepts.
+/// Returns whether the pattern matches the complete text. Wildcards match only characters for which `wild` is true.
 pub(super) fn matches(pattern: &str, text: &str, wild: impl Fn(char) -> bool) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), text.chars().collect());

@@ -32,7 +32,7 @@ impl PolicyAction {
     }
 }
 
-/// A policy rule. It matches a call if all its conditions do; a condition that is not set matches every call.
+/// A policy rule. It matches a call if all its conditions match. A condition that is not set matches every call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyRule {
     /// The position in the list of rules, starting at 1.
@@ -54,6 +54,7 @@ pub struct PolicyRule {
 }
 
 impl PolicyRule {
+    /// Parses a rule from the settings. `number` is its position in the list. The error says what is invalid.
     pub(super) fn from_map(
         mut map: Map<String, Value>,
         number: usize,
@@ -138,8 +139,8 @@ impl PolicyRule {
             })
     }
 
-    /// Returns whether an argument matches. Rules that allow match strictly; rules that restrict match any part of the
-    /// value.
+    /// Returns whether an argument matches a pattern. For `allow`, the complete value must match. For `ask` and `deny`, any
+    /// text within the value may match.
     fn argument_matches(&self, name: &str, pattern: &str, value: &Value) -> bool {
         if self.action != PolicyAction::Allow {
             return matches_any_text(pattern, value);
@@ -152,7 +153,8 @@ impl PolicyRule {
         !has_parent_path && glob::matches(pattern, &text, |c| !is_shell || is_harmless_in_shell(c))
     }
 
-    /// Returns the reason why the rule cannot match any call of these tools, usually a misspelled name.
+    /// Returns why the rule cannot match any call of these tools, or `None` if it can. The usual reason is a misspelled
+    /// name.
     pub fn unmatchable_reason(&self, tools: &[&ToolSpec]) -> Option<String> {
         let matching_tools = |pattern: &str| {
             tools
@@ -246,7 +248,7 @@ fn is_harmless_in_shell(c: char) -> bool {
     c.is_alphanumeric() || " _-./:=@,+%".contains(c)
 }
 
-/// Returns a tool name in the form used for matching. The model writes `fs_read` for `fs.read`.
+/// Returns a tool name in the form used for matching. Models write `fs_read` for `fs.read`.
 fn normalize_tool_name(tool: &str) -> String {
     tool.to_lowercase().replace('_', ".")
 }
@@ -256,7 +258,7 @@ fn parse_role(name: &str) -> Result<Role, String> {
         .ok_or_else(|| format!("unknown role `{name}`; available roles: owner, member, guest"))
 }
 
-/// Converts a string or a list of strings to a list. Fails if it is empty.
+/// Converts a string or a list of strings to a list. Fails if the list is empty.
 fn parse_list(key: &str, value: Value) -> Result<Vec<String>, String> {
     let items = match value {
         Value::Array(items) => items,
@@ -268,6 +270,7 @@ fn parse_list(key: &str, value: Value) -> Result<Vec<String>, String> {
         .ok_or_else(|| format!("`{key}` must be a non-empty list of strings"))
 }
 
+/// Returns a string, number or boolean as text, and `None` for other values.
 fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -6,10 +6,10 @@ use tokio::sync::mpsc::Sender;
 
 /// Maximum number of bytes kept from the beginning of the output, and from its end.
 const MAX_KEPT_BYTES: usize = 512 * 1024;
-/// The end may exceed its limit by this size before it is trimmed, so that not every block causes a copy.
+/// How far the kept end may exceed its limit before it is trimmed. The margin avoids a copy for every block.
 const TRIM_MARGIN_BYTES: usize = 64 * 1024;
 
-/// The beginning and the end of a text of unlimited size.
+/// The output of a command. Keeps the beginning and the end; the middle of a long output is omitted.
 #[derive(Debug, Default)]
 pub(super) struct OutputBuffer {
     head: CountedText,
@@ -69,7 +69,7 @@ impl OutputBuffer {
         }
     }
 
-    /// Ends the output.
+    /// Ends the output: replaces an incomplete last character and frees unused memory.
     pub(super) fn finish(&mut self) {
         if !std::mem::take(&mut self.incomplete).is_empty() {
             self.append_text("\u{FFFD}");
@@ -103,6 +103,7 @@ impl OutputBuffer {
         slice
     }
 
+    /// Appends text to the head until it is full, then to the tail.
     fn append_text(&mut self, text: &str) {
         // Once the tail has text, the head gets no more, even if it is not full.
         let available = if self.tail.chars == 0 {
@@ -149,6 +150,7 @@ impl CountedText {
         self.text.get(start..end).unwrap_or_default()
     }
 
+    /// Returns the byte offset of the character with index `char`.
     fn byte_index(&self, char: usize) -> usize {
         if char >= self.chars {
             return self.text.len();

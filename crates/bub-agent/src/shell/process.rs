@@ -21,7 +21,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-/// How often a process group without a supervisor is checked.
+/// How often bub checks whether a process group without a supervisor still exists.
 const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How the shell of a command exited.
@@ -31,7 +31,7 @@ pub enum Exit {
     Code(i32),
     /// Killed by this signal.
     Signal(i32),
-    /// Killed because its supervisor was killed.
+    /// Killed after its supervisor was killed.
     Unwatched,
 }
 
@@ -65,18 +65,22 @@ pub(super) struct Process {
 /// Waits for the exit of a command and of its processes.
 pub(super) struct ProcessWatcher {
     child: Child,
-    /// `None` if the command killed its supervisor before the group was reported.
+    /// The process group of the command. `None` if the command killed its supervisor before the supervisor reported the
+    /// group.
     group: Option<Pid>,
+    /// Status lines from the supervisor. `None` if the command runs without a supervisor.
     reports: Option<Lines<BufReader<OwnedReadHalf>>>,
 }
 
-/// Ends a command. Dropping it kills the command: directly, or because the supervisor kills it when its socket closes.
+/// Ends a command. Dropping the control kills the command: directly, or through the supervisor, which kills the command
+/// when the socket closes.
 pub(super) enum ProcessControl {
     Supervised(OwnedWriteHalf),
     Direct(Option<Pid>),
 }
 
 impl SpawnRequest<'_> {
+    /// Starts the command, under the supervisor if there is a launcher.
     pub(super) async fn spawn(self) -> io::Result<Process> {
         let (reader, writer) = io::pipe()?;
         let output = Receiver::from_owned_fd(OwnedFd::from(reader))?;
@@ -138,7 +142,7 @@ impl SpawnRequest<'_> {
         if group.is_none() && !watch.handle_supervisor_loss().await {
             let reason = first
                 .strip_prefix("failed ")
-                .unwrap_or("the supervisor exited");
+                .unwrap_or("the supervisor exited before it started the command");
             return Err(io::Error::other(reason.to_owned()));
         }
         Ok(Process {
@@ -150,7 +154,8 @@ impl SpawnRequest<'_> {
 }
 
 impl ProcessWatcher {
-    /// Waits until the shell exits. The flag is true if the shell was known to be the last process.
+    /// Waits until the shell exits. The flag is true if the supervisor reported that no other process of the command was
+    /// running.
     pub(super) async fn wait_exit(&mut self) -> (Exit, bool) {
         let killed = Exit::Signal(Signal::KILL.as_raw());
         let Some(reports) = &mut self.reports else {
@@ -164,13 +169,13 @@ impl ProcessWatcher {
         (Exit::Unwatched, false)
     }
 
-    /// Kills all processes of a supervisor that exited early, so that none runs without one. Returns whether the
-    /// supervisor was killed by a signal.
+    /// Kills all processes of a command whose supervisor exited early, so that no process runs without a supervisor.
+    /// Returns whether a signal killed the supervisor.
     async fn handle_supervisor_loss(&mut self) -> bool {
         if let Some(group) = self.group {
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
-        // The system does not reuse the process id before `wait` below.
+        // The system does not reuse the process id until `wait` has returned.
         if let Some(supervisor) = self
             .child
             .id()
@@ -212,7 +217,8 @@ impl ProcessControl {
         self.send_signal(KILL, Signal::KILL);
     }
 
-    /// Drops the control without a signal: all processes are gone, and the system may reuse the group id.
+    /// Drops the control without sending a signal. Call it when all processes are gone, because the system may reuse the
+    /// group id.
     pub(super) fn release(mut self) {
         if let Self::Direct(group) = &mut self {
             *group = None;
@@ -240,7 +246,8 @@ impl Drop for ProcessControl {
     }
 }
 
-/// Kills all processes in the session of a supervisor, also those outside its group. Does nothing without `/proc`.
+/// Kills all processes in the operating system session of a supervisor, also those outside its process group. Does
+/// nothing without `/proc`.
 fn kill_process_session(supervisor: Pid) {
     let mut killed = BTreeSet::new();
     loop {
@@ -259,8 +266,8 @@ fn kill_process_session(supervisor: Pid) {
     }
 }
 
-/// Returns the session of a process: the fourth field after the name in `/proc/PID/stat`. `getsid` cannot report that
-/// a process has no session.
+/// Returns the operating system session of a process, or `None` if it has none. Reads `/proc/PID/stat`, because `getsid`
+/// cannot report that a process has no session.
 fn process_session(pid: Pid) -> Option<Pid> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     Pid::from_raw(stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()?)

@@ -9,8 +9,8 @@ use std::{
 use super::{SKILLS_DIR, Skill, SkillProblem, SkillSource, SkillText, Skills, frontmatter, scan};
 
 impl Skills {
-    /// Returns the skills directory of a workspace, or of the user's home directory without one. Returns `None` if the
-    /// home directory is unknown.
+    /// Returns the skills directory of a workspace, or of the user's home directory if `workspace` is `None`. Returns
+    /// `None` if the home directory is unknown.
     pub fn skills_directory(&self, workspace: Option<&Path>) -> Option<PathBuf> {
         let base = workspace.or_else(|| self.settings.environment().user_home());
         base.map(|base| base.join(SKILLS_DIR))
@@ -19,7 +19,7 @@ impl Skills {
     /// Reads and validates the skill in a directory.
     pub fn check(directory: &Path) -> Result<Skill, SkillProblem> {
         let file = directory.join(scan::SKILL_FILE);
-        // Resolves `.` and symbolic links, because the skill must have the name of its directory.
+        // Resolve `.` and symbolic links, because the skill must have the name of its directory.
         let canonical = directory
             .canonicalize()
             .unwrap_or_else(|_| directory.to_owned());
@@ -53,7 +53,9 @@ impl Skills {
             .and_then(|()| frontmatter::parse(&text, name))
             .and_then(|_| {
                 write_new_file(&skill_directory, &file, &text).map_err(|error| match error.kind() {
-                    io::ErrorKind::AlreadyExists => "the file already exists".to_owned(),
+                    io::ErrorKind::AlreadyExists => {
+                        "the file already exists; choose another name or edit the file".to_owned()
+                    }
                     _ => error.to_string(),
                 })
             });

@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Frontmatter, String> {
         bub_settings::YamlError { line, ..error }.to_string()
     })?;
     let Value::Object(map) = value else {
-        return Err("the frontmatter is not a map of `key: value`".into());
+        return Err("invalid frontmatter: expected a map of `key: value`".into());
     };
     let fields: Map<_, _> = map
         .into_iter()
@@ -97,7 +97,7 @@ pub(super) fn check_name(name: &str, directory: &str) -> Result<(), String> {
 fn split_frontmatter(text: &str) -> Result<(&str, &str), String> {
     let (first, rest) = text.trim().split_once('\n').unwrap_or((text.trim(), ""));
     if first.trim_end() != "---" {
-        return Err("the first line is not `---`".into());
+        return Err("missing frontmatter: the first line must be `---`".into());
     }
     let mut start = 0;
     for line in rest.split_inclusive('\n') {
@@ -110,9 +110,10 @@ fn split_frontmatter(text: &str) -> Result<(&str, &str), String> {
         }
         start = end;
     }
-    Err("the frontmatter is not closed by a line `---`".into())
+    Err("unclosed frontmatter: add a line `---` after it".into())
 }
 
+/// Converts line endings to `\n` and removes a byte order mark.
 fn normalize_line_ends(text: &str) -> Cow<'_, str> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.contains('\r') {
@@ -122,10 +123,13 @@ fn normalize_line_ends(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// Returns a required field as trimmed text. The error is the reason why the field is invalid.
 fn required_text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
     match fields.get(key) {
-        None | Some(Value::Null) => Err(format!("`{key}` is missing")),
-        Some(Value::String(text)) if text.trim().is_empty() => Err(format!("`{key}` is empty")),
+        None | Some(Value::Null) => Err(format!("`{key}` is missing; add it to the frontmatter")),
+        Some(Value::String(text)) if text.trim().is_empty() => {
+            Err(format!("`{key}` is empty; add a text"))
+        }
         Some(Value::String(text)) => Ok(text.trim()),
         Some(_) => Err(format!("`{key}` is not a string; put it in quotes")),
     }
@@ -136,7 +140,7 @@ fn requested_variables(metadata: Option<&Value>) -> Result<Vec<String>, String> 
     let entries = match metadata {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Object(entries)) => entries,
-        Some(_) => return Err("`metadata` is not a map of strings".into()),
+        Some(_) => return Err("invalid `metadata`: expected a map of strings".into()),
     };
     if let Some((key, _)) = entries.iter().find(|(_, value)| !value.is_string()) {
         return Err(format!(

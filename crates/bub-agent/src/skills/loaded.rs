@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 
 use super::{Skill, SkillSource};
 
-/// The key of the list in the state of a turn.
+/// The key of the list of loaded skills in the state of a turn.
 const LOADED_SKILLS_KEY: &str = "_runtime_loaded_skills";
 
 /// The skills whose text the model has seen in a turn. They are stored in the state of the turn.
 ///
-/// Environment variables are granted to a skill as it was when it was loaded, not to its name. A file written later
-/// cannot replace it and get its variables.
+/// Environment variables are granted to a skill as it was when it was loaded. A skill file that is written later under
+/// the same name does not get these variables.
 #[derive(Clone, Debug, Default)]
 pub struct LoadedSkills(State);
 
@@ -35,7 +35,7 @@ impl LoadedSkills {
         self.all().into_iter().map(|skill| skill.name).collect()
     }
 
-    /// Clears the list, for a nested run.
+    /// Clears the list, so that the run of a subagent starts without loaded skills.
     pub(crate) fn clear(&self) {
         self.0.remove(LOADED_SKILLS_KEY);
     }

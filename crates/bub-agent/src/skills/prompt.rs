@@ -8,7 +8,7 @@ impl Skills {
     /// Returns the `<available_skills>` block for a step, or an empty string without skills.
     ///
     /// Skills that `prompt` names as `$name` are included with their text and marked as loaded. `allowed` limits the
-    /// block to these names; `None` means all skills. Each invalid skill is logged once.
+    /// block to these skills; `None` means all skills. Each invalid skill is logged once.
     pub fn prompt_block(
         &self,
         workspace: Option<&Path>,
@@ -61,7 +61,8 @@ pub(crate) fn is_skill_allowed(name: &str, allowed: Option<&[String]>) -> bool {
     })
 }
 
-/// Returns the known names that follow a `$` in the text. A period at the end of a sentence is not part of a name.
+/// Returns the names of skills that follow a `$` in the text. `is_known` tells whether a name is a skill. A period at
+/// the end of a sentence is not part of a name.
 fn named_skills(text: &str, is_known: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut names = Vec::new();
     for after in text.split('$').skip(1) {

@@ -23,7 +23,7 @@ const MAX_SKILLS: usize = 1000;
 /// new modification time.
 const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
-/// The skills of several directories at one point in time.
+/// The skills of several directories as they were at one point in time.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// The valid skills, ordered by root and then by name.
@@ -31,7 +31,7 @@ pub(super) struct Scan {
     pub(super) problems: Vec<SkillProblem>,
     /// Every path that was checked. The stamp is `None` if the path did not exist.
     stamps: Vec<(PathBuf, Option<FileStamp>)>,
-    /// Whether every later change is visible in the stamps.
+    /// Whether every later change of a file changes its stamp.
     is_settled: bool,
 }
 
@@ -65,6 +65,7 @@ impl Scan {
                 .all(|(path, stamp)| FileStamp::from_path(path).0 == *stamp)
     }
 
+    /// Reads the skills in one skills directory.
     fn scan_root(&mut self, root: &Path, source: SkillSource) {
         if !self
             .read_metadata(root)
@@ -85,7 +86,7 @@ impl Scan {
         if names.len() > MAX_SKILLS {
             self.add_problem(
                 root,
-                &format!("has more than {MAX_SKILLS} entries; the others are ignored"),
+                &format!("has more than {MAX_SKILLS} entries; bub reads only {MAX_SKILLS} of them"),
             );
         }
         names.sort_unstable();
@@ -94,6 +95,7 @@ impl Scan {
         }
     }
 
+    /// Reads the skill in `directory`, if it contains one.
     fn scan_directory(&mut self, directory: &Path, name: &str, source: SkillSource) {
         let file = directory.join(SKILL_FILE);
         if !self
@@ -106,7 +108,10 @@ impl Scan {
         let location = fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
         // The author of a workspace must not be able to show other files of the user to the model.
         if source == SkillSource::Project && !is_in_workspace(&location, directory) {
-            return self.add_problem(&file, "links to a file outside the workspace");
+            return self.add_problem(
+                &file,
+                "links to a file outside the workspace; copy the file into the workspace",
+            );
         }
         match read_skill_file(&file).and_then(|text| frontmatter::parse(&text, name)) {
             Ok(frontmatter) => {
@@ -161,7 +166,7 @@ fn is_absent(path: &Path, error: &io::Error) -> bool {
 /// Reads the text of a `SKILL.md`. The error is the reason why it cannot be used.
 pub(super) fn read_skill_file(file: &Path) -> Result<String, String> {
     let bytes = read_bytes(file).map_err(|error| format!("cannot be read: {error}"))?;
-    String::from_utf8(bytes).map_err(|_| "not valid UTF-8 text".to_owned())
+    String::from_utf8(bytes).map_err(|_| "not valid UTF-8 text; save the file as UTF-8".to_owned())
 }
 
 fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {

@@ -57,6 +57,7 @@ impl Template<'_> {
         Some((self.variable_value(name)?, tail))
     }
 
+    /// Returns the value of `SKILL_DIR` or `PYTHON`, and `None` for other names.
     fn variable_value(&self, name: &str) -> Option<String> {
         match name {
             "SKILL_DIR" => self.directory.map(display_path),
@@ -65,7 +66,8 @@ impl Template<'_> {
         }
     }
 
-    /// Returns the value of a setting. It is empty if the setting has no value or this skill must not see it.
+    /// Returns the value of a setting. Returns an empty text if the setting has no value or if this skill must not read
+    /// it.
     fn setting_value(&self, path: &str, warn: &mut dyn FnMut(String)) -> String {
         let is_below = |long: &str, short: &str| {
             long.strip_prefix(short)
@@ -97,7 +99,7 @@ impl Template<'_> {
             Ok(LookupValue::Value(value)) => value.to_string(),
             Ok(LookupValue::Secret(_)) => {
                 warn(format!(
-                    "`${{config.{path}}}` is empty because it is secret"
+                    "`${{config.{path}}}` is empty because the value is secret"
                 ));
                 return String::new();
             }

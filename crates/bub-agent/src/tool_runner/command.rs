@@ -19,10 +19,10 @@ use crate::{
     emitter, spill,
 };
 
-/// The tool that runs lines that do not start with the name of a tool.
+/// The tool that runs command lines that do not start with the name of a tool.
 const SHELL_TOOL: &str = "bash";
 
-/// The line before the output in a result that also has a status.
+/// The line between the status and the output in the result of a failed command.
 const OUTPUT_HEADING: &str = "\noutput:\n";
 
 /// Maximum number of output chunks queued for streaming. If the reader is too slow, the rest comes with the result.
@@ -102,7 +102,7 @@ impl EmittedOutput {
         format!("{}\n{status}", self.unsent_output(text))
     }
 
-    /// Returns the unsent part of the output in a result with a status. Empty if no output was sent.
+    /// Returns the unsent part of the output in a result with a status. Returns an empty text if no output was sent.
     fn unsent_output(&self, text: &str) -> String {
         let output = text
             .split_once(OUTPUT_HEADING)
@@ -114,8 +114,8 @@ impl EmittedOutput {
     }
 }
 
-/// Runs a command and returns its output. The command is on the tape before it runs. After a crash, a command that was
-/// started is not run again, unless it only reads.
+/// Runs a command and returns its output. The command is recorded on the tape before it runs. After a crash, only a
+/// read-only command runs again.
 pub(crate) async fn run_command(
     agent: &Agent,
     task: &AgentTask,
@@ -186,8 +186,8 @@ pub(crate) async fn run_command(
     outcome.map(|text| agent.settings().redactor().redact(&text).into_owned())
 }
 
-/// Marks the turn as completely recorded. A command that steered a turn, or that a plugin ran for a prompt, does not
-/// complete that turn.
+/// Marks the turn as completely recorded. Does nothing if the turn has a prompt, because then the command is only one
+/// part of the turn.
 fn mark_complete(tape: &TurnTape, outcome: &Result<String>) {
     match outcome {
         _ if tape.prompt_id().is_some() => {}
@@ -196,6 +196,7 @@ fn mark_complete(tape: &TurnTape, outcome: &Result<String>) {
     }
 }
 
+/// Parses a command line. Returns the tool to run and its arguments.
 fn resolve_command(
     line: &str,
     tools: &[Arc<dyn Tool>],
@@ -209,7 +210,11 @@ fn resolve_command(
         }
     };
     let tool = tools.iter().find(|tool| tool.spec().name == name).cloned();
-    let unknown_tool_error = || Error::not_found(format!("unknown tool `{name}`"));
+    let unknown_tool_error = || {
+        Error::not_found(format!(
+            "unknown tool `{name}`; type `,help` to list the tools"
+        ))
+    };
     Ok((tool.ok_or_else(unknown_tool_error)?, arguments))
 }
 

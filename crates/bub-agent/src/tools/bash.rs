@@ -58,7 +58,9 @@ impl BashTools {
             ));
         }
         if timeout_seconds == 0 {
-            return Err(Error::invalid_input("`timeout_seconds` must be at least 1"));
+            return Err(Error::invalid_input(
+                "invalid `timeout_seconds`: expected at least 1",
+            ));
         }
         let outcome = self
             .shells
@@ -150,6 +152,7 @@ impl BashTools {
     }
 }
 
+/// Returns the status lines of a shell: id, status and exit code.
 fn format_status(shell: &Shell) -> String {
     let status = if shell.is_finished() {
         "exited"
@@ -162,6 +165,7 @@ fn format_status(shell: &Shell) -> String {
     format!("id: {}\nstatus: {status}\nexit_code: {code}", shell.id())
 }
 
+/// Returns the working directory of a command: `cwd` relative to the workspace, or the workspace.
 fn working_directory(context: &ToolContext, cwd: Option<String>) -> Option<PathBuf> {
     let workspace = context
         .state()
@@ -181,6 +185,7 @@ fn output_or_placeholder(output: &str) -> &str {
     }
 }
 
+/// Converts a number to `usize`. Negative numbers become 0.
 fn non_negative(number: i64) -> usize {
     usize::try_from(number.max(0)).unwrap_or(usize::MAX)
 }

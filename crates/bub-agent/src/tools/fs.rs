@@ -35,7 +35,7 @@ impl FileTools {
         Self { agent }
     }
 
-    /// Returns the absolute path of a file, without symbolic links.
+    /// Returns the absolute path of a file with symbolic links resolved. Fails if the policy does not allow the path.
     fn resolve(&self, context: &ToolContext, path: &str) -> Result<PathBuf> {
         let home = self.agent.settings().environment().user_home();
         let workspace = context.state().get_str("_runtime_workspace");
@@ -129,7 +129,7 @@ impl FileTools {
         )?;
         write::replace_file(&file, &edited.content)?;
         let count = if edited.count > 1 {
-            format!(" ({} places)", edited.count)
+            format!(" ({} replacements)", edited.count)
         } else {
             String::new()
         };
@@ -137,7 +137,7 @@ impl FileTools {
     }
 }
 
-/// Returns the metadata of a regular file. Fails for others: reading a pipe or a device could block forever.
+/// Returns the metadata of a regular file. Fails for pipes and devices, because reading them could block forever.
 fn check_regular_file(file: &Path) -> Result<Metadata> {
     let metadata = std::fs::metadata(file).map_err(|error| file_error("read", file, &error))?;
     let file_kind = match metadata.file_type() {
@@ -151,6 +151,7 @@ fn check_regular_file(file: &Path) -> Result<Metadata> {
     )))
 }
 
+/// Returns the error for a file operation that failed: `cannot read PATH: reason`.
 fn file_error(action: &str, file: &Path, error: &io::Error) -> Error {
     let text = format!("cannot {action} {}: {error}", file.display());
     match error.kind() {

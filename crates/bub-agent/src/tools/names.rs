@@ -29,7 +29,7 @@ pub fn tools_block(tools: &[Arc<dyn Tool>]) -> String {
     block
 }
 
-/// Returns the names of a tool's arguments. Optional ones have a question mark.
+/// Returns the names of a tool's parameters, separated by commas. Optional parameters have a question mark.
 pub(super) fn parameter_list(spec: &ToolSpec) -> String {
     let names = spec.parameters().into_iter();
     let names: Vec<_> = names
@@ -114,6 +114,7 @@ fn unknown_tool_guidance(name: &str, available: &[String]) -> String {
     format!("Tool `{name}` does not exist, and no similar tool is available.")
 }
 
+/// Returns whether a tool has this name or this model name. Case is ignored.
 fn has_name(spec: &ToolSpec, name: &str) -> bool {
     spec.name.to_lowercase() == name.to_lowercase()
         || spec.model_name().to_lowercase() == name.to_lowercase()

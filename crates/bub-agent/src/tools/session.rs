@@ -204,11 +204,11 @@ impl SessionTools {
             let hint = if is_at_terminal(context) {
                 format!("; open it with `bub chat --session {target}`")
             } else {
-                String::new()
+                "; type `,sessions` to list the sessions".to_owned()
             };
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                format!("{target} is not a session of this chat{hint}"),
+                format!("`{target}` is not a session of this chat{hint}"),
             ));
         }
         let tape = context
@@ -218,7 +218,7 @@ impl SessionTools {
             .ok_or_else(no_tape_error)?;
         if tape.summary().await.map_err(tape_error)?.entries == 0 {
             return Err(Error::not_found(format!(
-                "unknown session {target}; `,sessions` lists the sessions"
+                "unknown session `{target}`; type `,sessions` to list the sessions"
             )));
         }
         switch_session(context, &target).await?;
@@ -226,7 +226,7 @@ impl SessionTools {
     }
 }
 
-/// Returns the current model of the session and the models that plugins offer.
+/// Formats the current model of the session and the list of models that plugins offer.
 fn format_model_choices(session_model: Option<String>, options: &ModelOptions) -> String {
     let current = session_model.or_else(|| options.current.clone());
     let mut lines = vec![format!(
@@ -251,12 +251,12 @@ fn format_model_choices(session_model: Option<String>, options: &ModelOptions) -
     lines.join("\n")
 }
 
-/// Returns whether the sender is the user at the terminal, who owns all terminal sessions.
+/// Returns whether the sender is the user at the terminal. That user may open all terminal sessions.
 fn is_at_terminal(context: &ToolContext) -> bool {
     *context.turn.sender() == Sender::terminal()
 }
 
-/// Makes `target` the current session of the chat. The tape of the chat's first session records it.
+/// Makes `target` the current session of the chat. Records the switch on the tape of the chat's first session.
 async fn switch_session(context: &ToolContext, target: &SessionId) -> Result<()> {
     let turn = &context.turn;
     let chat = sessions::session_chat_id(turn.session_id());
@@ -270,5 +270,5 @@ async fn switch_session(context: &ToolContext, target: &SessionId) -> Result<()>
 }
 
 fn no_tape_error() -> Error {
-    Error::not_found("the turn has no tape")
+    Error::not_found("cannot resume: no tape store is open")
 }

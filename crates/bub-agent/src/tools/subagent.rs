@@ -81,6 +81,7 @@ impl Tool for SubagentTool {
     }
 }
 
+/// Runs the subagent and returns its answer, followed by its errors.
 async fn run_subagent(
     agent: &Arc<Agent>,
     arguments: Map<String, Value>,
@@ -98,7 +99,9 @@ async fn run_subagent(
         }
     };
     if prompt.is_empty() {
-        return Err(Error::invalid_input("`prompt` must not be empty"));
+        return Err(Error::invalid_input(
+            "empty `prompt`: describe the task; it must not be empty",
+        ));
     }
     let session = arguments
         .get("session")
@@ -181,7 +184,7 @@ async fn run_subagent(
     Ok(output.to_display_string())
 }
 
-/// Returns the data of the `run` events of a turn, one per model call.
+/// Returns the data of the tape events `run` of a turn. Each model call has one event.
 async fn run_events(turn: &TurnTape) -> Result<Vec<Value>> {
     let tape = turn.tape();
     let mut runs = Vec::new();
@@ -203,8 +206,8 @@ async fn run_events(turn: &TurnTape) -> Result<Vec<Value>> {
     Ok(runs)
 }
 
-/// Returns the session for the argument `session`. Names are relative to the current session, so the model cannot read
-/// or write the session of another chat.
+/// Returns the session id for the argument `session`. A name is appended to the current session id, so the model cannot
+/// use the session of another chat.
 fn nested_session_id(session: &str, current: &SessionId) -> SessionId {
     const TEMP: &str = SessionId::TEMP_PREFIX;
     match session {
@@ -224,6 +227,7 @@ fn nested_state(state: &State, session_id: &SessionId) -> State {
     nested
 }
 
+/// Returns an argument that is a list of names, or names separated by commas.
 fn name_list(arguments: &Map<String, Value>, key: &str) -> Result<Option<Vec<String>>> {
     match arguments.get(key) {
         None | Some(Value::Null) => Ok(None),
@@ -241,11 +245,12 @@ fn name_list(arguments: &Map<String, Value>, key: &str) -> Result<Option<Vec<Str
                 .collect(),
         )),
         Some(_) => Err(Error::invalid_input(format!(
-            "`{key}` must be a list of names"
+            "invalid `{key}`: expected a list of names"
         ))),
     }
 }
 
+/// The answer and the errors of a subagent.
 #[derive(Default)]
 struct SubagentOutput {
     text: String,

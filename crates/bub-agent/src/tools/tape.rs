@@ -144,13 +144,13 @@ pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
         .join("\n"))
 }
 
-/// Returns the line of one match. It has only the surrounding text, because the next search would find a complete entry
-/// again.
+/// Formats one match as a JSON line. It has only the text around the match: a complete entry would become a match of the
+/// next search.
 fn format_hit(hit: &SearchHit) -> String {
     json!({"date": hit.entry.date, "content": hit.snippet, "id": hit.entry.id}).to_string()
 }
 
-/// Returns a date that is not empty. Models pass empty strings for arguments that they do not need.
+/// Returns the date, or `None` if it is empty. Models pass empty strings for arguments that they do not need.
 fn non_empty_date(date: Option<String>) -> Option<String> {
     date.map(|date| date.trim().to_owned())
         .filter(|date| !date.is_empty())

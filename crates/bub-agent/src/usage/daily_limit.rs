@@ -1,8 +1,8 @@
 //! The daily limits of tokens and cost, shared by all processes of a home.
 //!
-//! The tapes are authoritative, but reading all of them before each call would take longer the more bub is used. So a
-//! ledger of the day, `usage/<day>.jsonl`, has one line per call. It is rebuilt from the tapes if it is missing, and
-//! read incrementally. Without a limit, no ledger is written.
+//! The tapes are authoritative, but reading all of them before each call would be slow. So a ledger of the day,
+//! `usage/<day>.jsonl`, has one line per call. bub rebuilds the ledger from the tapes if the file is missing. Each check
+//! reads only the lines that were added since the last check. Without a limit, bub writes no ledger.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -40,7 +40,7 @@ struct DailyUsage {
     offset: u64,
     tokens: u64,
     cost: f64,
-    /// Calls that could not be written to the ledger. They count in this process.
+    /// Calls that could not be written to the ledger. They count only in this process.
     unwritten: Vec<(String, TokenCounts)>,
 }
 
@@ -59,7 +59,7 @@ impl DailyLimit {
         self.tokens.is_some() || self.cost.is_some()
     }
 
-    /// Checks whether these models may be called now. The error has the reason and the time of the reset.
+    /// Fails if a limit does not allow calls to these models now. The error has the reason and the time of the reset.
     pub(crate) async fn check(
         &self,
         models: &[ModelId],
@@ -200,7 +200,7 @@ impl DailyLimit {
     }
 }
 
-/// Returns the cost of a call, or 0 if the price is unknown. Such calls count only towards the token limit.
+/// Returns the cost of a call, or 0 if the price is unknown. Calls with unknown price count only towards the token limit.
 fn known_cost(model: &str, tokens: TokenCounts, catalog: &Catalog) -> f64 {
     let price = model
         .parse()
@@ -219,6 +219,7 @@ fn ledger_line(model: &str, tokens: TokenCounts) -> String {
     format!("\n{}\n", json!({"model": model, "usage": usage}))
 }
 
+/// Appends a line to an existing ledger.
 fn append_line(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())

@@ -1,4 +1,4 @@
-//! Sums up the model calls on all tapes.
+//! Sums up the usage of the model calls on all tapes.
 
 use std::{collections::BTreeMap, pin::pin};
 
@@ -10,7 +10,7 @@ use jiff::{Timestamp, civil::Date, tz::TimeZone};
 
 use super::{TokenCounts, read_model_calls};
 
-/// The grouping of a report.
+/// How a usage report groups model calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupBy {
     /// One row per session.
@@ -21,14 +21,14 @@ pub enum GroupBy {
     Day,
 }
 
-/// One row of a report.
+/// One row of a usage report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageRow {
     /// The session, the model, or the day.
     pub name: String,
     /// The number of calls.
     pub calls: u64,
-    /// The sum of their tokens.
+    /// The sum of the tokens of these calls.
     pub tokens: TokenCounts,
     /// The cost of the calls with a known price, in US dollars.
     pub cost: f64,
@@ -45,8 +45,8 @@ impl UsageRow {
     }
 }
 
-/// Returns the calls on all tapes of a store since a date (`2026-11-16`): the rows sorted by name, their sum, and the
-/// errors of tapes that cannot be read.
+/// Sums up the usage on all tapes of a store since a date, such as `2026-11-16`. Returns the rows sorted by name, their
+/// sum, and the errors of tapes that cannot be read.
 pub async fn usage_report(
     store: &dyn TapeStore,
     catalog: &Catalog,
@@ -114,6 +114,7 @@ pub async fn usage_report(
     Ok((rows.into_values().collect(), sum, unread))
 }
 
+/// Returns when a day starts in a time zone.
 fn start_of_day(day: &str, zone: &TimeZone) -> Result<Timestamp> {
     let date_error = || {
         let expected = "expected YYYY-MM-DD, for example 2026-11-16";

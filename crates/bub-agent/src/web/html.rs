@@ -4,7 +4,7 @@
 /// A token of a page.
 #[derive(Debug, PartialEq)]
 pub(super) enum Token<'a> {
-    /// Text with entities.
+    /// Text in which entities are not decoded.
     Text(&'a str),
     /// An opening tag: the name in lower case, and the unparsed attributes.
     Open(String, &'a str),
@@ -30,6 +30,7 @@ impl<'a> HtmlTokenizer<'a> {
         }
     }
 
+    /// Consumes `length` bytes and returns them.
     fn advance(&mut self, length: usize) -> &'a str {
         let (consumed, rest) = self
             .rest
@@ -131,6 +132,7 @@ impl<'a> Iterator for HtmlTokenizer<'a> {
     }
 }
 
+/// Splits the content of a tag into its name in lower case and its attributes.
 fn split_tag_name(tag: &str) -> (String, &str) {
     let end = tag
         .find(|c: char| c.is_ascii_whitespace() || c == '/')
@@ -139,7 +141,7 @@ fn split_tag_name(tag: &str) -> (String, &str) {
     (name.to_ascii_lowercase(), attributes)
 }
 
-/// Returns the value of an attribute with entities replaced.
+/// Returns the value of an attribute, with entities decoded.
 pub(super) fn attribute_value(attributes: &str, attribute_name: &str) -> Option<String> {
     let mut rest = attributes;
     loop {
@@ -165,7 +167,7 @@ pub(super) fn attribute_value(attributes: &str, attribute_name: &str) -> Option<
     }
 }
 
-/// Replaces entities. Unknown entities stay.
+/// Replaces HTML entities by their characters. Unknown entities stay.
 pub(super) fn decode_entities(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -183,6 +185,7 @@ pub(super) fn decode_entities(text: &str) -> String {
     plain
 }
 
+/// Returns the character of an entity. `name` has no `&` and no `;`.
 fn entity_char(name: &str) -> Option<char> {
     if let Some(number) = name.strip_prefix('#') {
         let code = match number.strip_prefix(['x', 'X']) {

@@ -122,6 +122,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Handles an opening tag.
     fn open_tag(&mut self, name: &str, attributes: &str) {
         match name {
             "title" => self.in_title = true,
@@ -203,6 +204,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Handles a closing tag.
     fn close_tag(&mut self, name: &str) {
         match name {
             "title" => self.in_title = false,
@@ -314,7 +316,7 @@ impl<'a> Writer<'a> {
             .push_str(&"> ".repeat(self.quotes.min(MAX_INDENT_DEPTH)));
     }
 
-    /// Starts a new line before the next text; with 2, after an empty line.
+    /// Requires at least this many line breaks before the next text: 1 for a new line, 2 for an empty line.
     fn require_breaks(&mut self, breaks: usize) {
         if self.preformatted {
             return;
@@ -349,6 +351,7 @@ impl<'a> Writer<'a> {
         self.marker = Some(marker);
     }
 
+    /// Writes an opening emphasis mark.
     fn open_mark(&mut self, mark: &'static str) {
         self.write(mark);
         self.marks.push((mark, self.out.len()));
@@ -377,6 +380,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Writes the open link around its text. Drops a link without text.
     fn end_link(&mut self) {
         let Some((Some(start), link)) = self.link.take() else {
             return;
@@ -392,6 +396,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Ends the open table row. Writes the delimiter row after the first row.
     fn end_row(&mut self) {
         let Some(cells) = self.row.take().filter(|cells| *cells > 0) else {
             return;

@@ -20,7 +20,7 @@ const MAX_ERROR_CHARS: usize = 300;
 /// Number of bytes at the start of a page that are searched for its encoding.
 const CHARSET_PROBE_BYTES: usize = 2048;
 
-/// Reads a response. Fails if its status is not a success or its body is not text.
+/// Returns the text of a response. Fails if the status is not a success or the body is not text.
 pub(super) async fn read_response(response: Response, url: &Url) -> Result<String> {
     let status = response.status();
     let header = |name| {
@@ -86,7 +86,7 @@ async fn read_body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u
         Error::new(
             ErrorKind::Tool,
             format!(
-                "the response from {} was interrupted: {}",
+                "cannot read the response from {}: {}",
                 host_name(url),
                 error.message
             ),
@@ -132,7 +132,7 @@ impl ContentType {
         Self { essence, charset }
     }
 
-    /// Returns whether the type is text. An empty type counts as text; `is_binary` checks the bytes later.
+    /// Returns whether the media type is text. A missing type counts as text; `is_binary` checks the bytes later.
     fn is_text(&self) -> bool {
         let Some((kind, name)) = self.essence.split_once('/') else {
             return self.essence.is_empty();
@@ -160,14 +160,15 @@ impl ContentType {
         matches!(self.essence.as_str(), "text/html" | "application/xhtml+xml")
     }
 
+    /// Returns whether the declared encoding is UTF-16.
     fn is_wide(&self) -> bool {
         self.charset
             .as_deref()
             .is_some_and(|charset| charset.starts_with("utf-16"))
     }
 
-    /// Decodes a body. The second value is the name of the encoding if characters are lost. Returns `None` for binary
-    /// data.
+    /// Converts a body to text; HTML becomes Markdown. If characters are lost, the second value is the name of the encoding.
+    /// Returns `None` for binary data.
     fn to_text(&self, bytes: &[u8], url: &Url) -> Option<(String, Option<String>)> {
         if is_binary(bytes) && !self.is_wide() {
             return None;
@@ -185,7 +186,7 @@ impl ContentType {
     }
 }
 
-/// Returns whether the bytes are binary data. Only UTF-16 text has zero bytes.
+/// Returns whether the bytes are binary data: they contain a zero byte and do not start like UTF-16 text.
 fn is_binary(bytes: &[u8]) -> bool {
     let is_wide = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
     !is_wide && memchr::memchr(0, bytes).is_some()
@@ -239,7 +240,7 @@ fn decode_text(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) 
     }
 }
 
-/// What a page says about itself: `<meta charset=…>`, or the XML declaration.
+/// Returns the encoding that a page declares in `<meta charset=…>` or in its XML declaration.
 fn declared_charset(bytes: &[u8]) -> Option<String> {
     let head = String::from_utf8_lossy(bytes.get(..CHARSET_PROBE_BYTES).unwrap_or(bytes))
         .to_ascii_lowercase();

@@ -70,7 +70,8 @@ impl PublicResolver {
         }
     }
 
-    /// Checks a URL before connecting: IP addresses, and names that a proxy would resolve.
+    /// Fails if the host of a URL is private. Checks IP addresses, and names that a proxy would resolve. Other names are
+    /// checked when they are resolved.
     pub(super) async fn check_url(&self, url: &Url) -> Result<()> {
         let host = url.host_str().unwrap_or_default();
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -104,7 +105,7 @@ impl PublicResolver {
         if addresses.is_empty() {
             return Err(ResolveError::Unknown(io::Error::new(
                 io::ErrorKind::NotFound,
-                "the name has no address",
+                "the host has no address",
             )));
         }
         let is_allowed = |address: &IpAddr| self.allowed.is_address_allowed(*address);
@@ -135,7 +136,7 @@ impl Resolve for PublicResolver {
                 ResolveError::Private => private_address_error(&name),
                 ResolveError::Unknown(error) => Error::new(
                     ErrorKind::Tool,
-                    format!("cannot resolve the host name: {error}"),
+                    format!("cannot resolve the host name: {error}; check the URL"),
                 ),
             })?;
             let addresses: Addrs = Box::new(
@@ -148,8 +149,11 @@ impl Resolve for PublicResolver {
     }
 }
 
+/// Why the addresses of a host cannot be used.
 enum ResolveError {
+    /// An address is private and not allowed.
     Private,
+    /// The name cannot be resolved.
     Unknown(io::Error),
 }
 
@@ -158,6 +162,7 @@ fn normalize_host(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
+/// Returns whether a host name belongs to a private network: it has no dot, or a private domain.
 fn is_private_name(name: &str) -> bool {
     let is_in_domain = |domain: &str| {
         name.strip_suffix(domain)
@@ -166,7 +171,7 @@ fn is_private_name(name: &str) -> bool {
     !name.contains('.') || PRIVATE_DOMAINS.into_iter().any(is_in_domain)
 }
 
-/// The error for a private address. It does not contain the address, so that it reveals nothing about the network.
+/// Returns the error for a private host. It does not contain the address, so that it reveals nothing about the network.
 fn private_address_error(host: &str) -> Error {
     Error::new(
         ErrorKind::Tool,

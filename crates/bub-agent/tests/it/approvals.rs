@@ -305,7 +305,8 @@ async fn an_approval_is_for_the_call_as_it_was_shown() {
             .message()
             .to_owned();
         assert!(
-            message.ends_with("denied by policy: the approval was given for another call"),
+            message
+                .ends_with("denied by policy: the approval is for another call; request a new one"),
             "{message}"
         );
     }

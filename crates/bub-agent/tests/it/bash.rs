@@ -160,7 +160,10 @@ async fn a_command_that_takes_too_long_is_no_error_and_shows_what_it_printed() {
         .bash(json!({"cmd": "true", "timeout_seconds": 0}))
         .await
         .unwrap_err();
-    assert_eq!(error.message(), "`timeout_seconds` must be at least 1");
+    assert_eq!(
+        error.message(),
+        "invalid `timeout_seconds`: expected at least 1"
+    );
 }
 
 // H-127: for a user, a command that times out has failed.

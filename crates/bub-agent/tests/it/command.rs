@@ -106,10 +106,16 @@ fn mistakes_are_explained() {
         ),
         (
             ",tape.search a 1 z",
-            "too many arguments for tape.search: 'z'; it takes query, limit",
+            "unexpected argument 'z': tape.search takes query, limit",
         ),
-        (",tape.search a query=b", "duplicate argument 'query'"),
-        (",help extra", "help takes no arguments, got 'extra'"),
+        (
+            ",tape.search a query=b",
+            "duplicate argument 'query'; pass it once",
+        ),
+        (
+            ",help extra",
+            "unexpected argument 'extra': help takes no arguments",
+        ),
     ] {
         assert_eq!(parse(line).unwrap_err().message(), message, "{line}");
     }

@@ -226,7 +226,7 @@ async fn paths_are_absolute_relative_to_the_workspace_or_in_the_home() {
         .unwrap_err();
     assert_eq!(
         error,
-        "relative path 'a' is not allowed without a workspace"
+        "cannot resolve 'a': no workspace is set; pass an absolute path"
     );
     let error = fixture.read(json!({"path": "b"})).await.unwrap_err();
     let expected = format!(
@@ -498,7 +498,7 @@ async fn several_matches_need_more_text_a_start_or_all() {
         .unwrap();
     assert_eq!(
         answer,
-        format!("edited: {} (2 places)", fixture.path("a").display())
+        format!("edited: {} (2 replacements)", fixture.path("a").display())
     );
     assert_eq!(fixture.content("a"), b"z\n\ny = 2\nz\n");
     // Overlapping matches are ambiguous, too.

@@ -387,7 +387,7 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
         let message = policy_decision.denial_error("help").message().to_owned();
         assert_eq!(
             message,
-            "Tool 'help' denied by policy: the policy is invalid, so every call is denied"
+            "Tool 'help' denied by policy: the policy is invalid, so every call is denied; run `bub policy list` to see why"
         );
     }
     let policy = Policy::new(&settings(&[("BUB_OWNERS", "ada")]));

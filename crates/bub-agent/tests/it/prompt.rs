@@ -109,9 +109,9 @@ async fn media_become_parts_after_the_text() {
             (Prompt::Text(text), None) => {
                 assert!(text.ends_with("look"));
                 let note = match item.kind {
-                    MediaKind::Image => "files_not_read=image (it cannot be loaded)",
+                    MediaKind::Image => "files_not_read=image (the channel provided no content)",
                     MediaKind::Document => {
-                        "files_not_read=document (it is neither an image nor text)"
+                        "files_not_read=document (unsupported file type: only text, images, audio and video can be read)"
                     }
                     _ => "",
                 };

@@ -685,9 +685,15 @@ async fn what_cannot_be_started_says_why() {
         request.granted = vec![("PATH".into(), "/no/such/place".into())];
     };
     let cases: [(ChangeRequest<'_>, &str); 5] = [
-        (&missing, "working directory '/no/such/place' not found"),
-        (&file, "working directory '/dev/null' not found"),
-        (&null, "the command contains a NUL byte"),
+        (
+            &missing,
+            "working directory '/no/such/place' not found; pass an existing directory as `cwd`",
+        ),
+        (
+            &file,
+            "working directory '/dev/null' not found; pass an existing directory as `cwd`",
+        ),
+        (&null, "invalid command: it contains a NUL byte"),
         (
             &long,
             "the command is too long for the system (300005 bytes); write it to a file and run the file",
@@ -714,7 +720,7 @@ async fn a_launcher_that_is_none_is_an_error() {
     let error = fixture.run_for("true", LONG).await.unwrap_err();
     assert_eq!(
         error.message(),
-        "cannot start the command: the supervisor exited"
+        "cannot start the command: the supervisor exited before it started the command"
     );
 }
 

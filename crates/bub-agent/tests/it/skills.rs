@@ -241,22 +241,22 @@ fn a_skill_is_valid_or_there_is_a_reason() {
             Ok("d"),
         ),
         (&fits, Ok(&fits[28..fits.len() - 4])),
-        ("", Err("the first line is not `---`")),
+        ("", Err("missing frontmatter: the first line must be `---`")),
         (
             "# good\n---\nname: good\n---\n",
-            Err("the first line is not `---`"),
+            Err("missing frontmatter: the first line must be `---`"),
         ),
         (
             "---\nname: good\ndescription: d\n",
-            Err("the frontmatter is not closed by a line `---`"),
+            Err("unclosed frontmatter: add a line `---` after it"),
         ),
         (
             "---\n---\n",
-            Err("the frontmatter is not a map of `key: value`"),
+            Err("invalid frontmatter: expected a map of `key: value`"),
         ),
         (
             "---\n- name\n---\n",
-            Err("the frontmatter is not a map of `key: value`"),
+            Err("invalid frontmatter: expected a map of `key: value`"),
         ),
         (
             "---\nname: good\ndescription: a: b\n---\n",
@@ -266,7 +266,10 @@ fn a_skill_is_valid_or_there_is_a_reason() {
             "---\nname: good\ndescription: !x d\n---\n",
             Err("line 3, column 17: not valid YAML: "),
         ),
-        ("---\ndescription: d\n---\n", Err("`name` is missing")),
+        (
+            "---\ndescription: d\n---\n",
+            Err("`name` is missing; add it to the frontmatter"),
+        ),
         (
             "---\nname: 12\ndescription: d\n---\n",
             Err("`name` is not a string; put it in quotes"),
@@ -287,7 +290,10 @@ fn a_skill_is_valid_or_there_is_a_reason() {
             "---\nname: go--od\ndescription: d\n---\n",
             Err("invalid `name` \"go--od\": use a-z and 0-9"),
         ),
-        ("---\nname: good\n---\n", Err("`description` is missing")),
+        (
+            "---\nname: good\n---\n",
+            Err("`description` is missing; add it to the frontmatter"),
+        ),
         (
             "---\nname: good\ndescription: ''\n---\n",
             Err("`description` is empty"),
@@ -302,7 +308,7 @@ fn a_skill_is_valid_or_there_is_a_reason() {
         ),
         (
             "---\nname: good\ndescription: d\nmetadata: x\n---\n",
-            Err("`metadata` is not a map of strings"),
+            Err("invalid `metadata`: expected a map of strings"),
         ),
         (
             "---\nname: good\ndescription: d\nmetadata: {version: 1.0}\n---\n",
@@ -398,16 +404,25 @@ fn broken_skills_are_reported_once_and_do_not_affect_others() {
     }
     let problems = fixture.problems();
     let expected = [
-        ("binary/SKILL.md: ", "not valid UTF-8 text"),
+        (
+            "binary/SKILL.md: ",
+            "not valid UTF-8 text; save the file as UTF-8",
+        ),
         ("bomb/SKILL.md: ", "too many values"),
         ("dangling: ", "No such file"),
         ("deep-flow/SKILL.md: ", "not valid YAML"),
         ("deep-list/SKILL.md: ", "not valid YAML"),
         ("deep-map/SKILL.md: ", "not valid YAML"),
-        ("device/SKILL.md: ", "links to a file outside the workspace"),
+        (
+            "device/SKILL.md: ",
+            "links to a file outside the workspace; copy the file into the workspace",
+        ),
         ("folder/SKILL.md: ", "not a regular file"),
         ("huge/SKILL.md: ", "larger than 1 MiB"),
-        ("link/SKILL.md: ", "links to a file outside the workspace"),
+        (
+            "link/SKILL.md: ",
+            "links to a file outside the workspace; copy the file into the workspace",
+        ),
         ("loop: ", "symbolic links"),
         ("pipe/SKILL.md: ", "not a regular file"),
     ];

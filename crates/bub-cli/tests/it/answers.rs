@@ -124,12 +124,12 @@ fn an_answer_that_is_not_complete_fails_in_one_line() {
         (
             Reply::text("Hel").finish(Finish::Length),
             "[cli:local]\nHel\n",
-            "it reached the `max_tokens` limit",
+            "it reached the `max_tokens` limit; raise the setting",
         ),
         (
             Reply::new().finish(Finish::Length),
             "",
-            "it reached the `max_tokens` limit",
+            "it reached the `max_tokens` limit; raise the setting",
         ),
         (
             Reply::new().finish(Finish::Filter),

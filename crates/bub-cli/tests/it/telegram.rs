@@ -471,7 +471,9 @@ fn pictures_and_text_documents_reach_the_model() {
         requests[3]
     );
     assert!(
-        requests[4].contains("files_not_read=binary.txt (it is not text)"),
+        requests[4].contains(
+            "files_not_read=binary.txt (not a text file: the content is not valid UTF-8)"
+        ),
         "{}",
         requests[4]
     );

@@ -3,13 +3,14 @@
 use bub_kernel::{Error, Result};
 use memchr::memmem;
 
-/// Maximum size of a file to edit, and maximum growth of an edit.
+/// Maximum size of a file to edit, and maximum number of bytes that an edit may add.
 pub(super) const MAX_EDIT_BYTES: u64 = 64 << 20;
-/// Maximum number of matches to count for an error.
+/// Maximum number of matches counted for an error message.
 const MAX_COUNTED_MATCHES: usize = 1000;
 const MAX_SHOWN_CHARS: usize = 200;
 const MAX_SHOWN_LINES: usize = 10;
 
+/// The arguments of an edit.
 pub(super) struct EditRequest<'a> {
     /// The path as the caller wrote it, for errors.
     pub(super) path: &'a str,
@@ -20,6 +21,7 @@ pub(super) struct EditRequest<'a> {
     pub(super) all: bool,
 }
 
+/// The edited content of a file.
 #[derive(Debug)]
 pub(super) struct EditResult {
     pub(super) content: Vec<u8>,
@@ -27,6 +29,7 @@ pub(super) struct EditResult {
     pub(super) count: usize,
 }
 
+/// Replaces `old` with `new` in a file's content. Without `all`, `old` must occur exactly once.
 pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<EditResult> {
     let EditRequest { old, new, .. } = *change;
     if old.is_empty() {
@@ -36,7 +39,7 @@ pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<Edi
     }
     if old == new {
         return Err(Error::invalid_input(
-            "`old` and `new` are equal; nothing to change",
+            "`old` and `new` are equal; pass different text as `new`",
         ));
     }
     let from = line_start(content, change.start);
@@ -77,7 +80,7 @@ pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<Edi
     })
 }
 
-/// Returns the offsets of all matches. Overlapping matches are included, because they make the edit ambiguous, too.
+/// Returns the offsets of all matches. Overlapping matches are included, because they also make an edit ambiguous.
 fn overlapping_matches<'a>(text: &'a [u8], needle: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     let finder = memmem::Finder::new(needle);
     let mut from = 0;
@@ -143,7 +146,7 @@ fn not_found_error(content: &[u8], change: &EditRequest<'_>) -> Error {
     ))
 }
 
-/// Returns a hint why the text was not found, such as different whitespace.
+/// Returns a hint why the text was not found: it occurs before `start`, or with other line endings or whitespace.
 fn mismatch_hint(content: &[u8], old: &str) -> Option<String> {
     if let Some(at) = memmem::find(content, old.as_bytes()) {
         return Some(format!(

@@ -1,4 +1,4 @@
-//! Resolves paths.
+//! Resolves the paths that the fs tools receive.
 
 use std::{
     ffi::OsString,
@@ -27,7 +27,9 @@ pub(super) fn absolute_path(
     let path = match in_home {
         Some(rest) => home
             .ok_or_else(|| {
-                Error::invalid_input(format!("cannot resolve '{name}': no home directory"))
+                Error::invalid_input(format!(
+                    "cannot resolve '{name}': the home directory is unknown; pass an absolute path"
+                ))
             })?
             .join(rest.trim_start_matches('/')),
         None => PathBuf::from(name),
@@ -35,35 +37,37 @@ pub(super) fn absolute_path(
     if path.is_absolute() {
         return Ok(path);
     }
-    let reason = || format!("relative path '{name}' is not allowed without a workspace");
+    let reason = || format!("cannot resolve '{name}': no workspace is set; pass an absolute path");
     Ok(workspace
         .ok_or_else(|| Error::invalid_input(reason()))?
         .join(path))
 }
 
-/// Resolves the symbolic links of an absolute path, which need not exist. With `confine`, fails if the result is
+/// Resolves the symbolic links of an absolute path. The file need not exist. With `confine`, fails if the result is
 /// outside the workspace.
 ///
-/// Open the returned path, not `path`: then the file that was checked is the one that is used.
+/// Callers must open the returned path, not `path`. Otherwise a link could change between the check and the use.
 pub fn resolve_path(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<PathBuf> {
     let resolved = resolve_symlinks(path)?;
     if !confine {
         return Ok(resolved);
     }
     let workspace = workspace.ok_or_else(|| {
-        Error::invalid_input("file access is limited to the workspace, but no workspace is set")
+        Error::invalid_input(
+            "cannot access files: access is limited to the workspace, but no workspace is set",
+        )
     })?;
     if resolved.starts_with(resolve_symlinks(workspace)?) {
         return Ok(resolved);
     }
-    // The error contains no path, because users who may not know it see the error, too.
+    // The error contains no path, because it is also shown to users who must not know the path.
     Err(Error::invalid_input(
         "the path is outside the workspace; only files in the workspace are allowed",
     ))
 }
 
-/// Follows all symbolic links. `canonicalize` fails if the last part does not exist, but a write through a broken link
-/// would create a file there.
+/// Follows all symbolic links, also if the last component does not exist. `canonicalize` would fail then, but a write
+/// through a broken link would still create a file at its target.
 fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
     let mut resolved = PathBuf::new();
     let mut remaining = reversed_components(path);
@@ -100,7 +104,7 @@ fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
     Ok(resolved)
 }
 
-/// Returns the parts of a path in reverse order.
+/// Returns the components of a path in reverse order.
 fn reversed_components(path: &Path) -> Vec<OsString> {
     path.components()
         .rev()

@@ -10,9 +10,9 @@ use bub_kernel::{Error, ErrorKind, Result};
 
 use super::file_error;
 
-/// Maximum bytes returned per call; read the rest with `offset`.
+/// Maximum bytes returned per call. The model reads the rest with `offset`.
 const MAX_READ_BYTES: usize = 1 << 20;
-/// Number of bytes that are searched for a zero byte. Text has none; binary files usually have one near the start.
+/// Number of bytes at the start of a file that are searched for a zero byte. A file with a zero byte is not text.
 const BINARY_PROBE_BYTES: usize = 8 << 10;
 
 /// Returns at most `limit` lines, starting with line `first`, joined with `\n`.
@@ -66,8 +66,8 @@ pub(super) fn read_lines(
     Ok(format_lines(text, is_truncated.then_some((first, line))))
 }
 
-/// Returns the bytes as text, with notes for the model. `truncated` has the first line and the line where reading
-/// stopped.
+/// Returns the bytes as text, with notes for the model. If the text is truncated, `truncated` has the number of its first
+/// line and of the line where reading stopped.
 fn format_lines(mut bytes: Vec<u8>, truncated: Option<(u64, u64)>) -> String {
     let mut notes = Vec::new();
     if let Some((first, line)) = truncated {

@@ -56,7 +56,7 @@ pub(super) fn replace_file(file: &Path, content: &[u8]) -> Result<()> {
     }
 }
 
-/// Writes a temporary file and renames it.
+/// Writes the content to a temporary file and renames it to `file`.
 fn replace_atomically(
     directory: &Path,
     file: &Path,
@@ -81,7 +81,7 @@ fn replace_atomically(
     written
 }
 
-/// Creates a file with an unused name.
+/// Creates a temporary file with an unused name and returns its path.
 fn create_temporary(directory: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     static NEXT_TEMP_NUMBER: AtomicU64 = AtomicU64::new(0);
     loop {

@@ -462,7 +462,7 @@ fn sessions_are_listed_and_completed() {
     chat.wait_idle();
     chat.send(",resume cli:other\r");
     chat.wait_for(
-        "cli:other is not a session of this chat; open it with `bub chat --session cli:other`",
+        "`cli:other` is not a session of this chat; open it with `bub chat --session cli:other`",
     );
     chat.wait_idle();
     chat.send(",resume \t");
