@@ -26,13 +26,13 @@ fn delta(bencher: Bencher<'_, '_>, bytes: usize) {
         .counter(ItemsCount::new(events.len()))
         .bench_local(|| {
             let mut view = TurnView::new(80, ColorMode::Colors, Redactor::new());
-            view.begin(None);
+            view.begin_turn(None);
             let mut lines = 0;
             for event in &events {
-                view.event(event);
+                view.handle_event(event);
                 lines += view.take_lines().len();
             }
-            view.end(false);
+            view.end_turn(false);
             lines + view.take_lines().len()
         });
 }

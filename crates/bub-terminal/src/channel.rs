@@ -39,7 +39,7 @@ struct OpenLine {
 
 impl OpenLines {
     /// Registers a message as a line of the chat. Returns the receipt of the message, which is created if missing.
-    pub fn open(&self, number: u64, message: &mut Inbound) -> Arc<InboundReceipt> {
+    pub fn register(&self, number: u64, message: &mut Inbound) -> Arc<InboundReceipt> {
         let receipt = message
             .receipt
             .get_or_insert_with(|| Arc::new(InboundReceipt::new(None)));
@@ -53,7 +53,7 @@ impl OpenLines {
     }
 
     /// Returns the line number of a message, or `None` if the message is not a line of this chat.
-    pub fn line(&self, message: &Inbound) -> Option<u64> {
+    pub fn line_number(&self, message: &Inbound) -> Option<u64> {
         let is_same = |line: &&OpenLine| {
             let Some(receipt) = line.receipt.upgrade() else {
                 return false;
@@ -61,7 +61,7 @@ impl OpenLines {
             let has_receipt = message
                 .receipt
                 .as_ref()
-                .is_some_and(|own| Arc::ptr_eq(own, &receipt));
+                .is_some_and(|other| Arc::ptr_eq(other, &receipt));
             let id = receipt.message_id();
             has_receipt || id.is_some_and(|id| message.message_id() == Some(id))
         };
@@ -155,14 +155,14 @@ impl UserQuestion {
                     .iter()
                     .map(|(name, value)| format!("{name}={value}"))
                     .collect();
-                let reason = crate::sanitize::line(&request.reason);
+                let reason = crate::sanitize::sanitize_line(&request.reason);
                 format!(
                     "{reason}\nallow {}({})?",
                     request.tool,
                     arguments.join(", ")
                 )
             }
-            Self::Line(_, text, _) => crate::sanitize::line(text),
+            Self::Line(_, text, _) => crate::sanitize::sanitize_line(text),
         }
     }
 
@@ -203,7 +203,7 @@ impl ChatEventSender {
     }
 
     /// Asks the user to approve a tool call. The question is withdrawn if the returned future is dropped.
-    pub async fn ask(&self, request: &ApprovalRequest) -> ApprovalAnswer {
+    pub async fn ask_approval(&self, request: &ApprovalRequest) -> ApprovalAnswer {
         let (answer, answered) = oneshot::channel();
         let _withdraw = WithdrawGuard {
             event_sender: self,
@@ -483,24 +483,24 @@ mod tests {
         let lines = OpenLines::default();
         let mut message = Inbound::from(Envelope::text("hello"));
         let other = Inbound::from(Envelope::text("hello"));
-        let receipt = lines.open(7, &mut message);
+        let receipt = lines.register(7, &mut message);
         // A message's session is resolved before the message has an id.
-        assert_eq!(lines.line(&message), Some(7));
-        assert_eq!(lines.line(&other), None);
+        assert_eq!(lines.line_number(&message), Some(7));
+        assert_eq!(lines.line_number(&other), None);
 
         let id = MessageId::from("m");
         receipt.accept(&id, false);
         message.receipt = None;
-        assert_eq!(lines.line(&message), None);
+        assert_eq!(lines.line_number(&message), None);
         message.attempt = Some(attempt(&id));
-        assert_eq!(lines.line(&message), Some(7));
+        assert_eq!(lines.line_number(&message), Some(7));
         let mut later = other;
         later.attempt = Some(attempt(&MessageId::from("n")));
-        assert_eq!(lines.line(&later), None);
+        assert_eq!(lines.line_number(&later), None);
 
         drop(receipt);
-        assert_eq!(lines.line(&message), None);
-        let _receipt = lines.open(8, &mut later);
-        assert_eq!(lines.line(&later), Some(8));
+        assert_eq!(lines.line_number(&message), None);
+        let _receipt = lines.register(8, &mut later);
+        assert_eq!(lines.line_number(&later), Some(8));
     }
 }

@@ -32,14 +32,14 @@ use crate::{
     turn_view::{StatusLine, TurnView},
 };
 
-/// Delay before stream events are drawn; it limits the frame rate.
+/// Delay between a stream event and the next drawing. It limits the frame rate.
 const FRAME_INTERVAL: Duration = Duration::from_millis(33);
 /// How long the decoder waits after an escape byte for the rest of a key sequence.
 const ESCAPE_TIMEOUT: Duration = Duration::from_millis(40);
 /// Time between two frames of the spinner.
 const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
 /// How long the window size must be stable before the chat draws again. Terminals report a new size late (tmux by up
-/// to a quarter of a second), and output for the wrong size ends up in the wrong place.
+/// to a quarter of a second), and output for the old size would appear at wrong positions.
 const RESIZE_DEBOUNCE: Duration = Duration::from_millis(300);
 /// A second Ctrl-C within this time leaves the chat.
 pub(crate) const DOUBLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
@@ -88,6 +88,7 @@ pub enum ChatExit {
     Stopped,
 }
 
+/// The state of an interactive chat.
 struct ChatScreen {
     screen: Screen<Stdout>,
     raw_mode: Option<RawMode>,
@@ -100,24 +101,25 @@ struct ChatScreen {
     name: String,
     /// The last known size of the terminal.
     size: TerminalSize,
-    /// Set while the window is being resized: when its size counts as stable.
+    /// The time at which the window size counts as stable. `None` if the window is not being resized.
     resizing: Option<Instant>,
     status: StatusLine,
     last_line: u64,
-    /// Lines without an outcome.
+    /// Numbers of the submitted lines that have no outcome yet.
     open: Vec<u64>,
     /// Whether the turn that runs or starts next is a command.
     runs_command: bool,
     /// Lines typed during a turn that are not in the transcript yet.
     queued: Vec<QueuedLine>,
-    /// The queued line that was last asked to be withdrawn.
+    /// The queued line whose withdrawal was requested last.
     withdrawing: Option<u64>,
     running: Option<RunningTurn>,
     questions: VecDeque<UserQuestion>,
-    /// The text in the editor when a question arrived.
+    /// The text that was in the editor when a question arrived. It is restored after the answer.
     draft: Option<String>,
+    /// When Ctrl-C was pressed last.
     interrupted: Option<Instant>,
-    /// Shown instead of the status line.
+    /// A hint that is shown instead of the status line.
     hint: Option<String>,
     is_history_error_reported: bool,
     is_leaving: bool,
@@ -154,10 +156,10 @@ struct RunningTurn {
 /// # Errors
 ///
 /// Fails if the terminal cannot be read, written, or set to raw mode.
-pub async fn run(chat_options: ChatOptions) -> Result<ChatExit> {
+pub async fn run_chat(chat_options: ChatOptions) -> Result<ChatExit> {
     let mut resized = signal(SignalKind::window_change()).map_err(terminal_error)?;
     let raw_mode = RawMode::enter().map_err(terminal_error)?;
-    let mut input = tty::spawn_reader().map_err(terminal_error)?;
+    let mut input = tty::spawn_input_reader().map_err(terminal_error)?;
     let (mut chat, mut chat_events, stop) = ChatScreen::new(chat_options, raw_mode);
     let mut decoder = KeyDecoder::default();
     let mut draw_at = Some(Instant::now());
@@ -188,7 +190,7 @@ pub async fn run(chat_options: ChatOptions) -> Result<ChatExit> {
                 }
                 true
             }
-            () = tokio::time::sleep(ESCAPE_TIMEOUT), if decoder.is_pending() => {
+            () = tokio::time::sleep(ESCAPE_TIMEOUT), if decoder.has_pending() => {
                 chat.handle_keys(decoder.flush()).await?;
                 true
             }
@@ -216,7 +218,7 @@ pub async fn run(chat_options: ChatOptions) -> Result<ChatExit> {
 }
 
 impl ChatScreen {
-    /// Creates the chat. Also returns its events and the token that ends it.
+    /// Creates the chat. Also returns the receiver of its events and the token that ends it.
     fn new(
         chat_options: ChatOptions,
         raw_mode: RawMode,
@@ -267,7 +269,7 @@ impl ChatScreen {
         (chat, chat_options.chat_events, chat_options.stop)
     }
 
-    /// Draws the current state. While the window is being resized, returns when to try again instead.
+    /// Draws the current state. While the window is being resized, draws nothing and returns the time of the next attempt.
     fn draw(&mut self) -> Result<Option<Instant>> {
         if tty::size() != self.size {
             self.handle_resize();
@@ -291,11 +293,12 @@ impl ChatScreen {
         Ok(None)
     }
 
-    /// Whether a turn is running or a line has no outcome yet.
+    /// Returns whether a turn is running or a line has no outcome yet.
     fn is_busy(&self) -> bool {
         self.running.is_some() || !self.open.is_empty()
     }
 
+    /// Reads the new window size and delays drawing until the size is stable.
     fn handle_resize(&mut self) {
         self.size = tty::size();
         self.resizing = Some(Instant::now() + RESIZE_DEBOUNCE);
@@ -304,21 +307,21 @@ impl ChatScreen {
 
     fn print_welcome(&mut self, lines: &[String]) {
         for line in lines {
-            self.view.notice(line, crate::Style::DIM);
+            self.view.show_notice(line, crate::Style::DIM);
         }
-        self.view.line(Line::default());
+        self.view.push_line(Line::default());
     }
 
     /// Ends the turn view, draws the last lines and restores the terminal.
     async fn leave(mut self, exit: ChatExit) -> Result<ChatExit> {
         if exit == ChatExit::Quit {
             // Turns that do not end in time are interrupted when the program exits.
-            let _ = tokio::time::timeout(QUIT_TIMEOUT, self.host.quit()).await;
+            let _ = tokio::time::timeout(QUIT_TIMEOUT, self.host.cancel_all()).await;
         }
         let is_interrupted = self.running.as_ref().is_some_and(|turn| !turn.is_ended);
-        self.view.end(is_interrupted && exit == ChatExit::Quit);
+        self.view.end_turn(is_interrupted && exit == ChatExit::Quit);
         if exit == ChatExit::Quit {
-            self.view.notice("Bye.", crate::Style::NONE);
+            self.view.show_notice("Bye.", crate::Style::NONE);
         }
         if self.resizing.is_some() {
             let _ = self.screen.resize(self.size);
@@ -328,7 +331,7 @@ impl ChatScreen {
         let _ = self
             .screen
             .draw(&lines, &crate::screen::LiveArea::default());
-        let _ = self.screen.clear();
+        let _ = self.screen.clear_live_area();
         self.raw_mode = None;
         Ok(exit)
     }
@@ -338,13 +341,13 @@ impl ChatScreen {
         if self.editor.is_shell() {
             return Line::new(", ", crate::Style::BOLD | crate::Style::CYAN);
         }
-        self.name_prompt()
+        self.workspace_prompt()
     }
 
-    fn name_prompt(&self) -> Line {
+    fn workspace_prompt(&self) -> Line {
         let width = self.screen.size().columns;
-        let name = crate::sanitize::line(&self.name);
-        let name = crate::fit(&name, (width / 3).max(1)).0;
+        let name = crate::sanitize::sanitize_line(&self.name);
+        let name = crate::split_at_width(&name, (width / 3).max(1)).0;
         Line::new(format!("{name} > "), crate::Style::BOLD)
     }
 
@@ -353,7 +356,7 @@ impl ChatScreen {
             let file = self.history.file().display();
             let text =
                 format!("cannot use history file {file}: {error}; lines are kept until you leave");
-            self.view.notice(&text, crate::Style::YELLOW);
+            self.view.show_notice(&text, crate::Style::YELLOW);
         }
     }
 }
@@ -364,14 +367,15 @@ pub(crate) fn spawn_submitter(host: Arc<dyn ChatHost>) -> mpsc::Sender<ChatHostR
     drop(tokio::spawn(async move {
         while let Some(submission) = submissions.recv().await {
             match submission {
-                ChatHostRequest::Line(line, text) => host.submit(line, text).await,
-                ChatHostRequest::Withdraw => host.withdraw(),
+                ChatHostRequest::Line(line, text) => host.submit_line(line, text).await,
+                ChatHostRequest::Withdraw => host.withdraw_line(),
             }
         }
     }));
     sender
 }
 
+/// Sleeps until a time, or forever without one.
 async fn sleep_until(when: Option<Instant>) {
     match when {
         Some(when) => tokio::time::sleep_until(when).await,
@@ -381,7 +385,9 @@ async fn sleep_until(when: Option<Instant>) {
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn terminal_error(error: io::Error) -> Error {
-    Error::unknown(format!("cannot use the terminal: {error}"))
+    Error::unknown(format!(
+        "cannot use the terminal: {error}; try `bub chat --plain`"
+    ))
 }
 
 impl std::fmt::Debug for ChatOptions {

@@ -2,23 +2,26 @@
 
 mod buffer;
 mod complete;
+mod history_navigation;
 mod layout;
 
+use self::history_navigation::{HistoryCursor, HistorySearch};
 pub use self::{
     buffer::Buffer,
     complete::{CompletionItem, CompletionItems, CompletionMatches, common_prefix},
     layout::{EditorLayout, lay_out},
 };
 use crate::{
-    Line, Style, fit,
+    Line, Style,
     keys::KeyEvent,
-    sanitize::{line as one_line, sanitize},
+    sanitize::{sanitize, sanitize_line},
+    split_at_width,
 };
 
 /// Maximum number of completions shown.
 const MAX_MENU_ROWS: usize = 6;
 
-/// What the chat does after a key.
+/// The action of the chat after a key press.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EditorAction {
     /// Redraw the editor; the text may have changed.
@@ -43,20 +46,13 @@ pub struct Editor {
     buffer: Buffer,
     items: CompletionItems,
     is_shell: bool,
+    /// The text that Ctrl-Y inserts.
     kill_buffer: String,
+    /// Whether the last key cut text into the kill buffer.
     was_kill: bool,
     history_cursor: Option<HistoryCursor>,
     menu: Option<Menu>,
     search: Option<HistorySearch>,
-}
-
-/// A position in the history. Up and Down visit only lines that start with `prefix`.
-#[derive(Debug)]
-struct HistoryCursor {
-    prefix: String,
-    /// The text before the first Up.
-    draft: String,
-    index: usize,
 }
 
 /// Completions that Tab cycles through.
@@ -66,16 +62,8 @@ struct Menu {
     selected: Option<usize>,
 }
 
-/// An incremental search through the history.
-#[derive(Debug)]
-struct HistorySearch {
-    query: String,
-    index: usize,
-    draft: String,
-}
-
 impl Editor {
-    /// Creates an editor that completes these words.
+    /// Creates an editor that completes the words in `items`.
     pub fn new(items: CompletionItems) -> Self {
         Self {
             items,
@@ -90,21 +78,21 @@ impl Editor {
 
     /// Replaces the text.
     pub fn set_text(&mut self, text: &str) {
-        self.buffer.set(text);
+        self.buffer.set_text(text);
     }
 
-    /// Whether the editor is in shell mode, where every line is a command.
+    /// Returns whether the editor is in shell mode, where every line is a command.
     pub fn is_shell(&self) -> bool {
         self.is_shell
     }
 
     /// Switches shell mode on or off.
-    pub fn set_shell(&mut self, is_shell: bool) {
+    pub fn set_shell_mode(&mut self, is_shell: bool) {
         self.is_shell = is_shell;
     }
 
     /// Sets the session ids to complete after `,resume`.
-    pub fn set_sessions(&mut self, ids: Vec<String>) {
+    pub fn set_session_ids(&mut self, ids: Vec<String>) {
         let word = |text| CompletionItem {
             text,
             about: String::new(),
@@ -114,10 +102,10 @@ impl Editor {
     }
 
     /// Handles a key. `history` has the latest line last.
-    pub fn press(&mut self, key: KeyEvent, history: &[String]) -> EditorAction {
+    pub fn handle_key(&mut self, key: KeyEvent, history: &[String]) -> EditorAction {
         let was_kill = std::mem::take(&mut self.was_kill);
         if self.search.is_some()
-            && let Some(edited) = self.press_in_search(&key, history)
+            && let Some(edited) = self.handle_search_key(&key, history)
         {
             return edited;
         }
@@ -138,19 +126,19 @@ impl Editor {
             KeyEvent::Char(character) => self.buffer.insert(character.encode_utf8(&mut [0; 4])),
             KeyEvent::Paste(text) => self.buffer.insert(&text),
             KeyEvent::NewLine | KeyEvent::Ctrl('j') => self.buffer.insert("\n"),
-            KeyEvent::Tab => self.complete(1),
-            KeyEvent::BackTab => self.complete(-1),
-            KeyEvent::Up | KeyEvent::Ctrl('p') => self.up(history),
-            KeyEvent::Down | KeyEvent::Ctrl('n') => self.down(history),
+            KeyEvent::Tab => self.complete_word(1),
+            KeyEvent::BackTab => self.complete_word(-1),
+            KeyEvent::Up | KeyEvent::Ctrl('p') => self.move_up(history),
+            KeyEvent::Down | KeyEvent::Ctrl('n') => self.move_down(history),
             KeyEvent::Right | KeyEvent::End | KeyEvent::Ctrl('f' | 'e')
-                if self.hint(history).is_some() =>
+                if self.history_hint(history).is_some() =>
             {
-                if let Some(hint) = self.hint(history) {
+                if let Some(hint) = self.history_hint(history) {
                     self.buffer.insert(&hint);
                 }
             }
             KeyEvent::Ctrl('c') if self.text().is_empty() => return EditorAction::Interrupt,
-            KeyEvent::Ctrl('c' | 'g') => self.buffer.set(""),
+            KeyEvent::Ctrl('c' | 'g') => self.buffer.set_text(""),
             KeyEvent::Ctrl('d') if self.text().is_empty() => return EditorAction::End,
             KeyEvent::Ctrl('x') => return EditorAction::ToggleMode,
             KeyEvent::Ctrl('l') => return EditorAction::ClearScreen,
@@ -167,39 +155,40 @@ impl Editor {
                 let kill_buffer = self.kill_buffer.clone();
                 self.buffer.insert(&kill_buffer);
             }
-            KeyEvent::Ctrl('t') => self.buffer.transpose(),
+            KeyEvent::Ctrl('t') => self.buffer.transpose_chars(),
             key => self.handle_edit_key(&key, was_kill),
         }
         EditorAction::Changed
     }
 
+    /// Handles keys that move the cursor or cut text.
     fn handle_edit_key(&mut self, key: &KeyEvent, was_kill: bool) {
         let buffer = &mut self.buffer;
         match key {
-            KeyEvent::Left | KeyEvent::Ctrl('b') => buffer.move_to(buffer.left()),
-            KeyEvent::Right | KeyEvent::Ctrl('f') => buffer.move_to(buffer.right()),
-            KeyEvent::WordLeft => buffer.move_to(buffer.word_left()),
-            KeyEvent::WordRight => buffer.move_to(buffer.word_right()),
+            KeyEvent::Left | KeyEvent::Ctrl('b') => buffer.move_to(buffer.left_offset()),
+            KeyEvent::Right | KeyEvent::Ctrl('f') => buffer.move_to(buffer.right_offset()),
+            KeyEvent::WordLeft => buffer.move_to(buffer.word_start()),
+            KeyEvent::WordRight => buffer.move_to(buffer.word_end()),
             KeyEvent::Home | KeyEvent::Ctrl('a') => buffer.move_to(buffer.line_start()),
             KeyEvent::End | KeyEvent::Ctrl('e') => buffer.move_to(buffer.line_end()),
             KeyEvent::Alt('<') => buffer.move_to(0),
             KeyEvent::Alt('>') => buffer.move_to(buffer.text().len()),
-            KeyEvent::Backspace => drop(buffer.cut_to(buffer.left())),
-            KeyEvent::Delete | KeyEvent::Ctrl('d') => drop(buffer.cut_to(buffer.right())),
+            KeyEvent::Backspace => drop(buffer.cut_to(buffer.left_offset())),
+            KeyEvent::Delete | KeyEvent::Ctrl('d') => drop(buffer.cut_to(buffer.right_offset())),
             KeyEvent::Ctrl('k') if buffer.line_end() == buffer.cursor() => {
-                self.kill(Buffer::right, was_kill);
+                self.kill_to(Buffer::right_offset, was_kill);
             }
-            KeyEvent::Ctrl('k') => self.kill(Buffer::line_end, was_kill),
-            KeyEvent::Ctrl('u') => self.kill(Buffer::line_start, was_kill),
-            KeyEvent::Ctrl('w') => self.kill(Buffer::blank_word_left, was_kill),
-            KeyEvent::AltBackspace => self.kill(Buffer::word_left, was_kill),
-            KeyEvent::DeleteWord => self.kill(Buffer::word_right, was_kill),
+            KeyEvent::Ctrl('k') => self.kill_to(Buffer::line_end, was_kill),
+            KeyEvent::Ctrl('u') => self.kill_to(Buffer::line_start, was_kill),
+            KeyEvent::Ctrl('w') => self.kill_to(Buffer::blank_word_start, was_kill),
+            KeyEvent::AltBackspace => self.kill_to(Buffer::word_start, was_kill),
+            KeyEvent::DeleteWord => self.kill_to(Buffer::word_end, was_kill),
             _ => {}
         }
     }
 
-    /// Cuts the text up to an offset. Consecutive cuts are combined for Ctrl-Y.
-    fn kill(&mut self, target: impl Fn(&Buffer) -> usize, was_kill: bool) {
+    /// Cuts the text between the cursor and an offset into the kill buffer. Consecutive cuts are combined.
+    fn kill_to(&mut self, target: impl Fn(&Buffer) -> usize, was_kill: bool) {
         let target = target(&self.buffer);
         let is_backwards = target < self.buffer.cursor();
         let cut = self.buffer.cut_to(target);
@@ -211,73 +200,15 @@ impl Editor {
         self.was_kill = true;
     }
 
+    /// Returns the text as an action and clears the editor.
     fn submit(&mut self) -> EditorAction {
         (self.menu, self.history_cursor) = (None, None);
         let text = self.buffer.text().to_owned();
-        self.buffer.set("");
+        self.buffer.set_text("");
         EditorAction::Submit(text)
     }
 
-    fn up(&mut self, history: &[String]) {
-        if self.history_cursor.is_none() && self.buffer.before().contains('\n') {
-            return self.move_line(-1);
-        }
-        let prefix = match &self.history_cursor {
-            Some(history_cursor) => history_cursor.prefix.clone(),
-            None => self.buffer.before().to_owned(),
-        };
-        let from = self
-            .history_cursor
-            .as_ref()
-            .map_or(history.len(), |history_cursor| history_cursor.index);
-        let current = self.buffer.text();
-        let found = history
-            .iter()
-            .take(from)
-            .rposition(|line| line.starts_with(&prefix) && line != current);
-        if let Some(index) = found {
-            let draft = self.history_cursor.take().map_or_else(
-                || self.buffer.text().to_owned(),
-                |history_cursor| history_cursor.draft,
-            );
-            self.history_cursor = Some(HistoryCursor {
-                prefix,
-                draft,
-                index,
-            });
-            self.load_history_line(history, index);
-        }
-    }
-
-    fn down(&mut self, history: &[String]) {
-        if self.history_cursor.is_none() && self.buffer.after().contains('\n') {
-            return self.move_line(1);
-        }
-        let Some(mut history_cursor) = self.history_cursor.take() else {
-            return;
-        };
-        let later = history.iter().enumerate().skip(history_cursor.index + 1);
-        let current = self.buffer.text();
-        match later
-            .into_iter()
-            .find(|(_, line)| line.starts_with(&history_cursor.prefix) && *line != current)
-        {
-            Some((index, _)) => {
-                history_cursor.index = index;
-                self.history_cursor = Some(history_cursor);
-                self.load_history_line(history, index);
-            }
-            None => self.buffer.set(history_cursor.draft),
-        }
-    }
-
-    fn load_history_line(&mut self, history: &[String], index: usize) {
-        if let Some(line) = history.get(index) {
-            self.buffer.set(line.clone());
-        }
-    }
-
-    /// Moves the cursor to the same column of the line above or below.
+    /// Moves the cursor to the same column of the line above (`direction` -1) or below (1).
     fn move_line(&mut self, direction: isize) {
         let start = self.buffer.line_start();
         let column = self
@@ -304,7 +235,8 @@ impl Editor {
         self.buffer.move_to(start + offset);
     }
 
-    fn complete(&mut self, step: isize) {
+    /// Completes the word at the cursor, or selects the next (`step` 1) or previous (-1) completion of the menu.
+    fn complete_word(&mut self, step: isize) {
         if let Some(menu) = &mut self.menu {
             let count = menu.choices.items.len();
             let at = match menu.selected {
@@ -317,11 +249,15 @@ impl Editor {
             menu.selected = Some(at);
             if let Some(word) = menu.choices.items.get(at) {
                 let from = menu.choices.from;
-                self.buffer.replace(from, self.buffer.cursor(), &word.text);
+                self.buffer
+                    .replace_range(from, self.buffer.cursor(), &word.text);
             }
             return;
         }
-        let Some(choices) = self.items.complete(self.buffer.before(), self.is_shell) else {
+        let Some(choices) = self
+            .items
+            .find_matches(self.buffer.text_before_cursor(), self.is_shell)
+        else {
             return;
         };
         let typed_bytes = self.buffer.cursor() - choices.from;
@@ -329,11 +265,11 @@ impl Editor {
         if let [only] = choices.items.as_slice() {
             let text = format!("{} ", only.text);
             self.buffer
-                .replace(choices.from, self.buffer.cursor(), &text);
+                .replace_range(choices.from, self.buffer.cursor(), &text);
         } else {
             if common_prefix.len() >= typed_bytes {
                 self.buffer
-                    .replace(choices.from, self.buffer.cursor(), &common_prefix);
+                    .replace_range(choices.from, self.buffer.cursor(), &common_prefix);
             }
             self.menu = Some(Menu {
                 choices,
@@ -342,58 +278,8 @@ impl Editor {
         }
     }
 
-    /// Returns the rest of the latest history line that starts with the text.
-    fn hint(&self, history: &[String]) -> Option<String> {
-        let text = self.buffer.text();
-        if text.is_empty() || !self.buffer.after().is_empty() || self.menu.is_some() {
-            return None;
-        }
-        let line = history
-            .iter()
-            .rev()
-            .find(|line| line.len() > text.len() && line.starts_with(text))?;
-        let rest = line.get(text.len()..)?;
-        Some(rest.split('\n').next().unwrap_or_default().to_owned()).filter(|rest| !rest.is_empty())
-    }
-
-    fn press_in_search(&mut self, key: &KeyEvent, history: &[String]) -> Option<EditorAction> {
-        let search = self.search.as_mut()?;
-        match key {
-            KeyEvent::Ctrl('r') => {}
-            KeyEvent::Char(character) => {
-                search.query.push(*character);
-                search.index = (search.index + 1).min(history.len());
-            }
-            KeyEvent::Backspace => {
-                search.query.pop();
-                search.index = history.len();
-            }
-            KeyEvent::Escape | KeyEvent::Ctrl('g' | 'c') => {
-                let draft = std::mem::take(&mut search.draft);
-                self.search = None;
-                self.buffer.set(draft);
-                return Some(EditorAction::Changed);
-            }
-            _ => {
-                self.search = None;
-                // Enter accepts the match without submitting it, so that the user can check it.
-                return (*key == KeyEvent::Enter).then_some(EditorAction::Changed);
-            }
-        }
-        let query = search.query.to_lowercase();
-        let found = history
-            .iter()
-            .take(search.index)
-            .rposition(|line| line.to_lowercase().contains(&query));
-        if let Some(index) = found.filter(|_| !query.is_empty()) {
-            search.index = index;
-            self.load_history_line(history, index);
-        }
-        Some(EditorAction::Changed)
-    }
-
     /// Lays out the editor: at most `max_rows` rows of text with the cursor, and the rows of the completion menu.
-    pub fn rows(
+    pub fn lay_out(
         &self,
         prompt: &Line,
         history: &[String],
@@ -402,29 +288,30 @@ impl Editor {
     ) -> (EditorLayout, Vec<Line>) {
         let search_prompt = self.search.as_ref().map(|search| {
             Line::new(
-                format!("(search `{}') ", one_line(&search.query)),
+                format!("(search `{}') ", sanitize_line(&search.query)),
                 Style::DIM,
             )
         });
         let prompt = search_prompt.as_ref().unwrap_or(prompt);
         let layout = lay_out(prompt, self.buffer.text(), self.buffer.cursor(), width);
-        let mut layout = layout.window(max_rows.max(1));
+        let mut layout = layout.limit_rows(max_rows.max(1));
         let arguments = || {
             self.items
-                .arguments(self.buffer.text(), self.is_shell)
+                .arguments_hint(self.buffer.text(), self.is_shell)
                 .map(str::to_owned)
         };
         if let (Some(hint), Some(row)) = (
-            self.hint(history).or_else(arguments),
+            self.history_hint(history).or_else(arguments),
             layout.rows.last_mut(),
         ) {
-            let room = width.saturating_sub(1).saturating_sub(row.columns());
+            let available_width = width.saturating_sub(1).saturating_sub(row.columns());
             let hint = sanitize(&hint).replace('\t', " ");
-            row.push(fit(&hint, room).0, Style::DIM);
+            row.push(split_at_width(&hint, available_width).0, Style::DIM);
         }
         (layout, self.menu_rows(width))
     }
 
+    /// Returns the rows of the completion menu.
     fn menu_rows(&self, width: usize) -> Vec<Line> {
         let Some(menu) = &self.menu else {
             return Vec::new();
@@ -448,10 +335,13 @@ impl Editor {
                 word.text,
                 " ".repeat(widest - crate::columns(&word.text))
             );
-            let mut row = Line::new(fit(&name, width - 1).0, style);
-            let room = width.saturating_sub(1).saturating_sub(row.columns());
+            let mut row = Line::new(split_at_width(&name, width - 1).0, style);
+            let available_width = width.saturating_sub(1).saturating_sub(row.columns());
             row.push(
-                &truncate_at_word(&format!("  {}", one_line(&word.about)), room),
+                &truncate_at_word(
+                    &format!("  {}", sanitize_line(&word.about)),
+                    available_width,
+                ),
                 Style::DIM,
             );
             row
@@ -466,12 +356,12 @@ impl Editor {
     }
 }
 
-/// Returns as many complete words of a text as fit into `room` columns.
-fn truncate_at_word(text: &str, room: usize) -> String {
-    if crate::columns(text) <= room {
+/// Returns as many complete words of a text as fit into `available_width` columns.
+fn truncate_at_word(text: &str, available_width: usize) -> String {
+    if crate::columns(text) <= available_width {
         return text.to_owned();
     }
-    let short = fit(text, room.saturating_sub(2)).0;
+    let short = split_at_width(text, available_width.saturating_sub(2)).0;
     short
         .rsplit_once(' ')
         .map_or_else(String::new, |(words, _)| format!("{} …", words.trim_end()))
@@ -506,7 +396,7 @@ mod tests {
         let history: Vec<String> = history.iter().map(|line| (*line).to_owned()).collect();
         let mut last = EditorAction::Changed;
         for key in keys {
-            last = editor.press(key, &history);
+            last = editor.handle_key(key, &history);
         }
         last
     }
@@ -638,13 +528,13 @@ mod tests {
         let mut editor = editor();
         press(&mut editor, chars(",he").chain([KeyEvent::Tab]), &[]);
         assert_eq!(editor.text(), ",help ");
-        let (layout, _) = editor.rows(&Line::new("> ", Style::NONE), &[], 40, 5);
+        let (layout, _) = editor.lay_out(&Line::new("> ", Style::NONE), &[], 40, 5);
         assert_eq!(layout.rows[0].text(), "> ,help topic");
         editor.set_text("");
         press(&mut editor, chars(",t").chain([KeyEvent::Tab]), &[]);
         assert_eq!(editor.text(), ",tape.");
         let menu = |editor: &Editor| {
-            let (_, menu) = editor.rows(&Line::default(), &[], 40, 5);
+            let (_, menu) = editor.lay_out(&Line::default(), &[], 40, 5);
             menu.iter().map(Line::text).collect::<Vec<_>>()
         };
         assert_eq!(
@@ -673,7 +563,7 @@ mod tests {
         let mut editor = editor();
         press(&mut editor, chars("dep"), &history);
         let lines: Vec<String> = history.iter().map(|line| (*line).to_owned()).collect();
-        let (layout, _) = editor.rows(&Line::new("> ", Style::NONE), &lines, 14, 5);
+        let (layout, _) = editor.lay_out(&Line::new("> ", Style::NONE), &lines, 14, 5);
         assert_eq!(layout.rows[0].text(), "> deploy to s");
         assert_eq!(layout.cursor, (0, 5));
         press(&mut editor, [KeyEvent::Right], &history);

@@ -24,7 +24,7 @@ pub struct History {
 }
 
 impl History {
-    /// Opens the history of a workspace. If the file cannot be read, returns the error beside an empty history that can
+    /// Opens the history of a workspace. If the file cannot be read, returns an empty history and the error. The history can
     /// still be used. A missing file is not an error.
     pub fn open(home: &Path, workspace: &str) -> (Self, io::Result<()>) {
         let name =
@@ -39,10 +39,10 @@ impl History {
             file,
             lines: Vec::new(),
         };
-        let read = match read(&history.file) {
+        let read = match read_history_file(&history.file) {
             Ok(text) => {
-                for line in parse(&text) {
-                    history.remember(line);
+                for line in parse_records(&text) {
+                    history.push_line(line);
                 }
                 Ok(())
             }
@@ -68,11 +68,11 @@ impl History {
         if self.lines.last().is_some_and(|last| last == line) {
             return Ok(());
         }
-        self.remember(line.to_owned());
-        let now = jiff::Zoned::now()
+        self.push_line(line.to_owned());
+        let timestamp = jiff::Zoned::now()
             .strftime("%Y-%m-%d %H:%M:%S%.6f")
             .to_string();
-        let mut record = format!("\n# {now}\n");
+        let mut record = format!("\n# {timestamp}\n");
         for part in line.split('\n') {
             let _ = writeln!(record, "+{part}");
         }
@@ -91,7 +91,8 @@ impl History {
             .write_all(record.as_bytes())
     }
 
-    fn remember(&mut self, line: String) {
+    /// Adds a line in memory. Removes the oldest lines above the limit.
+    fn push_line(&mut self, line: String) {
         if self.lines.last() != Some(&line) {
             self.lines.push(line);
         }
@@ -101,7 +102,8 @@ impl History {
     }
 }
 
-fn read(path: &Path) -> io::Result<String> {
+/// Reads the end of a history file.
+fn read_history_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_HISTORY_BYTES)))?;
@@ -110,7 +112,8 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn parse(text: &str) -> Vec<String> {
+/// Returns the text of each record in a history file.
+fn parse_records(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut record: Option<String> = None;
     for line in text.split('\n') {

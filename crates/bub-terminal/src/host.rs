@@ -6,14 +6,14 @@ use bub_kernel::BoxFuture;
 pub trait ChatHost: Send + Sync + 'static {
     /// Submits a line. [`ChatEvent::LineAccepted`](crate::ChatEvent::LineAccepted) reports that the line is on disk.
     /// [`ChatEvent::LineSettled`](crate::ChatEvent::LineSettled) reports the outcome, also if the line is not accepted.
-    fn submit(&self, line: u64, text: String) -> BoxFuture<'_, ()>;
+    fn submit_line(&self, line: u64, text: String) -> BoxFuture<'_, ()>;
 
     /// Cancels the running turn.
-    fn cancel(&self) -> BoxFuture<'_, ()>;
+    fn cancel_turn(&self) -> BoxFuture<'_, ()>;
 
     /// Withdraws the last queued line. Its outcome is [`LineOutcome::Withdrawn`](crate::LineOutcome::Withdrawn).
-    fn withdraw(&self);
+    fn withdraw_line(&self);
 
     /// Cancels the line that is being submitted, the running turn and all queued lines.
-    fn quit(&self) -> BoxFuture<'_, ()>;
+    fn cancel_all(&self) -> BoxFuture<'_, ()>;
 }

@@ -47,6 +47,7 @@ pub enum KeyEvent {
     Paste(String),
 }
 
+/// The sequence that ends a paste.
 const PASTE_END: &[u8] = b"\x1b[201~";
 /// Maximum size of one paste. The rest of a longer paste is read as keys.
 const MAX_PASTE_BYTES: usize = 4 * 1024 * 1024;
@@ -62,7 +63,7 @@ pub struct KeyDecoder {
 
 /// The result of parsing the start of the pending bytes.
 enum ParsedKey {
-    /// The length in bytes and the key; `None` for a sequence to ignore.
+    /// The length in bytes and the key. The key is `None` if the sequence is ignored.
     Key(usize, Option<KeyEvent>),
     /// The length of the sequence that starts a paste.
     PasteStart(usize),
@@ -77,10 +78,10 @@ impl KeyDecoder {
         let mut keys = Vec::new();
         loop {
             if self.is_pasting {
-                let Some(take_paste) = self.take_paste() else {
+                let Some(paste) = self.take_paste() else {
                     return keys;
                 };
-                keys.push(take_paste);
+                keys.push(paste);
             }
             match parse_key(&self.pending) {
                 ParsedKey::Key(length, key) => {
@@ -96,14 +97,14 @@ impl KeyDecoder {
         }
     }
 
-    /// Whether the start of a key sequence is pending. If nothing follows in time, call [`Self::flush`].
-    pub fn is_pending(&self) -> bool {
+    /// Returns whether the start of a key sequence is pending. If nothing follows in time, call [`Self::flush`].
+    pub fn has_pending(&self) -> bool {
         !self.is_pasting && !self.pending.is_empty()
     }
 
-    /// Returns the pending bytes as keys.
+    /// Returns the pending bytes as keys, because no more bytes have arrived in time.
     pub fn flush(&mut self) -> Vec<KeyEvent> {
-        if !self.is_pending() {
+        if !self.has_pending() {
             return Vec::new();
         }
         let pending = std::mem::take(&mut self.pending);
@@ -118,6 +119,7 @@ impl KeyDecoder {
         }
     }
 
+    /// Returns the pasted text once its end has arrived.
     fn take_paste(&mut self) -> Option<KeyEvent> {
         let end = self
             .pending
@@ -138,27 +140,29 @@ impl KeyDecoder {
     }
 }
 
+/// Parses the first key of the bytes.
 fn parse_key(bytes: &[u8]) -> ParsedKey {
-    let one = |key: KeyEvent| ParsedKey::Key(1, Some(key));
+    let one_byte = |key: KeyEvent| ParsedKey::Key(1, Some(key));
     match bytes {
         [] | [0x1b] | [0x1b, b'O'] => ParsedKey::More,
         [0x1b, b'[', rest @ ..] => parse_control_sequence(rest),
-        [0x1b, b'O', letter, ..] => ParsedKey::Key(3, letter_key(*letter, false)),
-        [0x1b, 0x1b, ..] => one(KeyEvent::Escape),
+        [0x1b, b'O', letter, ..] => ParsedKey::Key(3, key_from_letter(*letter, false)),
+        [0x1b, 0x1b, ..] => one_byte(KeyEvent::Escape),
         [0x1b, rest @ ..] => match parse_key(rest) {
             ParsedKey::Key(length, key) => ParsedKey::Key(length + 1, key.map(with_alt)),
             other => other,
         },
-        [b'\r', ..] => one(KeyEvent::Enter),
-        [b'\t', ..] => one(KeyEvent::Tab),
-        [0x7f | 0x08, ..] => one(KeyEvent::Backspace),
-        [control @ 1..=26, ..] => one(KeyEvent::Ctrl(char::from(control + b'a' - 1))),
+        [b'\r', ..] => one_byte(KeyEvent::Enter),
+        [b'\t', ..] => one_byte(KeyEvent::Tab),
+        [0x7f | 0x08, ..] => one_byte(KeyEvent::Backspace),
+        [control @ 1..=26, ..] => one_byte(KeyEvent::Ctrl(char::from(control + b'a' - 1))),
         [0..=0x1f, ..] => ParsedKey::Key(1, None),
-        [ascii @ ..=0x7e, ..] => one(KeyEvent::Char(char::from(*ascii))),
+        [ascii @ ..=0x7e, ..] => one_byte(KeyEvent::Char(char::from(*ascii))),
         _ => parse_char(bytes),
     }
 }
 
+/// Parses the first character of the bytes as UTF-8.
 fn parse_char(bytes: &[u8]) -> ParsedKey {
     let start = bytes.get(..bytes.len().min(4)).unwrap_or_default();
     let (valid, error) = match str::from_utf8(start) {
@@ -184,7 +188,7 @@ fn parse_char(bytes: &[u8]) -> ParsedKey {
     }
 }
 
-/// Parses what follows `ESC [`.
+/// Parses the bytes after `ESC [`.
 fn parse_control_sequence(rest: &[u8]) -> ParsedKey {
     let Some(end) = rest.iter().position(|byte| (0x40..=0x7e).contains(byte)) else {
         // Discard an unterminated sequence, so that it cannot grow without limit.
@@ -218,12 +222,13 @@ fn parse_control_sequence(rest: &[u8]) -> ParsedKey {
         (b'u', 13) => Some(KeyEvent::Enter),
         (b'u', 27) => Some(KeyEvent::Escape),
         (b'Z', _) => Some(KeyEvent::BackTab),
-        (letter, _) => letter_key(letter, is_modified),
+        (letter, _) => key_from_letter(letter, is_modified),
     };
     ParsedKey::Key(length, key)
 }
 
-fn letter_key(letter: u8, is_modified: bool) -> Option<KeyEvent> {
+/// Returns the key that the final letter of a sequence stands for.
+fn key_from_letter(letter: u8, is_modified: bool) -> Option<KeyEvent> {
     Some(match letter {
         b'A' => KeyEvent::Up,
         b'B' => KeyEvent::Down,
@@ -238,6 +243,7 @@ fn letter_key(letter: u8, is_modified: bool) -> Option<KeyEvent> {
     })
 }
 
+/// Returns the key for a key that is pressed together with Alt.
 fn with_alt(key: KeyEvent) -> KeyEvent {
     match key {
         KeyEvent::Enter | KeyEvent::Ctrl('j') => KeyEvent::NewLine,
@@ -299,7 +305,7 @@ mod tests {
     fn a_paste_is_one_key_and_its_line_ends_stay() {
         let mut decoder = KeyDecoder::default();
         assert_eq!(decoder.feed(b"\x1b[200~one\r\ntw"), []);
-        assert!(!decoder.is_pending());
+        assert!(!decoder.has_pending());
         assert_eq!(
             decoder.feed(b"o\rthree\x1b[A\x1b[201~x"),
             [
@@ -313,9 +319,9 @@ mod tests {
     fn escape_alone_is_a_key_once_nothing_follows() {
         let mut decoder = KeyDecoder::default();
         assert_eq!(decoder.feed(b"\x1b"), []);
-        assert!(decoder.is_pending());
+        assert!(decoder.has_pending());
         assert_eq!(decoder.flush(), [KeyEvent::Escape]);
-        assert!(!decoder.is_pending());
+        assert!(!decoder.has_pending());
     }
 
     #[test]

@@ -29,4 +29,4 @@ mod width;
 pub use channel::{ChatEvent, LineOutcome};
 pub use host::ChatHost;
 pub use line::{ColorMode, Line, Span, Style};
-pub use width::{columns, fit};
+pub use width::{columns, split_at_width};

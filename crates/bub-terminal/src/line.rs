@@ -5,7 +5,7 @@ use std::{
     ops::{BitOr, BitOrAssign},
 };
 
-use crate::{columns, sanitize::without_tabs};
+use crate::{columns, sanitize::expand_tabs};
 
 /// Columns between the tab stops of a terminal.
 const TAB_WIDTH: usize = 8;
@@ -40,7 +40,7 @@ impl Style {
     /// Cyan, for code and commands.
     pub const CYAN: Self = Self(1 << 10);
 
-    /// SGR parameters. Entries from `FIRST_COLOR` on are colors.
+    /// The parameter of each style in the escape sequence SGR. Entries from `FIRST_COLOR` on are colors.
     const SGR: [(Self, &'static str); 11] = [
         (Self::BOLD, "1"),
         (Self::DIM, "2"),
@@ -56,13 +56,14 @@ impl Style {
     ];
     const FIRST_COLOR: usize = 6;
 
-    /// Whether the set contains all of `other`.
-    pub fn has(self, other: Self) -> bool {
+    /// Returns whether the set contains all of `other`.
+    pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    fn write_start(self, color_mode: ColorMode, out: &mut String) -> bool {
-        let known_count = match color_mode {
+    /// Appends the escape sequence that starts the style. Returns whether there is one.
+    fn write_sgr(self, color_mode: ColorMode, out: &mut String) -> bool {
+        let supported_count = match color_mode {
             ColorMode::None => 0,
             ColorMode::Attributes => Self::FIRST_COLOR,
             ColorMode::Colors => Self::SGR.len(),
@@ -70,8 +71,8 @@ impl Style {
         let mut separator = "\x1b[";
         for (_, number) in Self::SGR
             .iter()
-            .take(known_count)
-            .filter(|(style, _)| self.has(*style))
+            .take(supported_count)
+            .filter(|(style, _)| self.contains(*style))
         {
             let _ = write!(out, "{separator}{number}");
             separator = ";";
@@ -108,7 +109,7 @@ pub enum ColorMode {
     Colors,
 }
 
-/// A piece of text with one style.
+/// A part of a line with one style.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     /// The text: sanitized and without line endings. It contains tabs only at the start of a line.
@@ -130,19 +131,19 @@ pub struct Span {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Line {
-    /// The pieces of the line, from left to right.
+    /// The spans of the line, from left to right.
     pub spans: Vec<Span>,
 }
 
 impl Line {
-    /// Creates a line of one piece.
+    /// Creates a line of one span.
     pub fn new(text: impl Into<String>, style: Style) -> Self {
         let mut line = Self::default();
         line.push(&text.into(), style);
         line
     }
 
-    /// Appends a piece. It is merged with the last one if the styles are equal.
+    /// Appends text. If it has the style of the last span, it becomes part of that span.
     pub fn push(&mut self, text: &str, style: Style) {
         match self.spans.last_mut() {
             _ if text.is_empty() => {}
@@ -180,15 +181,15 @@ impl Line {
     pub fn without_tabs(&self) -> Self {
         let mut line = Self::default();
         for span in &self.spans {
-            line.push(&without_tabs(&span.text, TAB_WIDTH), span.style);
+            line.push(&expand_tabs(&span.text, TAB_WIDTH), span.style);
         }
         line
     }
 
-    /// Appends the line to `out` without a line ending. Each styled piece ends with a reset.
+    /// Appends the line to `out` with escape sequences and without a line ending. Each styled span ends with a reset.
     pub fn paint(&self, color_mode: ColorMode, out: &mut String) {
         for span in &self.spans {
-            let is_styled = span.style.write_start(color_mode, out);
+            let is_styled = span.style.write_sgr(color_mode, out);
             out.push_str(&span.text);
             if is_styled {
                 out.push_str("\x1b[0m");

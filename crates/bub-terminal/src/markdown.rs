@@ -19,7 +19,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use crate::{Line, Span, fit};
+use crate::{Line, Span, split_at_width};
 
 use blocks::Blocks;
 
@@ -29,21 +29,21 @@ pub const MAX_BLOCK_BYTES: usize = 16 * 1024;
 /// How Markdown elements are marked in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MarkdownStyle {
-    /// By text styles; the marks of the source are removed.
+    /// With text styles. The marks of the source are removed.
     Styled,
-    /// By the marks of the source for emphasis, code and headings, without styles.
+    /// With the marks of the source for emphasis, code and headings. No styles are used.
     Plain,
 }
 
 impl MarkdownStyle {
-    fn bullet(self) -> &'static str {
+    fn bullet_marker(self) -> &'static str {
         match self {
             Self::Styled => "• ",
             Self::Plain => "- ",
         }
     }
 
-    fn quote(self) -> &'static str {
+    fn quote_prefix(self) -> &'static str {
         match self {
             Self::Styled => "│ ",
             Self::Plain => "> ",
@@ -105,25 +105,25 @@ impl Markdown {
             }
         }
         self.partial.push_str(rest);
-        self.cut_partial();
+        self.split_long_partial();
         self.blocks.take_lines()
     }
 
     /// Returns the last lines of the unfinished text, laid out as if the text ended here. No line is wider than the
     /// terminal.
     pub fn preview(&self, max_lines: usize) -> Vec<Line> {
-        let mut blocks = self.blocks.tail();
+        let mut blocks = self.blocks.preview_copy();
         let partial = blocks::preview_tail(&self.partial);
         if !partial.is_empty() {
-            blocks.preview_line(
+            blocks.push_preview_line(
                 partial,
                 self.is_continuation || partial.len() < self.partial.len(),
             );
         }
-        blocks.close();
+        blocks.close_block();
         let mut lines = Vec::new();
         for line in blocks.take_lines() {
-            split_wide(line.without_tabs(), blocks.width(), &mut lines);
+            split_wide_line(line.without_tabs(), blocks.width(), &mut lines);
         }
         lines.split_off(lines.len().saturating_sub(max_lines))
     }
@@ -133,7 +133,7 @@ impl Markdown {
         if !self.partial.is_empty() {
             self.end_line();
         }
-        self.blocks.close();
+        self.blocks.close_block();
         let lines = self.blocks.take_lines();
         *self = Self {
             partial: String::new(),
@@ -144,27 +144,29 @@ impl Markdown {
         lines
     }
 
+    /// Passes the partial line to the blocks as a complete line.
     fn end_line(&mut self) {
-        self.cut_partial();
+        self.split_long_partial();
         let line = std::mem::take(&mut self.partial);
         let is_continuation = std::mem::take(&mut self.is_continuation);
-        self.blocks.line(&line, is_continuation);
+        self.blocks.push_line(&line, is_continuation);
         // Reuse the allocation.
         self.partial = line;
         self.partial.clear();
     }
 
-    /// Splits a partial line that is too long. Code is not split, because it is not laid out.
-    fn cut_partial(&mut self) {
-        while self.partial.len() > MAX_BLOCK_BYTES && !self.blocks.is_code() {
+    /// Splits a partial line that is longer than a block may be. Code is not split, because it is not laid out.
+    fn split_long_partial(&mut self) {
+        while self.partial.len() > MAX_BLOCK_BYTES && !self.blocks.is_in_code() {
             let rest = self.partial.split_off(blocks::split_offset(&self.partial));
-            self.blocks.line(&self.partial, self.is_continuation);
+            self.blocks.push_line(&self.partial, self.is_continuation);
             self.partial = rest;
             self.is_continuation = true;
         }
     }
 }
 
+/// Splits a text at its first line ending: the line, the first character of the ending, and the text after it.
 fn split_line(text: &str) -> Option<(&str, char, &str)> {
     let end = text.find(['\n', '\r'])?;
     let (line, rest) = text.split_at(end);
@@ -173,8 +175,8 @@ fn split_line(text: &str) -> Option<(&str, char, &str)> {
     Some((line, end, rest.as_str()))
 }
 
-/// Splits a line that is wider than `width`.
-fn split_wide(line: Line, width: usize, lines: &mut Vec<Line>) {
+/// Splits a line into parts of at most `width` columns and appends them to `lines`.
+fn split_wide_line(line: Line, width: usize, lines: &mut Vec<Line>) {
     if line.columns() <= width {
         lines.push(line);
         return;
@@ -183,9 +185,9 @@ fn split_wide(line: Line, width: usize, lines: &mut Vec<Line>) {
     for Span { text, style } in &line.spans {
         let mut rest = text.as_str();
         loop {
-            let (here, later) = fit(rest, width - current.columns());
-            current.push(here, *style);
-            rest = later;
+            let (fitting, remaining) = split_at_width(rest, width - current.columns());
+            current.push(fitting, *style);
+            rest = remaining;
             if rest.is_empty() {
                 break;
             }

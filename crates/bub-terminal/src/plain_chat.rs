@@ -48,7 +48,7 @@ pub struct PlainChatOptions {
 /// # Errors
 ///
 /// Fails if stdin cannot be read or stdout cannot be written. A closed stdout is not an error.
-pub async fn pipe(options: PlainChatOptions, is_terminal: bool) -> Result<ChatExit> {
+pub async fn run_pipe_chat(options: PlainChatOptions, is_terminal: bool) -> Result<ChatExit> {
     let mut pipe = Pipe {
         out: StdoutWriter::new(options.redactor.clone(), is_terminal),
         options,
@@ -56,8 +56,8 @@ pub async fn pipe(options: PlainChatOptions, is_terminal: bool) -> Result<ChatEx
         expected_replies: 0,
         replies: 0,
     };
-    pipe.handle_queued()?;
-    if !pipe.until_settled().await? {
+    pipe.handle_queued_events()?;
+    if !pipe.wait_until_settled().await? {
         return Ok(ChatExit::Stopped);
     }
     let mut lines = spawn_line_reader(false);
@@ -76,7 +76,7 @@ pub async fn pipe(options: PlainChatOptions, is_terminal: bool) -> Result<ChatEx
             ",quit" | ",exit" => return Ok(ChatExit::Quit),
             _ => {
                 number += 1;
-                if !pipe.answer(number, text).await? {
+                if !pipe.submit_and_print(number, text).await? {
                     return Ok(ChatExit::Stopped);
                 }
             }
@@ -96,22 +96,22 @@ struct Pipe {
 
 impl Pipe {
     /// Submits a line and prints the replies; `false` if the program is stopped in the meantime.
-    async fn answer(&mut self, number: u64, text: String) -> Result<bool> {
+    async fn submit_and_print(&mut self, number: u64, text: String) -> Result<bool> {
         self.open.push(number);
         let host = Arc::clone(&self.options.host);
         let submitting = async {
-            host.submit(number, text).await;
+            host.submit_line(number, text).await;
             std::future::pending().await
         };
         tokio::select! {
             biased;
-            is_settled = self.until_settled() => is_settled,
+            is_settled = self.wait_until_settled() => is_settled,
             never = submitting => never,
         }
     }
 
     /// Prints events until all lines are settled and their replies are printed; `false` if the program is stopped.
-    async fn until_settled(&mut self) -> Result<bool> {
+    async fn wait_until_settled(&mut self) -> Result<bool> {
         while !self.open.is_empty() || self.replies < self.expected_replies {
             let event = tokio::select! {
                 biased;
@@ -121,44 +121,44 @@ impl Pipe {
             let Some(event) = event else {
                 return Ok(false);
             };
-            self.handle(event)?;
+            self.handle_event(event)?;
         }
         (self.replies, self.expected_replies) = (0, 0);
         Ok(true)
     }
 
     /// Handles the events that have arrived.
-    fn handle_queued(&mut self) -> Result<()> {
+    fn handle_queued_events(&mut self) -> Result<()> {
         while let Ok(event) = self.options.chat_events.try_recv() {
-            self.handle(event)?;
+            self.handle_event(event)?;
         }
         Ok(())
     }
 
-    fn handle(&mut self, event: ChatEvent) -> Result<()> {
+    fn handle_event(&mut self, event: ChatEvent) -> Result<()> {
         self.replies += u32::from(matches!(event, ChatEvent::Message { .. }));
         match event {
             ChatEvent::LineRecovered { line, content } => {
                 self.open.push(line);
-                let content = crate::sanitize::line(&content);
+                let content = crate::sanitize::sanitize_line(&content);
                 self.print_notice(&format!(
                     "continuing a line from an earlier chat: {content}"
                 ));
             }
-            ChatEvent::Stream(StreamEvent::Text(delta)) => self.out.text(&delta)?,
+            ChatEvent::Stream(StreamEvent::Text(delta)) => self.out.write_text(&delta)?,
             ChatEvent::Stream(StreamEvent::Final(end)) => {
-                for failure in turn_view::failures(&end) {
+                for failure in turn_view::failure_lines(&end) {
                     self.print_notice(&format!("tool {failure}"));
                 }
             }
             ChatEvent::Stream(StreamEvent::Error(error)) => self.print_error(error.message()),
-            ChatEvent::TurnStarted { .. } | ChatEvent::TurnEnded => self.out.end()?,
+            ChatEvent::TurnStarted { .. } | ChatEvent::TurnEnded => self.out.end_line()?,
             ChatEvent::Message {
                 content,
                 kind: MessageKind::Error,
                 ..
             } => {
-                self.out.end()?;
+                self.out.end_line()?;
                 self.print_error(&content);
             }
             ChatEvent::Message {
@@ -166,8 +166,8 @@ impl Pipe {
                 is_streamed: false,
                 ..
             } => {
-                self.out.text(&content)?;
-                self.out.end()?;
+                self.out.write_text(&content)?;
+                self.out.end_line()?;
             }
             ChatEvent::Notice(text) => self.print_notice(&text),
             ChatEvent::LineSettled {
@@ -175,7 +175,7 @@ impl Pipe {
                 outcome,
                 replies,
             } if self.open.contains(&line) => {
-                self.out.end()?;
+                self.out.end_line()?;
                 if let LineOutcome::NotAnswered(reason) = outcome {
                     self.print_error(&format!("the message was not answered: {reason}"));
                 }
@@ -219,7 +219,7 @@ impl StdoutWriter {
         }
     }
 
-    fn text(&mut self, text: &str) -> Result<()> {
+    fn write_text(&mut self, text: &str) -> Result<()> {
         if self.out.is_none() && text.trim().is_empty() {
             self.blank.push_str(text);
             return Ok(());
@@ -241,7 +241,7 @@ impl StdoutWriter {
     }
 
     /// Ends the last line.
-    fn end(&mut self) -> Result<()> {
+    fn end_line(&mut self) -> Result<()> {
         self.blank.clear();
         let Some(mut out) = self.out.take() else {
             return Ok(());
@@ -286,7 +286,7 @@ pub async fn run_plain_chat(
         submitted: chat::spawn_submitter(Arc::clone(&options.host)),
         host: Arc::clone(&options.host),
         history,
-        prompt: crate::sanitize::line(prompt) + " ",
+        prompt: crate::sanitize::sanitize_line(prompt) + " ",
         number: 0,
         open: Vec::new(),
         running: None,
@@ -311,7 +311,7 @@ pub async fn run_plain_chat(
             line = typed.recv() => {
                 let leaves = match line.transpose().map_err(input_error)? {
                     Some(StdinLine::Line(text)) => plain_chat.handle_line(text)?,
-                    Some(StdinLine::End) => plain_chat.end()?,
+                    Some(StdinLine::End) => plain_chat.handle_end_of_input()?,
                     None => true,
                 };
                 if leaves {
@@ -319,7 +319,7 @@ pub async fn run_plain_chat(
                 }
             }
             _ = interrupts.recv() => {
-                if plain_chat.interrupt().await? {
+                if plain_chat.handle_interrupt().await? {
                     return plain_chat.leave(options.chat_events).await;
                 }
             }
@@ -375,11 +375,11 @@ impl PlainChat {
             return Ok(true);
         }
         if !self.questions.is_empty() {
-            self.answer(&text)?;
+            self.answer_question(&text)?;
             return Ok(false);
         }
         if !text.trim().is_empty() {
-            self.remember(&text);
+            self.add_to_history(&text);
         }
         match text.trim() {
             "" => {
@@ -399,7 +399,7 @@ impl PlainChat {
         let submission = ChatHostRequest::Line(self.number, text);
         if self.submitted.try_send(submission).is_err() {
             self.view
-                .error("not sent: too many lines are pending; your line is in the history");
+                .show_error("not sent: too many lines are pending; your line is in the history");
             self.print(self.open.is_empty())?;
             return Ok(false);
         }
@@ -410,13 +410,13 @@ impl PlainChat {
             } else {
                 "(steering)"
             };
-            self.view.notice(mark, crate::Style::NONE);
+            self.view.show_notice(mark, crate::Style::NONE);
             self.print(false)?;
         }
         Ok(false)
     }
 
-    fn answer(&mut self, text: &str) -> Result<()> {
+    fn answer_question(&mut self, text: &str) -> Result<()> {
         let answer = match text.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => Some(ApprovalAnswer::Approved),
             "" | "n" | "no" => Some(ApprovalAnswer::Denied(None)),
@@ -425,8 +425,8 @@ impl PlainChat {
         match (self.questions.pop_front(), answer) {
             (Some(question @ UserQuestion::Call(..)), None) => {
                 self.questions.push_front(question);
-                self.remember(text);
-                self.view.notice(
+                self.add_to_history(text);
+                self.view.show_notice(
                     "answer y or n first; your line was not sent but is in the history",
                     crate::Style::NONE,
                 );
@@ -439,7 +439,7 @@ impl PlainChat {
                     "denied"
                 };
                 let _ = answer_sender.send(answer);
-                self.view.notice(notice, crate::Style::NONE);
+                self.view.show_notice(notice, crate::Style::NONE);
                 self.show_question()?;
             }
             (Some(UserQuestion::Line(_, _, answer_sender)), _) => {
@@ -453,13 +453,13 @@ impl PlainChat {
     }
 
     /// Handles Ctrl-D: leaves after the running turn and drops its questions. Pressed twice, it leaves immediately.
-    fn end(&mut self) -> Result<bool> {
+    fn handle_end_of_input(&mut self) -> Result<bool> {
         let is_busy = !self.open.is_empty() || self.running.is_some();
         if !is_busy || std::mem::replace(&mut self.is_leaving, true) {
             return Ok(true);
         }
         self.questions.clear();
-        self.view.notice(
+        self.view.show_notice(
             "\nleaving after this turn; press Ctrl-D again to leave now",
             crate::Style::NONE,
         );
@@ -468,14 +468,14 @@ impl PlainChat {
     }
 
     /// Adds a line to the history.
-    fn remember(&mut self, text: &str) {
+    fn add_to_history(&mut self, text: &str) {
         if let Err(error) = self.history.add(text.trim_end()) {
             tracing::debug!(%error, "history.write_failed");
         }
     }
 
     /// Handles Ctrl-C: cancels the turn. Pressed twice, it returns `true` to leave.
-    async fn interrupt(&mut self) -> Result<bool> {
+    async fn handle_interrupt(&mut self) -> Result<bool> {
         if self
             .interrupted
             .replace(Instant::now())
@@ -487,9 +487,9 @@ impl PlainChat {
             self.is_cancelled = self.running.is_some();
             // Drop plugin questions, so that text typed after Ctrl-C does not answer them.
             self.drop_questions(|question| matches!(question, UserQuestion::Line(..)))?;
-            self.host.cancel().await;
+            self.host.cancel_turn().await;
         } else {
-            self.view.notice(
+            self.view.show_notice(
                 "\npress Ctrl-C again or type ,quit to leave",
                 crate::Style::NONE,
             );
@@ -503,7 +503,7 @@ impl PlainChat {
         match chat_event {
             ChatEvent::TurnStarted { line, content } => {
                 let is_command = content.trim_start().starts_with(',');
-                self.view.begin(is_command.then_some(content.as_str()));
+                self.view.begin_turn(is_command.then_some(content.as_str()));
                 self.has_command = is_command || (self.has_command && self.open.len() > 1);
                 self.running = Some(line.unwrap_or(0));
             }
@@ -511,26 +511,26 @@ impl PlainChat {
                 self.open.push(line);
                 let text = format!(
                     "(queued, from an earlier chat) {}",
-                    crate::sanitize::line(&content)
+                    crate::sanitize::sanitize_line(&content)
                 );
-                self.view.notice(&text, crate::Style::NONE);
+                self.view.show_notice(&text, crate::Style::NONE);
             }
-            ChatEvent::Stream(event) => self.view.event(&event),
+            ChatEvent::Stream(event) => self.view.handle_event(&event),
             ChatEvent::TurnEnded => {
-                self.view.end(std::mem::take(&mut self.is_cancelled));
+                self.view.end_turn(std::mem::take(&mut self.is_cancelled));
                 should_prompt =
                     self.running.take_if(|line| *line == 0).is_some() && self.open.is_empty();
             }
             ChatEvent::LineSettled { line, outcome, .. } => {
                 self.open.retain(|open| *open != line);
                 let was_running = self.running.take_if(|running| *running == line).is_some();
-                self.view.end(false);
+                self.view.end_turn(false);
                 let is_shown = !(was_running && self.interrupted.is_some());
                 if let LineOutcome::NotAnswered(reason) = outcome
                     && is_shown
                 {
                     self.view
-                        .notice(&format!("not answered: {reason}"), crate::Style::NONE);
+                        .show_notice(&format!("not answered: {reason}"), crate::Style::NONE);
                 }
                 should_prompt = self.open.is_empty() && self.running.is_none();
             }
@@ -538,13 +538,14 @@ impl PlainChat {
                 content,
                 kind: MessageKind::Error,
                 ..
-            } => self.view.error(&content),
+            } => self.view.show_error(&content),
             ChatEvent::Message {
                 content,
                 kind,
                 is_streamed: false,
             } => {
-                self.view.message(&content, kind == MessageKind::Command);
+                self.view
+                    .show_message(&content, kind == MessageKind::Command);
             }
             ChatEvent::Question(UserQuestion::Line(..)) if self.is_cancelled => {}
             ChatEvent::Question(question) => {
@@ -562,7 +563,7 @@ impl PlainChat {
             | ChatEvent::LineAccepted(_)
             | ChatEvent::Status(_)
             | ChatEvent::Sessions(_) => {}
-            ChatEvent::Notice(text) => self.view.notice(&text, crate::Style::NONE),
+            ChatEvent::Notice(text) => self.view.show_notice(&text, crate::Style::NONE),
         }
         self.print(should_prompt)
     }
@@ -573,7 +574,7 @@ impl PlainChat {
             return Ok(());
         };
         self.print(false)?;
-        self.view.notice(&text, crate::Style::NONE);
+        self.view.show_notice(&text, crate::Style::NONE);
         self.view
             .take_lines()
             .iter()
@@ -594,9 +595,9 @@ impl PlainChat {
         // Close the queue so that turns stop waiting for space in it and can end.
         drop(chat_events);
         // Turns that do not end in time are interrupted when the program exits.
-        let _ = tokio::time::timeout(QUIT_TIMEOUT, self.host.quit()).await;
-        self.view.end(self.running.is_some());
-        self.view.notice("Bye.", crate::Style::NONE);
+        let _ = tokio::time::timeout(QUIT_TIMEOUT, self.host.cancel_all()).await;
+        self.view.end_turn(self.running.is_some());
+        self.view.show_notice("Bye.", crate::Style::NONE);
         self.print(false)?;
         Ok(ChatExit::Quit)
     }
@@ -637,7 +638,7 @@ fn spawn_line_reader(is_terminal: bool) -> mpsc::Receiver<io::Result<StdinLine>>
                 Ok(_) if line.len() as u64 > MAX_LINE_BYTES => Err(io::Error::other(format!(
                     "line exceeds {MAX_LINE_BYTES} bytes"
                 ))),
-                Ok(_) => Ok(StdinLine::Line(decode(&line))),
+                Ok(_) => Ok(StdinLine::Line(decode_line(&line))),
                 Err(error) => Err(error),
             };
             if sender.blocking_send(line).is_err() {
@@ -652,7 +653,7 @@ fn spawn_line_reader(is_terminal: bool) -> mpsc::Receiver<io::Result<StdinLine>>
     lines
 }
 
-fn decode(line: &[u8]) -> String {
+fn decode_line(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     if matches!(text, std::borrow::Cow::Owned(_)) {
         // Ignore errors: stderr is closed and there is nowhere to report them.

@@ -31,7 +31,7 @@ pub fn sanitize(text: &str) -> Cow<'_, str> {
             '\r' if rest.peek() == Some(&'\n') => {}
             '\n' | '\t' => clean.push(character),
             _ if is_unsafe_char(character) || is_stray_joiner(character, previous) => {
-                push_visible(&mut clean, character);
+                push_visible_form(&mut clean, character);
             }
             _ => clean.push(character),
         }
@@ -41,13 +41,13 @@ pub fn sanitize(text: &str) -> Cow<'_, str> {
 }
 
 /// Sanitizes a text and joins its words with single spaces, so that it fits on one line.
-pub fn line(text: &str) -> String {
+pub fn sanitize_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     sanitize(&words.join(" ")).into_owned()
 }
 
 /// Expands tabs to spaces up to the next tab stop. The text must have no line endings and start in the first column.
-pub fn without_tabs(text: &str, tab_width: usize) -> Cow<'_, str> {
+pub fn expand_tabs(text: &str, tab_width: usize) -> Cow<'_, str> {
     if !text.contains('\t') {
         return Cow::Borrowed(text);
     }
@@ -66,7 +66,7 @@ pub fn without_tabs(text: &str, tab_width: usize) -> Cow<'_, str> {
     Cow::Owned(expanded)
 }
 
-/// Whether a character is a control character, changes the reading order, or is invisible.
+/// Returns whether a character is a control character, changes the reading order, or is invisible.
 pub fn is_unsafe_char(character: char) -> bool {
     character.is_control()
         || matches!(character,
@@ -76,6 +76,7 @@ pub fn is_unsafe_char(character: char) -> bool {
             | '\u{206a}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}')
 }
 
+/// Returns whether a character must be replaced, always or in some contexts.
 fn is_suspect(character: char) -> bool {
     is_unsafe_char(character) || is_joiner(character) || is_tag(character)
 }
@@ -88,14 +89,15 @@ fn is_tag(character: char) -> bool {
     matches!(character, '\u{e0000}'..='\u{e007f}')
 }
 
-/// Whether a joiner or tag is misplaced. Joiners belong between joining letters or emoji, tags into flag emoji.
+/// Returns whether a joiner or tag is misplaced. Joiners belong between joining letters or emoji, tags into flag emoji.
 /// Elsewhere they only hide text.
 fn is_stray_joiner(character: char, previous: char) -> bool {
     (is_joiner(character) && (previous.is_ascii() || is_joiner(previous)))
         || (is_tag(character) && previous != '\u{1f3f4}' && !is_tag(previous))
 }
 
-fn push_visible(clean: &mut String, character: char) {
+/// Appends a visible form of a character: a control picture, or its code such as `\u{200b}`.
+fn push_visible_form(clean: &mut String, character: char) {
     match u32::from(character) {
         // Unicode has a picture for each ASCII control character.
         code @ 0..=0x1f => clean.extend(char::from_u32(0x2400 + code)),
@@ -122,7 +124,7 @@ mod tests {
         );
         assert_eq!(sanitize("one\r\ntwo\rthree\tfour"), "one\ntwo␍three\tfour");
         assert!(matches!(sanitize("plain\n你好 🐙"), Cow::Borrowed(_)));
-        assert_eq!(line(" a\n\tb\x1b "), "a b␛");
+        assert_eq!(sanitize_line(" a\n\tb\x1b "), "a b␛");
     }
 
     #[test]
@@ -157,7 +159,7 @@ mod tests {
 
     #[test]
     fn tabs_reach_the_next_stop() {
-        assert_eq!(without_tabs("\ta\t你\tx", 4), "    a   你  x");
-        assert!(matches!(without_tabs("ab", 4), Cow::Borrowed(_)));
+        assert_eq!(expand_tabs("\ta\t你\tx", 4), "    a   你  x");
+        assert!(matches!(expand_tabs("ab", 4), Cow::Borrowed(_)));
     }
 }

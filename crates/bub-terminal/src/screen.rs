@@ -35,7 +35,7 @@ pub struct Screen<W: Write> {
     /// Whether the terminal rewraps its lines when its width changes.
     reflows: bool,
     /// The live area as drawn: the bytes and the width of each row.
-    shown: Vec<(String, usize)>,
+    drawn_rows: Vec<(String, usize)>,
     /// Row and column of the cursor in the live area.
     cursor: (usize, usize),
 }
@@ -48,7 +48,7 @@ impl<W: Write> Screen<W> {
             color_mode,
             size,
             reflows,
-            shown: Vec::new(),
+            drawn_rows: Vec::new(),
             cursor: (0, 0),
         }
     }
@@ -62,11 +62,11 @@ impl<W: Write> Screen<W> {
     pub fn draw(&mut self, finished: &[Line], live: &LiveArea) -> io::Result<()> {
         let rows: Vec<(String, usize)> =
             live.rows.iter().map(|row| self.render_line(row)).collect();
-        if finished.is_empty() && rows == self.shown && live.cursor == self.cursor {
+        if finished.is_empty() && rows == self.drawn_rows && live.cursor == self.cursor {
             return Ok(());
         }
         let mut out = UpdateBuffer::begin(self.cursor.0);
-        out.go_to(0);
+        out.move_to_row(0);
         let mut covered = 0;
         for line in finished {
             let (text, width) = self.render_line(line);
@@ -78,37 +78,37 @@ impl<W: Write> Screen<W> {
                 "\x1b[K"
             });
             covered = if width > self.size.columns {
-                self.shown.len()
+                self.drawn_rows.len()
             } else {
                 covered + 1
             };
             out.text.push_str(&text);
             out.text.push_str("\r\n");
         }
-        let old = self
-            .shown
-            .get(covered.min(self.shown.len())..)
+        let remaining_rows = self
+            .drawn_rows
+            .get(covered.min(self.drawn_rows.len())..)
             .unwrap_or_default();
         out.row = 0;
         for (index, row) in rows.iter().enumerate() {
-            if old.get(index) == Some(row) {
+            if remaining_rows.get(index) == Some(row) {
                 continue;
             }
-            out.go_to(index);
+            out.move_to_row(index);
             out.text.push_str("\x1b[K");
             out.text.push_str(&row.0);
         }
-        if old.len() > rows.len() {
-            out.go_to(rows.len());
+        if remaining_rows.len() > rows.len() {
+            out.move_to_row(rows.len());
             out.text.push_str("\x1b[J");
         }
-        out.go_to(live.cursor.0);
+        out.move_to_row(live.cursor.0);
         if live.cursor.1 > 0 {
             // Writing to a string cannot fail.
             let _ = write!(out.text, "\x1b[{}C", live.cursor.1);
         }
-        (self.shown, self.cursor) = (rows, live.cursor);
-        self.out.write_all(out.end().as_bytes())?;
+        (self.drawn_rows, self.cursor) = (rows, live.cursor);
+        self.out.write_all(out.finish().as_bytes())?;
         self.out.flush()
     }
 
@@ -122,7 +122,7 @@ impl<W: Write> Screen<W> {
             }
         };
         let above: usize = self
-            .shown
+            .drawn_rows
             .iter()
             .take(self.cursor.0)
             .map(|(_, width)| wrapped_rows(*width))
@@ -133,32 +133,33 @@ impl<W: Write> Screen<W> {
             0
         };
         self.size = size;
-        self.clear_live_area(above + within)
+        self.erase_live_area(above + within)
     }
 
     /// Erases the live area. The cursor is then below the finished lines.
-    pub fn clear(&mut self) -> io::Result<()> {
-        self.clear_live_area(self.cursor.0)
+    pub fn clear_live_area(&mut self) -> io::Result<()> {
+        self.erase_live_area(self.cursor.0)
     }
 
-    /// Leaves the live area on the screen; the next one is drawn below it.
+    /// Leaves the live area on the screen. The next live area is drawn below it.
     pub fn keep_live_area(&mut self) {
-        (self.shown, self.cursor) = (Vec::new(), (0, 0));
+        (self.drawn_rows, self.cursor) = (Vec::new(), (0, 0));
     }
 
     /// Clears the whole screen, for Ctrl-L. The next [`Self::draw`] draws everything again.
-    pub fn clear_all(&mut self) -> io::Result<()> {
-        (self.shown, self.cursor) = (Vec::new(), (0, 0));
+    pub fn clear_screen(&mut self) -> io::Result<()> {
+        (self.drawn_rows, self.cursor) = (Vec::new(), (0, 0));
         self.out.write_all(b"\x1b[H\x1b[2J")?;
         self.out.flush()
     }
 
-    fn clear_live_area(&mut self, rows_above: usize) -> io::Result<()> {
+    /// Erases the live area. `rows_above` is the number of its rows above the cursor.
+    fn erase_live_area(&mut self, rows_above: usize) -> io::Result<()> {
         let mut out = UpdateBuffer::begin(rows_above);
-        out.go_to(0);
+        out.move_to_row(0);
         out.text.push_str("\x1b[J");
-        (self.shown, self.cursor) = (Vec::new(), (0, 0));
-        self.out.write_all(out.end().as_bytes())?;
+        (self.drawn_rows, self.cursor) = (Vec::new(), (0, 0));
+        self.out.write_all(out.finish().as_bytes())?;
         self.out.flush()
     }
 
@@ -181,6 +182,7 @@ struct UpdateBuffer {
 }
 
 impl UpdateBuffer {
+    /// Begins an update with the cursor in `row` of the live area.
     fn begin(row: usize) -> Self {
         Self {
             text: "\x1b[?2026h\x1b[?25l".to_owned(),
@@ -190,7 +192,7 @@ impl UpdateBuffer {
 
     /// Moves to the start of a row. Moves down with line feeds: if the window shrank and lost rows below the cursor,
     /// line feeds create them again. A cursor movement would stop at the last row, at a position unknown to the screen.
-    fn go_to(&mut self, row: usize) {
+    fn move_to_row(&mut self, row: usize) {
         let up = self.row.saturating_sub(row);
         if up > 0 {
             let _ = write!(self.text, "\x1b[{up}A");
@@ -202,7 +204,8 @@ impl UpdateBuffer {
         self.row = row;
     }
 
-    fn end(mut self) -> String {
+    /// Ends the update and returns its bytes.
+    fn finish(mut self) -> String {
         self.text.push_str("\x1b[?25h\x1b[?2026l");
         self.text
     }

@@ -93,7 +93,7 @@ fn saved_terminal() -> MutexGuard<'static, Option<SavedTerminal>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Restores the terminal modes. Does nothing if they were not changed.
+/// Restores the terminal modes. Does nothing if bub has not changed them.
 pub fn restore() {
     let before = saved_terminal().take();
     if let Some(SavedTerminal { modes, undo }) = before {
@@ -103,7 +103,7 @@ pub fn restore() {
     }
 }
 
-/// Whether the terminal is in raw mode or reads a secret. Other code must not prompt then.
+/// Returns whether the terminal is in raw mode or reads a secret. Other code must not prompt then.
 pub fn is_in_use() -> bool {
     saved_terminal().is_some()
 }
@@ -129,7 +129,7 @@ pub fn size() -> TerminalSize {
 /// # Errors
 ///
 /// Fails if the thread cannot be started.
-pub fn spawn_reader() -> io::Result<mpsc::Receiver<Vec<u8>>> {
+pub fn spawn_input_reader() -> io::Result<mpsc::Receiver<Vec<u8>>> {
     let (sender, input) = mpsc::channel(64);
     std::thread::Builder::new()
         .name("typed".to_owned())

@@ -1,4 +1,4 @@
-//! Renders turns as lines: finished lines, and a preview of what can still change.
+//! Renders turns as lines: finished lines, and a preview of lines that can still change.
 
 mod calls;
 mod status;
@@ -12,11 +12,12 @@ use serde_json::Value;
 
 pub use self::status::StatusLine;
 use self::verbatim::VerbatimText;
-pub(crate) use self::{calls::failures, status::line as status_line};
+pub(crate) use self::{calls::failure_lines, status::status_line};
 use crate::{
-    ColorMode, Line, Style, fit,
+    ColorMode, Line, Style,
     markdown::{Markdown, MarkdownStyle},
-    sanitize::line as one_line,
+    sanitize::sanitize_line,
+    split_at_width,
 };
 
 /// Maximum bytes of reasoning kept for `,thinking`.
@@ -45,9 +46,9 @@ pub enum FrameKind {
 /// use bub_terminal::{ColorMode, turn_view::TurnView};
 ///
 /// let mut view = TurnView::new(80, ColorMode::None, Redactor::default());
-/// view.begin(None);
-/// view.event(&StreamEvent::Text("Hello".to_owned()));
-/// view.end(false);
+/// view.begin_turn(None);
+/// view.handle_event(&StreamEvent::Text("Hello".to_owned()));
+/// view.end_turn(false);
 /// let lines: Vec<String> = view.take_lines().iter().map(|line| line.text()).collect();
 /// assert_eq!(lines, ["Assistant:", "Hello", ""]);
 /// ```
@@ -63,11 +64,13 @@ pub struct TurnView {
     turn: (FrameKind, String),
     /// The text of the current section.
     text: Option<AnswerText>,
+    /// Text that is held back until its last word is complete.
     held: String,
     reasoning: ReasoningText,
     calls: StepCalls,
 }
 
+/// The text of a section.
 #[derive(Debug)]
 enum AnswerText {
     Markdown(Box<Markdown>),
@@ -80,7 +83,7 @@ struct ReasoningText {
     is_open: bool,
     chars: usize,
     /// The text for `,thinking`.
-    kept: String,
+    text: String,
     streamed: VerbatimText,
 }
 
@@ -126,7 +129,7 @@ impl TurnView {
         }
     }
 
-    /// Whether reasoning is shown.
+    /// Returns whether reasoning is shown.
     pub fn is_thinking_shown(&self) -> bool {
         self.is_thinking_shown
     }
@@ -138,7 +141,7 @@ impl TurnView {
             self.close_reasoning();
         } else if self.text.is_some() {
             // Print nothing in the middle of an answer; the status line shows the change.
-        } else if !self.is_thinking_shown || self.reasoning.kept.is_empty() {
+        } else if !self.is_thinking_shown || self.reasoning.text.is_empty() {
             let state = if self.is_thinking_shown {
                 "shown"
             } else {
@@ -147,28 +150,29 @@ impl TurnView {
             self.lines
                 .push(Line::new(format!("reasoning is now {state}"), Style::DIM));
         } else {
-            let kept = self.reasoning.kept.clone();
+            let text = self.reasoning.text.clone();
             self.lines.push(Line::new("[-] Thinking", Style::DIM));
-            self.lines.extend(verbatim::lines(kept.trim(), Style::DIM));
+            self.lines
+                .extend(verbatim::sanitized_lines(text.trim(), Style::DIM));
         }
     }
 
     /// Starts a turn. `command` is the line of a command turn.
-    pub fn begin(&mut self, command: Option<&str>) {
-        self.end(false);
+    pub fn begin_turn(&mut self, command: Option<&str>) {
+        self.end_turn(false);
         self.turn = match command {
-            Some(line) => (FrameKind::Command, one_line(line)),
+            Some(line) => (FrameKind::Command, sanitize_line(line)),
             None => (FrameKind::Assistant, String::new()),
         };
     }
 
     /// Handles a stream event of the turn.
-    pub fn event(&mut self, event: &StreamEvent) {
+    pub fn handle_event(&mut self, event: &StreamEvent) {
         match event {
             StreamEvent::Text(delta) => self.push_text(delta),
             StreamEvent::Reasoning(delta) => self.push_reasoning(delta),
             StreamEvent::ToolCall(calls) => {
-                self.close();
+                self.close_section();
                 self.finish_calls(None);
                 self.calls = StepCalls {
                     requested: calls.clone(),
@@ -185,36 +189,36 @@ impl TurnView {
             }
             StreamEvent::Final(data) => {
                 self.finish_calls(Some(data));
-                self.close();
+                self.close_section();
             }
-            StreamEvent::Error(error) => self.error(error.message()),
+            StreamEvent::Error(error) => self.show_error(error.message()),
             // Retries are logged.
             _ => {}
         }
     }
 
-    /// Ends the turn and everything that is open.
-    pub fn end(&mut self, was_cancelled: bool) {
-        self.close();
+    /// Ends the turn: closes the open text, reasoning and tool calls.
+    pub fn end_turn(&mut self, was_cancelled: bool) {
+        self.close_section();
         self.finish_calls(None);
         if was_cancelled {
             self.lines.push(Line::new("(cancelled)", Style::YELLOW));
         }
     }
 
-    /// Shows an error in full.
-    pub fn error(&mut self, text: &str) {
-        self.close();
+    /// Shows an error with its complete text.
+    pub fn show_error(&mut self, text: &str) {
+        self.close_section();
         self.push_title(FrameKind::Error, "");
         let text = self.redactor.redact(text).into_owned();
         self.lines
-            .extend(verbatim::lines(text.trim_end(), Style::RED));
+            .extend(verbatim::sanitized_lines(text.trim_end(), Style::RED));
         self.lines.push(Line::default());
     }
 
     /// Shows a message that is not part of a stream.
-    pub fn message(&mut self, text: &str, is_command: bool) {
-        self.close();
+    pub fn show_message(&mut self, text: &str, is_command: bool) {
+        self.close_section();
         let previous_turn = self.turn.clone();
         self.turn = (
             if is_command {
@@ -225,18 +229,19 @@ impl TurnView {
             String::new(),
         );
         self.push_text(text);
-        self.close();
+        self.close_section();
         self.turn = previous_turn;
     }
 
-    /// Shows a notice.
-    pub fn notice(&mut self, text: &str, style: Style) {
+    /// Shows a notice. Secrets are redacted.
+    pub fn show_notice(&mut self, text: &str, style: Style) {
         let text = self.redactor.redact(text).into_owned();
-        self.lines.extend(verbatim::lines(text.trim_end(), style));
+        self.lines
+            .extend(verbatim::sanitized_lines(text.trim_end(), style));
     }
 
-    /// Adds a line unchanged.
-    pub fn line(&mut self, line: Line) {
+    /// Adds a finished line unchanged.
+    pub fn push_line(&mut self, line: Line) {
         self.lines.push(line);
     }
 
@@ -251,7 +256,7 @@ impl TurnView {
             } else {
                 Some(self.collapsed_reasoning())
             };
-            rows.extend(row.map(|row| truncate(&row, room)));
+            rows.extend(row.map(|row| truncate_line(&row, room)));
         }
         match &self.text {
             Some(AnswerText::Markdown(markdown)) => rows.extend(markdown.preview(max_rows)),
@@ -260,10 +265,10 @@ impl TurnView {
         }
         for call in &self.calls.requested {
             rows.extend(
-                calls::call(call, self.width, self.markdown_style)
+                calls::call_lines(call, self.width, self.markdown_style)
                     .iter()
                     .take(3)
-                    .map(|row| truncate(row, room)),
+                    .map(|row| truncate_line(row, room)),
             );
         }
         let skipped = rows.len().saturating_sub(max_rows);
@@ -271,8 +276,8 @@ impl TurnView {
         rows
     }
 
-    /// Returns one word for what the turn is doing.
-    pub fn activity(&self) -> &'static str {
+    /// Returns one word that describes the current activity of the turn.
+    pub fn activity_word(&self) -> &'static str {
         match (&self.calls.requested.is_empty(), self.reasoning.is_open) {
             (false, _) => "Working",
             (true, true) => "Thinking",
@@ -281,6 +286,7 @@ impl TurnView {
         }
     }
 
+    /// Adds text to the open section. Starts a section with a title if none is open.
     fn push_text(&mut self, mut delta: &str) {
         if self.text.is_none() {
             // Hold whitespace back until a word arrives, so that the split of the stream does not matter.
@@ -327,6 +333,7 @@ impl TurnView {
         self.emit_text(&ready);
     }
 
+    /// Redacts text and lays it out.
     fn emit_text(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -359,7 +366,7 @@ impl TurnView {
             if delta.trim().is_empty() {
                 return;
             }
-            self.close();
+            self.close_section();
             self.reasoning = ReasoningText {
                 is_open: true,
                 streamed: VerbatimText::new(Style::DIM),
@@ -370,8 +377,8 @@ impl TurnView {
             }
         }
         self.reasoning.chars += delta.chars().count();
-        if self.reasoning.kept.len() < MAX_REASONING_BYTES {
-            self.reasoning.kept.push_str(&self.redactor.redact(delta));
+        if self.reasoning.text.len() < MAX_REASONING_BYTES {
+            self.reasoning.text.push_str(&self.redactor.redact(delta));
         }
         if self.is_thinking_shown {
             let delta = self.redactor.redact(delta).into_owned();
@@ -386,6 +393,7 @@ impl TurnView {
         )
     }
 
+    /// Ends the open reasoning.
     fn close_reasoning(&mut self) {
         if !std::mem::take(&mut self.reasoning.is_open) {
             return;
@@ -400,7 +408,7 @@ impl TurnView {
     }
 
     /// Ends the open text and reasoning.
-    fn close(&mut self) {
+    fn close_section(&mut self) {
         self.close_reasoning();
         let held = std::mem::take(&mut self.held);
         if self.text.is_none() {
@@ -417,12 +425,13 @@ impl TurnView {
         self.lines.push(Line::default());
     }
 
+    /// Adds the lines of the current tool calls and their results. `end` is the final event of the step.
     fn finish_calls(&mut self, end: Option<&Value>) {
         let calls = std::mem::take(&mut self.calls);
         let elapsed = end.and_then(|end| end.get("elapsed_ms")?.as_array());
         for (index, call) in calls.requested.iter().enumerate() {
             self.lines
-                .extend(calls::call(call, self.width, self.markdown_style));
+                .extend(calls::call_lines(call, self.width, self.markdown_style));
             let duration = elapsed
                 .and_then(|list| list.get(index)?.as_u64())
                 .map(Duration::from_millis);
@@ -431,8 +440,8 @@ impl TurnView {
                 .as_ref()
                 .and_then(|(results, all)| Some((results.get(index)?, all)));
             let lines = if let Some((result, all)) = result {
-                let reason = calls::failure(result, end, index);
-                calls::result(
+                let reason = calls::failure_reason(result, end, index);
+                calls::result_lines(
                     reason.as_deref(),
                     duration.unwrap_or(*all),
                     self.width,
@@ -449,6 +458,7 @@ impl TurnView {
         }
     }
 
+    /// Adds the title line of a section.
     fn push_title(&mut self, frame: FrameKind, subtitle: &str) {
         let (title, style) = match frame {
             FrameKind::Assistant => ("Assistant", Style::BLUE),
@@ -465,7 +475,7 @@ impl TurnView {
             format!("── {title} {subtitle} ")
         };
         let room = self.width.saturating_sub(1).max(1);
-        let mut text = fit(&title, room).0.to_owned();
+        let mut text = split_at_width(&title, room).0.to_owned();
         while crate::columns(&text) < room.min(MAX_RULE_WIDTH) {
             text.push('─');
         }
@@ -474,11 +484,11 @@ impl TurnView {
 }
 
 /// Returns the part of a line that fits into `width` columns.
-fn truncate(line: &Line, width: usize) -> Line {
+fn truncate_line(line: &Line, width: usize) -> Line {
     let mut short = Line::default();
     let mut room = width;
     for span in &line.without_tabs().spans {
-        let (text, rest) = fit(&span.text, room);
+        let (text, rest) = split_at_width(&span.text, room);
         short.push(text, span.style);
         room -= crate::columns(text);
         if !rest.is_empty() {

@@ -19,9 +19,9 @@ pub fn columns(text: &str) -> usize {
 /// Splits a text into the part that fits into `width` columns and the rest. Grapheme clusters are not split.
 ///
 /// ```
-/// assert_eq!(bub_terminal::fit("ab你好", 5), ("ab你", "好"));
+/// assert_eq!(bub_terminal::split_at_width("ab你好", 5), ("ab你", "好"));
 /// ```
-pub fn fit(text: &str, width: usize) -> (&str, &str) {
+pub fn split_at_width(text: &str, width: usize) -> (&str, &str) {
     // Fast path for ASCII: clusters end between ASCII characters.
     let start = text.as_bytes().get(..=width).unwrap_or(text.as_bytes());
     if start.is_ascii() {
@@ -45,8 +45,8 @@ mod tests {
     fn clusters_are_measured_whole() {
         let measured = ["abc", "你好", "e\u{301}", "👨‍👩‍👧", "👍🏽", "🇩🇪", ""].map(columns);
         assert_eq!(measured, [3, 4, 1, 2, 2, 2, 0]);
-        assert_eq!(fit("a你好", 3), ("a你", "好"));
-        assert_eq!(fit("a你好", 2), ("a", "你好"));
-        assert_eq!(fit("abc", 3), ("abc", ""));
+        assert_eq!(split_at_width("a你好", 3), ("a你", "好"));
+        assert_eq!(split_at_width("a你好", 2), ("a", "你好"));
+        assert_eq!(split_at_width("abc", 3), ("abc", ""));
     }
 }

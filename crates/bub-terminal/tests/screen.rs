@@ -13,8 +13,9 @@ use std::{
 };
 
 use bub_terminal::{
-    ColorMode, Line, Style, columns, fit,
+    ColorMode, Line, Style, columns,
     screen::{LiveArea, Screen, TerminalSize},
+    split_at_width,
 };
 use proptest::prelude::*;
 
@@ -60,7 +61,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut rows = Vec::new();
     let mut rest = text;
     loop {
-        let (row, after) = fit(rest, width);
+        let (row, after) = split_at_width(rest, width);
         rows.push(row.trim_end().to_owned());
         if after.is_empty() {
             return rows;
@@ -97,7 +98,7 @@ proptest! {
         let mut expected = Vec::new();
         let mut shown = (Vec::new(), 0);
         for (lines, rows, cursor) in &frames {
-            let rows: Vec<String> = rows.iter().map(|row| fit(row, width).0.to_owned()).collect();
+            let rows: Vec<String> = rows.iter().map(|row| split_at_width(row, width).0.to_owned()).collect();
             let cursor = (*cursor).min(rows.len().saturating_sub(1));
             let column = rows.get(cursor).map_or(0, |row| columns(row) / 2);
             let live = LiveArea {

@@ -7,12 +7,12 @@ use bub_terminal::{ColorMode, Line, turn_view::TurnView};
 
 fn render(text: &str, chunk_chars: usize, command: Option<&str>) -> Vec<String> {
     let mut view = TurnView::new(80, ColorMode::Colors, Redactor::default());
-    view.begin(command);
+    view.begin_turn(command);
     let letters: Vec<char> = text.chars().collect();
     for part in letters.chunks(chunk_chars) {
-        view.event(&StreamEvent::Text(part.iter().collect()));
+        view.handle_event(&StreamEvent::Text(part.iter().collect()));
     }
-    view.end(false);
+    view.end_turn(false);
     view.take_lines().iter().map(Line::text).collect()
 }
 

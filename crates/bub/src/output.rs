@@ -20,7 +20,7 @@ pub fn print_untrusted(text: &str) -> Result<ExitCode> {
 
 /// Converts untrusted text to one line without control sequences.
 pub fn sanitize_line(text: &str) -> String {
-    text::line(text)
+    text::sanitize_line(text)
 }
 
 /// Removes control sequences from untrusted text and keeps its lines.

@@ -26,7 +26,7 @@ use bub_terminal::{
     chat::{self, ChatExit, ChatOptions},
     editor::{CompletionItem, CompletionItems},
     history::History,
-    plain_chat::{self, PlainChatOptions},
+    plain_chat::{self, PlainChatOptions, run_pipe_chat},
 };
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use tokio::sync::oneshot;
@@ -158,7 +158,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
                 redactor: settings.redactor().clone(),
             };
             match mode {
-                ChatMode::Pipe => plain_chat::pipe(plain, std::io::stdout().is_terminal()).await,
+                ChatMode::Pipe => run_pipe_chat(plain, std::io::stdout().is_terminal()).await,
                 ChatMode::Lines => {
                     let home = settings.get(&HOME);
                     let (history, _) = History::open(&home, framework.workspace_text());
@@ -233,7 +233,7 @@ async fn run_screen_chat(
         color_mode: color_mode(settings.environment()),
         reflows: rewraps_lines(settings.environment()),
     };
-    chat::run(chat_options).await
+    chat::run_chat(chat_options).await
 }
 
 /// Opens the gateway with the journal of the chat.

@@ -16,17 +16,17 @@ use bub_terminal::{
 struct Panicking;
 
 impl ChatHost for Panicking {
-    fn submit(&self, _line: u64, _text: String) -> BoxFuture<'_, ()> {
+    fn submit_line(&self, _line: u64, _text: String) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    fn cancel(&self) -> BoxFuture<'_, ()> {
+    fn cancel_turn(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    fn withdraw(&self) {}
+    fn withdraw_line(&self) {}
 
-    fn quit(&self) -> BoxFuture<'_, ()> {
+    fn cancel_all(&self) -> BoxFuture<'_, ()> {
         panic!("on purpose")
     }
 }
@@ -47,5 +47,5 @@ async fn main() {
         color_mode: ColorMode::Colors,
         reflows: false,
     };
-    chat::run(setup).await.expect("it does not end");
+    chat::run_chat(setup).await.expect("it does not end");
 }

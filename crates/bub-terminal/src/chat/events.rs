@@ -14,6 +14,7 @@ use tokio::time::Instant;
 const EARLIER_CHAT_SUFFIX: &str = " (from an earlier chat)";
 
 impl ChatScreen {
+    /// Handles one event of the chat.
     pub(super) fn handle_event(&mut self, chat_event: ChatEvent) {
         match chat_event {
             ChatEvent::LineRecovered { line, content } => {
@@ -33,10 +34,10 @@ impl ChatScreen {
             ChatEvent::TurnStarted { line, content } => self.handle_turn_start(line, &content),
             ChatEvent::Stream(event) => {
                 use bub_kernel::StreamEvent as E;
-                self.view.event(&event);
+                self.view.handle_event(&event);
                 if matches!(event, E::Final(_) | E::Error(_)) {
                     // The running turn picks up steering messages at this point.
-                    self.show_steering();
+                    self.show_steering_lines();
                 }
             }
             ChatEvent::TurnEnded => {
@@ -44,7 +45,7 @@ impl ChatScreen {
                 let is_cancelled = self.running.as_mut().is_some_and(|turn| {
                     turn.is_cancelled && !std::mem::replace(&mut turn.is_ended, true)
                 });
-                self.view.end(is_cancelled);
+                self.view.end_turn(is_cancelled);
                 // Lines that did not steer this turn get their own turns.
                 self.queued
                     .iter_mut()
@@ -53,7 +54,9 @@ impl ChatScreen {
                     self.leave_if_idle();
                 }
             }
-            ChatEvent::LineSettled { line, outcome, .. } => self.handle_outcome(line, &outcome),
+            ChatEvent::LineSettled { line, outcome, .. } => {
+                self.handle_line_outcome(line, &outcome);
+            }
             ChatEvent::Message {
                 is_streamed: true, ..
             } => {}
@@ -61,9 +64,10 @@ impl ChatScreen {
                 content,
                 kind: MessageKind::Error,
                 ..
-            } => self.view.error(&content),
+            } => self.view.show_error(&content),
             ChatEvent::Message { content, kind, .. } => {
-                self.view.message(&content, kind == MessageKind::Command);
+                self.view
+                    .show_message(&content, kind == MessageKind::Command);
             }
             ChatEvent::Question(question) => self.handle_question(question),
             ChatEvent::QuestionWithdrawn(id) => {
@@ -72,12 +76,12 @@ impl ChatScreen {
             ChatEvent::Status(status) => {
                 if status.session != self.status.session && !self.status.session.is_empty() {
                     self.view
-                        .notice(&format!("session: {}", status.session), Style::DIM);
+                        .show_notice(&format!("session: {}", status.session), Style::DIM);
                 }
                 self.status = status;
             }
-            ChatEvent::Sessions(ids) => self.editor.set_sessions(ids),
-            ChatEvent::Notice(text) => self.view.notice(&text, Style::YELLOW),
+            ChatEvent::Sessions(ids) => self.editor.set_session_ids(ids),
+            ChatEvent::Notice(text) => self.view.show_notice(&text, Style::YELLOW),
         }
     }
 
@@ -89,7 +93,7 @@ impl ChatScreen {
             .position(|queued| Some(queued.line) == line);
         if let Some(at) = at {
             let queued = self.queued.remove(at);
-            self.echo(
+            self.echo_line(
                 &queued.text,
                 if queued.line >= FIRST_RECOVERED_LINE {
                     EARLIER_CHAT_SUFFIX
@@ -98,10 +102,10 @@ impl ChatScreen {
                 },
             );
         } else if line.is_none() {
-            self.echo(content, EARLIER_CHAT_SUFFIX);
+            self.echo_line(content, EARLIER_CHAT_SUFFIX);
         }
         self.runs_command = is_command;
-        self.view.begin(is_command.then_some(content));
+        self.view.begin_turn(is_command.then_some(content));
         self.running = Some(RunningTurn {
             line,
             since: Instant::now(),
@@ -110,10 +114,11 @@ impl ChatScreen {
         });
     }
 
-    fn handle_outcome(&mut self, line: u64, outcome: &LineOutcome) {
+    /// Handles the outcome of a line: ends its turn, or removes it from the queue.
+    fn handle_line_outcome(&mut self, line: u64, outcome: &LineOutcome) {
         self.open.retain(|open| *open != line);
         if let Some(turn) = self.running.take_if(|turn| turn.line == Some(line)) {
-            self.view.end(false);
+            self.view.end_turn(false);
             if !turn.is_cancelled {
                 self.show_outcome(outcome);
             }
@@ -124,9 +129,9 @@ impl ChatScreen {
             let queued = self.queued.remove(at);
             match outcome {
                 LineOutcome::Withdrawn => self.restore_line(queued.text),
-                LineOutcome::Answered => self.echo(&queued.text, " (steering)"),
+                LineOutcome::Answered => self.echo_line(&queued.text, " (steering)"),
                 LineOutcome::Rejected | LineOutcome::NotAnswered(_) => {
-                    self.echo(&queued.text, "");
+                    self.echo_line(&queued.text, "");
                     self.show_outcome(outcome);
                 }
             }
@@ -139,20 +144,20 @@ impl ChatScreen {
     fn show_outcome(&mut self, outcome: &LineOutcome) {
         if let LineOutcome::NotAnswered(reason) = outcome {
             self.view
-                .notice(&format!("not answered: {reason}"), Style::YELLOW);
+                .show_notice(&format!("not answered: {reason}"), Style::YELLOW);
         }
     }
 
     /// Puts a withdrawn line back into the editor. If the editor is in use, the line is sent again.
     fn restore_line(&mut self, text: String) {
-        if self.is_writing() {
-            return self.send(text);
+        if self.has_draft() {
+            return self.send_line(text);
         }
         self.restore_to_editor(&text);
     }
 
-    /// Whether the editor, or the draft behind a question, contains text.
-    pub(super) fn is_writing(&self) -> bool {
+    /// Returns whether the editor, or the draft behind a question, contains text.
+    pub(super) fn has_draft(&self) -> bool {
         let text = self.draft.as_deref().unwrap_or_else(|| self.editor.text());
         !text.is_empty()
     }
@@ -162,7 +167,7 @@ impl ChatScreen {
         let command = text.trim_start().strip_prefix(',');
         // Keep the kind of the line: in shell mode commands have no comma, and text would become a command.
         let is_shell = self.editor.is_shell() && command.is_some();
-        self.editor.set_shell(is_shell);
+        self.editor.set_shell_mode(is_shell);
         let text = command.filter(|_| is_shell).unwrap_or(text);
         match &mut self.draft {
             Some(draft) => text.clone_into(draft),
@@ -170,6 +175,7 @@ impl ChatScreen {
         }
     }
 
+    /// Leaves the chat if the user asked to leave and no turn is running.
     fn leave_if_idle(&mut self) {
         if self.is_leaving && !self.is_busy() {
             self.exit = Some(ChatExit::Quit);
@@ -177,7 +183,7 @@ impl ChatScreen {
     }
 
     /// Prints accepted lines that steer the running turn at the point where the turn picks them up.
-    fn show_steering(&mut self) {
+    fn show_steering_lines(&mut self) {
         let queued = std::mem::take(&mut self.queued);
         let (steering, others) = queued
             .into_iter()
@@ -185,15 +191,15 @@ impl ChatScreen {
         self.queued = others;
         let steering: Vec<QueuedLine> = steering;
         for queued in steering {
-            self.echo(&queued.text, " (steering)");
+            self.echo_line(&queued.text, " (steering)");
         }
     }
 
-    /// Prints a line as it was typed, with a dim suffix.
-    pub(super) fn echo(&mut self, text: &str, suffix: &str) {
+    /// Prints a line that the user typed, with its prompt and a dim suffix.
+    pub(super) fn echo_line(&mut self, text: &str, suffix: &str) {
         let (prompt, text) = match text.strip_prefix(',').filter(|_| self.editor.is_shell()) {
             Some(command) => (self.prompt(), command),
-            None => (self.name_prompt(), text),
+            None => (self.workspace_prompt(), text),
         };
         for (index, part) in sanitize(text).split('\n').enumerate() {
             let mut line = if index == 0 {
@@ -201,14 +207,15 @@ impl ChatScreen {
             } else {
                 Line::new("  ", Style::NONE)
             };
-            line.push(&crate::sanitize::without_tabs(part, 4), Style::NONE);
+            line.push(&crate::sanitize::expand_tabs(part, 4), Style::NONE);
             if index == 0 {
                 line.push(suffix, Style::DIM);
             }
-            self.view.line(line);
+            self.view.push_line(line);
         }
     }
 
+    /// Adds a question to the queue. Shows it if no other question is open.
     fn handle_question(&mut self, question: UserQuestion) {
         let is_over = self.running.as_ref().is_some_and(|turn| turn.is_cancelled);
         if is_over && matches!(question, UserQuestion::Line(..)) {
@@ -222,24 +229,24 @@ impl ChatScreen {
         }
     }
 
-    /// Shows the first question.
+    /// Shows the first question of the queue.
     fn show_question(&mut self) {
         if let Some(question) = self.questions.front() {
-            self.view.notice(&question.text(), Style::YELLOW);
+            self.view.show_notice(&question.text(), Style::YELLOW);
         }
     }
 
-    /// Drops questions that no longer need an answer.
+    /// Drops the questions for which `is_over` is true. Shows the next question if the first one is dropped.
     pub(super) fn drop_questions(&mut self, is_over: impl Fn(&UserQuestion) -> bool) {
         let was_first = self.questions.front().is_some_and(&is_over);
         self.questions.retain(|question| !is_over(question));
         if was_first {
-            self.next_question();
+            self.show_next_question();
         }
     }
 
-    /// Shows the next question, or restores the draft if no question is left.
-    pub(super) fn next_question(&mut self) {
+    /// Shows the next question. Restores the draft if no question remains.
+    pub(super) fn show_next_question(&mut self) {
         self.editor.set_text("");
         self.show_question();
         if self.questions.is_empty()

@@ -28,7 +28,7 @@ impl ChatScreen {
 
     async fn handle_key(&mut self, key: KeyEvent) -> Result<()> {
         if key == KeyEvent::Ctrl('c') && self.is_busy() {
-            self.interrupt().await;
+            self.handle_interrupt().await;
             return Ok(());
         }
         if key != KeyEvent::Ctrl('c') {
@@ -39,39 +39,39 @@ impl ChatScreen {
             // Withdraw one line at a time, so that text stays text and a command stays a command.
             let last = self.queued.last().map(|queued| queued.line);
             if std::mem::replace(&mut self.withdrawing, last) != last
-                && is_full(&self.submitted.try_send(ChatHostRequest::Withdraw))
+                && is_queue_full(&self.submitted.try_send(ChatHostRequest::Withdraw))
             {
                 // The request was not sent; the user can press the key again.
                 self.withdrawing = None;
             }
             return Ok(());
         }
-        match self.editor.press(key, self.history.lines()) {
+        match self.editor.handle_key(key, self.history.lines()) {
             EditorAction::Changed => {}
-            EditorAction::Submit(text) if !self.questions.is_empty() => self.answer(&text),
+            EditorAction::Submit(text) if !self.questions.is_empty() => self.answer_question(&text),
             EditorAction::Submit(text) => self.submit(text),
-            EditorAction::Interrupt => self.interrupt().await,
-            EditorAction::End => self.end(),
-            EditorAction::ToggleMode => self.editor.set_shell(!self.editor.is_shell()),
-            EditorAction::ClearScreen => self.screen.clear_all().map_err(terminal_error)?,
+            EditorAction::Interrupt => self.handle_interrupt().await,
+            EditorAction::End => self.handle_end_of_input(),
+            EditorAction::ToggleMode => self.editor.set_shell_mode(!self.editor.is_shell()),
+            EditorAction::ClearScreen => self.screen.clear_screen().map_err(terminal_error)?,
             EditorAction::Suspend => self.suspend()?,
         }
         Ok(())
     }
 
-    /// Whether Up withdraws the last queued line.
+    /// Returns whether Up withdraws the last queued line.
     pub(super) fn can_withdraw(&self) -> bool {
         self.editor.text().is_empty() && !self.queued.is_empty() && self.questions.is_empty()
     }
 
-    /// Whether Ctrl-C was pressed a moment ago. The next Ctrl-C then leaves, even if another turn runs by now.
+    /// Returns whether Ctrl-C was pressed a moment ago. The next Ctrl-C then leaves, even if another turn runs by now.
     pub(super) fn should_leave_on_interrupt(&self) -> bool {
         self.interrupted
             .is_some_and(|at| at.elapsed() < DOUBLE_INTERRUPT_WINDOW)
     }
 
     /// Handles Ctrl-C: cancels the turn. Pressed twice, it leaves.
-    async fn interrupt(&mut self) {
+    async fn handle_interrupt(&mut self) {
         if self.should_leave_on_interrupt() {
             self.exit = Some(ChatExit::Quit);
             return;
@@ -84,14 +84,14 @@ impl ChatScreen {
             self.hint = Some("cancelled; press Ctrl-C again to leave".to_owned());
             // Drop plugin questions, so that text typed after Ctrl-C does not answer them.
             self.drop_questions(|question| matches!(question, UserQuestion::Line(..)));
-            self.host.cancel().await;
+            self.host.cancel_turn().await;
         } else {
             self.hint = Some("press Ctrl-C again or type ,quit to leave".to_owned());
         }
     }
 
     /// Handles Ctrl-D: leaves after the running turn. Pressed twice, it leaves immediately.
-    fn end(&mut self) {
+    fn handle_end_of_input(&mut self) {
         if !self.is_busy() || self.is_leaving {
             self.exit = Some(ChatExit::Quit);
         } else {
@@ -100,8 +100,9 @@ impl ChatScreen {
         }
     }
 
+    /// Submits the text of the editor: runs a command of the chat, or sends a line.
     fn submit(&mut self, text: String) {
-        // H-156
+        // H-156: an empty line is not sent.
         if text.trim().is_empty() {
             return;
         }
@@ -114,7 +115,7 @@ impl ChatScreen {
             // Do not echo these in the middle of an answer.
             command @ (",quit" | ",exit" | ",thinking") => {
                 if !self.is_busy() {
-                    self.echo(&text, "");
+                    self.echo_line(&text, "");
                 }
                 if command == ",thinking" {
                     self.view.toggle_thinking();
@@ -122,23 +123,23 @@ impl ChatScreen {
                     self.exit = Some(ChatExit::Quit);
                 }
             }
-            _ => self.send(text),
+            _ => self.send_line(text),
         }
     }
 
     /// Sends a line. If the queue is full, the line goes back to the editor. If the editor is in use, the line remains
     /// only in the history.
-    pub(super) fn send(&mut self, text: String) {
+    pub(super) fn send_line(&mut self, text: String) {
         self.is_leaving = false;
         let line = self.last_line + 1;
         let submission = ChatHostRequest::Line(line, text.clone());
-        if is_full(&self.submitted.try_send(submission)) {
-            if self.is_writing() {
-                self.echo(&text, " (not sent)");
+        if is_queue_full(&self.submitted.try_send(submission)) {
+            if self.has_draft() {
+                self.echo_line(&text, " (not sent)");
             } else {
                 self.restore_to_editor(&text);
             }
-            self.hint = Some("not sent: too many lines are pending".to_owned());
+            self.hint = Some("not sent: too many lines are pending; wait for an answer".to_owned());
             return;
         }
         self.last_line = line;
@@ -154,20 +155,21 @@ impl ChatScreen {
             });
         } else {
             self.runs_command = is_command;
-            self.echo(&text, "");
+            self.echo_line(&text, "");
         }
         self.open.push(line);
     }
 
-    fn answer(&mut self, text: &str) {
+    /// Answers the first question with the text of the editor.
+    fn answer_question(&mut self, text: &str) {
         if let Some(UserQuestion::Line(_, _, answer)) = self.questions.front()
             && !matches!(text.trim(), ",quit" | ",exit")
         {
             // Ignore errors: the plugin may have exited.
             let _ = answer.try_send(text.trim().to_owned());
             self.questions.pop_front();
-            self.echo(text, "");
-            return self.next_question();
+            self.echo_line(text, "");
+            return self.show_next_question();
         }
         let answer = match text.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => ApprovalAnswer::Approved,
@@ -192,9 +194,9 @@ impl ChatScreen {
         };
         if let Some(UserQuestion::Call(_, answer_sender)) = self.questions.pop_front() {
             let _ = answer_sender.send(answer);
-            self.view.notice(notice, Style::YELLOW);
+            self.view.show_notice(notice, Style::YELLOW);
         }
-        self.next_question();
+        self.show_next_question();
     }
 
     /// Handles Ctrl-Z: suspends the program until the shell resumes it.
@@ -219,7 +221,7 @@ impl ChatScreen {
     }
 }
 
-/// Whether the queue was full. The receiver is closed only when the chat ends.
-fn is_full<T>(sent: &Result<(), TrySendError<T>>) -> bool {
+/// Returns whether the queue was full. The receiver is closed only when the chat ends.
+fn is_queue_full<T>(sent: &Result<(), TrySendError<T>>) -> bool {
     matches!(sent, Err(TrySendError::Full(_)))
 }

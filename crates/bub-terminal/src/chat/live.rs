@@ -3,7 +3,7 @@
 
 use super::ChatScreen;
 use crate::{
-    Line, Style, channel::UserQuestion, fit, sanitize::line as one_line, screen::LiveArea,
+    Line, Style, channel::UserQuestion, sanitize::sanitize_line, screen::LiveArea, split_at_width,
     turn_view,
 };
 
@@ -13,13 +13,14 @@ const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "�
 const MAX_QUEUED_ROWS: usize = 4;
 
 impl ChatScreen {
+    /// Lays out the live area. In a small window, the status line and the preview are omitted first.
     pub(super) fn live_area(&self) -> LiveArea {
         let size = self.screen.size();
         let (width, budget) = (size.columns, size.rows.saturating_sub(1).max(1));
         let has_status = budget >= 3;
         let question_prompt = |text| {
             Line::new(
-                fit(text, width.saturating_sub(2)).0,
+                split_at_width(text, width.saturating_sub(2)).0,
                 Style::BOLD | Style::YELLOW,
             )
         };
@@ -31,7 +32,7 @@ impl ChatScreen {
         let max_text_rows = (budget / 2).max(1);
         let (layout, mut menu) =
             self.editor
-                .rows(&prompt, self.history.lines(), width, max_text_rows);
+                .lay_out(&prompt, self.history.lines(), width, max_text_rows);
         let mut rows_left = budget.saturating_sub(layout.rows.len() + usize::from(has_status));
         menu.truncate(rows_left);
         rows_left -= menu.len();
@@ -48,15 +49,15 @@ impl ChatScreen {
         rows.extend(layout.rows);
         rows.append(&mut menu);
         if has_status {
-            rows.push(self.bottom_line(width));
+            rows.push(self.hint_or_status_line(width));
         }
         LiveArea { rows, cursor }
     }
 
-    fn bottom_line(&self, width: usize) -> Line {
+    fn hint_or_status_line(&self, width: usize) -> Line {
         match &self.hint {
             Some(hint) => Line::new(
-                fit(&one_line(hint), width.saturating_sub(1)).0,
+                split_at_width(&sanitize_line(hint), width.saturating_sub(1)).0,
                 Style::YELLOW,
             ),
             None => turn_view::status_line(
@@ -68,11 +69,17 @@ impl ChatScreen {
         }
     }
 
+    /// Returns the line with the spinner, or `None` if the chat is idle.
     fn activity_line(&self, width: usize) -> Option<Line> {
         let since = match &self.running {
             Some(running) => running.since,
             None if self.open.is_empty() => return None,
-            None => return Some(Line::new(fit("… waiting", width - 1).0, Style::DIM)),
+            None => {
+                return Some(Line::new(
+                    split_at_width("… waiting", width - 1).0,
+                    Style::DIM,
+                ));
+            }
         };
         let elapsed = since.elapsed();
         let frame =
@@ -90,12 +97,16 @@ impl ChatScreen {
         };
         let text = format!(
             "{spinner} {} {} s ({ctrl_c_hint}{up_hint})",
-            self.view.activity(),
+            self.view.activity_word(),
             elapsed.as_secs()
         );
-        Some(Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM))
+        Some(Line::new(
+            split_at_width(&text, width.saturating_sub(1)).0,
+            Style::DIM,
+        ))
     }
 
+    /// Returns one row per queued line.
     fn queued_rows(&self, width: usize) -> Vec<Line> {
         let is_long = self.queued.len() > MAX_QUEUED_ROWS;
         let skipped = if is_long {
@@ -103,7 +114,8 @@ impl ChatScreen {
         } else {
             0
         };
-        let dim = |text: &str| Line::new(fit(text, width.saturating_sub(1)).0, Style::DIM);
+        let dim =
+            |text: &str| Line::new(split_at_width(text, width.saturating_sub(1)).0, Style::DIM);
         let row = |queued: &super::QueuedLine| {
             // L1: a line that is not on disk yet is not marked as queued, because a kill would lose it.
             let mark = match queued {
@@ -113,7 +125,7 @@ impl ChatScreen {
                 super::QueuedLine { steers: true, .. } => "(steering)",
                 super::QueuedLine { .. } => "(queued)",
             };
-            dim(&format!("  {mark} {}", one_line(&queued.text)))
+            dim(&format!("  {mark} {}", sanitize_line(&queued.text)))
         };
         let before = is_long.then(|| dim(&format!("  ({skipped} more queued)")));
         before

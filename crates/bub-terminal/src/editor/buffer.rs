@@ -21,17 +21,17 @@ impl Buffer {
     }
 
     /// Returns the text before the cursor.
-    pub fn before(&self) -> &str {
+    pub fn text_before_cursor(&self) -> &str {
         self.text.get(..self.cursor).unwrap_or_default()
     }
 
     /// Returns the text after the cursor.
-    pub fn after(&self) -> &str {
+    pub fn text_after_cursor(&self) -> &str {
         self.text.get(self.cursor..).unwrap_or_default()
     }
 
     /// Replaces the text and moves the cursor to its end.
-    pub fn set(&mut self, text: impl Into<String>) {
+    pub fn set_text(&mut self, text: impl Into<String>) {
         self.text = text.into();
         self.cursor = self.text.len();
     }
@@ -46,7 +46,7 @@ impl Buffer {
 
     /// Replaces the text between two offsets and moves the cursor behind the new text. Does nothing if the range is
     /// invalid.
-    pub fn replace(&mut self, from: usize, to: usize, text: &str) {
+    pub fn replace_range(&mut self, from: usize, to: usize, text: &str) {
         if self.text.get(from..to).is_some() {
             self.text.replace_range(from..to, text);
             self.cursor = from + text.len();
@@ -70,9 +70,9 @@ impl Buffer {
     }
 
     /// Swaps the characters around the cursor.
-    pub fn transpose(&mut self) {
+    pub fn transpose_chars(&mut self) {
         let at = if self.cursor == self.text.len() {
-            self.left()
+            self.left_offset()
         } else {
             self.cursor
         };
@@ -82,40 +82,40 @@ impl Buffer {
         let Some(end) = next_boundary(&self.text, at) else {
             return;
         };
-        let (Some(one), Some(two)) = (self.text.get(start..at), self.text.get(at..end)) else {
+        let (Some(left), Some(right)) = (self.text.get(start..at), self.text.get(at..end)) else {
             return;
         };
-        let swapped = format!("{two}{one}");
-        self.replace(start, end, &swapped);
+        let swapped = format!("{right}{left}");
+        self.replace_range(start, end, &swapped);
     }
 
     /// Returns the offset one character to the left.
-    pub fn left(&self) -> usize {
+    pub fn left_offset(&self) -> usize {
         previous_boundary(&self.text, self.cursor).unwrap_or(0)
     }
 
     /// Returns the offset one character to the right.
-    pub fn right(&self) -> usize {
+    pub fn right_offset(&self) -> usize {
         next_boundary(&self.text, self.cursor).unwrap_or(self.text.len())
     }
 
     /// Returns the start of the word to the left.
-    pub fn word_left(&self) -> usize {
-        let mut words = self.before().unicode_word_indices();
+    pub fn word_start(&self) -> usize {
+        let mut words = self.text_before_cursor().unicode_word_indices();
         words.next_back().map_or(0, |(start, _)| start)
     }
 
     /// Returns the end of the word to the right.
-    pub fn word_right(&self) -> usize {
-        let mut words = self.after().unicode_word_indices();
+    pub fn word_end(&self) -> usize {
+        let mut words = self.text_after_cursor().unicode_word_indices();
         words.next().map_or(self.text.len(), |(start, word)| {
             self.cursor + start + word.len()
         })
     }
 
     /// Returns the start of the whitespace-delimited word to the left, which Ctrl-W removes.
-    pub fn blank_word_left(&self) -> usize {
-        let word = self.before().trim_end();
+    pub fn blank_word_start(&self) -> usize {
+        let word = self.text_before_cursor().trim_end();
         let start = word
             .char_indices()
             .rev()
@@ -125,12 +125,12 @@ impl Buffer {
 
     /// Returns the start of the current line.
     pub fn line_start(&self) -> usize {
-        self.before().rfind('\n').map_or(0, |at| at + 1)
+        self.text_before_cursor().rfind('\n').map_or(0, |at| at + 1)
     }
 
     /// Returns the end of the current line.
     pub fn line_end(&self) -> usize {
-        self.after()
+        self.text_after_cursor()
             .find('\n')
             .map_or(self.text.len(), |at| self.cursor + at)
     }
@@ -170,7 +170,7 @@ mod tests {
         }
         let mut offsets = vec![buffer.cursor()];
         while buffer.cursor() > 0 {
-            buffer.move_to(buffer.left());
+            buffer.move_to(buffer.left_offset());
             offsets.push(buffer.cursor());
         }
         let clusters: Vec<&str> = offsets
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(clusters, ["你", "🇩🇪", "👨‍👩‍👧", "e\u{301}"]);
         buffer.move_to(1);
         assert_eq!(
-            buffer.before(),
+            buffer.text_before_cursor(),
             "e\u{301}",
             "an offset inside a cluster moves behind it"
         );
@@ -189,16 +189,16 @@ mod tests {
     #[test]
     fn words_and_lines_are_found() {
         let mut buffer = Buffer::default();
-        buffer.set("one two-three\nfour, five");
-        buffer.move_to(buffer.word_left());
-        assert_eq!(buffer.after(), "five");
-        buffer.move_to(buffer.blank_word_left());
-        assert_eq!(buffer.after(), "four, five");
+        buffer.set_text("one two-three\nfour, five");
+        buffer.move_to(buffer.word_start());
+        assert_eq!(buffer.text_after_cursor(), "five");
+        buffer.move_to(buffer.blank_word_start());
+        assert_eq!(buffer.text_after_cursor(), "four, five");
         assert_eq!(buffer.line_start(), buffer.cursor());
         buffer.move_to(0);
         assert_eq!(&buffer.text()[..buffer.line_end()], "one two-three");
-        buffer.move_to(buffer.word_right());
-        assert_eq!(buffer.before(), "one");
+        buffer.move_to(buffer.word_end());
+        assert_eq!(buffer.text_before_cursor(), "one");
         assert_eq!(buffer.cut_to(buffer.line_end()), " two-three");
         assert_eq!(buffer.text(), "one\nfour, five");
     }
@@ -206,11 +206,11 @@ mod tests {
     #[test]
     fn characters_change_places() {
         let mut buffer = Buffer::default();
-        buffer.set("ab你");
-        buffer.transpose();
+        buffer.set_text("ab你");
+        buffer.transpose_chars();
         assert_eq!(buffer.text(), "a你b");
         buffer.move_to(0);
-        buffer.transpose();
+        buffer.transpose_chars();
         assert_eq!(buffer.text(), "a你b");
     }
 }

@@ -1,6 +1,6 @@
 //! Completion of the word at the cursor.
 
-/// A word that can be completed, with its description.
+/// A word that Tab can complete, with its description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompletionItem {
     /// The word without its `,` or `$`.
@@ -11,7 +11,7 @@ pub struct CompletionItem {
     pub arguments: String,
 }
 
-/// All words that can be completed.
+/// All words that Tab can complete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CompletionItems {
     /// Commands, completed after a comma.
@@ -22,10 +22,10 @@ pub struct CompletionItems {
     pub sessions: Vec<CompletionItem>,
 }
 
-/// The words that match at the cursor.
+/// The words that match the text at the cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompletionMatches {
-    /// Byte offset at which the replaced part starts.
+    /// Byte offset in the line at which the completed word starts.
     pub from: usize,
     /// The matching words, in order.
     pub items: Vec<CompletionItem>,
@@ -34,7 +34,7 @@ pub struct CompletionMatches {
 impl CompletionItems {
     /// Returns the words that complete the text before the cursor, or `None` if no word matches. With `is_shell`, a
     /// line is a command even without a comma.
-    pub fn complete(&self, before: &str, is_shell: bool) -> Option<CompletionMatches> {
+    pub fn find_matches(&self, before: &str, is_shell: bool) -> Option<CompletionMatches> {
         let start = before.rfind(char::is_whitespace).map_or(0, |at| at + 1);
         let start = (start..before.len())
             .find(|at| before.is_char_boundary(*at))
@@ -64,20 +64,21 @@ impl CompletionItems {
     }
 
     /// Returns the arguments of a command if `text` is that command followed by one space.
-    pub fn arguments(&self, text: &str, is_shell: bool) -> Option<&str> {
+    pub fn arguments_hint(&self, text: &str, is_shell: bool) -> Option<&str> {
         let command = text
             .strip_prefix(',')
             .or(is_shell.then_some(text))?
             .strip_suffix(' ')?;
-        let known = self.commands.iter().find(|word| word.text == command)?;
-        Some(known.arguments.as_str()).filter(|arguments| !arguments.is_empty())
+        let item = self.commands.iter().find(|word| word.text == command)?;
+        Some(item.arguments.as_str()).filter(|arguments| !arguments.is_empty())
     }
 }
 
+/// Returns the items that start with `prefix`, or `None` if no item does. Case is ignored.
 fn filter_items(items: &[CompletionItem], prefix: &str, from: usize) -> Option<CompletionMatches> {
     let prefix = prefix.to_lowercase();
-    let fits = |word: &&CompletionItem| word.text.to_lowercase().starts_with(&prefix);
-    let items: Vec<CompletionItem> = items.iter().filter(fits).cloned().collect();
+    let is_match = |word: &&CompletionItem| word.text.to_lowercase().starts_with(&prefix);
+    let items: Vec<CompletionItem> = items.iter().filter(is_match).cloned().collect();
     (!items.is_empty()).then_some(CompletionMatches { from, items })
 }
 
@@ -88,11 +89,11 @@ pub fn common_prefix(items: &[CompletionItem]) -> &str {
     };
     let mut common = first.text.as_str();
     for word in rest {
-        let same = common
+        let shared = common
             .chars()
             .zip(word.text.chars())
-            .take_while(|(one, other)| one == other);
-        let length = same.map(|(letter, _)| letter.len_utf8()).sum::<usize>();
+            .take_while(|(left, right)| left == right);
+        let length = shared.map(|(letter, _)| letter.len_utf8()).sum::<usize>();
         common = common.get(..length).unwrap_or_default();
     }
     common
@@ -143,11 +144,11 @@ mod tests {
             ("", false, None),
         ];
         for (before, is_shell, expected) in rows {
-            let found = items().complete(before, is_shell);
-            let found = found.map(|found| {
+            let matches = items().find_matches(before, is_shell);
+            let matches = matches.map(|matches| {
                 (
-                    found.from,
-                    found
+                    matches.from,
+                    matches
                         .items
                         .into_iter()
                         .map(|word| word.text)
@@ -156,13 +157,13 @@ mod tests {
             });
             let expected = expected
                 .map(|(from, items)| (from, items.into_iter().map(str::to_owned).collect()));
-            assert_eq!(found, expected, "{before:?}");
+            assert_eq!(matches, expected, "{before:?}");
         }
         assert_eq!(common_prefix(&items().commands[..2]), "tape.");
         assert_eq!(
-            items().arguments(",tape.handoff ", false),
+            items().arguments_hint(",tape.handoff ", false),
             Some("[name] [summary]")
         );
-        assert_eq!(items().arguments(",tape.info ", false), None);
+        assert_eq!(items().arguments_hint(",tape.info ", false), None);
     }
 }

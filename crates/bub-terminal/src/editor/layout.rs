@@ -62,9 +62,9 @@ pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> Editor
 }
 
 impl EditorLayout {
-    /// Returns at most `max_rows` rows that include the cursor.
+    /// Returns the layout with at most `max_rows` rows. The row of the cursor is always included.
     #[must_use]
-    pub fn window(mut self, max_rows: usize) -> Self {
+    pub fn limit_rows(mut self, max_rows: usize) -> Self {
         let max_rows = max_rows.max(1);
         if self.rows.len() > max_rows {
             let first = self
@@ -125,7 +125,7 @@ mod tests {
         for cursor in 0..=text.len() {
             let layout = lay_out(&Line::new("> ", Style::NONE), text, cursor, 20);
             let cursor_row = layout.rows[layout.cursor.0].clone();
-            let window = layout.window(2);
+            let window = layout.limit_rows(2);
             assert_eq!(
                 (window.rows.len(), &window.rows[window.cursor.0]),
                 (2, &cursor_row)

@@ -5,8 +5,11 @@ use unicode_segmentation::UnicodeSegmentation;
 use super::{
     MAX_BLOCK_BYTES, MarkdownStyle,
     inline::InlineText,
-    layout::{self, BlockContext, code_close, code_line, code_open},
-    start::{BlockStart, Fence, ListItemStart, dedent, indent, is_delimiter_row, is_underline},
+    layout::{self, BlockContext, code_close_line, code_line, code_open_line},
+    start::{
+        BlockStart, Fence, ListItemStart, dedent, is_delimiter_row, is_heading_underline,
+        split_indent,
+    },
 };
 use crate::{Line, Style};
 
@@ -15,8 +18,10 @@ const MIN_WIDTH: usize = 4;
 /// Minimum number of bytes of an open block that a preview shows.
 const PREVIEW_BYTES: usize = 1024;
 
+/// The kind of the open block.
 #[derive(Debug, Clone, Copy)]
 enum OpenBlock {
+    /// No block is open.
     Nothing,
     /// A paragraph, possibly with a table or HTML. `head` has the offsets of the table head and of the first row.
     Text {
@@ -39,9 +44,11 @@ enum OpenBlock {
     Indented {
         blanks: usize,
     },
+    /// HTML that ends at this text.
     Raw(&'static str),
 }
 
+/// Groups source lines into blocks and lays out blocks that have ended.
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
     width: usize,
@@ -53,7 +60,7 @@ pub(super) struct Blocks {
     last: usize,
     /// The list that the next item may belong to: its marker and next number.
     list: Option<(char, u64)>,
-    /// Whether the open block follows a blank line of the source, or code that only a blank line separates.
+    /// Whether a blank line must precede the next list item: the source has one there, or the last block ends with code.
     after_blank: bool,
     /// Whether the next block follows without a blank line.
     tight: bool,
@@ -82,6 +89,7 @@ impl Blocks {
         }
     }
 
+    /// Returns empty blocks with the same width and style.
     pub(super) fn empty_copy(&self) -> Self {
         Self {
             #[cfg(test)]
@@ -98,37 +106,38 @@ impl Blocks {
         self.width
     }
 
-    pub(super) fn is_code(&self) -> bool {
+    pub(super) fn is_in_code(&self) -> bool {
         matches!(self.open, OpenBlock::Fence(_) | OpenBlock::Indented { .. })
     }
 
+    /// Returns the finished lines. Each line is returned once.
     pub(super) fn take_lines(&mut self) -> Vec<Line> {
         std::mem::take(&mut self.lines)
     }
 
-    /// Adds a source line. With `is_continuation`, it is the rest of a line that was split and starts no block.
-    pub(super) fn line(&mut self, line: &str, is_continuation: bool) {
+    /// Adds a source line. With `is_continuation`, the line is the rest of a line that was split, and starts no block.
+    pub(super) fn push_line(&mut self, line: &str, is_continuation: bool) {
         let start = if is_continuation {
             BlockStart::Text
         } else {
             BlockStart::parse(line)
         };
         if !self.try_continue(line, start, is_continuation) {
-            self.close();
-            self.begin(line, start);
+            self.close_block();
+            self.begin_block(line, start);
         }
     }
 
     /// Adds a line that has no line ending yet.
-    pub(super) fn preview_line(&mut self, line: &str, is_continuation: bool) {
+    pub(super) fn push_preview_line(&mut self, line: &str, is_continuation: bool) {
         // Skip an incomplete closing fence; it would appear as code for a moment.
         let is_closing_fence = matches!(self.open, OpenBlock::Fence(fence) if line.trim().chars().all(|mark| mark == fence.mark));
         if !is_closing_fence {
-            self.line(line, is_continuation);
+            self.push_line(line, is_continuation);
         }
     }
 
-    /// Adds the line to the open block if it belongs there. Returns whether it does.
+    /// Adds the line to the open block if the line belongs to it. Returns whether it was added.
     fn try_continue(&mut self, line: &str, start: BlockStart, is_continuation: bool) -> bool {
         let blank_line = start == BlockStart::Blank;
         match self.open {
@@ -138,41 +147,42 @@ impl Blocks {
                 true
             }
             OpenBlock::Fence(fence) => {
-                self.code(line, fence.indent);
+                self.emit_code_line(line, fence.indent);
                 true
             }
             OpenBlock::Raw(end) => {
-                self.raw(line, end);
+                self.emit_raw_line(line, end);
                 true
             }
             OpenBlock::Indented { blanks } => {
                 self.try_continue_indented(line, start, blanks, is_continuation)
             }
             OpenBlock::Text { head } => {
-                if head.is_none() && !is_continuation && is_underline(line) {
-                    self.add(line);
-                    self.close();
+                if head.is_none() && !is_continuation && is_heading_underline(line) {
+                    self.append_source(line);
+                    self.close_block();
                     return true;
                 }
-                if start.interrupts() {
+                if start.can_interrupt_paragraph() {
                     return false;
                 }
-                self.add_row(line, head);
+                self.append_text_line(line, head);
                 true
             }
             OpenBlock::Quote => {
-                let belongs = start == BlockStart::Quote || !start.interrupts();
+                let belongs = start == BlockStart::Quote || !start.can_interrupt_paragraph();
                 if belongs {
-                    self.add(line);
+                    self.append_source(line);
                 }
                 belongs
             }
             OpenBlock::Item { offset, blank, .. } | OpenBlock::Inside { offset, blank, .. } => {
-                let is_nested = indent(line).0 >= offset || blank_line || is_continuation;
-                let is_lazy =
-                    !blank && !start.interrupts() && !matches!(start, BlockStart::Item(_));
+                let is_nested = split_indent(line).0 >= offset || blank_line || is_continuation;
+                let is_lazy = !blank
+                    && !start.can_interrupt_paragraph()
+                    && !matches!(start, BlockStart::Item(_));
                 if is_nested || is_lazy {
-                    self.add(line);
+                    self.append_source(line);
                     if let OpenBlock::Item { blank, .. } | OpenBlock::Inside { blank, .. } =
                         &mut self.open
                     {
@@ -195,7 +205,7 @@ impl Blocks {
         if belongs {
             self.lines
                 .extend(std::iter::repeat_n(Line::default(), blanks));
-            self.code(line, 4);
+            self.emit_code_line(line, 4);
             self.open = OpenBlock::Indented { blanks: 0 };
         } else if start == BlockStart::Blank {
             self.open = OpenBlock::Indented { blanks: blanks + 1 };
@@ -203,7 +213,8 @@ impl Blocks {
         belongs || start == BlockStart::Blank
     }
 
-    fn begin(&mut self, line: &str, start: BlockStart) {
+    /// Opens the block that a line starts.
+    fn begin_block(&mut self, line: &str, start: BlockStart) {
         if start == BlockStart::Blank {
             self.after_blank = true;
             return;
@@ -215,52 +226,55 @@ impl Blocks {
             BlockStart::Text | BlockStart::Heading => self.open = OpenBlock::Text { head: None },
             BlockStart::Quote => self.open = OpenBlock::Quote,
             BlockStart::Rule => {
-                let rule = layout::rule(self.style, self.width);
-                self.show(vec![rule]);
+                let rule = layout::rule_line(self.style, self.width);
+                self.emit_lines(vec![rule]);
             }
             BlockStart::Fence(fence) => {
-                self.separate();
+                self.emit_separator();
                 let info = line.trim_start().trim_start_matches(fence.mark);
-                self.lines.extend(code_open(info, self.style));
+                self.lines.extend(code_open_line(info, self.style));
                 self.open = OpenBlock::Fence(fence);
             }
             BlockStart::Indented => {
-                self.separate();
-                self.lines.extend(code_open("", self.style));
-                self.code(line, 4);
+                self.emit_separator();
+                self.lines.extend(code_open_line("", self.style));
+                self.emit_code_line(line, 4);
                 self.open = OpenBlock::Indented { blanks: 0 };
             }
             BlockStart::Raw(end) => {
-                self.separate();
+                self.emit_separator();
                 self.open = OpenBlock::Raw(end);
-                self.raw(line, end);
+                self.emit_raw_line(line, end);
             }
             BlockStart::Blank => {}
         }
         if matches!(self.open, OpenBlock::Text { .. } | OpenBlock::Quote) {
-            self.add(line);
+            self.append_source(line);
         }
         if start == BlockStart::Heading {
-            self.close();
+            self.close_block();
         }
     }
 
     fn begin_item(&mut self, line: &str, item: ListItemStart, list: Option<(char, u64)>) {
         let sibling = list.filter(|(marker, _)| *marker == item.marker);
         self.tight = sibling.is_some() && !self.after_blank;
-        let number = item.number.map(|own| sibling.map_or(own, |(_, next)| next));
+        let number = item
+            .number
+            .map(|source_number| sibling.map_or(source_number, |(_, next)| next));
         self.list = Some((item.marker, number.unwrap_or(0).saturating_add(1)));
         self.open = OpenBlock::Item {
             offset: item.offset,
             number,
             blank: false,
         };
-        self.add(line);
+        self.append_source(line);
     }
 
-    fn add_row(&mut self, line: &str, head: Option<(usize, usize)>) {
+    /// Adds a line to a paragraph. Recognizes the delimiter row of a table.
+    fn append_text_line(&mut self, line: &str, head: Option<(usize, usize)>) {
         let above = self.last;
-        self.add(line);
+        self.append_source(line);
         if head.is_none() && self.last > above && is_delimiter_row(line) {
             self.open = OpenBlock::Text {
                 head: Some((above, self.block.len())),
@@ -268,8 +282,8 @@ impl Blocks {
         }
     }
 
-    /// Adds a line to the source of the open block. A block that is too long is laid out and continues as another one.
-    fn add(&mut self, line: &str) {
+    /// Adds a line to the source of the open block. A block that is too long is laid out and continues as another block.
+    fn append_source(&mut self, line: &str) {
         if !self.block.is_empty() && self.block.len() + line.len() >= MAX_BLOCK_BYTES {
             self.split_block();
         }
@@ -281,10 +295,11 @@ impl Blocks {
         self.block.push('\n');
     }
 
+    /// Lays out the open block and continues it as another block.
     fn split_block(&mut self) {
         let open = self.open;
         let carried_prefix = self.carried_prefix();
-        self.flush();
+        self.lay_out_block();
         self.tight = true;
         self.block = carried_prefix;
         self.open = match open {
@@ -315,10 +330,10 @@ impl Blocks {
             OpenBlock::Text {
                 head: Some((start, end)),
             } => self.block.get(start..end).unwrap_or_default().to_owned(),
-            OpenBlock::Quote => open_fence(&self.block)
+            OpenBlock::Quote => unclosed_fence(&self.block)
                 .map(|fence| format!("> {fence}\n"))
                 .unwrap_or_default(),
-            OpenBlock::Item { .. } | OpenBlock::Inside { .. } => open_fence(&self.block)
+            OpenBlock::Item { .. } | OpenBlock::Inside { .. } => unclosed_fence(&self.block)
                 .map(|fence| format!("{fence}\n"))
                 .unwrap_or_default(),
             _ => String::new(),
@@ -331,7 +346,7 @@ impl Blocks {
     }
 
     /// Ends the open block.
-    pub(super) fn close(&mut self) {
+    pub(super) fn close_block(&mut self) {
         match self.open {
             OpenBlock::Nothing => {}
             OpenBlock::Fence(_) | OpenBlock::Indented { .. } => {
@@ -339,16 +354,16 @@ impl Blocks {
                 self.end_code();
             }
             OpenBlock::Raw(_) => self.open = OpenBlock::Nothing,
-            OpenBlock::Text { .. } | OpenBlock::Quote => drop(self.flush()),
+            OpenBlock::Text { .. } | OpenBlock::Quote => drop(self.lay_out_block()),
             OpenBlock::Item { blank, .. } | OpenBlock::Inside { blank, .. } => {
-                self.after_blank = self.flush() || blank;
+                self.after_blank = self.lay_out_block() || blank;
             }
         }
         self.open = OpenBlock::Nothing;
     }
 
     /// Lays out the source of the open block. Returns whether it ends with code.
-    fn flush(&mut self) -> bool {
+    fn lay_out_block(&mut self) -> bool {
         let (indent, number) = match self.open {
             OpenBlock::Inside { shift, .. } => (shift, None),
             OpenBlock::Item { number, .. } => (0, number),
@@ -363,22 +378,23 @@ impl Blocks {
         #[cfg(test)]
         self.laid_out_bytes
             .fetch_add(self.block.len(), std::sync::atomic::Ordering::Relaxed);
-        let (lines, after_code) = layout::lay_out(&self.block, context);
+        let (lines, after_code) = layout::lay_out_block(&self.block, context);
         self.block.clear();
         self.last = 0;
-        self.show(lines);
+        self.emit_lines(lines);
         after_code
     }
 
-    fn show(&mut self, lines: Vec<Line>) {
+    /// Emits the lines of a block, separated from the block before.
+    fn emit_lines(&mut self, lines: Vec<Line>) {
         if !lines.is_empty() {
-            self.separate();
+            self.emit_separator();
             self.lines.extend(lines);
         }
     }
 
-    /// Adds the blank line before the first line of a block.
-    fn separate(&mut self) {
+    /// Emits the blank line before a block, unless the block is the first one or must follow without a blank line.
+    fn emit_separator(&mut self) {
         if self.has_output && !self.tight {
             self.lines.push(Line::default());
         }
@@ -387,7 +403,8 @@ impl Blocks {
         self.after_blank = false;
     }
 
-    fn code(&mut self, line: &str, columns: usize) {
+    /// Emits a line of code without its first `columns` columns of indentation.
+    fn emit_code_line(&mut self, line: &str, columns: usize) {
         let line = if columns == 0 {
             code_line(line)
         } else {
@@ -397,11 +414,12 @@ impl Blocks {
     }
 
     fn end_code(&mut self) {
-        self.lines.extend(code_close(self.style));
+        self.lines.extend(code_close_line(self.style));
         self.open = OpenBlock::Nothing;
     }
 
-    fn raw(&mut self, line: &str, end: &str) {
+    /// Emits a line of HTML verbatim. Closes the block if the line contains its end.
+    fn emit_raw_line(&mut self, line: &str, end: &str) {
         let mut flow = InlineText::default();
         flow.push(line, Style::DIM);
         let lines = flow.wrap(self.width);
@@ -421,7 +439,7 @@ impl Blocks {
     }
 
     /// Returns a copy with as much of the open block as a preview needs.
-    pub(super) fn tail(&self) -> Self {
+    pub(super) fn preview_copy(&self) -> Self {
         let preview_tail = preview_tail(&self.block);
         let is_truncated = preview_tail.len() < self.block.len();
         let mut tail = Self {
@@ -453,11 +471,11 @@ impl Blocks {
     }
 
     fn clone_without_text(&self) -> Self {
-        let mut small = self.empty_copy();
-        (small.open, small.list, small.last) = (self.open, self.list, self.last);
-        (small.after_blank, small.tight, small.has_output) =
+        let mut copy = self.empty_copy();
+        (copy.open, copy.list, copy.last) = (self.open, self.list, self.last);
+        (copy.after_blank, copy.tight, copy.has_output) =
             (self.after_blank, self.tight, self.has_output);
-        small
+        copy
     }
 }
 
@@ -497,7 +515,7 @@ pub(super) fn split_offset(line: &str) -> usize {
 }
 
 /// Returns the opening line of fenced code that is not closed in the text, at any nesting level.
-fn open_fence(text: &str) -> Option<&str> {
+fn unclosed_fence(text: &str) -> Option<&str> {
     let mut open: Option<(Fence, &str)> = None;
     for line in text.lines() {
         let inner = line.trim_start_matches([' ', '\t', '>']);

@@ -3,15 +3,16 @@
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-use crate::{Line, Style, columns, fit, sanitize::sanitize};
+use crate::{Line, Style, columns, sanitize::sanitize, split_at_width};
 
-/// The text of one block: pieces with their styles. A `\n` is a hard line break.
+/// The inline text of one block: pieces of text with their styles. A `\n` is a hard line break.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InlineText {
     pieces: Vec<(String, Style)>,
 }
 
 impl InlineText {
+    /// Adds sanitized text. Tabs become spaces.
     pub(super) fn push(&mut self, text: &str, style: Style) {
         let text = sanitize(text);
         let text = if text.contains('\t') {
@@ -31,10 +32,11 @@ impl InlineText {
     }
 
     /// Returns the number of pieces, for [`text_from`](Self::text_from).
-    pub(super) fn mark(&self) -> usize {
+    pub(super) fn piece_count(&self) -> usize {
         self.pieces.len()
     }
 
+    /// Returns the text of the pieces from index `mark` on.
     pub(super) fn text_from(&self, mark: usize) -> String {
         self.pieces
             .iter()
@@ -50,7 +52,7 @@ impl InlineText {
     }
 
     /// Returns the width in columns of the longest line and of the longest word.
-    pub(super) fn extent(&self) -> (usize, usize) {
+    pub(super) fn max_widths(&self) -> (usize, usize) {
         let text = self.text_from(0);
         let line = text.split('\n').map(columns).max();
         let word = text.split([' ', '\n']).map(unbreakable_width).max();
@@ -67,9 +69,9 @@ impl InlineText {
         for (text, style) in &self.pieces {
             for part in text.split_inclusive([' ', '\n']) {
                 let word = part.trim_end_matches([' ', '\n']);
-                wrap.add(word, *style);
+                wrap.add_word(word, *style);
                 match part.as_bytes().last() {
-                    Some(b' ') => wrap.space(*style),
+                    Some(b' ') => wrap.add_space(*style),
                     Some(b'\n') => wrap.end_line(),
                     _ => {}
                 }
@@ -83,12 +85,13 @@ impl InlineText {
     }
 }
 
+/// Wraps words into lines.
 #[derive(Default)]
 struct LineWrapper<'a> {
     width: usize,
     lines: Vec<Line>,
     line: Line,
-    used: usize,
+    used_width: usize,
     /// The current word, possibly from several pieces.
     word: Vec<(&'a str, Style)>,
     word_width: usize,
@@ -98,7 +101,8 @@ struct LineWrapper<'a> {
 }
 
 impl<'a> LineWrapper<'a> {
-    fn add(&mut self, text: &'a str, style: Style) {
+    /// Adds text to the current word. The word may be broken before a wide character.
+    fn add_word(&mut self, text: &'a str, style: Style) {
         if text.is_empty() {
             return;
         }
@@ -117,7 +121,7 @@ impl<'a> LineWrapper<'a> {
         }
     }
 
-    fn space(&mut self, style: Style) {
+    fn add_space(&mut self, style: Style) {
         self.place_word();
         self.spaces += 1;
         self.space_style = style;
@@ -125,42 +129,44 @@ impl<'a> LineWrapper<'a> {
 
     fn end_line(&mut self) {
         self.place_word();
-        self.next_line();
+        self.break_line();
     }
 
-    fn next_line(&mut self) {
+    fn break_line(&mut self) {
         self.spaces = 0;
-        self.used = 0;
+        self.used_width = 0;
         self.lines.push(std::mem::take(&mut self.line));
     }
 
+    /// Adds the current word to the line, or to the next line if it does not fit.
     fn place_word(&mut self) {
         if self.word.is_empty() {
             return;
         }
         let width = std::mem::take(&mut self.word_width);
-        if self.used > 0 && self.used + self.spaces + width > self.width {
-            self.next_line();
+        if self.used_width > 0 && self.used_width + self.spaces + width > self.width {
+            self.break_line();
         }
         let spaces = std::mem::take(&mut self.spaces);
-        if self.used > 0 {
+        if self.used_width > 0 {
             (0..spaces).for_each(|_| self.line.push(" ", self.space_style));
-            self.used += spaces;
+            self.used_width += spaces;
         }
         for (mut rest, style) in self.word.drain(..) {
             while !rest.is_empty() {
-                let (mut here, mut later) = fit(rest, self.width.saturating_sub(self.used));
-                if here.is_empty() && self.used == 0 {
+                let (mut fitting, mut remaining) =
+                    split_at_width(rest, self.width.saturating_sub(self.used_width));
+                if fitting.is_empty() && self.used_width == 0 {
                     // A cluster that is wider than a line.
-                    (here, later) =
+                    (fitting, remaining) =
                         rest.split_at(rest.graphemes(true).next().map_or(rest.len(), str::len));
                 }
-                self.line.push(here, style);
-                self.used += columns(here);
-                rest = later;
+                self.line.push(fitting, style);
+                self.used_width += columns(fitting);
+                rest = remaining;
                 if !rest.is_empty() {
                     self.lines.push(std::mem::take(&mut self.line));
-                    self.used = 0;
+                    self.used_width = 0;
                 }
             }
         }
@@ -184,7 +190,7 @@ fn unbreakable_width(word: &str) -> usize {
     longest
 }
 
-/// Whether the cluster is punctuation that must not start a line.
+/// Returns whether the cluster is punctuation that must not start a line.
 fn is_closing_punctuation(cluster: &str) -> bool {
     const CLOSING_PUNCTUATION: &str = "，。、！？；：）」』】》〉…";
     CLOSING_PUNCTUATION.contains(cluster)

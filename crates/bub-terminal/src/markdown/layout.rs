@@ -24,18 +24,19 @@ pub(super) struct BlockContext {
     pub(super) number: Option<u64>,
 }
 
-/// Returns a line of code, with its tabs, so that it can be copied.
+/// Returns a line of code. Tabs are kept, so that the code can be copied.
 pub(super) fn code_line(text: &str) -> Line {
     Line::new(sanitize(text), CODE_STYLE)
 }
 
-/// Returns the line above code: its language.
+/// Returns the line above code with its language, or `None` if the info string is empty.
 pub(super) fn code_label(info: &str) -> Option<Line> {
-    let info = sanitize::line(info);
+    let info = sanitize::sanitize_line(info);
     (!info.is_empty()).then(|| Line::new(info, Style::DIM))
 }
 
-pub(super) fn rule(markdown_style: MarkdownStyle, width: usize) -> Line {
+/// Returns the line for a thematic break.
+pub(super) fn rule_line(markdown_style: MarkdownStyle, width: usize) -> Line {
     match markdown_style {
         MarkdownStyle::Styled => Line::new("─".repeat(width), Style::DIM),
         MarkdownStyle::Plain => Line::new("---", Style::NONE),
@@ -43,7 +44,7 @@ pub(super) fn rule(markdown_style: MarkdownStyle, width: usize) -> Line {
 }
 
 /// Returns the lines of a block, and whether the last lines are code.
-pub(super) fn lay_out(source: &str, context: BlockContext) -> (Vec<Line>, bool) {
+pub(super) fn lay_out_block(source: &str, context: BlockContext) -> (Vec<Line>, bool) {
     let mut layout = BlockRenderer {
         source,
         context,
@@ -69,14 +70,15 @@ pub(super) fn lay_out(source: &str, context: BlockContext) -> (Vec<Line>, bool) 
     let options =
         Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     for (event, range) in Parser::new_ext(source, options).into_offset_iter() {
-        layout.keep_definitions(&event, &range);
-        layout.event(event);
+        layout.show_skipped_definitions(&event, &range);
+        layout.handle_event(event);
     }
     layout.end_inline_text();
-    layout.definitions(source.len());
+    layout.show_definitions_until(source.len());
     (layout.lines, layout.after_code)
 }
 
+/// An open block that contains other blocks.
 #[derive(Debug)]
 enum Container {
     Quote,
@@ -91,6 +93,7 @@ enum Container {
     },
 }
 
+/// Renders the parser's events of one block as lines.
 struct BlockRenderer<'a> {
     source: &'a str,
     context: BlockContext,
@@ -105,42 +108,44 @@ struct BlockRenderer<'a> {
     table: Option<TableBlock>,
     /// Source offset at which the last table cell ended.
     cell_end: usize,
-    /// Whether a blank line is due before the next block.
+    /// Whether a blank line must precede the next block.
     blank: bool,
-    /// Whether the last lines are code, which only a blank line separates from what follows.
+    /// Whether the last lines are code. A blank line must follow them.
     after_code: bool,
-    /// Source offset up to which the source was shown.
+    /// Source offset up to which link definitions were searched.
     shown_until: usize,
 }
 
 impl BlockRenderer<'_> {
-    fn event(&mut self, event: Event<'_>) {
+    fn handle_event(&mut self, event: Event<'_>) {
         match event {
-            Event::Start(tag) => self.start(tag),
-            Event::End(tag) => self.end(tag),
+            Event::Start(tag) => self.start_tag(tag),
+            Event::End(tag) => self.end_tag(tag),
             Event::Text(text) => match &mut self.code {
                 Some((_, code)) => code.push_str(&text),
-                None => self.text(&text),
+                None => self.push_text(&text),
             },
-            Event::Code(text) => self.inline_code(&text),
-            Event::InlineHtml(html) if is_break(&html) => self.inline_text.push("\n", Style::NONE),
+            Event::Code(text) => self.push_inline_code(&text),
+            Event::InlineHtml(html) if is_line_break(&html) => {
+                self.inline_text.push("\n", Style::NONE);
+            }
             Event::Html(html) | Event::InlineHtml(html) => self.inline_text.push(&html, Style::DIM),
-            Event::SoftBreak => self.text(" "),
+            Event::SoftBreak => self.push_text(" "),
             Event::HardBreak => self.inline_text.push("\n", Style::NONE),
             Event::Rule => {
                 self.begin_block();
-                let line = rule(self.context.markdown_style, self.available_width());
+                let line = rule_line(self.context.markdown_style, self.available_width());
                 self.push_lines(vec![line]);
             }
-            Event::TaskListMarker(done) => self.text(if done { "[x] " } else { "[ ] " }),
+            Event::TaskListMarker(done) => self.push_text(if done { "[x] " } else { "[ ] " }),
             // These extensions are not enabled; show the text verbatim.
             Event::InlineMath(text) | Event::DisplayMath(text) | Event::FootnoteReference(text) => {
-                self.text(&text);
+                self.push_text(&text);
             }
         }
     }
 
-    fn start(&mut self, tag: Tag<'_>) {
+    fn start_tag(&mut self, tag: Tag<'_>) {
         match tag {
             Tag::Emphasis => self.open_style(Style::ITALIC, "*"),
             Tag::Strong => self.open_style(Style::BOLD, "**"),
@@ -169,7 +174,7 @@ impl BlockRenderer<'_> {
                     _ => Style::BOLD | Style::ITALIC,
                 });
                 if self.context.markdown_style == MarkdownStyle::Plain {
-                    self.text(&("#".repeat(level as usize) + " "));
+                    self.push_text(&("#".repeat(level as usize) + " "));
                 }
             }
             Tag::CodeBlock(kind) => {
@@ -213,7 +218,7 @@ impl BlockRenderer<'_> {
         }
     }
 
-    fn end(&mut self, tag: TagEnd) {
+    fn end_tag(&mut self, tag: TagEnd) {
         match tag {
             TagEnd::Emphasis => self.close_style("*"),
             TagEnd::Strong => self.close_style("**"),
@@ -260,7 +265,7 @@ impl BlockRenderer<'_> {
         }
     }
 
-    fn text(&mut self, text: &str) {
+    fn push_text(&mut self, text: &str) {
         let style = self
             .styles
             .iter()
@@ -268,11 +273,11 @@ impl BlockRenderer<'_> {
         self.inline_text.push(text, style);
     }
 
-    fn inline_code(&mut self, text: &str) {
+    fn push_inline_code(&mut self, text: &str) {
         self.styles.push(CODE_STYLE);
         match self.context.markdown_style {
-            MarkdownStyle::Styled => self.text(text),
-            MarkdownStyle::Plain => self.text(&format!("`{text}`")),
+            MarkdownStyle::Styled => self.push_text(text),
+            MarkdownStyle::Plain => self.push_text(&format!("`{text}`")),
         }
         self.styles.pop();
     }
@@ -280,28 +285,29 @@ impl BlockRenderer<'_> {
     fn open_style(&mut self, style: Style, mark: &str) {
         self.styles.push(style);
         if self.context.markdown_style == MarkdownStyle::Plain {
-            self.text(mark);
+            self.push_text(mark);
         }
     }
 
     fn close_style(&mut self, mark: &str) {
         if self.context.markdown_style == MarkdownStyle::Plain {
-            self.text(mark);
+            self.push_text(mark);
         }
         self.styles.pop();
     }
 
+    /// Starts a link or an image.
     fn open_target(&mut self, url: &str, title: &str) {
-        let url = sanitize::line(url);
+        let url = sanitize::sanitize_line(url);
         let target = if title.is_empty() {
             url
         } else {
-            format!("{url} \"{}\"", sanitize::line(title))
+            format!("{url} \"{}\"", sanitize::sanitize_line(title))
         };
-        self.targets.push((self.inline_text.mark(), target));
+        self.targets.push((self.inline_text.piece_count(), target));
     }
 
-    /// Appends the address after the text of a link, unless the text is the address.
+    /// Ends a link or an image: appends its address after the text, unless the text is the address.
     fn close_target(&mut self) {
         self.styles.pop();
         let Some((mark, target)) = self.targets.pop() else {
@@ -319,6 +325,7 @@ impl BlockRenderer<'_> {
         self.inline_text.push(&target, Style::DIM);
     }
 
+    /// Starts a list item with its bullet or number.
     fn start_item(&mut self) {
         self.begin_block();
         let markdown_style = self.context.markdown_style;
@@ -330,7 +337,7 @@ impl BlockRenderer<'_> {
                 *number = number.saturating_add(1);
                 marker
             }
-            _ => markdown_style.bullet().to_owned(),
+            _ => markdown_style.bullet_marker().to_owned(),
         };
         let indent = columns(&marker);
         // Show a number that takes half of the line as text.
@@ -347,6 +354,7 @@ impl BlockRenderer<'_> {
         });
     }
 
+    /// Marks the current list and item as loose: blank lines separate their blocks.
     fn mark_loose(&mut self) {
         if let [
             ..,
@@ -358,7 +366,7 @@ impl BlockRenderer<'_> {
         }
     }
 
-    /// Whether blank lines separate blocks in the current container.
+    /// Returns whether blank lines separate blocks in the current container.
     fn is_loose(&self) -> bool {
         match self.containers.last() {
             None | Some(Container::Quote) => true,
@@ -366,10 +374,11 @@ impl BlockRenderer<'_> {
         }
     }
 
+    /// Ends the inline text before a block and adds the blank line that separates them.
     fn begin_block(&mut self) {
         self.end_inline_text();
         if std::mem::take(&mut self.blank) && !self.lines.is_empty() {
-            let mut line = self.prefix();
+            let mut line = self.take_line_prefix();
             line.trim_end();
             self.lines.push(line);
         }
@@ -382,22 +391,25 @@ impl BlockRenderer<'_> {
         }
     }
 
+    /// Adds the lines of the open code block.
     fn end_code(&mut self) {
         let Some((info, code)) = self.code.take() else {
             return;
         };
         self.flush_markers();
         self.lines
-            .extend(code_open(&info, self.context.markdown_style));
+            .extend(code_open_line(&info, self.context.markdown_style));
         self.lines.extend(code.lines().map(code_line));
-        self.lines.extend(code_close(self.context.markdown_style));
+        self.lines
+            .extend(code_close_line(self.context.markdown_style));
         (self.blank, self.after_code) = (true, true);
     }
 
+    /// Adds lines with the prefix of their containers.
     fn push_lines(&mut self, lines: Vec<Line>) {
         self.after_code = false;
         for line in lines {
-            let mut prefixed = self.prefix();
+            let mut prefixed = self.take_line_prefix();
             line.spans
                 .iter()
                 .for_each(|span| prefixed.push(&span.text, span.style));
@@ -407,24 +419,25 @@ impl BlockRenderer<'_> {
         self.blank = self.is_loose();
     }
 
-    /// Adds a line for item markers that no text has followed yet.
+    /// Adds a line for list markers that have no text yet.
     fn flush_markers(&mut self) {
         let is_pending = |container: &Container| matches!(container, Container::Item { marker, .. } if !marker.is_empty());
         if self.containers.iter().any(is_pending) {
-            let mut line = self.prefix();
+            let mut line = self.take_line_prefix();
             line.trim_end();
             self.lines.push(line);
         }
     }
 
-    /// Returns the prefix of a line. If the containers take more than half of the width, only the inner ones are shown.
-    fn prefix(&mut self) -> Line {
-        let first = self.first_shown();
+    /// Returns the prefix of the next line: quote bars, list markers and indentation. Each marker is returned once. If the
+    /// containers take more than half of the width, only the inner containers are shown.
+    fn take_line_prefix(&mut self) -> Line {
+        let first = self.first_shown_container();
         let mut line = Line::default();
         for (index, container) in self.containers.iter_mut().enumerate() {
             match container {
                 Container::Quote if index >= first => {
-                    line.push(self.context.markdown_style.quote(), Style::DIM);
+                    line.push(self.context.markdown_style.quote_prefix(), Style::DIM);
                 }
                 Container::Item { marker, indent, .. } => {
                     let marker = std::mem::take(marker);
@@ -440,49 +453,51 @@ impl BlockRenderer<'_> {
     }
 
     /// Returns the index of the outermost container that is shown.
-    fn first_shown(&self) -> usize {
-        let mut left = self.context.width / 2;
+    fn first_shown_container(&self) -> usize {
+        let mut remaining = self.context.width / 2;
         for (index, container) in self.containers.iter().enumerate().rev() {
-            match left.checked_sub(container.columns()) {
-                Some(rest) => left = rest,
+            match remaining.checked_sub(container.columns()) {
+                Some(rest) => remaining = rest,
                 None => return index + 1,
             }
         }
         0
     }
 
+    /// Returns the width in columns that remains after the prefix.
     fn available_width(&self) -> usize {
         let prefix: usize = self
             .containers
             .iter()
-            .skip(self.first_shown())
+            .skip(self.first_shown_container())
             .map(Container::columns)
             .sum();
         self.context.width - prefix
     }
 
-    /// Shows link definitions verbatim. The parser emits no events for them; they are in the gaps between blocks.
-    fn keep_definitions(&mut self, event: &Event<'_>, range: &Range<usize>) {
+    /// Shows the link definitions before an event verbatim. The parser emits no events for definitions; they are in the gaps
+    /// between blocks.
+    fn show_skipped_definitions(&mut self, event: &Event<'_>, range: &Range<usize>) {
         let is_container =
             |tag: &TagEnd| matches!(tag, TagEnd::BlockQuote(_) | TagEnd::List(_) | TagEnd::Item);
         match event {
             Event::Start(tag) if is_container(&tag.to_end()) => {
-                self.definitions(range.start);
+                self.show_definitions_until(range.start);
                 self.shown_until = self.shown_until.max(range.start);
             }
-            Event::End(tag) if is_container(tag) => self.definitions(range.end),
+            Event::End(tag) if is_container(tag) => self.show_definitions_until(range.end),
             Event::End(TagEnd::TableCell) => self.cell_end = range.end,
-            Event::End(TagEnd::TableRow) => self.keep_cells(range.end),
+            Event::End(TagEnd::TableRow) => self.keep_surplus_cells(range.end),
             Event::End(_) => {}
             _ => {
-                self.definitions(range.start);
+                self.show_definitions_until(range.start);
                 self.shown_until = self.shown_until.max(range.end);
             }
         }
     }
 
-    /// Keeps surplus cells of a table row in its last cell. The parser emits no events for cells beyond the head.
-    fn keep_cells(&mut self, until: usize) {
+    /// Appends surplus cells of a table row to its last cell. The parser emits no events for cells beyond the head.
+    fn keep_surplus_cells(&mut self, until: usize) {
         let rest = self.source.get(self.cell_end..until).unwrap_or_default();
         let rest =
             rest.trim_matches(|character: char| character == '|' || character.is_whitespace());
@@ -495,7 +510,8 @@ impl BlockRenderer<'_> {
         }
     }
 
-    fn definitions(&mut self, until: usize) {
+    /// Shows the link definitions in the source up to an offset.
+    fn show_definitions_until(&mut self, until: usize) {
         let Some(gap) = self.source.get(self.shown_until..until) else {
             return;
         };
@@ -525,22 +541,22 @@ impl Container {
 }
 
 /// Returns the line above code, if any.
-pub(super) fn code_open(info: &str, markdown_style: MarkdownStyle) -> Option<Line> {
+pub(super) fn code_open_line(info: &str, markdown_style: MarkdownStyle) -> Option<Line> {
     match markdown_style {
         MarkdownStyle::Styled => code_label(info),
         MarkdownStyle::Plain => Some(Line::new(
-            format!("```{}", sanitize::line(info)),
+            format!("```{}", sanitize::sanitize_line(info)),
             Style::NONE,
         )),
     }
 }
 
 /// Returns the line below code, if any.
-pub(super) fn code_close(markdown_style: MarkdownStyle) -> Option<Line> {
+pub(super) fn code_close_line(markdown_style: MarkdownStyle) -> Option<Line> {
     (markdown_style == MarkdownStyle::Plain).then(|| Line::new("```", Style::NONE))
 }
 
-fn is_break(html: &str) -> bool {
+fn is_line_break(html: &str) -> bool {
     let name = html.trim_matches(['<', '>', '/', ' ']);
     name.eq_ignore_ascii_case("br")
 }

@@ -1,4 +1,4 @@
-//! Recognizes the block that a line of Markdown starts, as far as one line can tell.
+//! Recognizes the kind of block that a line of Markdown starts. Looks at one line only.
 
 /// The kind of block that a line starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +35,9 @@ pub(super) struct ListItemStart {
 }
 
 impl BlockStart {
+    /// Returns the kind of block that a line starts.
     pub(super) fn parse(line: &str) -> Self {
-        let (indent, text) = indent(line);
+        let (indent, text) = split_indent(line);
         if text.is_empty() {
             return Self::Blank;
         }
@@ -56,8 +57,8 @@ impl BlockStart {
             .unwrap_or(Self::Text)
     }
 
-    /// Whether the block ends a paragraph without a blank line between them.
-    pub(super) fn interrupts(self) -> bool {
+    /// Returns whether the block ends a paragraph without a blank line between them.
+    pub(super) fn can_interrupt_paragraph(self) -> bool {
         match self {
             Self::Heading
             | Self::Rule
@@ -72,6 +73,7 @@ impl BlockStart {
 }
 
 impl Fence {
+    /// Parses an opening fence. `text` is the line without its indentation.
     pub(super) fn parse(indent: usize, text: &str) -> Option<Self> {
         let mark = text
             .chars()
@@ -86,14 +88,16 @@ impl Fence {
         })
     }
 
+    /// Returns whether a line closes the code of this fence.
     pub(super) fn is_closed_by(self, line: &str) -> bool {
-        let (indent, text) = indent(line);
+        let (indent, text) = split_indent(line);
         let rest = text.trim_start_matches(self.mark);
         indent < 4 && text.len() - rest.len() >= self.length && rest.trim().is_empty()
     }
 }
 
 impl ListItemStart {
+    /// Parses the start of a list item. `text` is the line without its indentation.
     fn parse(indent: usize, text: &str) -> Option<Self> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, after) = text.split_at(digits);
@@ -109,7 +113,7 @@ impl ListItemStart {
             return None;
         }
         let begin = indent + digits + 1;
-        let (spaces, content) = indent_from(begin, content);
+        let (spaces, content) = split_indent_from(begin, content);
         let is_empty = content.is_empty();
         // Five spaces are one space followed by indented code.
         let offset = begin + if is_empty || spaces > 4 { 1 } else { spaces };
@@ -123,11 +127,12 @@ impl ListItemStart {
 }
 
 /// Returns the width of the leading whitespace in columns, and the rest of the line.
-pub(super) fn indent(line: &str) -> (usize, &str) {
-    indent_from(0, line)
+pub(super) fn split_indent(line: &str) -> (usize, &str) {
+    split_indent_from(0, line)
 }
 
-fn indent_from(begin: usize, line: &str) -> (usize, &str) {
+/// Returns the indentation of a text that starts at column `begin`, and the rest of the text.
+fn split_indent_from(begin: usize, line: &str) -> (usize, &str) {
     let text = line.trim_start_matches([' ', '\t']);
     let mut column = begin;
     for space in line.bytes().take(line.len() - text.len()) {
@@ -142,22 +147,22 @@ fn indent_from(begin: usize, line: &str) -> (usize, &str) {
 
 /// Removes up to `columns` columns of leading whitespace.
 pub(super) fn dedent(line: &str, columns: usize) -> String {
-    let (indent, text) = indent(line);
+    let (indent, text) = split_indent(line);
     let mut dedented = " ".repeat(indent.saturating_sub(columns));
     dedented.push_str(text);
     dedented
 }
 
-/// Whether a line makes the line before it a heading.
-pub(super) fn is_underline(line: &str) -> bool {
-    let (indent, text) = indent(line);
+/// Returns whether a line makes the line before it a heading.
+pub(super) fn is_heading_underline(line: &str) -> bool {
+    let (indent, text) = split_indent(line);
     let text = text.trim_end();
     indent < 4
         && !text.is_empty()
         && (text.bytes().all(|b| b == b'=') || text.bytes().all(|b| b == b'-'))
 }
 
-/// Whether a line makes the line before it the head of a table.
+/// Returns whether a line makes the line before it the head of a table.
 pub(super) fn is_delimiter_row(line: &str) -> bool {
     let text = line.trim();
     text.contains('-')
@@ -179,6 +184,7 @@ fn is_rule(text: &str) -> bool {
     marks().all(|mark| Some(mark) == first) && marks().count() >= 3
 }
 
+/// Returns the text that ends the raw HTML that a line starts, or `None` if it starts none.
 fn raw_html_end(text: &str) -> Option<&'static str> {
     const RAW_HTML_ENDS: [(&str, &str); 8] = [
         ("<!--", "-->"),

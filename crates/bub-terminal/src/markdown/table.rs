@@ -8,6 +8,7 @@ use crate::{Line, Style};
 /// Minimum width of a column. If a column would be narrower, or a word does not fit, the table becomes a list.
 const MIN_COLUMN_WIDTH: usize = 6;
 
+/// The cells of a table.
 #[derive(Debug, Default)]
 pub(super) struct TableBlock {
     pub(super) alignments: Vec<Alignment>,
@@ -17,40 +18,41 @@ pub(super) struct TableBlock {
 
 impl TableBlock {
     pub(super) fn lay_out(self, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
-        match self.widths(width) {
-            Some(widths) => self.grid(&widths, markdown_style),
-            None => self.stack(width, markdown_style),
+        match self.column_widths(width) {
+            Some(widths) => self.lay_out_grid(&widths, markdown_style),
+            None => self.lay_out_list(width, markdown_style),
         }
     }
 
-    /// Returns the width of each column, or `None` if they do not fit. Narrow columns get what they need; the others
-    /// share the rest.
-    fn widths(&self, width: usize) -> Option<Vec<usize>> {
+    /// Returns the width of each column, or `None` if the columns do not fit. Narrow columns get the width they need; the
+    /// others share the remaining width.
+    fn column_widths(&self, width: usize) -> Option<Vec<usize>> {
         let count = self.alignments.len();
         let mut required = vec![(1, 1); count];
         for row in std::iter::once(&self.head).chain(&self.rows) {
             for (column, cell) in required.iter_mut().zip(row) {
-                let (line, word) = cell.extent();
+                let (line, word) = cell.max_widths();
                 *column = (column.0.max(line), column.1.max(word));
             }
         }
-        let mut left = width.checked_sub(3 * count.saturating_sub(1))?;
+        let mut remaining = width.checked_sub(3 * count.saturating_sub(1))?;
         let mut order: Vec<usize> = (0..count).collect();
         order.sort_by_key(|column| required.get(*column).copied());
         let mut widths = vec![0; count];
         for (done, column) in order.into_iter().enumerate() {
             let (line, word) = required.get(column).copied()?;
-            let assigned = line.min(left / (count - done));
+            let assigned = line.min(remaining / (count - done));
             if assigned < word || assigned < line.min(MIN_COLUMN_WIDTH) {
                 return None;
             }
             *widths.get_mut(column)? = assigned;
-            left -= assigned;
+            remaining -= assigned;
         }
         Some(widths)
     }
 
-    fn grid(self, widths: &[usize], markdown_style: MarkdownStyle) -> Vec<Line> {
+    /// Lays out the table in columns.
+    fn lay_out_grid(self, widths: &[usize], markdown_style: MarkdownStyle) -> Vec<Line> {
         let (bar, cross, dash) = match markdown_style {
             MarkdownStyle::Styled => (" │ ", "─┼─", "─"),
             MarkdownStyle::Plain => (" | ", "-|-", "-"),
@@ -60,16 +62,17 @@ impl TableBlock {
             .into_iter()
             .map(|cell| cell.with_style(Style::BOLD))
             .collect();
-        let mut lines = row(&head, widths, &self.alignments, bar);
+        let mut lines = lay_out_row(&head, widths, &self.alignments, bar);
         let dashes: Vec<String> = widths.iter().map(|width| dash.repeat(*width)).collect();
         lines.push(Line::new(dashes.join(cross), Style::DIM));
         for cells in &self.rows {
-            lines.extend(row(cells, widths, &self.alignments, bar));
+            lines.extend(lay_out_row(cells, widths, &self.alignments, bar));
         }
         lines
     }
 
-    fn stack(self, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
+    /// Lays out each row as `name: value` lines.
+    fn lay_out_list(self, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
         let rule = match markdown_style {
             MarkdownStyle::Styled => "─",
             MarkdownStyle::Plain => "-",
@@ -100,7 +103,13 @@ impl TableBlock {
     }
 }
 
-fn row(cells: &[InlineText], widths: &[usize], alignments: &[Alignment], bar: &str) -> Vec<Line> {
+/// Lays out one row of the grid. Cells that are too long wrap, so a row can have several lines.
+fn lay_out_row(
+    cells: &[InlineText],
+    widths: &[usize],
+    alignments: &[Alignment],
+    bar: &str,
+) -> Vec<Line> {
     let empty = InlineText::default();
     let wrapped: Vec<Vec<Line>> = widths
         .iter()

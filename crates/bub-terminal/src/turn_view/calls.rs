@@ -6,9 +6,9 @@ use bub_kernel::ErrorKind;
 use serde_json::{Map, Value};
 
 use super::verbatim;
-use crate::{Line, Style, columns, markdown::MarkdownStyle, sanitize::line as one_line};
+use crate::{Line, Style, columns, markdown::MarkdownStyle, sanitize::sanitize_line};
 
-/// Maximum width of a call on one line. Longer calls get one line per argument.
+/// Maximum width of a call that is shown on one line. Longer calls get one line per argument.
 const MAX_SINGLE_LINE_CHARS: usize = 120;
 /// Maximum characters of a call's arguments that are shown.
 const MAX_CALL_CHARS: usize = 1200;
@@ -16,7 +16,7 @@ const MAX_CALL_CHARS: usize = 1200;
 const MAX_ERROR_CHARS: usize = 4000;
 
 /// Returns the lines of a call, such as `● name(argument: value, …)`.
-pub(crate) fn call(call: &Value, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
+pub(crate) fn call_lines(call: &Value, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
     let function = call.get("function").unwrap_or(call);
     let name = call_name(call);
     let raw = function.get("arguments");
@@ -28,14 +28,14 @@ pub(crate) fn call(call: &Value, width: usize, markdown_style: MarkdownStyle) ->
     let parts: Vec<(String, String)> = match (arguments, raw) {
         (Some(map), _) => map
             .iter()
-            .map(|(name, value)| (one_line(name), value_text(value)))
+            .map(|(name, value)| (sanitize_line(name), value_text(value)))
             .collect(),
         (None, Some(raw)) => vec![(String::new(), value_text(raw))],
         (None, None) => Vec::new(),
     };
     let joined: Vec<String> = parts
         .iter()
-        .map(|(name, value)| pair(name, &one_line(value)))
+        .map(|(name, value)| format_pair(name, &sanitize_line(value)))
         .collect();
     let short = format!("{name}({})", joined.join(", "));
     let is_multiline = parts
@@ -46,21 +46,21 @@ pub(crate) fn call(call: &Value, width: usize, markdown_style: MarkdownStyle) ->
         lines.push(call_line(&short, markdown_style));
         return lines;
     }
-    let mut left = MAX_CALL_CHARS;
+    let mut remaining = MAX_CALL_CHARS;
     lines.push(call_line(&format!("{name}("), markdown_style));
     for (name, value) in &parts {
-        for row in pair(name, value).trim_end().split('\n') {
-            if left == 0 {
+        for row in format_pair(name, value).trim_end().split('\n') {
+            if remaining == 0 {
                 break;
             }
-            let cut: String = row.chars().take(left).collect();
-            left -= cut.chars().count();
+            let cut: String = row.chars().take(remaining).collect();
+            remaining -= cut.chars().count();
             let cut = if cut.len() < row.len() {
                 format!("{cut}…")
             } else {
                 cut
             };
-            lines.extend(indented(&cut, 4, Style::NONE, width));
+            lines.extend(indented_lines(&cut, 4, Style::NONE, width));
         }
     }
     lines.push(Line::new("  )", Style::NONE));
@@ -80,7 +80,8 @@ fn call_line(text: &str, markdown_style: MarkdownStyle) -> Line {
     line
 }
 
-fn pair(name: &str, value: &str) -> String {
+/// Formats an argument as `name: value`.
+fn format_pair(name: &str, value: &str) -> String {
     if name.is_empty() {
         value.to_owned()
     } else {
@@ -95,7 +96,7 @@ fn value_text(value: &Value) -> String {
 }
 
 /// Returns the lines of a result: `⎿ completed in N ms`, or `⎿ failed in N ms` and the reason.
-pub(crate) fn result(
+pub(crate) fn result_lines(
     failure: Option<&str>,
     duration: Duration,
     width: usize,
@@ -116,7 +117,7 @@ pub(crate) fn result(
     if details.len() < reason.len() {
         details.push('…');
     }
-    lines.extend(indented(details.trim_end(), 4, Style::RED, width));
+    lines.extend(indented_lines(details.trim_end(), 4, Style::RED, width));
     lines
 }
 
@@ -129,8 +130,8 @@ pub(crate) fn result_prefix(markdown_style: MarkdownStyle) -> &'static str {
     }
 }
 
-/// Returns the reason if a result is an error or the call was not made. `end` is the final event of the step.
-pub(crate) fn failure(result: &Value, end: Option<&Value>, index: usize) -> Option<String> {
+/// Returns why a call failed or was not made, or `None` if it succeeded. `end` is the final event of the step.
+pub(crate) fn failure_reason(result: &Value, end: Option<&Value>, index: usize) -> Option<String> {
     let not_made = end.and_then(|end| end.get("not_made")?.as_array());
     if not_made.is_some_and(|list| {
         list.iter()
@@ -144,7 +145,7 @@ pub(crate) fn failure(result: &Value, end: Option<&Value>, index: usize) -> Opti
 }
 
 /// Returns one line per failed call of a step.
-pub(crate) fn failures(end: &Value) -> Vec<String> {
+pub(crate) fn failure_lines(end: &Value) -> Vec<String> {
     let list = |name: &str| {
         end.get(name)
             .and_then(Value::as_array)
@@ -156,7 +157,7 @@ pub(crate) fn failures(end: &Value) -> Vec<String> {
         .zip(list("tool_results"))
         .enumerate();
     let failures = pairs.filter_map(|(index, (call, result))| {
-        let reason: String = one_line(&failure(result, Some(end), index)?)
+        let reason: String = sanitize_line(&failure_reason(result, Some(end), index)?)
             .chars()
             .take(MAX_CALL_CHARS)
             .collect();
@@ -167,7 +168,7 @@ pub(crate) fn failures(end: &Value) -> Vec<String> {
 
 fn call_name(call: &Value) -> String {
     let function = call.get("function").unwrap_or(call);
-    one_line(
+    sanitize_line(
         function
             .get("name")
             .and_then(Value::as_str)
@@ -175,9 +176,10 @@ fn call_name(call: &Value) -> String {
     )
 }
 
-fn indented(text: &str, indent: usize, style: Style, width: usize) -> Vec<Line> {
+/// Splits a text into indented lines.
+fn indented_lines(text: &str, indent: usize, style: Style, width: usize) -> Vec<Line> {
     let indent = " ".repeat(indent.min(width / 4));
-    verbatim::lines(text, style)
+    verbatim::sanitized_lines(text, style)
         .into_iter()
         .map(|line| Line::new(format!("{indent}{}", line.text()), style))
         .collect()
@@ -196,24 +198,24 @@ mod tests {
     // H-158
     #[test]
     fn a_call_is_one_line_or_one_for_each_argument() {
-        let shown = |arguments: &str| {
-            text(&call(
+        let rendered = |arguments: &str| {
+            text(&call_lines(
                 &json!({"function": {"name": "fs_read", "arguments": arguments}}),
                 80,
                 MarkdownStyle::Styled,
             ))
         };
         assert_eq!(
-            shown(r#"{"path": "a b", "limit": 3}"#),
+            rendered(r#"{"path": "a b", "limit": 3}"#),
             "● fs_read(path: a b, limit: 3)"
         );
-        assert_eq!(shown("{}"), "● fs_read()");
-        assert_eq!(shown("broken"), "● fs_read(broken)");
+        assert_eq!(rendered("{}"), "● fs_read()");
+        assert_eq!(rendered("broken"), "● fs_read(broken)");
         assert_eq!(
-            shown(r#"{"path": "x", "text": "one\ntwo\u001b[2J"}"#),
+            rendered(r#"{"path": "x", "text": "one\ntwo\u001b[2J"}"#),
             "● fs_read(\n    path: x\n    text: one\n    two␛[2J\n  )"
         );
-        let long = shown(&json!({"text": "x".repeat(5000)}).to_string());
+        let long = rendered(&json!({"text": "x".repeat(5000)}).to_string());
         assert!(
             long.chars().count() < 1300 && long.contains("x…\n  )"),
             "{}",
@@ -225,25 +227,25 @@ mod tests {
     #[test]
     fn a_result_is_its_time_or_its_reason() {
         let duration = Duration::from_millis(12);
-        let shown = |value: &Value| {
-            text(&result(
-                failure(value, None, 0).as_deref(),
+        let rendered = |value: &Value| {
+            text(&result_lines(
+                failure_reason(value, None, 0).as_deref(),
                 duration,
                 80,
                 MarkdownStyle::Styled,
             ))
         };
-        assert_eq!(shown(&json!("lots of output")), "  ⎿ completed in 12 ms");
+        assert_eq!(rendered(&json!("lots of output")), "  ⎿ completed in 12 ms");
         assert_eq!(
-            shown(&json!({"kind": "fun", "message": "x"})),
+            rendered(&json!({"kind": "fun", "message": "x"})),
             "  ⎿ completed in 12 ms"
         );
         let failed = json!({"kind": ErrorKind::Tool.name(), "message": "exit 1\n[/x] no markup"});
         assert_eq!(
-            shown(&failed),
+            rendered(&failed),
             "  ⎿ failed in 12 ms\n    exit 1\n    [/x] no markup"
         );
         let long = json!({"kind": ErrorKind::Tool.name(), "message": "y".repeat(9000)});
-        assert_eq!(shown(&long).matches('y').count(), 4000);
+        assert_eq!(rendered(&long).matches('y').count(), 4000);
     }
 }

@@ -1,6 +1,6 @@
 //! The status line at the bottom of the chat.
 
-use crate::{Line, Style, columns, fit, sanitize::sanitize};
+use crate::{Line, Style, columns, sanitize::sanitize, split_at_width};
 
 /// The status of a session.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -20,15 +20,15 @@ pub struct StatusLine {
 }
 
 /// Returns the status line, which fits into `width` columns.
-pub(crate) fn line(
+pub(crate) fn status_line(
     status: &StatusLine,
     is_shell: bool,
     is_thinking_shown: bool,
     width: usize,
 ) -> Line {
-    let now = jiff::Zoned::now().strftime("%H:%M").to_string();
+    let time = jiff::Zoned::now().strftime("%H:%M").to_string();
     let mut parts = vec![
-        now,
+        time,
         format!("mode:{}", if is_shell { "shell" } else { "agent" }),
         format!("thinking:{}", if is_thinking_shown { "on" } else { "off" }),
         format!(
@@ -62,7 +62,7 @@ pub(crate) fn line(
         at.map(|at| parts.remove(at));
     }
     let text = joined(&parts);
-    Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM)
+    Line::new(split_at_width(&text, width.saturating_sub(1)).0, Style::DIM)
 }
 
 #[cfg(test)]
@@ -78,16 +78,16 @@ mod tests {
             ..StatusLine::default()
         };
         assert_eq!(
-            line(&status, false, false, 40).text(),
+            status_line(&status, false, false, 40).text(),
             "model:openai:small entries:19 last:1200"
         );
         assert!(
-            line(&status, false, false, 75)
+            status_line(&status, false, false, 75)
                 .text()
                 .starts_with("mode:agent thinking:off model:")
         );
         assert!(
-            line(&status, false, false, 90)
+            status_line(&status, false, false, 90)
                 .text()
                 .contains(" mode:agent thinking:off model:")
         );

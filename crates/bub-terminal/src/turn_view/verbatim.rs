@@ -27,15 +27,18 @@ impl VerbatimText {
         };
         let rest = self.partial.split_off(end + 1);
         let complete = std::mem::replace(&mut self.partial, rest);
-        lines(complete.strip_suffix('\n').unwrap_or(&complete), self.style)
+        sanitized_lines(complete.strip_suffix('\n').unwrap_or(&complete), self.style)
     }
 
-    /// Returns the end of the incomplete line, on one row.
+    /// Returns the end of the incomplete line, as much as fits into one row.
     pub(super) fn preview(&self, width: usize) -> Option<Line> {
         // Skip text that cannot be visible.
         let start = self.partial.len().saturating_sub(width * 16);
         let tail = (start..).find_map(|at| self.partial.get(at..))?;
-        let text = lines(tail, self.style).pop()?.without_tabs().text();
+        let text = sanitized_lines(tail, self.style)
+            .pop()?
+            .without_tabs()
+            .text();
         let mut room = width;
         let fits = |cluster: &&str| {
             let cluster_width = columns(cluster);
@@ -50,23 +53,23 @@ impl VerbatimText {
             .take_while(fits)
             .map(str::len)
             .sum();
-        let shown = text.get(text.len() - length..)?;
-        (!text.is_empty()).then(|| Line::new(shown, self.style))
+        let visible = text.get(text.len() - length..)?;
+        (!text.is_empty()).then(|| Line::new(visible, self.style))
     }
 
-    /// Returns the rest of the text.
+    /// Ends the text and returns its last line, if it is incomplete.
     pub(super) fn finish(&mut self) -> Vec<Line> {
         let rest = std::mem::take(&mut self.partial);
         if rest.is_empty() {
             Vec::new()
         } else {
-            lines(&rest, self.style)
+            sanitized_lines(&rest, self.style)
         }
     }
 }
 
 /// Splits a text into sanitized lines.
-pub(crate) fn lines(text: &str, style: Style) -> Vec<Line> {
+pub(crate) fn sanitized_lines(text: &str, style: Style) -> Vec<Line> {
     let text = sanitize(text);
     text.split('\n')
         .map(|line| Line::new(line, style))
@@ -102,7 +105,7 @@ mod tests {
     #[test]
     fn lines_stay_as_they_are_however_they_arrive() {
         let text = "a\tb\n\n  * no list\n\x1b[31mred\nend";
-        let shown = |pieces: Vec<&str>| {
+        let rendered = |pieces: Vec<&str>| {
             let mut verbatim = VerbatimText::new(Style::NONE);
             let mut out: Vec<Line> = pieces
                 .into_iter()
@@ -111,10 +114,10 @@ mod tests {
             out.extend(verbatim.finish());
             out.iter().map(Line::text).collect::<Vec<_>>()
         };
-        let complete = shown(vec![text]);
+        let complete = rendered(vec![text]);
         assert_eq!(complete, ["a\tb", "", "  * no list", "␛[31mred", "end"]);
         for at in 0..text.len() {
-            assert_eq!(shown(vec![&text[..at], &text[at..]]), complete);
+            assert_eq!(rendered(vec![&text[..at], &text[at..]]), complete);
         }
     }
 

@@ -83,11 +83,11 @@ impl LogLine {
             _ => ("\x1b[2m", "\x1b[0m"),
         };
         let level = format!("{:>5}", self.level.as_str());
-        let mut text = sanitize::line(&self.message);
+        let mut text = sanitize::sanitize_line(&self.message);
         for (name, value) in &self.fields {
             let value = value
                 .as_str()
-                .map_or_else(|| value.to_string(), sanitize::line);
+                .map_or_else(|| value.to_string(), sanitize::sanitize_line);
             text.push_str(&[" ", name, "=", &value].concat());
         }
         format!("{on}{level}{off} {text}")

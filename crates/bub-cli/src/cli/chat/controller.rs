@@ -68,7 +68,7 @@ impl ChatHooks {
     async fn load_state(&self, message: &Envelope, turn: &Turn) -> Option<StatePatch> {
         let chat_controller = self.chat_controller(turn)?;
         *lock(&chat_controller.resolved) = Some(turn.session_id().clone());
-        let line = chat_controller.lines.line(turn.inbound());
+        let line = chat_controller.lines.line_number(turn.inbound());
         let content = message.content().into_owned();
         chat_controller
             .event_sender
@@ -185,7 +185,7 @@ impl ChatController {
                 let chat_controller =
                     chat_controller.ok_or_else(|| Error::unknown("the chat has ended"))?;
                 if chat_controller.can_ask {
-                    Ok(chat_controller.event_sender.ask(request).await)
+                    Ok(chat_controller.event_sender.ask_approval(request).await)
                 } else {
                     // Stdin and stdout are pipes; the user may still have a terminal.
                     chat_controller.terminal.ask(request).await
@@ -339,7 +339,7 @@ impl ChatController {
 
     /// Reports the status after a turn that belongs to no line of this chat, as soon as the turn is on its tape.
     fn send_status_later(&self, turn: &Turn) {
-        if self.lines.line(turn.inbound()).is_some() {
+        if self.lines.line_number(turn.inbound()).is_some() {
             return;
         }
         let chat_controller = self.weak_self.clone();
@@ -362,7 +362,7 @@ impl ChatController {
             return;
         }
         let line = self.next_recovered_line.fetch_add(1, Ordering::Relaxed);
-        let receipt = self.lines.open(line, message);
+        let receipt = self.lines.register(line, message);
         self.event_sender.emit_detached(ChatEvent::LineRecovered {
             line,
             content: message.message.content().into_owned(),
@@ -452,7 +452,7 @@ impl ChatController {
         let handler = handler.ok_or_else(|| Error::unknown("the chat is not running"))?;
         self.follow_session_switch().await?;
         let mut message = self.message(text);
-        let receipt = self.lines.open(line, &mut message);
+        let receipt = self.lines.register(line, &mut message);
         // `cancel` reaches lines in a lane. Until the session is resolved, this token cancels the line.
         *lock(&self.submitting) = Some(message.cancel.clone());
         let accepted = handler(message).await;
@@ -490,7 +490,7 @@ impl ChatController {
 }
 
 impl ChatHost for ChatController {
-    fn submit(&self, line: u64, text: String) -> BoxFuture<'_, ()> {
+    fn submit_line(&self, line: u64, text: String) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let event = match self.accept(line, text).await {
                 Ok(()) => ChatEvent::LineAccepted(line),
@@ -507,7 +507,7 @@ impl ChatHost for ChatController {
         })
     }
 
-    fn cancel(&self) -> BoxFuture<'_, ()> {
+    fn cancel_turn(&self) -> BoxFuture<'_, ()> {
         self.cancel_submitting();
         if let Some(gateway) = self.gateway.get() {
             gateway.cancel(&self.resolved());
@@ -515,13 +515,13 @@ impl ChatHost for ChatController {
         Box::pin(std::future::ready(()))
     }
 
-    fn withdraw(&self) {
+    fn withdraw_line(&self) {
         if let Some(gateway) = self.gateway.get() {
             gateway.withdraw(&self.resolved());
         }
     }
 
-    fn quit(&self) -> BoxFuture<'_, ()> {
+    fn cancel_all(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             self.cancel_submission().await;
             if let Some(router) = self.framework.router() {

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt::Write as _};
 use bub_tape::Entry;
 use bub_terminal::{columns as cells, sanitize::is_unsafe_char};
 
-pub(in crate::cli) use bub_terminal::sanitize::{line, sanitize};
+pub(in crate::cli) use bub_terminal::sanitize::{sanitize, sanitize_line as line};
 
 /// Truncates a line to `max_chars` characters and appends `…` if it was longer.
 pub(super) fn truncate(text: &str, max_chars: usize) -> String {
