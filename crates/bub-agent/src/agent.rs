@@ -98,7 +98,7 @@ impl Agent {
         }
         let task = AgentTask {
             turn: turn.clone(),
-            tools: self.tool_set(turn.framework(), turn.state())?,
+            tools: self.turn_tool_set(turn.framework(), turn.state())?,
         };
         if prompt.is_command() {
             return Ok(stream_command(Arc::clone(self), task, prompt.text()));
@@ -136,7 +136,7 @@ impl Agent {
     }
 
     /// Returns the tool set for a turn: all tools, or only those named in `allowed_tools` of the state.
-    fn tool_set(&self, framework: &Framework, state: &State) -> Result<Arc<ToolSet>> {
+    fn turn_tool_set(&self, framework: &Framework, state: &State) -> Result<Arc<ToolSet>> {
         let all = self
             .all_tools
             .get_or_init(|| Arc::new(ToolSet::new(model_tools(framework))));
@@ -154,7 +154,7 @@ impl Agent {
 
     /// Returns the tools that the model may use in a turn.
     pub(crate) fn allowed_tools(&self, turn: &Turn) -> Result<Vec<Arc<dyn Tool>>> {
-        let tools = self.tool_set(turn.framework(), turn.state())?;
+        let tools = self.turn_tool_set(turn.framework(), turn.state())?;
         Ok(tools.tools().to_vec())
     }
 

@@ -63,7 +63,7 @@ impl BuiltinAgent {
             Arc::clone(&skills),
             Arc::clone(&shells),
         ));
-        tools::register(context, &agent, &skills, &shells);
+        tools::register_tools(context, &agent, &skills, &shells);
         Self {
             framework: context.framework.clone(),
             redactor: settings.redactor().clone(),

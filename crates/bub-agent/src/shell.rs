@@ -124,7 +124,7 @@ impl Shells {
                 "too many running commands: the limit is {MAX_RUNNING_SHELLS}; terminate one with bash.kill"
             ))
         })?;
-        let process = self.launch(&request).await?;
+        let process = self.launch_process(&request).await?;
         let shell = self.add_shell(request.session, request.live);
         tokio::spawn(Arc::clone(&shell).supervise(process, permit));
         Ok(shell)
@@ -210,7 +210,7 @@ impl Shells {
     }
 
     /// Checks the request and starts its process.
-    async fn launch(&self, request: &ShellRequest) -> Result<Process> {
+    async fn launch_process(&self, request: &ShellRequest) -> Result<Process> {
         if request.command.contains('\0') {
             return Err(tool_error("invalid command: it contains a NUL byte".into()));
         }

@@ -51,7 +51,7 @@ pub(crate) async fn spill(
         data.insert("tool".to_owned(), tool.into());
     }
     turn.append_later(turn.with_run_id(Entry::event("spill.write", Some(data)).outside_context()));
-    let (bytes, preview) = (group_digits(text.len()), preview(&text));
+    let (bytes, preview) = (group_digits(text.len()), build_preview(&text));
     match stored {
         Ok(()) => format!(
             "[tool output spilled: {bytes} bytes in {} chunks; handle: {handle}]\n[read with: \
@@ -200,7 +200,7 @@ fn split_chunks(text: &str) -> Vec<&str> {
 }
 
 /// Returns the beginning and the end of a long text, with a note about the omitted part.
-fn preview(text: &str) -> String {
+fn build_preview(text: &str) -> String {
     let total = text.chars().count();
     if total <= PREVIEW_CHARS {
         return text.to_owned();

@@ -45,9 +45,9 @@ pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
             value.and_then(Value::as_str).map(str::to_owned)
         })
     };
-    let workspace =
-        text("_runtime_workspace").and_then(|workspace| workspace_file(Path::new(&workspace)));
-    let session = text("session_id").and_then(|session| session_file(home, &session));
+    let workspace = text("_runtime_workspace")
+        .and_then(|workspace| workspace_notes_file(Path::new(&workspace)));
+    let session = text("session_id").and_then(|session| session_notes_file(home, &session));
     let mut fragment = INSTRUCTIONS.to_owned();
     for notes in workspace
         .into_iter()
@@ -63,7 +63,7 @@ pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
 
 /// Returns the path of the `AGENTS.md` of a workspace. Returns `None` if it links to a file outside the workspace:
 /// otherwise an untrusted workspace could send other files of the user to the model.
-fn workspace_file(workspace: &Path) -> Option<PathBuf> {
+fn workspace_notes_file(workspace: &Path) -> Option<PathBuf> {
     static WARNED: Once = Once::new();
     let target = workspace.join(AGENTS_FILE).canonicalize().ok()?;
     if workspace
@@ -84,7 +84,7 @@ fn workspace_file(workspace: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the path of the `AGENTS.md` of a session. The file may not exist.
-pub(crate) fn session_file(home: &Path, session_id: &str) -> Option<PathBuf> {
+pub(crate) fn session_notes_file(home: &Path, session_id: &str) -> Option<PathBuf> {
     (!session_id.is_empty()).then(|| {
         home.join("sessions")
             .join(session_directory_name(session_id))

@@ -27,7 +27,7 @@ use self::{session::SessionTools, subagent::SubagentTool};
 use crate::{agent::Agent, shell::Shells, skills::Skills, web::WebClient};
 
 /// Registers the builtin tools. The model sees them in this order.
-pub(crate) fn register(
+pub(crate) fn register_tools(
     context: &PluginContext<'_>,
     agent: &Arc<Agent>,
     skills: &Arc<Skills>,

@@ -180,16 +180,16 @@ impl std::fmt::Debug for WebClient {
 }
 
 trait HeaderMapExt {
-    /// Removes all headers except `kept` and the accepted encodings.
-    fn retain_only(&mut self, kept: &HeaderName);
+    /// Removes all headers except `retained` and the accepted encodings.
+    fn retain_only(&mut self, retained: &HeaderName);
 }
 
 impl HeaderMapExt for HeaderMap {
-    fn retain_only(&mut self, kept: &HeaderName) {
-        let value = self.remove(kept);
+    fn retain_only(&mut self, retained: &HeaderName) {
+        let value = self.remove(retained);
         self.clear();
         self.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
-        self.extend(value.map(|value| (kept.clone(), value)));
+        self.extend(value.map(|value| (retained.clone(), value)));
     }
 }
 

@@ -38,8 +38,8 @@ const FRAME_INTERVAL: Duration = Duration::from_millis(33);
 const ESCAPE_TIMEOUT: Duration = Duration::from_millis(40);
 /// Time between two frames of the spinner.
 const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
-/// How long the window size must be stable before the chat draws again. Terminals report a new size late (tmux by up
-/// to a quarter of a second), and output for the old size would appear at wrong positions.
+/// How long the window size must be stable before the chat draws again. Terminals report a new size late; tmux needs up
+/// to a quarter of a second. Output for the old size would appear at wrong positions.
 const RESIZE_DEBOUNCE: Duration = Duration::from_millis(300);
 /// A second Ctrl-C within this time leaves the chat.
 pub(crate) const DOUBLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
@@ -285,7 +285,7 @@ impl ChatScreen {
             // Another turn started: Ctrl-C cancels it and no longer leaves.
             (self.interrupted, self.hint) = (None, None);
         }
-        let live_area = self.live_area();
+        let live_area = self.build_live_area();
         let lines = self.view.take_lines();
         self.screen
             .draw(&lines, &live_area)

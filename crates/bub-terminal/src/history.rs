@@ -1,5 +1,5 @@
-//! The lines of earlier chats, in the file format of the Python version: each record is a comment with the time,
-//! followed by one `+` line per line of text.
+//! The lines of earlier chats. The file has the format of the Python version: each record is a comment with the time and
+//! one `+` line per line of text.
 
 use std::{
     fmt::Write as _,

@@ -133,9 +133,9 @@ mod tests {
             "\u{202e}", "\u{2066}", "\u{200b}", "\u{feff}", "\u{2060}", "\u{ad}", "\u{2028}",
             "\u{3164}",
         ] {
-            let shown = sanitize(harmful).into_owned();
+            let sanitized = sanitize(harmful).into_owned();
             assert_eq!(
-                shown,
+                sanitized,
                 format!("\\u{{{:x}}}", u32::from(harmful.chars().next().unwrap()))
             );
         }

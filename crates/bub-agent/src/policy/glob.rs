@@ -17,13 +17,13 @@ pub(super) fn matches(pattern: &str, text: &str, wild: impl Fn(char) -> bool) ->
             Some('?') if wild(c) => {}
             Some(&literal) if literal == c && literal != '?' => {}
             _ => {
-                let Some((after, taken)) =
-                    star.filter(|(_, taken)| text.get(*taken).is_some_and(|c| wild(*c)))
+                let Some((after, matched)) =
+                    star.filter(|(_, matched)| text.get(*matched).is_some_and(|c| wild(*c)))
                 else {
                     return false;
                 };
-                star = Some((after, taken + 1));
-                (p, t) = (after, taken + 1);
+                star = Some((after, matched + 1));
+                (p, t) = (after, matched + 1);
                 continue;
             }
         }

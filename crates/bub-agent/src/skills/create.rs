@@ -17,7 +17,7 @@ impl Skills {
     }
 
     /// Reads and validates the skill in a directory.
-    pub fn check(directory: &Path) -> Result<Skill, SkillProblem> {
+    pub fn check_skill(directory: &Path) -> Result<Skill, SkillProblem> {
         let file = directory.join(scan::SKILL_FILE);
         // Resolve `.` and symbolic links, because the skill must have the name of its directory.
         let canonical = directory
@@ -38,7 +38,7 @@ impl Skills {
 
     /// Creates a skill with placeholder text in a skills directory and returns the path of its `SKILL.md`. Fails if the
     /// skill exists.
-    pub fn create(
+    pub fn create_skill(
         directory: &Path,
         name: &str,
         description: &str,

@@ -36,7 +36,7 @@ impl FileTools {
     }
 
     /// Returns the absolute path of a file with symbolic links resolved. Fails if the policy does not allow the path.
-    fn resolve(&self, context: &ToolContext, path: &str) -> Result<PathBuf> {
+    fn resolve_file(&self, context: &ToolContext, path: &str) -> Result<PathBuf> {
         let home = self.agent.settings().environment().user_home();
         let workspace = context.state().get_str("_runtime_workspace");
         let workspace = workspace.as_deref().map(Path::new);
@@ -64,7 +64,7 @@ impl FileTools {
         /// Number of lines to read; all by default
         limit: Option<u64>,
     ) -> Result<String> {
-        let file = self.resolve(context, &path)?;
+        let file = self.resolve_file(context, &path)?;
         check_regular_file(&file)?;
         let first = u64::try_from(offset).unwrap_or(0);
         read::read_lines(&file, first, limit, &|| context.cancel.is_cancelled())
@@ -80,7 +80,7 @@ impl FileTools {
         /// Complete new content
         content: String,
     ) -> Result<String> {
-        let file = self.resolve(context, &path)?;
+        let file = self.resolve_file(context, &path)?;
         write::replace_file(&file, content.as_bytes())?;
         Ok(format!("wrote: {}", file.display()))
     }
@@ -105,7 +105,7 @@ impl FileTools {
     ) -> Result<String> {
         // Concurrent edits of one file must not undo each other.
         static EDIT_LOCK: Mutex<()> = Mutex::new(());
-        let file = self.resolve(context, &path)?;
+        let file = self.resolve_file(context, &path)?;
         let _guard = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let metadata = check_regular_file(&file)?;
         if metadata.len() > edit::MAX_EDIT_BYTES {

@@ -121,11 +121,11 @@ impl SessionTools {
     /// Start a new session in this chat; the current one is kept
     #[tool(name = "new", command_only)]
     async fn new_session(&self, context: &ToolContext) -> Result<String> {
-        let old = context.turn.session_id();
-        let new = sessions::new_session_id(old);
+        let current = context.turn.session_id();
+        let new = sessions::new_session_id(current);
         switch_session(context, &new).await?;
         Ok(format!(
-            "New session: {new}\nThe old session is kept; to return, type: ,resume {old}"
+            "New session: {new}\nThe old session is kept; to return, type: ,resume {current}"
         ))
     }
 

@@ -24,10 +24,10 @@ pub(crate) async fn spill_read(
     from_end: bool,
 ) -> Result<String> {
     let Ok(cursor) = usize::try_from(cursor) else {
-        return Err(Error::invalid_input("`cursor` must be >= 0."));
+        return Err(Error::invalid_input("invalid `cursor`: expected 0 or more"));
     };
     if count < 1 {
-        return Err(Error::invalid_input("`count` must be >= 1."));
+        return Err(Error::invalid_input("invalid `count`: expected 1 or more"));
     }
     let count = usize::try_from(count.min(MAX_CHUNKS_PER_READ)).unwrap_or(1);
     spill::read_range(

@@ -100,7 +100,7 @@ async fn run_subagent(
     };
     if prompt.is_empty() {
         return Err(Error::invalid_input(
-            "empty `prompt`: describe the task; it must not be empty",
+            "`prompt` must not be empty; describe the task",
         ));
     }
     let session = arguments

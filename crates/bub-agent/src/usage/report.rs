@@ -37,7 +37,7 @@ pub struct UsageRow {
 }
 
 impl UsageRow {
-    fn add(&mut self, tokens: TokenCounts, cost: Option<f64>) {
+    fn add_call(&mut self, tokens: TokenCounts, cost: Option<f64>) {
         self.calls += 1;
         self.tokens += tokens;
         self.cost += cost.unwrap_or_default();
@@ -107,8 +107,8 @@ pub async fn usage_report(
                     name,
                     ..UsageRow::default()
                 })
-                .add(call.tokens, cost);
-            sum.add(call.tokens, cost);
+                .add_call(call.tokens, cost);
+            sum.add_call(call.tokens, cost);
         }
     }
     Ok((rows.into_values().collect(), sum, unread))

@@ -32,8 +32,8 @@ async fn a_model_answers_and_remembers() {
         .await
         .unwrap();
 
-    let asked = server.requests().last().unwrap().json();
-    let roles: Vec<_> = asked["messages"]
+    let request = server.requests().last().unwrap().json();
+    let roles: Vec<_> = request["messages"]
         .as_array()
         .unwrap()
         .iter()
@@ -42,17 +42,17 @@ async fn a_model_answers_and_remembers() {
     assert_eq!(
         roles,
         ["system", "user", "assistant", "user", "assistant", "user"],
-        "{asked:#}"
+        "{request:#}"
     );
     assert!(
-        asked["messages"][3]["content"]
+        request["messages"][3]["content"]
             .as_str()
             .unwrap()
             .ends_with("first question")
     );
-    assert_eq!(asked["messages"][4]["content"], "Hello");
+    assert_eq!(request["messages"][4]["content"], "Hello");
     assert!(
-        asked["messages"][5]["content"]
+        request["messages"][5]["content"]
             .as_str()
             .unwrap()
             .ends_with("second question")

@@ -374,13 +374,13 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
         ),
     ] {
         let policy = policy(&rules);
-        let said = policy
+        let reason = policy
             .invalid_reason()
             .unwrap_or_else(|| panic!("{rules} is fine?"));
         assert!(
-            said.starts_with("environment variable BUB_POLICY_RULES: rule ")
-                && said.contains(problem),
-            "{said}"
+            reason.starts_with("environment variable BUB_POLICY_RULES: rule ")
+                && reason.contains(problem),
+            "{reason}"
         );
         let policy_decision = policy.evaluate(&Sender::terminal(), &tool("help"), &Map::new());
         assert_eq!(policy_decision.action, PolicyAction::Deny, "{rules}");

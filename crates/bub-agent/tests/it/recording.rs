@@ -248,8 +248,8 @@ impl FailingPlugin {
 async fn messages_and_errors(tape: &Tape) -> (Vec<String>, Vec<String>) {
     let entries = tape.entries(EntryRange::ALL).await.unwrap();
     let texts = |kind: EntryKind, field: &str| -> Vec<String> {
-        let found = entries.iter().filter(|entry| entry.kind == kind);
-        found
+        let matches = entries.iter().filter(|entry| entry.kind == kind);
+        matches
             .filter(|entry| kind == EntryKind::Error || entry.payload["role"] == "user")
             .map(|entry| entry.payload[field].as_str().unwrap().to_owned())
             .collect()

@@ -608,11 +608,11 @@ async fn shells_that_ended_are_kept_but_not_forever() {
         shell.wait_finished().await;
         ids.push(shell.id().to_owned());
     }
-    let kept: Vec<_> = ids
+    let kept_ids: Vec<_> = ids
         .iter()
         .filter(|id| fixture.shells.find("s", id).is_ok())
         .collect();
-    assert_eq!(kept, ids[8..].iter().collect::<Vec<_>>());
+    assert_eq!(kept_ids, ids[8..].iter().collect::<Vec<_>>());
     assert_eq!(
         fixture
             .shells

@@ -35,7 +35,7 @@ fn every_fixture_gets_the_verdict_of_the_original() {
         let directory = file.parent().unwrap();
         let accepted = row["verdict_bub_0.5.1"] == "accepted";
         counts[usize::from(accepted)] += 1;
-        match Skills::check(directory) {
+        match Skills::check_skill(directory) {
             Ok(skill) => {
                 assert!(accepted, "{} is accepted", file.display());
                 assert_eq!(skill.name(), row["bub_name"], "{}", file.display());

@@ -76,8 +76,8 @@ fn the_block_has_a_line_for_each_tool_of_the_model() {
 #[test]
 fn allowed_tools_are_found_in_any_case_by_both_names() {
     let tools = tools();
-    let found = select_tools(&[" TAPE_Anchors ", "Fs.Read", "fs_read"], &tools).unwrap();
-    assert_eq!(names(&found), ["fs.read", "tape.anchors"]);
+    let selected = select_tools(&[" TAPE_Anchors ", "Fs.Read", "fs_read"], &tools).unwrap();
+    assert_eq!(names(&selected), ["fs.read", "tape.anchors"]);
     assert_eq!(select_tools::<&str>(&[], &tools).unwrap().len(), 0);
     let error = select_tools(&["fs.read", " x ", "y", ""], &tools)
         .err()

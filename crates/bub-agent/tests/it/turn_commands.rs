@@ -373,22 +373,22 @@ async fn the_model_of_a_session_lasts() {
     server.otherwise(Reply::text("ok"));
     let fixture = AgentFixture::asking(&server.url());
     let running = fixture.framework.running().await.unwrap();
-    let said = fixture
+    let output = fixture
         .own_turn(command(",model llamacpp:other"))
         .await
         .unwrap()
         .model_output;
     assert_eq!(
-        said,
+        output,
         "Session model set to llamacpp:other (applies from the next turn)."
     );
-    let said = fixture
+    let output = fixture
         .own_turn(command(",reasoning_effort ' high '"))
         .await
         .unwrap()
         .model_output;
     assert_eq!(
-        said,
+        output,
         "Session reasoning effort set to high (applies from the next turn)."
     );
     assert!(
@@ -436,12 +436,12 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
     let fixture = AgentFixture::asking(&server.url());
     let running = fixture.framework.running().await.unwrap();
     fixture.own_turn(command("remember 42")).await.unwrap();
-    let said = fixture
+    let output = fixture
         .own_turn(command(",new"))
         .await
         .unwrap()
         .model_output;
-    assert!(said.contains(",resume s"), "{said}");
+    assert!(output.contains(",resume s"), "{output}");
     let fresh = fixture.own_turn(command("what was it?")).await.unwrap();
     assert!(fresh.session_id.starts_with("s~"), "{}", fresh.session_id);
     assert!(!json!(shown(&server)).to_string().contains("remember 42"));
@@ -509,12 +509,12 @@ async fn a_reset_by_a_person_is_done_at_once() {
         ..fixture
     };
     let running = fixture.framework.running().await.unwrap();
-    let said = fixture
+    let output = fixture
         .own_turn(command(",tape.reset archive=true"))
         .await
         .unwrap()
         .model_output;
-    assert!(said.starts_with("tape reset"), "{said}");
+    assert!(output.starts_with("tape reset"), "{output}");
     assert!(tape_of(&fixture, "s").summary().await.unwrap().anchors >= 1);
     running.close().await.unwrap();
 }
@@ -525,8 +525,8 @@ async fn quit_ends_the_commands_of_the_session() {
     let fixture = AgentFixture::new();
     let running = fixture.framework.running().await.unwrap();
     let line = ",bash cmd='echo $$ > pid; sleep 60' background=true";
-    let said = fixture.own_turn(command(line)).await.unwrap().model_output;
-    assert!(said.starts_with("started: bash-"), "{said}");
+    let output = fixture.own_turn(command(line)).await.unwrap().model_output;
+    assert!(output.starts_with("started: bash-"), "{output}");
     let pid = fixture.dir.path().join("workspace/pid");
     while std::fs::read_to_string(&pid)
         .unwrap_or_default()
@@ -535,12 +535,12 @@ async fn quit_ends_the_commands_of_the_session() {
     {
         tokio::task::yield_now().await;
     }
-    let said = fixture
+    let output = fixture
         .own_turn(command(",quit"))
         .await
         .unwrap()
         .model_output;
-    assert_eq!(said, "Session tasks stopped.");
+    assert_eq!(output, "Session tasks stopped.");
     let stat = format!(
         "/proc/{}/stat",
         std::fs::read_to_string(&pid).unwrap().trim()

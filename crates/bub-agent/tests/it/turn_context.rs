@@ -454,9 +454,12 @@ async fn what_was_not_put_aside_cannot_be_read() {
         ),
         (
             json!({"handle": "x", "cursor": -1}),
-            "`cursor` must be >= 0.",
+            "invalid `cursor`: expected 0 or more",
         ),
-        (json!({"handle": "x", "count": 0}), "`count` must be >= 1."),
+        (
+            json!({"handle": "x", "count": 0}),
+            "invalid `count`: expected 1 or more",
+        ),
     ];
     for (arguments, expected) in cases {
         let server = ModelServer::start();
@@ -504,7 +507,7 @@ fn files_with(directory: &Path, text: &str) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().path());
-    let found = entries.flat_map(|path| {
+    let matches = entries.flat_map(|path| {
         if path.is_dir() {
             return files_with(&path, text);
         }
@@ -515,7 +518,7 @@ fn files_with(directory: &Path, text: &str) -> Vec<std::path::PathBuf> {
             Vec::new()
         }
     });
-    found.collect()
+    matches.collect()
 }
 
 // L7: a secret in the result of a tool reaches neither the disk nor the model.

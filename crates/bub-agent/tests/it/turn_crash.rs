@@ -66,10 +66,10 @@ async fn a_killed_turn_goes_on_from_its_tape() {
     assert_eq!(results[1]["content"], bub_tape::INTERRUPTED_RESULT);
     assert!(!fixture.dir.path().join("workspace/ran-again").exists());
     let entries = entries(&fixture, "s").await;
-    let asked = entries
+    let user_messages = entries
         .iter()
         .filter(|entry| entry.kind == EntryKind::Message && entry.meta.get("inbound_id").is_some());
-    assert_eq!(asked.count(), 1);
+    assert_eq!(user_messages.count(), 1);
     assert_eq!(
         events(&entries, "turn.redelivered")[0]["outcome"],
         "resumed"
@@ -314,18 +314,18 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
             (1, 1, 1 - case.wait),
             "{number}"
         );
-        let left = fixture
+        let remaining = fixture
             .framework
             .steering_inbox()
             .unwrap()
             .drain(&session())
             .await
             .unwrap();
-        let left: Vec<_> = left
+        let remaining: Vec<_> = remaining
             .iter()
             .map(|inbound| inbound.message.content().into_owned())
             .collect();
-        assert_eq!(left, vec!["said as in-10"; case.wait], "{number}");
+        assert_eq!(remaining, vec!["said as in-10"; case.wait], "{number}");
         assert_eq!(server.requests().len(), case.requests, "{number}");
         assert!(!fixture.dir.path().join("workspace/ran-again").exists());
         running.close().await.unwrap();

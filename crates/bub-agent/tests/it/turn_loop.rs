@@ -24,10 +24,10 @@ pub(crate) async fn entries(fixture: &AgentFixture, session: &str) -> Vec<Entry>
 
 /// Returns the data of the events with this name.
 pub(crate) fn events(entries: &[Entry], name: &str) -> Vec<Value> {
-    let found = entries
+    let matches = entries
         .iter()
         .filter(|entry| entry.kind == EntryKind::Event && entry.name() == Some(name));
-    found
+    matches
         .map(|entry| entry.data().cloned().unwrap_or_default())
         .collect()
 }

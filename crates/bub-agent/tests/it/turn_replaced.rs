@@ -26,7 +26,7 @@ impl PromptingPlugin {
         &self,
         next: Next<'_, RunModelStream>,
     ) -> Result<Option<ModelStream>> {
-        let mut said = Vec::new();
+        let mut outputs = Vec::new();
         for prompt in self.0 {
             let prompt = Prompt::from(*prompt);
             let mut stream = next
@@ -41,11 +41,11 @@ impl PromptingPlugin {
                 None => None,
             } {
                 if let StreamEvent::Text(text) = event? {
-                    said.push(StreamEvent::Text(text));
+                    outputs.push(StreamEvent::Text(text));
                 }
             }
         }
-        Ok(Some(ModelStream::from_events(said)))
+        Ok(Some(ModelStream::from_events(outputs)))
     }
 }
 
@@ -89,20 +89,20 @@ async fn what_a_plugin_asks_in_place_of_the_question_is_what_the_model_sees() {
     );
 
     let recorded = entries(&fixture, "s").await;
-    let asked = user_messages(&recorded);
-    assert_eq!(asked.len(), 2, "{asked:?}");
+    let prompts = user_messages(&recorded);
+    assert_eq!(prompts.len(), 2, "{prompts:?}");
     assert!(
-        asked[0].payload["content"]
+        prompts[0].payload["content"]
             .as_str()
             .unwrap()
             .contains("my secret")
     );
     assert_eq!(
-        (&asked[1].payload["content"], &asked[1].meta["replaces"]),
-        (&json!("two and two?"), &json!(asked[0].id))
+        (&prompts[1].payload["content"], &prompts[1].meta["replaces"]),
+        (&json!("two and two?"), &json!(prompts[0].id))
     );
     let view = events(&recorded, "run")[0]["view"].to_string();
-    assert!(view.contains(&asked[1].id.to_string()), "{view}");
+    assert!(view.contains(&prompts[1].id.to_string()), "{view}");
 
     fixture.turn(message("once more")).await.unwrap();
     let later = shown(&server);

@@ -45,13 +45,13 @@ async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
     let (fixture, server, text) =
         answer_of_subagent(json!({"prompt": "add 2 and 2"}), replies).await;
     assert_eq!(text, "the sum is 4");
-    let asked = server.requests()[1].json();
-    let messages = asked["messages"].to_string();
+    let request = server.requests()[1].json();
+    let messages = request["messages"].to_string();
     assert!(
         messages.contains("add 2 and 2") && !messages.contains("the question"),
         "{messages}"
     );
-    let names = asked["tools"].to_string();
+    let names = request["tools"].to_string();
     assert!(
         names.contains("\"bash\"") && !names.contains("\"subagent\""),
         "{names}"

@@ -232,10 +232,10 @@ async fn a_call_that_cannot_be_written_down_counts_all_the_same() {
     let running = fixture.framework.running().await.unwrap();
     for _ in 0..2 {
         ask(&fixture, "s").await.unwrap();
-        let mut found = std::fs::read_dir(&usage)
+        let mut files = std::fs::read_dir(&usage)
             .unwrap()
             .map(|entry| entry.unwrap().path());
-        let ledger = found.find(|path| path.is_dir()).unwrap();
+        let ledger = files.find(|path| path.is_dir()).unwrap();
         std::fs::remove_dir(&ledger).unwrap();
         std::fs::rename(&aside, &ledger).unwrap();
         assert!(

@@ -151,20 +151,21 @@ async fn a_page_is_asked_for_as_markdown_and_returned_as_text() {
         fetch(local(), &site.url("/empty")).await.unwrap(),
         "(no text)"
     );
-    let asked = site.requests().remove(0);
-    assert!(asked.starts_with("GET /md HTTP/1.1\r\n"), "{asked}");
+    let request = site.requests().remove(0);
+    assert!(request.starts_with("GET /md HTTP/1.1\r\n"), "{request}");
     assert!(
-        asked.contains("accept: text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1\r\n"),
-        "{asked}"
+        request.contains("accept: text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1\r\n"),
+        "{request}"
     );
-    assert!(asked.contains("user-agent: bub/"), "{asked}");
+    assert!(request.contains("user-agent: bub/"), "{request}");
 
-    let own = json!({"url": site.url("/md"), "headers": {"Accept": "text/plain", "Authorization": "Bearer t"}});
-    fetch_with(local(), own).await.unwrap();
-    let asked = site.requests().pop().unwrap();
+    let custom_headers = json!({"url": site.url("/md"), "headers": {"Accept": "text/plain", "Authorization": "Bearer t"}});
+    fetch_with(local(), custom_headers).await.unwrap();
+    let request = site.requests().pop().unwrap();
     assert!(
-        asked.contains("accept: text/plain\r\n") && asked.contains("authorization: Bearer t\r\n"),
-        "{asked}"
+        request.contains("accept: text/plain\r\n")
+            && request.contains("authorization: Bearer t\r\n"),
+        "{request}"
     );
 }
 
@@ -323,7 +324,7 @@ async fn redirects_are_checked_counted_and_carry_nothing_to_other_hosts() {
     assert_eq!(
         site.requests()
             .iter()
-            .filter(|asked| asked.starts_with("GET /loop "))
+            .filter(|request| request.starts_with("GET /loop "))
             .count(),
         6
     );
@@ -341,37 +342,42 @@ async fn redirects_are_checked_counted_and_carry_nothing_to_other_hosts() {
         fetch_with(web(allowed), with("/other")).await.unwrap(),
         "other"
     );
-    let asked = other.requests().pop().unwrap();
+    let request = other.requests().pop().unwrap();
     assert!(
-        !asked.contains("Bearer") && !asked.contains("x-key"),
-        "{asked}"
+        !request.contains("Bearer") && !request.contains("x-key"),
+        "{request}"
     );
-    assert!(asked.contains("accept: text/markdown"), "{asked}");
+    assert!(request.contains("accept: text/markdown"), "{request}");
 }
 
 /// A resolver with a list of results per name. Each result is used once, the last one without a limit.
 struct FakeResolver {
     answers: HashMap<&'static str, Vec<&'static str>>,
-    asked: AtomicUsize,
+    request: AtomicUsize,
 }
 
 impl FakeResolver {
     fn new(answers: Vec<(&'static str, Vec<&'static str>)>) -> Arc<Self> {
         Arc::new(Self {
             answers: answers.into_iter().collect(),
-            asked: AtomicUsize::new(0),
+            request: AtomicUsize::new(0),
         })
     }
 }
 
 impl HostResolver for FakeResolver {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
-        let number = self.asked.fetch_add(1, Ordering::SeqCst);
-        let found = self
+        let number = self.request.fetch_add(1, Ordering::SeqCst);
+        let addresses_text = self
             .answers
             .get(host)
             .map(|answers| answers[number.min(answers.len() - 1)]);
-        let addresses = found.map(|found| found.split(' ').map(|ip| ip.parse().unwrap()).collect());
+        let addresses = addresses_text.map(|addresses_text| {
+            addresses_text
+                .split(' ')
+                .map(|ip| ip.parse().unwrap())
+                .collect()
+        });
         Box::pin(std::future::ready(
             addresses.ok_or_else(|| io::Error::other("no such host")),
         ))
@@ -396,7 +402,10 @@ async fn a_name_that_changes_its_address_gains_nothing() {
     let url = format!("http://rebind.example:{port}/");
     let first = web.fetch(&url, &serde_json::Map::new(), None).await;
     assert_eq!(
-        (first.unwrap().as_str(), lookup.asked.load(Ordering::SeqCst)),
+        (
+            first.unwrap().as_str(),
+            lookup.request.load(Ordering::SeqCst)
+        ),
         ("public", 1)
     );
     let second = web
@@ -453,7 +462,7 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
         fetch(via(&named), "http://far.example/").await.unwrap(),
         "by proxy"
     );
-    let asked = proxy.requests().len();
+    let request = proxy.requests().len();
     let private = [
         "10.0.0.1",
         "169.254.169.254",
@@ -470,7 +479,7 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
             .unwrap_err();
         assert!(error.message().contains("refused"), "{host}: {error}");
     }
-    assert_eq!(proxy.requests().len(), asked);
+    assert_eq!(proxy.requests().len(), request);
     // If it is disabled, the proxy gets no requests.
     let off = settings(&[("HTTP_PROXY", address.as_str()), ("BUB_WEB_PROXY", "false")]);
     assert!(
@@ -481,7 +490,7 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
         .await
         .is_err()
     );
-    assert_eq!(proxy.requests().len(), asked);
+    assert_eq!(proxy.requests().len(), request);
 }
 
 // W-31

@@ -140,7 +140,7 @@ fn check(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<Exit
         );
     }
     for directory in directories {
-        match Skills::check(directory) {
+        match Skills::check_skill(directory) {
             Ok(skill) => {
                 let _ = writeln!(text, "ok: {}", skill.name());
             }
@@ -171,7 +171,7 @@ fn new(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCo
         "Describe what the skill does and when to use it.",
         String::as_str,
     );
-    match Skills::create(&directory, name(matches), description) {
+    match Skills::create_skill(&directory, name(matches), description) {
         Ok(file) => output::print(&format!("created {}\n", file.display())),
         Err(problem) => Ok(usage_error(&problem.to_string())),
     }

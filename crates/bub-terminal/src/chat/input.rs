@@ -49,7 +49,7 @@ impl ChatScreen {
         match self.editor.handle_key(key, self.history.lines()) {
             EditorAction::Changed => {}
             EditorAction::Submit(text) if !self.questions.is_empty() => self.answer_question(&text),
-            EditorAction::Submit(text) => self.submit(text),
+            EditorAction::Submit(text) => self.submit_text(text),
             EditorAction::Interrupt => self.handle_interrupt().await,
             EditorAction::End => self.handle_end_of_input(),
             EditorAction::ToggleMode => self.editor.set_shell_mode(!self.editor.is_shell()),
@@ -101,7 +101,7 @@ impl ChatScreen {
     }
 
     /// Submits the text of the editor: runs a command of the chat, or sends a line.
-    fn submit(&mut self, text: String) {
+    fn submit_text(&mut self, text: String) {
         // H-156: an empty line is not sent.
         if text.trim().is_empty() {
             return;

@@ -14,7 +14,7 @@ const MAX_QUEUED_ROWS: usize = 4;
 
 impl ChatScreen {
     /// Lays out the live area. In a small window, the status line and the preview are omitted first.
-    pub(super) fn live_area(&self) -> LiveArea {
+    pub(super) fn build_live_area(&self) -> LiveArea {
         let size = self.screen.size();
         let (width, budget) = (size.columns, size.rows.saturating_sub(1).max(1));
         let has_status = budget >= 3;

@@ -79,7 +79,7 @@ fn headings_emphasis_code_and_links_have_styles() {
             .map(|span| (span.text, span.style))
             .collect::<Vec<_>>()
     };
-    let found = spans(line("a *b* **c** ~~d~~ `e` [f](http://g)"));
+    let rendered = spans(line("a *b* **c** ~~d~~ `e` [f](http://g)"));
     let expected = [
         ("a ", Style::NONE),
         ("b", Style::ITALIC),
@@ -94,7 +94,7 @@ fn headings_emphasis_code_and_links_have_styles() {
         (" (http://g)", Style::DIM),
     ];
     assert_eq!(
-        found,
+        rendered,
         expected.map(|(text, style)| (text.to_owned(), style))
     );
     assert_eq!(
@@ -363,11 +363,11 @@ fn examples() -> Vec<(u64, String, String)> {
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     let examples = examples.as_array().unwrap().iter();
     examples
-        .map(|one| {
+        .map(|case| {
             (
-                one["example"].as_u64().unwrap(),
-                text(&one["markdown"]),
-                text(&one["html"]),
+                case["example"].as_u64().unwrap(),
+                text(&case["markdown"]),
+                text(&case["html"]),
             )
         })
         .collect()
@@ -418,11 +418,11 @@ fn no_example_of_commonmark_loses_a_word() {
             (80, MarkdownStyle::Styled),
             (40, MarkdownStyle::Plain),
         ] {
-            let shown = letters(&lines(&source, width, style));
+            let visible = letters(&lines(&source, width, style));
             for word in words_of_html(&html) {
                 assert!(
-                    shown.contains(&word),
-                    "example {number} at {width} columns lost {word:?}: {source:?}\n{shown}"
+                    visible.contains(&word),
+                    "example {number} at {width} columns lost {word:?}: {source:?}\n{visible}"
                 );
             }
         }
@@ -457,18 +457,18 @@ fn no_example_of_commonmark_loses_a_word_of_its_source() {
         if source.contains('&') || source.starts_with("003.") {
             continue;
         }
-        let shown = letters(&lines(&source, 40, MarkdownStyle::Styled));
+        let visible = letters(&lines(&source, 40, MarkdownStyle::Styled));
         for word in source
             .split(|c: char| !c.is_alphanumeric())
             .filter(|word| !word.is_empty())
         {
             let (before, after) = (
                 letters_of(&source).matches(word).count(),
-                shown.matches(word).count(),
+                visible.matches(word).count(),
             );
             assert!(
                 after >= before,
-                "example {number} lost {word:?}: {source:?}\n{shown}"
+                "example {number} lost {word:?}: {source:?}\n{visible}"
             );
         }
     }
@@ -542,9 +542,9 @@ proptest! {
 
     #[test]
     fn no_word_is_lost(source in markdown(), width in 10..60_usize) {
-        let shown = letters(&lines(&source, width, MarkdownStyle::Styled));
+        let visible = letters(&lines(&source, width, MarkdownStyle::Styled));
         for word in ["word", "longer", "most", "path", "你好"] {
-            prop_assert!(shown.matches(word).count() >= source.matches(word).count(), "{}\n{}", word, shown);
+            prop_assert!(visible.matches(word).count() >= source.matches(word).count(), "{}\n{}", word, visible);
         }
     }
 
@@ -656,13 +656,13 @@ fn code_in_a_long_item_stays_code() {
         .into_iter()
         .find(|(name, _)| *name == "code in one item")
         .unwrap();
-    let found = lines(&source, 80, MarkdownStyle::Styled);
+    let rendered = lines(&source, 80, MarkdownStyle::Styled);
     assert_eq!(
-        found
+        rendered
             .iter()
             .filter(|line| line.text() == "let x = 1;")
             .count(),
-        found.len() - 1
+        rendered.len() - 1
     );
-    assert_eq!(columns(&found[0].text()), 4);
+    assert_eq!(columns(&rendered[0].text()), 4);
 }

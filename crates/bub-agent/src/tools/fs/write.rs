@@ -16,7 +16,7 @@ use super::{check_regular_file, file_error};
 /// symbolic links.
 pub(super) fn replace_file(file: &Path, content: &[u8]) -> Result<()> {
     let write_error = |error| file_error("write", file, &error);
-    let old = match fs::symlink_metadata(file) {
+    let metadata = match fs::symlink_metadata(file) {
         Ok(_) => Some(check_regular_file(file)?),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(write_error(error)),
@@ -24,7 +24,7 @@ pub(super) fn replace_file(file: &Path, content: &[u8]) -> Result<()> {
     let Some(directory) = file.parent() else {
         return Err(write_error(ErrorKind::IsADirectory.into()));
     };
-    let Some(old) = old else {
+    let Some(metadata) = metadata else {
         fs::create_dir_all(directory).map_err(write_error)?;
         return replace_atomically(directory, file, content, None).map_err(write_error);
     };
@@ -34,10 +34,10 @@ pub(super) fn replace_file(file: &Path, content: &[u8]) -> Result<()> {
         .open(file)
         .map_err(write_error)?;
     // A rename would not update other hard links of the file.
-    let outcome = if old.nlink() > 1 {
+    let outcome = if metadata.nlink() > 1 {
         Err(ErrorKind::PermissionDenied.into())
     } else {
-        replace_atomically(directory, file, content, Some(old.permissions()))
+        replace_atomically(directory, file, content, Some(metadata.permissions()))
     };
     match outcome {
         // If the directory is not writable or the file is a mount point, write in place.
