@@ -132,7 +132,7 @@ impl TapeStore for Lines {
                 position: Position::new(at),
             })
             .collect();
-        Box::pin(std::future::ready(Ok(search.pick(&marks))))
+        Box::pin(std::future::ready(Ok(search.select_marks(&marks))))
     }
 
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
@@ -169,7 +169,7 @@ fn query(head: &[&str]) -> Query {
         return Query::new();
     };
     let mut query = match flags.as_bytes().first() {
-        Some(b'l') => Query::new().last_anchor(),
+        Some(b'l') => Query::new().after_last_anchor(),
         Some(b'a') => Query::new().after_anchor(*text),
         Some(b'b') => Query::new().between_anchors(*start, *end),
         _ => Query::new(),

@@ -50,7 +50,7 @@ pub(crate) async fn spill(
         data.insert(key.to_owned(), value);
         data.insert("tool".to_owned(), tool.into());
     }
-    turn.append_later(turn.with_run_id(Entry::event("spill.write", Some(data)).outside_context()));
+    turn.append_later(turn.with_run_id(Entry::event("spill.write", Some(data)).exclude_from_context()));
     let (bytes, preview) = (group_digits(text.len()), build_preview(&text));
     match stored {
         Ok(()) => format!(
@@ -166,7 +166,7 @@ pub(crate) async fn read_range(tape: &Tape, handle: &str, range: &ChunkRange) ->
 /// Returns the entry that follows the latest anchor with this name.
 async fn entry_after_anchor(sidecar: &Tape, name: &str) -> Result<Option<Entry>> {
     let mark = sidecar
-        .marks(AnchorQuery::LatestNamed(name.to_owned()))
+        .anchor_marks(AnchorQuery::LatestNamed(name.to_owned()))
         .await
         .map_err(tape_error)?
         .pop();

@@ -206,7 +206,9 @@ impl<'a> ToolRunner<'a> {
                 );
                 self.turn
                     .tape()
-                    .append(vec![self.turn.tape().with_run_id(event.outside_context())])
+                    .append(vec![
+                        self.turn.tape().with_run_id(event.exclude_from_context()),
+                    ])
                     .await?;
                 approval.consume(&tool.name, arguments)
             }

@@ -160,6 +160,6 @@ impl SessionId {
 impl TurnId {
     /// Creates a new, unique id.
     pub fn generate() -> Self {
-        Self::from(bub_tape::run_id())
+        Self::from(bub_tape::new_run_id())
     }
 }

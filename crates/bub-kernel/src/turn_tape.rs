@@ -22,7 +22,7 @@ use bub_settings::Redactor;
 use bub_tape::{
     Entry, EntryId, EntryKind, Lease, LeaseWait, MemoryStore, REPLACES_KEY, SessionInfo,
     StepRecord, Tape, TapeError, TapeName, TapeStore, TapeSummary, View, ViewOptions, now_iso,
-    recover,
+    recover_forks,
 };
 use serde_json::{Value, json};
 
@@ -160,7 +160,7 @@ impl TurnTape {
         let lease = tape.lease(LeaseWait::For(LEASE_TIMEOUT));
         let lease = async { lease.await.map_err(tape_error) };
         let lease = or_cancelled(&inbound.cancel, lease).await?;
-        let recovered = recover(&**tape.store(), tape.name()).await;
+        let recovered = recover_forks(&**tape.store(), tape.name()).await;
         for recovered in recovered.map_err(tape_error)? {
             let (fork, entries) = (recovered.fork, recovered.entries);
             tracing::warn!(%fork, entries, merged = recovered.merged, "tape.recovered");
@@ -306,7 +306,7 @@ impl TurnTape {
         let prompt = self.prompt_id().unwrap_or_default();
         let mut options = ViewOptions::new()
             .for_model(model)
-            .for_turn_from(prompt)
+            .with_turn_start(prompt)
             .open_with_user_message();
         if let Some(limit) = carry_limit {
             options.carry_limit = limit;
@@ -326,7 +326,7 @@ impl TurnTape {
         if let (Some(data), Some(media)) = (data.as_object_mut(), message.field("media")) {
             data.insert("media".to_owned(), media.clone());
         }
-        let event = Entry::event("turn.start", Some(data)).outside_context();
+        let event = Entry::event("turn.start", Some(data)).exclude_from_context();
         batch.push(self.with_run_id(event));
         self.append(batch).await?;
         Ok(())
@@ -444,7 +444,7 @@ impl TurnTape {
     /// Adds the decisions of hooks to the next batch.
     pub fn append_hook_notes(&self, notes: &[HookDecision]) {
         for note in notes {
-            let event = Entry::event("hook", Some(note.to_value())).outside_context();
+            let event = Entry::event("hook", Some(note.to_value())).exclude_from_context();
             self.append_later(self.with_run_id(event));
         }
     }

@@ -258,7 +258,7 @@ async fn query_tape(context: &CallContext, params: &Value) -> Result<Value> {
         query = query.kinds(kinds.iter().map(|kind| EntryKind::from(kind.as_str())));
     }
     if params.last_anchor == Some(true) {
-        query = query.last_anchor();
+        query = query.after_last_anchor();
     }
     if params.newest_first == Some(true) {
         query = query.newest_first();

@@ -92,7 +92,7 @@ fn read_the_tail(runtime: &tokio::runtime::Runtime, store: &FileStore, tape: &Ta
             .pop()
             .unwrap();
         let entries: Vec<Entry> = store
-            .read(tape, EntryRange::from(anchor.position))
+            .read(tape, EntryRange::starting_at(anchor.position))
             .try_collect()
             .await
             .unwrap();

@@ -121,7 +121,7 @@ fn open_and_read_the_tail(bencher: Bencher, entries: usize) {
                     .pop()
                     .unwrap();
                 let entries: Vec<Entry> = store
-                    .read(&name, EntryRange::from(anchor.position))
+                    .read(&name, EntryRange::starting_at(anchor.position))
                     .try_collect()
                     .await
                     .unwrap();

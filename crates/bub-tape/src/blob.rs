@@ -4,7 +4,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use crate::{BoxFuture, Result, TapeError, tape_name::hex};
+use crate::{BoxFuture, Result, TapeError, tape_name::to_hex};
 
 /// The id of a blob: its SHA-256, written as `sha256:<hex>` in `meta.media`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,7 +13,7 @@ pub struct BlobId(String);
 impl BlobId {
     /// Returns the id of these bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        Self(hex(&Sha256::digest(bytes)))
+        Self(to_hex(&Sha256::digest(bytes)))
     }
 
     /// Parses `sha256:<hex>` or `<hex>`, with 64 lowercase hexadecimal digits.
@@ -46,7 +46,7 @@ impl fmt::Display for BlobId {
 
 /// A store of blobs. Equal bytes are stored once.
 pub trait BlobStore: Send + Sync + fmt::Debug {
-    /// Stores bytes and returns their id. The blob is as durable as entries are.
+    /// Stores bytes and returns their id. The blob is as durable as an appended entry.
     fn put(&self, bytes: Vec<u8>) -> BoxFuture<'_, Result<BlobId>>;
 
     /// Returns the bytes after verifying their hash. Fails with [`TapeError::NotFound`] if the blob does not exist.

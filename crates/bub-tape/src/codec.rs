@@ -1,4 +1,4 @@
-//! Reads and writes entries, one line of JSON each. The bytes are the same as those of the Python version.
+//! Encodes and decodes entries as lines of JSON. The bytes equal those that the Python version writes.
 
 use std::io;
 
@@ -15,11 +15,12 @@ pub fn encode(entry: &Entry) -> String {
     let mut body = Vec::with_capacity(384);
     encode_body(&mut body, entry);
     let mut line = Vec::with_capacity(body.len() + 16);
-    push_id(&mut line, entry.id, &body);
+    push_line(&mut line, entry.id, &body);
     String::from_utf8_lossy(&line).into_owned()
 }
 
-/// Writes the line without its id. The caller can encode an entry before it holds the lock and knows the id.
+/// Appends the line of an entry to `out`, without its id. A store knows the id only under the tape's lock, but can
+/// encode the rest before.
 pub(crate) fn encode_body(out: &mut Vec<u8>, entry: &Entry) {
     out.extend_from_slice(b", \"kind\": ");
     write_value(out, entry.kind.as_str());
@@ -42,8 +43,8 @@ pub(crate) fn encode_body(out: &mut Vec<u8>, entry: &Entry) {
     out.extend_from_slice(b"}\n");
 }
 
-/// Writes the id, followed by the body from [`encode_body`].
-pub(crate) fn push_id(out: &mut Vec<u8>, id: EntryId, body: &[u8]) {
+/// Appends a complete line to `out`: the id, then the body from [`encode_body`].
+pub(crate) fn push_line(out: &mut Vec<u8>, id: EntryId, body: &[u8]) {
     out.extend_from_slice(b"{\"id\": ");
     write_value(out, &id);
     out.extend_from_slice(body);
@@ -64,14 +65,14 @@ pub fn decode(line: &[u8]) -> Option<Entry> {
     }
     let value = serde_json::from_str(text)
         .ok()
-        .or_else(|| json::parse_lenient(text))?;
+        .or_else(|| json::parse_json_lenient(text))?;
     match value {
-        Value::Object(map) => from_object(map),
+        Value::Object(map) => entry_from_object(map),
         _ => None,
     }
 }
 
-fn from_object(mut map: Map<String, Value>) -> Option<Entry> {
+fn entry_from_object(mut map: Map<String, Value>) -> Option<Entry> {
     let id = EntryId::new(map.get("id")?.as_i64()?);
     let kind = EntryKind::from(map.get("kind")?.as_str()?);
     let Some(Value::Object(payload)) = map.get_mut("payload").map(Value::take) else {
@@ -83,7 +84,7 @@ fn from_object(mut map: Map<String, Value>) -> Option<Entry> {
     };
     let date = match map.get_mut("date").map(Value::take) {
         Some(Value::String(date)) => date,
-        _ => time::from_unix(map.get("timestamp").and_then(Value::as_f64).unwrap_or(0.0)),
+        _ => time::format_unix(map.get("timestamp").and_then(Value::as_f64).unwrap_or(0.0)),
     };
     // Most lines have only known keys. Otherwise `retain` keeps the unknown ones in order.
     if map.len() <= KEYS.len() && map.keys().all(|key| KEYS.contains(&key.as_str())) {

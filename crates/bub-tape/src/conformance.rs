@@ -47,16 +47,16 @@ pub async fn check<S: TapeStore + 'static>(make: impl Fn() -> S) {
     blobs_are_stored_once(&make()).await;
 }
 
-fn tape() -> TapeName {
+fn tape_name() -> TapeName {
     TapeName::new("0123456789abcdef__0123456789abcdef").unwrap()
 }
 
-fn numbered(number: i64) -> Entry {
+fn numbered_message(number: i64) -> Entry {
     Entry::message("user", number.to_string()).with_date("2026-01-02T03:04:05.000006+00:00")
 }
 
 async fn read_all(store: &dyn TapeStore, range: EntryRange) -> Vec<Entry> {
-    store.read(&tape(), range).try_collect().await.unwrap()
+    store.read(&tape_name(), range).try_collect().await.unwrap()
 }
 
 async fn read_ids(store: &dyn TapeStore, range: EntryRange) -> Vec<i64> {
@@ -68,18 +68,22 @@ async fn read_ids(store: &dyn TapeStore, range: EntryRange) -> Vec<i64> {
 }
 
 async fn ids_are_assigned_from_one(store: &dyn TapeStore) {
-    let mut entry = numbered(1);
+    let mut entry = numbered_message(1);
     entry.id = EntryId::new(77);
     assert_eq!(
         store
-            .append(&tape(), vec![entry, numbered(2)])
+            .append(&tape_name(), vec![entry, numbered_message(2)])
             .await
             .unwrap()
             .ids,
         [1, 2].map(EntryId::new)
     );
     assert_eq!(
-        store.append(&tape(), vec![numbered(3)]).await.unwrap().ids,
+        store
+            .append(&tape_name(), vec![numbered_message(3)])
+            .await
+            .unwrap()
+            .ids,
         [EntryId::new(3)]
     );
     assert_eq!(read_ids(store, EntryRange::ALL).await, [1, 2, 3]);
@@ -88,7 +92,7 @@ async fn ids_are_assigned_from_one(store: &dyn TapeStore) {
 async fn an_empty_batch_does_nothing(store: &dyn TapeStore) {
     assert!(
         store
-            .append(&tape(), Vec::new())
+            .append(&tape_name(), Vec::new())
             .await
             .unwrap()
             .ids
@@ -106,19 +110,19 @@ async fn an_empty_batch_does_nothing(store: &dyn TapeStore) {
 async fn unwritten_tapes_are_empty_and_stay_unlisted(store: &dyn TapeStore) {
     assert!(read_all(store, EntryRange::ALL).await.is_empty());
     assert_eq!(
-        store.summary(&tape()).await.unwrap(),
+        store.summary(&tape_name()).await.unwrap(),
         crate::TapeSummary::default()
     );
     assert!(
         store
-            .anchors(&tape(), AnchorQuery::All)
+            .anchors(&tape_name(), AnchorQuery::All)
             .await
             .unwrap()
             .is_empty()
     );
     assert!(
         store
-            .fetch(&tape(), &[EntryId::new(1)])
+            .fetch(&tape_name(), &[EntryId::new(1)])
             .await
             .unwrap()
             .is_empty()
@@ -155,7 +159,7 @@ async fn every_entry_comes_back_as_it_was(store: &dyn TapeStore) {
         Entry::anchor("phase", None),
         unusual,
     ];
-    let receipt = store.append(&tape(), batch.clone()).await.unwrap();
+    let receipt = store.append(&tape_name(), batch.clone()).await.unwrap();
     let expected: Vec<_> = batch
         .into_iter()
         .zip(receipt.ids)
@@ -168,11 +172,14 @@ async fn ranges_are_read_from_both_ends(store: &dyn TapeStore) {
     for number in 0..3 {
         let anchor = Entry::anchor(&format!("a{number}"), None);
         store
-            .append(&tape(), vec![anchor, numbered(1), numbered(2)])
+            .append(
+                &tape_name(),
+                vec![anchor, numbered_message(1), numbered_message(2)],
+            )
             .await
             .unwrap();
     }
-    let marks = store.anchors(&tape(), AnchorQuery::All).await.unwrap();
+    let marks = store.anchors(&tape_name(), AnchorQuery::All).await.unwrap();
     let position = |name: &str| {
         marks
             .iter()
@@ -185,7 +192,7 @@ async fn ranges_are_read_from_both_ends(store: &dyn TapeStore) {
         [5, 6, 7, 8, 9]
     );
     assert_eq!(
-        read_ids(store, EntryRange::from(position("a1"))).await,
+        read_ids(store, EntryRange::starting_at(position("a1"))).await,
         [4, 5, 6, 7, 8, 9]
     );
     assert_eq!(
@@ -220,7 +227,7 @@ async fn ranges_are_read_from_both_ends(store: &dyn TapeStore) {
     );
     let inclusive = EntryRange {
         end: std::ops::Bound::Included(position("a1")),
-        ..EntryRange::from(position("a0"))
+        ..EntryRange::starting_at(position("a0"))
     };
     assert_eq!(read_ids(store, inclusive).await, [1, 2, 3, 4]);
 }
@@ -230,8 +237,8 @@ async fn concurrent_batches_stay_complete(store: Arc<dyn TapeStore>) {
         let store = Arc::clone(&store);
         async move {
             for _ in 0..20 {
-                let batch = vec![numbered(i64::try_from(writer).unwrap()); 3];
-                let ids = store.append(&tape(), batch).await.unwrap().ids;
+                let batch = vec![numbered_message(i64::try_from(writer).unwrap()); 3];
+                let ids = store.append(&tape_name(), batch).await.unwrap().ids;
                 assert!(
                     ids.windows(2).all(|pair| pair[0].next() == pair[1]),
                     "a batch was torn apart: {ids:?}"
@@ -257,9 +264,9 @@ async fn anchors_are_found(store: &dyn TapeStore) {
     let batch = ["a", "b", "a", "c"]
         .map(|name| Entry::anchor(name, Some(json!({"n": name}))))
         .to_vec();
-    store.append(&tape(), batch).await.unwrap();
+    store.append(&tape_name(), batch).await.unwrap();
     let find_ids = async |search| {
-        let marks = store.anchors(&tape(), search).await.unwrap();
+        let marks = store.anchors(&tape_name(), search).await.unwrap();
         marks.iter().map(|mark| mark.id.get()).collect::<Vec<_>>()
     };
     assert_eq!(find_ids(AnchorQuery::All).await, [1, 2, 3, 4]);
@@ -274,7 +281,7 @@ async fn anchors_are_found(store: &dyn TapeStore) {
             .await
             .is_empty()
     );
-    let marks = store.anchors(&tape(), AnchorQuery::All).await.unwrap();
+    let marks = store.anchors(&tape_name(), AnchorQuery::All).await.unwrap();
     let after =
         |name: &str, position: Position| AnchorQuery::FirstNamedAfter(name.to_owned(), position);
     assert_eq!(find_ids(after("a", marks[0].position)).await, [3]);
@@ -290,12 +297,12 @@ async fn summaries_follow_the_tape(store: &dyn TapeStore) {
     }
     .to_map();
     store
-        .append(&tape(), vec![start, numbered(1)])
+        .append(&tape_name(), vec![start, numbered_message(1)])
         .await
         .unwrap();
     store
         .append(
-            &tape(),
+            &tape_name(),
             vec![
                 Entry::event("run", Some(usage)),
                 Entry::event("run", Some(json!({}))),
@@ -305,12 +312,12 @@ async fn summaries_follow_the_tape(store: &dyn TapeStore) {
         .unwrap();
     store
         .append(
-            &tape(),
+            &tape_name(),
             vec![Entry::event("model_switch", Some(json!({"model": "a:b"})))],
         )
         .await
         .unwrap();
-    let summary = store.summary(&tape()).await.unwrap();
+    let summary = store.summary(&tape_name()).await.unwrap();
     assert_eq!(
         (
             summary.entries,
@@ -335,12 +342,15 @@ async fn summaries_follow_the_tape(store: &dyn TapeStore) {
 async fn entries_are_fetched_by_id(store: &dyn TapeStore) {
     for number in 0..10 {
         store
-            .append(&tape(), vec![numbered(number), Entry::anchor("x", None)])
+            .append(
+                &tape_name(),
+                vec![numbered_message(number), Entry::anchor("x", None)],
+            )
             .await
             .unwrap();
     }
     let requested = [19, 3, 99, 4].map(EntryId::new);
-    let find_ids = store.fetch(&tape(), &requested).await.unwrap();
+    let find_ids = store.fetch(&tape_name(), &requested).await.unwrap();
     assert_eq!(
         find_ids
             .iter()
@@ -349,15 +359,15 @@ async fn entries_are_fetched_by_id(store: &dyn TapeStore) {
         [3, 4, 19]
     );
     store
-        .append(&tape(), vec![numbered(0); 3_000])
+        .append(&tape_name(), vec![numbered_message(0); 3_000])
         .await
         .unwrap();
     store
-        .append(&tape(), vec![Entry::anchor("y", None)])
+        .append(&tape_name(), vec![Entry::anchor("y", None)])
         .await
         .unwrap();
     let find_ids = store
-        .fetch(&tape(), &[5, 2_000].map(EntryId::new))
+        .fetch(&tape_name(), &[5, 2_000].map(EntryId::new))
         .await
         .unwrap();
     assert_eq!(
@@ -372,22 +382,26 @@ async fn entries_are_fetched_by_id(store: &dyn TapeStore) {
 async fn resets_replace_everything(store: &dyn TapeStore) {
     store
         .append(
-            &tape(),
-            vec![numbered(1), Entry::anchor("old", None), numbered(2)],
+            &tape_name(),
+            vec![
+                numbered_message(1),
+                Entry::anchor("old", None),
+                numbered_message(2),
+            ],
         )
         .await
         .unwrap();
     let initial_entries = Box::new(|archived: Option<&str>| {
         vec![
             Entry::anchor("new", Some(json!({"archived": archived}))),
-            numbered(3),
+            numbered_message(3),
         ]
     });
     let reset = ResetRequest {
         archive: Some("20260102T030405Z".to_owned()),
         initial_entries,
     };
-    let outcome = store.reset(&tape(), reset).await.unwrap();
+    let outcome = store.reset(&tape_name(), reset).await.unwrap();
     assert_eq!(outcome.ids, [1, 2].map(EntryId::new));
     let entries = read_all(store, EntryRange::ALL).await;
     assert_eq!(entries.len(), 2);
@@ -396,39 +410,65 @@ async fn resets_replace_everything(store: &dyn TapeStore) {
         outcome.archived.as_deref()
     );
     assert!(outcome.archived.is_some());
-    assert_eq!(store.summary(&tape()).await.unwrap().entries, 2);
+    assert_eq!(store.summary(&tape_name()).await.unwrap().entries, 2);
     assert_eq!(
-        store.append(&tape(), vec![numbered(4)]).await.unwrap().ids,
+        store
+            .append(&tape_name(), vec![numbered_message(4)])
+            .await
+            .unwrap()
+            .ids,
         [EntryId::new(3)]
     );
     store
-        .reset(&tape(), ResetRequest::empty(None))
+        .reset(&tape_name(), ResetRequest::empty(None))
         .await
         .unwrap();
     assert!(read_all(store, EntryRange::ALL).await.is_empty());
     assert_eq!(
-        store.append(&tape(), vec![numbered(5)]).await.unwrap().ids,
+        store
+            .append(&tape_name(), vec![numbered_message(5)])
+            .await
+            .unwrap()
+            .ids,
         [EntryId::new(1)]
     );
 }
 
 async fn archives_have_unique_names(store: &dyn TapeStore) {
-    store.append(&tape(), vec![numbered(1)]).await.unwrap();
+    store
+        .append(&tape_name(), vec![numbered_message(1)])
+        .await
+        .unwrap();
     let mut names = BTreeSet::new();
     for _ in 0..3 {
-        names.insert(store.archive(&tape(), "20260102T030405Z").await.unwrap());
+        names.insert(
+            store
+                .archive(&tape_name(), "20260102T030405Z")
+                .await
+                .unwrap(),
+        );
     }
     let reset = ResetRequest::empty(Some("20260102T030405Z".to_owned()));
-    names.insert(store.reset(&tape(), reset).await.unwrap().archived.unwrap());
+    names.insert(
+        store
+            .reset(&tape_name(), reset)
+            .await
+            .unwrap()
+            .archived
+            .unwrap(),
+    );
     assert_eq!(names.len(), 4);
 }
 
 async fn lists_distinguish_tapes(store: &dyn TapeStore) {
-    let (main, other) = (tape(), TapeName::new("a__b").unwrap());
-    let (sidecar, fork) = (main.sidecar("spill").unwrap(), main.fork("f1").unwrap());
-    let sidecar_fork = sidecar.fork("f1").unwrap();
+    let (main, other) = (tape_name(), TapeName::new("a__b").unwrap());
+    let (sidecar, fork) = (
+        main.sidecar("spill").unwrap(),
+        main.fork_journal("f1").unwrap(),
+    );
+    let sidecar_fork = sidecar.fork_journal("f1").unwrap();
     for tape in [&main, &other, &sidecar, &fork, &sidecar_fork] {
-        store.append(tape, vec![numbered(1)]).await.unwrap();
+        store.append(tape, vec![numbered_message(1)]).await.unwrap();
     }
     assert_eq!(
         store.list(TapeListFilter::Sessions).await.unwrap(),
@@ -463,8 +503,11 @@ async fn lists_distinguish_tapes(store: &dyn TapeStore) {
 }
 
 async fn discarded_tapes_are_gone(store: &dyn TapeStore) {
-    let journal = tape().fork("f1").unwrap();
-    store.append(&journal, vec![numbered(1)]).await.unwrap();
+    let journal = tape_name().fork_journal("f1").unwrap();
+    store
+        .append(&journal, vec![numbered_message(1)])
+        .await
+        .unwrap();
     store.discard(&journal).await.unwrap();
     store.discard(&journal).await.unwrap();
     assert!(
@@ -478,16 +521,16 @@ async fn discarded_tapes_are_gone(store: &dyn TapeStore) {
 }
 
 async fn a_lease_has_one_holder(store: &dyn TapeStore) {
-    let first = store.lease(&tape(), LeaseWait::No).await.unwrap();
-    let error = store.lease(&tape(), LeaseWait::No).await.unwrap_err();
+    let first = store.lease(&tape_name(), LeaseWait::No).await.unwrap();
+    let error = store.lease(&tape_name(), LeaseWait::No).await.unwrap_err();
     assert_eq!(error.kind(), TapeErrorKind::Busy);
-    assert!(store.lease_holder(&tape()).await.unwrap().is_some());
+    assert!(store.lease_holder(&tape_name()).await.unwrap().is_some());
     let other = TapeName::new("a__b").unwrap();
     assert_eq!(store.lease_holder(&other).await.unwrap(), None);
     let second = store.lease(&other, LeaseWait::No).await.unwrap();
     drop(first);
-    assert_eq!(store.lease_holder(&tape()).await.unwrap(), None);
-    drop(store.lease(&tape(), LeaseWait::Forever).await.unwrap());
+    assert_eq!(store.lease_holder(&tape_name()).await.unwrap(), None);
+    drop(store.lease(&tape_name(), LeaseWait::Forever).await.unwrap());
     drop(second);
 }
 

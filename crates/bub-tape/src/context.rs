@@ -23,9 +23,9 @@ pub enum AnchorSelector {
 
 impl AnchorSelector {
     /// Returns a query for the selected entries, without the anchor.
-    pub fn query(&self) -> Query {
+    pub fn to_query(&self) -> Query {
         match self {
-            Self::Last => Query::new().last_anchor(),
+            Self::Last => Query::new().after_last_anchor(),
             Self::Named(name) => Query::new().after_anchor(name),
             Self::Whole => Query::new(),
         }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::time;
 
-/// The number of an entry on its tape. The store assigns ids in ascending order, starting at 1.
+/// The number of an entry on its tape. The store assigns numbers in ascending order, starting at 1.
 ///
 /// A tape written by a program that does not lock can contain an id twice. Users refer to entries by id; stores read
 /// from a [`Position`](crate::Position).
@@ -144,7 +144,7 @@ impl Entry {
     pub fn message(role: &str, content: impl Into<Value>) -> Self {
         Self::new(
             EntryKind::Message,
-            object([("role", role.into()), ("content", content.into())]),
+            json_object([("role", role.into()), ("content", content.into())]),
         )
     }
 
@@ -155,12 +155,15 @@ impl Entry {
 
     /// Creates a system prompt.
     pub fn system(content: &str) -> Self {
-        Self::new(EntryKind::System, object([("content", content.into())]))
+        Self::new(
+            EntryKind::System,
+            json_object([("content", content.into())]),
+        )
     }
 
     /// Creates an anchor. Without a state, the key `state` is absent, as in the Python version.
     pub fn anchor(name: &str, state: Option<Value>) -> Self {
-        let mut payload = object([("name", name.into())]);
+        let mut payload = json_object([("name", name.into())]);
         if let Some(state) = state {
             payload.insert("state".to_owned(), state);
         }
@@ -169,7 +172,7 @@ impl Entry {
 
     /// Creates an event. Without data, the key `data` is absent.
     pub fn event(name: &str, data: Option<Value>) -> Self {
-        let mut payload = object([("name", name.into())]);
+        let mut payload = json_object([("name", name.into())]);
         if let Some(data) = data {
             payload.insert("data".to_owned(), data);
         }
@@ -178,7 +181,7 @@ impl Entry {
 
     /// Creates an error entry. Without details, the key `details` is absent.
     pub fn error(kind: &str, message: &str, details: Option<Value>) -> Self {
-        let mut payload = object([("kind", kind.into()), ("message", message.into())]);
+        let mut payload = json_object([("kind", kind.into()), ("message", message.into())]);
         if let Some(details) = details {
             payload.insert("details".to_owned(), details);
         }
@@ -188,12 +191,16 @@ impl Entry {
     /// Creates an entry for the tool calls of one model response. `meta.call_ids` lists the ids of the calls.
     pub fn tool_call(calls: Vec<Value>) -> Self {
         let ids = call_ids(&calls);
-        Self::new(EntryKind::ToolCall, object([("calls", calls.into())])).with_meta("call_ids", ids)
+        Self::new(EntryKind::ToolCall, json_object([("calls", calls.into())]))
+            .with_meta("call_ids", ids)
     }
 
     /// Creates an entry for the results of one model response's tool calls, in the order of the calls.
     pub fn tool_result(results: Vec<Value>) -> Self {
-        Self::new(EntryKind::ToolResult, object([("results", results.into())]))
+        Self::new(
+            EntryKind::ToolResult,
+            json_object([("results", results.into())]),
+        )
     }
 
     /// Sets one key of `meta`.
@@ -212,12 +219,12 @@ impl Entry {
 
     /// Excludes the entry from views (`meta.context = false`).
     #[must_use]
-    pub fn outside_context(self) -> Self {
+    pub fn exclude_from_context(self) -> Self {
         self.with_meta("context", false)
     }
 
     /// Returns whether a view may include the entry.
-    pub fn in_context(&self) -> bool {
+    pub fn is_in_context(&self) -> bool {
         self.meta.get("context") != Some(&Value::Bool(false))
     }
 
@@ -233,12 +240,12 @@ impl Entry {
 
     /// Parses `date`. Returns `None` if it is not an ISO 8601 date with time.
     pub fn timestamp(&self) -> Option<jiff::Timestamp> {
-        time::parse(&self.date)
+        time::parse_date(&self.date)
     }
 }
 
 /// Creates a JSON object with its keys in the given order.
-pub(crate) fn object<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
+pub(crate) fn json_object<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
     pairs
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))

@@ -1,4 +1,4 @@
-//! The error type, whose variants follow what the caller can do.
+//! The error type of this crate. Its variants distinguish what the caller can do about an error.
 
 use std::{io, path::Path, sync::Arc};
 
@@ -94,18 +94,18 @@ impl TapeError {
         }
     }
 
-    /// Returns the error `No anchors found in tape.` (H-52).
+    /// Creates the error `No anchors found in tape.`, with the text of the Python version.
     pub fn no_anchors() -> Self {
         Self::NotFound("No anchors found in tape.".to_owned())
     }
 
-    /// Returns the error `Anchor '<name>' was not found.` (H-52).
-    pub fn no_anchor(name: &str) -> Self {
+    /// Creates the error `Anchor '<name>' was not found.`, with the text of the Python version.
+    pub fn anchor_not_found(name: &str) -> Self {
         Self::NotFound(format!("Anchor '{name}' was not found."))
     }
 
-    /// Returns the error `Invalid ISO date or datetime: '<value>'.` (H-52).
-    pub fn bad_date(value: &str) -> Self {
+    /// Creates the error `Invalid ISO date or datetime: '<value>'.`, with the text of the Python version.
+    pub fn invalid_date(value: &str) -> Self {
         Self::InvalidInput(format!("Invalid ISO date or datetime: '{value}'."))
     }
 

@@ -25,6 +25,7 @@ mod blobs;
 mod commit;
 mod context;
 mod fd_limit;
+mod file_ops;
 mod filtered_read;
 mod index;
 mod lease;
@@ -61,8 +62,9 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use self::{
     batch::{Batch, PendingBatch},
     blobs::FileBlobs,
-    context::{StoreContext, missing_is_none},
+    context::StoreContext,
     fd_limit::FdLimitFs,
+    file_ops::not_found_to_none,
     open_tapes::OpenTapes,
     paths::StorePaths,
 };
@@ -135,29 +137,29 @@ impl FileStore {
 
     /// Deletes the index of a tape and rebuilds it.
     pub async fn reindex(&self, tape: &TapeName) -> Result<TapeSummary> {
-        let open_tape = self.open_tapes.get(tape);
-        blocking(move || open_tape.tape_file().rebuild()).await
+        let open_tape = self.open_tapes.get_or_create(tape);
+        run_blocking(move || open_tape.lock_tape_file().rebuild_index()).await
     }
 
     /// Returns the path of a tape's file, which may not exist.
     pub fn path(&self, tape: &TapeName) -> PathBuf {
-        self.store_context.paths.tape(tape)
+        self.store_context.paths.tape_file(tape)
     }
 
-    fn list_now(
+    fn list_tapes(
         store_context: &StoreContext,
         list_filter: &TapeListFilter,
     ) -> Result<Vec<TapeName>> {
         let directory = match list_filter {
-            TapeListFilter::Forks(_) | TapeListFilter::AllForks => store_context.paths.forks(),
+            TapeListFilter::Forks(_) | TapeListFilter::AllForks => store_context.paths.forks_dir(),
             TapeListFilter::Sessions
             | TapeListFilter::SessionsSince(_)
             | TapeListFilter::Sidecars(_)
             | TapeListFilter::AllSidecars => store_context.paths.root().to_path_buf(),
         };
-        let names = missing_is_none(store_context.fs.read_dir(&directory));
+        let names = not_found_to_none(store_context.fs.read_dir(&directory));
         let names = names
-            .map_err(|error| store_context.error("list", &directory, error))?
+            .map_err(|error| store_context.io_error("list", &directory, error))?
             .unwrap_or_default();
         let stems = names.iter().filter_map(|name| name.strip_suffix(".jsonl"));
         let mut tapes: Vec<_> = stems.filter_map(|stem| TapeName::new(stem).ok()).collect();
@@ -166,7 +168,7 @@ impl FileStore {
             let modified = |tape: &TapeName| {
                 store_context
                     .fs
-                    .stat(&store_context.paths.tape(tape))
+                    .stat(&store_context.paths.tape_file(tape))
                     .ok()?
                     .modified
             };
@@ -180,16 +182,16 @@ impl FileStore {
         if entries.is_empty() {
             return Ok(AppendReceipt { ids: Vec::new() });
         }
-        let open_tape = self.open_tapes.get(tape);
+        let open_tape = self.open_tapes.get_or_create(tape);
         let (sender, receipt) = oneshot::channel();
         open_tape.enqueue(PendingBatch {
             batch: Batch::new(entries),
             sender,
         });
         // Writing to the page cache of an unlocked tape is faster than waking another thread.
-        if self.store_context.durability == Durability::Always || !open_tape.try_drain() {
-            blocking(move || {
-                open_tape.drain();
+        if self.store_context.durability == Durability::Always || !open_tape.try_commit_queued() {
+            run_blocking(move || {
+                open_tape.commit_queued();
                 Ok(())
             })
             .await?;
@@ -214,7 +216,7 @@ impl FileStore {
         }
     }
 
-    async fn fetch_now(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
+    async fn fetch_entries(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
         let mut missing: HashSet<EntryId> = ids.iter().copied().collect();
         let (Some(lowest), Some(highest)) = (ids.iter().min(), ids.iter().max()) else {
             return Ok(Vec::new());
@@ -244,14 +246,14 @@ impl TapeStore for FileStore {
     fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
         // List inline: there are few fork journals, and every turn lists them.
         if matches!(list_filter, TapeListFilter::Forks(_)) {
-            return Box::pin(std::future::ready(Self::list_now(
+            return Box::pin(std::future::ready(Self::list_tapes(
                 &self.store_context,
                 &list_filter,
             )));
         }
         let store_context = Arc::clone(&self.store_context);
-        Box::pin(blocking(move || {
-            Self::list_now(&store_context, &list_filter)
+        Box::pin(run_blocking(move || {
+            Self::list_tapes(&store_context, &list_filter)
         }))
     }
 
@@ -264,9 +266,9 @@ impl TapeStore for FileStore {
     }
 
     fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
-        read::entries(
+        read::stream_entries(
             Arc::clone(&self.store_context),
-            self.open_tapes.get(tape),
+            self.open_tapes.get_or_create(tape),
             tape.clone(),
             range,
         )
@@ -278,9 +280,9 @@ impl TapeStore for FileStore {
         range: EntryRange,
         line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
-        filtered_read::entries(
+        filtered_read::stream_filtered_entries(
             Arc::clone(&self.store_context),
-            self.open_tapes.get(tape),
+            self.open_tapes.get_or_create(tape),
             tape.clone(),
             (range, line_filter),
         )
@@ -291,7 +293,7 @@ impl TapeStore for FileStore {
         tape: &'a TapeName,
         ids: &'a [EntryId],
     ) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        Box::pin(self.fetch_now(tape, ids))
+        Box::pin(self.fetch_entries(tape, ids))
     }
 
     fn anchors<'a>(
@@ -299,29 +301,33 @@ impl TapeStore for FileStore {
         tape: &'a TapeName,
         query: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
-        let open_tape = self.open_tapes.get(tape);
+        let open_tape = self.open_tapes.get_or_create(tape);
         if let (AnchorQuery::Latest(1), Some(last)) = (
             &query,
             open_tape.try_with_snapshot(|tape_file, _| tape_file.index.summary.last_anchor.clone()),
         ) {
             return Box::pin(std::future::ready(Ok(last.into_iter().collect())));
         }
-        Box::pin(blocking(move || open_tape.tape_file().anchors(&query)))
+        Box::pin(run_blocking(move || {
+            open_tape.lock_tape_file().anchors(&query)
+        }))
     }
 
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
-        let open_tape = self.open_tapes.get(tape);
+        let open_tape = self.open_tapes.get_or_create(tape);
         if let Some(summary) =
             open_tape.try_with_snapshot(|tape_file, _| tape_file.index.summary.clone())
         {
             return Box::pin(std::future::ready(Ok(summary)));
         }
-        Box::pin(blocking(move || open_tape.tape_file().summary()))
+        Box::pin(run_blocking(move || open_tape.lock_tape_file().summary()))
     }
 
     fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>> {
-        let (open_tape, stamp) = (self.open_tapes.get(tape), stamp.to_owned());
-        Box::pin(blocking(move || open_tape.tape_file().archive(&stamp)))
+        let (open_tape, stamp) = (self.open_tapes.get_or_create(tape), stamp.to_owned());
+        Box::pin(run_blocking(move || {
+            open_tape.lock_tape_file().archive(&stamp)
+        }))
     }
 
     fn reset<'a>(
@@ -329,18 +335,22 @@ impl TapeStore for FileStore {
         tape: &'a TapeName,
         request: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>> {
-        let open_tape = self.open_tapes.get(tape);
-        Box::pin(blocking(move || open_tape.tape_file().reset(request)))
+        let open_tape = self.open_tapes.get_or_create(tape);
+        Box::pin(run_blocking(move || {
+            open_tape.lock_tape_file().reset(request)
+        }))
     }
 
     fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
-        let open_tape = self.open_tapes.get(tape);
-        Box::pin(blocking(move || open_tape.tape_file().discard()))
+        let open_tape = self.open_tapes.get_or_create(tape);
+        Box::pin(run_blocking(move || open_tape.lock_tape_file().discard()))
     }
 
     fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
-        Box::pin(wait.poll(move || {
-            lease::try_lease(&self.store_context, tape, || self.open_tapes.pin(tape))
+        Box::pin(wait.retry_while_busy(move || {
+            lease::try_acquire_lease(&self.store_context, tape, || {
+                self.open_tapes.keep_open(tape)
+            })
         }))
     }
 
@@ -365,7 +375,7 @@ static IO_PERMITS: LazyLock<Semaphore> = LazyLock::new(|| {
 /// Runs file operations on a blocking thread, or on the current thread outside of a runtime.
 ///
 /// Once started, `work` runs to its end, even if the future is dropped.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {

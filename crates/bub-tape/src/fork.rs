@@ -3,7 +3,7 @@
 //! Entries written in a fork go to a journal, which is a separate tape with the same durability. Inside the fork, the
 //! tape consists of the parent's entries followed by those of the journal. Merging appends the journal to the parent as
 //! one batch. Its last entry has the fork's id in `meta.fork`, so an interrupted merge is neither lost nor repeated. If
-//! a process ends during a fork, [`recover`] finds the journal the next time the tape is opened.
+//! a process ends during a fork, [`recover_forks`] finds the journal the next time the tape is opened.
 
 mod recover;
 mod store;
@@ -19,11 +19,11 @@ use std::{
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
 
-pub use self::recover::{ForkRecovery, recover, recover_all};
+pub use self::recover::{ForkRecovery, recover_all_forks, recover_forks};
 use self::store::{ForkJournal, ForkStore};
 use crate::{
     AnchorQuery, Entry, EntryId, EntryKind, EntryRange, Lease, LeaseWait, ResetRequest, Result,
-    Tape, TapeError, TapeName, TapeStore, entry::object,
+    Tape, TapeError, TapeName, TapeStore, entry::json_object,
 };
 
 /// The kind of a journal's first entry. It is never merged.
@@ -49,8 +49,8 @@ impl MergeBack {
     }
 }
 
-/// A fork in progress. If it is dropped without [`finish`](Self::finish), it stays on disk until [`recover`] finishes
-/// it.
+/// A fork in progress. If it is dropped without [`finish`](Self::finish), it stays on disk until [`recover_forks`]
+/// finishes it.
 #[derive(Debug)]
 pub struct Fork {
     tape: Tape,
@@ -88,19 +88,21 @@ impl Tape {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn fork(&self, merge_back: MergeBack) -> Result<Fork> {
-        let id = new_id();
-        let journal = self.name().fork(&id)?;
+        let id = new_fork_id();
+        let journal = self.name().fork_journal(&id)?;
         let lease = self.store().lease(&journal, LeaseWait::No).await?;
         let header = ForkHeader {
             merge_back,
             base: self.summary().await?.max_id,
             reset: false,
         };
-        self.store().append(&journal, vec![header.entry()]).await?;
+        self.store()
+            .append(&journal, vec![header.to_entry()])
+            .await?;
         let mut sidecars = Vec::new();
         for sidecar in self.sidecars() {
             let name = self.name().sidecar(&sidecar.name)?;
-            let journal = name.fork(&id)?;
+            let journal = name.fork_journal(&id)?;
             sidecars.push((name, journal));
         }
         let mut journals = vec![ForkJournal::new(self.name().clone(), journal.clone())];
@@ -135,7 +137,7 @@ impl Fork {
         &self.id
     }
 
-    /// Merges or discards the fork, as specified when it was created.
+    /// Merges or discards the fork, depending on the [`MergeBack`] it was created with.
     pub async fn finish(self) -> Result<MergeReport> {
         match self.merge_back {
             MergeBack::Yes => self.merge().await,
@@ -175,8 +177,8 @@ struct ForkHeader {
 }
 
 impl ForkHeader {
-    fn entry(self) -> Entry {
-        let payload = object([
+    fn to_entry(self) -> Entry {
+        let payload = json_object([
             ("merge_back", (self.merge_back == MergeBack::Yes).into()),
             ("base", json!(self.base)),
             ("reset", self.reset.into()),
@@ -184,7 +186,7 @@ impl ForkHeader {
         Entry::new(EntryKind::from(HEADER_KIND), payload)
     }
 
-    fn read(entry: &Entry) -> Option<Self> {
+    fn from_entry(entry: &Entry) -> Option<Self> {
         if entry.kind.as_str() != HEADER_KIND {
             return None;
         }
@@ -258,7 +260,7 @@ impl ForkMerger<'_> {
             return Ok(0);
         };
         last.meta.insert("fork".to_owned(), self.id.into());
-        if self.was_merged(target, header).await? {
+        if self.is_merged(target, header).await? {
             return Ok(0);
         }
         let count = batch.len();
@@ -279,7 +281,7 @@ impl ForkMerger<'_> {
     }
 
     /// Returns whether the target has an entry with this fork's id since the fork was created.
-    async fn was_merged(&self, target: &TapeName, header: ForkHeader) -> Result<bool> {
+    async fn is_merged(&self, target: &TapeName, header: ForkHeader) -> Result<bool> {
         let mut newest = self.store.read(target, EntryRange::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose()? {
             if entry.meta.get("fork").and_then(Value::as_str) == Some(self.id) {
@@ -298,7 +300,7 @@ async fn read_journal(
     journal: &TapeName,
 ) -> Result<Option<(ForkHeader, Vec<Entry>)>> {
     let mut entries: Vec<Entry> = store.read(journal, EntryRange::ALL).try_collect().await?;
-    let Some(header) = entries.first().and_then(ForkHeader::read) else {
+    let Some(header) = entries.first().and_then(ForkHeader::from_entry) else {
         return Ok(None);
     };
     entries.remove(0);
@@ -310,10 +312,10 @@ async fn read_journal(
 fn sidecar_error_event(target: &TapeName, error: &TapeError) -> Entry {
     tracing::warn!(tape = %target, %error, "sidecar.merge_failed");
     let data = json!({"tape": target.as_str(), "status": "error", "error": error.to_string()});
-    Entry::event("sidecar.merge", Some(data)).outside_context()
+    Entry::event("sidecar.merge", Some(data)).exclude_from_context()
 }
 
-fn new_id() -> String {
+fn new_fork_id() -> String {
     static NEXT_FORK_NUMBER: AtomicU64 = AtomicU64::new(0);
     let count = NEXT_FORK_NUMBER.fetch_add(1, Ordering::Relaxed);
     format!(
@@ -322,6 +324,6 @@ fn new_id() -> String {
     )
 }
 
-fn latest_named(name: &str) -> AnchorQuery {
+fn latest_anchor_named(name: &str) -> AnchorQuery {
     AnchorQuery::LatestNamed(name.to_owned())
 }

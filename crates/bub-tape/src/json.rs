@@ -11,22 +11,22 @@ const MAX_DEPTH: usize = 1_000;
 
 /// Parses JSON leniently: `NaN` and infinities become `null`, lone surrogates become U+FFFD.
 ///
-/// Returns `None` if the text is not JSON even so.
+/// Returns `None` if the text is not JSON even with these exceptions.
 ///
 /// ```
-/// let value = bub_tape::parse_lossy(r#"{"score": NaN}"#);
+/// let value = bub_tape::parse_json_lossy(r#"{"score": NaN}"#);
 /// assert_eq!(value, Some(serde_json::json!({"score": null})));
 /// ```
-pub fn parse_lossy(text: &str) -> Option<Value> {
+pub fn parse_json_lossy(text: &str) -> Option<Value> {
     serde_json::from_str(text)
         .ok()
-        .or_else(|| parse_lenient(text))
+        .or_else(|| parse_json_lenient(text))
 }
 
-/// Parses with the lenient parser only.
-pub(crate) fn parse_lenient(text: &str) -> Option<Value> {
+/// Parses JSON with the lenient parser, without trying the strict parser first.
+pub(crate) fn parse_json_lenient(text: &str) -> Option<Value> {
     let mut parser = Parser { text, offset: 0 };
-    let value = parser.value(0)?;
+    let value = parser.parse_value(0)?;
     parser.skip_space();
     (parser.offset == text.len()).then_some(value)
 }
@@ -53,7 +53,7 @@ impl Parser<'_> {
         (self.peek()? == byte).then(|| self.offset += 1)
     }
 
-    fn literal(&mut self, word: &str, value: Value) -> Option<Value> {
+    fn parse_literal(&mut self, word: &str, value: Value) -> Option<Value> {
         self.text
             .get(self.offset..)?
             .starts_with(word)
@@ -61,25 +61,25 @@ impl Parser<'_> {
         Some(value)
     }
 
-    fn value(&mut self, depth: usize) -> Option<Value> {
+    fn parse_value(&mut self, depth: usize) -> Option<Value> {
         if depth >= MAX_DEPTH {
             return None;
         }
         self.skip_space();
         match self.peek()? {
-            b'{' => self.object(depth),
-            b'[' => self.array(depth),
-            b'"' => self.string().map(Value::String),
-            b't' => self.literal("true", Value::Bool(true)),
-            b'f' => self.literal("false", Value::Bool(false)),
-            b'n' => self.literal("null", Value::Null),
-            b'N' => self.literal("NaN", Value::Null),
-            b'I' => self.literal("Infinity", Value::Null),
-            _ => self.number(),
+            b'{' => self.parse_object(depth),
+            b'[' => self.parse_array(depth),
+            b'"' => self.parse_string().map(Value::String),
+            b't' => self.parse_literal("true", Value::Bool(true)),
+            b'f' => self.parse_literal("false", Value::Bool(false)),
+            b'n' => self.parse_literal("null", Value::Null),
+            b'N' => self.parse_literal("NaN", Value::Null),
+            b'I' => self.parse_literal("Infinity", Value::Null),
+            _ => self.parse_number(),
         }
     }
 
-    fn object(&mut self, depth: usize) -> Option<Value> {
+    fn parse_object(&mut self, depth: usize) -> Option<Value> {
         self.consume(b'{')?;
         let mut map = Map::new();
         if self.consume(b'}').is_some() {
@@ -87,9 +87,9 @@ impl Parser<'_> {
         }
         loop {
             self.skip_space();
-            let key = self.string()?;
+            let key = self.parse_string()?;
             self.consume(b':')?;
-            map.insert(key, self.value(depth + 1)?);
+            map.insert(key, self.parse_value(depth + 1)?);
             if self.consume(b',').is_none() {
                 self.consume(b'}')?;
                 return Some(Value::Object(map));
@@ -97,14 +97,14 @@ impl Parser<'_> {
         }
     }
 
-    fn array(&mut self, depth: usize) -> Option<Value> {
+    fn parse_array(&mut self, depth: usize) -> Option<Value> {
         self.consume(b'[')?;
         let mut items = Vec::new();
         if self.consume(b']').is_some() {
             return Some(Value::Array(items));
         }
         loop {
-            items.push(self.value(depth + 1)?);
+            items.push(self.parse_value(depth + 1)?);
             if self.consume(b',').is_none() {
                 self.consume(b']')?;
                 return Some(Value::Array(items));
@@ -112,8 +112,8 @@ impl Parser<'_> {
         }
     }
 
-    fn number(&mut self) -> Option<Value> {
-        if let Some(value) = self.literal("-Infinity", Value::Null) {
+    fn parse_number(&mut self) -> Option<Value> {
+        if let Some(value) = self.parse_literal("-Infinity", Value::Null) {
             return Some(value);
         }
         let rest = self.text.get(self.offset..)?;
@@ -130,7 +130,7 @@ impl Parser<'_> {
         is_number(digits).then_some(Value::Null)
     }
 
-    fn string(&mut self) -> Option<String> {
+    fn parse_string(&mut self) -> Option<String> {
         self.consume(b'"')?;
         let mut out = String::new();
         loop {
@@ -146,13 +146,13 @@ impl Parser<'_> {
                     self.offset += 1;
                     return Some(out);
                 }
-                b'\\' => self.escape(&mut out)?,
+                b'\\' => self.parse_escape(&mut out)?,
                 _ => return None,
             }
         }
     }
 
-    fn escape(&mut self, out: &mut String) -> Option<()> {
+    fn parse_escape(&mut self, out: &mut String) -> Option<()> {
         self.offset += 1;
         let letter = self.peek()?;
         self.offset += 1;
@@ -163,15 +163,15 @@ impl Parser<'_> {
             b'n' => '\n',
             b'r' => '\r',
             b't' => '\t',
-            b'u' => self.unicode()?,
+            b'u' => self.parse_unicode_escape()?,
             _ => return None,
         };
         out.push(character);
         Some(())
     }
 
-    fn unicode(&mut self) -> Option<char> {
-        let high = self.hex4()?;
+    fn parse_unicode_escape(&mut self) -> Option<char> {
+        let high = self.parse_hex4()?;
         if !(0xd800..0xdc00).contains(&high) {
             return Some(char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER));
         }
@@ -179,7 +179,7 @@ impl Parser<'_> {
         let paired = self.text.get(self.offset..)?.starts_with("\\u");
         if paired {
             self.offset += 2;
-            let low = self.hex4()?;
+            let low = self.parse_hex4()?;
             if (0xdc00..0xe000).contains(&low) {
                 return char::from_u32(0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00));
             }
@@ -189,7 +189,7 @@ impl Parser<'_> {
         Some(char::REPLACEMENT_CHARACTER)
     }
 
-    fn hex4(&mut self) -> Option<u32> {
+    fn parse_hex4(&mut self) -> Option<u32> {
         let digits = self.text.get(self.offset..self.offset + 4)?;
         digits
             .bytes()

@@ -52,8 +52,8 @@ pub use error::{TapeError, TapeErrorKind};
 pub use file::{
     Damage, Durability, FileStore, RepairReport, UnusedFile, UnusedFileKind, VerifyReport,
 };
-pub use fork::{Fork, ForkRecovery, MergeBack, MergeReport, recover, recover_all};
-pub use json::parse_lossy;
+pub use fork::{Fork, ForkRecovery, MergeBack, MergeReport, recover_all_forks, recover_forks};
+pub use json::parse_json_lossy;
 pub use line_filter::LineFilter;
 pub use memory::MemoryStore;
 pub use query::{AnchorWindow, DateRange, Order, Query};
@@ -67,10 +67,10 @@ pub use store::{
 pub use summary::{RecordedUsage, SessionInfo, TapeSummary};
 pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};
 pub use tape_name::{SESSION_START, TapeName};
-pub use time::{archive_stamp, now_iso, run_id};
+pub use time::{archive_stamp, new_run_id, now_iso};
 pub use view::{
     ChatMessage, INTERRUPTED_RESULT, MOVED_KEY, OPENING_LINE, REPLACES_KEY, TOOL_DONE_EVENT, View,
-    ViewOptions, tool_done,
+    ViewOptions, tool_done_event,
 };
 
 /// A `Result` with [`TapeError`] as the default error.

@@ -76,7 +76,7 @@ impl Tape {
                 archived.as_ref().map(Some),
             ));
             if archived.is_err() {
-                events.push(skipped_event(name, reason));
+                events.push(sidecar_skipped_event(name, reason));
                 return Ok(events);
             }
         }
@@ -125,11 +125,11 @@ fn sidecar_event<E: ToString>(
             data.insert("error".to_owned(), error.to_string().into());
         }
     }
-    Entry::event(event, Some(Value::Object(data))).outside_context()
+    Entry::event(event, Some(Value::Object(data))).exclude_from_context()
 }
 
-fn skipped_event(name: &str, reason: &str) -> Entry {
+fn sidecar_skipped_event(name: &str, reason: &str) -> Entry {
     let data =
         json!({"sidecar": name, "status": "skipped", "reason": reason, "cause": "archive_failed"});
-    Entry::event("sidecar.reset", Some(data)).outside_context()
+    Entry::event("sidecar.reset", Some(data)).exclude_from_context()
 }

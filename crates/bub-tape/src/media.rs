@@ -10,20 +10,20 @@ use crate::{BlobId, BlobStore, Entry, EntryKind, Result};
 
 /// Moves the media of a message to blobs. Removes media from entries of other kinds, because events only repeat the
 /// media of messages.
-pub async fn detach(blobs: &dyn BlobStore, mut entry: Entry) -> Result<Entry> {
+pub async fn detach_media(blobs: &dyn BlobStore, mut entry: Entry) -> Result<Entry> {
     if entry.kind != EntryKind::Message {
-        drop_media(&mut entry);
+        remove_media(&mut entry);
         return Ok(entry);
     }
     let Some(Value::Array(parts)) = entry.payload.get_mut("content") else {
         return Ok(entry);
     };
-    if parts.iter().all(is_text) {
+    if parts.iter().all(is_text_part) {
         return Ok(entry);
     }
     let (mut texts, mut media) = (Vec::new(), Vec::new());
     for (index, part) in std::mem::take(parts).into_iter().enumerate() {
-        if is_text(&part) {
+        if is_text_part(&part) {
             texts.push(part);
             continue;
         }
@@ -36,7 +36,7 @@ pub async fn detach(blobs: &dyn BlobStore, mut entry: Entry) -> Result<Entry> {
 }
 
 /// Restores the media of a message at their indexes. Skips missing blobs.
-pub async fn attach(blobs: &dyn BlobStore, entry: &Entry) -> Result<Entry> {
+pub async fn attach_media(blobs: &dyn BlobStore, entry: &Entry) -> Result<Entry> {
     let mut entry = entry.clone();
     let Some(Value::Array(media)) = entry.meta.get("media").cloned() else {
         return Ok(entry);
@@ -45,7 +45,7 @@ pub async fn attach(blobs: &dyn BlobStore, entry: &Entry) -> Result<Entry> {
         return Ok(entry);
     };
     for item in media {
-        let Some(part) = load(blobs, &item).await? else {
+        let Some(part) = load_part(blobs, &item).await? else {
             continue;
         };
         let index = item
@@ -57,7 +57,7 @@ pub async fn attach(blobs: &dyn BlobStore, entry: &Entry) -> Result<Entry> {
     Ok(entry)
 }
 
-async fn load(blobs: &dyn BlobStore, item: &Value) -> Result<Option<Value>> {
+async fn load_part(blobs: &dyn BlobStore, item: &Value) -> Result<Option<Value>> {
     let Some(id) = item
         .get("blob")
         .and_then(Value::as_str)
@@ -72,29 +72,29 @@ async fn load(blobs: &dyn BlobStore, item: &Value) -> Result<Option<Value>> {
     }
 }
 
-fn drop_media(entry: &mut Entry) {
+fn remove_media(entry: &mut Entry) {
     for key in ["content", "prompt"] {
         if let Some(value) = entry.payload.get_mut(key) {
-            keep_text(value);
+            retain_text_parts(value);
         }
         if let Some(value) = entry
             .payload
             .get_mut("data")
             .and_then(|data| data.get_mut(key))
         {
-            keep_text(value);
+            retain_text_parts(value);
         }
     }
 }
 
-fn keep_text(value: &mut Value) {
+fn retain_text_parts(value: &mut Value) {
     if let Value::Array(parts) = value
         && parts.iter().any(|part| part.get("type").is_some())
     {
-        parts.retain(is_text);
+        parts.retain(is_text_part);
     }
 }
 
-fn is_text(part: &Value) -> bool {
+fn is_text_part(part: &Value) -> bool {
     part.get("type").and_then(Value::as_str) == Some("text") || part.is_string()
 }

@@ -73,7 +73,7 @@ impl MemoryStore {
     }
 
     /// Returns the entries of an archive. `name` is the name that [`TapeStore::archive`] returned.
-    pub fn archived(&self, name: &str) -> Option<Vec<Entry>> {
+    pub fn archived_entries(&self, name: &str) -> Option<Vec<Entry>> {
         Some(
             self.lock()
                 .archives
@@ -209,7 +209,7 @@ impl TapeStore for MemoryStore {
             .get(tape)
             .map(|memory_tape| memory_tape.marks.as_slice())
             .unwrap_or_default();
-        Box::pin(ready(Ok(query.pick(marks))))
+        Box::pin(ready(Ok(query.select_marks(marks))))
     }
 
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
@@ -249,7 +249,7 @@ impl TapeStore for MemoryStore {
     }
 
     fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
-        Box::pin(wait.poll(move || self.try_lease(tape)))
+        Box::pin(wait.retry_while_busy(move || self.try_lease(tape)))
     }
 
     fn blobs(&self) -> Arc<dyn BlobStore> {

@@ -14,7 +14,7 @@ use crate::EntryKind;
 /// ```
 /// use bub_tape::{EntryKind, Order, Query};
 ///
-/// let query = Query::new().last_anchor().kinds([EntryKind::Message]).limit(10).newest_first();
+/// let query = Query::new().after_last_anchor().kinds([EntryKind::Message]).limit(10).newest_first();
 /// assert_eq!(query.order, Order::NewestFirst);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Query {
     }
 
     /// Selects entries after the latest anchor.
-    pub fn last_anchor(mut self) -> Self {
+    pub fn after_last_anchor(mut self) -> Self {
         self.window = AnchorWindow::AfterLast;
         self
     }

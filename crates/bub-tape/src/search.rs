@@ -22,7 +22,7 @@ use crate::{
     query::{
         lines::LineMetaFilter,
         substring::SubstringFilter,
-        text::{FoldedNeedle, each_text},
+        text::{FoldedNeedle, visit_texts},
     },
 };
 
@@ -123,18 +123,20 @@ impl Tape {
             ..search.within.clone()
         }
         .newest_first();
-        let line_filter = |meta_filter| line_filter(fuzzy_filter.as_ref(), &needle, meta_filter);
+        let line_filter =
+            |meta_filter| build_line_filter(fuzzy_filter.as_ref(), &needle, meta_filter);
         let mut entries = query.run_for_search(&**self.store(), self.name(), line_filter);
         let mut collector = HitCollector::new(search.limit);
         while !collector.is_complete()
             && let Some(entry) = entries.try_next().await?
         {
-            let near = words.as_ref().filter(|_| collector.has_room());
-            if let Some(hit) = compare(entry, &needle, near) {
-                collector.add(hit);
+            let fuzzy_words = words.as_ref().filter(|_| collector.can_add_fuzzy());
+            if let Some(hit) = match_entry(entry, &needle, fuzzy_words) {
+                collector.add_hit(hit);
             }
-            if let Some(fuzzy_filter) = fuzzy_filter.as_ref().filter(|_| !collector.has_room()) {
-                fuzzy_filter.exact_only();
+            if let Some(fuzzy_filter) = fuzzy_filter.as_ref().filter(|_| !collector.can_add_fuzzy())
+            {
+                fuzzy_filter.reject_fuzzy_matches();
             }
         }
         drop(entries);
@@ -142,13 +144,13 @@ impl Tape {
     }
 }
 
-fn line_filter(
+fn build_line_filter(
     fuzzy_filter: Option<&Arc<FuzzyFilter>>,
     needle: &FoldedNeedle,
     meta_filter: LineMetaFilter,
 ) -> Arc<dyn LineFilter> {
     if let Some(fuzzy_filter) = fuzzy_filter {
-        return Arc::new(fuzzy_filter.within(meta_filter));
+        return Arc::new(fuzzy_filter.with_meta_filter(meta_filter));
     }
     match SubstringFilter::new(needle.folded(), meta_filter.clone()) {
         Some(needle) => Arc::new(needle),
@@ -157,9 +159,13 @@ fn line_filter(
 }
 
 /// Returns the entry as a hit if it matches.
-fn compare(entry: Entry, needle: &FoldedNeedle, words: Option<&FuzzyQuery>) -> Option<SearchHit> {
+fn match_entry(
+    entry: Entry,
+    needle: &FoldedNeedle,
+    words: Option<&FuzzyQuery>,
+) -> Option<SearchHit> {
     let mut snippet = None;
-    visit_texts(&entry, &mut |text| {
+    visit_payload_texts(&entry, &mut |text| {
         snippet = snippet::snippet_around(text, needle);
         snippet.is_some()
     });
@@ -170,20 +176,20 @@ fn compare(entry: Entry, needle: &FoldedNeedle, words: Option<&FuzzyQuery>) -> O
             exact: true,
         });
     }
-    let position = words?.find_in(&entry)?;
+    let position = words?.find_in_entry(&entry)?;
     Some(SearchHit {
         entry,
-        snippet: snippet::snippet(&position.text, position.offset),
+        snippet: snippet::snippet_at(&position.text, position.offset),
         exact: false,
     })
 }
 
 /// Calls `visit` with the texts of a payload until it returns `true`. Skips roles and types, which all messages have.
-fn visit_texts(entry: &Entry, visit: &mut dyn FnMut(&str) -> bool) {
+fn visit_payload_texts(entry: &Entry, visit: &mut dyn FnMut(&str) -> bool) {
     let mut visit =
         |key: Option<&str>, text: &str| !matches!(key, Some("role" | "type")) && visit(text);
     let _ = entry
         .payload
         .iter()
-        .any(|(key, value)| each_text(Some(key), value, false, &mut visit));
+        .any(|(key, value)| visit_texts(Some(key), value, false, &mut visit));
 }

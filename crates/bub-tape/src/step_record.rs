@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    AppendReceipt, Entry, EntryId, Result, Tape, TapeSummary, entry::object, now_iso,
-    tape_name::hex,
+    AppendReceipt, Entry, EntryId, Result, Tape, TapeSummary, entry::json_object, now_iso,
+    tape_name::to_hex,
 };
 
 /// One step, to be recorded as one batch.
@@ -53,7 +53,7 @@ impl StepRecord {
 
 impl Tape {
     /// Appends a step as one batch. See [`StepRecord::into_entries`].
-    pub async fn record_chat(&self, step: StepRecord) -> Result<AppendReceipt> {
+    pub async fn record_step(&self, step: StepRecord) -> Result<AppendReceipt> {
         let summary = self.summary().await?;
         self.append_all(step.into_entries(&summary)).await
     }
@@ -71,7 +71,7 @@ impl StepRecord {
             _ => None,
         };
         let run_id = self.run_id.clone();
-        let mut batch = step_entries(self, system, hash);
+        let mut batch = build_entries(self, system, hash);
         for entry in &mut batch {
             entry
                 .meta
@@ -81,7 +81,7 @@ impl StepRecord {
     }
 }
 
-fn step_entries(step: StepRecord, system: Option<Entry>, hash: Option<String>) -> Vec<Entry> {
+fn build_entries(step: StepRecord, system: Option<Entry>, hash: Option<String>) -> Vec<Entry> {
     let run = run_event(&step, hash);
     let has_calls = !step.tool_calls.is_empty();
     let text = step.text.filter(|text| !text.is_empty());
@@ -89,7 +89,7 @@ fn step_entries(step: StepRecord, system: Option<Entry>, hash: Option<String>) -
     batch.extend(step.context_error.clone());
     batch.extend(step.messages.into_iter().map(Entry::raw_message));
     if has_calls {
-        batch.push(call_entry(
+        batch.push(tool_call_entry(
             step.tool_calls,
             text.clone(),
             step.provider_state,
@@ -112,7 +112,7 @@ fn step_entries(step: StepRecord, system: Option<Entry>, hash: Option<String>) -
     batch
 }
 
-fn call_entry(
+fn tool_call_entry(
     calls: Vec<Value>,
     text: Option<String>,
     state: Option<Value>,
@@ -123,7 +123,7 @@ fn call_entry(
         entry.payload.insert("content".to_owned(), text.into());
     }
     if let Some(state) = state {
-        let state = object([("model", model.into()), ("state", state)]);
+        let state = json_object([("model", model.into()), ("state", state)]);
         entry.meta.insert("provider_state".to_owned(), state.into());
     }
     entry
@@ -131,7 +131,7 @@ fn call_entry(
 
 fn run_event(step: &StepRecord, hash: Option<String>) -> Entry {
     let failed = step.error.is_some() || step.context_error.is_some();
-    let mut data = object([("status", if failed { "error" } else { "ok" }.into())]);
+    let mut data = json_object([("status", if failed { "error" } else { "ok" }.into())]);
     let optional = [
         ("usage", step.usage.clone()),
         ("provider", step.provider.clone().map(Value::String)),
@@ -152,7 +152,7 @@ fn run_event(step: &StepRecord, hash: Option<String>) -> Entry {
 
 /// Returns the SHA-256 of a system prompt in hexadecimal.
 fn prompt_hash(text: &str) -> String {
-    hex(&Sha256::digest(text.as_bytes()))
+    to_hex(&Sha256::digest(text.as_bytes()))
 }
 
 /// Converts ids to ranges, `[[first, last], …]`. A view consists of few ranges, and a list of all ids would be too

@@ -3,7 +3,7 @@
 //! Queries, views, forks and fork recovery use only the operations in [`TapeStore`]. A database can implement them with
 //! transactions and one table with the columns (tape, position, id, kind, name, line).
 
-mod helpers;
+mod arguments;
 
 use std::{
     fmt,
@@ -81,7 +81,7 @@ impl EntryRange {
     }
 
     /// Returns the range from a position; the entry at the position is included.
-    pub const fn from(position: Position) -> Self {
+    pub const fn starting_at(position: Position) -> Self {
         Self {
             start: Bound::Included(position),
             ..Self::ALL
@@ -113,7 +113,7 @@ impl EntryRange {
     }
 }
 
-/// An anchor without its state: what is needed to find the entry.
+/// The id, name and position of an anchor entry. Its state is only in the entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnchorMark {
     /// The id of the anchor entry.
@@ -165,7 +165,7 @@ pub struct AppendReceipt {
 
 impl AppendReceipt {
     /// Returns the id of the last entry of the batch.
-    pub fn last(&self) -> Option<EntryId> {
+    pub fn last_id(&self) -> Option<EntryId> {
         self.ids.last().copied()
     }
 }
@@ -314,7 +314,8 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
         request: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>>;
 
-    /// Removes a tape and all data derived from it; does nothing if the tape does not exist. For fork journals.
+    /// Removes a tape and all data derived from it, for example a fork journal after its merge. Does nothing if the
+    /// tape does not exist.
     fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>>;
 
     /// Acquires the session lease of a tape.

@@ -71,7 +71,7 @@ impl RecordedUsage {
         Some(cached as f64 / prompt as f64)
     }
 
-    fn read(data: &Value) -> Option<Self> {
+    fn from_event_data(data: &Value) -> Option<Self> {
         let usage = data.get("usage")?;
         Some(Self {
             total_tokens: usage.get("total_tokens")?.as_i64()?,
@@ -118,15 +118,15 @@ impl SessionInfo {
             );
         }
         if summary.session.is_none() {
-            vec![self.event()]
+            vec![self.to_event()]
         } else {
             Vec::new()
         }
     }
 
-    /// Creates the `session.info` event for an older tape.
-    pub fn event(&self) -> Entry {
-        Entry::event("session.info", Some(Value::Object(self.to_map()))).outside_context()
+    /// Creates the `session.info` event, which records the session on a tape whose `session/start` anchor does not.
+    pub fn to_event(&self) -> Entry {
+        Entry::event("session.info", Some(Value::Object(self.to_map()))).exclude_from_context()
     }
 
     /// Returns the keys and values for the meta of the `session/start` anchor.
@@ -142,7 +142,7 @@ impl SessionInfo {
             .collect()
     }
 
-    fn read(map: &Map<String, Value>) -> Option<Self> {
+    fn from_map(map: &Map<String, Value>) -> Option<Self> {
         let text = |key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
         Some(Self {
             session_id: text("session_id")?,
@@ -155,17 +155,25 @@ impl SessionInfo {
 impl TapeSummary {
     /// Updates the summary with the next entry of the tape. Returns a mark if the entry is an anchor.
     pub fn observe(&mut self, entry: &Entry, position: Position) -> Option<AnchorMark> {
-        self.count(entry.id, &entry.date);
+        self.update_counts(entry.id, &entry.date);
         match &entry.kind {
             EntryKind::Anchor => {
-                if let Some(session) = SessionInfo::read(&entry.meta) {
+                if let Some(session) = SessionInfo::from_map(&entry.meta) {
                     self.session = Some(session);
                 }
-                return Some(self.anchor(entry.id, entry.name().unwrap_or_default(), position));
+                return Some(self.observe_anchor(
+                    entry.id,
+                    entry.name().unwrap_or_default(),
+                    position,
+                ));
             }
-            EntryKind::Event => self.event(entry.name().unwrap_or_default(), entry.data()),
-            EntryKind::Message if self.title.is_none() => self.title = title(&entry.payload),
-            EntryKind::System => self.prompt(entry.meta.get("sha256").and_then(Value::as_str)),
+            EntryKind::Event => self.observe_event(entry.name().unwrap_or_default(), entry.data()),
+            EntryKind::Message if self.title.is_none() => {
+                self.title = title_from_message(&entry.payload)
+            }
+            EntryKind::System => {
+                self.observe_prompt_hash(entry.meta.get("sha256").and_then(Value::as_str))
+            }
             EntryKind::Message
             | EntryKind::ToolCall
             | EntryKind::ToolResult
@@ -197,7 +205,7 @@ impl TapeSummary {
     }
 
     /// Updates the counts, the highest id and the dates with the next entry of the tape.
-    pub(crate) fn count(&mut self, id: EntryId, date: &str) {
+    pub(crate) fn update_counts(&mut self, id: EntryId, date: &str) {
         self.entries += 1;
         self.entries_since_last_anchor += 1;
         // Another program may have written an absurdly large id. It must not use up the available numbers.
@@ -212,7 +220,7 @@ impl TapeSummary {
         last.push_str(date);
     }
 
-    fn anchor(&mut self, id: EntryId, name: &str, position: Position) -> AnchorMark {
+    fn observe_anchor(&mut self, id: EntryId, name: &str, position: Position) -> AnchorMark {
         let mark = AnchorMark {
             id,
             name: name.to_owned(),
@@ -224,19 +232,22 @@ impl TapeSummary {
         mark
     }
 
-    fn event(&mut self, name: &str, data: Option<&Value>) {
+    fn observe_event(&mut self, name: &str, data: Option<&Value>) {
         let text = |key: &str| {
             data.and_then(|data| data.get(key))
                 .and_then(Value::as_str)
                 .map(str::to_owned)
         };
         match name {
-            "run" => self.usage = data.and_then(RecordedUsage::read).or(self.usage),
+            "run" => self.usage = data.and_then(RecordedUsage::from_event_data).or(self.usage),
             "model_switch" => self.model = text("model"),
             "reasoning_effort_switch" => self.reasoning_effort = text("reasoning_effort"),
             "session_switch" => self.switched_to = text("session_id"),
             "session.info" => {
-                if let Some(session) = data.and_then(Value::as_object).and_then(SessionInfo::read) {
+                if let Some(session) = data
+                    .and_then(Value::as_object)
+                    .and_then(SessionInfo::from_map)
+                {
                     self.session = Some(session);
                 }
             }
@@ -244,7 +255,7 @@ impl TapeSummary {
         }
     }
 
-    fn prompt(&mut self, hash: Option<&str>) {
+    fn observe_prompt_hash(&mut self, hash: Option<&str>) {
         let Some(hash) = hash.filter(|hash| !self.prompts.iter().any(|known| known == hash)) else {
             return;
         };
@@ -256,7 +267,7 @@ impl TapeSummary {
 }
 
 /// Returns the first line of a user message, without the context header that channels add.
-fn title(message: &Map<String, Value>) -> Option<String> {
+fn title_from_message(message: &Map<String, Value>) -> Option<String> {
     if message.get("role").and_then(Value::as_str) != Some("user") {
         return None;
     }

@@ -136,7 +136,7 @@ impl Tape {
     /// Appends one entry and returns its id.
     pub async fn append(&self, entry: Entry) -> Result<EntryId> {
         let receipt = self.append_all(vec![entry]).await?;
-        Ok(receipt.last().unwrap_or_default())
+        Ok(receipt.last_id().unwrap_or_default())
     }
 
     /// Appends a batch atomically.
@@ -146,13 +146,13 @@ impl Tape {
         let blobs = self.store.blobs();
         let mut stored = Vec::with_capacity(batch.len());
         for entry in batch {
-            stored.push(media::detach(&*blobs, entry).await?);
+            stored.push(media::detach_media(&*blobs, entry).await?);
         }
         self.store.append(&self.name, stored).await
     }
 
     /// Appends an event.
-    pub async fn event(&self, name: &str, data: Value) -> Result<EntryId> {
+    pub async fn append_event(&self, name: &str, data: Value) -> Result<EntryId> {
         self.append(Entry::event(name, Some(data))).await
     }
 
@@ -184,16 +184,19 @@ impl Tape {
     }
 
     /// Returns the selected anchors without their state, in tape order.
-    pub async fn marks(&self, query: AnchorQuery) -> Result<Vec<AnchorMark>> {
+    pub async fn anchor_marks(&self, query: AnchorQuery) -> Result<Vec<AnchorMark>> {
         self.store.anchors(&self.name, query).await
     }
 
     /// Returns the entries of the latest anchors in tape order, at most `limit`.
     pub async fn anchors(&self, limit: usize) -> Result<Vec<Entry>> {
-        let marks = self.marks(AnchorQuery::Latest(limit)).await?;
+        let marks = self.anchor_marks(AnchorQuery::Latest(limit)).await?;
         let mut anchors = Vec::with_capacity(marks.len());
         for mark in marks {
-            anchors.extend(self.first_entry(EntryRange::from(mark.position)).await?);
+            anchors.extend(
+                self.first_entry(EntryRange::starting_at(mark.position))
+                    .await?,
+            );
         }
         Ok(anchors)
     }

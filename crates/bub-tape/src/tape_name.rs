@@ -26,7 +26,7 @@ impl TapeName {
     /// or a control character.
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
-        match validation_error(&name) {
+        match invalid_reason(&name) {
             None => Ok(Self(name)),
             Some(reason) => Err(TapeError::InvalidInput(format!(
                 "invalid tape name {name:?}: {reason}"
@@ -51,7 +51,7 @@ impl TapeName {
     }
 
     /// Returns the name of a fork journal of this tape: `<tape>__fork__<id>`.
-    pub fn fork(&self, id: &str) -> Result<Self> {
+    pub fn fork_journal(&self, id: &str) -> Result<Self> {
         Self::new(format!("{}{FORK_INFIX}{id}", self.0))
     }
 
@@ -92,7 +92,7 @@ impl fmt::Display for TapeName {
     }
 }
 
-fn validation_error(name: &str) -> Option<&'static str> {
+fn invalid_reason(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         return Some("it is empty");
     }
@@ -111,13 +111,13 @@ fn validation_error(name: &str) -> Option<&'static str> {
 }
 
 fn short_md5(text: &str) -> String {
-    let mut hex = hex(&Md5::digest(text.as_bytes()));
+    let mut hex = to_hex(&Md5::digest(text.as_bytes()));
     hex.truncate(16);
     hex
 }
 
 /// Formats bytes in lowercase hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes
         .iter()

@@ -4,11 +4,11 @@ use jiff::{Timestamp, civil, tz::TimeZone};
 
 /// Returns the current time in the format of the Python version: UTC with microseconds and `+00:00`.
 pub fn now_iso() -> String {
-    iso(Timestamp::now())
+    format_iso(Timestamp::now())
 }
 
 /// Returns a new run id: `run-` and the current UTC time with microseconds.
-pub fn run_id() -> String {
+pub fn new_run_id() -> String {
     Timestamp::now()
         .strftime("run-%Y%m%dT%H%M%S%6fZ")
         .to_string()
@@ -20,7 +20,7 @@ pub fn archive_stamp() -> String {
 }
 
 /// Formats a time as it is written on tapes.
-pub(crate) fn iso(timestamp: Timestamp) -> String {
+pub(crate) fn format_iso(timestamp: Timestamp) -> String {
     let has_no_micros = timestamp.subsec_nanosecond() / 1_000 == 0;
     let format = if has_no_micros {
         "%Y-%m-%dT%H:%M:%S+00:00"
@@ -31,17 +31,17 @@ pub(crate) fn iso(timestamp: Timestamp) -> String {
 }
 
 /// Returns the date of a legacy entry that has only a `timestamp`, in seconds since the Unix epoch.
-pub(crate) fn from_unix(seconds: f64) -> String {
+pub(crate) fn format_unix(seconds: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a float outside i64 saturates and is then rejected by jiff"
     )]
     let micros = (seconds * 1e6).round() as i64;
-    iso(Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH))
+    format_iso(Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 /// Parses a date with an offset or `Z`. A date without either is in UTC.
-pub(crate) fn parse(date: &str) -> Option<Timestamp> {
+pub(crate) fn parse_date(date: &str) -> Option<Timestamp> {
     if let Ok(timestamp) = date.parse::<Timestamp>() {
         return Some(timestamp);
     }

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Name of the event that records the result of one tool call while other calls of the response are running. See
-/// [`tool_done`].
+/// [`tool_done_event`].
 pub const TOOL_DONE_EVENT: &str = "tool.done";
 
 /// User message at the start of a view that would start with an assistant message, for providers that reject this.
@@ -93,7 +93,7 @@ impl ViewOptions {
 
     /// Includes the media of the turn that starts with this entry.
     #[must_use]
-    pub fn for_turn_from(mut self, first: EntryId) -> Self {
+    pub fn with_turn_start(mut self, first: EntryId) -> Self {
         self.turn_start = Some(first);
         self
     }
@@ -108,9 +108,9 @@ impl ViewOptions {
 
 /// Creates the event of a finished tool call, with the data `{call_id, result}`. Views use it only if the entry with
 /// all results is missing.
-pub fn tool_done(call_id: &str, result: impl Into<Value>) -> Entry {
-    let data = crate::entry::object([("call_id", call_id.into()), ("result", result.into())]);
-    Entry::event(TOOL_DONE_EVENT, Some(data.into())).outside_context()
+pub fn tool_done_event(call_id: &str, result: impl Into<Value>) -> Entry {
+    let data = crate::entry::json_object([("call_id", call_id.into()), ("result", result.into())]);
+    Entry::event(TOOL_DONE_EVENT, Some(data.into())).exclude_from_context()
 }
 
 impl Tape {
@@ -131,21 +131,24 @@ impl Tape {
         context: &TapeContext,
         options: &ViewOptions,
     ) -> Result<View> {
-        let (origin, entries) = self.selected_entries(context, options).await?;
+        let (origin, entries) = self.select_entries(context, options).await?;
         let mut builder = ViewBuilder::new(options.model.as_deref());
         match &context.select {
-            None => entries.into_iter().for_each(|entry| builder.entry(entry)),
+            None => entries
+                .into_iter()
+                .for_each(|entry| builder.add_entry(entry)),
             Some(select) => {
-                let selected: Vec<Entry> = entries.into_iter().filter(Entry::in_context).collect();
-                builder.mark_used(selected.iter().map(|entry| entry.id));
+                let selected: Vec<Entry> =
+                    entries.into_iter().filter(Entry::is_in_context).collect();
+                builder.set_used_entries(selected.iter().map(|entry| entry.id));
                 for message in select(&selected) {
-                    builder.message(message, None);
+                    builder.add_message(message, None);
                 }
             }
         }
         let (mut messages, entries) = builder.finish();
         if options.open_with_user {
-            open_with_user(&mut messages);
+            insert_opening_line(&mut messages);
         }
         Ok(View {
             messages,
@@ -155,7 +158,7 @@ impl Tape {
     }
 
     /// Returns the anchor's id, and the anchor, the entries it carries and the entries after it.
-    async fn selected_entries(
+    async fn select_entries(
         &self,
         context: &TapeContext,
         options: &ViewOptions,
@@ -166,15 +169,15 @@ impl Tape {
             AnchorSelector::Whole => None,
         };
         let mark = match query {
-            Some(query) => self.marks(query).await?.pop(),
+            Some(query) => self.anchor_marks(query).await?.pop(),
             None => None,
         };
         if let (AnchorSelector::Named(name), None) = (&context.anchor, &mark) {
-            return Err(TapeError::no_anchor(name));
+            return Err(TapeError::anchor_not_found(name));
         }
-        let range = mark
-            .as_ref()
-            .map_or(EntryRange::ALL, |mark| EntryRange::from(mark.position));
+        let range = mark.as_ref().map_or(EntryRange::ALL, |mark| {
+            EntryRange::starting_at(mark.position)
+        });
         let mut stream = match context.select {
             Some(_) => self.store().read(self.name(), range),
             None => self
@@ -184,14 +187,15 @@ impl Tape {
         let blobs = self.store().blobs();
         let mut entries = Vec::new();
         while let Some(entry) = stream.try_next().await? {
-            let first = entries.is_empty() && mark.is_some() && entry.kind == EntryKind::Anchor;
-            let carried = if first {
-                carry::carried(self, &entry, options.carry_limit).await?
+            let is_first_anchor =
+                entries.is_empty() && mark.is_some() && entry.kind == EntryKind::Anchor;
+            let carried = if is_first_anchor {
+                carry::fetch_carried_entries(self, &entry, options.carry_limit).await?
             } else {
                 Vec::new()
             };
             for entry in [entry].into_iter().chain(carried) {
-                let entry = media::for_turn(&*blobs, entry, options.turn_start).await?;
+                let entry = media::with_turn_media(&*blobs, entry, options.turn_start).await?;
                 if let Some(index) = referenced_entry(&entries, &entry, MOVED_KEY) {
                     entries.remove(index);
                 }
@@ -207,8 +211,8 @@ impl Tape {
     }
 }
 
-/// Returns the index of the entry whose id is under `key` in the `meta` of another entry. Both must have the same kind
-/// and belong to the same run.
+/// Returns the index in `entries` of the entry whose id is under `key` in the `meta` of `entry`. Both must have the same
+/// kind and belong to the same run.
 fn referenced_entry(entries: &[Entry], entry: &Entry, key: &str) -> Option<usize> {
     let id = EntryId::new(entry.meta.get(key)?.as_i64()?);
     let is_referenced = |other: &Entry| {
@@ -219,7 +223,7 @@ fn referenced_entry(entries: &[Entry], entry: &Entry, key: &str) -> Option<usize
     entries.iter().rposition(is_referenced)
 }
 
-fn open_with_user(messages: &mut Vec<ChatMessage>) {
+fn insert_opening_line(messages: &mut Vec<ChatMessage>) {
     let has_role = |message: &ChatMessage, roles: &[&str]| {
         message
             .get("role")
@@ -236,7 +240,7 @@ fn open_with_user(messages: &mut Vec<ChatMessage>) {
     }) {
         messages.insert(
             index,
-            crate::entry::object([("role", "user".into()), ("content", OPENING_LINE.into())]),
+            crate::entry::json_object([("role", "user".into()), ("content", OPENING_LINE.into())]),
         );
     }
 }

@@ -83,7 +83,9 @@ impl TapeFixture {
             Operation::Results(count) => {
                 append(Entry::tool_result((0..*count).map(Value::from).collect())).await;
             }
-            Operation::Hidden => append(Entry::message("user", "hidden").outside_context()).await,
+            Operation::Hidden => {
+                append(Entry::message("user", "hidden").exclude_from_context()).await
+            }
             Operation::Handoff(name) => {
                 self.current()
                     .handoff(&format!("p{name}"), Some(json!({"n": name})))
@@ -143,11 +145,11 @@ impl TapeFixture {
             summary.entries_since_last_anchor,
             summary.title
         ]);
-        let marks = tape.marks(AnchorQuery::All).await.unwrap();
+        let marks = tape.anchor_marks(AnchorQuery::All).await.unwrap();
         assert_eq!(marks.last(), summary.last_anchor.as_ref());
         for mark in &marks {
             assert_eq!(
-                tape.first_entry(EntryRange::from(mark.position))
+                tape.first_entry(EntryRange::starting_at(mark.position))
                     .await
                     .unwrap()
                     .unwrap()

@@ -82,7 +82,7 @@ async fn check(query: Query, expected: Result<Vec<i64>, &str>) {
 async fn windows_lie_between_anchors() {
     let cases = [
         (Query::new(), Ok(vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 10])),
-        (Query::new().last_anchor(), Ok(vec![9, 10])),
+        (Query::new().after_last_anchor(), Ok(vec![9, 10])),
         (Query::new().after_anchor("phase"), Ok(vec![9, 10])),
         (Query::new().after_anchor("middle"), Ok(vec![7, 8, 9, 10])),
         (
@@ -120,7 +120,7 @@ async fn a_window_needs_an_anchor() {
         assert_eq!(fixture.tape.query_all(Query::new()).await.unwrap(), vec![]);
         let error = fixture
             .tape
-            .query_all(Query::new().last_anchor())
+            .query_all(Query::new().after_last_anchor())
             .await
             .unwrap_err();
         assert_eq!(error.to_string(), "No anchors found in tape.");
@@ -258,7 +258,7 @@ async fn a_query_sees_what_the_fork_wrote_and_filters_it() {
         assert_eq!(
             ids(&fork
                 .tape()
-                .query_all(query.clone().last_anchor())
+                .query_all(query.clone().after_last_anchor())
                 .await
                 .unwrap()),
             [11]
@@ -279,7 +279,7 @@ async fn a_query_sees_what_the_fork_wrote_and_filters_it() {
 async fn errors_of_the_store_are_passed_on() {
     let queries = [
         Query::new(),
-        Query::new().last_anchor(),
+        Query::new().after_last_anchor(),
         Query::new().text("x"),
         Query::new().after_anchor("a"),
     ];
@@ -308,7 +308,7 @@ async fn only_the_window_is_read() {
     spy.append(&name(), entries).await.unwrap();
     let tape = Tape::new(Arc::clone(&spy) as Arc<_>, name());
     for (query, most) in [
-        (Query::new().last_anchor(), 20),
+        (Query::new().after_last_anchor(), 20),
         (Query::new().after_anchor("here"), 20),
         (Query::new().newest_first().limit(3), 3),
         (Query::new().limit(7), 7),

@@ -110,7 +110,7 @@ async fn a_torn_line_is_cut_off_kept_and_reported() {
         .unwrap();
     let report = &entries[1];
     assert_eq!(
-        (report.name(), report.in_context()),
+        (report.name(), report.is_in_context()),
         (Some("tape.repaired"), false)
     );
     let kept = report.data().unwrap()["kept"].as_str().unwrap();

@@ -135,7 +135,7 @@ async fn kinds_dates_and_limit_narrow_the_search() {
     check(within(Query::new().since("2026-01-03")), &[9, 8]).await;
     check(within(Query::new().until("2026-01-01")), &[2, 1]).await;
     check(
-        within(Query::new().until("2026-01-02").last_anchor()),
+        within(Query::new().until("2026-01-02").after_last_anchor()),
         &[6, 2, 5],
     )
     .await;

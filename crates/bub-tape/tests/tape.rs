@@ -11,7 +11,7 @@ use std::{future::ready, sync::Arc};
 use bub_tape::{
     AnchorQuery, Durability, Entry, EntryId, EntryKind, EntryRange, FileStore, LeaseWait,
     MemoryStore, MergeBack, SessionInfo, Sidecar, StepRecord, Tape, TapeErrorKind, TapeListFilter,
-    TapeName, media, recover, recover_all,
+    TapeName, media, recover_all_forks, recover_forks,
 };
 use serde_json::{Value, json};
 
@@ -106,7 +106,7 @@ async fn an_older_tape_learns_whose_it_is() {
         }
         let entries = tape.entries(EntryRange::ALL).await.unwrap();
         assert_eq!(
-            (entries.len(), entries[2].name(), entries[2].in_context()),
+            (entries.len(), entries[2].name(), entries[2].is_in_context()),
             (3, Some("session.info"), false)
         );
         assert_eq!(tape.summary().await.unwrap().session, Some(session()));
@@ -120,9 +120,9 @@ async fn info_reports_the_newest_usage_that_is_whole() {
     on_every_store(async |tape| {
         tape.ensure_bootstrap(&session()).await.unwrap();
         let usage = json!({"status": "ok", "usage": {"total_tokens": 15, "prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 4}}});
-        tape.event("run", usage).await.unwrap();
-        tape.event("run", json!({"status": "error"})).await.unwrap();
-        tape.event("run", json!({"usage": {"total_tokens": "many"}})).await.unwrap();
+        tape.append_event("run", usage).await.unwrap();
+        tape.append_event("run", json!({"status": "error"})).await.unwrap();
+        tape.append_event("run", json!({"usage": {"total_tokens": "many"}})).await.unwrap();
         let info = tape.info().await.unwrap();
         assert_eq!((info.entries, info.anchors, info.entries_since_last_anchor), (5, 1, 4));
         assert_eq!(info.last_anchor.as_deref(), Some("session/start"));
@@ -135,16 +135,16 @@ async fn info_reports_the_newest_usage_that_is_whole() {
 #[tokio::test]
 async fn the_session_model_and_effort_are_the_newest() {
     on_every_store(async |tape| {
-        tape.event("model_switch", json!({"model": "a:1"}))
+        tape.append_event("model_switch", json!({"model": "a:1"}))
             .await
             .unwrap();
-        tape.event(
+        tape.append_event(
             "reasoning_effort_switch",
             json!({"reasoning_effort": "high"}),
         )
         .await
         .unwrap();
-        tape.event("model_switch", json!({"model": "b:2"}))
+        tape.append_event("model_switch", json!({"model": "b:2"}))
             .await
             .unwrap();
         let summary = tape.summary().await.unwrap();
@@ -198,7 +198,7 @@ fn full_step() -> StepRecord {
 #[tokio::test]
 async fn a_chat_step_is_recorded_as_one_batch_in_order() {
     on_every_store(async |tape| {
-        tape.record_chat(full_step()).await.unwrap();
+        tape.record_step(full_step()).await.unwrap();
         let entries = tape.entries(EntryRange::ALL).await.unwrap();
         let kinds: Vec<_> = entries.iter().map(|entry| entry.kind.to_string()).collect();
         assert_eq!(
@@ -233,7 +233,7 @@ async fn a_failed_step_records_its_error_once() {
             text: Some("partial".to_owned()),
             ..StepRecord::new("run-2")
         };
-        tape.record_chat(step).await.unwrap();
+        tape.record_step(step).await.unwrap();
         let kinds: Vec<_> = shapes(&tape)
             .await
             .into_iter()
@@ -250,7 +250,7 @@ async fn a_failed_step_records_its_error_once() {
 async fn a_system_prompt_is_stored_once() {
     on_every_store(async |tape| {
         for prompt in ["one", "one", "two", "one", "two"] {
-            tape.record_chat(StepRecord {
+            tape.record_step(StepRecord {
                 system: Some(prompt.to_owned()),
                 ..StepRecord::new("r")
             })
@@ -302,13 +302,19 @@ async fn media_leave_the_entry_and_come_back() {
         let blobs = tape.store().blobs();
         assert_eq!(blobs.list().await.unwrap().len(), 1);
         assert_eq!(
-            media::attach(&*blobs, &entries[0]).await.unwrap().payload["content"],
+            media::attach_media(&*blobs, &entries[0])
+                .await
+                .unwrap()
+                .payload["content"],
             parts
         );
         // If the blob is missing, the text remains.
         blobs.remove(&blobs.list().await.unwrap()[0]).await.unwrap();
         assert_eq!(
-            media::attach(&*blobs, &entries[0]).await.unwrap().payload,
+            media::attach_media(&*blobs, &entries[0])
+                .await
+                .unwrap()
+                .payload,
             entries[0].payload
         );
     })
@@ -342,7 +348,7 @@ async fn a_reset_empties_tape_and_sidecars_and_says_so() {
             entries[0].payload["state"]["archived"].as_str(),
             report.archived.as_deref()
         );
-        assert!(!entries[2].in_context() && !entries[3].in_context());
+        assert!(!entries[2].is_in_context() && !entries[3].is_in_context());
         assert_eq!(
             entries[3].data().unwrap(),
             &json!({"sidecar": "spill", "status": "ok", "reason": "tape.reset"})
@@ -432,7 +438,7 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
             .unwrap();
         newest.reverse();
         assert_eq!(newest, inside);
-        let marks = forked.marks(AnchorQuery::All).await.unwrap();
+        let marks = forked.anchor_marks(AnchorQuery::All).await.unwrap();
         assert_eq!(
             marks
                 .iter()
@@ -556,14 +562,14 @@ async fn abandoned_forks_end_as_they_were_meant_to() {
                 .await
                 .unwrap();
             assert!(
-                recover(&**tape.store(), tape.name())
+                recover_forks(&**tape.store(), tape.name())
                     .await
                     .unwrap()
                     .is_empty(),
                 "it is still in use"
             );
             drop(fork);
-            let recovered = recover(&**tape.store(), tape.name()).await.unwrap();
+            let recovered = recover_forks(&**tape.store(), tape.name()).await.unwrap();
             assert_eq!(
                 (recovered.len(), recovered[0].entries, recovered[0].merged),
                 (1, 1, merge_back == MergeBack::Yes)
@@ -575,7 +581,7 @@ async fn abandoned_forks_end_as_they_were_meant_to() {
             .map(|entry| entry.name().unwrap_or("work").to_owned())
             .collect();
         assert_eq!(said, ["work", "fork.recovered", "fork.discarded"]);
-        assert!(recover_all(&**tape.store()).await.unwrap().is_empty());
+        assert!(recover_all_forks(&**tape.store()).await.unwrap().is_empty());
     })
     .await;
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bub_tape::{
     AnchorSelector, Entry, EntryId, EntryKind, INTERRUPTED_RESULT, OPENING_LINE, StepRecord, Tape,
-    TapeContext, TapeError, TapeErrorKind, TapeStore as _, View, ViewOptions, tool_done,
+    TapeContext, TapeError, TapeErrorKind, TapeStore as _, View, ViewOptions, tool_done_event,
 };
 use serde_json::{Map, Value, json};
 use view_support::{CountingStore, call, name, rejection_reason, store_fixtures, tape_of};
@@ -125,11 +125,11 @@ async fn entries_outside_the_context_are_omitted() {
     let entries = vec![
         Entry::anchor("a", None),
         user("seen"),
-        user("unseen").outside_context(),
+        user("unseen").exclude_from_context(),
     ];
     let tape = tape_of(entries.clone()).await;
     let context = TapeContext::new().with_selector(|entries| {
-        assert!(entries.iter().all(Entry::in_context));
+        assert!(entries.iter().all(Entry::is_in_context));
         entries
             .iter()
             .filter(|entry| entry.kind == EntryKind::Message)
@@ -174,8 +174,8 @@ async fn what_a_selector_returns_is_repaired_too() {
 async fn results_known_from_events_are_named() {
     let view = view(vec![
         called(&["a", "b"]),
-        tool_done("b", "second"),
-        tool_done("zzz", "?"),
+        tool_done_event("b", "second"),
+        tool_done_event("zzz", "?"),
         user("go on"),
     ])
     .await;
@@ -336,7 +336,7 @@ async fn media_stay_visible_during_the_turn() {
         tape.append(called(&["a"])).await.unwrap();
         let during = messages(
             &tape
-                .view(&ViewOptions::new().for_turn_from(turn))
+                .view(&ViewOptions::new().with_turn_start(turn))
                 .await
                 .unwrap(),
         );
@@ -365,7 +365,7 @@ async fn provider_state_is_for_its_own_model() {
     step.tool_results = Some(vec!["one".into()]);
     step.model = Some("anthropic:claude".to_owned());
     step.provider_state = Some(json!({"signature": "s"}));
-    tape.record_chat(step).await.unwrap();
+    tape.record_step(step).await.unwrap();
     for (model, expected) in [
         (None, None),
         (Some("openai:gpt"), None),

@@ -102,8 +102,8 @@ fn message() -> impl Strategy<Value = Entry> {
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let done =
-        (select(vec!["a", "b"]), value()).prop_map(|(id, result)| bub_tape::tool_done(id, result));
+    let done = (select(vec!["a", "b"]), value())
+        .prop_map(|(id, result)| bub_tape::tool_done_event(id, result));
     let state = prop::option::of(prop_oneof![
         value(),
         prop::collection::vec(0..40_i64, 0..6).prop_map(|ids| json!({"carry": ids, "digest": "…"})),
@@ -132,7 +132,7 @@ fn entry() -> impl Strategy<Value = Entry> {
                 entry.meta.insert("run_id".to_owned(), run.into());
             }
             let entry = if hidden {
-                entry.outside_context()
+                entry.exclude_from_context()
             } else {
                 entry
             };
@@ -210,7 +210,7 @@ impl TapeFixture {
             let options = ViewOptions {
                 carry_limit: 200,
                 ..ViewOptions::new()
-                    .for_turn_from(bub_tape::EntryId::new(3))
+                    .with_turn_start(bub_tape::EntryId::new(3))
                     .open_with_user_message()
             };
             let view = self
@@ -286,7 +286,7 @@ fn text() -> impl Strategy<Value = String> {
 fn query() -> impl Strategy<Value = Query> {
     let window = select(vec![
         Query::new(),
-        Query::new().last_anchor(),
+        Query::new().after_last_anchor(),
         Query::new().after_anchor("phase"),
         Query::new().between_anchors("session/start", "phase"),
     ]);

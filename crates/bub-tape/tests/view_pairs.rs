@@ -3,7 +3,7 @@
 
 mod view_support;
 
-use bub_tape::{Entry, INTERRUPTED_RESULT, ViewOptions, tool_done};
+use bub_tape::{Entry, INTERRUPTED_RESULT, ViewOptions, tool_done_event};
 use serde_json::{Map, Value, json};
 use view_support::{call, rejection_reason, tape_of};
 
@@ -97,7 +97,7 @@ async fn calls_and_results_stay_paired() {
         ),
         (
             "a crash after some of the calls were done",
-            vec![called(&["a", "b"]), tool_done("b", "second")],
+            vec![called(&["a", "b"]), tool_done_event("b", "second")],
             json!([
                 calls(&["a", "b"]),
                 tool("a", INTERRUPTED_RESULT),
@@ -108,7 +108,7 @@ async fn calls_and_results_stay_paired() {
             "what is done is no news once the results are there",
             vec![
                 called(&["a", "b"]),
-                tool_done("a", "early"),
+                tool_done_event("a", "early"),
                 result(&["one", "two"]),
             ],
             json!([calls(&["a", "b"]), tool("a", "one"), tool("b", "two")]),

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bub_kernel::{BoxFuture, Error, ErrorKind, Prompt, Result, StreamEvent};
 use bub_model::Completion;
-use bub_tape::{Entry, StepRecord, tool_done};
+use bub_tape::{Entry, StepRecord, tool_done_event};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Map, Value, json};
 
@@ -160,7 +160,7 @@ impl AgentLoop {
                 .append(vec![
                     self.turn
                         .tape()
-                        .with_run_id(tool_done(call.id, result.clone())),
+                        .with_run_id(tool_done_event(call.id, result.clone())),
                 ])
                 .await?;
         }

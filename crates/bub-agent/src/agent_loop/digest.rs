@@ -53,7 +53,7 @@ pub(super) fn turn_entry_ids(entries: &[Entry], prompt: EntryId) -> Vec<EntryId>
         matches!(
             entry.kind,
             EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
-        ) && entry.in_context()
+        ) && entry.is_in_context()
     };
     let since = entries
         .iter()

@@ -33,11 +33,13 @@ impl AgentLoop {
     async fn hand_off(&self, name: &str, mut state: Value) -> Result<()> {
         let tape = self.turn.tape().tape();
         let mark = tape
-            .marks(AnchorQuery::Latest(1))
+            .anchor_marks(AnchorQuery::Latest(1))
             .await
             .map_err(tape_error)?
             .pop();
-        let span = mark.map_or(EntryRange::ALL, |mark| EntryRange::from(mark.position));
+        let span = mark.map_or(EntryRange::ALL, |mark| {
+            EntryRange::starting_at(mark.position)
+        });
         let entries = tape.entries(span).await.map_err(tape_error)?;
         let prompt = match self.turn.tape().prompt_id() {
             Some(id) => tape

@@ -138,8 +138,8 @@ pub(crate) async fn run_command(
     let name = resolved
         .as_ref()
         .map_or(String::new(), |(tool, _)| tool.spec().name.clone());
-    let start_event =
-        Entry::event("command.start", Some(json!({"raw": raw, "name": name}))).outside_context();
+    let start_event = Entry::event("command.start", Some(json!({"raw": raw, "name": name})))
+        .exclude_from_context();
     // A read-only command may run again after a crash.
     let is_read_only = resolved
         .as_ref()

@@ -56,7 +56,7 @@ impl SessionTools {
         if model == DEFAULT_MODEL_WORD {
             context
                 .tape()
-                .event("model_switch", json!({"model": null}))
+                .append_event("model_switch", json!({"model": null}))
                 .await
                 .map_err(tape_error)?;
             context.state().remove("model");
@@ -82,7 +82,7 @@ impl SessionTools {
         }
         context
             .tape()
-            .event("model_switch", json!({"model": model}))
+            .append_event("model_switch", json!({"model": model}))
             .await
             .map_err(tape_error)?;
         context.state().set("model", model);
@@ -109,7 +109,7 @@ impl SessionTools {
         let event = json!({"reasoning_effort": effort});
         context
             .tape()
-            .event("reasoning_effort_switch", event)
+            .append_event("reasoning_effort_switch", event)
             .await
             .map_err(tape_error)?;
         context.state().set("reasoning_effort", effort);
@@ -262,7 +262,7 @@ async fn switch_session(context: &ToolContext, target: &SessionId) -> Result<()>
     let chat = sessions::session_chat_id(turn.session_id());
     let name = TapeName::for_session(turn.framework().workspace_text(), chat);
     let data = json!({"session_id": target});
-    let event = Entry::event(sessions::SESSION_SWITCH_EVENT, Some(data)).outside_context();
+    let event = Entry::event(sessions::SESSION_SWITCH_EVENT, Some(data)).exclude_from_context();
     let store = context.tape().store();
     store.append(&name, vec![event]).await.map_err(tape_error)?;
     turn.switch_session(target.clone());

@@ -170,7 +170,7 @@ async fn run_subagent(
     if is_inherited || session_id.is_temporary() {
         // The tape of the subagent is discarded, so its usage is recorded on the parent's tape.
         for run in run_events(tape).await? {
-            let event = Entry::event("subagent.run", Some(run)).outside_context();
+            let event = Entry::event("subagent.run", Some(run)).exclude_from_context();
             parent.append_later(parent.with_run_id(event));
         }
     }

@@ -132,7 +132,7 @@ pub(crate) async fn tape_handoff(
 pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
     let marks = context
         .tape()
-        .marks(AnchorQuery::Latest(MAX_SHOWN_ANCHORS))
+        .anchor_marks(AnchorQuery::Latest(MAX_SHOWN_ANCHORS))
         .await?;
     if marks.is_empty() {
         return Ok("(no anchors)".to_owned());

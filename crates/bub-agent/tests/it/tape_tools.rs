@@ -59,7 +59,7 @@ async fn info_has_seven_lines() {
     let usage = json!({"usage": {
         "total_tokens": 120, "prompt_tokens": 80, "prompt_tokens_details": {"cached_tokens": 30}
     }});
-    tape.event("run", usage).await.unwrap();
+    tape.append_event("run", usage).await.unwrap();
     assert_eq!(
         call(&tape_info(), &tape, json!({})).await.unwrap(),
         "name: work__session\nentries: 3\nanchors: 1\nlast_anchor: phase one\nentries_since_last_anchor: 2\n\
@@ -166,7 +166,7 @@ async fn one_end_of_the_dates_is_enough_and_the_current_turn_is_no_exception() {
 async fn kinds_are_chosen_and_earlier_searches_are_filtered() {
     let tape = tape();
     say(&tape, "the keys", "2026-01-01T10:00:00+00:00").await;
-    tape.event("note", json!({"about": "the keys"}))
+    tape.append_event("note", json!({"about": "the keys"}))
         .await
         .unwrap();
     let earlier = call(&tape_search(), &tape, json!({"query": "keys"}))

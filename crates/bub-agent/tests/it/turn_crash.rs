@@ -1,7 +1,7 @@
 //! Turns that continue from their tape after their process died.
 
 use bub_kernel::{ChannelMessage, Inbound, InboundAttempt, SessionId};
-use bub_tape::{Entry, EntryKind, SessionInfo, StepRecord, tool_done};
+use bub_tape::{Entry, EntryKind, SessionInfo, StepRecord, tool_done_event};
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::json;
 
@@ -50,8 +50,8 @@ async fn a_killed_turn_goes_on_from_its_tape() {
     };
     let mut step = StepRecord::new("run-1");
     step.tool_calls = vec![call("a"), call("b")];
-    tape.record_chat(step).await.unwrap();
-    tape.append(tool_done("a", "finished").with_meta("run_id", "run-1"))
+    tape.record_step(step).await.unwrap();
+    tape.append(tool_done_event("a", "finished").with_meta("run_id", "run-1"))
         .await
         .unwrap();
 
@@ -144,7 +144,7 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
     let function = json!({"name": "bash", "arguments": "{\"cmd\": \"true\"}"});
     let mut step = StepRecord::new("run-1");
     step.tool_calls = vec![json!({"id": "a", "type": "function", "function": function})];
-    tape.record_chat(step).await.unwrap();
+    tape.record_step(step).await.unwrap();
     let inbox = fixture.framework.steering_inbox().unwrap();
     assert!(
         inbox
@@ -409,7 +409,7 @@ async fn a_command_that_had_begun_is_not_run_again() {
         "command.start",
         Some(json!({"raw": "touch again", "name": "bash"})),
     );
-    tape.append(begun.outside_context().with_meta("inbound_id", "in-7"))
+    tape.append(begun.exclude_from_context().with_meta("inbound_id", "in-7"))
         .await
         .unwrap();
     for attempt in [2, 3, 9] {

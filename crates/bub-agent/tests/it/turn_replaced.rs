@@ -221,7 +221,7 @@ async fn a_killed_turn_goes_on_with_what_was_asked_instead() {
     let mut step = bub_tape::StepRecord::new("run-1");
     let function = json!({"name": "tape_info", "arguments": "{}"});
     step.tool_calls = vec![json!({"id": "a", "type": "function", "function": function})];
-    tape.record_chat(step).await.unwrap();
+    tape.record_step(step).await.unwrap();
 
     let result = fixture
         .turn(delivered_as("in-7", "my secret: 2+2?", 2))

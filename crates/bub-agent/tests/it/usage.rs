@@ -342,7 +342,7 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
             std::sync::Arc::new(store.clone()),
             TapeName::for_session("/w", session),
         );
-        tape.append(SessionInfo::new(session).event())
+        tape.append(SessionInfo::new(session).to_event())
             .await
             .unwrap();
         tape.append_all(entries).await.unwrap();

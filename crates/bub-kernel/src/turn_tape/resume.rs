@@ -184,7 +184,7 @@ impl TurnTape {
             .map(|attempt| (&attempt.message_id, attempt.number))
             .unzip();
         let data = json!({"inbound_id": id, "attempt": number, "outcome": outcome});
-        self.with_run_id(Entry::event("turn.redelivered", Some(data)).outside_context())
+        self.with_run_id(Entry::event("turn.redelivered", Some(data)).exclude_from_context())
     }
 }
 
@@ -195,7 +195,7 @@ fn is_in_conversation(entry: &Entry) -> bool {
         entry.kind,
         EntryKind::Anchor | EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
     );
-    is_conversation && entry.in_context()
+    is_conversation && entry.is_in_context()
 }
 
 /// Returns the entries of a turn that its next view shows.

@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 
 use crate::{AppendReceipt, Entry, EntryId, Result, codec};
 
-/// Entries with their encoded lines, except for the ids.
+/// Entries and their encoded lines. The lines lack the ids, which are assigned under the tape's lock.
 #[derive(Debug)]
 pub(crate) struct Batch {
     entries: Vec<Entry>,
@@ -29,7 +29,7 @@ impl Batch {
     }
 
     /// Assigns ids to the entries and appends their lines to `lines`.
-    pub(crate) fn write(&mut self, lines: &mut CommitBuffer) -> Vec<EntryId> {
+    pub(crate) fn append_to(&mut self, lines: &mut CommitBuffer) -> Vec<EntryId> {
         let mut start = 0;
         let mut ids = Vec::with_capacity(self.entries.len());
         for (entry, end) in self.entries.iter_mut().zip(&self.ends) {
@@ -37,7 +37,7 @@ impl Batch {
             entry.id = lines.max_id;
             ids.push(entry.id);
             lines.starts.push(lines.bytes.len());
-            codec::push_id(
+            codec::push_line(
                 &mut lines.bytes,
                 entry.id,
                 self.bodies.get(start..*end).unwrap_or_default(),
@@ -62,7 +62,8 @@ pub(crate) struct CommitBuffer {
 }
 
 impl CommitBuffer {
-    pub(crate) fn after(max_id: EntryId) -> Self {
+    /// Creates an empty buffer. Its first entry gets the id after `max_id`.
+    pub(crate) fn new(max_id: EntryId) -> Self {
         Self {
             bytes: Vec::with_capacity(8 * 1024),
             starts: Vec::new(),

@@ -3,8 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use super::{
-    Durability, blocking,
-    context::{StoreContext, missing_is_none},
+    Durability, context::StoreContext, file_ops::not_found_to_none, run_blocking,
     unused::BLOB_GRACE,
 };
 use crate::{
@@ -17,37 +16,37 @@ use crate::{
 pub(crate) struct FileBlobs(pub(crate) Arc<StoreContext>);
 
 impl FileBlobs {
-    pub(crate) fn path(&self, id: &BlobId) -> PathBuf {
+    pub(crate) fn blob_path(&self, id: &BlobId) -> PathBuf {
         let hex = id.as_hex();
         self.0
             .paths
-            .blobs()
+            .blobs_dir()
             .join(hex.get(..2).unwrap_or_default())
             .join(hex)
     }
 
-    fn put_now(&self, bytes: &[u8]) -> Result<BlobId> {
+    fn write_blob(&self, bytes: &[u8]) -> Result<BlobId> {
         let id = BlobId::from_bytes(bytes);
-        let path = self.path(&id);
+        let path = self.blob_path(&id);
         // Write the blob again if it has another size: power loss can truncate it. Also write it again if it is old.
         // No entry refers to it yet, so a concurrent prune could remove it; pruning skips new files.
-        let stat = missing_is_none(self.0.fs.stat(&path))
-            .map_err(|error| self.0.error("inspect", &path, error))?;
-        if stat.is_none_or(|stat| stat.size != bytes.len() as u64 || is_old(stat)) {
+        let stat = not_found_to_none(self.0.fs.stat(&path))
+            .map_err(|error| self.0.io_error("inspect", &path, error))?;
+        if stat.is_none_or(|stat| stat.size != bytes.len() as u64 || is_close_to_pruning(stat)) {
             self.0
-                .replace(&path, bytes, self.0.durability == Durability::Always)?;
+                .replace_file(&path, bytes, self.0.durability == Durability::Always)?;
             if self.0.durability == Durability::Always {
-                self.0.sync_parent(&path)?;
+                self.0.sync_parent_dir(&path)?;
             }
         }
         Ok(id)
     }
 
-    pub(crate) fn get_now(&self, id: &BlobId) -> Result<Vec<u8>> {
-        let path = self.path(id);
-        let read_error = |error| self.0.error("read", &path, error);
+    pub(crate) fn read_blob(&self, id: &BlobId) -> Result<Vec<u8>> {
+        let path = self.blob_path(id);
+        let read_error = |error| self.0.io_error("read", &path, error);
         let Some(file) =
-            missing_is_none(self.0.fs.open(&path, OpenMode::Read)).map_err(read_error)?
+            not_found_to_none(self.0.fs.open(&path, OpenMode::Read)).map_err(read_error)?
         else {
             return Err(TapeError::NotFound(format!("blob not found: {id}")));
         };
@@ -63,11 +62,11 @@ impl FileBlobs {
         })
     }
 
-    pub(crate) fn list_now(&self) -> Result<Vec<BlobId>> {
-        let root = self.0.paths.blobs();
+    pub(crate) fn list_blobs(&self) -> Result<Vec<BlobId>> {
+        let root = self.0.paths.blobs_dir();
         let names = |path: &std::path::Path| {
-            let names = missing_is_none(self.0.fs.read_dir(path))
-                .map_err(|error| self.0.error("list", path, error))?;
+            let names = not_found_to_none(self.0.fs.read_dir(path))
+                .map_err(|error| self.0.io_error("list", path, error))?;
             Ok::<_, TapeError>(names.unwrap_or_default())
         };
         let mut ids = Vec::new();
@@ -83,7 +82,7 @@ impl FileBlobs {
     }
 }
 
-fn is_old(stat: FileStat) -> bool {
+fn is_close_to_pruning(stat: FileStat) -> bool {
     let age = stat.modified.and_then(|modified| modified.elapsed().ok());
     age.is_some_and(|age| age * 2 > BLOB_GRACE)
 }
@@ -91,21 +90,21 @@ fn is_old(stat: FileStat) -> bool {
 impl BlobStore for FileBlobs {
     fn put(&self, bytes: Vec<u8>) -> BoxFuture<'_, Result<BlobId>> {
         let blobs = self.clone();
-        Box::pin(blocking(move || blobs.put_now(&bytes)))
+        Box::pin(run_blocking(move || blobs.write_blob(&bytes)))
     }
 
     fn get<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<Vec<u8>>> {
         let (blobs, id) = (self.clone(), id.clone());
-        Box::pin(blocking(move || blobs.get_now(&id)))
+        Box::pin(run_blocking(move || blobs.read_blob(&id)))
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<BlobId>>> {
         let blobs = self.clone();
-        Box::pin(blocking(move || blobs.list_now()))
+        Box::pin(run_blocking(move || blobs.list_blobs()))
     }
 
     fn remove<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<()>> {
-        let (blobs, path) = (self.clone(), self.path(id));
-        Box::pin(blocking(move || blobs.0.remove(&path)))
+        let (blobs, path) = (self.clone(), self.blob_path(id));
+        Box::pin(run_blocking(move || blobs.0.remove_file(&path)))
     }
 }

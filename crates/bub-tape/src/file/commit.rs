@@ -21,7 +21,7 @@ impl TapeFile {
             .into_iter()
             .map(|pending| (pending.batch, pending.sender))
             .unzip();
-        let outcome = self.write(lock, &mut batches);
+        let outcome = self.write_batches(lock, &mut batches);
         // Ignore send errors: a caller may have dropped its receiver. Its batch is still committed.
         match outcome {
             Ok(ids) => {
@@ -37,14 +37,18 @@ impl TapeFile {
         }
     }
 
-    fn write(&mut self, lock: &TapeLock, batches: &mut [Batch]) -> Result<Vec<Vec<EntryId>>> {
+    fn write_batches(
+        &mut self,
+        lock: &TapeLock,
+        batches: &mut [Batch],
+    ) -> Result<Vec<Vec<EntryId>>> {
         let mut writable = self.make_writable(lock)?;
-        let mut lines = CommitBuffer::after(EntryId::new(writable.record.max_id));
+        let mut lines = CommitBuffer::new(EntryId::new(writable.record.max_id));
         let mut reports = Batch::new(std::mem::take(&mut writable.reports));
-        reports.write(&mut lines);
+        reports.append_to(&mut lines);
         let ids = batches
             .iter_mut()
-            .map(|batch| batch.write(&mut lines))
+            .map(|batch| batch.append_to(&mut lines))
             .collect();
         let offset = writable.record.end;
         let record = self.write_lines(lock, &writable, &lines)?;
@@ -70,13 +74,13 @@ impl TapeFile {
             next_max_id: lines.max_id.get(),
             ..writable.record
         };
-        let intent = self.write_record(lock, intent)?;
+        let intent = self.write_lock_record(lock, intent)?;
         let written = writable.open.file.write_all_at(&lines.bytes, intent.end);
         if let Err(error) = written {
             self.undo_batch(lock, writable, intent);
-            return Err(self.error("append to", error));
+            return Err(self.io_error("append to", error));
         }
-        let mut committed = intent.committed();
+        let mut committed = intent.to_committed();
         if self.store_context.durability == Durability::Always {
             if let Err(error) = writable.open.file.sync() {
                 self.has_failed_sync = true;
@@ -85,7 +89,7 @@ impl TapeFile {
             }
             committed.synced = committed.end;
         }
-        self.write_record(lock, committed)
+        self.write_lock_record(lock, committed)
             .inspect_err(|_| self.undo_batch(lock, writable, intent))
     }
 
@@ -106,7 +110,7 @@ impl TapeFile {
             phase,
             ..writable.record
         };
-        if let Err(error) = self.write_record(lock, before) {
+        if let Err(error) = self.write_lock_record(lock, before) {
             tracing::debug!(tape = %self.tape, %error, "tape.intent_update_failed");
         }
     }

@@ -12,7 +12,7 @@ use crate::fs::{FileStat, Fs, FsFile, OpenMode};
 /// The error code for "too many open files" on all systems bub supports.
 const EMFILE: i32 = 24;
 
-/// Wraps another file system.
+/// A file system that wraps `fs`. When opening a file reaches the limit, it closes idle tapes and tries again.
 #[derive(Debug)]
 pub(super) struct FdLimitFs {
     pub(super) fs: Arc<dyn Fs>,
@@ -20,11 +20,11 @@ pub(super) struct FdLimitFs {
 }
 
 impl FdLimitFs {
-    fn retry_on_limit<T>(&self, open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn retry_at_fd_limit<T>(&self, open: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match open() {
             Err(error) if error.raw_os_error() == Some(EMFILE) => {
                 if let Some(open_tapes) = self.open_tapes.upgrade() {
-                    open_tapes.close_idle();
+                    open_tapes.close_idle_tapes();
                 }
                 open()
             }
@@ -39,7 +39,7 @@ impl Fs for FdLimitFs {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn FsFile>> {
-        self.retry_on_limit(|| self.fs.open(path, mode))
+        self.retry_at_fd_limit(|| self.fs.open(path, mode))
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
@@ -59,10 +59,10 @@ impl Fs for FdLimitFs {
     }
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.retry_on_limit(|| self.fs.read_dir(path))
+        self.retry_at_fd_limit(|| self.fs.read_dir(path))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.retry_on_limit(|| self.fs.sync_dir(path))
+        self.retry_at_fd_limit(|| self.fs.sync_dir(path))
     }
 }

@@ -7,7 +7,7 @@ use std::{io, ops::Range, sync::Arc};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::{blocking, context::StoreContext, open_tapes::OpenTape, read, snapshot::Snapshot};
+use super::{context::StoreContext, open_tapes::OpenTape, read, run_blocking, snapshot::Snapshot};
 use crate::{
     Entry, EntryRange, EntryStream, LineFilter, Order, Result, TapeError, TapeName, codec,
     fs::FsFile,
@@ -35,7 +35,7 @@ struct FilteredRead {
 }
 
 /// Returns the entries of a range whose lines pass the filter.
-pub(super) fn entries<'a>(
+pub(super) fn stream_filtered_entries<'a>(
     store_context: Arc<StoreContext>,
     open_tape: Arc<OpenTape>,
     tape: TapeName,
@@ -43,7 +43,7 @@ pub(super) fn entries<'a>(
 ) -> EntryStream<'a> {
     let opened = async move {
         match open_tape.try_with_snapshot(|_, snapshot| snapshot) {
-            Some(snapshot) if read::is_short(&snapshot, range) => {
+            Some(snapshot) if read::is_short_range(&snapshot, range) => {
                 FilteredRead::from_snapshot(store_context, tape, snapshot, (range, line_filter))
                     .map(|short| {
                         Some(FilteredRead {
@@ -53,13 +53,14 @@ pub(super) fn entries<'a>(
                     })
             }
             _ => {
-                blocking(move || FilteredRead::open(store_context, tape, range, line_filter)).await
+                run_blocking(move || FilteredRead::open(store_context, tape, range, line_filter))
+                    .await
             }
         }
     };
     let blocks = stream::once(opened).map_ok(|reader| {
         stream::iter(reader.map(Arc::new).into_iter().flat_map(|reader| {
-            let blocks = blocks(reader.extent.clone(), reader.order);
+            let blocks = split_into_blocks(reader.extent.clone(), reader.order);
             blocks.map(move |block| Ok::<_, TapeError>((Arc::clone(&reader), block)))
         }))
     });
@@ -68,7 +69,7 @@ pub(super) fn entries<'a>(
         if reader.is_short {
             return reader.filter_block(&block);
         }
-        blocking(move || reader.filter_block(&block)).await
+        run_blocking(move || reader.filter_block(&block)).await
     });
     Box::pin(
         filtered
@@ -97,7 +98,7 @@ impl FilteredRead {
         snapshot: Snapshot,
         (range, line_filter): (EntryRange, Arc<dyn LineFilter>),
     ) -> Result<Self> {
-        let extent = read::extent(&store_context, &tape, &snapshot, range)?;
+        let extent = read::byte_range(&store_context, &tape, &snapshot, range)?;
         Ok(Self {
             store_context,
             tape,
@@ -111,11 +112,14 @@ impl FilteredRead {
 
     fn filter_block(&self, block: &Range<u64>) -> Result<Vec<Entry>> {
         let read_error = |error| {
-            self.store_context
-                .error("read", &self.store_context.paths.tape(&self.tape), error)
+            self.store_context.io_error(
+                "read",
+                &self.store_context.paths.tape_file(&self.tape),
+                error,
+            )
         };
         let (bytes, start) =
-            read_lines(&*self.snapshot.file, &self.extent, block).map_err(read_error)?;
+            read_block_lines(&*self.snapshot.file, &self.extent, block).map_err(read_error)?;
         let lines = bytes.get(start..).unwrap_or_default();
         let mut accepted = Vec::new();
         self.line_filter.filter(lines, &mut accepted);
@@ -134,32 +138,32 @@ impl FilteredRead {
 }
 
 /// Splits a byte range into blocks of growing size, in reading order.
-fn blocks(extent: Range<u64>, order: Order) -> impl Iterator<Item = Range<u64>> {
-    let (mut rest, mut size) = (extent, INITIAL_BLOCK_BYTES);
+fn split_into_blocks(extent: Range<u64>, order: Order) -> impl Iterator<Item = Range<u64>> {
+    let (mut remaining, mut size) = (extent, INITIAL_BLOCK_BYTES);
     std::iter::from_fn(move || {
-        let length = size.min(rest.end - rest.start);
+        let length = size.min(remaining.end - remaining.start);
         size = (size * 4).min(MAX_BLOCK_BYTES);
         let block = match order {
-            Order::OldestFirst => rest.start..rest.start + length,
-            Order::NewestFirst => rest.end - length..rest.end,
+            Order::OldestFirst => remaining.start..remaining.start + length,
+            Order::NewestFirst => remaining.end - length..remaining.end,
         };
         match order {
-            Order::OldestFirst => rest.start = block.end,
-            Order::NewestFirst => rest.end = block.start,
+            Order::OldestFirst => remaining.start = block.end,
+            Order::NewestFirst => remaining.end = block.start,
         }
         (length > 0).then_some(block)
     })
 }
 
 /// Reads the lines that start in a block. Returns the bytes read and the index of the first such line in them.
-fn read_lines(
+fn read_block_lines(
     file: &dyn FsFile,
     extent: &Range<u64>,
     block: &Range<u64>,
 ) -> io::Result<(Vec<u8>, usize)> {
     // The byte before the block shows whether a line starts exactly at the block.
     let from = block.start.saturating_sub(1).max(extent.start);
-    let mut bytes = file.read_range(from, length(from, block.end))?;
+    let mut bytes = file.read_range(from, range_length(from, block.end))?;
     let start = if from < block.start {
         memchr::memchr(b'\n', &bytes).map_or(bytes.len(), |newline| newline + 1)
     } else {
@@ -168,7 +172,10 @@ fn read_lines(
     let mut offset = block.end;
     // Complete the last line, unless it started before this block: then an earlier block reads it.
     while start < bytes.len() && offset < extent.end && bytes.last() != Some(&b'\n') {
-        let more = file.read_range(offset, length(offset, extent.end).min(READ_AHEAD_BYTES))?;
+        let more = file.read_range(
+            offset,
+            range_length(offset, extent.end).min(READ_AHEAD_BYTES),
+        )?;
         let line_rest = memchr::memchr(b'\n', &more).map_or(more.len(), |newline| newline + 1);
         if line_rest == 0 {
             break;
@@ -179,6 +186,6 @@ fn read_lines(
     Ok((bytes, start))
 }
 
-fn length(start: u64, end: u64) -> usize {
+fn range_length(start: u64, end: u64) -> usize {
     usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX)
 }

@@ -31,7 +31,8 @@ pub(crate) struct Index {
     /// Anchors that are not in the marks file yet.
     pending: Vec<AnchorMark>,
     marks_file: MarksFile,
-    /// Fingerprint of the covered prefix. `None` after an append by this process, which cannot have replaced the tape.
+    /// Fingerprint of the covered prefix. `None` after an append by this process, because such an append does not
+    /// replace the file.
     fingerprint: Option<FileFingerprint>,
 }
 
@@ -72,7 +73,7 @@ impl Index {
     ) -> Option<Self> {
         let index_file = store_context
             .fs
-            .open(&store_context.paths.index(tape), OpenMode::Read)
+            .open(&store_context.paths.index_file(tape), OpenMode::Read)
             .ok()?;
         let size = usize::try_from(index_file.stat().ok()?.size).ok()?;
         let stored_index: IndexFile =
@@ -85,34 +86,34 @@ impl Index {
             marks_file: stored_index.marks,
             fingerprint: Some(stored_index.fingerprint),
         };
-        (stored_index.version == INDEX_VERSION && index.matches(file, end)).then_some(index)
+        (stored_index.version == INDEX_VERSION && index.is_valid_for(file, end)).then_some(index)
     }
 
-    /// Returns whether the index covers a prefix of this file.
-    pub(crate) fn matches(&self, file: &dyn FsFile, end: u64) -> bool {
+    /// Returns whether the index belongs to this file and covers a prefix of its first `end` bytes.
+    pub(crate) fn is_valid_for(&self, file: &dyn FsFile, end: u64) -> bool {
         self.covered <= end
             && self.fingerprint.is_none_or(|expected| {
-                fingerprint(file, self.covered).is_ok_and(|actual| actual == expected)
+                compute_fingerprint(file, self.covered).is_ok_and(|actual| actual == expected)
             })
     }
 
     /// Extends the index to the end of the snapshot.
-    pub(crate) fn catch_up(&mut self, snapshot: &Snapshot) -> io::Result<()> {
+    pub(crate) fn extend_to(&mut self, snapshot: &Snapshot) -> io::Result<()> {
         if self.covered >= snapshot.end {
             return Ok(());
         }
-        let mut lines = ForwardLines::large(self.covered, snapshot.end);
+        let mut lines = ForwardLines::with_large_reads(self.covered, snapshot.end);
         let (summary, pending) = (&mut self.summary, &mut self.pending);
-        while lines.advance(&*snapshot.file, |position, line| {
-            pending.extend(scan::observe(summary, line, position));
+        while lines.read_chunk(&*snapshot.file, |position, line| {
+            pending.extend(scan::observe_line(summary, line, position));
         })? {}
         self.covered = snapshot.end;
-        self.fingerprint = Some(fingerprint(&*snapshot.file, self.covered)?);
+        self.fingerprint = Some(compute_fingerprint(&*snapshot.file, self.covered)?);
         Ok(())
     }
 
     /// Adds a batch that was just written. Returns `false` and does nothing if it does not follow the covered prefix.
-    pub(crate) fn extend<'a>(
+    pub(crate) fn append_batch<'a>(
         &mut self,
         offset: u64,
         batch: impl Iterator<Item = (&'a crate::Entry, u64)>,
@@ -131,7 +132,7 @@ impl Index {
     }
 
     /// Returns all anchors, or `None` if the marks file on disk belongs to another index.
-    pub(crate) fn marks(
+    pub(crate) fn all_marks(
         &self,
         store_context: &StoreContext,
         tape: &TapeName,
@@ -139,20 +140,20 @@ impl Index {
         let mut marks = if self.saved == 0 {
             Vec::new()
         } else {
-            self.stored_marks(store_context, tape)?
+            self.read_marks_file(store_context, tape)?
         };
         marks.extend(self.pending.iter().cloned());
         (marks.len() as u64 == self.summary.anchors).then_some(marks)
     }
 
-    fn stored_marks(
+    fn read_marks_file(
         &self,
         store_context: &StoreContext,
         tape: &TapeName,
     ) -> Option<Vec<AnchorMark>> {
         let file = store_context
             .fs
-            .open(&store_context.paths.marks(tape), OpenMode::Read)
+            .open(&store_context.paths.marks_file(tape), OpenMode::Read)
             .ok()?;
         let length = usize::try_from(self.marks_file.length).ok()?;
         let bytes = file
@@ -171,8 +172,8 @@ impl Index {
 
     /// Writes both files. The caller must hold the tape's lock.
     ///
-    /// Another process may have saved its index since this one was loaded. This index has no marks for those files, so
-    /// it loads them and extends them first.
+    /// Another process may have saved a newer index meanwhile. Its marks are not in this index, so the saved index is
+    /// loaded and extended instead.
     pub(crate) fn save(
         &mut self,
         store_context: &StoreContext,
@@ -180,7 +181,7 @@ impl Index {
         snapshot: &Snapshot,
     ) -> Result<()> {
         let index_error =
-            |error| store_context.error("index", &store_context.paths.tape(tape), error);
+            |error| store_context.io_error("index", &store_context.paths.tape_file(tape), error);
         match Self::load(store_context, tape, &*snapshot.file, snapshot.end) {
             Some(stored_index)
                 if stored_index.marks_file.build != self.marks_file.build
@@ -191,13 +192,13 @@ impl Index {
             None if self.saved > 0 => *self = Self::default(),
             Some(_) | None => {}
         }
-        self.catch_up(snapshot).map_err(index_error)?;
+        self.extend_to(snapshot).map_err(index_error)?;
         if self.saved == self.covered {
             return Ok(());
         }
         let fingerprint = match self.fingerprint {
             Some(fingerprint) => fingerprint,
-            None => fingerprint(&*snapshot.file, self.covered).map_err(index_error)?,
+            None => compute_fingerprint(&*snapshot.file, self.covered).map_err(index_error)?,
         };
         self.fingerprint = Some(fingerprint);
         let before = (self.marks_file, self.pending.clone());
@@ -222,21 +223,21 @@ impl Index {
             marks: self.marks_file,
             summary: self.summary.clone(),
         };
-        let path = store_context.paths.index(tape);
+        let path = store_context.paths.index_file(tape);
         let bytes = serde_json::to_vec(&stored_index)
-            .map_err(|error| store_context.error("write", &path, error.into()))?;
-        store_context.replace(&path, &bytes, false)?;
+            .map_err(|error| store_context.io_error("write", &path, error.into()))?;
+        store_context.replace_file(&path, &bytes, false)?;
         self.saved = self.covered;
         Ok(())
     }
 
     fn save_marks(&mut self, store_context: &StoreContext, tape: &TapeName) -> Result<()> {
-        let path = store_context.paths.marks(tape);
+        let path = store_context.paths.marks_file(tape);
         let mut bytes = Vec::new();
         let is_new = self.saved == 0;
         if is_new {
             self.marks_file = MarksFile {
-                build: new_build(),
+                build: random_build_number(),
                 length: 0,
             };
             bytes.extend_from_slice(format!("{}\n", self.marks_file.build).as_bytes());
@@ -247,11 +248,11 @@ impl Index {
             bytes.push(b'\n');
         }
         if is_new {
-            store_context.replace(&path, &bytes, false)?;
+            store_context.replace_file(&path, &bytes, false)?;
         } else if !bytes.is_empty() {
-            let file = store_context.open_write(&path, OpenMode::Write)?;
+            let file = store_context.open_for_writing(&path, OpenMode::Write)?;
             file.write_all_at(&bytes, self.marks_file.length)
-                .map_err(|error| store_context.error("write", &path, error))?;
+                .map_err(|error| store_context.io_error("write", &path, error))?;
         }
         self.marks_file.length += bytes.len() as u64;
         self.pending.clear();
@@ -260,12 +261,12 @@ impl Index {
 }
 
 /// Removes both files of the index.
-pub(crate) fn remove(store_context: &StoreContext, tape: &TapeName) -> Result<()> {
-    store_context.remove(&store_context.paths.index(tape))?;
-    store_context.remove(&store_context.paths.marks(tape))
+pub(crate) fn remove_index_files(store_context: &StoreContext, tape: &TapeName) -> Result<()> {
+    store_context.remove_file(&store_context.paths.index_file(tape))?;
+    store_context.remove_file(&store_context.paths.marks_file(tape))
 }
 
-fn fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<FileFingerprint> {
+fn compute_fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<FileFingerprint> {
     let mut buffer = [0; 256];
     let mut checksum = |offset: u64, length: u64| {
         let length = usize::try_from(length).unwrap_or(0);
@@ -281,6 +282,6 @@ fn fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<FileFingerprint> {
 }
 
 /// Returns a random number that distinguishes marks files of the same tape.
-fn new_build() -> u64 {
+fn random_build_number() -> u64 {
     std::hash::RandomState::new().hash_one(std::process::id())
 }

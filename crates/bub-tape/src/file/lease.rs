@@ -14,17 +14,17 @@ const MAX_HOLDER_BYTES: usize = 200;
 const HOLDER_BYTES: usize = 64;
 
 /// Acquires the lease if it is free. The tape stays open while the lease is held, because its holder will use it soon.
-pub(crate) fn try_lease(
+pub(crate) fn try_acquire_lease(
     store_context: &StoreContext,
     tape: &TapeName,
     pin: impl FnOnce() -> OpenTapeGuard,
 ) -> Result<Lease> {
-    let path = store_context.paths.lease(tape);
-    let lock_error = |error| store_context.error("lock", &path, error);
-    let file = store_context.open_write(&path, OpenMode::Write)?;
+    let path = store_context.paths.lease_file(tape);
+    let lock_error = |error| store_context.io_error("lock", &path, error);
+    let file = store_context.open_for_writing(&path, OpenMode::Write)?;
     // If the lease file was removed meanwhile, treat it as held: another process may have created a new one.
     let inode = file.stat().map_err(lock_error)?.inode;
-    if !file.try_lock().map_err(lock_error)? || !store_context.has_name(inode, &path)? {
+    if !file.try_lock().map_err(lock_error)? || !store_context.is_inode_at(inode, &path)? {
         return Err(TapeError::Busy {
             tape: tape.to_string(),
             holder: read_holder(&*file),
@@ -41,7 +41,7 @@ pub(crate) fn try_lease(
 pub(crate) fn lease_holder(store_context: &StoreContext, tape: &TapeName) -> Option<String> {
     let file = store_context
         .fs
-        .open(&store_context.paths.lease(tape), OpenMode::Read)
+        .open(&store_context.paths.lease_file(tape), OpenMode::Read)
         .ok()?;
     // If the lock was free, closing the file releases it again.
     matches!(file.try_lock(), Ok(false)).then(|| read_holder(&*file))

@@ -29,7 +29,7 @@ impl ForwardLines {
     }
 
     /// Creates a reader that starts with large reads, for scanning the complete range.
-    pub(crate) fn large(start: u64, end: u64) -> Self {
+    pub(crate) fn with_large_reads(start: u64, end: u64) -> Self {
         Self {
             chunk: MAX_CHUNK_BYTES,
             ..Self::new(start, end)
@@ -39,7 +39,7 @@ impl ForwardLines {
     /// Reads the next chunk and calls `on_line` with the offset and bytes of each line that the chunk completes.
     ///
     /// Returns `false` at the end of the range. The last line may lack its newline.
-    pub(crate) fn advance(
+    pub(crate) fn read_chunk(
         &mut self,
         file: &dyn FsFile,
         mut on_line: impl FnMut(u64, &[u8]),
@@ -58,27 +58,27 @@ impl ForwardLines {
         self.carry.truncate(carried + filled);
         self.offset += filled as u64;
         let is_finished = filled < length || self.offset >= self.end;
-        let mut rest = self.carry.as_slice();
+        let mut remaining = self.carry.as_slice();
         // The carried bytes contain no newline.
         let mut searched = carried;
-        while let Some(length) = rest
+        while let Some(length) = remaining
             .get(searched..)
             .and_then(|new_bytes| memchr::memchr(b'\n', new_bytes))
         {
-            let Some((line, after)) = rest.split_at_checked(searched + length + 1) else {
+            let Some((line, after)) = remaining.split_at_checked(searched + length + 1) else {
                 break;
             };
             on_line(line_start, line);
             line_start += line.len() as u64;
-            rest = after;
+            remaining = after;
             searched = 0;
         }
-        if is_finished && !rest.is_empty() {
-            on_line(line_start, rest);
-            rest = &[];
+        if is_finished && !remaining.is_empty() {
+            on_line(line_start, remaining);
+            remaining = &[];
         }
-        let kept = rest.len();
-        let drop = self.carry.len() - kept;
+        let carried_bytes = remaining.len();
+        let drop = self.carry.len() - carried_bytes;
         self.carry.drain(..drop);
         Ok(!is_finished)
     }
@@ -103,10 +103,10 @@ impl BackwardLines {
         }
     }
 
-    /// Reads the previous chunk and calls `on_line` as [`ForwardLines::advance`] does, last line first.
+    /// Reads the previous chunk and calls `on_line` with the offset and bytes of each line in it, last line first.
     ///
     /// Returns `false` at the start of the range.
-    pub(crate) fn advance(
+    pub(crate) fn read_chunk(
         &mut self,
         file: &dyn FsFile,
         mut on_line: impl FnMut(u64, &[u8]),
@@ -122,25 +122,25 @@ impl BackwardLines {
         }
         block.append(&mut self.carry);
         let is_finished = self.offset <= self.start;
-        let mut rest = block.as_slice();
+        let mut remaining = block.as_slice();
         loop {
             // A newline at the end terminates the last line; it does not start another one.
-            let body = rest.strip_suffix(b"\n").unwrap_or(rest);
+            let body = remaining.strip_suffix(b"\n").unwrap_or(remaining);
             let Some(newline) = memchr::memrchr(b'\n', body) else {
                 break;
             };
-            let Some((before, line)) = rest.split_at_checked(newline + 1) else {
+            let Some((before, line)) = remaining.split_at_checked(newline + 1) else {
                 break;
             };
             on_line(self.offset + before.len() as u64, line);
-            rest = before;
+            remaining = before;
         }
         if is_finished {
-            if !rest.is_empty() {
-                on_line(self.offset, rest);
+            if !remaining.is_empty() {
+                on_line(self.offset, remaining);
             }
         } else {
-            self.carry = rest.to_vec();
+            self.carry = remaining.to_vec();
         }
         Ok(!is_finished)
     }

@@ -1,7 +1,7 @@
 //! The record in a tape's lock file: the committed length of the tape and the operation in progress.
 //!
-//! The record is small enough to be written at once and contains its own checksum. If it is missing or invalid, the
-//! state is determined from the tape.
+//! The record is small enough to be written at once and contains its own checksum. If it is missing or invalid,
+//! recovery determines the state from the tape file.
 
 use std::io;
 
@@ -61,8 +61,8 @@ impl LockRecord {
         }
     }
 
-    /// Returns the record after the batch of this intent is written.
-    pub(crate) fn committed(self) -> Self {
+    /// Returns the idle record that replaces this intent when its batch is written.
+    pub(crate) fn to_committed(self) -> Self {
         let end = self.end + self.length;
         Self {
             sequence: self.sequence,

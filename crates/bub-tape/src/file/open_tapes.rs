@@ -8,7 +8,8 @@ use std::{
 use super::{batch::PendingBatch, context::StoreContext, snapshot::Snapshot, tape_file::TapeFile};
 use crate::{Result, TapeName};
 
-/// Maximum number of open tapes. Each uses two file descriptors and holds a summary. Tapes in use stay open beyond it.
+/// Maximum number of open tapes. Each uses two file descriptors and holds a summary. Tapes in use stay open even beyond
+/// this number.
 const MAX_OPEN_TAPES: usize = 64;
 
 /// The open tapes of a store.
@@ -45,7 +46,7 @@ pub(crate) struct OpenTapeGuard {
 
 impl Drop for OpenTapeGuard {
     fn drop(&mut self) {
-        let mut open = lock(&self.open_tapes.open);
+        let mut open = lock_ignoring_poison(&self.open_tapes.open);
         // One reference is in the map, one in this guard.
         let is_last = |open_tape: &Arc<OpenTape>| Arc::strong_count(open_tape) == 2;
         let closed = match open.open_tapes.get(&self.tape) {
@@ -63,8 +64,8 @@ impl Drop for OpenTapeGuard {
 
 impl OpenTapes {
     /// Opens a tape and keeps it open until the guard is dropped.
-    pub(crate) fn pin(self: &Arc<Self>, tape: &TapeName) -> OpenTapeGuard {
-        let open_tape = self.get(tape);
+    pub(crate) fn keep_open(self: &Arc<Self>, tape: &TapeName) -> OpenTapeGuard {
+        let open_tape = self.get_or_create(tape);
         // If another thread is using the tape, that thread opens the files.
         if let Ok(mut tape_file) = open_tape.tape_file.try_lock() {
             tape_file.open_files();
@@ -84,8 +85,8 @@ impl OpenTapes {
     }
 
     /// Closes the tapes that are not in use.
-    pub(super) fn close_idle(&self) {
-        let mut open = lock(&self.open);
+    pub(super) fn close_idle_tapes(&self) {
+        let mut open = lock_ignoring_poison(&self.open);
         let idle = open
             .open_tapes
             .extract_if(|_, (_, open_tape)| Arc::strong_count(open_tape) == 1);
@@ -94,22 +95,22 @@ impl OpenTapes {
         drop(closed);
     }
 
-    pub(crate) fn get(&self, tape: &TapeName) -> Arc<OpenTape> {
-        let mut open = lock(&self.open);
+    pub(crate) fn get_or_create(&self, tape: &TapeName) -> Arc<OpenTape> {
+        let mut open = lock_ignoring_poison(&self.open);
         open.clock += 1;
-        let now = open.clock;
+        let tick = open.clock;
         if let Some((last_used, open_tape)) = open.open_tapes.get_mut(tape) {
-            *last_used = now;
+            *last_used = tick;
             return Arc::clone(open_tape);
         }
-        let evicted = open.evict();
+        let evicted = open.evict_oldest();
         let tape_file = TapeFile::new(Arc::clone(&self.store_context), tape.clone());
         let open_tape = Arc::new(OpenTape {
             queue: Mutex::default(),
             tape_file: Mutex::new(tape_file),
         });
         open.open_tapes
-            .insert(tape.clone(), (now, Arc::clone(&open_tape)));
+            .insert(tape.clone(), (tick, Arc::clone(&open_tape)));
         drop(open);
         // Closing a tape saves its index. Do this after the lock on the map is released.
         drop(evicted);
@@ -118,7 +119,7 @@ impl OpenTapes {
 }
 
 impl OpenTapeLru {
-    fn evict(&mut self) -> Option<Arc<OpenTape>> {
+    fn evict_oldest(&mut self) -> Option<Arc<OpenTape>> {
         if self.open_tapes.len() < MAX_OPEN_TAPES {
             return None;
         }
@@ -136,8 +137,8 @@ impl OpenTapeLru {
 }
 
 impl OpenTape {
-    pub(crate) fn tape_file(&self) -> MutexGuard<'_, TapeFile> {
-        lock(&self.tape_file)
+    pub(crate) fn lock_tape_file(&self) -> MutexGuard<'_, TapeFile> {
+        lock_ignoring_poison(&self.tape_file)
     }
 
     /// Calls `read` if the cached state of the tape is current. Returns `None` if it is not, or if the tape is locked
@@ -164,16 +165,16 @@ impl OpenTape {
     }
 
     pub(crate) fn enqueue(&self, pending: PendingBatch) {
-        lock(&self.queue).push(pending);
+        lock_ignoring_poison(&self.queue).push(pending);
     }
 
     /// Commits the queued batches if no other thread or process holds a lock and all files are open. Otherwise returns
-    /// `false`; then call [`drain`](Self::drain).
-    pub(crate) fn try_drain(&self) -> bool {
+    /// `false`; then call [`commit_queued`](Self::commit_queued).
+    pub(crate) fn try_commit_queued(&self) -> bool {
         let Ok(mut tape_file) = self.tape_file.try_lock() else {
             return false;
         };
-        if !tape_file.is_warm() {
+        if !tape_file.has_open_files() {
             return false;
         }
         let Ok(Some(lock)) = tape_file.try_lock() else {
@@ -184,8 +185,8 @@ impl OpenTape {
     }
 
     /// Waits for the locks and commits the queued batches.
-    pub(crate) fn drain(&self) {
-        let mut tape_file = self.tape_file();
+    pub(crate) fn commit_queued(&self) {
+        let mut tape_file = self.lock_tape_file();
         match tape_file.lock() {
             Ok(lock) => tape_file.commit(&lock, self.take_queued()),
             Err(error) => {
@@ -197,11 +198,11 @@ impl OpenTape {
     }
 
     fn take_queued(&self) -> Vec<PendingBatch> {
-        std::mem::take(&mut *lock(&self.queue))
+        std::mem::take(&mut *lock_ignoring_poison(&self.queue))
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No operation panics between two changes, so the data is consistent even if the lock is poisoned.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -22,68 +22,81 @@ impl StorePaths {
     }
 
     /// Returns the path of a tape. Fork journals are under `.bub/`, so that the Python version does not list them.
-    pub(crate) fn tape(&self, tape: &TapeName) -> PathBuf {
+    pub(crate) fn tape_file(&self, tape: &TapeName) -> PathBuf {
         let file = format!("{tape}.jsonl");
         if tape.is_fork() {
-            self.forks().join(file)
+            self.forks_dir().join(file)
         } else {
             self.root.join(file)
         }
     }
 
-    pub(crate) fn forks(&self) -> PathBuf {
+    pub(crate) fn forks_dir(&self) -> PathBuf {
         self.private_dir("forks")
     }
 
-    pub(crate) fn locks(&self) -> PathBuf {
+    pub(crate) fn locks_dir(&self) -> PathBuf {
         self.private_dir("locks")
     }
 
-    pub(crate) fn lock(&self, tape: &TapeName) -> PathBuf {
-        self.locks().join(format!("{tape}.lock"))
+    pub(crate) fn lock_file(&self, tape: &TapeName) -> PathBuf {
+        self.locks_dir().join(format!("{tape}.lock"))
     }
 
-    pub(crate) fn leases(&self) -> PathBuf {
+    pub(crate) fn leases_dir(&self) -> PathBuf {
         self.private_dir("leases")
     }
 
-    pub(crate) fn lease(&self, tape: &TapeName) -> PathBuf {
-        self.leases().join(format!("{tape}.lease"))
+    pub(crate) fn lease_file(&self, tape: &TapeName) -> PathBuf {
+        self.leases_dir().join(format!("{tape}.lease"))
     }
 
-    pub(crate) fn indexes(&self) -> PathBuf {
+    pub(crate) fn indexes_dir(&self) -> PathBuf {
         self.private_dir("index")
     }
 
-    pub(crate) fn index(&self, tape: &TapeName) -> PathBuf {
-        self.indexes().join(format!("{tape}.idx"))
+    pub(crate) fn index_file(&self, tape: &TapeName) -> PathBuf {
+        self.indexes_dir().join(format!("{tape}.idx"))
     }
 
-    pub(crate) fn marks(&self, tape: &TapeName) -> PathBuf {
-        self.indexes().join(format!("{tape}.marks"))
+    pub(crate) fn marks_file(&self, tape: &TapeName) -> PathBuf {
+        self.indexes_dir().join(format!("{tape}.marks"))
     }
 
-    pub(crate) fn torn(&self) -> PathBuf {
+    pub(crate) fn torn_dir(&self) -> PathBuf {
         self.private_dir("torn")
     }
 
-    pub(crate) fn temporary(&self) -> PathBuf {
+    pub(crate) fn temp_dir(&self) -> PathBuf {
         self.private_dir("tmp")
     }
 
-    pub(crate) fn blobs(&self) -> PathBuf {
+    pub(crate) fn blobs_dir(&self) -> PathBuf {
         self.private_dir("blobs")
     }
 
     /// Returns the path of an archive: `<tape>.jsonl.<stamp>.bak`, or `<tape>.jsonl.<stamp>-<number>.bak` if `number`
     /// is not 0.
-    pub(crate) fn archive(&self, tape: &TapeName, stamp: &str, number: u32) -> PathBuf {
+    pub(crate) fn archive_file(&self, tape: &TapeName, stamp: &str, number: u32) -> PathBuf {
         let number = if number == 0 {
             String::new()
         } else {
             format!("-{number}")
         };
         self.root.join(format!("{tape}.jsonl.{stamp}{number}.bak"))
+    }
+
+    /// Returns the path of the temporary file for replacing `path`, unique to this process.
+    ///
+    /// Within the process no two threads use it with different content: a file is replaced only under its lock, or, for
+    /// blobs, by equal content.
+    pub(crate) fn temp_file(&self, path: &Path) -> PathBuf {
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        self.temp_dir()
+            .join(format!("{name}.{}", std::process::id()))
     }
 
     /// Returns a directory under `.bub/`, which the Python version does not use.

@@ -1,4 +1,4 @@
-//! Streams of entries.
+//! Streams of the entries in a range of a tape file.
 
 use std::{
     ops::{Bound, Range},
@@ -8,10 +8,10 @@ use std::{
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
-    blocking,
     context::StoreContext,
     lines::{BackwardLines, ForwardLines},
     open_tapes::OpenTape,
+    run_blocking,
     snapshot::Snapshot,
 };
 use crate::{Entry, EntryRange, EntryStream, Order, Result, TapeName, codec};
@@ -36,7 +36,7 @@ enum EntryReaderState {
 }
 
 /// Returns the entries of a range, as of the first poll of the stream.
-pub(crate) fn entries<'a>(
+pub(crate) fn stream_entries<'a>(
     store_context: Arc<StoreContext>,
     open_tape: Arc<OpenTape>,
     tape: TapeName,
@@ -50,13 +50,13 @@ pub(crate) fn entries<'a>(
                 EntryReaderState::Start(store_context, open_tape, tape, range) => {
                     match open_tape.try_with_snapshot(|_, snapshot| snapshot) {
                         // Reading little from the page cache is faster than waking a thread.
-                        Some(snapshot) if is_short(&snapshot, range) => {
+                        Some(snapshot) if is_short_range(&snapshot, range) => {
                             EntryReader::from_snapshot(store_context, tape, snapshot, range)?
-                                .chunk()
+                                .read_chunk()
                                 .map(Some)
                         }
-                        _ => blocking(move || {
-                            step(EntryReaderState::Start(
+                        _ => run_blocking(move || {
+                            read_next(EntryReaderState::Start(
                                 store_context,
                                 open_tape,
                                 tape,
@@ -68,7 +68,7 @@ pub(crate) fn entries<'a>(
                     }
                 }
                 state @ EntryReaderState::Running(_) => {
-                    blocking(move || step(state)).await.map(Some)
+                    run_blocking(move || read_next(state)).await.map(Some)
                 }
             }
         },
@@ -80,15 +80,15 @@ pub(crate) fn entries<'a>(
     )
 }
 
-fn step(state: EntryReaderState) -> Result<(Vec<Entry>, EntryReaderState)> {
+fn read_next(state: EntryReaderState) -> Result<(Vec<Entry>, EntryReaderState)> {
     match state {
         EntryReaderState::Start(store_context, open_tape, tape, range) => {
             match EntryReader::open(store_context, &open_tape, tape, range)? {
-                Some(reader) => reader.chunk(),
+                Some(reader) => reader.read_chunk(),
                 None => Ok((Vec::new(), EntryReaderState::Finished)),
             }
         }
-        EntryReaderState::Running(reader) => reader.chunk(),
+        EntryReaderState::Running(reader) => reader.read_chunk(),
         EntryReaderState::Finished => Ok((Vec::new(), EntryReaderState::Finished)),
     }
 }
@@ -112,7 +112,7 @@ impl EntryReader {
         snapshot: Snapshot,
         range: EntryRange,
     ) -> Result<Self> {
-        let Range { start, end } = extent(&store_context, &tape, &snapshot, range)?;
+        let Range { start, end } = byte_range(&store_context, &tape, &snapshot, range)?;
         let direction = match range.order {
             Order::OldestFirst => Direction::Forward(ForwardLines::new(start, end)),
             Order::NewestFirst => Direction::Backward(BackwardLines::new(start, end)),
@@ -125,16 +125,17 @@ impl EntryReader {
         })
     }
 
-    fn chunk(mut self) -> Result<(Vec<Entry>, EntryReaderState)> {
+    fn read_chunk(mut self) -> Result<(Vec<Entry>, EntryReaderState)> {
         let mut entries = Vec::new();
         let on_line = |_, line: &[u8]| entries.extend(codec::decode(line));
         let file = &*self.snapshot.file;
         let has_more = match &mut self.direction {
-            Direction::Forward(lines) => lines.advance(file, on_line),
-            Direction::Backward(lines) => lines.advance(file, on_line),
+            Direction::Forward(lines) => lines.read_chunk(file, on_line),
+            Direction::Backward(lines) => lines.read_chunk(file, on_line),
         };
-        let path = self.store_context.paths.tape(&self.tape);
-        let has_more = has_more.map_err(|error| self.store_context.error("read", &path, error))?;
+        let path = self.store_context.paths.tape_file(&self.tape);
+        let has_more =
+            has_more.map_err(|error| self.store_context.io_error("read", &path, error))?;
         Ok((
             entries,
             if has_more {
@@ -149,8 +150,9 @@ impl EntryReader {
 /// Maximum length of a range that is read on the caller's thread.
 const INLINE_READ_BYTES: u64 = 64 * 1024;
 
-/// Returns whether a range is at most [`INLINE_READ_BYTES`] long, judging by its positions.
-pub(super) fn is_short(snapshot: &Snapshot, range: EntryRange) -> bool {
+/// Returns whether a range is at most [`INLINE_READ_BYTES`] long. Uses only the positions in the range and reads
+/// nothing.
+pub(super) fn is_short_range(snapshot: &Snapshot, range: EntryRange) -> bool {
     let start = match range.start {
         Bound::Unbounded => 0,
         Bound::Included(position) | Bound::Excluded(position) => position.get(),
@@ -163,7 +165,7 @@ pub(super) fn is_short(snapshot: &Snapshot, range: EntryRange) -> bool {
 }
 
 /// Returns the byte range of an entry range.
-pub(super) fn extent(
+pub(super) fn byte_range(
     store_context: &StoreContext,
     tape: &TapeName,
     snapshot: &Snapshot,
@@ -193,11 +195,12 @@ fn line_end(
     let mut lines = ForwardLines::new(position.min(snapshot.end), snapshot.end);
     let mut end = None;
     loop {
-        let has_more = lines.advance(&*snapshot.file, |start, line| {
+        let has_more = lines.read_chunk(&*snapshot.file, |start, line| {
             end.get_or_insert(start + line.len() as u64);
         });
-        let has_more = has_more
-            .map_err(|error| store_context.error("read", &store_context.paths.tape(tape), error))?;
+        let has_more = has_more.map_err(|error| {
+            store_context.io_error("read", &store_context.paths.tape_file(tape), error)
+        })?;
         if !has_more || end.is_some() {
             return Ok(end.unwrap_or(snapshot.end));
         }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::{
-    context::missing_is_none,
+    file_ops::not_found_to_none,
     lines,
     lock_record::{LockPhase, LockRecord},
     snapshot::Snapshot,
@@ -22,15 +22,16 @@ use crate::{
 };
 
 const COPY_BYTES: usize = 256 * 1024;
-/// Size of the pages that the operating system writes to disk. A rewrite must cover complete pages.
+/// Size of a memory page in bytes. The operating system writes files to disk page by page, so
+/// [`rewrite_unsynced`](TapeFile::rewrite_unsynced) starts at a page boundary.
 const PAGE_BYTES: u64 = 4096;
 
 impl TapeFile {
     /// Recovers the tape if necessary and prepares it for an append.
     pub(crate) fn make_writable(&mut self, lock: &TapeLock) -> Result<WritableTape> {
         let record = LockRecord::read(&*lock.0)
-            .map_err(|error| self.error("read the lock record of", error))?;
-        let (open, size) = self.open_tape()?;
+            .map_err(|error| self.io_error("read the lock record of", error))?;
+        let (open, size) = self.open_current_file()?;
         let matching = record.filter(|record| record.inode == open.inode);
         let sequence = record.map_or(0, |record| record.sequence);
         if let Some(record) = matching.and_then(|record| self.idle_record(record, size)) {
@@ -42,14 +43,14 @@ impl TapeFile {
         }
         let mut reports = Vec::new();
         let mut recovered = match matching {
-            Some(record) => self.resume(&open, record, size, &mut reports)?,
+            Some(record) => self.recover_from_record(&open, record, size, &mut reports)?,
             None => self.adopt_unlocked_writes(&open, size, &mut reports)?,
         };
         recovered.sequence = sequence;
         recovered.synced = matching.map_or(0, |record| record.synced.min(recovered.end));
         if self.has_failed_sync || matching.is_some_and(|record| record.phase == LockPhase::Suspect)
         {
-            self.rewrite(&open, recovered.synced, recovered.end)?;
+            self.rewrite_unsynced(&open, recovered.synced, recovered.end)?;
             recovered.synced = recovered.end;
             self.has_failed_sync = false;
         }
@@ -57,7 +58,7 @@ impl TapeFile {
         if self.store_context.durability == Durability::Os || !was_unfinished {
             return Ok(WritableTape {
                 open,
-                record: self.write_record(lock, recovered)?,
+                record: self.write_lock_record(lock, recovered)?,
                 reports,
             });
         }
@@ -67,9 +68,9 @@ impl TapeFile {
             self.has_failed_sync = true;
             return Err(self.sync_error(error));
         }
-        let record = self.write_record(lock, recovered)?;
+        let record = self.write_lock_record(lock, recovered)?;
         let synced = lock.0.sync();
-        synced.map_err(|error| self.error("sync the lock record of", error))?;
+        synced.map_err(|error| self.io_error("sync the lock record of", error))?;
         Ok(WritableTape {
             open,
             record,
@@ -78,20 +79,24 @@ impl TapeFile {
     }
 
     /// Returns the current tape file and its size. Opens the file again if it was replaced.
-    pub(crate) fn open_tape(&mut self) -> Result<(OpenFile, u64)> {
-        let path = self.store_context.paths.tape(&self.tape);
-        let stat = missing_is_none(self.store_context.fs.stat(&path))
-            .map_err(|error| self.error("inspect", error))?;
+    pub(crate) fn open_current_file(&mut self) -> Result<(OpenFile, u64)> {
+        let path = self.store_context.paths.tape_file(&self.tape);
+        let stat = not_found_to_none(self.store_context.fs.stat(&path))
+            .map_err(|error| self.io_error("inspect", error))?;
         if let (Some(open), Some(stat)) = (&self.open, stat)
             && open.inode == stat.inode
         {
             return Ok((open.clone(), stat.size));
         }
-        let file = self.store_context.open_write(&path, OpenMode::Write)?;
+        let file = self
+            .store_context
+            .open_for_writing(&path, OpenMode::Write)?;
         if stat.is_none() && self.store_context.durability == Durability::Always {
-            self.store_context.sync_parent(&path)?;
+            self.store_context.sync_parent_dir(&path)?;
         }
-        let stat = file.stat().map_err(|error| self.error("inspect", error))?;
+        let stat = file
+            .stat()
+            .map_err(|error| self.io_error("inspect", error))?;
         let open = OpenFile {
             file: file.into(),
             inode: stat.inode,
@@ -100,7 +105,8 @@ impl TapeFile {
         Ok((open, stat.size))
     }
 
-    fn resume(
+    /// Recovers the tape from the phase in its lock record.
+    fn recover_from_record(
         &mut self,
         open: &OpenFile,
         record: LockRecord,
@@ -108,9 +114,9 @@ impl TapeFile {
         reports: &mut Vec<Entry>,
     ) -> Result<LockRecord> {
         match record.phase {
-            LockPhase::Batch => self.finish_batch(open, record, size, reports),
+            LockPhase::Batch => self.finish_or_undo_batch(open, record, size, reports),
             LockPhase::Replace => {
-                self.drop_unfinished_archive(open.inode)?;
+                self.remove_unfinished_archive(open.inode)?;
                 self.adopt_unlocked_writes(open, size, reports)
             }
             LockPhase::Idle | LockPhase::Suspect if record.end == size => {
@@ -120,7 +126,8 @@ impl TapeFile {
         }
     }
 
-    fn finish_batch(
+    /// Commits an unfinished batch if all its bytes are there, and removes its bytes otherwise.
+    fn finish_or_undo_batch(
         &mut self,
         open: &OpenFile,
         record: LockRecord,
@@ -128,7 +135,7 @@ impl TapeFile {
         reports: &mut Vec<Entry>,
     ) -> Result<LockRecord> {
         let batch_end = record.end + record.length;
-        if size >= batch_end && self.crc_of(open, record.end, record.length)? == record.crc {
+        if size >= batch_end && self.checksum(open, record.end, record.length)? == record.crc {
             if size > batch_end {
                 return self.adopt_unlocked_writes(open, size, reports);
             }
@@ -173,7 +180,7 @@ impl TapeFile {
         size: u64,
         reports: &mut Vec<Entry>,
     ) -> Result<u64> {
-        let read_error = |error| self.error("read", error);
+        let read_error = |error| self.io_error("read", error);
         let Some(last) = size.checked_sub(1) else {
             return Ok(0);
         };
@@ -188,7 +195,7 @@ impl TapeFile {
         if codec::decode(&tail).is_some() {
             open.file
                 .write_all_at(b"\n", size)
-                .map_err(|error| self.error("write", error))?;
+                .map_err(|error| self.io_error("write", error))?;
             return Ok(size + 1);
         }
         reports.push(self.truncate_tail(open, start, size, "torn line")?);
@@ -200,50 +207,52 @@ impl TapeFile {
         let kept_path = self.save_removed_bytes(&*open.file, start, end)?;
         open.file
             .set_len(start)
-            .map_err(|error| self.error("truncate", error))?;
+            .map_err(|error| self.io_error("truncate", error))?;
         let kept_path = kept_path.display().to_string();
         let bytes = end - start;
         tracing::warn!(tape = %self.tape, reason, offset = start, bytes, kept = %kept_path, "tape.repaired");
         let data =
             json!({"what": reason, "offset": start, "bytes": end - start, "kept": kept_path});
-        Ok(Entry::event("tape.repaired", Some(data)).outside_context())
+        Ok(Entry::event("tape.repaired", Some(data)).exclude_from_context())
     }
 
     fn save_removed_bytes(&self, file: &dyn FsFile, start: u64, end: u64) -> Result<PathBuf> {
-        let name = format!("{}.{start}.{}.torn", self.tape, time::run_id());
-        let path = self.store_context.paths.torn().join(name);
-        let copy = self.store_context.open_write(&path, OpenMode::Truncate)?;
+        let name = format!("{}.{start}.{}.torn", self.tape, time::new_run_id());
+        let path = self.store_context.paths.torn_dir().join(name);
+        let copy = self
+            .store_context
+            .open_for_writing(&path, OpenMode::Truncate)?;
         copy_range(file, &*copy, start, end)
             .and_then(|()| copy.sync())
             .map_err(|error| {
                 // Remove the incomplete copy; the bytes are still on the tape.
-                let _ = self.store_context.remove(&path);
-                self.store_context.error("write", &path, error)
+                let _ = self.store_context.remove_file(&path);
+                self.store_context.io_error("write", &path, error)
             })?;
         Ok(path)
     }
 
-    fn crc_of(&self, open: &OpenFile, start: u64, length: u64) -> Result<u32> {
-        crc_of_range(&*open.file, start, length).map_err(|error| self.error("read", error))
+    fn checksum(&self, open: &OpenFile, start: u64, length: u64) -> Result<u32> {
+        range_checksum(&*open.file, start, length).map_err(|error| self.io_error("read", error))
     }
 
     /// Writes the bytes from `synced` to `end` again and syncs them.
     ///
     /// After a failed fsync, the operating system may consider pages clean that are not on disk. Writing them again
     /// makes them dirty.
-    fn rewrite(&self, open: &OpenFile, synced: u64, end: u64) -> Result<()> {
+    fn rewrite_unsynced(&self, open: &OpenFile, synced: u64, end: u64) -> Result<()> {
         let start = synced / PAGE_BYTES * PAGE_BYTES;
-        let before = self.crc_of(open, start, end - start)?;
+        let before = self.checksum(open, start, end - start)?;
         let written =
             copy_range(&*open.file, &*open.file, start, end).and_then(|()| open.file.sync());
         written.map_err(|error| self.sync_error(error))?;
-        if self.crc_of(open, start, end - start)? == before {
+        if self.checksum(open, start, end - start)? == before {
             return Ok(());
         }
         let path = self
             .store_context
             .paths
-            .tape(&self.tape)
+            .tape_file(&self.tape)
             .display()
             .to_string();
         Err(TapeError::Damaged {
@@ -256,7 +265,7 @@ impl TapeFile {
         let path = self
             .store_context
             .paths
-            .tape(&self.tape)
+            .tape_file(&self.tape)
             .display()
             .to_string();
         TapeError::NotDurable {
@@ -266,13 +275,13 @@ impl TapeFile {
     }
 
     /// Removes the archive name of a tape whose reset was interrupted before the tape was replaced.
-    fn drop_unfinished_archive(&self, inode: u64) -> Result<()> {
+    fn remove_unfinished_archive(&self, inode: u64) -> Result<()> {
         let root = self.store_context.paths.root();
         let names = self
             .store_context
             .fs
             .read_dir(root)
-            .map_err(|error| self.store_context.error("list", root, error))?;
+            .map_err(|error| self.store_context.io_error("list", root, error))?;
         let prefix = format!("{}.jsonl.", self.tape);
         let is_archive = |name: &str| {
             name.strip_prefix(&prefix)
@@ -286,7 +295,7 @@ impl TapeFile {
                 .stat(&path)
                 .is_ok_and(|stat| stat.inode == inode)
             {
-                self.store_context.remove(&path)?;
+                self.store_context.remove_file(&path)?;
             }
         }
         Ok(())
@@ -317,7 +326,7 @@ pub(crate) fn copy_range(
 }
 
 /// Returns the checksum of a byte range. Bytes after the end of the file are ignored.
-pub(crate) fn crc_of_range(file: &dyn FsFile, start: u64, length: u64) -> std::io::Result<u32> {
+pub(crate) fn range_checksum(file: &dyn FsFile, start: u64, length: u64) -> std::io::Result<u32> {
     let mut hasher = crc32fast::Hasher::new();
     let end = start + length;
     let mut offset = start;

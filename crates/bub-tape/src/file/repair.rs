@@ -52,9 +52,9 @@ impl FileStore {
             .map_or(Ok(tape.clone()), |(owner, _)| TapeName::new(owner))?;
         let lease = self.lease(&owner, LeaseWait::No).await?;
         let accept = verify_report.damage.iter().any(Damage::is_acceptable);
-        let open_tape = self.open_tapes.get(tape);
+        let open_tape = self.open_tapes.get_or_create(tape);
         let (mut report, events) =
-            super::blocking(move || open_tape.tape_file().repair_locked(accept)).await?;
+            super::run_blocking(move || open_tape.lock_tape_file().repair_locked(accept)).await?;
         self.append(tape, events).await?;
         if verify_report.damage.contains(&Damage::StaleIndex) {
             self.reindex(tape).await?;
@@ -75,27 +75,27 @@ impl TapeFile {
         let mut events = std::mem::take(&mut writable.reports);
         for event in &events {
             report.done.push("removed the torn tail".to_owned());
-            let kept = event
+            let kept_path = event
                 .data()
                 .and_then(|data| data.get("kept"))
                 .and_then(Value::as_str);
-            report.kept.extend(kept.map(PathBuf::from));
+            report.kept.extend(kept_path.map(PathBuf::from));
         }
-        if let Some((removed, kept)) = self.remove_invalid_lines(&lock, &writable)? {
-            let kept_text = kept.display().to_string();
+        if let Some((removed, kept_path)) = self.remove_invalid_lines(&lock, &writable)? {
+            let kept_text = kept_path.display().to_string();
             let data = json!({"what": "invalid lines", "lines": removed, "kept": kept_text});
-            events.push(Entry::event("tape.repaired", Some(data)).outside_context());
+            events.push(Entry::event("tape.repaired", Some(data)).exclude_from_context());
             let noun = if removed == 1 {
                 "invalid line"
             } else {
                 "invalid lines"
             };
             report.done.push(format!("removed {removed} {noun}"));
-            report.kept.push(kept);
+            report.kept.push(kept_path);
         }
         if accept {
             let data = json!({"what": "order of ids, unpaired tool calls"});
-            events.push(Entry::event(verify::ACCEPTED_EVENT, Some(data)).outside_context());
+            events.push(Entry::event(verify::ACCEPTED_EVENT, Some(data)).exclude_from_context());
             report
                 .done
                 .push("accepted ids out of order and unpaired tool results".to_owned());
@@ -111,40 +111,40 @@ impl TapeFile {
         lock: &TapeLock,
         writable: &WritableTape,
     ) -> Result<Option<(u64, PathBuf)>> {
-        let path = self.store_context.paths.tape(&self.tape);
-        let temp_path = self.store_context.temp_path(&path);
-        let kept = self.store_context.paths.torn().join(format!(
+        let path = self.store_context.paths.tape_file(&self.tape);
+        let temp_path = self.store_context.paths.temp_file(&path);
+        let kept_path = self.store_context.paths.torn_dir().join(format!(
             "{}.lines.{}.torn",
             self.tape,
-            time::run_id()
+            time::new_run_id()
         ));
-        let partitioned = self.partition_lines(writable, &temp_path, &kept);
+        let partitioned = self.partition_lines(writable, &temp_path, &kept_path);
         let partitioned = match partitioned {
             Ok(partitioned) if partitioned.removed > 0 => partitioned,
             other => {
-                let _ = self.store_context.remove(&temp_path);
-                let _ = self.store_context.remove(&kept);
+                let _ = self.store_context.remove_file(&temp_path);
+                let _ = self.store_context.remove_file(&kept_path);
                 return other.map(|_| None);
             }
         };
-        self.store_context.sync_parent(&kept)?;
-        let intent = self.write_record(
+        self.store_context.sync_parent_dir(&kept_path)?;
+        let intent = self.write_lock_record(
             lock,
             LockRecord {
                 phase: LockPhase::Replace,
                 ..writable.record
             },
         )?;
-        self.store_context.move_to(&temp_path, &path)?;
-        self.store_context.sync_parent(&path)?;
-        self.invalidate();
+        self.store_context.rename_file(&temp_path, &path)?;
+        self.store_context.sync_parent_dir(&path)?;
+        self.forget_replaced_file();
         let stat = self
             .store_context
             .fs
             .stat(&path)
-            .map_err(|error| self.error("inspect", error))?;
+            .map_err(|error| self.io_error("inspect", error))?;
         let idle = LockRecord::idle(stat.inode, partitioned.size, writable.record.max_id);
-        self.write_record(
+        self.write_lock_record(
             lock,
             LockRecord {
                 sequence: intent.sequence,
@@ -153,8 +153,8 @@ impl TapeFile {
             },
         )?;
         // Ignore errors: a stale index is detected when it is loaded.
-        let _ = super::index::remove(&self.store_context, &self.tape);
-        Ok(Some((partitioned.removed, kept)))
+        let _ = super::index::remove_index_files(&self.store_context, &self.tape);
+        Ok(Some((partitioned.removed, kept_path)))
     }
 
     fn partition_lines(
@@ -165,16 +165,16 @@ impl TapeFile {
     ) -> Result<PartitionedLines> {
         let valid_file = self
             .store_context
-            .open_write(valid_path, OpenMode::Truncate)?;
+            .open_for_writing(valid_path, OpenMode::Truncate)?;
         let invalid_file = self
             .store_context
-            .open_write(invalid_path, OpenMode::Truncate)?;
+            .open_for_writing(invalid_path, OpenMode::Truncate)?;
         let (mut valid_end, mut invalid_end, mut removed) = (0, 0, 0);
         let mut outcome = Ok(());
-        let mut lines = ForwardLines::large(0, writable.record.end);
+        let mut lines = ForwardLines::with_large_reads(0, writable.record.end);
         let source = &*writable.open.file;
         while lines
-            .advance(source, |_, line| {
+            .read_chunk(source, |_, line| {
                 let is_valid = line.trim_ascii().is_empty() || codec::decode(line).is_some();
                 let write_line = |file: &dyn FsFile, end: &mut u64| {
                     let written = file.write_all_at(line, *end);
@@ -190,12 +190,12 @@ impl TapeFile {
                     removed += u64::from(!is_valid);
                 }
             })
-            .map_err(|error| self.error("read", error))?
+            .map_err(|error| self.io_error("read", error))?
         {}
         let finished = outcome
             .and_then(|()| invalid_file.sync())
             .and_then(|()| valid_file.sync());
-        finished.map_err(|error| self.store_context.error("write", valid_path, error))?;
+        finished.map_err(|error| self.store_context.io_error("write", valid_path, error))?;
         Ok(PartitionedLines {
             size: valid_end,
             removed,

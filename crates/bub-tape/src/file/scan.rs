@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::{AnchorMark, EntryId, Position, TapeSummary, codec};
 
-/// The top-level fields of a line. Every line that parses as this is also accepted by the full decoder. Other lines are
+/// The top-level fields of a line. The full decoder accepts every line that parses as a `LineHead`. Other lines are
 /// passed to the full decoder.
 #[derive(Deserialize)]
 struct LineHead<'a> {
@@ -27,18 +27,22 @@ struct NamedPayload<'a> {
 }
 
 /// Adds one line to a summary. Returns a mark if it is an anchor. Ignores lines that are not entries.
-pub(crate) fn observe(summary: &mut TapeSummary, line: &[u8], position: u64) -> Option<AnchorMark> {
-    if let Some(head) = head(line) {
+pub(crate) fn observe_line(
+    summary: &mut TapeSummary,
+    line: &[u8],
+    position: u64,
+) -> Option<AnchorMark> {
+    if let Some(head) = parse_line_head(line) {
         let name = event_name(&head);
         if !summary.needs_entry(&head.kind, name.as_deref()) {
-            summary.count(EntryId::new(head.id), &head.date);
+            summary.update_counts(EntryId::new(head.id), &head.date);
             return None;
         }
     }
     summary.observe(&codec::decode(line)?, Position::new(position))
 }
 
-fn head(line: &[u8]) -> Option<LineHead<'_>> {
+fn parse_line_head(line: &[u8]) -> Option<LineHead<'_>> {
     // Validate the complete line as UTF-8, because the parser does not validate strings that it skips.
     let head: LineHead<'_> = serde_json::from_str(std::str::from_utf8(line).ok()?).ok()?;
     head.payload.get().starts_with('{').then_some(head)

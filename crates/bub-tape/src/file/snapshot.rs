@@ -3,7 +3,8 @@
 use std::{io, sync::Arc};
 
 use super::{
-    context::{StoreContext, missing_is_none},
+    context::StoreContext,
+    file_ops::not_found_to_none,
     lines,
     lock_record::{LockPhase, LockRecord},
     recovery,
@@ -13,8 +14,8 @@ use crate::{
     fs::{FsFile, OpenMode},
 };
 
-/// Maximum number of attempts to read the same lock record twice. A busy writer can prevent it. Then the reader uses
-/// the end in the last record.
+/// Maximum number of attempts to find the lock record unchanged after reading the file size. A busy writer can change
+/// it every time. Then the reader uses the committed end in the last record.
 const MAX_SNAPSHOT_ATTEMPTS: usize = 8;
 
 /// The readable part of a tape.
@@ -29,20 +30,20 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Captures the current state of the tape. Returns `None` if the tape does not exist.
     pub(crate) fn capture(store_context: &StoreContext, tape: &TapeName) -> Result<Option<Self>> {
-        let path = store_context.paths.tape(tape);
-        let lock_path = store_context.paths.lock(tape);
-        let read_error = |error| store_context.error("read", &path, error);
+        let path = store_context.paths.tape_file(tape);
+        let lock_path = store_context.paths.lock_file(tape);
+        let read_error = |error| store_context.io_error("read", &path, error);
         let mut lock = None;
         let mut record = || {
             // The first writer may create the lock file between two reads.
             if lock.is_none() {
-                lock = missing_is_none(store_context.fs.open(&lock_path, OpenMode::Read))?;
+                lock = not_found_to_none(store_context.fs.open(&lock_path, OpenMode::Read))?;
             }
             lock.as_deref().map_or(Ok(None), LockRecord::read)
         };
         let mut before = record().map_err(read_error)?;
         for attempt in 0..MAX_SNAPSHOT_ATTEMPTS {
-            let Some(file) = missing_is_none(store_context.fs.open(&path, OpenMode::Read))
+            let Some(file) = not_found_to_none(store_context.fs.open(&path, OpenMode::Read))
                 .map_err(read_error)?
             else {
                 return Ok(None);
@@ -51,7 +52,7 @@ impl Snapshot {
             let after = record().map_err(read_error)?;
             let is_stable = before == after;
             if is_stable || attempt + 1 == MAX_SNAPSHOT_ATTEMPTS {
-                let end = committed_end(
+                let end = readable_end(
                     &*file,
                     stat.size,
                     after.filter(|record| record.inode == stat.inode),
@@ -69,7 +70,7 @@ impl Snapshot {
     }
 }
 
-fn committed_end(
+fn readable_end(
     file: &dyn FsFile,
     size: u64,
     record: Option<LockRecord>,
@@ -79,7 +80,7 @@ fn committed_end(
         // The size is older than the record and may be inside a batch. The part that the record calls committed is in
         // the file by now.
         Some(record) if !is_stable => Ok(file.stat()?.size.min(record.end)),
-        Some(record) if record.phase == LockPhase::Batch => visible_end(file, size, record),
+        Some(record) if record.phase == LockPhase::Batch => end_during_batch(file, size, record),
         Some(record) if record.end == size => Ok(size),
         // Written by a program that does not lock.
         _ => end_of_complete_lines(file, size),
@@ -90,16 +91,17 @@ fn committed_end(
 ///
 /// A complete batch is readable, because the next lock holder will commit it. After power loss, such a batch may even
 /// have been acknowledged although the idle record is lost.
-fn visible_end(file: &dyn FsFile, size: u64, record: LockRecord) -> io::Result<u64> {
+fn end_during_batch(file: &dyn FsFile, size: u64, record: LockRecord) -> io::Result<u64> {
     let batch_end = record.end + record.length;
-    if size >= batch_end && recovery::crc_of_range(file, record.end, record.length)? == record.crc {
+    if size >= batch_end && recovery::range_checksum(file, record.end, record.length)? == record.crc
+    {
         return end_of_complete_lines(file, size);
     }
     Ok(size.min(record.end))
 }
 
-/// Returns the end of the last complete line. A line without a newline is complete if it is an entry. No proper prefix
-/// of a line is an entry, so it is not being written.
+/// Returns the end of the last complete line. A last line without a newline is complete if it is an entry: a partly
+/// written line never is one.
 pub(crate) fn end_of_complete_lines(file: &dyn FsFile, size: u64) -> io::Result<u64> {
     let Some(last) = size.checked_sub(1) else {
         return Ok(0);

@@ -23,7 +23,8 @@ const CHECKPOINT_BYTES: u64 = 256 * 1024;
 /// Minimum number of new bytes for saving the index when a tape is closed. Scanning fewer bytes is faster than saving.
 const MIN_INDEX_BYTES: u64 = 16 * 1024;
 
-/// Maximum number of attempts to lock a lock file that other programs remove meanwhile. Then locking fails.
+/// Maximum number of attempts to lock a tape whose lock file other programs remove meanwhile. After these attempts,
+/// locking fails.
 const MAX_LOCK_RETRIES: usize = 100;
 
 /// The files and the index of one tape.
@@ -36,7 +37,7 @@ pub(crate) struct TapeFile {
     pub(crate) index: Index,
     /// The inode of the file that the index in memory covers.
     index_inode: u64,
-    /// Size of the tape at which the next attempt to save the index is due.
+    /// Size of the tape in bytes at which the index is saved next.
     checkpoint_at: u64,
     /// Whether an fsync failed and the tape was not rewritten since. The lock record may not show this.
     pub(crate) has_failed_sync: bool,
@@ -84,7 +85,7 @@ impl TapeFile {
     }
 
     /// Returns whether all files are open, so that an append takes only microseconds.
-    pub(crate) fn is_warm(&self) -> bool {
+    pub(crate) fn has_open_files(&self) -> bool {
         self.lock_file.is_some() && self.open.is_some() && self.index.covered > 0
     }
 
@@ -95,13 +96,13 @@ impl TapeFile {
             lock_file
                 .file
                 .lock()
-                .map_err(|error| self.error("lock", error))?;
+                .map_err(|error| self.io_error("lock", error))?;
             if let Some(lock) = self.verify_lock_file(lock_file)? {
                 return Ok(lock);
             }
         }
         let reason = std::io::Error::other("another program keeps removing its lock file");
-        Err(self.error("lock", reason))
+        Err(self.io_error("lock", reason))
     }
 
     /// Takes the lock if it is free.
@@ -110,7 +111,7 @@ impl TapeFile {
         let is_locked = lock_file
             .file
             .try_lock()
-            .map_err(|error| self.error("lock", error))?;
+            .map_err(|error| self.io_error("lock", error))?;
         if is_locked {
             self.verify_lock_file(lock_file)
         } else {
@@ -118,13 +119,13 @@ impl TapeFile {
         }
     }
 
-    /// Returns the lock, unless its file was removed: then other processes lock a new file.
+    /// Returns the lock, or `None` if its file was removed or replaced. In this case other processes lock another file.
     fn verify_lock_file(&mut self, lock_file: OpenFile) -> Result<Option<TapeLock>> {
         let lock = TapeLock(lock_file.file);
-        if self
-            .store_context
-            .has_name(lock_file.inode, &self.store_context.paths.lock(&self.tape))?
-        {
+        if self.store_context.is_inode_at(
+            lock_file.inode,
+            &self.store_context.paths.lock_file(&self.tape),
+        )? {
             return Ok(Some(lock));
         }
         self.lock_file = None;
@@ -135,10 +136,11 @@ impl TapeFile {
         if let Some(lock_file) = &self.lock_file {
             return Ok(lock_file.clone());
         }
-        let file = self
-            .store_context
-            .open_write(&self.store_context.paths.lock(&self.tape), OpenMode::Write)?;
-        let stat = file.stat().map_err(|error| self.error("lock", error))?;
+        let file = self.store_context.open_for_writing(
+            &self.store_context.paths.lock_file(&self.tape),
+            OpenMode::Write,
+        )?;
+        let stat = file.stat().map_err(|error| self.io_error("lock", error))?;
         let lock_file = OpenFile {
             file: file.into(),
             inode: stat.inode,
@@ -147,9 +149,12 @@ impl TapeFile {
         Ok(lock_file)
     }
 
-    pub(crate) fn error(&self, action: &'static str, error: std::io::Error) -> crate::TapeError {
-        self.store_context
-            .error(action, &self.store_context.paths.tape(&self.tape), error)
+    pub(crate) fn io_error(&self, action: &'static str, error: std::io::Error) -> crate::TapeError {
+        self.store_context.io_error(
+            action,
+            &self.store_context.paths.tape_file(&self.tape),
+            error,
+        )
     }
 
     /// Returns the readable part of the tape if the index in memory covers all of it. Makes two system calls and never
@@ -167,7 +172,7 @@ impl TapeFile {
         let stat = self
             .store_context
             .fs
-            .stat(&self.store_context.paths.tape(&self.tape))
+            .stat(&self.store_context.paths.tape_file(&self.tape))
             .ok()?;
         let idle = self.idle_record(record, stat.size)?;
         let is_same = stat.inode == open.inode && idle.inode == open.inode;
@@ -191,22 +196,22 @@ impl TapeFile {
         if self
             .store_context
             .fs
-            .stat(&self.store_context.paths.tape(&self.tape))
+            .stat(&self.store_context.paths.tape_file(&self.tape))
             .is_ok()
         {
-            let _ = self.open_lock_file().and_then(|_| self.open_tape());
+            let _ = self.open_lock_file().and_then(|_| self.open_current_file());
         }
     }
 
     /// Returns the current summary.
     pub(crate) fn summary(&mut self) -> Result<TapeSummary> {
-        self.refresh()?;
+        self.refresh_index()?;
         Ok(self.index.summary.clone())
     }
 
     /// Returns the selected anchors.
     pub(crate) fn anchors(&mut self, query: &AnchorQuery) -> Result<Vec<AnchorMark>> {
-        let snapshot = self.refresh()?;
+        let snapshot = self.refresh_index()?;
         let last = self.index.summary.last_anchor.as_ref();
         // The summary suffices for the common queries.
         match (query, last) {
@@ -217,26 +222,26 @@ impl TapeFile {
             }
             _ => {}
         }
-        if let Some(marks) = self.index.marks(&self.store_context, &self.tape) {
-            return Ok(query.pick(&marks));
+        if let Some(marks) = self.index.all_marks(&self.store_context, &self.tape) {
+            return Ok(query.select_marks(&marks));
         }
         // The marks on disk belong to another index. Scan the complete tape in memory.
         let mut index = Index::default();
         if let Some(snapshot) = &snapshot {
             index
-                .catch_up(snapshot)
-                .map_err(|error| self.error("read", error))?;
+                .extend_to(snapshot)
+                .map_err(|error| self.io_error("read", error))?;
         }
         self.index = index;
         let marks = self
             .index
-            .marks(&self.store_context, &self.tape)
+            .all_marks(&self.store_context, &self.tape)
             .unwrap_or_default();
-        Ok(query.pick(&marks))
+        Ok(query.select_marks(&marks))
     }
 
     /// Updates the index in memory and returns the snapshot it covers.
-    fn refresh(&mut self) -> Result<Option<Snapshot>> {
+    fn refresh_index(&mut self) -> Result<Option<Snapshot>> {
         let Some(snapshot) = self.snapshot()? else {
             self.index = Index::default();
             return Ok(None);
@@ -245,7 +250,7 @@ impl TapeFile {
         if self.index.covered >= self.index.saved + CHECKPOINT_BYTES
             && self.index.covered >= self.checkpoint_at
         {
-            self.checkpoint_if_free();
+            self.save_index_if_unlocked();
         }
         Ok(Some(snapshot))
     }
@@ -254,7 +259,7 @@ impl TapeFile {
     pub(crate) fn update_index(&mut self, snapshot: &Snapshot) -> Result<()> {
         let file = &*snapshot.file;
         let is_usable =
-            self.index_inode == snapshot.inode && self.index.matches(file, snapshot.end);
+            self.index_inode == snapshot.inode && self.index.is_valid_for(file, snapshot.end);
         let behind = snapshot.end.saturating_sub(self.index.covered);
         if !is_usable || behind > CHECKPOINT_BYTES {
             let stored = Index::load(&self.store_context, &self.tape, file, snapshot.end);
@@ -268,8 +273,8 @@ impl TapeFile {
         }
         self.index_inode = snapshot.inode;
         self.index
-            .catch_up(snapshot)
-            .map_err(|error| self.error("read", error))
+            .extend_to(snapshot)
+            .map_err(|error| self.io_error("read", error))
     }
 
     /// Adds a committed batch to the index, and saves the index every [`CHECKPOINT_BYTES`].
@@ -284,16 +289,16 @@ impl TapeFile {
             self.index_inode = open.inode;
         }
         if self.index_inode == open.inode {
-            self.index.extend(offset, batch, end);
+            self.index.append_batch(offset, batch, end);
         }
         if end >= self.index.saved + CHECKPOINT_BYTES && end >= self.checkpoint_at {
-            self.checkpoint(open, end);
+            self.save_index(open, end);
         }
     }
 
     /// Saves the index. The caller must hold the tape's lock. Errors are only logged, because the next reader can
     /// rebuild the index.
-    pub(crate) fn checkpoint(&mut self, open: &OpenFile, end: u64) {
+    pub(crate) fn save_index(&mut self, open: &OpenFile, end: u64) {
         let snapshot = Snapshot {
             file: Arc::clone(&open.file),
             inode: open.inode,
@@ -308,13 +313,13 @@ impl TapeFile {
         }
     }
 
-    fn checkpoint_if_free(&mut self) {
+    fn save_index_if_unlocked(&mut self) {
         let Ok(Some(lock)) = self.try_lock() else {
             return;
         };
         // The tape may have grown before the lock was taken, but now it contains no incomplete batch.
         if let Ok(Some(snapshot)) = Snapshot::capture(&self.store_context, &self.tape) {
-            self.checkpoint(
+            self.save_index(
                 &OpenFile {
                     file: snapshot.file,
                     inode: snapshot.inode,
@@ -326,7 +331,7 @@ impl TapeFile {
     }
 
     /// Drops the open tape file and the index after the file was replaced or removed.
-    pub(crate) fn invalidate(&mut self) {
+    pub(crate) fn forget_replaced_file(&mut self) {
         self.open = None;
         self.index = Index::default();
         self.index_inode = 0;
@@ -334,16 +339,16 @@ impl TapeFile {
     }
 
     /// Closes all files, including the lock file.
-    pub(crate) fn close(&mut self) {
-        self.invalidate();
+    pub(crate) fn close_files(&mut self) {
+        self.forget_replaced_file();
         self.lock_file = None;
     }
 
     /// Rebuilds the index from the complete tape and saves it.
-    pub(crate) fn rebuild(&mut self) -> Result<TapeSummary> {
+    pub(crate) fn rebuild_index(&mut self) -> Result<TapeSummary> {
         let lock = self.lock()?;
-        index::remove(&self.store_context, &self.tape)?;
-        self.invalidate();
+        index::remove_index_files(&self.store_context, &self.tape)?;
+        self.forget_replaced_file();
         let Some(snapshot) = Snapshot::capture(&self.store_context, &self.tape)? else {
             return Ok(TapeSummary::default());
         };
@@ -355,14 +360,18 @@ impl TapeFile {
     }
 
     /// Writes the lock record with the next sequence number and returns it.
-    pub(crate) fn write_record(&self, lock: &TapeLock, record: LockRecord) -> Result<LockRecord> {
+    pub(crate) fn write_lock_record(
+        &self,
+        lock: &TapeLock,
+        record: LockRecord,
+    ) -> Result<LockRecord> {
         let record = LockRecord {
             sequence: record.sequence.wrapping_add(1),
             ..record
         };
         record
             .write(&*lock.0)
-            .map_err(|error| self.error("write the lock record of", error))?;
+            .map_err(|error| self.io_error("write the lock record of", error))?;
         Ok(record)
     }
 
@@ -377,7 +386,7 @@ impl TapeFile {
 impl Drop for TapeFile {
     fn drop(&mut self) {
         if self.index.covered >= self.index.saved + MIN_INDEX_BYTES {
-            self.checkpoint_if_free();
+            self.save_index_if_unlocked();
         }
     }
 }

@@ -9,10 +9,8 @@ use std::{
 use jiff::{Timestamp, civil, tz::TimeZone};
 
 use super::{
-    blobs::FileBlobs,
-    context::{StoreContext, missing_is_none},
-    lines::ForwardLines,
-    verify::referenced_blobs,
+    blobs::FileBlobs, context::StoreContext, file_ops::not_found_to_none, lines::ForwardLines,
+    verify::referenced_blob_ids,
 };
 use crate::{BlobId, FileStore, Result, TapeName, codec, fs::OpenMode};
 
@@ -46,13 +44,13 @@ impl FileStore {
     /// not included.
     pub async fn unused_files(&self, older_than: Duration) -> Result<Vec<UnusedFile>> {
         let store_context = self.store_context.clone();
-        super::blocking(move || {
+        super::run_blocking(move || {
             let cutoff = SystemTime::now()
                 .checked_sub(older_than)
                 .unwrap_or(SystemTime::UNIX_EPOCH);
-            let (archives, recent) = archives(&store_context, cutoff)?;
+            let (archives, recent) = partition_archives(&store_context, cutoff)?;
             let mut unused_files = archives;
-            unused_files.extend(blobs(&store_context, cutoff, &recent)?);
+            unused_files.extend(find_unused_blobs(&store_context, cutoff, &recent)?);
             Ok(unused_files)
         })
         .await
@@ -61,16 +59,16 @@ impl FileStore {
     /// Removes an unused file, unless it was used again since it was listed. Returns whether the file was removed.
     pub async fn remove_unused_file(&self, unused_file: &UnusedFile) -> Result<bool> {
         let (store_context, unused_file) = (self.store_context.clone(), unused_file.clone());
-        super::blocking(move || {
-            let stat = missing_is_none(store_context.fs.stat(&unused_file.path))
-                .map_err(|error| store_context.error("inspect", &unused_file.path, error))?;
+        super::run_blocking(move || {
+            let stat = not_found_to_none(store_context.fs.stat(&unused_file.path))
+                .map_err(|error| store_context.io_error("inspect", &unused_file.path, error))?;
             // Storing an old blob again updates its modification time.
             let is_used = unused_file.kind == UnusedFileKind::Blob
                 && stat
                     .and_then(|stat| stat.modified)
                     .is_none_or(|modified| modified > unused_file.since);
             if !is_used {
-                store_context.remove(&unused_file.path)?;
+                store_context.remove_file(&unused_file.path)?;
             }
             Ok(!is_used)
         })
@@ -79,42 +77,42 @@ impl FileStore {
 }
 
 /// Returns the archives up to the cutoff, and the paths of the newer ones.
-fn archives(
+fn partition_archives(
     store_context: &StoreContext,
     cutoff: SystemTime,
 ) -> Result<(Vec<UnusedFile>, Vec<PathBuf>)> {
     let root = store_context.paths.root();
-    let names = missing_is_none(store_context.fs.read_dir(root))
-        .map_err(|error| store_context.error("list", root, error))?;
-    let (mut old, mut recent) = (Vec::new(), Vec::new());
+    let names = not_found_to_none(store_context.fs.read_dir(root))
+        .map_err(|error| store_context.io_error("list", root, error))?;
+    let (mut unused_files, mut recent_paths) = (Vec::new(), Vec::new());
     for (name, stamp) in names
         .iter()
         .flatten()
-        .filter_map(|name| Some((name, archive_stamp(name)?)))
+        .filter_map(|name| Some((name, parse_archive_time(name)?)))
     {
         let path = root.join(name);
-        let failed = |error| store_context.error("inspect", &path, error);
-        let Some(stat) = missing_is_none(store_context.fs.stat(&path)).map_err(failed)? else {
+        let failed = |error| store_context.io_error("inspect", &path, error);
+        let Some(stat) = not_found_to_none(store_context.fs.stat(&path)).map_err(failed)? else {
             continue;
         };
         // The modification time is that of the last entry. The time of the archiving is in the file name.
         if stamp <= cutoff {
-            old.push(UnusedFile {
+            unused_files.push(UnusedFile {
                 kind: UnusedFileKind::Archive,
                 path,
                 bytes: stat.size,
                 since: stamp,
             });
         } else {
-            recent.push(path);
+            recent_paths.push(path);
         }
     }
-    old.sort_by_key(|unused_file| unused_file.since);
-    Ok((old, recent))
+    unused_files.sort_by_key(|unused_file| unused_file.since);
+    Ok((unused_files, recent_paths))
 }
 
 /// Returns the time in an archive's name, `<tape>.jsonl.<stamp>[-<number>].bak`, or `None` for other files.
-fn archive_stamp(name: &str) -> Option<SystemTime> {
+fn parse_archive_time(name: &str) -> Option<SystemTime> {
     let (tape, rest) = name.strip_suffix(".bak")?.rsplit_once(".jsonl.")?;
     TapeName::new(tape).ok()?;
     let stamp = rest.split_once('-').map_or(rest, |(stamp, _)| stamp);
@@ -123,7 +121,7 @@ fn archive_stamp(name: &str) -> Option<SystemTime> {
     Some(timestamp.into())
 }
 
-fn blobs(
+fn find_unused_blobs(
     store_context: &std::sync::Arc<StoreContext>,
     cutoff: SystemTime,
     archives: &[PathBuf],
@@ -134,15 +132,15 @@ fn blobs(
             .checked_sub(BLOB_GRACE)
             .unwrap_or(SystemTime::UNIX_EPOCH),
     );
-    let mut old = Vec::new();
-    for id in store.list_now()? {
-        let path = store.path(&id);
-        let failed = |error| store_context.error("inspect", &path, error);
-        let Some(stat) = missing_is_none(store_context.fs.stat(&path)).map_err(failed)? else {
+    let mut candidates = Vec::new();
+    for id in store.list_blobs()? {
+        let path = store.blob_path(&id);
+        let failed = |error| store_context.io_error("inspect", &path, error);
+        let Some(stat) = not_found_to_none(store_context.fs.stat(&path)).map_err(failed)? else {
             continue;
         };
         if let Some(since) = stat.modified.filter(|modified| *modified <= cutoff) {
-            old.push((
+            candidates.push((
                 id,
                 UnusedFile {
                     kind: UnusedFileKind::Blob,
@@ -154,28 +152,28 @@ fn blobs(
         }
     }
     // Read all tapes only if there are candidates.
-    if !old.is_empty() {
+    if !candidates.is_empty() {
         let mut referenced = HashSet::new();
-        for path in tape_files(store_context)?.iter().chain(archives) {
-            collect_blobs(store_context, path, &mut referenced)?;
+        for path in list_tape_files(store_context)?.iter().chain(archives) {
+            collect_referenced_blobs(store_context, path, &mut referenced)?;
         }
-        old.retain(|(id, _)| !referenced.contains(id));
+        candidates.retain(|(id, _)| !referenced.contains(id));
     }
-    Ok(old
+    Ok(candidates
         .into_iter()
         .map(|(_, unused_file)| unused_file)
         .collect())
 }
 
 /// Returns the files of all tapes, sidecars and fork journals.
-fn tape_files(store_context: &StoreContext) -> Result<Vec<PathBuf>> {
+fn list_tape_files(store_context: &StoreContext) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for directory in [
         store_context.paths.root().to_path_buf(),
-        store_context.paths.forks(),
+        store_context.paths.forks_dir(),
     ] {
-        let names = missing_is_none(store_context.fs.read_dir(&directory))
-            .map_err(|error| store_context.error("list", &directory, error))?;
+        let names = not_found_to_none(store_context.fs.read_dir(&directory))
+            .map_err(|error| store_context.io_error("list", &directory, error))?;
         let tapes = names
             .into_iter()
             .flatten()
@@ -185,31 +183,32 @@ fn tape_files(store_context: &StoreContext) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn collect_blobs(
+fn collect_referenced_blobs(
     store_context: &StoreContext,
     path: &std::path::Path,
     referenced: &mut HashSet<BlobId>,
 ) -> Result<()> {
-    let failed = |error| store_context.error("read", path, error);
+    let failed = |error| store_context.io_error("read", path, error);
     let Some(file) =
-        missing_is_none(store_context.fs.open(path, OpenMode::Read)).map_err(failed)?
+        not_found_to_none(store_context.fs.open(path, OpenMode::Read)).map_err(failed)?
     else {
         return Ok(());
     };
-    let mut lines = ForwardLines::large(0, file.stat().map_err(failed)?.size);
+    let mut lines = ForwardLines::with_large_reads(0, file.stat().map_err(failed)?.size);
     while lines
-        .advance(&*file, |_, line| {
+        .read_chunk(&*file, |_, line| {
             // Few lines refer to a blob. All of them contain this prefix.
             if memchr::memmem::find(line, b"sha256:").is_none() {
                 return;
             }
             match codec::decode(line) {
                 Some(entry) => {
-                    referenced
-                        .extend(referenced_blobs(&entry).filter_map(|id| BlobId::parse(id).ok()));
+                    referenced.extend(
+                        referenced_blob_ids(&entry).filter_map(|id| BlobId::parse(id).ok()),
+                    );
                 }
                 // Keep every blob that an invalid line mentions.
-                None => referenced.extend(named_blobs(line)),
+                None => referenced.extend(blob_ids_in_line(line)),
             }
         })
         .map_err(failed)?
@@ -217,7 +216,7 @@ fn collect_blobs(
     Ok(())
 }
 
-fn named_blobs(line: &[u8]) -> impl Iterator<Item = BlobId> {
+fn blob_ids_in_line(line: &[u8]) -> impl Iterator<Item = BlobId> {
     let text = String::from_utf8_lossy(line).into_owned();
     let ids: Vec<_> = text
         .split("sha256:")

@@ -9,13 +9,8 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    FileStore,
-    blobs::FileBlobs,
-    context::{StoreContext, missing_is_none},
-    index::Index,
-    lines::ForwardLines,
-    snapshot::Snapshot,
-    tape_file::TapeFile,
+    FileStore, blobs::FileBlobs, context::StoreContext, file_ops::not_found_to_none, index::Index,
+    lines::ForwardLines, snapshot::Snapshot, tape_file::TapeFile,
 };
 use crate::{BlobId, Entry, EntryId, EntryKind, Result, TapeError, TapeName, codec};
 
@@ -127,15 +122,18 @@ impl FileStore {
     /// Reads a complete tape and reports damage. Changes nothing.
     pub async fn verify(&self, tape: &TapeName) -> Result<VerifyReport> {
         let (open_tape, store_context, tape) = (
-            self.open_tapes.get(tape),
+            self.open_tapes.get_or_create(tape),
             Arc::clone(&self.store_context),
             tape.clone(),
         );
-        super::blocking(move || verify(&store_context, &tape, &mut open_tape.tape_file())).await
+        super::run_blocking(move || {
+            verify_tape_file(&store_context, &tape, &mut open_tape.lock_tape_file())
+        })
+        .await
     }
 }
 
-fn verify(
+fn verify_tape_file(
     store_context: &Arc<StoreContext>,
     tape: &TapeName,
     tape_file: &mut TapeFile,
@@ -145,8 +143,8 @@ fn verify(
     };
     // The last calls of a running turn may not have results yet.
     let is_running = super::lease::lease_holder(store_context, tape).is_some();
-    let mut verify_report = read_all(store_context, tape, &snapshot)?.finish(is_running);
-    verify_report.damage.extend(torn_tail(tape_file)?);
+    let mut verify_report = check_lines(store_context, tape, &snapshot)?.finish(is_running);
+    verify_report.damage.extend(find_torn_tail(tape_file)?);
     if is_index_stale(store_context, tape, &snapshot)? {
         verify_report.damage.push(Damage::StaleIndex);
     }
@@ -155,7 +153,7 @@ fn verify(
 
 /// Returns the bytes after the last complete entry. Takes the lock to distinguish them from a batch that is being
 /// written.
-fn torn_tail(tape_file: &mut TapeFile) -> Result<Option<Damage>> {
+fn find_torn_tail(tape_file: &mut TapeFile) -> Result<Option<Damage>> {
     let find_tail = |tape_file: &TapeFile| {
         let Some(snapshot) = Snapshot::capture(&tape_file.store_context, &tape_file.tape)? else {
             return Ok(None);
@@ -163,7 +161,7 @@ fn torn_tail(tape_file: &mut TapeFile) -> Result<Option<Damage>> {
         let size = snapshot
             .file
             .stat()
-            .map_err(|error| tape_file.error("read", error))?
+            .map_err(|error| tape_file.io_error("read", error))?
             .size;
         let bytes = size.saturating_sub(snapshot.end);
         Ok((bytes > 0).then_some(Damage::TornTail {
@@ -186,20 +184,20 @@ fn torn_tail(tape_file: &mut TapeFile) -> Result<Option<Damage>> {
     }
 }
 
-fn read_all(
+fn check_lines(
     store_context: &Arc<StoreContext>,
     tape: &TapeName,
     snapshot: &Snapshot,
 ) -> Result<Checker> {
-    let path = store_context.paths.tape(tape);
-    let read_error = |error| store_context.error("read", &path, error);
+    let path = store_context.paths.tape_file(tape);
+    let read_error = |error| store_context.io_error("read", &path, error);
     let mut checker = Checker::new(store_context, tape);
-    let mut lines = ForwardLines::large(0, snapshot.end);
+    let mut lines = ForwardLines::with_large_reads(0, snapshot.end);
     let mut outcome = Ok(());
     while lines
-        .advance(&*snapshot.file, |position, line| {
+        .read_chunk(&*snapshot.file, |position, line| {
             if outcome.is_ok() {
-                outcome = checker.line(position, line);
+                outcome = checker.check_line(position, line);
             }
         })
         .map_err(read_error)?
@@ -232,7 +230,7 @@ impl Checker {
         }
     }
 
-    fn line(&mut self, offset: u64, line: &[u8]) -> Result<()> {
+    fn check_line(&mut self, offset: u64, line: &[u8]) -> Result<()> {
         self.line_number += 1;
         let Some(entry) = codec::decode(line) else {
             // Empty lines are harmless.
@@ -257,7 +255,7 @@ impl Checker {
             });
         }
         if self.checks_pairs {
-            self.check_pair(&entry);
+            self.check_call_pairing(&entry);
         }
         if entry.kind == EntryKind::Event && entry.name() == Some(ACCEPTED_EVENT) {
             self.verify_report
@@ -267,7 +265,7 @@ impl Checker {
         self.check_blobs(&entry)
     }
 
-    fn check_pair(&mut self, entry: &Entry) {
+    fn check_call_pairing(&mut self, entry: &Entry) {
         let run = entry
             .meta
             .get("run_id")
@@ -288,7 +286,7 @@ impl Checker {
     }
 
     fn check_blobs(&mut self, entry: &Entry) -> Result<()> {
-        for text in referenced_blobs(entry) {
+        for text in referenced_blob_ids(entry) {
             let id = match BlobId::parse(text) {
                 Ok(blob) if self.good_blobs.contains(&blob) => continue,
                 Ok(blob) => blob,
@@ -301,7 +299,7 @@ impl Checker {
                     continue;
                 }
             };
-            match self.blobs.get_now(&id) {
+            match self.blobs.read_blob(&id) {
                 Ok(_) => drop(self.good_blobs.insert(id)),
                 Err(TapeError::NotFound(_)) => {
                     self.add_damage(Damage::BadBlob {
@@ -337,8 +335,8 @@ impl Checker {
     }
 }
 
-/// Returns the blob ids in an entry, as they are written.
-pub(crate) fn referenced_blobs(entry: &Entry) -> impl Iterator<Item = &str> {
+/// Returns the blob ids in an entry, as they are written there. They may be invalid.
+pub(crate) fn referenced_blob_ids(entry: &Entry) -> impl Iterator<Item = &str> {
     let check_blobs = entry.meta.get("media").and_then(Value::as_array);
     check_blobs
         .into_iter()
@@ -352,9 +350,9 @@ fn is_index_stale(
     tape: &TapeName,
     snapshot: &Snapshot,
 ) -> Result<bool> {
-    let path = store_context.paths.index(tape);
-    let stat = missing_is_none(store_context.fs.stat(&path))
-        .map_err(|error| store_context.error("inspect", &path, error))?;
+    let path = store_context.paths.index_file(tape);
+    let stat = not_found_to_none(store_context.fs.stat(&path))
+        .map_err(|error| store_context.io_error("inspect", &path, error))?;
     if stat.is_none() {
         return Ok(false);
     }
@@ -366,11 +364,11 @@ fn is_index_stale(
         end: stored.covered,
         ..snapshot.clone()
     };
-    rebuilt
-        .catch_up(&part)
-        .map_err(|error| store_context.error("read", &store_context.paths.tape(tape), error))?;
-    let marks = stored.marks(store_context, tape);
+    rebuilt.extend_to(&part).map_err(|error| {
+        store_context.io_error("read", &store_context.paths.tape_file(tape), error)
+    })?;
+    let marks = stored.all_marks(store_context, tape);
     Ok(marks.is_none()
         || stored.summary != rebuilt.summary
-        || marks != rebuilt.marks(store_context, tape))
+        || marks != rebuilt.all_marks(store_context, tape))
 }

@@ -1,4 +1,4 @@
-//! Finishes forks whose process ended.
+//! Merges or discards forks whose process ended before it finished them.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +20,10 @@ pub struct ForkRecovery {
     pub merged: bool,
 }
 
-/// Merges or discards the unfinished forks of a tape, as specified when they were created. Forks in use are skipped.
+/// Merges or discards the unfinished forks of a tape, depending on the [`MergeBack`] of each fork. Skips forks in use.
 ///
 /// The tape gets an event `fork.recovered` or `fork.discarded` per fork.
-pub async fn recover(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<ForkRecovery>> {
+pub async fn recover_forks(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<ForkRecovery>> {
     let journals = store.list(TapeListFilter::Forks(tape.clone())).await?;
     let ids: BTreeSet<_> = journals
         .iter()
@@ -32,45 +32,45 @@ pub async fn recover(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<ForkR
         .collect();
     let mut recoveries = Vec::new();
     for id in ids {
-        let lease = match store.lease(&tape.fork(&id)?, LeaseWait::No).await {
+        let lease = match store.lease(&tape.fork_journal(&id)?, LeaseWait::No).await {
             Ok(lease) => lease,
             Err(TapeError::Busy { .. }) => continue,
             Err(error) => return Err(error),
         };
-        recoveries.extend(recover_one(store, tape, &id, &journals).await?);
+        recoveries.extend(recover_fork(store, tape, &id, &journals).await?);
         drop(lease);
     }
     Ok(recoveries)
 }
 
-/// Recovers the unfinished forks of all tapes in a store. See [`recover`].
-pub async fn recover_all(store: &dyn TapeStore) -> Result<Vec<ForkRecovery>> {
+/// Recovers the unfinished forks of all tapes in a store. See [`recover_forks`].
+pub async fn recover_all_forks(store: &dyn TapeStore) -> Result<Vec<ForkRecovery>> {
     let journals = store.list(TapeListFilter::AllForks).await?;
     let owners: BTreeSet<_> = journals
         .iter()
         .filter_map(|name| name.as_fork())
-        .map(|(owner, _)| main_tape(owner))
+        .map(|(owner, _)| main_tape_name(owner))
         .collect();
     let mut recoveries = Vec::new();
     for owner in owners {
-        recoveries.extend(recover(store, &TapeName::new(owner)?).await?);
+        recoveries.extend(recover_forks(store, &TapeName::new(owner)?).await?);
     }
     Ok(recoveries)
 }
 
-fn main_tape(owner: &str) -> &str {
+fn main_tape_name(owner: &str) -> &str {
     owner
         .split_once("__sidecar__")
         .map_or(owner, |(main, _)| main)
 }
 
-async fn recover_one(
+async fn recover_fork(
     store: &dyn TapeStore,
     tape: &TapeName,
     id: &str,
     journals: &[TapeName],
 ) -> Result<Option<ForkRecovery>> {
-    let main = tape.fork(id)?;
+    let main = tape.fork_journal(id)?;
     let mut sidecars = Vec::new();
     for journal in journals.iter().filter(|journal| **journal != main) {
         if let Some((owner, _)) = journal.as_fork().filter(|(_, fork)| *fork == id) {
@@ -79,7 +79,7 @@ async fn recover_one(
     }
     let Some((header, entries)) = read_journal(store, &main).await? else {
         // The process ended before the header was written, so no entry was acknowledged.
-        discard(store, &main, &sidecars).await?;
+        discard_journals(store, &main, &sidecars).await?;
         return Ok(None);
     };
     let merged = header.merge_back == MergeBack::Yes;
@@ -96,7 +96,7 @@ async fn recover_one(
                 .append(tape, vec![recovery_event("fork.discarded", id, count)])
                 .await?;
         }
-        discard(store, &main, &sidecars).await?;
+        discard_journals(store, &main, &sidecars).await?;
     }
     tracing::info!(%tape, fork = id, entries = count, merged, "fork.recovered");
     Ok(Some(ForkRecovery {
@@ -107,7 +107,7 @@ async fn recover_one(
     }))
 }
 
-async fn discard(
+async fn discard_journals(
     store: &dyn TapeStore,
     main: &TapeName,
     sidecars: &[(TapeName, TapeName)],
@@ -119,5 +119,5 @@ async fn discard(
 }
 
 fn recovery_event(name: &str, id: &str, entries: usize) -> Entry {
-    Entry::event(name, Some(json!({"fork": id, "entries": entries}))).outside_context()
+    Entry::event(name, Some(json!({"fork": id, "entries": entries}))).exclude_from_context()
 }

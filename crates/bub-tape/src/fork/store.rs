@@ -4,7 +4,7 @@ use std::{ops::Bound, sync::Arc};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::{ForkHeader, MergeBack, latest_named};
+use super::{ForkHeader, MergeBack, latest_anchor_named};
 use crate::{
     AnchorMark, AnchorQuery, AppendReceipt, BlobStore, BoxFuture, Entry, EntryId, EntryRange,
     EntryStream, Lease, LeaseWait, LineFilter, Order, Position, ResetOutcome, ResetRequest, Result,
@@ -48,21 +48,21 @@ impl ForkStore {
         }
     }
 
-    fn journal(&self, tape: &TapeName) -> Option<&TapeName> {
+    fn journal_for(&self, tape: &TapeName) -> Option<&TapeName> {
         self.journals
             .iter()
             .find(|journals| journals.target == *tape)
             .map(|journals| &journals.journal)
     }
 
-    async fn header(&self, journal: &TapeName) -> Result<Option<ForkHeader>> {
+    async fn read_header(&self, journal: &TapeName) -> Result<Option<ForkHeader>> {
         let first = self
             .parent
             .read(journal, EntryRange::ALL)
             .next()
             .await
             .transpose()?;
-        Ok(first.as_ref().and_then(ForkHeader::read))
+        Ok(first.as_ref().and_then(ForkHeader::from_entry))
     }
 
     async fn append_to_journal(
@@ -71,7 +71,7 @@ impl ForkStore {
         journal: &TapeName,
         mut batch: Vec<Entry>,
     ) -> Result<AppendReceipt> {
-        let base = if let Some(header) = self.header(journal).await? {
+        let base = if let Some(header) = self.read_header(journal).await? {
             header.visible_base()
         } else {
             // The first entry of a sidecar in this fork.
@@ -83,18 +83,18 @@ impl ForkStore {
                     base,
                     reset: false,
                 }
-                .entry(),
+                .to_entry(),
             );
             base
         };
         let receipt = self.parent.append(journal, batch).await?;
-        let own = receipt.ids.into_iter().filter(|id| *id > EntryId::new(1));
+        let journal_ids = receipt.ids.into_iter().filter(|id| *id > EntryId::new(1));
         Ok(AppendReceipt {
-            ids: own.map(|id| visible_id(base, id)).collect(),
+            ids: journal_ids.map(|id| visible_id(base, id)).collect(),
         })
     }
 
-    async fn read_both<'a>(
+    async fn read_combined<'a>(
         &'a self,
         tape: &'a TapeName,
         journal: &'a TapeName,
@@ -107,16 +107,16 @@ impl ForkStore {
                 .read_filtered(tape, range, Arc::clone(line_filter)),
             None => self.parent.read(tape, range),
         };
-        let Some(header) = self.header(journal).await? else {
+        let Some(header) = self.read_header(journal).await? else {
             return Ok(read(tape, range));
         };
         let base = header.visible_base();
-        let own = match journal_range(range) {
+        let journal_entries = match journal_range(range) {
             Some(range) => read(journal, range),
-            None => empty(),
+            None => empty_stream(),
         };
-        let own = own.try_filter_map(move |entry| {
-            let visible = (ForkHeader::read(&entry).is_none()).then(|| Entry {
+        let journal_entries = journal_entries.try_filter_map(move |entry| {
+            let visible = (ForkHeader::from_entry(&entry).is_none()).then(|| Entry {
                 id: visible_id(base, entry.id),
                 ..entry
             });
@@ -124,26 +124,27 @@ impl ForkStore {
         });
         let parent = match parent_range(range).filter(|_| !header.reset) {
             Some(range) => read(tape, range),
-            None => empty(),
+            None => empty_stream(),
         };
         Ok(match range.order {
-            Order::OldestFirst => Box::pin(parent.chain(own)),
-            Order::NewestFirst => Box::pin(own.chain(parent)),
+            Order::OldestFirst => Box::pin(parent.chain(journal_entries)),
+            Order::NewestFirst => Box::pin(journal_entries.chain(parent)),
         })
     }
 
-    async fn fetch_both(
+    async fn fetch_combined(
         &self,
         tape: &TapeName,
         journal: &TapeName,
         ids: &[EntryId],
     ) -> Result<Vec<Entry>> {
-        let Some(header) = self.header(journal).await? else {
+        let Some(header) = self.read_header(journal).await? else {
             return self.parent.fetch(tape, ids).await;
         };
         let base = header.visible_base();
-        let (own, parents): (Vec<EntryId>, Vec<EntryId>) = ids.iter().partition(|id| **id > base);
-        let own: Vec<_> = own
+        let (journal_ids, parents): (Vec<EntryId>, Vec<EntryId>) =
+            ids.iter().partition(|id| **id > base);
+        let journal_ids: Vec<_> = journal_ids
             .into_iter()
             .map(|id| EntryId::new(id.get() - base.get() + 1))
             .collect();
@@ -152,7 +153,7 @@ impl ForkStore {
         } else {
             self.parent.fetch(tape, &parents).await?
         };
-        for entry in self.parent.fetch(journal, &own).await? {
+        for entry in self.parent.fetch(journal, &journal_ids).await? {
             entries.push(Entry {
                 id: visible_id(base, entry.id),
                 ..entry
@@ -161,13 +162,13 @@ impl ForkStore {
         Ok(entries)
     }
 
-    async fn anchors_of_both(
+    async fn combined_anchors(
         &self,
         tape: &TapeName,
         journal: &TapeName,
         query: AnchorQuery,
     ) -> Result<Vec<AnchorMark>> {
-        let Some(header) = self.header(journal).await? else {
+        let Some(header) = self.read_header(journal).await? else {
             return self.parent.anchors(tape, query).await;
         };
         let shift = |mark: AnchorMark| AnchorMark {
@@ -175,11 +176,11 @@ impl ForkStore {
             position: Position::new(mark.position.get() | FORK_POSITION_BIT),
             ..mark
         };
-        let own = |query: AnchorQuery| async move {
+        let find_in_journal = |query: AnchorQuery| async move {
             let marks = self.parent.anchors(journal, query).await?;
             Ok::<_, TapeError>(marks.into_iter().map(shift).collect::<Vec<_>>())
         };
-        let parents = |query: AnchorQuery| async move {
+        let find_in_parent = |query: AnchorQuery| async move {
             if header.reset {
                 Ok(Vec::new())
             } else {
@@ -188,16 +189,17 @@ impl ForkStore {
         };
         match query {
             AnchorQuery::LatestNamed(name) => {
-                let own_marks = own(latest_named(&name)).await?;
-                if own_marks.is_empty() {
-                    parents(latest_named(&name)).await
+                let journal_marks = find_in_journal(latest_anchor_named(&name)).await?;
+                if journal_marks.is_empty() {
+                    find_in_parent(latest_anchor_named(&name)).await
                 } else {
-                    Ok(own_marks)
+                    Ok(journal_marks)
                 }
             }
             AnchorQuery::FirstNamedAfter(name, after) => {
                 if after.get() & FORK_POSITION_BIT == 0 {
-                    let first = parents(AnchorQuery::FirstNamedAfter(name.clone(), after)).await?;
+                    let first =
+                        find_in_parent(AnchorQuery::FirstNamedAfter(name.clone(), after)).await?;
                     if !first.is_empty() {
                         return Ok(first);
                     }
@@ -208,28 +210,28 @@ impl ForkStore {
                 } else {
                     journal_position(after)
                 };
-                own(AnchorQuery::FirstNamedAfter(name, after)).await
+                find_in_journal(AnchorQuery::FirstNamedAfter(name, after)).await
             }
             AnchorQuery::All => Ok([
-                parents(AnchorQuery::All).await?,
-                own(AnchorQuery::All).await?,
+                find_in_parent(AnchorQuery::All).await?,
+                find_in_journal(AnchorQuery::All).await?,
             ]
             .concat()),
             AnchorQuery::Latest(count) => {
-                let own_marks = own(AnchorQuery::Latest(count)).await?;
-                let rest = count.saturating_sub(own_marks.len());
-                let older = if rest == 0 {
+                let journal_marks = find_in_journal(AnchorQuery::Latest(count)).await?;
+                let parent_count = count.saturating_sub(journal_marks.len());
+                let older = if parent_count == 0 {
                     Vec::new()
                 } else {
-                    parents(AnchorQuery::Latest(rest)).await?
+                    find_in_parent(AnchorQuery::Latest(parent_count)).await?
                 };
-                Ok([older, own_marks].concat())
+                Ok([older, journal_marks].concat())
             }
         }
     }
 
-    async fn summarize_both(&self, tape: &TapeName, journal: &TapeName) -> Result<TapeSummary> {
-        let Some(header) = self.header(journal).await? else {
+    async fn combined_summary(&self, tape: &TapeName, journal: &TapeName) -> Result<TapeSummary> {
+        let Some(header) = self.read_header(journal).await? else {
             return self.parent.summary(tape).await;
         };
         let mut summary = if header.reset {
@@ -241,15 +243,15 @@ impl ForkStore {
         let mut positions = marks
             .into_iter()
             .map(|mark| mark.position.get() | FORK_POSITION_BIT);
-        let mut own = self
-            .read_both(
+        let mut journal_entries = self
+            .read_combined(
                 tape,
                 journal,
-                EntryRange::from(Position::new(FORK_POSITION_BIT)),
+                EntryRange::starting_at(Position::new(FORK_POSITION_BIT)),
                 None,
             )
             .await?;
-        while let Some(entry) = own.next().await.transpose()? {
+        while let Some(entry) = journal_entries.next().await.transpose()? {
             let position = if entry.kind == crate::EntryKind::Anchor {
                 positions.next().unwrap_or(FORK_POSITION_BIT)
             } else {
@@ -278,7 +280,7 @@ impl ForkStore {
             None => None,
         };
         let base = self
-            .header(journal)
+            .read_header(journal)
             .await?
             .map_or_else(EntryId::default, |header| header.base);
         let header = ForkHeader {
@@ -286,7 +288,7 @@ impl ForkStore {
             base,
             reset: true,
         }
-        .entry();
+        .to_entry();
         let (initial_entries, path) = (reset.initial_entries, archived.clone());
         let initial_entries = Box::new(move |_: Option<&str>| {
             let mut entries = vec![header];
@@ -334,7 +336,7 @@ impl TapeStore for ForkStore {
         tape: &'a TapeName,
         batch: Vec<Entry>,
     ) -> BoxFuture<'a, Result<AppendReceipt>> {
-        match self.journal(tape) {
+        match self.journal_for(tape) {
             Some(journal) if !batch.is_empty() => {
                 Box::pin(self.append_to_journal(tape, journal, batch))
             }
@@ -343,9 +345,9 @@ impl TapeStore for ForkStore {
     }
 
     fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
-        match self.journal(tape) {
+        match self.journal_for(tape) {
             Some(journal) => {
-                Box::pin(stream::once(self.read_both(tape, journal, range, None)).try_flatten())
+                Box::pin(stream::once(self.read_combined(tape, journal, range, None)).try_flatten())
             }
             None => self.parent.read(tape, range),
         }
@@ -357,9 +359,10 @@ impl TapeStore for ForkStore {
         range: EntryRange,
         line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
-        match self.journal(tape) {
+        match self.journal_for(tape) {
             Some(journal) => Box::pin(
-                stream::once(self.read_both(tape, journal, range, Some(line_filter))).try_flatten(),
+                stream::once(self.read_combined(tape, journal, range, Some(line_filter)))
+                    .try_flatten(),
             ),
             None => self.parent.read_filtered(tape, range, line_filter),
         }
@@ -370,8 +373,8 @@ impl TapeStore for ForkStore {
         tape: &'a TapeName,
         ids: &'a [EntryId],
     ) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        match self.journal(tape) {
-            Some(journal) => Box::pin(self.fetch_both(tape, journal, ids)),
+        match self.journal_for(tape) {
+            Some(journal) => Box::pin(self.fetch_combined(tape, journal, ids)),
             None => self.parent.fetch(tape, ids),
         }
     }
@@ -381,15 +384,15 @@ impl TapeStore for ForkStore {
         tape: &'a TapeName,
         query: AnchorQuery,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
-        match self.journal(tape) {
-            Some(journal) => Box::pin(self.anchors_of_both(tape, journal, query)),
+        match self.journal_for(tape) {
+            Some(journal) => Box::pin(self.combined_anchors(tape, journal, query)),
             None => self.parent.anchors(tape, query),
         }
     }
 
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
-        match self.journal(tape) {
-            Some(journal) => Box::pin(self.summarize_both(tape, journal)),
+        match self.journal_for(tape) {
+            Some(journal) => Box::pin(self.combined_summary(tape, journal)),
             None => self.parent.summary(tape),
         }
     }
@@ -403,14 +406,14 @@ impl TapeStore for ForkStore {
         tape: &'a TapeName,
         reset: ResetRequest,
     ) -> BoxFuture<'a, Result<ResetOutcome>> {
-        match self.journal(tape) {
+        match self.journal_for(tape) {
             Some(journal) => Box::pin(self.reset_journal(tape, journal, reset)),
             None => self.parent.reset(tape, reset),
         }
     }
 
     fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
-        match self.journal(tape) {
+        match self.journal_for(tape) {
             Some(_) => {
                 let error = TapeError::InvalidInput(format!(
                     "cannot discard tape `{tape}`: it is part of a fork; finish the fork instead"
@@ -478,6 +481,6 @@ fn parent_range(range: EntryRange) -> Option<EntryRange> {
     }
 }
 
-fn empty<'a>() -> EntryStream<'a> {
+fn empty_stream<'a>() -> EntryStream<'a> {
     Box::pin(stream::empty())
 }

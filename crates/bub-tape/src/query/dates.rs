@@ -15,8 +15,8 @@ pub(crate) struct TimestampRange {
 impl TimestampRange {
     /// Parses both ends. Fails if a date is invalid or the start is after the end.
     pub(crate) fn parse(range: &DateRange) -> Result<Self> {
-        let start = range.start.as_deref().map(range_start).transpose()?;
-        let end = range.end.as_deref().map(range_end).transpose()?;
+        let start = range.start.as_deref().map(parse_range_start).transpose()?;
+        let end = range.end.as_deref().map(parse_range_end).transpose()?;
         if let (Some(from), Some(to)) = (start, end)
             && from > to
         {
@@ -34,40 +34,40 @@ impl TimestampRange {
     /// Returns whether the range contains the date of an entry. Only the unbounded range contains invalid dates.
     pub(crate) fn contains(&self, date: &str) -> bool {
         self.is_unbounded()
-            || time::parse(date).is_some_and(|timestamp| {
+            || time::parse_date(date).is_some_and(|timestamp| {
                 self.start.is_none_or(|start| start <= timestamp)
                     && self.end.is_none_or(|end| timestamp <= end)
             })
     }
 }
 
-fn range_start(text: &str) -> Result<Timestamp> {
-    match bare_date(text) {
-        Some(date) => midnight(date).ok_or_else(|| TapeError::bad_date(text)),
-        None => time::parse(text.trim()).ok_or_else(|| TapeError::bad_date(text)),
+fn parse_range_start(text: &str) -> Result<Timestamp> {
+    match parse_bare_date(text) {
+        Some(date) => utc_midnight(date).ok_or_else(|| TapeError::invalid_date(text)),
+        None => time::parse_date(text.trim()).ok_or_else(|| TapeError::invalid_date(text)),
     }
 }
 
 /// Parses the end of a range. A date without time means its last microsecond, as in the Python version.
-fn range_end(text: &str) -> Result<Timestamp> {
-    let Some(date) = bare_date(text) else {
-        return range_start(text);
+fn parse_range_end(text: &str) -> Result<Timestamp> {
+    let Some(date) = parse_bare_date(text) else {
+        return parse_range_start(text);
     };
-    let last = midnight(date).and_then(|start| {
+    let last = utc_midnight(date).and_then(|start| {
         start
             .checked_add(SignedDuration::from_micros(86_399_999_999))
             .ok()
     });
-    last.ok_or_else(|| TapeError::bad_date(text))
+    last.ok_or_else(|| TapeError::invalid_date(text))
 }
 
 /// Parses a date without time. The length check is needed because the parser also accepts a date in a longer text.
-fn bare_date(text: &str) -> Option<civil::Date> {
+fn parse_bare_date(text: &str) -> Option<civil::Date> {
     let text = text.trim();
     (text.len() <= 10).then(|| text.parse().ok()).flatten()
 }
 
-fn midnight(date: civil::Date) -> Option<Timestamp> {
+fn utc_midnight(date: civil::Date) -> Option<Timestamp> {
     date.to_zoned(TimeZone::UTC)
         .ok()
         .map(|zoned| zoned.timestamp())

@@ -65,7 +65,8 @@ impl Query {
         self.run_with_filter(store, tape, ParsedQuery::line_filter)
     }
 
-    /// Executes the query with the caller's line filter. The caller compares the text itself.
+    /// Executes the query with the line filter of a search. Does not compare the text of the query, because the search
+    /// does.
     pub(crate) fn run_for_search<'a>(
         self,
         store: &'a dyn TapeStore,
@@ -85,7 +86,7 @@ impl Query {
     ) -> EntryStream<'a> {
         let entries = async move {
             let filter = ParsedQuery::parse(&self)?;
-            let range = self.range(store, tape).await?;
+            let range = self.resolve_range(store, tape).await?;
             let entries = match line_filter(&filter) {
                 Some(line_filter) => store.read_filtered(tape, range, line_filter),
                 None => store.read(tape, range),
@@ -97,10 +98,14 @@ impl Query {
     }
 
     /// Returns the range of the query's window. Finds it with the store's anchor index.
-    pub(crate) async fn range(&self, store: &dyn TapeStore, tape: &TapeName) -> Result<EntryRange> {
+    pub(crate) async fn resolve_range(
+        &self,
+        store: &dyn TapeStore,
+        tape: &TapeName,
+    ) -> Result<EntryRange> {
         let latest =
             |name: &str| find_anchor(store, tape, AnchorQuery::LatestNamed(name.to_owned()));
-        let missing_error = |name: &str| TapeError::no_anchor(name);
+        let missing_error = |name: &str| TapeError::anchor_not_found(name);
         let range = match &self.window {
             AnchorWindow::All => EntryRange::ALL,
             AnchorWindow::AfterLast => {

@@ -10,13 +10,13 @@ const MAX_CASED_CHAR: char = '\u{1ffff}';
 
 /// Returns the folded form of a character. Only ASCII letters fold to ASCII letters, so that a search for ASCII text
 /// can compare bytes.
-pub(crate) fn fold(character: char) -> char {
+pub(crate) fn fold_char(character: char) -> char {
     if character.is_ascii() {
         return character.to_ascii_lowercase();
     }
     // Convert to upper case first: it merges characters with distinct lower case forms, such as the two forms of sigma.
-    let folded = lower(upper(character));
-    match (folded.is_ascii(), lower(character)) {
+    let folded = to_single_lower(to_single_upper(character));
+    match (folded.is_ascii(), to_single_lower(character)) {
         (false, _) => folded,
         (true, own) if own.is_ascii() => character,
         (true, own) => own,
@@ -28,12 +28,12 @@ pub(crate) fn fold_text(text: &str) -> String {
     if text.is_ascii() {
         text.to_ascii_lowercase()
     } else {
-        text.chars().map(fold).collect()
+        text.chars().map(fold_char).collect()
     }
 }
 
 /// Returns all characters with this folded form, including itself.
-pub(crate) fn spellings(folded: char) -> Vec<char> {
+pub(crate) fn case_variants(folded: char) -> Vec<char> {
     if folded.is_ascii() {
         let mut both = vec![folded, folded.to_ascii_uppercase()];
         both.dedup();
@@ -51,7 +51,7 @@ pub(crate) fn spellings(folded: char) -> Vec<char> {
 static CASE_VARIANTS: LazyLock<HashMap<char, Vec<char>>> = LazyLock::new(|| {
     let mut spellings: HashMap<char, Vec<char>> = HashMap::new();
     for character in '\u{80}'..=MAX_CASED_CHAR {
-        let folded = fold(character);
+        let folded = fold_char(character);
         if folded != character {
             spellings.entry(folded).or_default().push(character);
         }
@@ -63,15 +63,15 @@ fn has_case(character: char) -> bool {
     character.is_lowercase() || character.is_uppercase()
 }
 
-fn upper(character: char) -> char {
-    only(character.to_uppercase()).unwrap_or(character)
+fn to_single_upper(character: char) -> char {
+    single_char(character.to_uppercase()).unwrap_or(character)
 }
 
-fn lower(character: char) -> char {
-    only(character.to_lowercase()).unwrap_or(character)
+fn to_single_lower(character: char) -> char {
+    single_char(character.to_lowercase()).unwrap_or(character)
 }
 
-fn only(mut characters: impl Iterator<Item = char>) -> Option<char> {
+fn single_char(mut characters: impl Iterator<Item = char>) -> Option<char> {
     characters.next().filter(|_| characters.next().is_none())
 }
 
@@ -83,8 +83,8 @@ mod tests {
     fn folding_is_stable_and_spellings_find_the_way_back() {
         let mut forms: HashMap<char, Vec<char>> = HashMap::new();
         for character in '\0'..=char::MAX {
-            let folded = fold(character);
-            assert_eq!(fold(folded), folded, "{character:?}");
+            let folded = fold_char(character);
+            assert_eq!(fold_char(folded), folded, "{character:?}");
             if folded != character {
                 assert!(
                     character <= MAX_CASED_CHAR && has_case(folded),
@@ -94,7 +94,7 @@ mod tests {
             }
         }
         for (folded, others) in &forms {
-            let spellings = spellings(*folded);
+            let spellings = case_variants(*folded);
             assert!(
                 others
                     .iter()

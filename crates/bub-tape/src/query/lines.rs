@@ -1,6 +1,7 @@
 //! Reads parts of a line without decoding it.
 //!
-//! The functions handle lines in the usual format and return `None` for others. Filters then accept the line.
+//! The functions read lines in the format that bub writes and return `None` for other lines. A filter accepts such
+//! lines, because the decoder checks them later.
 
 use std::ops::Range;
 
@@ -32,17 +33,17 @@ impl LineMetaFilter {
         self.kinds.is_empty() && self.dates.is_unbounded()
     }
 
-    /// Returns whether the line may match.
-    pub(crate) fn allows(&self, line: &[u8]) -> bool {
+    /// Returns whether the kind and date of a line may match.
+    pub(crate) fn can_match(&self, line: &[u8]) -> bool {
         let is_kind_allowed = self.kinds.is_empty()
-            || kind(line).is_none_or(|kind| {
+            || line_kind(line).is_none_or(|kind| {
                 self.kinds
                     .iter()
                     .any(|allowed| allowed.as_str().as_bytes() == kind)
             });
         is_kind_allowed
             && (self.dates.is_unbounded()
-                || date(line).is_none_or(|date| self.dates.contains(date)))
+                || line_date(line).is_none_or(|date| self.dates.contains(date)))
     }
 }
 
@@ -55,7 +56,7 @@ pub(crate) fn line_at(lines: &[u8], offset: usize) -> Range<usize> {
 }
 
 /// Returns the ranges of all lines, with their newlines.
-pub(crate) fn all(lines: &[u8]) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn line_ranges(lines: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     std::iter::from_fn(move || {
         let rest = lines.get(start..).filter(|rest| !rest.is_empty())?;
@@ -67,7 +68,7 @@ pub(crate) fn all(lines: &[u8]) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// Returns the `kind` of a line whose first two keys are `id` and `kind`.
-pub(crate) fn kind(line: &[u8]) -> Option<&[u8]> {
+pub(crate) fn line_kind(line: &[u8]) -> Option<&[u8]> {
     let rest = line.strip_prefix(b"{\"id\": ")?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let rest = rest.get(digits..)?.strip_prefix(b", \"kind\": \"")?;
@@ -75,9 +76,9 @@ pub(crate) fn kind(line: &[u8]) -> Option<&[u8]> {
     memchr(b'\\', kind).is_none().then_some(kind)
 }
 
-/// Returns the `date` of a line whose last key is `date`. The pattern cannot occur in a string, where its quotes would
-/// be escaped. It cannot belong to a nested object either, because only one brace follows.
-fn date(line: &[u8]) -> Option<&str> {
+/// Returns the `date` of a line whose last key is `date`. The searched bytes `, "date": "` cannot occur in a string,
+/// where quotes are escaped. They cannot belong to a nested object either, because only one brace follows.
+fn line_date(line: &[u8]) -> Option<&str> {
     let line = line
         .strip_suffix(b"\n")
         .unwrap_or(line)
@@ -101,11 +102,11 @@ pub(crate) fn for_each_escaped_line(
     mut on_line: impl FnMut(Range<usize>),
 ) {
     let mut next = 0;
-    while let Some(found) = lines
+    while let Some(escape) = lines
         .get(next..)
         .and_then(|rest| memmem::find(rest, b"\\u"))
     {
-        let offset = next + found;
+        let offset = next + escape;
         next = offset + 2;
         let code = lines
             .get(next..next + 4)

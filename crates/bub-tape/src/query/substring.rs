@@ -1,11 +1,11 @@
-//! Searches raw lines for a text. May find lines that do not contain it, but never misses one that does.
+//! Searches raw lines for a text. The search may find lines that do not contain the text, but finds all lines that do.
 
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind, packed};
 
 use super::{
-    fold::spellings,
+    fold::case_variants,
     lines::{self, LineMetaFilter},
 };
 use crate::LineFilter;
@@ -67,7 +67,7 @@ impl Finder {
 fn all_spellings(piece: &[char]) -> Option<Vec<String>> {
     let mut texts = vec![String::new()];
     for character in piece {
-        let forms = spellings(*character);
+        let forms = case_variants(*character);
         if texts.len() * forms.len() > MAX_PATTERNS {
             return None;
         }
@@ -114,8 +114,8 @@ impl SubstringFilter {
             .collect();
         let pieces = literals
             .iter()
-            .flat_map(|literal| windows(literal).map(move |piece| (literal, piece)));
-        let rarest = pieces.min_by_key(|(_, (_, piece))| cost(piece));
+            .flat_map(|literal| candidate_pieces(literal).map(move |piece| (literal, piece)));
+        let rarest = pieces.min_by_key(|(_, (_, piece))| search_cost(piece));
         let (literal, (offset, piece)) = rarest?;
         let finder = Finder::new([piece])?;
         let has_non_ascii = !piece.iter().all(char::is_ascii);
@@ -154,12 +154,14 @@ impl LineFilter for SubstringFilter {
             if self.is_match(lines, match_range.start) {
                 let line = lines::line_at(lines, match_range.start);
                 offset = line.end;
-                keep.extend(Some(line).filter(|line| allows(&self.meta_filter, lines, line)));
+                keep.extend(
+                    Some(line).filter(|line| can_match_line(&self.meta_filter, lines, line)),
+                );
             }
         }
         let found_count = keep.len();
         lines::for_each_escaped_line(lines, self.has_non_ascii, |line| {
-            keep.extend(Some(line).filter(|line| allows(&self.meta_filter, lines, line)));
+            keep.extend(Some(line).filter(|line| can_match_line(&self.meta_filter, lines, line)));
         });
         if keep.len() > found_count {
             sort_and_dedup(keep, first);
@@ -169,15 +171,19 @@ impl LineFilter for SubstringFilter {
 
 impl LineFilter for LineMetaFilter {
     fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
-        keep.extend(lines::all(lines).filter(|line| allows(self, lines, line)));
+        keep.extend(lines::line_ranges(lines).filter(|line| can_match_line(self, lines, line)));
     }
 }
 
-/// Returns whether the filter accepts a line.
-pub(crate) fn allows(meta_filter: &LineMetaFilter, lines: &[u8], line: &Range<usize>) -> bool {
+/// Returns whether the kind and date of the line in a range of `lines` may match.
+pub(crate) fn can_match_line(
+    meta_filter: &LineMetaFilter,
+    lines: &[u8],
+    line: &Range<usize>,
+) -> bool {
     lines
         .get(line.clone())
-        .is_some_and(|line| meta_filter.allows(line))
+        .is_some_and(|line| meta_filter.can_match(line))
 }
 
 /// Sorts the ranges from index `first` on and removes duplicates. They were collected in two passes.
@@ -195,7 +201,7 @@ fn is_escapable(character: char) -> bool {
 
 /// Returns the pieces of a text that are long enough to be rare and short enough to have few spellings, with their
 /// offsets.
-fn windows(literal: &[char]) -> impl Iterator<Item = (usize, &[char])> {
+fn candidate_pieces(literal: &[char]) -> impl Iterator<Item = (usize, &[char])> {
     (0..literal.len()).filter_map(move |start| {
         let mut bytes = 0;
         let rest = literal.get(start..)?;
@@ -211,7 +217,7 @@ fn windows(literal: &[char]) -> impl Iterator<Item = (usize, &[char])> {
     })
 }
 
-fn cost(piece: &[char]) -> usize {
+fn search_cost(piece: &[char]) -> usize {
     let mean = piece
         .iter()
         .map(|character| frequency_rank(*character))

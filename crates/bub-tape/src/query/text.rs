@@ -39,7 +39,7 @@ impl FoldedNeedle {
             || self.is_in(&entry.date)
             || [&entry.payload, &entry.meta].into_iter().any(|map| {
                 map.iter().any(|(key, value)| {
-                    self.is_in(key) || each_text(Some(key), value, true, &mut visit)
+                    self.is_in(key) || visit_texts(Some(key), value, true, &mut visit)
                 })
             })
     }
@@ -50,7 +50,7 @@ impl FoldedNeedle {
 ///
 /// Integers count as texts. The `arguments` of a tool call are JSON text; the texts in it are visited too, so that
 /// quotes and newlines can be found unescaped.
-pub(crate) fn each_text(
+pub(crate) fn visit_texts(
     key: Option<&str>,
     value: &Value,
     keys: bool,
@@ -59,18 +59,19 @@ pub(crate) fn each_text(
     match value {
         Value::String(text) => {
             visit(key, text)
-                || arguments(key, text).is_some_and(|inner| each_text(None, &inner, keys, visit))
+                || parse_escaped_arguments(key, text)
+                    .is_some_and(|inner| visit_texts(None, &inner, keys, visit))
         }
         Value::Number(number) if !number.is_f64() => visit(key, &number.to_string()),
-        Value::Array(items) => items.iter().any(|item| each_text(key, item, keys, visit)),
-        Value::Object(map) => map
-            .iter()
-            .any(|(key, item)| keys && visit(None, key) || each_text(Some(key), item, keys, visit)),
+        Value::Array(items) => items.iter().any(|item| visit_texts(key, item, keys, visit)),
+        Value::Object(map) => map.iter().any(|(key, item)| {
+            keys && visit(None, key) || visit_texts(Some(key), item, keys, visit)
+        }),
         Value::Number(_) | Value::Bool(_) | Value::Null => false,
     }
 }
 
-fn arguments(key: Option<&str>, text: &str) -> Option<Value> {
+fn parse_escaped_arguments(key: Option<&str>, text: &str) -> Option<Value> {
     let has_escapes = key == Some("arguments") && text.starts_with('{') && text.contains('\\');
-    has_escapes.then(|| json::parse_lossy(text)).flatten()
+    has_escapes.then(|| json::parse_json_lossy(text)).flatten()
 }

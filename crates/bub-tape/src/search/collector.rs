@@ -29,11 +29,11 @@ impl HitCollector {
     }
 
     /// Returns whether a fuzzy match could still be part of the results.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn can_add_fuzzy(&self) -> bool {
         self.exact.len() + self.fuzzy.len() < self.limit
     }
 
-    pub(super) fn add(&mut self, hit: SearchHit) {
+    pub(super) fn add_hit(&mut self, hit: SearchHit) {
         if is_search_output(&hit.entry) {
             self.filtered += 1;
         } else if self

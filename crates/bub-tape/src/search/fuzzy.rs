@@ -14,14 +14,14 @@ use std::{
 
 use super::{
     typo::{MAX_CHARS, MIN_CHARS, Pattern},
-    visit_texts,
+    visit_payload_texts,
 };
 use crate::{
     Entry, LineFilter,
     query::{
-        fold::{fold, fold_text},
+        fold::{fold_char, fold_text},
         lines::{self, LineMetaFilter},
-        substring::{Finder, SubstringFilter, allows, frequency_rank, sort_and_dedup},
+        substring::{Finder, SubstringFilter, can_match_line, frequency_rank, sort_and_dedup},
         text::FoldedNeedle,
     },
 };
@@ -49,7 +49,7 @@ impl FuzzyQuery {
     /// Creates a query. Returns `None` if no word is long enough for typing errors.
     pub(super) fn new(folded: &str) -> Option<Self> {
         let tokens = folded
-            .split(|character| !is_word(character))
+            .split(|character| !is_word_char(character))
             .filter(|token| !token.is_empty());
         let (long, short): (Vec<&str>, Vec<&str>) =
             tokens.partition(|token| token.chars().count() >= MIN_CHARS);
@@ -71,9 +71,9 @@ impl FuzzyQuery {
     }
 
     /// Returns the position of the longest word if the entry contains all words.
-    pub(super) fn find_in(&self, entry: &Entry) -> Option<MatchPosition> {
+    pub(super) fn find_in_entry(&self, entry: &Entry) -> Option<MatchPosition> {
         let mut position = None;
-        visit_texts(entry, &mut |text| {
+        visit_payload_texts(entry, &mut |text| {
             position = self
                 .longest
                 .find(fold_text(text).as_bytes())
@@ -85,7 +85,7 @@ impl FuzzyQuery {
         });
         let occurs = |matches: &dyn Fn(&str) -> bool| {
             let mut is_found = false;
-            visit_texts(entry, &mut |text| {
+            visit_payload_texts(entry, &mut |text| {
                 is_found = matches(text);
                 is_found
             });
@@ -113,7 +113,7 @@ struct FuzzyWord {
 impl FuzzyWord {
     fn new(folded: &str) -> Option<Self> {
         let word: Vec<char> = folded.chars().take(MAX_CHARS).collect();
-        let parts = parts(&word);
+        let parts = intact_parts(&word);
         let parts = Finder::new(parts.iter().map(Vec::as_slice))
             // The letters have too many spellings: search for the rarest pair of characters.
             .or_else(|| {
@@ -132,8 +132,8 @@ impl FuzzyWord {
     fn find(&self, text: &[u8]) -> Option<usize> {
         let mut offset = 0;
         while let Some(part) = self.parts.find(text, offset) {
-            let (run, is_complete) = self.run_around(text, &part);
-            if self.is_in(text, &run) {
+            let (run, is_complete) = self.word_run_around(text, &part);
+            if self.is_in_run(text, &run) {
                 return Some(run.start);
             }
             // All words of a complete run were compared. In a truncated run, the last word may be incomplete.
@@ -147,32 +147,33 @@ impl FuzzyWord {
         None
     }
 
-    /// Returns the word characters around a part, up to a maximum length, and whether they are the complete run.
-    fn run_around(&self, text: &[u8], part: &Range<usize>) -> (Range<usize>, bool) {
+    /// Returns the range of word characters around a part, up to a maximum length, and whether the range is the
+    /// complete run.
+    fn word_run_around(&self, text: &[u8], part: &Range<usize>) -> (Range<usize>, bool) {
         let max_bytes = 4 * (2 * self.pattern.length() + 8);
         let (before, after) = (
             text.get(..part.start).unwrap_or_default(),
             text.get(part.end..).unwrap_or_default(),
         );
-        let left = before
+        let bytes_before = before
             .iter()
             .rev()
             .take(max_bytes)
             .take_while(|byte| is_word_byte(**byte))
             .count();
-        let right = after
+        let bytes_after = after
             .iter()
             .take(max_bytes)
             .take_while(|byte| is_word_byte(**byte))
             .count();
         (
-            part.start - left..part.end + right,
-            left < max_bytes && right < max_bytes,
+            part.start - bytes_before..part.end + bytes_after,
+            bytes_before < max_bytes && bytes_after < max_bytes,
         )
     }
 
     /// Returns whether a run contains a similar word.
-    fn is_in(&self, text: &[u8], run: &Range<usize>) -> bool {
+    fn is_in_run(&self, text: &[u8], run: &Range<usize>) -> bool {
         let bytes = text.get(run.clone()).unwrap_or_default();
         if bytes.len() * 3 < self.pattern.length() * 2 {
             return false;
@@ -181,24 +182,27 @@ impl FuzzyWord {
         let escaped = run.start.checked_sub(1).and_then(|before| text.get(before)) == Some(&b'\\');
         let skip = if bytes.first() == Some(&b'u') { 5 } else { 1 };
         let unescaped = bytes.get(skip..).filter(|_| escaped).unwrap_or_default();
-        self.resembles_any(bytes) || self.resembles_any(unescaped)
+        self.is_similar_to_any_word(bytes) || self.is_similar_to_any_word(unescaped)
     }
 
-    fn resembles_any(&self, run: &[u8]) -> bool {
+    fn is_similar_to_any_word(&self, run: &[u8]) -> bool {
         if run.is_ascii() {
             return self
                 .pattern
-                .resembles(run, |byte| char::from(byte.to_ascii_lowercase()));
+                .is_similar_to(run, |byte| char::from(byte.to_ascii_lowercase()));
         }
-        let run: Vec<char> = String::from_utf8_lossy(run).chars().map(fold).collect();
-        run.split(|letter| !is_word(*letter))
-            .any(|word| self.pattern.resembles(word, |letter| letter))
+        let run: Vec<char> = String::from_utf8_lossy(run)
+            .chars()
+            .map(fold_char)
+            .collect();
+        run.split(|letter| !is_word_char(*letter))
+            .any(|word| self.pattern.is_similar_to(word, |letter| letter))
     }
 }
 
-/// Returns parts of a word, of which one typing error, or two in longer words, leaves at least one intact. In words of
-/// six letters, swapping the two middle letters changes both parts, so the swapped middle is a part too.
-fn parts(word: &[char]) -> Vec<Vec<char>> {
+/// Returns short parts of a word. One typing error, or two in a longer word, leaves at least one part intact. In a word
+/// of six letters, swapping the middle letters changes both parts, so the swapped middle is a part too.
+fn intact_parts(word: &[char]) -> Vec<Vec<char>> {
     let length = word.len();
     let size = if length < 6 {
         2
@@ -224,7 +228,7 @@ fn parts(word: &[char]) -> Vec<Vec<char>> {
     parts
 }
 
-fn is_word(character: char) -> bool {
+fn is_word_char(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
@@ -233,8 +237,8 @@ fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
 }
 
-/// Accepts lines that contain a word similar to the longest one. After [`exact_only`](Self::exact_only), accepts only
-/// lines that may be exact matches.
+/// Accepts lines that contain a word similar to the longest word of the search. After
+/// [`reject_fuzzy_matches`](Self::reject_fuzzy_matches), accepts only lines that may be exact matches.
 #[derive(Debug)]
 pub(super) struct FuzzyFilter {
     longest: Arc<FuzzyWord>,
@@ -258,7 +262,7 @@ impl FuzzyFilter {
     }
 
     /// Returns the filter combined with conditions on kind and date.
-    pub(super) fn within(&self, meta_filter: LineMetaFilter) -> Self {
+    pub(super) fn with_meta_filter(&self, meta_filter: LineMetaFilter) -> Self {
         Self {
             longest: Arc::clone(&self.longest),
             folded: self.folded.clone(),
@@ -269,7 +273,7 @@ impl FuzzyFilter {
     }
 
     /// Stops accepting fuzzy matches.
-    pub(super) fn exact_only(&self) {
+    pub(super) fn reject_fuzzy_matches(&self) {
         self.exact_only.store(true, Ordering::Relaxed);
     }
 }
@@ -285,14 +289,14 @@ impl LineFilter for FuzzyFilter {
         }
         let first = keep.len();
         // Exact matches contain the longest word too.
-        let near = |line: &Range<usize>| {
+        let has_similar_word = |line: &Range<usize>| {
             let line = lines.get(line.clone()).unwrap_or_default();
-            self.meta_filter.allows(line) && self.longest.find(line).is_some()
+            self.meta_filter.can_match(line) && self.longest.find(line).is_some()
         };
-        keep.extend(lines::all(lines).filter(near));
+        keep.extend(lines::line_ranges(lines).filter(has_similar_word));
         let found_count = keep.len();
         lines::for_each_escaped_line(lines, true, |line| {
-            keep.extend(Some(line).filter(|line| allows(&self.meta_filter, lines, line)));
+            keep.extend(Some(line).filter(|line| can_match_line(&self.meta_filter, lines, line)));
         });
         if keep.len() > found_count {
             sort_and_dedup(keep, first);

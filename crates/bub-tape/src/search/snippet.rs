@@ -11,17 +11,17 @@ const SNIPPET_CHARS: usize = 200;
 pub(super) fn snippet_around(text: &str, needle: &FoldedNeedle) -> Option<String> {
     let folded = fold_text(text);
     let offset = memchr::memmem::find(folded.as_bytes(), needle.folded().as_bytes())?;
-    Some(extract(text, &folded, offset))
+    Some(extract_snippet(text, &folded, offset))
 }
 
 /// Returns the text around a byte offset in its folded form.
-pub(super) fn snippet(text: &str, offset: usize) -> String {
-    extract(text, &fold_text(text), offset)
+pub(super) fn snippet_at(text: &str, offset: usize) -> String {
+    extract_snippet(text, &fold_text(text), offset)
 }
 
 /// Returns the text around a byte offset of `folded`. Folding keeps the number of characters, so the character index is
 /// the same in `text`.
-fn extract(text: &str, folded: &str, offset: usize) -> String {
+fn extract_snippet(text: &str, folded: &str, offset: usize) -> String {
     let char_index = folded
         .char_indices()
         .take_while(|(index, _)| *index < offset)

@@ -52,31 +52,32 @@ impl Pattern {
     ///
     /// `word` consists of bytes or characters, which `letter` converts to folded characters. Most words are ASCII, and
     /// comparing their bytes avoids a conversion.
-    pub(super) fn resembles<T: Copy>(&self, word: &[T], letter: impl Fn(T) -> char) -> bool {
-        let (own, other) = (self.length, word.len());
-        if other < MIN_CHARS || other * 3 < own * 2 {
+    pub(super) fn is_similar_to<T: Copy>(&self, word: &[T], letter: impl Fn(T) -> char) -> bool {
+        let (own_length, other_length) = (self.length, word.len());
+        if other_length < MIN_CHARS || other_length * 3 < own_length * 2 {
             return false;
         }
-        if other * 2 < own * 3 {
-            return self.common(word, &letter) * 5 >= (own + other) * 2;
+        if other_length * 2 < own_length * 3 {
+            return self.common_subsequence_length(word, &letter) * 5
+                >= (own_length + other_length) * 2;
         }
         // Eight ninths of a short word, rounded up, are all its letters. Comparing for equality is faster.
-        if own < 9 {
+        if own_length < 9 {
             let is_equal = |part: &[T]| {
                 part.iter()
                     .zip(&self.word)
                     .all(|(unit, own)| letter(*unit) == *own)
             };
-            return word.windows(own).any(is_equal);
+            return word.windows(own_length).any(is_equal);
         }
-        word.windows(own)
-            .any(|part| self.common(part, &letter) * 9 >= own * 8)
+        word.windows(own_length)
+            .any(|part| self.common_subsequence_length(part, &letter) * 9 >= own_length * 8)
     }
 
     /// Returns the length of the longest common subsequence. Computes a column of the table at once, one bit per row.
-    fn common<T: Copy>(&self, word: &[T], letter: impl Fn(T) -> char) -> usize {
+    fn common_subsequence_length<T: Copy>(&self, word: &[T], letter: impl Fn(T) -> char) -> usize {
         let rows = word.iter().fold(u64::MAX, |rows, unit| {
-            let matching = rows & self.mask(letter(*unit));
+            let matching = rows & self.character_mask(letter(*unit));
             rows.wrapping_add(matching) | rows.wrapping_sub(matching)
         });
         let used = if self.length >= MAX_CHARS {
@@ -87,7 +88,7 @@ impl Pattern {
         (!rows & used).count_ones() as usize
     }
 
-    fn mask(&self, character: char) -> u64 {
+    fn character_mask(&self, character: char) -> u64 {
         match self.ascii.get(character as usize) {
             Some(mask) => *mask,
             None => self
@@ -126,7 +127,7 @@ mod tests {
             ("你好世界", "你好新世界", true),
         ] {
             assert_eq!(
-                Pattern::new(&chars(pattern)).resembles(&chars(word), |letter| letter),
+                Pattern::new(&chars(pattern)).is_similar_to(&chars(word), |letter| letter),
                 expected,
                 "{pattern} {word}"
             );
@@ -154,7 +155,7 @@ mod tests {
         proptest::proptest!(|(left in "[a-dä好]{0,70}", right in "[a-dä好]{0,80}")| {
             let left: Vec<char> = left.chars().take(MAX_CHARS).collect();
             let right = chars(&right);
-            proptest::prop_assert_eq!(Pattern::new(&left).common(&right, |letter| letter), textbook(&left, &right));
+            proptest::prop_assert_eq!(Pattern::new(&left).common_subsequence_length(&right, |letter| letter), textbook(&left, &right));
         });
     }
 }

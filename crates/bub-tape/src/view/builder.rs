@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde_json::Value;
 
 use super::{ChatMessage, TOOL_DONE_EVENT, calls::PendingCalls, carry};
-use crate::{Entry, EntryId, EntryKind, codec, entry::object};
+use crate::{Entry, EntryId, EntryKind, codec, entry::json_object};
 
 /// Maximum number of responses whose calls wait for results. Only few runs overlap, so older calls get no result.
 const MAX_OPEN_CALLS: usize = 16;
@@ -19,7 +19,7 @@ pub(super) struct ViewBuilder<'a> {
     items: Vec<ViewItem>,
     /// Indexes in `items` of calls that wait for results, oldest first.
     open_calls: VecDeque<usize>,
-    /// Entries set by [`mark_used`](Self::mark_used).
+    /// Entries set by [`set_used_entries`](Self::set_used_entries).
     explicit_entries: Vec<EntryId>,
 }
 
@@ -39,17 +39,17 @@ impl<'a> ViewBuilder<'a> {
         }
     }
 
-    /// Reports these entries as the view's entries, instead of those the messages come from.
-    pub(super) fn mark_used(&mut self, entries: impl Iterator<Item = EntryId>) {
+    /// Sets the entries that [`finish`](Self::finish) returns, instead of those that the messages come from.
+    pub(super) fn set_used_entries(&mut self, entries: impl Iterator<Item = EntryId>) {
         self.explicit_entries.extend(entries);
     }
 
     /// Adds an entry.
-    pub(super) fn entry(&mut self, mut entry: Entry) {
+    pub(super) fn add_entry(&mut self, mut entry: Entry) {
         if entry.kind == EntryKind::Event && entry.name() == Some(TOOL_DONE_EVENT) {
-            self.tool_done(&entry);
+            self.add_early_result(&entry);
         }
-        if !entry.in_context() {
+        if !entry.is_in_context() {
             return;
         }
         match &entry.kind {
@@ -58,16 +58,16 @@ impl<'a> ViewBuilder<'a> {
                 .push(ViewItem::Message(anchor_message(&entry), Some(entry.id))),
             EntryKind::Message => {
                 let payload = std::mem::take(&mut entry.payload);
-                self.message(self.with_provider_state(payload, &entry), Some(&entry));
+                self.add_message(self.with_provider_state(payload, &entry), Some(&entry));
             }
-            EntryKind::ToolCall => self.tool_call(&mut entry),
-            EntryKind::ToolResult => self.tool_result(&mut entry),
+            EntryKind::ToolCall => self.add_tool_call(&mut entry),
+            EntryKind::ToolResult => self.add_tool_result(&mut entry),
             EntryKind::System | EntryKind::Event | EntryKind::Error | EntryKind::Other(_) => {}
         }
     }
 
     /// Adds a message. Ignores messages that providers reject: those with an unknown role, and results without a call.
-    pub(super) fn message(&mut self, mut message: ChatMessage, entry: Option<&Entry>) {
+    pub(super) fn add_message(&mut self, mut message: ChatMessage, entry: Option<&Entry>) {
         let Some(role) = message
             .get("role")
             .and_then(Value::as_str)
@@ -76,7 +76,7 @@ impl<'a> ViewBuilder<'a> {
             return;
         };
         if role == "tool" {
-            return self.tool_message(&message, entry);
+            return self.add_tool_message(&message, entry);
         }
         let calls = if role == "assistant" {
             message.shift_remove("tool_calls")
@@ -84,7 +84,7 @@ impl<'a> ViewBuilder<'a> {
             None
         };
         match calls.and_then(|calls| PendingCalls::new(calls, entry)) {
-            Some(calls) => self.calls(calls, message, entry),
+            Some(calls) => self.add_pending_calls(calls, message, entry),
             None => self
                 .items
                 .push(ViewItem::Message(message, entry.map(|entry| entry.id))),
@@ -101,7 +101,7 @@ impl<'a> ViewBuilder<'a> {
                     used.extend(entry);
                 }
                 ViewItem::Calls(message, calls) => {
-                    calls.into_messages(message, &mut messages, &mut used);
+                    calls.append_messages(message, &mut messages, &mut used);
                 }
             }
         }
@@ -115,12 +115,12 @@ impl<'a> ViewBuilder<'a> {
         )
     }
 
-    fn tool_call(&mut self, entry: &mut Entry) {
+    fn add_tool_call(&mut self, entry: &mut Entry) {
         let text = entry
             .payload
             .shift_remove("content")
             .filter(|content| !content.is_null());
-        let message = object([
+        let message = json_object([
             ("role", "assistant".into()),
             ("content", text.unwrap_or_else(|| "".into())),
         ]);
@@ -129,12 +129,17 @@ impl<'a> ViewBuilder<'a> {
             .shift_remove("calls")
             .and_then(|calls| PendingCalls::new(calls, Some(entry)));
         if let Some(calls) = calls {
-            self.calls(calls, self.with_provider_state(message, entry), Some(entry));
+            self.add_pending_calls(calls, self.with_provider_state(message, entry), Some(entry));
         }
     }
 
-    fn calls(&mut self, calls: PendingCalls, message: ChatMessage, entry: Option<&Entry>) {
-        self.close(entry);
+    fn add_pending_calls(
+        &mut self,
+        calls: PendingCalls,
+        message: ChatMessage,
+        entry: Option<&Entry>,
+    ) {
+        self.close_open_calls(entry);
         self.open_calls.push_back(self.items.len());
         self.items.push(ViewItem::Calls(message, calls));
         if self.open_calls.len() > MAX_OPEN_CALLS {
@@ -142,14 +147,15 @@ impl<'a> ViewBuilder<'a> {
         }
     }
 
-    fn tool_result(&mut self, entry: &mut Entry) {
+    fn add_tool_result(&mut self, entry: &mut Entry) {
         let mut results = match entry.payload.shift_remove("results") {
             Some(Value::Array(results)) => results,
             _ => Vec::new(),
         };
         let named = entry.meta.get("call_ids").and_then(Value::as_array);
-        self.try_attach(|calls| {
-            let matches = named.map_or_else(|| calls.is_same_run(entry), |ids| calls.has_any(ids));
+        self.update_open_calls(|calls| {
+            let matches =
+                named.map_or_else(|| calls.is_same_run(entry), |ids| calls.has_any_call(ids));
             if matches {
                 calls.set_results(std::mem::take(&mut results), entry.id);
             }
@@ -157,11 +163,11 @@ impl<'a> ViewBuilder<'a> {
         });
     }
 
-    fn tool_message(&mut self, message: &ChatMessage, entry: Option<&Entry>) {
+    fn add_tool_message(&mut self, message: &ChatMessage, entry: Option<&Entry>) {
         let Some(id) = message.get("tool_call_id").and_then(Value::as_str) else {
             return;
         };
-        self.try_attach(|calls| {
+        self.update_open_calls(|calls| {
             let accepted = calls.set_result(id, message);
             calls
                 .entries
@@ -170,7 +176,7 @@ impl<'a> ViewBuilder<'a> {
         });
     }
 
-    fn tool_done(&mut self, entry: &Entry) {
+    fn add_early_result(&mut self, entry: &Entry) {
         let Some(data) = entry.data() else { return };
         let Some(id) = data.get("call_id").and_then(Value::as_str) else {
             return;
@@ -178,30 +184,31 @@ impl<'a> ViewBuilder<'a> {
         let Some(result) = data.get("result") else {
             return;
         };
-        self.try_attach(|calls| {
+        self.update_open_calls(|calls| {
             calls.is_same_run(entry) && calls.set_early_result(id, result, entry.id)
         });
     }
 
-    /// Closes the open calls of the entry's run, because it has a new response. Without an entry, closes all open
-    /// calls.
-    fn close(&mut self, entry: Option<&Entry>) {
-        self.try_attach(|calls| {
+    /// Closes the open calls of the entry's run. The run has a new response, so they get no more results. Without an
+    /// entry, closes all open calls.
+    fn close_open_calls(&mut self, entry: Option<&Entry>) {
+        self.update_open_calls(|calls| {
             calls.is_open = entry.is_some_and(|entry| !calls.is_same_run(entry));
             false
         });
     }
 
-    /// Calls `attach` with the calls that wait for results, latest first, until it returns `true`.
-    fn try_attach(&mut self, mut attach: impl FnMut(&mut PendingCalls) -> bool) {
+    /// Calls `update` with the calls of each response that wait for results, latest first, until it returns `true`.
+    /// Then forgets the calls that are closed.
+    fn update_open_calls(&mut self, mut update: impl FnMut(&mut PendingCalls) -> bool) {
         for index in self.open_calls.iter().rev() {
-            if calls_at(&mut self.items, *index).is_some_and(&mut attach) {
+            if pending_calls_at(&mut self.items, *index).is_some_and(&mut update) {
                 break;
             }
         }
         let items = &mut self.items;
         self.open_calls
-            .retain(|index| calls_at(items, *index).is_some_and(|calls| calls.is_open));
+            .retain(|index| pending_calls_at(items, *index).is_some_and(|calls| calls.is_open));
     }
 
     /// Adds the provider state of the entry to the message, if it comes from the model of this view. Other models
@@ -221,7 +228,7 @@ impl<'a> ViewBuilder<'a> {
     }
 }
 
-fn calls_at(items: &mut [ViewItem], index: usize) -> Option<&mut PendingCalls> {
+fn pending_calls_at(items: &mut [ViewItem], index: usize) -> Option<&mut PendingCalls> {
     match items.get_mut(index) {
         Some(ViewItem::Calls(_, calls)) => Some(calls),
         Some(ViewItem::Message(..)) | None => None,
@@ -234,5 +241,5 @@ fn anchor_message(anchor: &Entry) -> ChatMessage {
         "[Anchor created: {}]: {state}",
         anchor.name().unwrap_or_default()
     );
-    object([("role", "assistant".into()), ("content", text.into())])
+    json_object([("role", "assistant".into()), ("content", text.into())])
 }

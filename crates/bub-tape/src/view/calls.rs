@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::ChatMessage;
-use crate::{Entry, EntryId, codec, entry::object};
+use crate::{Entry, EntryId, codec, entry::json_object};
 
 /// The result that a view shows for a tool call without a result on the tape.
 pub const INTERRUPTED_RESULT: &str = "[interrupted, may have taken effect]";
@@ -41,7 +41,7 @@ impl PendingCalls {
             let is_taken = |id: &str| slots.iter().any(|slot| slot.id == id);
             let call_id = call.get("id").and_then(Value::as_str).unwrap_or_default();
             let id = if call_id.is_empty() || is_taken(call_id) {
-                unused_id(index, &is_taken)
+                unused_call_id(index, &is_taken)
             } else {
                 call_id.to_owned()
             };
@@ -67,7 +67,7 @@ impl PendingCalls {
     }
 
     /// Returns whether a list of call ids contains any of these calls.
-    pub(super) fn has_any(&self, ids: &[Value]) -> bool {
+    pub(super) fn has_any_call(&self, ids: &[Value]) -> bool {
         ids.iter()
             .filter_map(Value::as_str)
             .any(|id| self.slots.iter().any(|slot| slot.id == id))
@@ -105,7 +105,7 @@ impl PendingCalls {
     }
 
     /// Appends the assistant message with its calls, followed by one tool message per call.
-    pub(super) fn into_messages(
+    pub(super) fn append_messages(
         self,
         message: ChatMessage,
         messages: &mut Vec<ChatMessage>,
@@ -120,15 +120,15 @@ impl PendingCalls {
             };
             calls.push(Value::Object(call));
             let content = match (slot.result, slot.early_result) {
-                (Some(result), _) => content(result),
+                (Some(result), _) => result_content(result),
                 (None, Some((result, event))) => {
                     entries.push(event);
-                    content(result)
+                    result_content(result)
                 }
                 (None, None) => INTERRUPTED_RESULT.into(),
             };
             let id = slot.id.into();
-            let mut message = object([
+            let mut message = json_object([
                 ("role", "tool".into()),
                 ("content", content),
                 ("tool_call_id", id),
@@ -167,7 +167,7 @@ impl CallSlot {
 }
 
 /// Returns an unused id for a call without its own. The id is the same in every view of the tape.
-fn unused_id(index: usize, is_taken: &dyn Fn(&str) -> bool) -> String {
+fn unused_call_id(index: usize, is_taken: &dyn Fn(&str) -> bool) -> String {
     let mut id = format!("call_{index}");
     while is_taken(&id) {
         id.push('_');
@@ -176,7 +176,7 @@ fn unused_id(index: usize, is_taken: &dyn Fn(&str) -> bool) -> String {
 }
 
 /// Converts a result to message content. Results that are not strings are shown as JSON.
-fn content(result: Value) -> Value {
+fn result_content(result: Value) -> Value {
     match result {
         Value::String(_) => result,
         other => codec::to_python_json(&other).into(),

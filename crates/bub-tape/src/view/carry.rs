@@ -1,4 +1,4 @@
-//! Entries before an anchor that the anchor carries over into the view.
+//! Carried entries: entries before an anchor that its view includes, because the anchor's state lists their ids.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ const CARRY_KEY: &str = "carry";
 
 /// Returns the ids that an anchor carries. Returns `None` if the value is not a list of integers: then the key belongs
 /// to the state of another program.
-pub(super) fn ids(anchor: &Entry) -> Option<Vec<EntryId>> {
+pub(super) fn carried_ids(anchor: &Entry) -> Option<Vec<EntryId>> {
     let list = anchor.payload.get("state")?.get(CARRY_KEY)?.as_array()?;
     list.iter()
         .map(|id| id.as_i64().map(EntryId::new))
@@ -20,7 +20,7 @@ pub(super) fn ids(anchor: &Entry) -> Option<Vec<EntryId>> {
 /// anchor.
 pub(super) fn visible_state(anchor: &Entry) -> Value {
     let mut state = anchor.payload.get("state").cloned().unwrap_or(Value::Null);
-    if ids(anchor).is_some()
+    if carried_ids(anchor).is_some()
         && let Some(map) = state.as_object_mut()
     {
         map.shift_remove(CARRY_KEY);
@@ -29,8 +29,12 @@ pub(super) fn visible_state(anchor: &Entry) -> Value {
 }
 
 /// Returns the carried entries in tape order. `limit` is their maximum total size in bytes.
-pub(super) async fn carried(tape: &Tape, anchor: &Entry, limit: usize) -> Result<Vec<Entry>> {
-    let mut ids = ids(anchor).unwrap_or_default();
+pub(super) async fn fetch_carried_entries(
+    tape: &Tape,
+    anchor: &Entry,
+    limit: usize,
+) -> Result<Vec<Entry>> {
+    let mut ids = carried_ids(anchor).unwrap_or_default();
     // Entries after the anchor are part of the view anyway.
     ids.retain(|id| *id < anchor.id);
     if ids.is_empty() {
@@ -51,9 +55,9 @@ fn limit_size(entries: Vec<Entry>, limit: usize) -> Vec<Entry> {
     let mut remaining =
         limit.saturating_sub(first.and_then(|index| entries.get(index)).map_or(0, size));
     let fits = |entry: &Entry| {
-        let left = remaining.checked_sub(size(entry));
-        remaining = left.unwrap_or(0);
-        left.is_some()
+        let remaining_after = remaining.checked_sub(size(entry));
+        remaining = remaining_after.unwrap_or(0);
+        remaining_after.is_some()
     };
     let latest = entries
         .iter()
@@ -62,9 +66,9 @@ fn limit_size(entries: Vec<Entry>, limit: usize) -> Vec<Entry> {
         .take_while(|fits| *fits)
         .count();
     let first_kept = entries.len() - latest;
-    let kept = entries
+    let kept_entries = entries
         .into_iter()
         .enumerate()
         .filter(|(index, _)| *index >= first_kept || Some(*index) == first);
-    kept.map(|(_, entry)| entry).collect()
+    kept_entries.map(|(_, entry)| entry).collect()
 }

@@ -15,7 +15,7 @@ impl LineFilter for ViewLineFilter {
     fn filter(&self, text: &[u8], keep: &mut Vec<Range<usize>>) {
         let is_relevant = |line: &Range<usize>| {
             let line = text.get(line.clone()).unwrap_or_default();
-            match lines::kind(line) {
+            match lines::line_kind(line) {
                 Some(b"anchor" | b"message" | b"tool_call" | b"tool_result") | None => true,
                 // The name may contain escapes.
                 Some(b"event") => {
@@ -25,6 +25,6 @@ impl LineFilter for ViewLineFilter {
                 Some(_) => false,
             }
         };
-        keep.extend(lines::all(text).filter(is_relevant));
+        keep.extend(lines::line_ranges(text).filter(is_relevant));
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::{BlobStore, Entry, EntryId, EntryKind, Result, media};
 
 /// Returns the entry with its media if it belongs to the running turn, and without them otherwise.
-pub(super) async fn for_turn(
+pub(super) async fn with_turn_media(
     blobs: &dyn BlobStore,
     entry: Entry,
     turn: Option<EntryId>,
@@ -14,7 +14,7 @@ pub(super) async fn for_turn(
         return Ok(entry);
     }
     let mut entry = match turn {
-        Some(first) if entry.id >= first => media::attach(blobs, &entry).await?,
+        Some(first) if entry.id >= first => media::attach_media(blobs, &entry).await?,
         _ => entry,
     };
     // Providers reject messages without content.

@@ -51,11 +51,11 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
 /// Returns the latest anchor with this name. The error refers to `bub tape anchors`.
 pub(super) async fn require(tape: &Tape, name: &str, label: &str) -> Result<AnchorMark> {
     let found = tape
-        .marks(AnchorQuery::LatestNamed(name.to_owned()))
+        .anchor_marks(AnchorQuery::LatestNamed(name.to_owned()))
         .await?
         .pop();
     found.ok_or_else(|| {
-        let error = TapeError::no_anchor(name);
+        let error = TapeError::anchor_not_found(name);
         TapeError::NotFound(format!(
             "{error} See `bub tape anchors {}`.",
             text::line(label)

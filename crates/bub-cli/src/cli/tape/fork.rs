@@ -142,7 +142,7 @@ fn session_info(
         .map(|session| &session.session_id);
     let forked_from = json!({"tape": source.name.as_str(), "session_id": from, "id": at});
     data.insert("forked_from".to_owned(), forked_from);
-    Entry::event("session.info", Some(data.into())).outside_context()
+    Entry::event("session.info", Some(data.into())).exclude_from_context()
 }
 
 /// Copies the sidecars as they were when the last entry was written.

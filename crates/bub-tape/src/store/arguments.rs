@@ -1,11 +1,12 @@
-//! Methods of the request types that all stores share.
+//! Methods of the arguments of [`TapeStore`](crate::TapeStore): list filters, anchor queries and lease waits. Every
+//! store needs them, so they are not part of one store.
 
 use std::time::{Duration, Instant};
 
 use crate::{AnchorMark, AnchorQuery, LeaseWait, Result, TapeError, TapeListFilter, TapeName};
 
 impl TapeListFilter {
-    /// Returns whether the list includes a tape with this name.
+    /// Returns whether the filter selects a tape with this name.
     pub fn includes(&self, name: &TapeName) -> bool {
         match self {
             Self::Sessions | Self::SessionsSince(_) => name.is_session(),
@@ -25,8 +26,8 @@ impl TapeListFilter {
 }
 
 impl AnchorQuery {
-    /// Selects from all anchors of a tape, which must be in tape order.
-    pub fn pick(&self, marks: &[AnchorMark]) -> Vec<AnchorMark> {
+    /// Returns the marks that the query selects. `marks` must contain all anchors of a tape in tape order.
+    pub fn select_marks(&self, marks: &[AnchorMark]) -> Vec<AnchorMark> {
         match self {
             Self::All => marks.to_vec(),
             Self::Latest(count) => marks
@@ -57,7 +58,7 @@ impl LeaseWait {
     ///
     /// It polls instead of blocking in the operating system. Dropping the future cancels the wait, and no blocked
     /// thread keeps the runtime from shutting down.
-    pub async fn poll<T>(self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    pub async fn retry_while_busy<T>(self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
         let started = Instant::now();
         let mut backoff = Self::INITIAL_BACKOFF;
         loop {
