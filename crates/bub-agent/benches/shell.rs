@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 #[divan::bench]
 fn supervised(bencher: Bencher<'_, '_>) {
-    run(bencher, Launcher::this_program());
+    run(bencher, Launcher::current_program());
 }
 
 #[divan::bench]

@@ -10,7 +10,7 @@ impl Launcher {
     /// Returns the running executable, or `None` if its path is unknown.
     ///
     /// On Linux this is `/proc/self/exe`, which still names the running executable after an upgrade replaced the file.
-    pub fn this_program() -> Option<Self> {
+    pub fn current_program() -> Option<Self> {
         let proc_path = PathBuf::from("/proc/self/exe");
         if proc_path.exists() {
             Some(Self(proc_path))

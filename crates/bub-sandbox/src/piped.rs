@@ -127,7 +127,7 @@ impl PipedCommand<'_> {
             let watched_stream = stream.try_clone()?;
             std::thread::Builder::new()
                 .name("plugin-watch".to_owned())
-                .spawn(move || watch(reports, group, &watched_stream))?;
+                .spawn(move || watch_supervisor(reports, group, &watched_stream))?;
             return Ok(PipedProcess {
                 stream,
                 errors,
@@ -143,7 +143,7 @@ impl PipedCommand<'_> {
 }
 
 /// Waits until the supervisor exits. If it exits before its program, kills the program's process group.
-fn watch(reports: impl BufRead, group: Option<Pid>, stream: &UnixStream) {
+fn watch_supervisor(reports: impl BufRead, group: Option<Pid>, stream: &UnixStream) {
     // After the program exited, another process group may have its number.
     let has_exited = reports
         .lines()
@@ -159,12 +159,12 @@ fn watch(reports: impl BufRead, group: Option<Pid>, stream: &UnixStream) {
 impl ProcessGuard {
     /// Sends `SIGTERM` to every process of the program.
     pub fn terminate(&self) {
-        self.send(TERMINATE, Signal::TERM);
+        self.send_command(TERMINATE, Signal::TERM);
     }
 
     /// Kills every process of the program.
     pub fn kill(&self) {
-        self.send(KILL, Signal::KILL);
+        self.send_command(KILL, Signal::KILL);
     }
 
     /// Blocks until the program has exited or `timeout` has passed. Returns whether it has exited.
@@ -180,7 +180,7 @@ impl ProcessGuard {
         }
     }
 
-    fn send(&self, command: u8, signal: Signal) {
+    fn send_command(&self, command: u8, signal: Signal) {
         match &self.control {
             // Ignore errors: writing fails only after the supervisor exited.
             Some(control) => drop((&mut &*control).write(&[command])),

@@ -65,11 +65,11 @@ pub fn supervise(args: &[OsString]) -> ExitCode {
         ([flag, program, arguments @ ..], Ok(control)) if flag == PIPED_FLAG => {
             let input = io::stdout().as_fd().try_clone_to_owned();
             let input = input.map_or_else(|_| Stdio::null(), Stdio::from);
-            run(control, Command::new(program).args(arguments).stdin(input));
+            run_command(control, Command::new(program).args(arguments).stdin(input));
             ExitCode::SUCCESS
         }
         ([shell, command], Ok(control)) => {
-            run(
+            run_command(
                 control,
                 Command::new(shell)
                     .arg("-c")
@@ -92,8 +92,8 @@ fn control_socket() -> io::Result<UnixStream> {
 /// Starts the command, reports to `control` and waits for all processes.
 ///
 /// Ignores write errors on `control`: bub may exit at any time.
-fn run(mut control: UnixStream, command: &mut Command) {
-    detach();
+fn run_command(mut control: UnixStream, command: &mut Command) {
+    set_up_process();
     let child = match command.process_group(0).spawn() {
         Ok(child) => child,
         Err(error) => return drop(writeln!(control, "failed {error}")),
@@ -101,7 +101,7 @@ fn run(mut control: UnixStream, command: &mut Command) {
     let Some(shell) = Pid::from_raw(child.id().cast_signed()) else {
         return;
     };
-    release_output();
+    close_output();
     let group = Group::new(Mutex::new(shell));
     let _ = writeln!(control, "started {}", child.id());
     let controller = control.try_clone().and_then(|control| {
@@ -111,11 +111,11 @@ fn run(mut control: UnixStream, command: &mut Command) {
     if controller.is_err() {
         signal_group(&group, Signal::KILL);
     }
-    reap(&control, shell, &group);
+    reap_children(&control, shell, &group);
 }
 
 /// Detaches from the terminal and disables core files. On Linux also sets the process name and adopts orphans.
-fn detach() {
+fn set_up_process() {
     let _ = rustix::process::setsid();
     let core = rustix::process::getrlimit(Resource::Core);
     let _ = rustix::process::setrlimit(
@@ -133,7 +133,7 @@ fn detach() {
 }
 
 /// Closes stdout and stderr, so that only the command's own processes keep its output open.
-fn release_output() {
+fn close_output() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stderr(&null);
@@ -163,19 +163,19 @@ fn handle_control(mut control: UnixStream, group: &Group) {
 }
 
 /// Reaps child processes until all have ended, and reports the exit of the command.
-fn reap(mut control: &UnixStream, shell: Pid, group: &Group) {
+fn reap_children(mut control: &UnixStream, shell: Pid, group: &Group) {
     loop {
         match rustix::process::waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
             Err(_) => break,
         }
-        let _guard = lock(group);
+        let _guard = lock_group(group);
         let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) else {
             continue;
         };
         if pid == shell {
-            let rest = if descendants().is_some_and(|rest| rest.is_empty()) {
+            let rest = if descendant_pids().is_some_and(|rest| rest.is_empty()) {
                 "alone"
             } else {
                 "others"
@@ -190,16 +190,16 @@ fn reap(mut control: &UnixStream, shell: Pid, group: &Group) {
             };
         }
     }
-    let is_alive = || rustix::process::test_kill_process_group(*lock(group)).is_ok();
-    while descendants().is_none() && is_alive() {
+    let is_alive = || rustix::process::test_kill_process_group(*lock_group(group)).is_ok();
+    while descendant_pids().is_none() && is_alive() {
         thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// Sends a signal to every process of the command. Ignores processes that have already ended.
 fn signal_group(group: &Group, signal: Signal) {
-    let group = lock(group);
-    let descendants = descendants();
+    let group = lock_group(group);
+    let descendants = descendant_pids();
     // A stopped process handles the signal only after `SIGCONT`.
     for signal in [signal, Signal::CONT] {
         let Some(all) = &descendants else {
@@ -212,23 +212,23 @@ fn signal_group(group: &Group, signal: Signal) {
     }
 }
 
-fn lock(group: &Group) -> MutexGuard<'_, Pid> {
+fn lock_group(group: &Group) -> MutexGuard<'_, Pid> {
     group.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns all descendants of this process, or `None` if the system does not list them.
-fn descendants() -> Option<Vec<Pid>> {
-    let mut pids = children(rustix::process::getpid())?;
+fn descendant_pids() -> Option<Vec<Pid>> {
+    let mut pids = child_pids(rustix::process::getpid())?;
     let mut index = 0;
     while let Some(&pid) = pids.get(index) {
-        pids.extend(children(pid).unwrap_or_default());
+        pids.extend(child_pids(pid).unwrap_or_default());
         index += 1;
     }
     Some(pids)
 }
 
 /// Returns the children of a process, or `None` if the system does not list them.
-fn children(pid: Pid) -> Option<Vec<Pid>> {
+fn child_pids(pid: Pid) -> Option<Vec<Pid>> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))
         .ok()?
         .flatten();

@@ -128,7 +128,7 @@ impl App {
     pub fn main(mut self) -> ExitCode {
         // Not in `run`: only a program that parses the arguments of its process can start itself as
         // the supervisor.
-        self.launcher = Launcher::this_program();
+        self.launcher = Launcher::current_program();
         self.run(std::env::args_os())
     }
 

@@ -11,7 +11,7 @@ struct Commanding(Shells);
 
 impl Commanding {
     fn new(context: &PluginContext<'_>) -> Result<Self> {
-        let launcher = Launcher::this_program().ok_or_else(|| Error::config("no launcher"))?;
+        let launcher = Launcher::current_program().ok_or_else(|| Error::config("no launcher"))?;
         let settings = Arc::clone(context.settings);
         Ok(Self(Shells::new(settings, Some(launcher))))
     }
