@@ -33,7 +33,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     let mut errors = Vec::new();
     for item in &mut block.items {
         let outcome = match item {
-            ImplItem::Fn(method) => register(&kernel, &block.self_ty, &block.generics, method),
+            ImplItem::Fn(method) => expand_hook(&kernel, &block.self_ty, &block.generics, method),
             other => Err(Error::new(
                 other.span(),
                 "only methods can implement hooks; move this item to an `impl` block without `#[hooks]`",
@@ -69,11 +69,11 @@ pub(crate) fn parse_options(options: TokenStream) -> Result<Path> {
     if options.is_empty() {
         return parse2(quote!(::bub));
     }
-    crate_path.parse2(options)
+    parse_crate_path.parse2(options)
 }
 
 /// Parses `crate = path`.
-pub(crate) fn crate_path(input: syn::parse::ParseStream<'_>) -> Result<Path> {
+pub(crate) fn parse_crate_path(input: syn::parse::ParseStream<'_>) -> Result<Path> {
     input.parse::<Token![crate]>()?;
     input.parse::<Token![=]>()?;
     let path = input.call(Path::parse_mod_style)?;
@@ -88,7 +88,7 @@ pub(crate) fn crate_path(input: syn::parse::ParseStream<'_>) -> Result<Path> {
     parse2(quote!(::#path))
 }
 
-fn register(
+fn expand_hook(
     kernel: &Path,
     plugin: &syn::Type,
     generics: &syn::Generics,
@@ -102,14 +102,14 @@ fn register(
             "`#[observe_only]` is only for `before_tool_call`: a failure of other hooks does not deny anything",
         ));
     }
-    let arguments = arguments(kernel, method)?;
+    let arguments = argument_expressions(kernel, method)?;
     let conditions = method
         .attrs
         .iter()
         .filter(|attribute| attribute.path().is_ident("cfg"));
     let point = format_ident!(
         "{}",
-        camel_case(&name.unraw().to_string()),
+        to_camel_case(&name.unraw().to_string()),
         span = name.span()
     );
     let span = name.span();
@@ -187,7 +187,7 @@ fn with_span(path: &Path, span: Span) -> TokenStream {
 }
 
 /// Returns the expressions for the method's arguments, which are matched by name.
-fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
+fn argument_expressions(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
     let hook = &method.sig.ident;
     let mut inputs = method.sig.inputs.iter();
     match inputs.next() {
@@ -227,7 +227,7 @@ pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>, name: &str) -> Opt
     Some(attributes.remove(index))
 }
 
-fn camel_case(snake: &str) -> String {
+fn to_camel_case(snake: &str) -> String {
     let words = snake.split('_').map(|word| {
         let mut chars = word.chars();
         chars.next().map_or_else(String::new, |first| {

@@ -10,7 +10,7 @@ use syn::{
     spanned::Spanned,
 };
 
-use crate::hooks::{crate_path, take_attribute};
+use crate::hooks::{parse_crate_path, take_attribute};
 
 pub(crate) fn expand(options: TokenStream, function: &TokenStream) -> TokenStream {
     try_expand(options, function.clone()).unwrap_or_else(|error| error.to_compile_error())
@@ -33,7 +33,7 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
     let attributes = &function.attrs;
     let visibility = std::mem::replace(&mut function.vis, syn::Visibility::Inherited);
     let inner = ItemFn {
-        attrs: lints(attributes),
+        attrs: lint_attributes(attributes),
         ..function.clone()
     };
     Ok(quote! {
@@ -80,7 +80,7 @@ impl ToolDefinition {
         signature: &mut Signature,
     ) -> Result<Self> {
         let ident = signature.ident.clone();
-        let parameters = parameters(signature);
+        let parameters = parse_parameters(signature);
         let options = options?;
         if !signature.generics.params.is_empty() {
             return Err(Error::new(
@@ -88,7 +88,7 @@ impl ToolDefinition {
                 "a tool cannot be generic",
             ));
         }
-        let description = documentation(attributes);
+        let description = doc_comment_text(attributes);
         if description.is_empty() {
             let message = "missing doc comment: the model reads it to learn what the tool does and when to use it";
             return Err(Error::new(ident.span(), message));
@@ -96,7 +96,7 @@ impl ToolDefinition {
         let (context, parameters) = parameters?;
         let name = match options.name {
             Some(name) => name,
-            None => checked_name(ident.unraw().to_string(), ident.span())?,
+            None => check_tool_name(ident.unraw().to_string(), ident.span())?,
         };
         Ok(Self {
             ident,
@@ -131,8 +131,8 @@ impl ToolDefinition {
             );
             quote!(arguments.take::<#ty>(#name, #default))
         });
-        let values = self.values();
-        let result = self.result(kernel, callee, &values);
+        let values = self.argument_variables();
+        let result = self.call_expression(kernel, callee, &values);
         let share = match callee {
             Callee::Function => None,
             Callee::Method => Some(quote!(let this = ::std::sync::Arc::clone(&this);)),
@@ -165,14 +165,14 @@ impl ToolDefinition {
     }
 
     /// Returns the variables that hold the converted arguments.
-    fn values(&self) -> Vec<Ident> {
+    fn argument_variables(&self) -> Vec<Ident> {
         (0..self.parameters.len())
             .map(|index| format_ident!("argument_{index}"))
             .collect()
     }
 
     /// Returns the expression that calls the function and converts its result to JSON.
-    fn result(&self, kernel: &Path, callee: &Callee, values: &[Ident]) -> TokenStream {
+    fn call_expression(&self, kernel: &Path, callee: &Callee, values: &[Ident]) -> TokenStream {
         let ident = &self.ident;
         let context = self.context.as_ref().map(|context| match context {
             ContextArgument::Borrowed => quote!(&context,),
@@ -213,7 +213,7 @@ impl ToolOptions {
         let mut options = Self::default();
         let parser = |input: ParseStream<'_>| {
             while !input.is_empty() {
-                options.option(input)?;
+                options.parse_option(input)?;
                 if !input.is_empty() {
                     input.parse::<Token![,]>()?;
                 }
@@ -224,9 +224,9 @@ impl ToolOptions {
         Ok(options)
     }
 
-    fn option(&mut self, input: ParseStream<'_>) -> Result<()> {
+    fn parse_option(&mut self, input: ParseStream<'_>) -> Result<()> {
         if input.peek(Token![crate]) {
-            self.kernel = Some(crate_path(input)?);
+            self.kernel = Some(parse_crate_path(input)?);
             return Ok(());
         }
         let option = input.call(Ident::parse_any)?;
@@ -236,7 +236,7 @@ impl ToolOptions {
             "name" => {
                 input.parse::<Token![=]>()?;
                 let name = input.parse::<LitStr>()?;
-                self.name = Some(checked_name(name.value(), name.span())?);
+                self.name = Some(check_tool_name(name.value(), name.span())?);
             }
             other => {
                 let message = format!(
@@ -250,7 +250,7 @@ impl ToolOptions {
 }
 
 /// Checks the name of a tool. Providers accept letters, digits, `_` and `-`; dots are sent as underscores.
-fn checked_name(name: String, span: Span) -> Result<String> {
+fn check_tool_name(name: String, span: Span) -> Result<String> {
     let is_allowed = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
     if name.is_empty() || name.len() > 64 || !name.chars().all(is_allowed) {
         let message = "invalid tool name: expected 1 to 64 ASCII letters, digits, `.`, `_` or `-`";
@@ -273,7 +273,9 @@ struct Parameter {
 }
 
 /// Parses the arguments after `self` and removes their attributes, even after an error.
-fn parameters(signature: &mut Signature) -> Result<(Option<ContextArgument>, Vec<Parameter>)> {
+fn parse_parameters(
+    signature: &mut Signature,
+) -> Result<(Option<ContextArgument>, Vec<Parameter>)> {
     let mut context = None;
     let mut parameters = Vec::new();
     let mut errors: Option<Error> = None;
@@ -282,7 +284,7 @@ fn parameters(signature: &mut Signature) -> Result<(Option<ContextArgument>, Vec
         FnArg::Receiver(_) => None,
     });
     for (index, typed) in arguments.enumerate() {
-        let parameter = parameter(typed);
+        let parameter = parse_parameter(typed);
         let problem = match (context_argument(&typed.ty), index) {
             (Some(argument), 0) => {
                 context = Some(argument);
@@ -303,9 +305,9 @@ fn parameters(signature: &mut Signature) -> Result<(Option<ContextArgument>, Vec
     errors.map_or(Ok((context, parameters)), Err)
 }
 
-fn parameter(typed: &mut PatType) -> Result<Parameter> {
+fn parse_parameter(typed: &mut PatType) -> Result<Parameter> {
     let default_attribute = take_attribute(&mut typed.attrs, "default");
-    let description = documentation(&typed.attrs);
+    let description = doc_comment_text(&typed.attrs);
     typed
         .attrs
         .retain(|attribute| !attribute.path().is_ident("doc"));
@@ -326,13 +328,13 @@ fn parameter(typed: &mut PatType) -> Result<Parameter> {
         ty: (*typed.ty).clone(),
         description,
         default: default_attribute
-            .map(|attribute| default(&attribute))
+            .map(|attribute| parse_default(&attribute))
             .transpose()?,
     })
 }
 
 /// Parses `#[default(value)]`. A string literal is converted to the type of the argument.
-fn default(attribute: &Attribute) -> Result<TokenStream> {
+fn parse_default(attribute: &Attribute) -> Result<TokenStream> {
     let Meta::List(list) = &attribute.meta else {
         return Err(Error::new(
             attribute.span(),
@@ -381,7 +383,7 @@ fn returns_result(output: &ReturnType) -> bool {
 }
 
 /// Returns the lint attributes of the function.
-fn lints(attributes: &[Attribute]) -> Vec<Attribute> {
+fn lint_attributes(attributes: &[Attribute]) -> Vec<Attribute> {
     let is_lint = |attribute: &&Attribute| {
         ["allow", "expect"]
             .iter()
@@ -391,7 +393,7 @@ fn lints(attributes: &[Attribute]) -> Vec<Attribute> {
 }
 
 /// Returns the doc comment, with the lines of each paragraph joined.
-fn documentation(attributes: &[Attribute]) -> String {
+fn doc_comment_text(attributes: &[Attribute]) -> String {
     let mut text = String::new();
     let mut is_new_paragraph = false;
     for attribute in attributes

@@ -35,7 +35,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     let mut errors = Vec::new();
     for item in &mut block.items {
         let outcome = match item {
-            ImplItem::Fn(method) => tools.add(&kernel, method),
+            ImplItem::Fn(method) => tools.add_tool(&kernel, method),
             other => Err(Error::new(
                 other.span(),
                 "only methods can be tools; move this item to an `impl` block without `#[tools]`",
@@ -76,7 +76,7 @@ struct ToolList {
 }
 
 impl ToolList {
-    fn add(&mut self, kernel: &Path, method: &mut ImplItemFn) -> Result<()> {
+    fn add_tool(&mut self, kernel: &Path, method: &mut ImplItemFn) -> Result<()> {
         let options = take_options(&mut method.attrs);
         let definition = ToolDefinition::parse(options, &method.attrs, &mut method.sig);
         check_receiver(method)?;
