@@ -23,13 +23,13 @@ pub(crate) fn check(input: &[u8]) {
     let Ok(mut file) = ConfigFile::open(Path::new("/nonexistent/config.yml")) else {
         return;
     };
-    file.replace(before.to_owned());
+    file.set_text(before.to_owned());
     match file.set(&path, &value) {
         Ok(()) => {
             let after = parse_yaml(file.text()).expect("what was written can be read");
             assert_eq!(at(&after, &path), Some(&value), "{}", file.text());
             if file.unset(&path).is_ok() {
-                let after = file.value().expect("what was written can be read").into();
+                let after = file.parse().expect("what was written can be read").into();
                 assert_eq!(at(&after, &path), None, "{}", file.text());
             }
         }

@@ -50,7 +50,9 @@ pub(crate) async fn spill(
         data.insert(key.to_owned(), value);
         data.insert("tool".to_owned(), tool.into());
     }
-    turn.append_later(turn.with_run_id(Entry::event("spill.write", Some(data)).exclude_from_context()));
+    turn.append_later(
+        turn.with_run_id(Entry::event("spill.write", Some(data)).exclude_from_context()),
+    );
     let (bytes, preview) = (group_digits(text.len()), build_preview(&text));
     match stored {
         Ok(()) => format!(

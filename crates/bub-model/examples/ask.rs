@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         options.idle_timeout = Duration::from_secs(seconds.parse()?);
     }
     let client = ModelClient::new(
-        HttpOptions::from_environment(&Environment::process()),
+        HttpOptions::from_environment(&Environment::from_process()),
         Redactor::new(),
     );
     let started = Instant::now();

@@ -95,7 +95,7 @@ pub(crate) struct ApiKeys {
 impl ApiKeys {
     pub(crate) fn new(settings: Arc<Settings>, catalog: &Catalog) -> Self {
         let key = settings.get(&API_KEY);
-        let owners = unscoped_owners(&settings, catalog, key.any());
+        let owners = unscoped_owners(&settings, catalog, key.shared_value());
         let (command, base) = (settings.get(&API_KEY_COMMAND), settings.get(&API_BASE));
         Self {
             settings,
@@ -147,11 +147,11 @@ impl ApiKeys {
     pub(crate) fn unscoped_key(&self, provider: &Provider) -> Option<KeyLookup> {
         let key = self
             .key
-            .any()
+            .shared_value()
             .filter(|_| self.is_unscoped_owner(provider, "api_key"));
         let command = || {
             self.command
-                .any()
+                .shared_value()
                 .filter(|_| self.is_unscoped_owner(provider, "api_key_command"))
         };
         let from_command = || command().map(|line| self.command_key("*", line));
@@ -245,7 +245,7 @@ impl ApiKeys {
     ) -> Result<Option<BaseUrl>, AccessError> {
         let set = scoped_value(&self.base, provider).or_else(|| {
             self.base
-                .any()
+                .shared_value()
                 .filter(|_| self.is_unscoped_owner(provider, "api_base"))
                 .map(|base| ("*", base))
         });
@@ -365,7 +365,7 @@ fn scoped_value<'a, 'p, T>(
 ) -> Option<(&'p str, &'a T)> {
     provider
         .names()
-        .find_map(|name| Some((name, values.own(name)?)))
+        .find_map(|name| Some((name, values.specific_value(name)?)))
 }
 
 fn check_header_value(
@@ -406,7 +406,7 @@ fn unscoped_owners(
         let source = settings
             .origin(&format!("{setting}.*"))
             .or_else(|| settings.origin(setting));
-        let model_of_source = source.and_then(|source| settings.text_in(&MODEL, &source));
+        let model_of_source = source.and_then(|source| settings.text_from_source(&MODEL, &source));
         let Some(model) = model_of_source.or_else(|| settings.get(&MODEL)) else {
             return catalog
                 .plain_key_owner(key.map(Secret::expose))

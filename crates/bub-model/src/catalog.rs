@@ -188,7 +188,7 @@ impl Catalog {
 
     /// Returns the provider name or alias that is closest to a mistyped name.
     pub fn closest_name(&self, name: &str) -> Option<&str> {
-        bub_settings::closest(name, self.providers.iter().flat_map(Provider::names))
+        bub_settings::closest_match(name, self.providers.iter().flat_map(Provider::names))
     }
 
     /// Returns the provider that owns a plain key if no model is configured.

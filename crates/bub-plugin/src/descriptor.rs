@@ -261,7 +261,7 @@ fn check_hook(hook: &HookDecl) -> Result<()> {
         )));
     }
     let Some(spec) = HOOKS.iter().find(|spec| spec.name == name) else {
-        let closest = bub_settings::closest(name, HOOKS.iter().map(|spec| spec.name));
+        let closest = bub_settings::closest_match(name, HOOKS.iter().map(|spec| spec.name));
         let hint = closest.map_or_else(
             || "; run `bub hooks --all` to list hooks".to_owned(),
             |closest| format!("; did you mean `{closest}`?"),

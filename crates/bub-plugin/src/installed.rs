@@ -206,8 +206,8 @@ impl InstalledPlugins {
             .plugins
             .iter()
             .map(|plugin| plugin.manifest.name.as_str());
-        let hint =
-            bub_settings::closest(name, names).map(|name| format!("; did you mean `{name}`?"));
+        let hint = bub_settings::closest_match(name, names)
+            .map(|name| format!("; did you mean `{name}`?"));
         Error::not_found(format!(
             "unknown plugin `{name}`{}",
             hint.unwrap_or_else(|| "; run `bub plugin list` to see installed plugins".to_owned())

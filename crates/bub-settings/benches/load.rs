@@ -34,7 +34,7 @@ fn load_without_files(bencher: divan::Bencher<'_, '_>) {
 
 #[divan::bench]
 fn read_the_process_environment() -> Environment {
-    Environment::process()
+    Environment::from_process()
 }
 
 #[divan::bench]

@@ -17,7 +17,11 @@ impl Settings {
         let secret = self.secret_env_names();
         let (pass, drop) = (self.get(&keys::ENV_PASS), self.get(&keys::ENV_DROP));
         let allowed = |name: &str| {
-            let named = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, name));
+            let named = |patterns: &[String]| {
+                patterns
+                    .iter()
+                    .any(|pattern| matches_pattern(pattern, name))
+            };
             !named(&drop) && (named(&pass) || !secret.iter().any(|secret| secret == name))
         };
         self.environment()
@@ -26,12 +30,12 @@ impl Settings {
             .collect()
     }
 
-    /// Returns the environment for a plugin: as for a child process, but without values that only
-    /// look like secrets, and with the granted variables.
+    /// Returns the environment for an external plugin: that of a child process, without values that
+    /// look like secrets, but with the variables in `granted`.
     pub fn plugin_environment(&self, granted: &[String]) -> Vec<(OsString, OsString)> {
         let is_granted = |name: &str| granted.iter().any(|known| known == name);
         let pass = self.get(&keys::ENV_PASS);
-        let is_passed = |name: &str| pass.iter().any(|pattern| matches(pattern, name));
+        let is_passed = |name: &str| pass.iter().any(|pattern| matches_pattern(pattern, name));
         let usual = self.child_environment().into_iter();
         let usual = usual.filter(|(name, value)| {
             is_granted(name) || is_passed(name) || !may_be_secret(name, &value.to_string_lossy())
@@ -61,11 +65,11 @@ impl Settings {
         if self
             .get(&keys::ENV_DROP)
             .iter()
-            .any(|pattern| matches(pattern, name))
+            .any(|pattern| matches_pattern(pattern, name))
         {
             return None;
         }
-        let setting = self.slots.iter().map(crate::settings::SettingSlot::setting);
+        let setting = self.slots.iter().map(crate::settings::SettingSlot::spec);
         let setting = setting
             .into_iter()
             .find(|setting| setting.variable() == name);
@@ -132,7 +136,7 @@ fn may_be_secret(name: &str, value: &str) -> bool {
         || matches!(Redactor::new().redact(value), Cow::Owned(_))
 }
 
-fn matches(pattern: &str, name: &str) -> bool {
+fn matches_pattern(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => name
             .get(..prefix.len())

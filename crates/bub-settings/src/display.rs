@@ -1,4 +1,4 @@
-//! Converts trees to values, with or without secrets.
+//! Converts [`Node`] trees to JSON values, with or without secrets.
 
 use serde_json::{Number, Value};
 
@@ -7,20 +7,20 @@ use crate::secret::{MASK, is_sensitive_name};
 use crate::spec::{SettingSpec, ValueKind};
 use crate::types::ANY_PROVIDER;
 
-/// Converts a tree to data, including secrets.
-pub(crate) fn value(setting: &SettingSpec, node: &Node) -> Value {
-    build(unwrap_any_provider(setting, node), "", &|_, scalar| {
-        plain(scalar)
+/// Converts the value of a setting to JSON, including secrets.
+pub(crate) fn to_value(setting: &SettingSpec, node: &Node) -> Value {
+    convert_tree(unwrap_any_provider(setting, node), "", &|_, scalar| {
+        scalar_to_value(scalar)
     })
 }
 
-/// Converts a tree that belongs to no setting to data.
+/// Converts a tree that belongs to no setting to JSON.
 ///
 /// `1e3` is text, as in `PyYAML`, because no declaration asks for a number.
-pub(crate) fn bare(node: &Node) -> Value {
-    build(node, "", &|_, scalar| match scalar.atom {
+pub(crate) fn undeclared_to_value(node: &Node) -> Value {
+    convert_tree(node, "", &|_, scalar| match scalar.atom {
         Atom::Float(_) if !is_pyyaml_float(&scalar.text) => Value::from(scalar.text.as_str()),
-        _ => plain(scalar),
+        _ => scalar_to_value(scalar),
     })
 }
 
@@ -30,13 +30,14 @@ fn is_pyyaml_float(text: &str) -> bool {
     mantissa.contains('.') && exponent.starts_with(['-', '+'])
 }
 
-/// Converts a tree to data that may be shown; `key` is the name of the tree.
-pub(crate) fn masked(setting: &SettingSpec, key: &str, node: &Node) -> Value {
-    build(unwrap_any_provider(setting, node), key, &|key, scalar| {
+/// Converts the value of a setting, or a part of it, to JSON with secrets masked. `key` is the name
+/// of the part.
+pub(crate) fn to_masked_value(setting: &SettingSpec, key: &str, node: &Node) -> Value {
+    convert_tree(unwrap_any_provider(setting, node), key, &|key, scalar| {
         let hidden = is_secret(setting, key) && scalar.atom != Atom::Null;
-        match plain(scalar) {
+        match scalar_to_value(scalar) {
             _ if hidden => Value::from(MASK),
-            Value::String(text) => Value::from(without_secrets(key, text)),
+            Value::String(text) => Value::from(mask_url_secrets(key, text)),
             value => value,
         }
     })
@@ -46,16 +47,16 @@ pub(crate) fn masked(setting: &SettingSpec, key: &str, node: &Node) -> Value {
 /// map.
 pub(crate) fn is_secret(setting: &SettingSpec, key: &str) -> bool {
     let in_map = || matches!(setting.kind(), ValueKind::Map | ValueKind::Maps);
-    setting.is_secret() || (in_map() && (is_sensitive_name(key) || are_headers(key)))
+    setting.is_secret() || (in_map() && (is_sensitive_name(key) || is_headers_map(key)))
 }
 
 /// Returns the name that decides whether the entry `child` of the map at `key` is a secret. Header
 /// names are arbitrary, so the name of their map decides.
-pub(crate) fn name_in<'a>(key: &'a str, child: &'a str) -> &'a str {
-    if are_headers(key) { key } else { child }
+pub(crate) fn secret_deciding_name<'a>(key: &'a str, child: &'a str) -> &'a str {
+    if is_headers_map(key) { key } else { child }
 }
 
-fn are_headers(key: &str) -> bool {
+fn is_headers_map(key: &str) -> bool {
     key.ends_with("headers")
 }
 
@@ -84,17 +85,17 @@ pub(crate) fn query_secrets(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns whether a text that should be a URL may contain a password or a key in its query.
-pub(crate) fn has_extras(text: &str) -> bool {
+pub(crate) fn may_hold_url_secret(text: &str) -> bool {
     text.contains(['@', '?', '#'])
 }
 
 /// Removes possible secrets from a URL: the password or a token in its place, the query and the
 /// fragment.
-fn without_secrets(key: &str, text: String) -> String {
+fn mask_url_secrets(key: &str, text: String) -> String {
     const URL_KEYS: [&str; 7] = ["url", "base", "proxy", "endpoint", "address", "host", "dsn"];
     let is_address = URL_KEYS.iter().any(|name| key.ends_with(name))
         || (text.contains("://") && !text.contains(char::is_whitespace));
-    if !is_address || !has_extras(&text) {
+    if !is_address || !may_hold_url_secret(&text) {
         return text;
     }
     let (scheme, rest) = text
@@ -118,18 +119,27 @@ fn without_secrets(key: &str, text: String) -> String {
     format!("{scheme}{user}{}", cut.as_deref().unwrap_or(host))
 }
 
-fn build(node: &Node, key: &str, leaf: &dyn Fn(&str, &Scalar) -> Value) -> Value {
+fn convert_tree(node: &Node, key: &str, leaf: &dyn Fn(&str, &Scalar) -> Value) -> Value {
     match &node.data {
         NodeData::Scalar(scalar) => leaf(key, scalar),
-        NodeData::List(items) => items.iter().map(|item| build(item, key, leaf)).collect(),
+        NodeData::List(items) => items
+            .iter()
+            .map(|item| convert_tree(item, key, leaf))
+            .collect(),
         NodeData::Map(map) => map
             .iter()
-            .map(|(child, node)| (child, build(node, name_in(key, child), leaf)))
+            .map(|(child, node)| {
+                (
+                    child,
+                    convert_tree(node, secret_deciding_name(key, child), leaf),
+                )
+            })
             .collect(),
     }
 }
 
-/// Returns the value for all providers without the map around it.
+/// Returns the value for all providers, without the map around it, if the setting has no other
+/// value.
 fn unwrap_any_provider<'a>(setting: &SettingSpec, node: &'a Node) -> &'a Node {
     let NodeData::Map(map) = &node.data else {
         return node;
@@ -141,7 +151,7 @@ fn unwrap_any_provider<'a>(setting: &SettingSpec, node: &'a Node) -> &'a Node {
     }
 }
 
-fn plain(scalar: &Scalar) -> Value {
+fn scalar_to_value(scalar: &Scalar) -> Value {
     match scalar.atom {
         Atom::Null => Value::Null,
         Atom::Bool(flag) => Value::Bool(flag),

@@ -44,14 +44,14 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
     let mut file = DotEnv::default();
     while cursor.skip_to_statement() {
         let line = cursor.line;
-        match cursor.statement() {
+        match cursor.parse_statement() {
             Some(Statement {
                 name,
                 value: Some(value),
             }) => {
                 let value = match value {
                     DotEnvValue::Literal(value) => value,
-                    DotEnvValue::Expandable(value) => expand(&value, &mut |name| {
+                    DotEnvValue::Expandable(value) => expand_variables(&value, &mut |name| {
                         let known = file
                             .bindings
                             .iter()
@@ -105,7 +105,7 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    fn bump(&mut self) -> Option<char> {
+    fn next_char(&mut self) -> Option<char> {
         let next = self.chars.next();
         if next == Some('\n') {
             self.line += 1;
@@ -136,32 +136,32 @@ impl Cursor<'_> {
                 None => return false,
                 Some('#') => self.skip_line(),
                 Some(c) if c.is_whitespace() => {
-                    self.bump();
+                    self.next_char();
                 }
                 Some(_) => return true,
             }
         }
     }
 
-    fn statement(&mut self) -> Option<Statement> {
-        let mut name = self.name()?;
+    fn parse_statement(&mut self) -> Option<Statement> {
+        let mut name = self.parse_name()?;
         self.skip_spaces();
         if name == "export" && !matches!(self.chars.peek(), None | Some('=' | '\n' | '#')) {
-            name = self.name()?;
+            name = self.parse_name()?;
             self.skip_spaces();
         }
         let value = match self.chars.peek() {
             Some('=') => {
-                self.bump();
+                self.next_char();
                 self.skip_spaces();
-                Some(self.value()?)
+                Some(self.parse_value()?)
             }
             _ => None,
         };
-        self.end_of_line().then_some(Statement { name, value })
+        self.skip_to_line_end().then_some(Statement { name, value })
     }
 
-    fn name(&mut self) -> Option<String> {
+    fn parse_name(&mut self) -> Option<String> {
         if self.chars.next_if_eq(&'\'').is_some() {
             let name = self.take_while(|c| c != '\'');
             self.chars.next_if_eq(&'\'')?;
@@ -171,15 +171,15 @@ impl Cursor<'_> {
         (!name.is_empty()).then_some(name)
     }
 
-    fn value(&mut self) -> Option<DotEnvValue> {
+    fn parse_value(&mut self) -> Option<DotEnvValue> {
         match self.chars.peek() {
-            Some('\'') => self.quoted('\'').map(DotEnvValue::Literal),
-            Some('"') => self.quoted('"').map(DotEnvValue::Expandable),
-            _ => Some(DotEnvValue::Expandable(self.bare())),
+            Some('\'') => self.parse_quoted('\'').map(DotEnvValue::Literal),
+            Some('"') => self.parse_quoted('"').map(DotEnvValue::Expandable),
+            _ => Some(DotEnvValue::Expandable(self.parse_unquoted())),
         }
     }
 
-    fn bare(&mut self) -> String {
+    fn parse_unquoted(&mut self) -> String {
         let line = self.take_while(|_| true);
         let mut after_space = true;
         let comment = line.char_indices().find(|(_, c)| {
@@ -192,9 +192,9 @@ impl Cursor<'_> {
     }
 
     /// Parses quoted text. An unclosed quote invalidates only its own line.
-    fn quoted(&mut self, quote: char) -> Option<String> {
+    fn parse_quoted(&mut self, quote: char) -> Option<String> {
         let before = (self.chars.clone(), self.line);
-        let value = self.until(quote);
+        let value = self.parse_until_quote(quote);
         if value.is_none() {
             (self.chars, self.line) = before;
             self.is_open = true;
@@ -202,12 +202,12 @@ impl Cursor<'_> {
         value
     }
 
-    fn until(&mut self, quote: char) -> Option<String> {
-        self.bump();
+    fn parse_until_quote(&mut self, quote: char) -> Option<String> {
+        self.next_char();
         let mut value = String::new();
         loop {
-            match self.bump()? {
-                '\\' => match (self.bump()?, quote) {
+            match self.next_char()? {
+                '\\' => match (self.next_char()?, quote) {
                     (c @ ('\\' | '\''), '\'') | (c @ ('\\' | '\'' | '"'), '"') => value.push(c),
                     ('n', '"') => value.push('\n'),
                     ('t', '"') => value.push('\t'),
@@ -220,8 +220,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Skips the rest of the line, which may only be a comment.
-    fn end_of_line(&mut self) -> bool {
+    /// Skips spaces and a comment. Returns whether this reached the end of the line.
+    fn skip_to_line_end(&mut self) -> bool {
         self.skip_spaces();
         match self.chars.peek() {
             None | Some('\n') => true,
@@ -235,7 +235,7 @@ impl Cursor<'_> {
 }
 
 /// Replaces `${NAME}` and `${NAME:-fallback}`; an unknown name is empty.
-fn expand(text: &str, lookup: &mut dyn FnMut(&str) -> Option<String>) -> String {
+fn expand_variables(text: &str, lookup: &mut dyn FnMut(&str) -> Option<String>) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest

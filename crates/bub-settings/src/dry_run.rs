@@ -1,8 +1,8 @@
-//! Effects of a config file change before it is saved.
+//! Checks changes of the config file before they are saved.
 
 use serde_json::Value;
 
-use crate::load::read_config;
+use crate::load::parse_config;
 use crate::node::{Node, NodeData, NodeMap};
 use crate::secret::is_sensitive_name;
 use crate::settings::{RegisteredSetting, SettingSlot, Settings};
@@ -24,17 +24,17 @@ pub enum ValueError {
     Unfit {
         /// Key of the setting.
         key: String,
-        /// What was given.
+        /// The invalid value, or its kind.
         found: String,
         /// What the declaration requires.
         expected: String,
     },
-    /// Only the environment can set it.
+    /// Only an environment variable can set the setting.
     #[error("`{key}` cannot be set in the config file; set the variable {variable}")]
     NotInFile {
         /// Key of the setting.
         key: String,
-        /// Variable that sets it.
+        /// Environment variable that sets the setting.
         variable: String,
     },
 }
@@ -42,13 +42,13 @@ pub enum ValueError {
 impl Settings {
     /// Parses a text for the setting at a path and returns the value for the config file. A secret
     /// is masked from now on.
-    pub fn value_for(&self, path: &str, text: &str) -> Result<Value, ValueError> {
+    pub fn parse_config_value(&self, path: &str, text: &str) -> Result<Value, ValueError> {
         let unknown = || LookupError::Unknown {
             path: path.to_owned(),
-            suggestion: self.similar(path),
+            suggestion: self.suggest_key(path),
         };
         let (slot, mut rest) = self.slot_for(path).ok_or_else(unknown)?;
-        let setting = slot.setting();
+        let setting = slot.spec();
         if display::is_secret(setting, path) {
             self.redactor.register(&Secret::from(text.trim()));
         }
@@ -85,13 +85,18 @@ impl Settings {
             SettingsError::Invalid {
                 found, expected, ..
             } => unfit(found, expected),
-            other => unfit(other.to_string(), setting.expected()),
+            other => unfit(other.to_string(), setting.describe_expected()),
         };
         match (setting.kind(), rest.next()) {
             (_, None) => {}
             (ValueKind::PerProvider, Some(provider)) if rest.next().is_none() => {
-                validate::for_provider(setting, provider.to_owned(), text, SettingSource::Default)
-                    .map_err(wrong)?;
+                validate::parse_provider_text(
+                    setting,
+                    provider.to_owned(),
+                    text,
+                    SettingSource::Default,
+                )
+                .map_err(wrong)?;
                 return Ok(Value::from(text.trim()));
             }
             (ValueKind::Map, Some(_)) => {
@@ -99,21 +104,24 @@ impl Settings {
                 let node = parsed
                     .map_err(|_| unfit("not YAML".to_owned(), "a value in YAML".to_owned()))?
                     .root;
-                return Ok(node.as_ref().map(display::bare).unwrap_or_default());
+                return Ok(node
+                    .as_ref()
+                    .map(display::undeclared_to_value)
+                    .unwrap_or_default());
             }
             _ => return Err(unknown().into()),
         }
         let user_home = self.environment().user_home();
-        let node =
-            validate::from_text(setting, text, SettingSource::Default, user_home).map_err(wrong)?;
+        let node = validate::parse_setting_text(setting, text, SettingSource::Default, user_home)
+            .map_err(wrong)?;
         let Some(node) = node else {
-            return Err(unfit("nothing".to_owned(), setting.expected()));
+            return Err(unfit("nothing".to_owned(), setting.describe_expected()));
         };
-        let value = display::value(setting, &node);
+        let value = display::to_value(setting, &node);
         Ok(match (setting.kind(), value) {
             // Keep `~` unexpanded.
             (ValueKind::Path, Value::String(_)) => Value::from(text.trim()),
-            (ValueKind::List, Value::Array(items)) if !setting.is_listed() => {
+            (ValueKind::List, Value::Array(items)) if !setting.is_written_as_list() => {
                 let texts: Vec<_> = items.iter().filter_map(Value::as_str).collect();
                 if texts.iter().any(|item| item.contains(',')) {
                     items.into()
@@ -125,10 +133,13 @@ impl Settings {
         })
     }
 
-    /// Returns these settings with another text of the config file, and the problems in them.
-    pub fn revised(&self, text: &str) -> Result<(Self, Vec<SettingsError>), SettingsError> {
+    /// Returns the settings that another text of the config file would produce, and their problems.
+    pub fn with_config_text(
+        &self,
+        text: &str,
+    ) -> Result<(Self, Vec<SettingsError>), SettingsError> {
         let mut warnings = Vec::new();
-        let config = read_config(&self.config_file, text, &mut warnings)?;
+        let config = parse_config(&self.config_file, text, &mut warnings)?;
         let sources = Sources {
             config,
             ..self.sources.clone()
@@ -146,11 +157,11 @@ impl Settings {
                     RegisteredSetting::Dynamic(key) => RegisteredSetting::Dynamic(key.clone()),
                 },
             }));
-        revised.note_undeclared_secrets();
+        revised.register_undeclared_secrets();
         let mut problems = Vec::new();
         revised.check_sections(&mut problems);
-        revised.resolve_from(0, &mut problems);
-        problems.extend(revised.policy_typos());
+        revised.resolve_slots_from(0, &mut problems);
+        problems.extend(revised.policy_typo_errors());
         Ok((revised, problems))
     }
 
@@ -162,14 +173,14 @@ impl Settings {
         let declared = self
             .slots
             .iter()
-            .map(SettingSlot::setting)
+            .map(SettingSlot::spec)
             .filter(|setting| setting.is_secret());
         let mut nodes: Vec<_> = declared
-            .filter_map(|setting| self.sources.in_config(setting))
+            .filter_map(|setting| self.sources.config_value(setting))
             .collect();
         let mut found = false;
         let mut visit = |node: &Node, key: &str, is_secret: bool| {
-            node.leaves(key, &mut |key, leaf| {
+            node.visit_leaves(key, &mut |key, leaf| {
                 found |= (is_secret || is_sensitive_name(key)) && !leaf.text.trim().is_empty();
             });
         };

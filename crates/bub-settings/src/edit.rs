@@ -24,7 +24,7 @@ pub enum EditError {
     /// The file cannot be read.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The existing value has no keys below it.
+    /// A key is to be set below a value that is not a map.
     #[error("{}:{line}: cannot set `{below}`: `{key}` is a single value or a list; unset it first", file.display())]
     NoMap {
         /// The config file.
@@ -33,7 +33,7 @@ pub enum EditError {
         line: usize,
         /// Existing key.
         key: String,
-        /// Key to be set below it.
+        /// Key to be set below `key`.
         below: String,
     },
     /// The syntax at this position cannot be changed safely.
@@ -81,7 +81,7 @@ pub struct ConfigFile {
 impl ConfigFile {
     /// Reads a file, which may not exist yet.
     pub fn open(path: &Path) -> Result<Self, EditError> {
-        let before = files::read(path)?;
+        let before = files::read_text_file(path)?;
         let text = before.clone().unwrap_or_default();
         Ok(Self {
             path: path.to_owned(),
@@ -96,35 +96,35 @@ impl ConfigFile {
     }
 
     /// Returns the text as it was read.
-    pub fn before(&self) -> &str {
+    pub fn text_on_disk(&self) -> &str {
         self.before.as_deref().unwrap_or_default()
     }
 
     /// Replaces the complete text, for changes in an editor.
-    pub fn replace(&mut self, text: String) {
+    pub fn set_text(&mut self, text: String) {
         self.text = text;
     }
 
     /// Returns whether the text has changes.
     pub fn is_changed(&self) -> bool {
-        self.text != self.before()
+        self.text != self.text_on_disk()
     }
 
     /// Parses the text; the result is empty for an empty file.
-    pub fn value(&self) -> Result<Map<String, Value>, EditError> {
-        self.meaning(&self.text)
+    pub fn parse(&self) -> Result<Map<String, Value>, EditError> {
+        self.parse_text(&self.text)
     }
 
     /// Sets the value at a path of keys.
     pub fn set(&mut self, path: &[&str], value: &Value) -> Result<(), EditError> {
-        let mut expected = self.value()?;
+        let mut expected = self.parse()?;
         if value_at(&expected, path) == Some(value) {
             return Ok(());
         }
         let span = self.locate(path)?;
         set_at(&mut expected, path, value);
-        let text = self.with(&span, path, value)?;
-        self.accept(text, &expected, path, &span)
+        let text = self.text_with_value(&span, path, value)?;
+        self.accept_edit(text, &expected, path, &span)
     }
 
     /// Removes the value at a path of keys, and maps that become empty. Returns whether there was a
@@ -132,25 +132,25 @@ impl ConfigFile {
     pub fn unset(&mut self, path: &[&str]) -> Result<bool, EditError> {
         let mut found = false;
         // A key may occur twice; remove both, so that the first one does not take effect.
-        while value_at(&self.value()?, path).is_some() {
+        while value_at(&self.parse()?, path).is_some() {
             let span = self.locate(path)?;
-            let mut expected = self.value()?;
-            let text = self.without(&span, path)?;
+            let mut expected = self.parse()?;
+            let text = self.text_without_value(&span, path)?;
             // Without one of two equal keys, the other takes effect: compare only the rest.
             let after = self
-                .meaning(&text)
+                .parse_text(&text)
                 .map_err(|_| self.shape_error(path, &span))?;
             match value_at(&after, path).cloned() {
                 Some(other) => set_at(&mut expected, path, &other),
                 None => remove_at(&mut expected, path),
             }
-            self.accept(text, &expected, path, &span)?;
+            self.accept_edit(text, &expected, path, &span)?;
             found = true;
         }
         Ok(found)
     }
 
-    fn meaning(&self, text: &str) -> Result<Map<String, Value>, EditError> {
+    fn parse_text(&self, text: &str) -> Result<Map<String, Value>, EditError> {
         let file: std::sync::Arc<Path> = self.path.as_path().into();
         let origin = move |line| SettingSource::Config {
             file: file.clone(),
@@ -162,7 +162,7 @@ impl ConfigFile {
             column: problem.column,
             problem: problem.text,
         })?;
-        match document.root.as_ref().map(display::bare) {
+        match document.root.as_ref().map(display::undeclared_to_value) {
             None => Ok(Map::new()),
             Some(Value::Object(map)) => Ok(map),
             Some(_) => {
@@ -181,14 +181,14 @@ impl ConfigFile {
         locate::locate_values(&self.text).ok_or_else(shape)
     }
 
-    fn accept(
+    fn accept_edit(
         &mut self,
         text: String,
         expected: &Map<String, Value>,
         path: &[&str],
         span: &ValueSpan,
     ) -> Result<(), EditError> {
-        match self.meaning(&text) {
+        match self.parse_text(&text) {
             Ok(found) if found == *expected => self.text = text,
             _ => return Err(self.shape_error(path, span)),
         }
@@ -202,12 +202,12 @@ impl ConfigFile {
             .map_or(0, |entry| entry.start);
         EditError::Shape {
             file: self.path.clone(),
-            line: self.line_of(start),
+            line: self.line_number(start),
             key: path.join("."),
         }
     }
 
-    fn line_of(&self, offset: usize) -> usize {
+    fn line_number(&self, offset: usize) -> usize {
         self.text
             .bytes()
             .take(offset)
@@ -238,8 +238,9 @@ impl ConfigFile {
         }
     }
 
-    /// Returns the text with pieces replaced, starting with the last piece.
-    fn spliced(&self, pieces: &[(usize, usize, String)]) -> String {
+    /// Returns the text with some byte ranges replaced. The edits must be in descending order, so
+    /// that the positions of later edits stay valid.
+    fn splice(&self, pieces: &[(usize, usize, String)]) -> String {
         let mut text = self.text.clone();
         for (start, end, new) in pieces {
             if text.is_char_boundary(*start)
@@ -253,18 +254,23 @@ impl ConfigFile {
         text
     }
 
-    fn with(&self, root: &ValueSpan, path: &[&str], value: &Value) -> Result<String, EditError> {
+    fn text_with_value(
+        &self,
+        root: &ValueSpan,
+        path: &[&str],
+        value: &Value,
+    ) -> Result<String, EditError> {
         let (mut span, mut depth) = (root, 0);
         while let Some(entry) = path.get(depth).and_then(|key| span.entry(key)) {
             depth += 1;
             if depth == path.len() {
-                return Ok(
-                    self.spliced(&self.replacement(entry, &quote::inline(value, span.is_flow())))
-                );
+                return Ok(self.splice(
+                    &self.value_edits(entry, &quote::format_inline(value, span.is_flow())),
+                ));
             }
             match &entry.value.shape {
                 ValueShape::Nothing => {
-                    return Ok(self.spliced(&self.first_below(
+                    return Ok(self.splice(&self.first_key_edits(
                         entry,
                         root_column(span),
                         path.get(depth..).unwrap_or_default(),
@@ -274,7 +280,7 @@ impl ConfigFile {
                 ValueShape::Single | ValueShape::List => {
                     return Err(EditError::NoMap {
                         file: self.path.clone(),
-                        line: self.line_of(entry.start),
+                        line: self.line_number(entry.start),
                         key: path.get(..depth).unwrap_or_default().join("."),
                         below: path.get(depth..).unwrap_or_default().join("."),
                     });
@@ -296,7 +302,7 @@ impl ConfigFile {
                 (
                     at,
                     at,
-                    format!("{comma}{}", quote::nested_inline(rest, value)),
+                    format!("{comma}{}", quote::format_nested_inline(rest, value)),
                 )
             }
             ValueShape::Map {
@@ -306,7 +312,11 @@ impl ConfigFile {
                 (
                     at,
                     at,
-                    format!("{}{}", self.newline(), self.block(rest, value, *column)),
+                    format!(
+                        "{}{}",
+                        self.newline(),
+                        self.format_block(rest, value, *column)
+                    ),
                 )
             }
             _ => {
@@ -319,25 +329,29 @@ impl ConfigFile {
                 (
                     end,
                     end,
-                    format!("{gap}{}{}", self.block(rest, value, 0), self.newline()),
+                    format!(
+                        "{gap}{}{}",
+                        self.format_block(rest, value, 0),
+                        self.newline()
+                    ),
                 )
             }
         };
-        Ok(self.spliced(&[piece]))
+        Ok(self.splice(&[piece]))
     }
 
     /// Formats a key and its value as separate lines.
-    fn block(&self, path: &[&str], value: &Value, column: usize) -> String {
+    fn format_block(&self, path: &[&str], value: &Value, column: usize) -> String {
         let mut text = String::new();
         for (depth, key) in path.iter().enumerate() {
             let indent = " ".repeat(column + 2 * depth);
             let gap = if depth == 0 { "" } else { self.newline() };
-            let _ = write!(text, "{gap}{indent}{}:", quote::text(key, false));
+            let _ = write!(text, "{gap}{indent}{}:", quote::quote_text(key, false));
         }
-        text + " " + &quote::inline(value, false)
+        text + " " + &quote::format_inline(value, false)
     }
 
-    fn replacement(&self, entry: &locate::KeySpan, new: &str) -> Vec<(usize, usize, String)> {
+    fn value_edits(&self, entry: &locate::KeySpan, new: &str) -> Vec<(usize, usize, String)> {
         let colon = entry.colon;
         let old = self
             .text
@@ -369,8 +383,8 @@ impl ConfigFile {
         )]
     }
 
-    /// Formats the first key below a key without a value.
-    fn first_below(
+    /// Returns the edits that add the first key below a key without a value.
+    fn first_key_edits(
         &self,
         entry: &locate::KeySpan,
         column: usize,
@@ -378,14 +392,18 @@ impl ConfigFile {
         value: &Value,
     ) -> Vec<(usize, usize, String)> {
         let at = self.line_end(entry.value.end.max(entry.colon));
-        let below = format!("{}{}", self.newline(), self.block(path, value, column + 2));
+        let below = format!(
+            "{}{}",
+            self.newline(),
+            self.format_block(path, value, column + 2)
+        );
         vec![
             (at, at, below),
             (entry.colon, entry.value.end.max(entry.colon), String::new()),
         ]
     }
 
-    fn without(&self, root: &ValueSpan, path: &[&str]) -> Result<String, EditError> {
+    fn text_without_value(&self, root: &ValueSpan, path: &[&str]) -> Result<String, EditError> {
         let (mut span, mut chain) = (root, Vec::new());
         for key in path {
             let Some(entry) = span.entry(key) else {
@@ -398,7 +416,7 @@ impl ConfigFile {
         let mut pieces = Vec::new();
         let mut inner_end = None;
         while let Some((map, entry)) = chain.pop() {
-            pieces.push(self.removal(map, entry, inner_end));
+            pieces.push(self.removal_edit(map, entry, inner_end));
             inner_end = Some(entry.start);
             if map.len() > 1 {
                 break;
@@ -409,12 +427,12 @@ impl ConfigFile {
                 inner_end = None;
             }
         }
-        Ok(self.spliced(&pieces))
+        Ok(self.splice(&pieces))
     }
 
-    /// Returns the range to remove for one entry; only the line of the key if the map's content is
-    /// removed separately.
-    fn removal(
+    /// Returns the edit that removes one entry. If other edits remove its content (`inner`), this
+    /// edit removes only the line of the key.
+    fn removal_edit(
         &self,
         map: &ValueSpan,
         entry: &locate::KeySpan,

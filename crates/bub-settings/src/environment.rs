@@ -20,7 +20,7 @@ impl Environment {
         clippy::disallowed_methods,
         reason = "only this function reads the environment"
     )]
-    pub fn process() -> Self {
+    pub fn from_process() -> Self {
         let vars: Vec<_> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .collect();

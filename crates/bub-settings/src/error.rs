@@ -60,14 +60,15 @@ pub enum SettingsError {
         /// What the declaration requires.
         expected: String,
     },
-    /// A name that is not declared, where ignoring a typo would allow what should be forbidden.
+    /// An undeclared name that resembles a restricting setting. Ignoring a typo in it would allow
+    /// what the user wants to forbid.
     #[error("{origin}: unknown setting `{name}`{suggestion}")]
     Unknown {
         /// Source of the name.
         origin: SettingSource,
         /// The key.
         name: String,
-        /// Likely intended name as a question; empty if unknown.
+        /// End of the message: the likely intended name, or how to list all settings.
         suggestion: String,
     },
     /// A section cannot be registered because of a mistake in its declaration.

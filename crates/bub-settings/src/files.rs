@@ -10,7 +10,7 @@ use crate::SettingsError;
 pub(crate) const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Reads a text file; returns `None` if it does not exist.
-pub(crate) fn read(path: &Path) -> Result<Option<String>, SettingsError> {
+pub(crate) fn read_text_file(path: &Path) -> Result<Option<String>, SettingsError> {
     match read_bytes(path) {
         Ok(bytes) => String::from_utf8(bytes)
             .map(Some)
@@ -45,12 +45,12 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 ///
 /// This is the file in the home if it exists, else the one in `~/.bub`, where the Python version
 /// keeps it. A file that does not exist yet is created in the home.
-pub(crate) fn config(
+pub(crate) fn read_config_file(
     home: &Path,
     user_home: Option<&Path>,
 ) -> (PathBuf, Result<Option<String>, SettingsError>) {
     let own = home.join("config.yml");
-    let text = read(&own);
+    let text = read_text_file(&own);
     let usual = user_home
         .map(|user| user.join(".bub/config.yml"))
         .filter(|usual| *usual != own);
@@ -64,7 +64,7 @@ pub(crate) fn config(
             };
             (own, Err(error))
         }
-        (Ok(None), Some(usual)) => match read(&usual) {
+        (Ok(None), Some(usual)) => match read_text_file(&usual) {
             Ok(None) => (own, Ok(None)),
             text => (usual, text),
         },

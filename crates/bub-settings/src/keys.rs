@@ -13,7 +13,8 @@ pub static HOME: SettingKey<PathBuf> = SettingKey::new(
 .trusted()
 .env_only();
 
-/// Variables that child processes get although they hold secrets. Trusted because it is policy.
+/// Environment variables that child processes get even if they hold secrets. An untrusted workspace
+/// cannot set it.
 pub static ENV_PASS: SettingKey<Vec<String>> = SettingKey::new(
     "env.pass",
     "",
@@ -21,7 +22,7 @@ pub static ENV_PASS: SettingKey<Vec<String>> = SettingKey::new(
 )
 .trusted();
 
-/// Variables that child processes never get. Trusted because it is policy.
+/// Environment variables that child processes never get. An untrusted workspace cannot set it.
 pub static ENV_DROP: SettingKey<Vec<String>> =
     SettingKey::new("env.drop", "", "Variables that child processes never get.").trusted();
 

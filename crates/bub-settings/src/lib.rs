@@ -9,7 +9,7 @@
 //!   the location and the cause.
 //! - [`Settings::get`] returns typed values, [`Settings::get_value`] values by path,
 //!   [`Settings::origin`] the source of a value, and [`Settings::warnings`] likely mistakes.
-//! - [`ConfigFile`] edits the config file and keeps the rest of it unchanged. [`Settings::revised`]
+//! - [`ConfigFile`] edits the config file and keeps the rest of it unchanged. [`Settings::with_config_text`]
 //!   returns the settings that an edited file would produce.
 //! - [`is_public`]: whether an IP address belongs to the public internet.
 //! - [`Secret`] and [`Redactor`]: every secret that bub reads is registered and masked from then
@@ -70,7 +70,7 @@ pub use secret::{MASK, Secret, is_sensitive_name};
 pub use setting_source::SettingSource;
 pub use settings::Settings;
 pub use spec::{AnySetting, DynamicSetting, Section, SettingKey, SettingSpec, ValueKind};
-pub use suggest::closest;
+pub use suggest::closest_match;
 pub use text_format::{TextFormat, is_base_url, split_port};
 pub use types::{PerProvider, SettingType};
 pub use warning::SettingsWarning;

@@ -1,4 +1,4 @@
-//! Reads the sources.
+//! Reads the sources of settings: flags, environment, `.env` and config file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -134,17 +134,17 @@ impl Loader {
             problems.push(SettingsError::NoHome);
             PathBuf::from(".bub")
         });
-        let (file, text) = files::config(&settings.home, user_home.as_deref());
+        let (file, text) = files::read_config_file(&settings.home, user_home.as_deref());
         let config = text.and_then(|text| match text {
-            Some(text) => read_config(&file, &text, &mut settings.warnings),
+            Some(text) => parse_config(&file, &text, &mut settings.warnings),
             None => Ok(None),
         });
         settings.sources.config = config.map_err(|error| problems.push(error)).ok().flatten();
         settings.config_file = file;
-        settings.note_undeclared_secrets();
+        settings.register_undeclared_secrets();
         let sections = keys::sections().into_iter().chain(self.sections);
-        settings.add_all(sections, &mut problems);
-        problems.extend(settings.policy_typos());
+        settings.add_sections(sections, &mut problems);
+        problems.extend(settings.policy_typo_errors());
         (settings, problems)
     }
 }
@@ -156,7 +156,7 @@ fn read_dotenv(
     warnings: &mut Vec<SettingsWarning>,
 ) -> Result<Option<DotEnvFile>, SettingsError> {
     let path = directory.join(".env");
-    let Some(text) = files::read(&path)? else {
+    let Some(text) = files::read_text_file(&path)? else {
         return Ok(None);
     };
     let file: Arc<Path> = path.into();
@@ -167,7 +167,7 @@ fn read_dotenv(
     };
     let mut lookup = |name: &str, line| {
         // `BUB_MODEL=x:${AWS_SECRET_ACCESS_KEY}` in a cloned repository would leak the key.
-        if trust == WorkspaceTrust::Untrusted && !is_harmless(name) {
+        if trust == WorkspaceTrust::Untrusted && !is_never_secret(name) {
             warnings.push(SettingsWarning::SecretReference {
                 origin: origin(line, ""),
                 name: name.to_owned(),
@@ -191,7 +191,7 @@ fn read_dotenv(
 }
 
 /// Returns whether the value of a variable is never a secret. For other names this is unknown.
-fn is_harmless(name: &str) -> bool {
+fn is_never_secret(name: &str) -> bool {
     const NAMES: [&str; 11] = [
         "HOME", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "TERM", "TMPDIR", "HOSTNAME", "TZ",
         "EDITOR",
@@ -203,21 +203,21 @@ fn is_harmless(name: &str) -> bool {
 /// it.
 fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
     let declared = keys::HOME.setting();
-    let layers = settings.sources.texts(declared);
+    let layers = settings.sources.text_layers(declared);
     let set = layers.into_iter().rev().find_map(|layer| {
-        match validate::expand(layer.text?.trim(), user_home)? {
+        match validate::expand_home(layer.text?.trim(), user_home)? {
             path if path.is_empty() || layer.distrusted => None,
             path => Some(path),
         }
     });
     let path = match set {
         Some(path) => path,
-        None => validate::expand(keys::HOME.default_value().as_str()?, user_home)?,
+        None => validate::expand_home(keys::HOME.default_value().as_str()?, user_home)?,
     };
     std::path::absolute(path).ok()
 }
 
-pub(crate) fn read_config(
+pub(crate) fn parse_config(
     file: &Path,
     text: &str,
     warnings: &mut Vec<SettingsWarning>,

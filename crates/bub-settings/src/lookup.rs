@@ -37,7 +37,7 @@ pub struct SettingValue<'a> {
     /// The declaration.
     pub setting: &'a SettingSpec,
     /// Value with secrets masked.
-    pub shown: Value,
+    pub display_value: Value,
     /// Declared default.
     pub default: Value,
     /// Source of the value; for a merged map, the source with the highest precedence.
@@ -53,14 +53,14 @@ impl Settings {
             return Err(LookupError::EmptyPath);
         }
         let found = match self.slot_for(path) {
-            Some((slot, rest)) => self.part(slot, rest),
+            Some((slot, rest)) => self.lookup_part(slot, rest),
             None => self
                 .section_values(path)
                 .map(|values| LookupValue::Value(Value::Object(values))),
         };
         found.ok_or_else(|| LookupError::Unknown {
             path: path.to_owned(),
-            suggestion: self.similar(path),
+            suggestion: self.suggest_key(path),
         })
     }
 
@@ -77,15 +77,15 @@ impl Settings {
     /// precedence.
     ///
     /// `source` selects the config file, `.env`, the environment or the flags.
-    pub fn text_in(
+    pub fn text_from_source(
         &self,
         key: &SettingKey<Option<String>>,
         source: &SettingSource,
     ) -> Option<String> {
         let setting = key.setting();
-        let fits = |text: &&str| !text.is_empty() && setting.fits(text);
+        let fits = |text: &&str| !text.is_empty() && setting.matches_format(text);
         if let SettingSource::Config { .. } = source {
-            return match &self.sources.in_config(setting)?.data {
+            return match &self.sources.config_value(setting)?.data {
                 NodeData::Scalar(scalar) if scalar.atom != Atom::Null => {
                     Some(scalar.text.trim()).filter(fits).map(str::to_owned)
                 }
@@ -95,7 +95,7 @@ impl Settings {
         let is_there = |layer: &Layer<'_>| {
             !layer.distrusted && discriminant(&layer.origin) == discriminant(source)
         };
-        let layers = self.sources.texts(setting);
+        let layers = self.sources.text_layers(setting);
         let texts = layers
             .iter()
             .filter(|layer| is_there(layer))
@@ -106,8 +106,8 @@ impl Settings {
     /// Returns all declared settings in the order of declaration.
     pub fn entries(&self) -> impl Iterator<Item = SettingValue<'_>> {
         self.slots.iter().map(|slot| SettingValue {
-            setting: slot.setting(),
-            shown: self.to_display_value(slot),
+            setting: slot.spec(),
+            display_value: self.slot_display_value(slot),
             default: slot.declared().default_value(),
             origin: slot
                 .value
@@ -119,7 +119,7 @@ impl Settings {
     /// Returns a path with the new key of a setting if it starts with a former one.
     pub fn current_path<'p>(&self, path: &'p str) -> Cow<'p, str> {
         let renamed = self.slot_and_name(path).and_then(|(slot, name)| {
-            let key = slot.setting().key();
+            let key = slot.spec().key();
             let rest = path.strip_prefix(name)?;
             (name != key).then(|| format!("{key}{rest}"))
         });
@@ -131,7 +131,7 @@ impl Settings {
     fn slot_and_name(&self, path: &str) -> Option<(&SettingSlot, &str)> {
         self.slots
             .iter()
-            .flat_map(|slot| slot.setting().names().map(move |name| (slot, name)))
+            .flat_map(|slot| slot.spec().names().map(move |name| (slot, name)))
             .filter(|(_, name)| {
                 let rest = path.strip_prefix(name);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -152,22 +152,24 @@ impl Settings {
         Some((slot, rest.split('.').filter(|_| !rest.is_empty())))
     }
 
-    fn part<'p>(
+    fn lookup_part<'p>(
         &self,
         slot: &'p SettingSlot,
         rest: impl Iterator<Item = &'p str> + Clone,
     ) -> Option<LookupValue> {
-        let setting = slot.setting();
+        let setting = slot.spec();
         let Some(node) = &slot.value else {
-            let default = self.to_display_value(slot);
+            let default = self.slot_display_value(slot);
             return rest
                 .clone()
                 .try_fold(&default, |value, key| value.get(key))
                 .cloned()
                 .map(LookupValue::Value);
         };
-        let name = rest.clone().fold(setting.key(), display::name_in);
-        let shown = |node| LookupValue::Value(display::masked(setting, name, node));
+        let name = rest
+            .clone()
+            .fold(setting.key(), display::secret_deciding_name);
+        let shown = |node| LookupValue::Value(display::to_masked_value(setting, name, node));
         let node = node.descend(rest)?;
         Some(match &node.data {
             NodeData::Scalar(Scalar { text, atom })
@@ -175,14 +177,14 @@ impl Settings {
             {
                 LookupValue::Secret(Secret::from(text.as_str()))
             }
-            _ => only_secret(setting, node).unwrap_or_else(|| shown(node)),
+            _ => single_secret(setting, node).unwrap_or_else(|| shown(node)),
         })
     }
 
-    fn to_display_value(&self, slot: &SettingSlot) -> Value {
+    fn slot_display_value(&self, slot: &SettingSlot) -> Value {
         match &slot.value {
-            Some(node) => display::masked(slot.setting(), slot.setting().key(), node),
-            None => self.default_for(slot.declared()),
+            Some(node) => display::to_masked_value(slot.spec(), slot.spec().key(), node),
+            None => self.default_value(slot.declared()),
         }
     }
 
@@ -191,26 +193,22 @@ impl Settings {
             .iter()
             .find(|name| !name.is_empty() && *name == section)?;
         let slots = self.slots.iter().filter_map(|slot| {
-            let name = slot
-                .setting()
-                .key()
-                .strip_prefix(section)?
-                .strip_prefix('.')?;
-            Some((name.to_owned(), self.to_display_value(slot)))
+            let name = slot.spec().key().strip_prefix(section)?.strip_prefix('.')?;
+            Some((name.to_owned(), self.slot_display_value(slot)))
         });
         Some(slots.collect())
     }
 
-    pub(crate) fn similar(&self, path: &str) -> Option<String> {
-        suggest::closest(path, self.slots.iter().map(|slot| slot.setting().key()))
+    pub(crate) fn suggest_key(&self, path: &str) -> Option<String> {
+        suggest::closest_match(path, self.slots.iter().map(|slot| slot.spec().key()))
             .map(str::to_owned)
     }
 }
 
 /// Returns the single secret of a node. `api_key: abc` is stored as a map with one entry for all
 /// providers.
-fn only_secret(setting: &SettingSpec, node: &Node) -> Option<LookupValue> {
-    match display::value(setting, node) {
+fn single_secret(setting: &SettingSpec, node: &Node) -> Option<LookupValue> {
+    match display::to_value(setting, node) {
         Value::String(text) if setting.is_secret() => Some(LookupValue::Secret(Secret::from(text))),
         _ => None,
     }

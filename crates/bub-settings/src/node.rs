@@ -92,27 +92,38 @@ impl Node {
     }
 
     /// Returns the number of nodes in the tree.
-    pub(crate) fn size(&self) -> usize {
+    pub(crate) fn node_count(&self) -> usize {
         match &self.data {
             NodeData::Scalar(_) => 1,
-            NodeData::List(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
-            NodeData::Map(map) => 1 + map.iter().map(|(_, value)| value.size()).sum::<usize>(),
+            NodeData::List(items) => 1 + items.iter().map(Self::node_count).sum::<usize>(),
+            NodeData::Map(map) => {
+                1 + map
+                    .iter()
+                    .map(|(_, value)| value.node_count())
+                    .sum::<usize>()
+            }
         }
     }
 
     /// Calls `visit` with the key above each leaf and the leaf itself.
-    pub(crate) fn leaves<'a>(&'a self, key: &'a str, visit: &mut dyn FnMut(&str, &'a Scalar)) {
+    pub(crate) fn visit_leaves<'a>(
+        &'a self,
+        key: &'a str,
+        visit: &mut dyn FnMut(&str, &'a Scalar),
+    ) {
         match &self.data {
             NodeData::Scalar(scalar) => visit(key, scalar),
-            NodeData::List(items) => items.iter().for_each(|item| item.leaves(key, visit)),
-            NodeData::Map(map) => map.iter().for_each(|(key, value)| value.leaves(key, visit)),
+            NodeData::List(items) => items.iter().for_each(|item| item.visit_leaves(key, visit)),
+            NodeData::Map(map) => map
+                .iter()
+                .for_each(|(key, value)| value.visit_leaves(key, visit)),
         }
     }
 }
 
 impl NodeMap {
     /// Creates a map that replaces values with lower precedence.
-    pub(crate) fn replacing(entries: Vec<(String, Node)>) -> Self {
+    pub(crate) fn new_replacing(entries: Vec<(String, Node)>) -> Self {
         Self {
             entries,
             replaces_lower: true,

@@ -73,17 +73,17 @@ impl Redactor {
             .get(..text.floor_char_boundary(MAX_SECRET_BYTES))
             .unwrap_or(text);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        for form in encodings::forms(text) {
+        for form in encodings::encoded_forms(text) {
             if form.len() >= MIN_SECRET_BYTES && state.patterns.insert(form) {
                 state.matcher = None;
             }
         }
-        state.pieces.extend(encodings::pieces(text));
+        state.pieces.extend(encodings::form_fragments(text));
     }
 
     /// Returns the text without secrets; borrowed if it contains none.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let spans = self.matcher().spans(text.as_bytes());
+        let spans = self.current_matcher().find_secrets(text.as_bytes());
         if spans.is_empty() {
             return Cow::Borrowed(text);
         }
@@ -105,7 +105,7 @@ impl Redactor {
         RedactingWriter::new(self.clone(), inner)
     }
 
-    fn matcher(&self) -> Arc<Matcher> {
+    fn current_matcher(&self) -> Arc<Matcher> {
         let known = self
             .state
             .read()

@@ -1,4 +1,4 @@
-//! Applies declarations to sources.
+//! Determines the value of each declared setting from the sources.
 
 use std::borrow::Cow;
 use std::mem::discriminant;
@@ -17,7 +17,7 @@ impl Settings {
     ///
     /// Values are read when all keys are known, because a variable that ends like a per-provider
     /// setting may belong to any section.
-    pub(crate) fn add_all(
+    pub(crate) fn add_sections(
         &mut self,
         sections: impl Iterator<Item = Section>,
         problems: &mut Vec<SettingsError>,
@@ -25,24 +25,24 @@ impl Settings {
         let (root, named): (Vec<_>, Vec<_>) = sections.partition(|section| section.name.is_empty());
         for section in root {
             let problem = self.keys_problem(&section, |_| true);
-            self.declare(section, problem, problems);
+            self.add_if_valid(section, problem, problems);
         }
         for section in named {
             let problem = self.declaration_problem(&section, false);
-            self.declare(section, problem, problems);
+            self.add_if_valid(section, problem, problems);
         }
-        self.resolve_from(0, problems);
+        self.resolve_slots_from(0, problems);
     }
 
     /// Adds a named section to settings that were loaded without it.
-    pub(crate) fn add(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
+    pub(crate) fn add_section(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
         let first = self.slots.len();
         let problem = self.declaration_problem(&section, false);
-        self.declare(section, problem, problems);
-        self.resolve_from(first, problems);
+        self.add_if_valid(section, problem, problems);
+        self.resolve_slots_from(first, problems);
     }
 
-    fn declare(
+    fn add_if_valid(
         &mut self,
         section: Section,
         problem: Option<String>,
@@ -53,11 +53,11 @@ impl Settings {
                 section: section.name.into_owned(),
                 problem,
             }),
-            None => self.push(section, problems),
+            None => self.add_slots(section, problems),
         }
     }
 
-    fn push(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
+    fn add_slots(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
         if !self.sections.contains(&section.name) {
             problems.extend(self.section_problem(&section.name));
             self.sections.push(section.name);
@@ -96,13 +96,13 @@ impl Settings {
         if self
             .slots
             .iter()
-            .any(|slot| slot.setting().key() == section.name)
+            .any(|slot| slot.spec().key() == section.name)
         {
             return Some("a setting with this name already exists".to_owned());
         }
         self.keys_problem(section, |slot| {
             let own = slot
-                .setting()
+                .spec()
                 .key()
                 .split_once('.')
                 .is_some_and(|(name, _)| name == section.name);
@@ -110,8 +110,9 @@ impl Settings {
         })
     }
 
-    /// Returns the first key that is outside its section or whose variable belongs to a setting
-    /// that `is_kept`.
+    /// Returns the first problem of a section's keys: a key outside its section, or a variable that
+    /// belongs to another setting. Of the registered settings, only those that `is_kept` accepts
+    /// count.
     fn keys_problem(
         &self,
         section: &Section,
@@ -136,7 +137,7 @@ impl Settings {
                 });
             }
             let known = self.slots.iter().filter(|slot| is_kept(slot));
-            let known = known.map(SettingSlot::setting);
+            let known = known.map(SettingSlot::spec);
             let mut others = known.chain(settings.iter().take(index).copied());
             let variable = setting.variable();
             others
@@ -145,13 +146,13 @@ impl Settings {
         })
     }
 
-    pub(crate) fn resolve_from(&mut self, first: usize, problems: &mut Vec<SettingsError>) {
+    pub(crate) fn resolve_slots_from(&mut self, first: usize, problems: &mut Vec<SettingsError>) {
         for index in first..self.slots.len() {
             let mut warnings = Vec::new();
             let value = self
                 .slots
                 .get(index)
-                .and_then(|slot| self.resolve(slot.setting(), &mut warnings, problems));
+                .and_then(|slot| self.resolve_setting(slot.spec(), &mut warnings, problems));
             self.warnings.append(&mut warnings);
             if let Some(slot) = self.slots.get_mut(index) {
                 slot.value = value;
@@ -159,7 +160,7 @@ impl Settings {
         }
     }
 
-    fn resolve(
+    fn resolve_setting(
         &self,
         setting: &SettingSpec,
         warnings: &mut Vec<SettingsWarning>,
@@ -169,7 +170,7 @@ impl Settings {
         let mut merged = None;
         let mut add = |layer: Result<Option<Node>, SettingsError>| match layer {
             Ok(Some(node)) => {
-                self.note_secrets(setting, &node);
+                self.register_secrets(setting, &node);
                 merged = Some(match merged.take() {
                     Some(lower) => merge(lower, node),
                     None => node,
@@ -178,7 +179,7 @@ impl Settings {
             Ok(None) => {}
             Err(error) => problems.push(error),
         };
-        let mut in_config = self.sources.all_in_config(setting);
+        let mut in_config = self.sources.all_config_values(setting);
         if let Some((name, node)) = in_config.next() {
             let deprecated = (name != setting.key()).then_some((name, node));
             warnings.extend(deprecated.into_iter().chain(in_config).map(|(old, node)| {
@@ -190,7 +191,7 @@ impl Settings {
                 }
             }));
             if setting.is_in_file() {
-                let read = validate::canonical(setting, node.clone(), user_home);
+                let read = validate::validate_node(setting, node.clone(), user_home);
                 add(read.map_err(|error| error.with_name(setting.key(), name)));
             } else {
                 let variable = setting.variable().into_owned();
@@ -202,7 +203,7 @@ impl Settings {
                 });
             }
         }
-        let layers = self.sources.texts(setting);
+        let layers = self.sources.text_layers(setting);
         warnings.extend(deprecated_variables(setting, &layers));
         for layer in layers {
             if layer.distrusted {
@@ -237,9 +238,7 @@ impl Settings {
             }
             _ => return false,
         };
-        self.slots
-            .iter()
-            .any(|slot| slot.setting().is_variable(name))
+        self.slots.iter().any(|slot| slot.spec().is_variable(name))
     }
 
     fn read_layer(
@@ -257,7 +256,7 @@ impl Settings {
             location: origin.to_string(),
         })?;
         if setting.is_secret()
-            || (!setting.fits(text.trim()) && validate::may_contain_secret(setting, text))
+            || (!setting.matches_format(text.trim()) && validate::may_contain_secret(setting, text))
         {
             // Register invalid text, too, because an error may mention it.
             self.redactor.register_text(text);
@@ -266,18 +265,22 @@ impl Settings {
             }
         }
         match provider {
-            None => {
-                validate::from_text(setting, text, origin, self.sources.environment.user_home())
-            }
+            None => validate::parse_setting_text(
+                setting,
+                text,
+                origin,
+                self.sources.environment.user_home(),
+            ),
             Some(_) if text.trim().is_empty() => Ok(None),
             Some(provider) => {
-                validate::for_provider(setting, provider_key(&provider), text, origin).map(Some)
+                validate::parse_provider_text(setting, provider_key(&provider), text, origin)
+                    .map(Some)
             }
         }
     }
 
-    fn note_secrets(&self, setting: &SettingSpec, node: &Node) {
-        node.leaves(setting.key(), &mut |key, leaf| {
+    fn register_secrets(&self, setting: &SettingSpec, node: &Node) {
+        node.visit_leaves(setting.key(), &mut |key, leaf| {
             let whole = display::is_secret(setting, key).then_some(leaf.text.as_str());
             let parts = || {
                 display::url_password(&leaf.text)
@@ -300,7 +303,7 @@ impl Settings {
     ///
     /// They belong to plugins that are not loaded, unused providers, and other programs. Commands
     /// can read them, and their output reaches the model and the tape.
-    pub(crate) fn note_undeclared_secrets(&self) {
+    pub(crate) fn register_undeclared_secrets(&self) {
         for (name, value) in self
             .sources
             .environment
@@ -315,7 +318,7 @@ impl Settings {
             self.redactor.register_text(&binding.value);
         }
         for (key, node) in self.sources.config.iter().flat_map(NodeMap::iter) {
-            node.leaves(key, &mut |key, leaf| {
+            node.visit_leaves(key, &mut |key, leaf| {
                 if is_sensitive_name(key) {
                     self.redactor.register_text(&leaf.text);
                 }

@@ -1,4 +1,4 @@
-//! Sources of values.
+//! Where the value of a setting comes from.
 
 use std::fmt;
 use std::path::Path;

@@ -49,7 +49,7 @@ impl SettingSlot {
         }
     }
 
-    pub(crate) fn setting(&self) -> &SettingSpec {
+    pub(crate) fn spec(&self) -> &SettingSpec {
         self.declared().setting()
     }
 }
@@ -80,10 +80,10 @@ impl Settings {
         let slot = self
             .slots
             .iter()
-            .find(|slot| slot.setting().key() == setting.key());
+            .find(|slot| slot.spec().key() == setting.key());
         let value = match slot.and_then(|slot| slot.value.as_ref()) {
-            Some(node) => Some(display::value(setting, node)),
-            None => (setting.kind() == ValueKind::Path).then(|| self.default_for(key)),
+            Some(node) => Some(display::to_value(setting, node)),
+            None => (setting.kind() == ValueKind::Path).then(|| self.default_value(key)),
         };
         value
             .and_then(T::from_value)
@@ -91,11 +91,11 @@ impl Settings {
     }
 
     /// Returns a default as data. In a path, a leading `~` is replaced.
-    pub(crate) fn default_for(&self, declared: &dyn AnySetting) -> Value {
+    pub(crate) fn default_value(&self, declared: &dyn AnySetting) -> Value {
         let default = declared.default_value();
         match default.as_str() {
             Some(path) if declared.setting().kind() == ValueKind::Path => {
-                validate::expand(path, self.sources.environment.user_home())
+                validate::expand_home(path, self.sources.environment.user_home())
                     .map_or(default.clone(), Value::from)
             }
             _ => default,
@@ -108,15 +108,15 @@ impl Settings {
     /// A section with an invalid value is added, and that value is treated as not set.
     pub fn register(&mut self, section: Section) -> Result<(), SettingsError> {
         let mut problems = Vec::new();
-        self.add(section, &mut problems);
+        self.add_section(section, &mut problems);
         problems.into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Checks whether a section can be registered.
     ///
-    /// A registered section with the same name that was declared at run time is no obstacle,
-    /// because it would be replaced.
-    pub fn fits(&self, section: &Section) -> Result<(), SettingsError> {
+    /// A registered section with the same name is accepted if it was declared at run time, because
+    /// the new section would replace it.
+    pub fn check_registration(&self, section: &Section) -> Result<(), SettingsError> {
         match self.declaration_problem(section, true) {
             Some(problem) => Err(SettingsError::Declaration {
                 section: section.name.to_string(),

@@ -1,4 +1,4 @@
-//! Values that the sources have for one setting.
+//! The content of all sources, and the values in them for one setting.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -53,7 +53,7 @@ impl Sources {
     ///
     /// In each source, former variables come first, and the value for all providers comes before
     /// values for single providers.
-    pub(crate) fn texts<'a>(&'a self, setting: &SettingSpec) -> Vec<Layer<'a>> {
+    pub(crate) fn text_layers<'a>(&'a self, setting: &SettingSpec) -> Vec<Layer<'a>> {
         let mut layers = Vec::new();
         if let Some(dotenv) = &self.dotenv {
             let distrusted = setting.is_trusted() && dotenv.trust == WorkspaceTrust::Untrusted;
@@ -65,7 +65,7 @@ impl Sources {
                 };
                 (binding.name.as_str(), Some(binding.value.as_str()), origin)
             });
-            collect(setting, bindings, distrusted, &mut layers);
+            collect_layers(setting, bindings, distrusted, &mut layers);
         }
         let variables = self
             .environment
@@ -74,7 +74,7 @@ impl Sources {
                 let origin = move || SettingSource::Env(name.into());
                 (name, value.to_str(), origin)
             });
-        collect(setting, variables, false, &mut layers);
+        collect_layers(setting, variables, false, &mut layers);
         let flags = self
             .flags
             .iter()
@@ -91,13 +91,13 @@ impl Sources {
     }
 
     /// Returns the value of a setting in the config file.
-    pub(crate) fn in_config(&self, setting: &SettingSpec) -> Option<&Node> {
-        self.all_in_config(setting).next().map(|(_, node)| node)
+    pub(crate) fn config_value(&self, setting: &SettingSpec) -> Option<&Node> {
+        self.all_config_values(setting).next().map(|(_, node)| node)
     }
 
     /// Returns the values that the config file has for a setting, with the key of each. The first
     /// one is effective; others have former keys.
-    pub(crate) fn all_in_config<'a, 's>(
+    pub(crate) fn all_config_values<'a, 's>(
         &'a self,
         setting: &'s SettingSpec,
     ) -> impl Iterator<Item = (&'s str, &'a Node)> {
@@ -113,7 +113,7 @@ impl Sources {
 ///
 /// Variables that differ only in case set the same setting. The spelling in capitals has the
 /// highest precedence.
-fn collect<'a, O: Fn() -> SettingSource>(
+fn collect_layers<'a, O: Fn() -> SettingSource>(
     setting: &SettingSpec,
     variables: impl Iterator<Item = (&'a str, Option<&'a str>, O)>,
     distrusted: bool,
@@ -121,7 +121,7 @@ fn collect<'a, O: Fn() -> SettingSource>(
 ) {
     let first = layers.len();
     for (name, text, origin) in variables {
-        let provider = setting.provider_of(name);
+        let provider = setting.provider_in_variable(name);
         if provider.is_some() || setting.is_variable(name) {
             layers.push(Layer {
                 origin: origin(),

@@ -36,7 +36,7 @@ pub enum ValueKind {
     Choice(&'static [&'static str]),
 }
 
-/// Part of a declaration that does not depend on the Rust type.
+/// The declaration of a setting without its Rust type: key, kind, limits and help.
 #[derive(Debug, Clone)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -70,10 +70,10 @@ impl SettingSpec {
     /// Creates a setting that is known only at run time, for example from the manifest of an
     /// external plugin.
     pub fn dynamic(key: impl Into<String>, kind: ValueKind, help: impl Into<String>) -> Self {
-        Self::with(Cow::Owned(key.into()), Cow::Owned(help.into()), kind)
+        Self::from_parts(Cow::Owned(key.into()), Cow::Owned(help.into()), kind)
     }
 
-    const fn with(key: Cow<'static, str>, help: Cow<'static, str>, kind: ValueKind) -> Self {
+    const fn from_parts(key: Cow<'static, str>, help: Cow<'static, str>, kind: ValueKind) -> Self {
         let variable = Variable::Derived;
         let (min, max, form) = (None, None, None);
         let (nullable, secret, trusted, in_file, listed) = (false, false, false, true, false);
@@ -161,7 +161,7 @@ impl SettingSpec {
     }
 
     /// Returns whether several values are written as a YAML list instead of comma-separated text.
-    pub(crate) fn is_listed(&self) -> bool {
+    pub(crate) fn is_written_as_list(&self) -> bool {
         self.listed
     }
 
@@ -179,12 +179,12 @@ impl SettingSpec {
     }
 
     /// Returns whether the text must have a certain format.
-    pub(crate) fn has_form(&self) -> bool {
+    pub(crate) fn has_format(&self) -> bool {
         self.form.is_some()
     }
 
     /// Returns whether a text has the required format.
-    pub(crate) fn fits(&self, text: &str) -> bool {
+    pub(crate) fn matches_format(&self, text: &str) -> bool {
         self.form.is_none_or(|form| (form.fits)(text))
     }
 
@@ -206,7 +206,7 @@ impl SettingSpec {
     }
 
     /// Returns the provider in a variable such as `BUB_OPENAI_API_KEY`, for a per-provider setting.
-    pub(crate) fn provider_of(&self, name: &str) -> Option<String> {
+    pub(crate) fn provider_in_variable(&self, name: &str) -> Option<String> {
         if self.kind != ValueKind::PerProvider {
             return None;
         }
@@ -220,7 +220,7 @@ impl SettingSpec {
     }
 
     /// Describes what a user should write, for error messages and the reference page.
-    pub fn expected(&self) -> String {
+    pub fn describe_expected(&self) -> String {
         let shape = match self.kind {
             ValueKind::PerProvider if let Some(form) = self.form => {
                 format!("{}, or a map of provider to that", form.expected)
@@ -286,7 +286,7 @@ impl<T: SettingType> SettingKey<T> {
     ///
     /// The kind, `null` and secrecy follow from the type.
     pub const fn new(key: &'static str, default: T::Default, help: &'static str) -> Self {
-        let mut setting = SettingSpec::with(Cow::Borrowed(key), Cow::Borrowed(help), T::KIND);
+        let mut setting = SettingSpec::from_parts(Cow::Borrowed(key), Cow::Borrowed(help), T::KIND);
         setting.nullable = T::NULLABLE;
         setting.secret = T::SECRET;
         setting.min = T::MIN;

@@ -4,7 +4,7 @@
 ///
 /// One mistake per three characters is tolerated, at most two: `modle` and `mode` are typos of
 /// `model`, but `discord` is a different word.
-pub fn closest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn closest_match<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let name = normalize(name);
     candidates
         .map(|candidate| {
@@ -30,7 +30,7 @@ mod tests {
     #[test]
     fn a_typo_finds_its_neighbour_and_another_word_finds_nothing() {
         let known = ["model", "max_steps", "max_tokens", "api_key"];
-        let find = |name| closest(name, known.into_iter());
+        let find = |name| closest_match(name, known.into_iter());
         assert_eq!(find("modle"), Some("model"));
         assert_eq!(find("max-steps"), Some("max_steps"));
         assert_eq!(find("apikey"), Some("api_key"));

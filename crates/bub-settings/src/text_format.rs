@@ -14,7 +14,7 @@ pub struct TextFormat {
 
 /// A model with its provider.
 pub const MODEL: TextFormat = TextFormat {
-    fits: is_model,
+    fits: is_model_id,
     expected: "a model, as `provider:model`",
 };
 
@@ -32,13 +32,13 @@ pub const BASE_URL: TextFormat = TextFormat {
 
 /// URL of a proxy.
 pub const PROXY: TextFormat = TextFormat {
-    fits: is_proxy,
+    fits: is_proxy_url,
     expected: "the URL of an HTTP or SOCKS proxy, such as `socks5://127.0.0.1:1080`",
 };
 
 /// Address and port that a server listens on.
 pub const LISTEN: TextFormat = TextFormat {
-    fits: is_listen,
+    fits: is_listen_address,
     expected: "an address and a port, such as `127.0.0.1:8787`",
 };
 
@@ -48,7 +48,7 @@ pub const LOG_FILTER: TextFormat = TextFormat {
     expected: "error, warn, info, debug, trace, off or TARGET=LEVEL, separated by commas",
 };
 
-fn is_model(text: &str) -> bool {
+fn is_model_id(text: &str) -> bool {
     let parts = text
         .find([':', '/'])
         .and_then(|at| text.split_at_checked(at));
@@ -64,11 +64,11 @@ fn is_model(text: &str) -> bool {
 /// path is appended.
 pub fn is_base_url(text: &str) -> bool {
     let plain = !text.contains(['?', '#', '@', '\\']) && text.chars().all(|c| c.is_ascii_graphic());
-    plain && authority(text, &["http", "https"]).is_some_and(is_authority)
+    plain && url_authority(text, &["http", "https"]).is_some_and(is_authority)
 }
 
-fn is_proxy(text: &str) -> bool {
-    let authority = authority(
+fn is_proxy_url(text: &str) -> bool {
+    let authority = url_authority(
         text,
         &["http", "https", "socks4", "socks4a", "socks5", "socks5h"],
     );
@@ -77,7 +77,7 @@ fn is_proxy(text: &str) -> bool {
 }
 
 /// Returns the part between the scheme, which must be one of `schemes`, and the path.
-fn authority<'a>(text: &'a str, schemes: &[&str]) -> Option<&'a str> {
+fn url_authority<'a>(text: &'a str, schemes: &[&str]) -> Option<&'a str> {
     let (scheme, rest) = text.split_once("://")?;
     schemes
         .iter()
@@ -105,7 +105,7 @@ pub fn split_port(authority: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn is_listen(text: &str) -> bool {
+fn is_listen_address(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let is_name =

@@ -210,8 +210,8 @@ pub struct PerProvider<T> {
 /// Entry of a per-provider map that applies to all providers.
 pub(crate) const ANY_PROVIDER: &str = "*";
 
-/// Returns the spelling of a provider in a per-provider map. A variable name cannot contain
-/// `azure-openai`.
+/// Returns the name of a provider as a key of per-provider maps: `Azure-OpenAI` becomes
+/// `azure_openai`, as in variable names.
 pub(crate) fn provider_key(name: &str) -> String {
     name.trim().to_ascii_lowercase().replace('-', "_")
 }
@@ -219,16 +219,16 @@ pub(crate) fn provider_key(name: &str) -> String {
 impl<T> PerProvider<T> {
     /// Returns the value to use for a provider.
     pub fn get(&self, provider: &str) -> Option<&T> {
-        self.own(provider).or(self.any.as_ref())
+        self.specific_value(provider).or(self.any.as_ref())
     }
 
     /// Returns the value that is set for this provider only.
-    pub fn own(&self, provider: &str) -> Option<&T> {
+    pub fn specific_value(&self, provider: &str) -> Option<&T> {
         self.each.get(&provider_key(provider))
     }
 
     /// Returns the value that is set for all providers.
-    pub fn any(&self) -> Option<&T> {
+    pub fn shared_value(&self) -> Option<&T> {
         self.any.as_ref()
     }
 

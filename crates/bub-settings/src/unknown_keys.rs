@@ -31,7 +31,7 @@ impl Settings {
 
     /// Returns undeclared names that are probably meant to restrict access. Ignoring them would be
     /// unsafe, so they are errors.
-    pub(crate) fn policy_typos(&self) -> impl Iterator<Item = SettingsError> {
+    pub(crate) fn policy_typo_errors(&self) -> impl Iterator<Item = SettingsError> {
         let mut unknown = Vec::new();
         for (key, node) in self.sources.config.iter().flat_map(NodeMap::iter) {
             self.check_root_key(key, node, &mut unknown);
@@ -60,13 +60,13 @@ impl Settings {
         })
     }
 
-    fn keys(&self) -> impl Iterator<Item = &str> {
-        self.slots.iter().map(|slot| slot.setting().key())
+    fn declared_keys(&self) -> impl Iterator<Item = &str> {
+        self.slots.iter().map(|slot| slot.spec().key())
     }
 
     /// Returns whether a key is declared, also as a former key.
     fn is_key(&self, key: &str) -> bool {
-        let mut names = self.slots.iter().flat_map(|slot| slot.setting().names());
+        let mut names = self.slots.iter().flat_map(|slot| slot.spec().names());
         names.any(|known| known == key)
     }
 
@@ -87,7 +87,7 @@ impl Settings {
                     ValueKind::Map | ValueKind::Maps | ValueKind::List | ValueKind::PerProvider
                 )
         };
-        let slots = self.slots.iter().map(crate::settings::SettingSlot::setting);
+        let slots = self.slots.iter().map(crate::settings::SettingSlot::spec);
         let roots = slots
             .filter(|known| !known.key().contains('.') && fits(known.kind()))
             .map(SettingSpec::key);
@@ -98,8 +98,8 @@ impl Settings {
             .filter(|section| !section.is_empty());
         let suggestion = match key.split_once('.') {
             Some((section, name)) if self.is_key(key) => Some(format!("{section}: {{{name}: …}}")),
-            _ => suggest::closest(key, roots.chain(sections))
-                .or_else(|| restriction(key))
+            _ => suggest::closest_match(key, roots.chain(sections))
+                .or_else(|| resembled_restriction(key))
                 .map(str::to_owned),
         };
         // A map with another name is most likely the section of a plugin that is not loaded.
@@ -122,9 +122,9 @@ impl Settings {
                 continue;
             }
             let siblings = self
-                .keys()
+                .declared_keys()
                 .filter(|known| known.split_once('.').is_some_and(|(own, _)| own == section));
-            let suggestion = suggest::closest(&name, siblings).map(str::to_owned);
+            let suggestion = suggest::closest_match(&name, siblings).map(str::to_owned);
             warnings.push(SettingsWarning::Unknown {
                 origin: node.origin.clone(),
                 name,
@@ -133,8 +133,8 @@ impl Settings {
         }
     }
 
-    /// Reports likely typos only, because other programs may also use variables that start with
-    /// `BUB_`.
+    /// Warns about a variable if its name is a likely typo. Other unknown variables that start with
+    /// `BUB_` may belong to other programs.
     fn check_variable(
         &self,
         name: &str,
@@ -145,7 +145,7 @@ impl Settings {
             .get(..4)
             .is_some_and(|prefix| prefix.eq_ignore_ascii_case("BUB_"));
         let known = |slot: &crate::settings::SettingSlot| {
-            slot.setting().is_variable(name) || slot.setting().provider_of(name).is_some()
+            slot.spec().is_variable(name) || slot.spec().provider_in_variable(name).is_some()
         };
         if !ours || self.slots.iter().any(known) {
             return;
@@ -153,9 +153,10 @@ impl Settings {
         let variables: Vec<String> = self
             .slots
             .iter()
-            .map(|slot| slot.setting().variable().into_owned())
+            .map(|slot| slot.spec().variable().into_owned())
             .collect();
-        if let Some(suggestion) = suggest::closest(name, variables.iter().map(String::as_str)) {
+        if let Some(suggestion) = suggest::closest_match(name, variables.iter().map(String::as_str))
+        {
             let suggestion = Some(suggestion.to_owned());
             warnings.push(SettingsWarning::Unknown {
                 origin: origin(),
@@ -166,9 +167,9 @@ impl Settings {
     }
 }
 
-/// Returns the restricting setting that a name resembles. A typo in such a name must not go
-/// unnoticed.
-fn restriction(name: &str) -> Option<&'static str> {
+/// Returns the restricting setting that a name resembles: `policy` or `owners`. A typo in such a
+/// name must not be ignored.
+fn resembled_restriction(name: &str) -> Option<&'static str> {
     let lower = name.to_lowercase();
     [("polic", "policy"), ("owner", "owners")]
         .into_iter()

@@ -19,21 +19,21 @@ use crate::spec::{SettingSpec, ValueKind};
 use crate::types::{ANY_PROVIDER, provider_key};
 use crate::{SettingSource, SettingsError, display, yaml};
 
-/// Reads text from the environment, `.env` or a flag.
-pub(crate) fn from_text(
+/// Parses and validates the text of a variable or a flag.
+pub(crate) fn parse_setting_text(
     setting: &SettingSpec,
     text: &str,
     origin: SettingSource,
     user_home: Option<&Path>,
 ) -> Result<Option<Node>, SettingsError> {
-    let Some(node) = parse_text(setting.kind(), text, &origin) else {
-        return Err(invalid(setting, origin, text));
+    let Some(node) = text_to_node(setting.kind(), text, &origin) else {
+        return Err(invalid_value_error(setting, origin, text));
     };
-    canonical(setting, node, user_home)
+    validate_node(setting, node, user_home)
 }
 
-/// Reads a variable such as `BUB_OPENAI_API_KEY` as a map with one entry.
-pub(crate) fn for_provider(
+/// Parses the text of a variable such as `BUB_OPENAI_API_KEY` as a map with one entry.
+pub(crate) fn parse_provider_text(
     setting: &SettingSpec,
     provider: String,
     text: &str,
@@ -41,8 +41,8 @@ pub(crate) fn for_provider(
 ) -> Result<Node, SettingsError> {
     let mut map = NodeMap::default();
     let null = text.trim() == "null";
-    if !null && !setting.fits(text.trim()) {
-        return Err(invalid(setting, origin, text));
+    if !null && !setting.matches_format(text.trim()) {
+        return Err(invalid_value_error(setting, origin, text));
     }
     let value = if null {
         Node::null(origin.clone())
@@ -57,7 +57,7 @@ pub(crate) fn for_provider(
 }
 
 /// Converts text to a tree; returns `None` if it starts like JSON but is invalid.
-fn parse_text(kind: ValueKind, text: &str, origin: &SettingSource) -> Option<Node> {
+fn text_to_node(kind: ValueKind, text: &str, origin: &SettingSource) -> Option<Node> {
     let trimmed = text.trim();
     let json = match kind {
         ValueKind::List | ValueKind::Maps => trimmed.starts_with('['),
@@ -69,7 +69,7 @@ fn parse_text(kind: ValueKind, text: &str, origin: &SettingSource) -> Option<Nod
         _ => false,
     };
     if json {
-        return Some(from_json(serde_json::from_str(trimmed).ok()?, origin));
+        return Some(json_to_node(serde_json::from_str(trimmed).ok()?, origin));
     }
     let atom = if trimmed == "null" {
         Atom::Null
@@ -79,7 +79,7 @@ fn parse_text(kind: ValueKind, text: &str, origin: &SettingSource) -> Option<Nod
     Some(Node::scalar(text, atom, origin.clone()))
 }
 
-fn from_json(value: Value, origin: &SettingSource) -> Node {
+fn json_to_node(value: Value, origin: &SettingSource) -> Node {
     let node = |text: String, atom| Node::scalar(text, atom, origin.clone());
     let data = match value {
         Value::Null => return Node::null(origin.clone()),
@@ -95,13 +95,13 @@ fn from_json(value: Value, origin: &SettingSource) -> Node {
         Value::Array(items) => NodeData::List(
             items
                 .into_iter()
-                .map(|item| from_json(item, origin))
+                .map(|item| json_to_node(item, origin))
                 .collect(),
         ),
         Value::Object(entries) => {
             let mut map = NodeMap::default();
             for (key, value) in entries {
-                map.insert(key, from_json(value, origin));
+                map.insert(key, json_to_node(value, origin));
             }
             NodeData::Map(map)
         }
@@ -115,13 +115,13 @@ fn from_json(value: Value, origin: &SettingSource) -> Node {
 /// Validates a tree against a declaration and converts it to the canonical form.
 ///
 /// Returns `None` if this source leaves the setting to sources with lower precedence.
-pub(crate) fn canonical(
+pub(crate) fn validate_node(
     setting: &SettingSpec,
     node: Node,
     user_home: Option<&Path>,
 ) -> Result<Option<Node>, SettingsError> {
     if node.is_null() {
-        return Ok(absent(setting, node.origin));
+        return Ok(null_to_node(setting, node.origin));
     }
     match (setting.kind(), node.data) {
         (ValueKind::Map, NodeData::Map(map)) => Ok(Some(Node {
@@ -129,9 +129,11 @@ pub(crate) fn canonical(
             origin: node.origin,
         })),
         (ValueKind::PerProvider, NodeData::Map(map)) => {
-            providers(setting, map, node.origin).map(Some)
+            validate_providers(setting, map, node.origin).map(Some)
         }
-        (ValueKind::List, NodeData::List(items)) => list(setting, items, node.origin).map(Some),
+        (ValueKind::List, NodeData::List(items)) => {
+            validate_list(setting, items, node.origin).map(Some)
+        }
         (ValueKind::Maps, NodeData::List(items)) => {
             match items
                 .iter()
@@ -139,7 +141,7 @@ pub(crate) fn canonical(
             {
                 Some(item) => {
                     let found = "a list with items that are not maps".to_owned();
-                    Err(mismatch(setting, item.origin.clone(), found))
+                    Err(mismatch_error(setting, item.origin.clone(), found))
                 }
                 None => Ok(Some(Node {
                     data: NodeData::List(items),
@@ -147,17 +149,17 @@ pub(crate) fn canonical(
                 })),
             }
         }
-        (_, NodeData::Scalar(scalar)) => from_scalar(setting, &scalar, node.origin, user_home),
-        (_, NodeData::List(_)) => Err(mismatch(setting, node.origin, "a list".to_owned())),
-        (_, NodeData::Map(_)) => Err(mismatch(setting, node.origin, "a map".to_owned())),
+        (_, NodeData::Scalar(scalar)) => validate_scalar(setting, &scalar, node.origin, user_home),
+        (_, NodeData::List(_)) => Err(mismatch_error(setting, node.origin, "a list".to_owned())),
+        (_, NodeData::Map(_)) => Err(mismatch_error(setting, node.origin, "a map".to_owned())),
     }
 }
 
-/// Returns what `null` means for a setting.
-fn absent(setting: &SettingSpec, origin: SettingSource) -> Option<Node> {
+/// Returns the value that `null` means for a setting; `None` if the setting counts as not set.
+fn null_to_node(setting: &SettingSpec, origin: SettingSource) -> Option<Node> {
     match setting.kind() {
         ValueKind::Map | ValueKind::PerProvider => Some(Node {
-            data: NodeData::Map(NodeMap::replacing(Vec::new())),
+            data: NodeData::Map(NodeMap::new_replacing(Vec::new())),
             origin,
         }),
         _ if setting.is_nullable() => Some(Node::null(origin)),
@@ -169,7 +171,7 @@ fn absent(setting: &SettingSpec, origin: SettingSource) -> Option<Node> {
     }
 }
 
-fn from_scalar(
+fn validate_scalar(
     setting: &SettingSpec,
     scalar: &Scalar,
     origin: SettingSource,
@@ -177,21 +179,22 @@ fn from_scalar(
 ) -> Result<Option<Node>, SettingsError> {
     let text = scalar.text.trim();
     if text.is_empty() && !matches!(setting.kind(), ValueKind::List | ValueKind::Map) {
-        return Ok(absent(setting, origin));
+        return Ok(null_to_node(setting, origin));
     }
     let node = match setting.kind() {
-        ValueKind::Text | ValueKind::PerProvider if !setting.fits(text) => None,
+        ValueKind::Text | ValueKind::PerProvider if !setting.matches_format(text) => None,
         ValueKind::Text => Some(Node::text(text, origin.clone())),
-        ValueKind::Path => expand(text, user_home).map(|path| Node::text(path, origin.clone())),
+        ValueKind::Path => {
+            expand_home(text, user_home).map(|path| Node::text(path, origin.clone()))
+        }
         ValueKind::Bool => {
-            boolean(text).map(|flag| Node::scalar(text, Atom::Bool(flag), origin.clone()))
+            parse_boolean(text).map(|flag| Node::scalar(text, Atom::Bool(flag), origin.clone()))
         }
         ValueKind::Integer => {
-            integer(setting, scalar).map(|n| Node::scalar(text, Atom::Int(n), origin.clone()))
+            parse_integer(setting, scalar).map(|n| Node::scalar(text, Atom::Int(n), origin.clone()))
         }
-        ValueKind::Number => {
-            number(setting, scalar).map(|n| Node::scalar(text, Atom::Float(n), origin.clone()))
-        }
+        ValueKind::Number => parse_number(setting, scalar)
+            .map(|n| Node::scalar(text, Atom::Float(n), origin.clone())),
         ValueKind::Choice(words) => {
             let word = words.iter().find(|word| word.eq_ignore_ascii_case(text));
             word.map(|word| Node::text(*word, origin.clone()))
@@ -210,17 +213,17 @@ fn from_scalar(
         ValueKind::PerProvider => {
             let all = vec![(ANY_PROVIDER.to_owned(), Node::text(text, origin.clone()))];
             Some(Node {
-                data: NodeData::Map(NodeMap::replacing(all)),
+                data: NodeData::Map(NodeMap::new_replacing(all)),
                 origin: origin.clone(),
             })
         }
         ValueKind::Map | ValueKind::Maps => None,
     };
     node.map(Some)
-        .ok_or_else(|| invalid(setting, origin, &scalar.text))
+        .ok_or_else(|| invalid_value_error(setting, origin, &scalar.text))
 }
 
-fn list(
+fn validate_list(
     setting: &SettingSpec,
     items: Vec<Node>,
     origin: SettingSource,
@@ -232,7 +235,7 @@ fn list(
                 texts.push(Node::text(scalar.text, item.origin));
             }
             _ => {
-                return Err(mismatch(
+                return Err(mismatch_error(
                     setting,
                     item.origin,
                     "a list with items that are not text".to_owned(),
@@ -246,7 +249,7 @@ fn list(
     })
 }
 
-fn providers(
+fn validate_providers(
     setting: &SettingSpec,
     map: NodeMap,
     origin: SettingSource,
@@ -255,14 +258,14 @@ fn providers(
     for (provider, value) in map.into_entries() {
         let NodeData::Scalar(scalar) = value.data else {
             let found = format!("a map with a value that is not text for `{provider}`");
-            return Err(mismatch(setting, value.origin, found));
+            return Err(mismatch_error(setting, value.origin, found));
         };
         let text = scalar.text.trim();
         let null = scalar.atom == Atom::Null || text.is_empty();
-        if !null && !setting.fits(text) {
-            return Err(with_entry_name(
+        if !null && !setting.matches_format(text) {
+            return Err(add_provider_to_key(
                 &provider,
-                invalid(setting, value.origin, text),
+                invalid_value_error(setting, value.origin, text),
             ));
         }
         let value = if null {
@@ -279,7 +282,7 @@ fn providers(
 }
 
 /// Parses the words for true and false.
-fn boolean(text: &str) -> Option<bool> {
+fn parse_boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" | "y" | "t" => Some(true),
         "false" | "0" | "no" | "off" | "n" | "f" => Some(false),
@@ -287,8 +290,8 @@ fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-fn integer(setting: &SettingSpec, scalar: &Scalar) -> Option<i64> {
-    let value = match atom(scalar) {
+fn parse_integer(setting: &SettingSpec, scalar: &Scalar) -> Option<i64> {
+    let value = match numeric_atom(scalar) {
         Atom::Int(value) => value,
         #[expect(
             clippy::cast_possible_truncation,
@@ -301,10 +304,10 @@ fn integer(setting: &SettingSpec, scalar: &Scalar) -> Option<i64> {
     (min.is_none_or(|min| value >= min) && max.is_none_or(|max| value <= max)).then_some(value)
 }
 
-fn number(setting: &SettingSpec, scalar: &Scalar) -> Option<f64> {
+fn parse_number(setting: &SettingSpec, scalar: &Scalar) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "limits and seconds are small")]
     let as_float = |value: i64| value as f64;
-    let value = match atom(scalar) {
+    let value = match numeric_atom(scalar) {
         Atom::Int(value) => as_float(value),
         Atom::Float(value) if value.is_finite() => value,
         Atom::Float(_) | Atom::Null | Atom::Bool(_) | Atom::Text => return None,
@@ -315,18 +318,20 @@ fn number(setting: &SettingSpec, scalar: &Scalar) -> Option<f64> {
     fits.then_some(value)
 }
 
-/// Reads quoted numbers and numbers from the environment as numbers, too. There, a leading zero
-/// does not mark an octal number as in YAML.
-fn atom(scalar: &Scalar) -> Atom {
+/// Returns the meaning of a scalar where a number is expected. Text, as from quotes or the
+/// environment, is read as a number, too; unlike in YAML, a leading zero in it does not mean octal.
+fn numeric_atom(scalar: &Scalar) -> Atom {
     let text = scalar.text.trim();
     match scalar.atom {
-        Atom::Text => text.parse().map_or_else(|_| yaml::resolve(text), Atom::Int),
+        Atom::Text => text
+            .parse()
+            .map_or_else(|_| yaml::plain_scalar_atom(text), Atom::Int),
         atom => atom,
     }
 }
 
 /// Replaces a leading `~`; returns `None` if the home directory is unknown.
-pub(crate) fn expand(text: &str, user_home: Option<&Path>) -> Option<String> {
+pub(crate) fn expand_home(text: &str, user_home: Option<&Path>) -> Option<String> {
     match text.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => Some(format!(
             "{}{rest}",
@@ -337,7 +342,11 @@ pub(crate) fn expand(text: &str, user_home: Option<&Path>) -> Option<String> {
 }
 
 /// Builds the error for an invalid text; quotes the text unless it may be a secret.
-pub(crate) fn invalid(setting: &SettingSpec, origin: SettingSource, text: &str) -> SettingsError {
+pub(crate) fn invalid_value_error(
+    setting: &SettingSpec,
+    origin: SettingSource,
+    text: &str,
+) -> SettingsError {
     const MAX_SHOWN_CHARS: usize = 60;
     let found = if matches!(setting.kind(), ValueKind::Map | ValueKind::Maps) {
         "a single value".to_owned()
@@ -356,11 +365,11 @@ pub(crate) fn invalid(setting: &SettingSpec, origin: SettingSource, text: &str) 
     } else {
         format!("`{text}`")
     };
-    mismatch(setting, origin, found)
+    mismatch_error(setting, origin, found)
 }
 
 /// Adds the provider to the key of an error.
-fn with_entry_name(provider: &str, mut error: SettingsError) -> SettingsError {
+fn add_provider_to_key(provider: &str, mut error: SettingsError) -> SettingsError {
     if let SettingsError::Invalid { key, .. } = &mut error {
         *key = format!("{key}.{provider}");
     }
@@ -369,14 +378,15 @@ fn with_entry_name(provider: &str, mut error: SettingsError) -> SettingsError {
 
 /// Returns whether a text contains, or may contain, a password or a key.
 pub(crate) fn may_contain_secret(setting: &SettingSpec, text: &str) -> bool {
-    display::url_password(text).is_some() || (setting.has_form() && display::has_extras(text))
+    display::url_password(text).is_some()
+        || (setting.has_format() && display::may_hold_url_secret(text))
 }
 
-fn mismatch(setting: &SettingSpec, origin: SettingSource, found: String) -> SettingsError {
+fn mismatch_error(setting: &SettingSpec, origin: SettingSource, found: String) -> SettingsError {
     SettingsError::Invalid {
         origin,
         key: setting.key().to_owned(),
         found,
-        expected: setting.expected(),
+        expected: setting.describe_expected(),
     }
 }

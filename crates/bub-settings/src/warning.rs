@@ -48,7 +48,7 @@ pub enum SettingsWarning {
         origin: SettingSource,
         /// Key.
         name: String,
-        /// Variable that sets it.
+        /// Variable that sets the setting.
         variable: String,
     },
     /// A line of `.env` that is not an assignment.

@@ -34,7 +34,7 @@ use crate::{SettingSource, display};
 
 mod scalar;
 
-pub(crate) use scalar::resolve;
+pub(crate) use scalar::plain_scalar_atom;
 
 /// Maximum number of values in a file. It stops a file whose aliases multiply.
 const MAX_NODES: usize = 20_000;
@@ -69,7 +69,7 @@ pub(crate) fn parse(
         match parse_strictly(&text, origin) {
             // Leading blanks of such a line have no meaning, so blanks can be added.
             Err(problem) if problem.is_outdented => {
-                text = Cow::Owned(indented(&text, problem.line));
+                text = Cow::Owned(indent_line(&text, problem.line));
             }
             result => return result,
         }
@@ -77,8 +77,9 @@ pub(crate) fn parse(
     parse_strictly(&text, origin)
 }
 
-/// Returns the text with enough blanks before one line to be inside any block.
-fn indented(text: &str, line: usize) -> String {
+/// Returns the text with one line indented by 64 blanks, so that the line belongs to any block
+/// around it.
+fn indent_line(text: &str, line: usize) -> String {
     let lines = text.split_inclusive('\n').enumerate();
     lines.fold(
         String::with_capacity(text.len() + 64),
@@ -107,7 +108,7 @@ fn parse_strictly(
         duplicates: Vec::new(),
         nodes: 0,
     };
-    let root = composer.document()?;
+    let root = composer.compose_document()?;
     Ok(YamlDocument {
         root: root.filter(|root| !root.is_null()),
         duplicates: composer.duplicates,
@@ -130,7 +131,7 @@ pub fn parse_yaml(text: &str) -> Result<serde_json::Value, YamlError> {
     Ok(document
         .root
         .as_ref()
-        .map(display::bare)
+        .map(display::undeclared_to_value)
         .unwrap_or_default())
 }
 
@@ -158,25 +159,25 @@ struct Composer<'a, P> {
 type YamlEvent<'i> = (Event<'i>, Span);
 
 impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
-    fn document(&mut self) -> Result<Option<Node>, YamlProblem> {
+    fn compose_document(&mut self) -> Result<Option<Node>, YamlProblem> {
         let mut root = None;
         loop {
-            match self.next()? {
+            match self.next_event()? {
                 (Event::StreamStart | Event::DocumentEnd, _) => {}
                 (Event::StreamEnd, _) => return Ok(root),
                 (Event::DocumentStart(..), span) if root.is_some() => {
-                    return Err(problem(&span, "expected a single document"));
+                    return Err(problem_at(&span, "expected a single document"));
                 }
                 (Event::DocumentStart(..), _) => {
-                    let first = self.next()?;
-                    root = Some(self.node(first)?);
+                    let first = self.next_event()?;
+                    root = Some(self.compose_node(first)?);
                 }
-                (_, span) => return Err(problem(&span, "unexpected content")),
+                (_, span) => return Err(problem_at(&span, "unexpected content")),
             }
         }
     }
 
-    fn next(&mut self) -> Result<YamlEvent<'i>, YamlProblem> {
+    fn next_event(&mut self) -> Result<YamlEvent<'i>, YamlProblem> {
         match self.events.next() {
             Some(Ok(item)) => Ok(item),
             Some(Err(error)) => {
@@ -192,76 +193,76 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
         }
     }
 
-    fn node(&mut self, (event, span): YamlEvent<'i>) -> Result<Node, YamlProblem> {
-        self.count(1, &span)?;
+    fn compose_node(&mut self, (event, span): YamlEvent<'i>) -> Result<Node, YamlProblem> {
+        self.count_nodes(1, &span)?;
         let origin = (self.origin)(span.start.line().max(1));
         let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let atom = scalar::atom(
+                let atom = scalar::scalar_atom(
                     &text,
                     style == ScalarStyle::Plain,
                     tag.as_deref().map(core_tag),
                 )
-                .ok_or_else(|| problem(&span, "unknown tag; put quotes around the value"))?;
+                .ok_or_else(|| problem_at(&span, "unknown tag; put quotes around the value"))?;
                 (anchor, Node::scalar(text.into_owned(), atom, origin))
             }
             Event::SequenceStart(_, anchor, tag) => {
-                known_collection(tag.as_deref(), "seq", &span)?;
+                check_collection_tag(tag.as_deref(), "seq", &span)?;
                 (
                     anchor,
                     Node {
-                        data: NodeData::List(self.list()?),
+                        data: NodeData::List(self.compose_list()?),
                         origin,
                     },
                 )
             }
             Event::MappingStart(_, anchor, tag) => {
-                known_collection(tag.as_deref(), "map", &span)?;
+                check_collection_tag(tag.as_deref(), "map", &span)?;
                 (
                     anchor,
                     Node {
-                        data: NodeData::Map(self.map()?),
+                        data: NodeData::Map(self.compose_map()?),
                         origin,
                     },
                 )
             }
-            Event::Alias(id) => return self.alias(id, &span),
-            _ => return Err(problem(&span, "expected a value")),
+            Event::Alias(id) => return self.resolve_alias(id, &span),
+            _ => return Err(problem_at(&span, "expected a value")),
         };
         if anchor != 0 {
-            self.count(node.size(), &span)?;
+            self.count_nodes(node.node_count(), &span)?;
             self.anchors.push((anchor, Rc::new(node.clone())));
         }
         Ok(node)
     }
 
-    fn list(&mut self) -> Result<Vec<Node>, YamlProblem> {
+    fn compose_list(&mut self) -> Result<Vec<Node>, YamlProblem> {
         let mut items = Vec::new();
         loop {
-            match self.next()? {
+            match self.next_event()? {
                 (Event::SequenceEnd, _) => return Ok(items),
-                item => items.push(self.node(item)?),
+                item => items.push(self.compose_node(item)?),
             }
         }
     }
 
-    fn map(&mut self) -> Result<NodeMap, YamlProblem> {
+    fn compose_map(&mut self) -> Result<NodeMap, YamlProblem> {
         let (mut map, mut merged) = (NodeMap::default(), Vec::new());
         loop {
-            let (event, span) = match self.next()? {
+            let (event, span) = match self.next_event()? {
                 (Event::MappingEnd, _) => break,
                 item => item,
             };
             let plain = matches!(event, Event::Scalar(_, ScalarStyle::Plain, _, None));
-            let NodeData::Scalar(key) = self.node((event, span))?.data else {
-                return Err(problem(&span, "a key must be text"));
+            let NodeData::Scalar(key) = self.compose_node((event, span))?.data else {
+                return Err(problem_at(&span, "a key must be text"));
             };
-            let value = self.next()?;
-            let value = self.node(value)?;
+            let value = self.next_event()?;
+            let value = self.compose_node(value)?;
             if plain && key.text == "<<" {
                 merged.extend(
-                    bases(value)
-                        .ok_or_else(|| problem(&span, "`<<` needs a map or a list of maps"))?,
+                    merge_key_maps(value)
+                        .ok_or_else(|| problem_at(&span, "`<<` needs a map or a list of maps"))?,
                 );
             } else if map.insert(key.text.clone(), value).is_some() {
                 self.duplicates
@@ -276,26 +277,26 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
         Ok(map)
     }
 
-    fn alias(&mut self, id: usize, span: &Span) -> Result<Node, YamlProblem> {
+    fn resolve_alias(&mut self, id: usize, span: &Span) -> Result<Node, YamlProblem> {
         let found = self.anchors.iter().find(|(anchor, _)| *anchor == id);
-        let (_, node) = found.ok_or_else(|| problem(span, "an alias inside its own value"))?;
+        let (_, node) = found.ok_or_else(|| problem_at(span, "an alias inside its own value"))?;
         // Shared, so that nothing is copied before it is counted.
         let node = Rc::clone(node);
-        self.count(node.size(), span)?;
+        self.count_nodes(node.node_count(), span)?;
         Ok(Node::clone(&node))
     }
 
-    fn count(&mut self, nodes: usize, span: &Span) -> Result<(), YamlProblem> {
+    fn count_nodes(&mut self, nodes: usize, span: &Span) -> Result<(), YamlProblem> {
         self.nodes += nodes;
         if self.nodes > MAX_NODES {
-            return Err(problem(span, "too many values"));
+            return Err(problem_at(span, "too many values"));
         }
         Ok(())
     }
 }
 
 /// Returns the maps of a merge key; the first one has the highest precedence.
-fn bases(value: Node) -> Option<Vec<NodeMap>> {
+fn merge_key_maps(value: Node) -> Option<Vec<NodeMap>> {
     let map = |node: Node| match node.data {
         NodeData::Map(map) => Some(map),
         NodeData::Scalar(_) | NodeData::List(_) => None,
@@ -319,14 +320,14 @@ fn core_tag(tag: &Tag) -> &str {
     }
 }
 
-fn known_collection(tag: Option<&Tag>, name: &str, span: &Span) -> Result<(), YamlProblem> {
+fn check_collection_tag(tag: Option<&Tag>, name: &str, span: &Span) -> Result<(), YamlProblem> {
     match tag.map(core_tag) {
-        Some(tag) if tag != name => Err(problem(span, "unknown tag")),
+        Some(tag) if tag != name => Err(problem_at(span, "unknown tag")),
         _ => Ok(()),
     }
 }
 
-fn problem(span: &Span, text: &str) -> YamlProblem {
+fn problem_at(span: &Span, text: &str) -> YamlProblem {
     let (line, column) = (span.start.line().max(1), span.start.col() + 1);
     YamlProblem {
         line,

@@ -239,7 +239,7 @@ impl App {
         workspace: &Path,
         redactor: &Redactor,
     ) -> (Settings, Vec<SettingsError>) {
-        Loader::new(Environment::process())
+        Loader::new(Environment::from_process())
             .workspace(workspace, WorkspaceTrust::Untrusted)
             .redactor(redactor)
             .sections(core_sections())

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
 
 /// Starts the command and waits forever.
 fn run(command: &str) -> ExitCode {
-    let Ok(settings) = Loader::new(Environment::process()).load() else {
+    let Ok(settings) = Loader::new(Environment::from_process()).load() else {
         return ExitCode::from(2);
     };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread()

@@ -136,7 +136,7 @@ fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
         let row = |entry: SettingValue<'_>| {
             [
                 entry.setting.key().to_owned(),
-                text::line(&plain(&entry.shown)),
+                text::line(&plain(&entry.display_value)),
                 entry.origin.to_string(),
             ]
         };
@@ -148,11 +148,11 @@ fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
 fn to_json(entry: &SettingValue<'_>) -> Value {
     json!({
         "key": entry.setting.key(),
-        "value": entry.shown,
+        "value": entry.display_value,
         "default": entry.default,
         "source": entry.origin.to_string(),
         "variable": entry.setting.variable(),
-        "expected": entry.setting.expected(),
+        "expected": entry.setting.describe_expected(),
         "help": entry.setting.help(),
     })
 }
@@ -273,7 +273,7 @@ fn change(settings: &Settings, edit: impl Fn(&mut ConfigFile) -> Result<()>) -> 
         let mut file = open(settings)?;
         edit(&mut file)?;
         let saved = save_repaired(settings, &mut file);
-        let has_changed = || open(settings).is_ok_and(|now| now.text() != file.before());
+        let has_changed = || open(settings).is_ok_and(|now| now.text() != file.text_on_disk());
         if saved.is_ok() || Instant::now() > end || !has_changed() {
             return saved;
         }
@@ -283,7 +283,7 @@ fn change(settings: &Settings, edit: impl Fn(&mut ConfigFile) -> Result<()>) -> 
 /// Returns the provider of the configured model. Unscoped keys and base URLs belong to it.
 pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
     let in_file = file
-        .value()
+        .parse()
         .ok()
         .and_then(|map| Some(map.get("model")?.as_str()?.to_owned()));
     let elsewhere = || {
@@ -364,10 +364,10 @@ pub(super) fn set_value(
     text: &str,
 ) -> Result<()> {
     let value = settings
-        .value_for(path, text)
+        .parse_config_value(path, text)
         .map_err(|error| Error::invalid_input(error.to_string()))?;
     let keys: Vec<_> = path.split('.').collect();
-    let old = Value::Object(file.value().map_err(edit_error)?);
+    let old = Value::Object(file.parse().map_err(edit_error)?);
     let old = keys.iter().try_fold(&old, |value, key| value.get(key));
     if old
         .and_then(Value::as_object)
@@ -396,7 +396,7 @@ pub(super) fn scope_to_provider(
     owner: Option<&str>,
     key: &str,
 ) -> Result<()> {
-    match file.value().map_err(edit_error)?.get(key) {
+    match file.parse().map_err(edit_error)?.get(key) {
         None | Some(Value::Null | Value::Object(_) | Value::Array(_)) => Ok(()),
         // Without a known owner, the value still applies to all providers.
         Some(old) => file
@@ -424,8 +424,10 @@ fn edit_error(error: EditError) -> Error {
 /// after the other.
 pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings> {
     let config_error = |error: SettingsError| Error::config(error.to_string());
-    let (revised, problems) = settings.revised(file.text()).map_err(config_error)?;
-    let (before, known) = match settings.revised(file.before()) {
+    let (revised, problems) = settings
+        .with_config_text(file.text())
+        .map_err(config_error)?;
+    let (before, known) = match settings.with_config_text(file.text_on_disk()) {
         Ok((before, known)) => (Some(before), known),
         // The previous text was not a valid YAML map.
         Err(_) => (None, Vec::new()),
@@ -480,7 +482,7 @@ pub(super) fn save_repaired(settings: &Settings, file: &mut ConfigFile) -> Resul
 /// Prints the problems in the file.
 pub(super) fn report_problems(settings: &Settings, revised: &Settings, file: &ConfigFile) {
     let problems = settings
-        .revised(file.text())
+        .with_config_text(file.text())
         .map(|(_, problems)| problems)
         .unwrap_or_default();
     let problems = problems

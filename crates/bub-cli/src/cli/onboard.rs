@@ -175,6 +175,6 @@ impl Onboarding<'_> {
 
     /// Restores an earlier text of the config file and discards later answers.
     fn restore(&mut self, text: String) {
-        self.file.replace(text);
+        self.file.set_text(text);
     }
 }

@@ -155,7 +155,7 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
     plugins::check_setting_names(&record.manifest)
         .map_err(|error| add_error(&record.manifest, error.message()))?;
     settings
-        .fits(&record.manifest.settings_section())
+        .check_registration(&record.manifest.settings_section())
         .map_err(|error| add_error(&record.manifest, &error.to_string()))?;
     record.descriptor = describe(&record, context)?;
     let builtin = builtin_framework(context);

@@ -19,7 +19,7 @@ impl Faulty {
 
     fn secret(&self) -> String {
         let key = self.settings.get(&API_KEY);
-        key.any()
+        key.shared_value()
             .map(|secret| secret.expose().to_owned())
             .unwrap_or_default()
     }

@@ -61,7 +61,7 @@ pub(super) fn apply_custom_provider(
         .keys()
         .find(|field| !PROVIDER_FIELDS.contains(&field.as_str()))
     {
-        let hint = bub_settings::closest(unknown, PROVIDER_FIELDS.into_iter());
+        let hint = bub_settings::closest_match(unknown, PROVIDER_FIELDS.into_iter());
         let hint = hint
             .map(|field| format!(", did you mean `{field}`?"))
             .unwrap_or_default();

@@ -35,7 +35,8 @@ pub(super) struct KeySpan {
 }
 
 impl ValueSpan {
-    /// Returns the effective entry: the last one with that name.
+    /// Returns the entry with this key. If the key occurs twice, returns the last one, which is
+    /// effective.
     pub(super) fn entry(&self, key: &str) -> Option<&KeySpan> {
         match &self.shape {
             ValueShape::Map { entries, .. } => entries.iter().rev().find(|entry| entry.key == key),
@@ -56,7 +57,7 @@ impl ValueSpan {
     }
 }
 
-/// Returns the positions in a document; `None` if they cannot be determined.
+/// Returns the positions of all keys and values in a document; `None` if they cannot be determined.
 pub(super) fn locate_values(text: &str) -> Option<ValueSpan> {
     let mut options = Options::default();
     options.emit_comments = false;
@@ -72,7 +73,7 @@ pub(super) fn locate_values(text: &str) -> Option<ValueSpan> {
         skipped,
     };
     loop {
-        match walker.next()? {
+        match walker.next_event()? {
             (Event::StreamStart | Event::DocumentStart(..), _) => {}
             (Event::StreamEnd | Event::DocumentEnd, _) => {
                 return Some(ValueSpan {
@@ -94,11 +95,11 @@ struct Walker<'t, P> {
 }
 
 impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P> {
-    fn next(&mut self) -> Option<(Event<'i>, Span)> {
+    fn next_event(&mut self) -> Option<(Event<'i>, Span)> {
         self.events.next()?.ok()
     }
 
-    fn range(&self, span: &Span) -> Option<(usize, usize)> {
+    fn byte_range(&self, span: &Span) -> Option<(usize, usize)> {
         let start = span.start.byte_offset()? + self.skipped;
         let end = span.end.byte_offset()? + self.skipped;
         // The parser's span of multi-line text extends to the next token.
@@ -107,10 +108,11 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
     }
 
     fn value_span(&mut self, (event, span): (Event<'i>, Span)) -> Option<ValueSpan> {
-        let (start, end) = self.range(&span)?;
+        let (start, end) = self.byte_range(&span)?;
         match event {
             Event::Scalar(text, style, ..) => {
-                let is_null = style == ScalarStyle::Plain && yaml::resolve(&text) == Atom::Null;
+                let is_null =
+                    style == ScalarStyle::Plain && yaml::plain_scalar_atom(&text) == Atom::Null;
                 Some(ValueSpan {
                     shape: if is_null {
                         ValueShape::Nothing
@@ -129,9 +131,9 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
             Event::SequenceStart(style, ..) => {
                 let mut last = end;
                 loop {
-                    match self.next()? {
+                    match self.next_event()? {
                         (Event::SequenceEnd, span) => {
-                            let close = self.range(&span)?.1;
+                            let close = self.byte_range(&span)?.1;
                             let end = if style == StructureStyle::Flow {
                                 close
                             } else {
@@ -147,20 +149,24 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
                     }
                 }
             }
-            Event::MappingStart(style, ..) => self.map(start, style == StructureStyle::Flow),
+            Event::MappingStart(style, ..) => self.map_span(start, style == StructureStyle::Flow),
             _ => None,
         }
     }
 
-    fn map(&mut self, start: usize, is_flow: bool) -> Option<ValueSpan> {
+    fn map_span(&mut self, start: usize, is_flow: bool) -> Option<ValueSpan> {
         let (mut entries, mut column) = (Vec::<KeySpan>::new(), 0);
         loop {
-            let (key, span) = match self.next()? {
+            let (key, span) = match self.next_event()? {
                 (Event::MappingEnd, span) => {
                     let last = entries
                         .last()
                         .map_or(start, |entry| entry.value.end.max(entry.colon));
-                    let end = if is_flow { self.range(&span)?.1 } else { last };
+                    let end = if is_flow {
+                        self.byte_range(&span)?.1
+                    } else {
+                        last
+                    };
                     return Some(ValueSpan {
                         shape: ValueShape::Map {
                             is_flow,
@@ -174,7 +180,7 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
                 (Event::Scalar(key, ..), span) => (key.into_owned(), span),
                 _ => return None,
             };
-            let (start, key_end) = self.range(&span)?;
+            let (start, key_end) = self.byte_range(&span)?;
             if entries.is_empty() {
                 column = span.start.col();
             }
@@ -183,7 +189,7 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
                 .get(key_end..key_end + gap)
                 .filter(|gap| gap.trim().is_empty())?;
             let colon = key_end + gap + 1;
-            let value = self.next()?;
+            let value = self.next_event()?;
             let mut value = self.value_span(value)?;
             // The parser reports an arbitrary position for a missing value.
             if matches!(value.shape, ValueShape::Nothing) && value.start >= value.end {

@@ -8,7 +8,7 @@ use crate::node::Atom;
 use crate::yaml;
 
 /// Formats a value on one line; `in_flow` if it is inside brackets.
-pub(super) fn inline(value: &Value, in_flow: bool) -> String {
+pub(super) fn format_inline(value: &Value, in_flow: bool) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(flag) => flag.to_string(),
@@ -18,15 +18,17 @@ pub(super) fn inline(value: &Value, in_flow: bool) -> String {
             Some(float) => float.to_string(),
             None => number.to_string(),
         },
-        Value::String(string) => text(string, in_flow),
+        Value::String(string) => quote_text(string, in_flow),
         Value::Array(items) => {
-            let items: Vec<_> = items.iter().map(|item| inline(item, true)).collect();
+            let items: Vec<_> = items.iter().map(|item| format_inline(item, true)).collect();
             format!("[{}]", items.join(", "))
         }
         Value::Object(map) => {
             let entries: Vec<_> = map
                 .iter()
-                .map(|(key, value)| format!("{}: {}", text(key, true), inline(value, true)))
+                .map(|(key, value)| {
+                    format!("{}: {}", quote_text(key, true), format_inline(value, true))
+                })
                 .collect();
             format!("{{{}}}", entries.join(", "))
         }
@@ -34,16 +36,20 @@ pub(super) fn inline(value: &Value, in_flow: bool) -> String {
 }
 
 /// Formats a path of keys with a value inside brackets.
-pub(super) fn nested_inline(path: &[&str], value: &Value) -> String {
+pub(super) fn format_nested_inline(path: &[&str], value: &Value) -> String {
     match path.split_first() {
-        None => inline(value, true),
-        Some((key, [])) => format!("{}: {}", text(key, true), inline(value, true)),
-        Some((key, rest)) => format!("{}: {{{}}}", text(key, true), nested_inline(rest, value)),
+        None => format_inline(value, true),
+        Some((key, [])) => format!("{}: {}", quote_text(key, true), format_inline(value, true)),
+        Some((key, rest)) => format!(
+            "{}: {{{}}}",
+            quote_text(key, true),
+            format_nested_inline(rest, value)
+        ),
     }
 }
 
 /// Quotes text if necessary.
-pub(super) fn text(text: &str, in_flow: bool) -> String {
+pub(super) fn quote_text(text: &str, in_flow: bool) -> String {
     if is_plain(text, in_flow) {
         return text.to_owned();
     }
@@ -76,7 +82,7 @@ fn is_plain(text: &str, in_flow: bool) -> bool {
         && !text.ends_with([':', ' '])
         && !text.contains(": ")
         && !matches!(text, "y" | "Y" | "n" | "N")
-        && yaml::resolve(text) == Atom::Text
+        && yaml::plain_scalar_atom(text) == Atom::Text
 }
 
 /// Returns whether YAML allows the character unescaped.

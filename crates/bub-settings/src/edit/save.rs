@@ -25,7 +25,7 @@ impl ConfigFile {
                 file: self.path.clone(),
             });
         }
-        let target = real(&self.path).map_err(unwritable)?;
+        let target = resolve_links(&self.path).map_err(unwritable)?;
         let directory = target.parent().unwrap_or(Path::new("/"));
         fs::DirBuilder::new()
             .recursive(true)
@@ -34,13 +34,13 @@ impl ConfigFile {
             .map_err(unwritable)?;
         let lock = File::open(directory).map_err(unwritable)?;
         lock.lock().map_err(unwritable)?;
-        if files::read(&target)? != self.before {
+        if files::read_text_file(&target)? != self.before {
             return Err(EditError::Changed {
                 file: self.path.clone(),
             });
         }
         remove_leftovers(&target, directory);
-        write(&target, &self.text, is_secret)
+        write_atomically(&target, &self.text, is_secret)
             .and_then(|()| lock.sync_all())
             .map_err(unwritable)?;
         self.before = Some(self.text.clone());
@@ -49,7 +49,7 @@ impl ConfigFile {
 }
 
 /// Returns the target of a link, even if it does not exist yet.
-fn real(path: &Path) -> io::Result<PathBuf> {
+fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = std::path::absolute(path)?;
     for _ in 0..16 {
         match fs::read_link(&path) {
@@ -78,10 +78,10 @@ fn remove_leftovers(target: &Path, directory: &Path) {
     }
 }
 
-fn write(target: &Path, text: &str, is_secret: bool) -> io::Result<()> {
+fn write_atomically(target: &Path, text: &str, is_secret: bool) -> io::Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let temporary = target.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = write_beside(&temporary, target, text, is_secret);
+    let written = write_and_rename(&temporary, target, text, is_secret);
     if written.is_err() {
         // The file may not exist; ignore errors.
         let _ = fs::remove_file(&temporary);
@@ -89,7 +89,12 @@ fn write(target: &Path, text: &str, is_secret: bool) -> io::Result<()> {
     written
 }
 
-fn write_beside(temporary: &Path, target: &Path, text: &str, is_secret: bool) -> io::Result<()> {
+fn write_and_rename(
+    temporary: &Path,
+    target: &Path,
+    text: &str,
+    is_secret: bool,
+) -> io::Result<()> {
     // Another user may have replaced the file of a crashed process by a link.
     match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -15,7 +15,7 @@ const FRAGMENT_STRIDE: usize = 8;
 const MAX_FRAGMENTED_BYTES: usize = 2_048;
 
 /// Returns the fragments of an encoded secret that may occur on a separate line.
-pub(super) fn pieces(secret: &str) -> BTreeSet<Vec<u8>> {
+pub(super) fn form_fragments(secret: &str) -> BTreeSet<Vec<u8>> {
     let encoded = base64_forms(secret.as_bytes()).chain(hex_forms(secret.as_bytes()));
     let long =
         encoded.filter(|form| (2 * FRAGMENT_BYTES..=MAX_FRAGMENTED_BYTES).contains(&form.len()));
@@ -29,7 +29,7 @@ pub(super) fn pieces(secret: &str) -> BTreeSet<Vec<u8>> {
 }
 
 /// Returns the secret as it is and as encoded in URLs, JSON, debug output, base64 and hex dumps.
-pub(super) fn forms(secret: &str) -> BTreeSet<Vec<u8>> {
+pub(super) fn encoded_forms(secret: &str) -> BTreeSet<Vec<u8>> {
     let mut texts = BTreeSet::from([secret.to_owned(), secret.trim().to_owned()]);
     // Log lines end at a newline, so register each line of a multi-line secret (a PEM key).
     texts.extend(secret.lines().map(|line| line.trim().to_owned()));
@@ -39,7 +39,7 @@ pub(super) fn forms(secret: &str) -> BTreeSet<Vec<u8>> {
         forms.extend(escaped_forms(text).map(String::into_bytes));
         forms.extend(base64_forms(text.as_bytes()));
         forms.extend(hex_forms(text.as_bytes()));
-        forms.extend(spelled_bytes(text.as_bytes()));
+        forms.extend(separated_hex_forms(text.as_bytes()));
     }
     forms.extend(texts.into_iter().map(String::into_bytes));
     forms
@@ -56,18 +56,18 @@ fn url_forms(text: &str) -> impl Iterator<Item = String> + '_ {
         (b"", false),
     ];
     sets.into_iter().flat_map(move |(keep, plus)| {
-        let upper = percent(text, keep, plus);
-        [lower_escapes(&upper), upper]
+        let upper = percent_encode_except(text, keep, plus);
+        [lowercase_escapes(&upper), upper]
     })
 }
 
 /// Percent-encodes all characters except unreserved ones.
 #[cfg(test)]
-pub(super) fn percent_all(text: &str) -> String {
-    percent(text, b"-_.~", false)
+pub(super) fn percent_encode(text: &str) -> String {
+    percent_encode_except(text, b"-_.~", false)
 }
 
-fn percent(text: &str, keep: &[u8], plus: bool) -> String {
+fn percent_encode_except(text: &str, keep: &[u8], plus: bool) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -84,7 +84,7 @@ fn percent(text: &str, keep: &[u8], plus: bool) -> String {
 }
 
 /// Converts escapes such as `%2F` to `%2f` and keeps other letters.
-fn lower_escapes(encoded: &str) -> String {
+fn lowercase_escapes(encoded: &str) -> String {
     let mut digits_left = 0;
     let lower = |c: char| match (c, digits_left) {
         ('%', _) => {
@@ -103,7 +103,7 @@ fn lower_escapes(encoded: &str) -> String {
 /// Returns JSON (plain and nested), ASCII-only JSON, JSON with `\/`, and Rust's `{:?}`.
 fn escaped_forms(text: &str) -> impl Iterator<Item = String> {
     let json = json_escape(text);
-    let ascii = ascii_json(&json);
+    let ascii = json_to_ascii(&json);
     [
         json_escape(&json),
         json.replace('/', "\\/"),
@@ -122,7 +122,7 @@ fn json_escape(text: &str) -> String {
         .to_owned()
 }
 
-fn ascii_json(json: &str) -> String {
+fn json_to_ascii(json: &str) -> String {
     let mut ascii = String::with_capacity(json.len());
     for c in json.chars() {
         if c.is_ascii() {
@@ -139,18 +139,18 @@ fn ascii_json(json: &str) -> String {
 /// Returns the bytes as pairs of hex digits.
 fn hex_forms(secret: &[u8]) -> [Vec<u8>; 2] {
     [
-        byte_by_byte(secret, |byte| format!("{byte:02x}")),
-        byte_by_byte(secret, |byte| format!("{byte:02X}")),
+        concat_bytes(secret, |byte| format!("{byte:02x}")),
+        concat_bytes(secret, |byte| format!("{byte:02X}")),
     ]
 }
 
 /// Returns the bytes as hex digits with separators, as in dumps, URLs and shells.
-fn spelled_bytes(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+fn separated_hex_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     let marks = [("", " "), ("", ":"), ("%", ""), ("\\x", ""), ("\\u00", "")];
     marks.into_iter().flat_map(|(before, behind)| {
         let lower = |byte: u8| format!("{before}{byte:02x}{behind}");
         let upper = |byte: u8| format!("{before}{byte:02X}{behind}");
-        let forms = [byte_by_byte(secret, lower), byte_by_byte(secret, upper)];
+        let forms = [concat_bytes(secret, lower), concat_bytes(secret, upper)];
         forms.map(|form| {
             form.strip_suffix(behind.as_bytes())
                 .map(<[u8]>::to_vec)
@@ -159,7 +159,7 @@ fn spelled_bytes(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     })
 }
 
-fn byte_by_byte(secret: &[u8], spell: impl Fn(u8) -> String) -> Vec<u8> {
+fn concat_bytes(secret: &[u8], spell: impl Fn(u8) -> String) -> Vec<u8> {
     secret
         .iter()
         .flat_map(|byte| spell(*byte).into_bytes())
@@ -179,8 +179,9 @@ fn base64_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     cores.filter(|core| core.len() >= MIN_BASE64_BYTES)
 }
 
-/// Returns the characters that depend on the secret alone if it begins `shift` bytes into a group,
-/// including the last, half-filled character if the data ends with the secret.
+/// Returns the base64 characters that depend only on the secret, if it begins `shift` bytes into a
+/// group. With `end`, the data ends with the secret, and its last, half-filled character is
+/// included.
 fn base64_core(secret: &[u8], shift: usize, end: bool, last: (u8, u8)) -> Vec<u8> {
     let bit = |index: usize| -> Option<u8> {
         let index = index.checked_sub(shift * 8)?;

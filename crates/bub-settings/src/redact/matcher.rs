@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use aho_corasick::AhoCorasick;
 
-use super::token_patterns::{TOKEN_PATTERNS, telegram};
+use super::token_patterns::{TOKEN_PATTERNS, find_telegram_tokens};
 
 /// Matcher for all patterns and registered secrets.
 pub(super) struct Matcher {
@@ -26,7 +26,7 @@ impl Matcher {
     }
 
     /// Returns the positions of secrets, in order and without overlaps.
-    pub(super) fn spans(&self, text: &[u8]) -> Vec<Range<usize>> {
+    pub(super) fn find_secrets(&self, text: &[u8]) -> Vec<Range<usize>> {
         let Some(automaton) = &self.automaton else {
             // Without a matcher the text may contain secrets, so mask all of it.
             return std::iter::once(0..text.len())
@@ -34,7 +34,7 @@ impl Matcher {
                 .collect();
         };
         let mut spans = Vec::new();
-        telegram(text, &mut spans);
+        find_telegram_tokens(text, &mut spans);
         // `is_match` is much faster than finding all positions.
         if automaton.is_match(text) {
             for found in automaton.find_overlapping_iter(text) {
@@ -44,7 +44,7 @@ impl Matcher {
                 }
             }
         }
-        join(spans)
+        merge_overlapping(spans)
     }
 
     /// Returns the largest cut at or before `limit` that splits no secret, complete or partial.
@@ -63,7 +63,7 @@ impl Matcher {
             .iter()
             .filter(|secret| !lines || secret.contains(&b'\n'));
         let begun = secrets
-            .filter_map(|secret| begun_at(text, secret))
+            .filter_map(|secret| partial_secret_start(text, secret))
             .min()
             .unwrap_or(text.len());
         let cut = limit.min(begun);
@@ -73,7 +73,7 @@ impl Matcher {
 }
 
 /// Returns the position where the text ends with a prefix of `secret`.
-fn begun_at(text: &[u8], secret: &[u8]) -> Option<usize> {
+fn partial_secret_start(text: &[u8], secret: &[u8]) -> Option<usize> {
     let longest = secret.len().saturating_sub(1).min(text.len());
     (1..=longest)
         .rev()
@@ -85,7 +85,7 @@ fn begun_at(text: &[u8], secret: &[u8]) -> Option<usize> {
 }
 
 /// Sorts spans and joins those that overlap, so that no part of two overlapping secrets is shown.
-fn join(mut spans: Vec<Range<usize>>) -> Vec<Range<usize>> {
+fn merge_overlapping(mut spans: Vec<Range<usize>>) -> Vec<Range<usize>> {
     spans.sort_unstable_by_key(|span| span.start);
     spans.dedup_by(|next, last| {
         let overlaps = next.start < last.end;

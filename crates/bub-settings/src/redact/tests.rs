@@ -304,12 +304,12 @@ proptest! {
         for secret in &secrets {
             redactor.register(&Secret::from(secret.as_str()));
         }
-        let spellings = [text.clone(), text.escape_debug().to_string(), encodings::percent_all(&text)];
+        let spellings = [text.clone(), text.escape_debug().to_string(), encodings::percent_encode(&text)];
         for spelling in spellings {
             let clean = redactor.redact(&spelling).into_owned();
             for secret in &secrets {
                 prop_assert!(!clean.contains(secret.as_str()), "{secret:?} in {clean:?}");
-                prop_assert!(!clean.contains(&encodings::percent_all(secret)));
+                prop_assert!(!clean.contains(&encodings::percent_encode(secret)));
             }
         }
     }

@@ -11,7 +11,7 @@ pub(super) struct TokenPattern {
     min_chars: usize,
 }
 
-const fn token(prefix: &'static str, min_chars: usize) -> TokenPattern {
+const fn prefixed_token(prefix: &'static str, min_chars: usize) -> TokenPattern {
     TokenPattern {
         prefix,
         in_token: true,
@@ -19,7 +19,7 @@ const fn token(prefix: &'static str, min_chars: usize) -> TokenPattern {
     }
 }
 
-const fn announced(prefix: &'static str) -> TokenPattern {
+const fn token_after(prefix: &'static str) -> TokenPattern {
     TokenPattern {
         prefix,
         in_token: false,
@@ -29,38 +29,42 @@ const fn announced(prefix: &'static str) -> TokenPattern {
 
 /// Known formats. Several model providers share `sk-`.
 pub(super) const TOKEN_PATTERNS: &[TokenPattern] = &[
-    token("sk-", 8),
-    token("sk_live_", 8),
-    token("gsk_", 16),
-    token("xai-", 16),
-    token("hf_", 16),
-    token("AIza", 30),
-    token("ghp_", 16),
-    token("gho_", 16),
-    token("ghu_", 16),
-    token("ghs_", 16),
-    token("ghr_", 16),
-    token("github_pat_", 16),
-    token("glpat-", 16),
-    token("xoxb-", 8),
-    token("xoxp-", 8),
-    token("xoxa-", 8),
-    token("xoxs-", 8),
-    token("xapp-", 8),
-    token("AKIA", 16),
-    announced("Bearer "),
-    announced("bearer "),
-    announced("BEARER "),
+    prefixed_token("sk-", 8),
+    prefixed_token("sk_live_", 8),
+    prefixed_token("gsk_", 16),
+    prefixed_token("xai-", 16),
+    prefixed_token("hf_", 16),
+    prefixed_token("AIza", 30),
+    prefixed_token("ghp_", 16),
+    prefixed_token("gho_", 16),
+    prefixed_token("ghu_", 16),
+    prefixed_token("ghs_", 16),
+    prefixed_token("ghr_", 16),
+    prefixed_token("github_pat_", 16),
+    prefixed_token("glpat-", 16),
+    prefixed_token("xoxb-", 8),
+    prefixed_token("xoxp-", 8),
+    prefixed_token("xoxa-", 8),
+    prefixed_token("xoxs-", 8),
+    prefixed_token("xapp-", 8),
+    prefixed_token("AKIA", 16),
+    token_after("Bearer "),
+    token_after("bearer "),
+    token_after("BEARER "),
 ];
 
 impl TokenPattern {
     /// Returns the token whose prefix is at `prefix`, if the rest matches.
     pub(super) fn token_at(&self, text: &[u8], prefix: Range<usize>) -> Option<Range<usize>> {
         let before = prefix.start.checked_sub(1).and_then(|at| text.get(at));
-        if before.is_some_and(|byte| is_word(*byte)) {
+        if before.is_some_and(|byte| is_token_byte(*byte)) {
             return None;
         }
-        let allowed = if self.in_token { is_word } else { is_bearer };
+        let allowed = if self.in_token {
+            is_token_byte
+        } else {
+            is_bearer_byte
+        };
         let rest = text.get(prefix.end..)?;
         let length = rest.iter().take_while(|byte| allowed(**byte)).count();
         let body = rest.get(..length)?;
@@ -81,7 +85,7 @@ impl TokenPattern {
 }
 
 /// Finds Telegram bot tokens: a number, a colon, and about 35 characters.
-pub(super) fn telegram(text: &[u8], spans: &mut Vec<Range<usize>>) {
+pub(super) fn find_telegram_tokens(text: &[u8], spans: &mut Vec<Range<usize>>) {
     let mut from = 0;
     while let Some(at) = text
         .get(from..)
@@ -98,7 +102,7 @@ pub(super) fn telegram(text: &[u8], spans: &mut Vec<Range<usize>>) {
             .get(from..)
             .unwrap_or_default()
             .iter()
-            .take_while(|byte| is_word(**byte))
+            .take_while(|byte| is_token_byte(**byte))
             .count();
         if (30..=50).contains(&body) {
             spans.push(colon - digits..from + body);
@@ -106,10 +110,10 @@ pub(super) fn telegram(text: &[u8], spans: &mut Vec<Range<usize>>) {
     }
 }
 
-fn is_word(byte: u8) -> bool {
+fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
-fn is_bearer(byte: u8) -> bool {
-    is_word(byte) || matches!(byte, b'.' | b'~' | b'+' | b'/' | b'=')
+fn is_bearer_byte(byte: u8) -> bool {
+    is_token_byte(byte) || matches!(byte, b'.' | b'~' | b'+' | b'/' | b'=')
 }

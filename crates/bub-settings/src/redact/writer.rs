@@ -32,7 +32,7 @@ impl<W: Write> RedactingWriter<W> {
         }
     }
 
-    fn drain(&mut self) -> io::Result<()> {
+    fn write_complete_lines(&mut self) -> io::Result<()> {
         let line_end = self
             .pending
             .iter()
@@ -42,8 +42,8 @@ impl<W: Write> RedactingWriter<W> {
         if line_end.is_none() && !over_long {
             return Ok(());
         }
-        let matcher = self.redactor.matcher();
-        let spans = matcher.spans(&self.pending);
+        let matcher = self.redactor.current_matcher();
+        let spans = matcher.find_secrets(&self.pending);
         let cut = if over_long {
             let wanted = self.pending.len() - LOOKBEHIND_BYTES;
             matcher.safe_cut(&self.pending, &spans, wanted, false)
@@ -56,11 +56,11 @@ impl<W: Write> RedactingWriter<W> {
         } else {
             cut
         };
-        self.emit(cut, &spans)
+        self.write_redacted(cut, &spans)
     }
 
     /// Writes the first `cut` bytes; `spans` are the positions in all pending bytes.
-    fn emit(&mut self, cut: usize, spans: &[Range<usize>]) -> io::Result<()> {
+    fn write_redacted(&mut self, cut: usize, spans: &[Range<usize>]) -> io::Result<()> {
         let rest = self.pending.split_off(cut);
         let ready = std::mem::replace(&mut self.pending, rest);
         let before_cut = spans.partition_point(|span| span.end <= cut);
@@ -78,7 +78,7 @@ impl<W: Write> RedactingWriter<W> {
 impl<W: Write> Write for RedactingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.pending.extend_from_slice(bytes);
-        self.drain()?;
+        self.write_complete_lines()?;
         Ok(bytes.len())
     }
 
@@ -93,8 +93,8 @@ impl<W: Write> Drop for RedactingWriter<W> {
             return;
         }
         // Ignore errors: `drop` cannot report them.
-        let spans = self.redactor.matcher().spans(&self.pending);
-        let _ = self.emit(self.pending.len(), &spans);
+        let spans = self.redactor.current_matcher().find_secrets(&self.pending);
+        let _ = self.write_redacted(self.pending.len(), &spans);
         let _ = self.inner.flush();
     }
 }

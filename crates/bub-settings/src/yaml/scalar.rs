@@ -3,11 +3,15 @@
 use crate::node::Atom;
 
 /// Returns the meaning of a scalar with its quoting and tag; `None` if the tag does not fit.
-pub(super) fn atom(text: &str, plain: bool, tag: Option<&str>) -> Option<Atom> {
+pub(super) fn scalar_atom(text: &str, plain: bool, tag: Option<&str>) -> Option<Atom> {
     let Some(tag) = tag else {
-        return Some(if plain { resolve(text) } else { Atom::Text });
+        return Some(if plain {
+            plain_scalar_atom(text)
+        } else {
+            Atom::Text
+        });
     };
-    let value = resolve(text);
+    let value = plain_scalar_atom(text);
     match (tag, value) {
         ("str", _) => Some(Atom::Text),
         ("null", Atom::Null)
@@ -21,21 +25,21 @@ pub(super) fn atom(text: &str, plain: bool, tag: Option<&str>) -> Option<Atom> {
 }
 
 /// Returns the meaning of an unquoted scalar.
-pub(crate) fn resolve(text: &str) -> Atom {
+pub(crate) fn plain_scalar_atom(text: &str) -> Atom {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Atom::Null,
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Atom::Bool(true),
         "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => {
             Atom::Bool(false)
         }
-        _ => integer(text)
+        _ => parse_integer(text)
             .map(Atom::Int)
-            .or_else(|| float(text).map(Atom::Float))
+            .or_else(|| parse_float(text).map(Atom::Float))
             .unwrap_or(Atom::Text),
     }
 }
 
-fn integer(text: &str) -> Option<i64> {
+fn parse_integer(text: &str) -> Option<i64> {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let (radix, digits) = match unsigned.as_bytes() {
         [b'0', b'x', ..] => (16, unsigned.get(2..)?),
@@ -64,7 +68,7 @@ fn integer(text: &str) -> Option<i64> {
     }
 }
 
-fn float(text: &str) -> Option<f64> {
+fn parse_float(text: &str) -> Option<f64> {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let starts = unsigned.starts_with(|c: char| c.is_ascii_digit())
         || (unsigned.starts_with('.')

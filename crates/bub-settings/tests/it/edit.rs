@@ -541,7 +541,11 @@ fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
         ("client_args", "{\"a\": 1}", json!({"a": 1})),
         ("tape.durability", "ALWAYS", json!("always")),
     ] {
-        assert_eq!(settings.value_for(path, text).unwrap(), value, "{path}");
+        assert_eq!(
+            settings.parse_config_value(path, text).unwrap(),
+            value,
+            "{path}"
+        );
     }
     for (path, text, error) in [
         (
@@ -564,7 +568,7 @@ fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
     ] {
         assert!(
             settings
-                .value_for(path, text)
+                .parse_config_value(path, text)
                 .unwrap_err()
                 .to_string()
                 .starts_with(error),
@@ -580,7 +584,7 @@ fn a_revision_says_what_would_be_in_force_and_what_is_wrong() {
         .env("BUB_MAX_STEPS", "9");
     let settings = given.load();
     let (revised, problems) = settings
-        .revised("model: a:b\nmax_steps: 3\nmax_tokens: many\n")
+        .with_config_text("model: a:b\nmax_steps: 3\nmax_tokens: many\n")
         .unwrap();
     assert_eq!(revised.text_at("model").as_deref(), Some("a:b"));
     assert_eq!(
@@ -596,12 +600,16 @@ fn a_revision_says_what_would_be_in_force_and_what_is_wrong() {
         "mail: {password: x}\n",
     ] {
         assert!(
-            settings.revised(text).unwrap().0.has_secrets_in_file(),
+            settings
+                .with_config_text(text)
+                .unwrap()
+                .0
+                .has_secrets_in_file(),
             "{text}"
         );
     }
-    assert!(settings.revised("telegram: 3\n").unwrap().1.len() == 1);
-    assert!(settings.revised("a: [\n").is_err());
+    assert!(settings.with_config_text("telegram: 3\n").unwrap().1.len() == 1);
+    assert!(settings.with_config_text("a: [\n").is_err());
 }
 
 fn yaml_value() -> impl Strategy<Value = Value> {

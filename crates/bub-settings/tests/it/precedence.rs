@@ -58,7 +58,7 @@ fn check(given: &SettingsFixture, setting: &SettingSpec, expected: &Value, origi
         .entries()
         .find(|entry| entry.setting.key() == key)
         .unwrap();
-    assert_eq!(&entry.shown, expected, "{key} from {origin}");
+    assert_eq!(&entry.display_value, expected, "{key} from {origin}");
     assert_eq!(given.shorten(&entry.origin.to_string()), origin, "{key}");
 }
 
@@ -81,7 +81,7 @@ fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_defau
                 .entries()
                 .find(|entry| entry.setting.key() == key)
                 .unwrap()
-                .shown;
+                .display_value;
             check(&given, setting, &default, "default");
         }
         if setting.is_in_file() {
@@ -166,16 +166,19 @@ fn a_value_for_all_providers_is_the_fallback_of_the_specific_ones() {
     let keys = given.load().get(&sample::API_KEY);
     assert_eq!(keys.get("openai").unwrap().expose(), "env-openai");
     assert_eq!(keys.get("groq").unwrap().expose(), "all-from-file");
-    assert_eq!(keys.own("groq"), None);
+    assert_eq!(keys.specific_value("groq"), None);
 
     let given = given
         .env("BUB_API_KEY", "all-from-env")
         .config("api_key: {groq: file-groq}\n");
     let keys = given.load().get(&sample::API_KEY);
-    assert_eq!(keys.any().unwrap().expose(), "all-from-env");
-    assert_eq!(keys.own("openai").unwrap().expose(), "env-openai");
+    assert_eq!(keys.shared_value().unwrap().expose(), "all-from-env");
     assert_eq!(
-        keys.own("groq"),
+        keys.specific_value("openai").unwrap().expose(),
+        "env-openai"
+    );
+    assert_eq!(
+        keys.specific_value("groq"),
         None,
         "one key for all from a stronger source replaces the file's map"
     );

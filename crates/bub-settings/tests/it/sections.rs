@@ -109,11 +109,11 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
     // A section that was declared at run time may be declared again.
     let dynamic = || Section::dynamic("py", Vec::new());
     settings.register(dynamic()).unwrap();
-    settings.fits(&dynamic()).unwrap();
+    settings.check_registration(&dynamic()).unwrap();
     assert!(settings.register(dynamic()).is_err());
     assert!(
         settings
-            .fits(&Section::dynamic("shop", Vec::new()))
+            .check_registration(&Section::dynamic("shop", Vec::new()))
             .is_err()
     );
 }

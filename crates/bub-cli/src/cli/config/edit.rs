@@ -21,19 +21,19 @@ use bub::signals;
 pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
     let mut file = open(settings)?;
     let (old, before) = (
-        file.value().unwrap_or_default(),
+        file.parse().unwrap_or_default(),
         unscoped_owner(settings, &file),
     );
     let copy = EditCopy::create(&file, settings.home())?;
     let revised = loop {
         run_editor(settings, &copy.0).await?;
-        file.replace(copy.text()?);
+        file.set_text(copy.text()?);
         if !file.is_changed() {
             return output::print("no changes\n");
         }
         // Unchanged values stay with the previous provider; the user wrote new values for the new provider.
         if before.is_some() && unscoped_owner(settings, &file) != before {
-            let new = file.value().unwrap_or_default();
+            let new = file.parse().unwrap_or_default();
             let mut unchanged = PER_PROVIDER_SETTINGS
                 .into_iter()
                 .filter(|key| old.get(*key) == new.get(*key));

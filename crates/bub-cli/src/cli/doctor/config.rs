@@ -72,7 +72,7 @@ pub(super) fn changed(settings: &Settings) -> impl Iterator<Item = [String; 3]> 
         .map(|entry| {
             [
                 entry.setting.key().to_owned(),
-                plain(&entry.shown),
+                plain(&entry.display_value),
                 entry.origin.to_string(),
             ]
         })

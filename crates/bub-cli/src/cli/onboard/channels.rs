@@ -172,7 +172,7 @@ fn secrets(settings: &Settings, channel: &str) -> Vec<(String, String)> {
     let own = settings
         .entries()
         .filter(|entry| entry.setting.key().starts_with(&prefix));
-    let missing = own.filter(|entry| entry.setting.is_secret() && entry.shown.is_null());
+    let missing = own.filter(|entry| entry.setting.is_secret() && entry.display_value.is_null());
     missing
         .map(|entry| {
             (

@@ -289,7 +289,7 @@ async fn ask_provider(
 
 /// Returns the provider to which an unscoped key in the file belongs if no model is configured.
 pub(in super::super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
-    let file = file.value().ok()?;
+    let file = file.parse().ok()?;
     let is_unscoped =
         |value: &Value| !matches!(value, Value::Null | Value::Object(_) | Value::Array(_));
     let has_unscoped = ["api_key", "api_key_command"]

@@ -9,7 +9,7 @@ use super::{super::prompt, Onboarding};
 pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
     let before = onboarding
         .file
-        .value()
+        .parse()
         .map_err(|error| Error::config(error.to_string()))?;
     let (framework, config) = (onboarding.framework.clone(), Value::Object(before.clone()));
     // A plugin may read from the terminal without a time limit.

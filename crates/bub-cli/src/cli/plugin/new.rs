@@ -109,7 +109,7 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
     };
     context
         .settings
-        .fits(&manifest.settings_section())
+        .check_registration(&manifest.settings_section())
         .map_err(|error| Error::invalid_input(error.to_string()))?;
     let directory = matches
         .get_one::<PathBuf>("dir")
