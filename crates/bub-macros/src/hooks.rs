@@ -1,39 +1,27 @@
 //! Converts the methods of an `impl` block into hook registrations.
 //!
-//! The attribute does not know the hooks. Macros that the hook table generates check the names of methods and
-//! arguments, so that the table is the only list. They report a wrong name at the name in the author's code.
+//! The attribute has no list of hooks. Its output calls macros that the hook table in `bub-kernel` generates. They check
+//! the names of methods and arguments, and report a wrong name at its position in the author's code.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
-    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, Result, Token,
-    ext::IdentExt, parse::Parser, parse2, spanned::Spanned,
+    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, Result, ext::IdentExt,
+    spanned::Spanned,
 };
 
+use crate::block::expand_block;
+
 pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
-    match try_expand(options, block.clone()) {
-        Ok(tokens) => tokens,
-        Err(error) => {
-            let error = error.to_compile_error();
-            quote! { #block #error }
-        }
-    }
+    expand_block("hooks", options, block, expand_hooks)
 }
 
-fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
-    let kernel = parse_options(options)?;
-    let mut block: ItemImpl = parse2(block)?;
-    if let Some((_, path, _)) = &block.trait_ {
-        return Err(Error::new(
-            path.span(),
-            "`#[hooks]` does not support trait impls; put it on an inherent `impl` block",
-        ));
-    }
+fn expand_hooks(kernel: &Path, mut block: ItemImpl) -> TokenStream {
     let mut registrations = Vec::new();
     let mut errors = Vec::new();
     for item in &mut block.items {
         let outcome = match item {
-            ImplItem::Fn(method) => expand_hook(&kernel, &block.self_ty, &block.generics, method),
+            ImplItem::Fn(method) => expand_hook(kernel, &block.self_ty, &block.generics, method),
             other => Err(Error::new(
                 other.span(),
                 "only methods can implement hooks; move this item to an `impl` block without `#[hooks]`",
@@ -46,7 +34,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     }
     let (generics, _, bounds) = block.generics.split_for_impl();
     let plugin = &block.self_ty;
-    Ok(quote! {
+    quote! {
         #[allow(
             clippy::too_many_arguments, clippy::unnecessary_wraps, clippy::unused_async, clippy::unused_self,
             reason = "the hook determines the signature of the method"
@@ -61,33 +49,10 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
         }
 
         #(#errors)*
-    })
-}
-
-/// Parses `crate = path`. Without options, the path is `::bub`.
-pub(crate) fn parse_options(options: TokenStream) -> Result<Path> {
-    if options.is_empty() {
-        return parse2(quote!(::bub));
     }
-    parse_crate_path.parse2(options)
 }
 
-/// Parses `crate = path`.
-pub(crate) fn parse_crate_path(input: syn::parse::ParseStream<'_>) -> Result<Path> {
-    input.parse::<Token![crate]>()?;
-    input.parse::<Token![=]>()?;
-    let path = input.call(Path::parse_mod_style)?;
-    if path
-        .segments
-        .first()
-        .is_some_and(|first| first.ident == "crate")
-        || path.leading_colon.is_some()
-    {
-        return Ok(path);
-    }
-    parse2(quote!(::#path))
-}
-
+/// Returns the code that registers one method as the implementation of its hook.
 fn expand_hook(
     kernel: &Path,
     plugin: &syn::Type,
@@ -177,7 +142,7 @@ fn expand_hook(
     })
 }
 
-/// Returns a path with a span of the author's code, so that compiler errors point there.
+/// Returns the tokens of a path with the given span, so that compiler errors point to that place in the author's code.
 fn with_span(path: &Path, span: Span) -> TokenStream {
     let set_span = |mut token: TokenTree| {
         token.set_span(span);
@@ -186,7 +151,7 @@ fn with_span(path: &Path, span: Span) -> TokenStream {
     path.to_token_stream().into_iter().map(set_span).collect()
 }
 
-/// Returns the expressions for the method's arguments, which are matched by name.
+/// Returns one expression per argument of the method. Each takes the hook argument of the same name.
 fn argument_expressions(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
     let hook = &method.sig.ident;
     let mut inputs = method.sig.inputs.iter();
@@ -220,6 +185,7 @@ fn argument_expressions(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenS
         .collect()
 }
 
+/// Removes the attribute with this name and returns it.
 pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>, name: &str) -> Option<Attribute> {
     let index = attributes
         .iter()

@@ -1,5 +1,6 @@
 //! The attributes `#[hooks]`, `#[tool]` and `#[tools]`. Use them through the `bub` crate.
 
+mod block;
 mod hooks;
 mod tool;
 mod tools;

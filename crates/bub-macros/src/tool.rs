@@ -1,6 +1,7 @@
 //! Converts functions and methods into tools.
 //!
-//! The function itself is kept. The generated code converts the JSON arguments of a call by the rules of their types.
+//! The function itself is kept. The generated code converts the JSON arguments of a call to the types of the function's
+//! arguments.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -10,7 +11,7 @@ use syn::{
     spanned::Spanned,
 };
 
-use crate::hooks::{parse_crate_path, take_attribute};
+use crate::{block::parse_crate_path, hooks::take_attribute};
 
 pub(crate) fn expand(options: TokenStream, function: &TokenStream) -> TokenStream {
     try_expand(options, function.clone()).unwrap_or_else(|error| error.to_compile_error())
@@ -67,12 +68,12 @@ pub(crate) struct ToolDefinition {
 pub(crate) enum Callee {
     /// A function in scope.
     Function,
-    /// A method of `Self`. The tool shares the value, an `Arc<Self>` in the variable `this`.
+    /// A method of `Self`. The generated code calls it on `this`, an `Arc<Self>` that all tools of the block share.
     Method,
 }
 
 impl ToolDefinition {
-    /// Parses the definition. Removes the attributes of the arguments from the signature even after an error, because
+    /// Parses the definition of a tool. Removes the attributes of its arguments from the signature, even after an error:
     /// the compiler would report them as further errors.
     pub(crate) fn parse(
         options: Result<ToolOptions>,
@@ -120,11 +121,11 @@ impl ToolDefinition {
             command_only,
             ..
         } = self;
-        let described = self.parameters.iter().map(|Parameter { name, ty, description, default }| {
+        let parameter_specs = self.parameters.iter().map(|Parameter { name, ty, description, default }| {
             let has_default = default.is_some();
             quote_spanned!(ty.span()=> #kernel::tool::ToolParameter::new::<#ty>(#name, #description, #has_default))
         });
-        let taken = self.parameters.iter().map(|Parameter { name, ty, default, .. }| {
+        let converted = self.parameters.iter().map(|Parameter { name, ty, default, .. }| {
             let default = default.as_ref().map_or_else(
                 || quote!(::core::option::Option::None),
                 |default| quote_spanned!(default.span()=> ::core::option::Option::Some(|| -> #ty { #default })),
@@ -142,7 +143,7 @@ impl ToolDefinition {
                 #kernel::tool::ToolSpec {
                     name: ::std::string::String::from(#name),
                     description: ::std::string::String::from(#description),
-                    parameters: #kernel::tool::schema([#(#described),*]),
+                    parameters: #kernel::tool::schema([#(#parameter_specs),*]),
                     agent_use: !#command_only,
                     read_only: #read_only,
                 },
@@ -153,7 +154,7 @@ impl ToolDefinition {
                     ::std::boxed::Box::pin(async move {
                         let _ = &context;
                         let (#(::core::option::Option::Some(#values),)* true) =
-                            (#(#taken,)* arguments.is_valid())
+                            (#(#converted,)* arguments.is_valid())
                         else {
                             return ::core::result::Result::Err(arguments.error());
                         };

@@ -3,39 +3,24 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 use syn::{
-    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Meta, Path, Result, parse2,
-    spanned::Spanned,
+    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Meta, Path, Result, spanned::Spanned,
 };
 
 use crate::{
-    hooks::parse_options,
+    block::expand_block,
     tool::{Callee, ToolDefinition, ToolOptions},
 };
 
 pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
-    match try_expand(options, block.clone()) {
-        Ok(tokens) => tokens,
-        Err(error) => {
-            let error = error.to_compile_error();
-            quote! { #block #error }
-        }
-    }
+    expand_block("tools", options, block, expand_tools)
 }
 
-fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
-    let kernel = parse_options(options)?;
-    let mut block: ItemImpl = parse2(block)?;
-    if let Some((_, path, _)) = &block.trait_ {
-        return Err(Error::new(
-            path.span(),
-            "`#[tools]` does not support trait impls; put it on an inherent `impl` block",
-        ));
-    }
+fn expand_tools(kernel: &Path, mut block: ItemImpl) -> TokenStream {
     let mut tools = ToolList::default();
     let mut errors = Vec::new();
     for item in &mut block.items {
         let outcome = match item {
-            ImplItem::Fn(method) => tools.add_tool(&kernel, method),
+            ImplItem::Fn(method) => tools.add_tool(kernel, method),
             other => Err(Error::new(
                 other.span(),
                 "only methods can be tools; move this item to an `impl` block without `#[tools]`",
@@ -46,7 +31,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     let tools = tools.expressions;
     let (generics, _, bounds) = block.generics.split_for_impl();
     let owner = &block.self_ty;
-    Ok(quote! {
+    quote! {
         #[allow(
             clippy::needless_pass_by_value, clippy::similar_names, clippy::too_many_arguments, clippy::unnecessary_wraps,
             clippy::unused_async, clippy::unused_self, reason = "the tool determines the signature of the method"
@@ -64,7 +49,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
         }
 
         #(#errors)*
-    })
+    }
 }
 
 /// The tools of a block.
