@@ -63,7 +63,7 @@ impl PipedCommand<'_> {
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "cannot start program: the command is empty",
+                "cannot start the program: its command is empty",
             ));
         };
         // A relative path means a file next to the plugin manifest, not one below bub's working directory.
@@ -137,12 +137,13 @@ impl PipedCommand<'_> {
         let reason = report
             .trim_end()
             .strip_prefix("failed ")
-            .unwrap_or("its supervisor exited");
+            .unwrap_or("the supervisor exited before it started the program");
         Err(io::Error::other(reason.to_owned()))
     }
 }
 
-/// Waits until the supervisor exits. If it exits before its program, kills the program's process group.
+/// Waits until the supervisor exits. If the supervisor exits before its program, kills the process group of the
+/// program.
 fn watch_supervisor(reports: impl BufRead, group: Option<Pid>, stream: &UnixStream) {
     // After the program exited, another process group may have its number.
     let has_exited = reports

@@ -114,7 +114,8 @@ fn run_command(mut control: UnixStream, command: &mut Command) {
     reap_children(&control, shell, &group);
 }
 
-/// Detaches from the terminal and disables core files. On Linux also sets the process name and adopts orphans.
+/// Detaches the supervisor from the terminal and disables core files. On Linux, also sets the process name and adopts
+/// orphans.
 fn set_up_process() {
     let _ = rustix::process::setsid();
     let core = rustix::process::getrlimit(Resource::Core);
@@ -140,7 +141,7 @@ fn close_output() {
     }
 }
 
-/// Executes the command bytes from bub. Ends all processes after [`KILL`] or when bub exits.
+/// Executes the command bytes that bub sends. Ends all processes after [`KILL`] or when bub exits.
 fn handle_control(mut control: UnixStream, group: &Group) {
     let mut command = [0];
     loop {
@@ -175,16 +176,16 @@ fn reap_children(mut control: &UnixStream, shell: Pid, group: &Group) {
             continue;
         };
         if pid == shell {
-            let rest = if descendant_pids().is_some_and(|rest| rest.is_empty()) {
+            let others = if descendant_pids().is_some_and(|pids| pids.is_empty()) {
                 "alone"
             } else {
                 "others"
             };
             let _ = match status.terminating_signal() {
-                Some(signal) => writeln!(control, "signalled {signal} {rest}"),
+                Some(signal) => writeln!(control, "signalled {signal} {others}"),
                 None => writeln!(
                     control,
-                    "exited {} {rest}",
+                    "exited {} {others}",
                     status.exit_status().unwrap_or_default()
                 ),
             };
