@@ -14,7 +14,7 @@ pub enum TapeError {
     /// The request is invalid.
     #[error("{0}")]
     InvalidInput(String),
-    /// Another process or task holds the lease of the session.
+    /// Another process or task holds the lease of the tape's session.
     #[error("tape `{tape}` is in use by {holder}; wait for it or start another session")]
     Busy {
         /// The tape whose lease was requested.
@@ -24,7 +24,7 @@ pub enum TapeError {
     },
     /// The disk is full. Nothing was changed.
     #[error(
-        "cannot write `{path}`: no space left; nothing was changed, free some space and try again"
+        "cannot write `{path}`: no space left on the disk; free some space and try again, nothing was changed"
     )]
     NoSpace {
         /// The file that could not grow.
@@ -45,7 +45,7 @@ pub enum TapeError {
         source: Arc<io::Error>,
     },
     /// A file does not contain what was written to it. Restore it from a backup.
-    #[error("`{path}` is damaged: {detail}")]
+    #[error("`{path}` is damaged: {detail}; restore it from a backup")]
     Damaged {
         /// The damaged file.
         path: String,

@@ -401,10 +401,13 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
 }
 
 fn shutdown_error() -> TapeError {
-    let source = io::Error::new(io::ErrorKind::Interrupted, "the runtime is shutting down");
+    let source = io::Error::new(
+        io::ErrorKind::Interrupted,
+        "bub is shutting down; try again after the restart",
+    );
     TapeError::Io {
-        action: "finish work on",
-        path: "the tape".to_owned(),
+        action: "access",
+        path: "tape store".to_owned(),
         source: source.into(),
     }
 }

@@ -131,7 +131,7 @@ fn reject_special_file(path: &Path) -> io::Result<()> {
     } else {
         Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "not a regular file",
+            "not a regular file; move it away",
         ))
     }
 }

@@ -276,7 +276,9 @@ impl BlobStore for MemoryBlobs {
     fn get<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<Vec<u8>>> {
         let bytes = self.lock().get(id).cloned();
         Box::pin(ready(bytes.ok_or_else(|| {
-            TapeError::NotFound(format!("blob not found: {id}"))
+            TapeError::NotFound(format!(
+                "blob `{id}` not found: it was removed or never stored"
+            ))
         })))
     }
 

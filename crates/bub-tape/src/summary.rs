@@ -169,10 +169,10 @@ impl TapeSummary {
             }
             EntryKind::Event => self.observe_event(entry.name().unwrap_or_default(), entry.data()),
             EntryKind::Message if self.title.is_none() => {
-                self.title = title_from_message(&entry.payload)
+                self.title = title_from_message(&entry.payload);
             }
             EntryKind::System => {
-                self.observe_prompt_hash(entry.meta.get("sha256").and_then(Value::as_str))
+                self.observe_prompt_hash(entry.meta.get("sha256").and_then(Value::as_str));
             }
             EntryKind::Message
             | EntryKind::ToolCall

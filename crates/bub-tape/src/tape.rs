@@ -128,7 +128,15 @@ impl Tape {
     /// Fails with [`TapeError::NotFound`] if this tape has no sidecar with this name.
     pub fn sidecar(&self, name: &str) -> Result<Self> {
         if !self.sidecars.iter().any(|sidecar| sidecar.name == name) {
-            return Err(TapeError::NotFound(format!("unknown sidecar `{name}`")));
+            let names: Vec<_> = self.sidecars.iter().map(|sidecar| &*sidecar.name).collect();
+            let names = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            };
+            return Err(TapeError::NotFound(format!(
+                "unknown sidecar `{name}`; available sidecars: {names}"
+            )));
         }
         Ok(Self::new(Arc::clone(&self.store), self.name.sidecar(name)?))
     }

@@ -103,7 +103,7 @@ fn invalid_reason(name: &str) -> Option<&'static str> {
         return Some("it starts with a dot");
     }
     if name.contains(['/', '\\', ':']) {
-        return Some("it contains a path separator");
+        return Some("it contains a path separator (`/`, `\\` or `:`)");
     }
     name.chars()
         .any(char::is_control)

@@ -296,10 +296,10 @@ async fn a_crash_at_any_step_of_a_fork_and_its_merge_is_recovered_once() {
                     .try_collect()
                     .await
                     .unwrap();
-                let said = entries.iter().any(|entry| {
+                let is_reported = entries.iter().any(|entry| {
                     entry.name() == Some("fork.recovered") || entry.meta.contains_key("fork")
                 });
-                assert!(said, "step {step}: the tape does not say so");
+                assert!(is_reported, "step {step}: the tape does not say so");
             }
         },
     )

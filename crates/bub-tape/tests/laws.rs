@@ -84,7 +84,7 @@ impl TapeFixture {
                 append(Entry::tool_result((0..*count).map(Value::from).collect())).await;
             }
             Operation::Hidden => {
-                append(Entry::message("user", "hidden").exclude_from_context()).await
+                append(Entry::message("user", "hidden").exclude_from_context()).await;
             }
             Operation::Handoff(name) => {
                 self.current()

@@ -576,11 +576,11 @@ async fn abandoned_forks_end_as_they_were_meant_to() {
             );
         }
         let entries = tape.entries(EntryRange::ALL).await.unwrap();
-        let said: Vec<_> = entries[2..]
+        let events: Vec<_> = entries[2..]
             .iter()
             .map(|entry| entry.name().unwrap_or("work").to_owned())
             .collect();
-        assert_eq!(said, ["work", "fork.recovered", "fork.discarded"]);
+        assert_eq!(events, ["work", "fork.recovered", "fork.discarded"]);
         assert!(recover_all_forks(&**tape.store()).await.unwrap().is_empty());
     })
     .await;

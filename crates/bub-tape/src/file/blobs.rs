@@ -48,7 +48,9 @@ impl FileBlobs {
         let Some(file) =
             not_found_to_none(self.0.fs.open(&path, OpenMode::Read)).map_err(read_error)?
         else {
-            return Err(TapeError::NotFound(format!("blob not found: {id}")));
+            return Err(TapeError::NotFound(format!(
+                "blob `{id}` not found: its file is missing"
+            )));
         };
         let size = usize::try_from(file.stat().map_err(read_error)?.size).unwrap_or(usize::MAX);
         let bytes = file.read_range(0, size).map_err(read_error)?;

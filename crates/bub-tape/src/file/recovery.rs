@@ -257,7 +257,7 @@ impl TapeFile {
             .to_string();
         Err(TapeError::Damaged {
             path,
-            detail: "rewritten entries read back differently".to_owned(),
+            detail: "entries that were written again have other content".to_owned(),
         })
     }
 

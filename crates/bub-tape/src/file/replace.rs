@@ -11,7 +11,7 @@ use super::{
     snapshot::Snapshot,
     tape_file::{OpenFile, TapeFile},
 };
-use crate::{EntryId, ResetOutcome, ResetRequest, Result, fs::OpenMode};
+use crate::{EntryId, ResetOutcome, ResetRequest, Result, TapeError, fs::OpenMode};
 
 /// Maximum number of archives of one tape with the same timestamp. Beyond it, archiving fails.
 const MAX_ARCHIVES_PER_SECOND: u32 = 10_000;
@@ -148,9 +148,7 @@ impl TapeFile {
                 }
             }
         }
-        Err(self
-            .store_context
-            .io_error("archive", path, std::io::ErrorKind::AlreadyExists.into()))
+        Err(self.archive_names_error(stamp))
     }
 
     fn copy_to_archive(&self, snapshot: Option<&Snapshot>, stamp: &str) -> Result<PathBuf> {
@@ -190,7 +188,14 @@ impl TapeFile {
                 return Ok(archive);
             }
         }
-        Err(self.io_error("archive", std::io::ErrorKind::AlreadyExists.into()))
+        Err(self.archive_names_error(stamp))
+    }
+
+    /// Builds the error for a timestamp that [`MAX_ARCHIVES_PER_SECOND`] archives already have.
+    fn archive_names_error(&self, stamp: &str) -> TapeError {
+        let reason = format!("too many archives have the timestamp `{stamp}`; try again");
+        let source = std::io::Error::new(std::io::ErrorKind::AlreadyExists, reason);
+        self.io_error("archive", source)
     }
 
     /// Removes the tape and its index. For a fork journal, also removes the lock and lease files, because no later fork

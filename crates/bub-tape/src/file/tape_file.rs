@@ -101,7 +101,9 @@ impl TapeFile {
                 return Ok(lock);
             }
         }
-        let reason = std::io::Error::other("another program keeps removing its lock file");
+        let reason = std::io::Error::other(
+            "another program keeps removing its lock file; stop that program",
+        );
         Err(self.io_error("lock", reason))
     }
 
