@@ -33,7 +33,7 @@ impl Settings {
     /// Returns the environment for an external plugin: that of a child process, without values that
     /// look like secrets, but with the variables in `granted`.
     pub fn plugin_environment(&self, granted: &[String]) -> Vec<(OsString, OsString)> {
-        let is_granted = |name: &str| granted.iter().any(|known| known == name);
+        let is_granted = |name: &str| granted.iter().any(|other| other == name);
         let pass = self.get(&keys::ENV_PASS);
         let is_passed = |name: &str| pass.iter().any(|pattern| matches_pattern(pattern, name));
         let usual = self.child_environment().into_iter();
@@ -45,7 +45,7 @@ impl Settings {
             .collect();
         for name in granted {
             // A variable that every child gets does not need to be hidden from others.
-            if environment.iter().all(|(known, _)| known != name.as_str()) {
+            if environment.iter().all(|(other, _)| other != name.as_str()) {
                 environment.extend(
                     self.granted_variable(name)
                         .map(|value| (OsString::from(name), value)),

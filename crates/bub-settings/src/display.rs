@@ -115,7 +115,7 @@ fn mask_url_secrets(key: &str, text: String) -> String {
     let cut = host
         .find(['?', '#'])
         .and_then(|at| host.get(..=at))
-        .map(|shown| format!("{shown}{MASK}"));
+        .map(|visible| format!("{visible}{MASK}"));
     format!("{scheme}{user}{}", cut.as_deref().unwrap_or(host))
 }
 

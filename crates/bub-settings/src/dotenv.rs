@@ -52,12 +52,12 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
                 let value = match value {
                     DotEnvValue::Literal(value) => value,
                     DotEnvValue::Expandable(value) => expand_variables(&value, &mut |name| {
-                        let known = file
+                        let binding = file
                             .bindings
                             .iter()
                             .rev()
                             .find(|binding| binding.name == name);
-                        known
+                        binding
                             .map(|binding| binding.value.clone())
                             .or_else(|| lookup(name, line))
                     }),
@@ -114,11 +114,11 @@ impl Cursor<'_> {
     }
 
     fn take_while(&mut self, keep: impl Fn(char) -> bool) -> String {
-        let mut taken = String::new();
+        let mut text = String::new();
         while let Some(next) = self.chars.next_if(|c| *c != '\n' && keep(*c)) {
-            taken.push(next);
+            text.push(next);
         }
-        taken
+        text
     }
 
     fn skip_spaces(&mut self) {

@@ -68,12 +68,12 @@ impl Settings {
         if display::is_secret(setting, path) && text.trim().is_empty() {
             return Err(unfit(
                 "empty".to_owned(),
-                "a secret; run `bub config unset` to remove one".to_owned(),
+                "a secret; use `bub config unset` to remove it".to_owned(),
             ));
         }
         // A key is sent in one line. Other secrets, such as a certificate, may have several lines.
-        let is_forbidden = |one: char| {
-            one.is_control() && (one != '\n' || matches!(setting.kind(), ValueKind::PerProvider))
+        let is_forbidden = |c: char| {
+            c.is_control() && (c != '\n' || matches!(setting.kind(), ValueKind::PerProvider))
         };
         if display::is_secret(setting, path) && text.trim().contains(is_forbidden) {
             return Err(unfit(
@@ -115,7 +115,7 @@ impl Settings {
         let node = validate::parse_setting_text(setting, text, SettingSource::Default, user_home)
             .map_err(wrong)?;
         let Some(node) = node else {
-            return Err(unfit("nothing".to_owned(), setting.describe_expected()));
+            return Err(unfit("empty".to_owned(), setting.describe_expected()));
         };
         let value = display::to_value(setting, &node);
         Ok(match (setting.kind(), value) {
@@ -178,17 +178,17 @@ impl Settings {
         let mut nodes: Vec<_> = declared
             .filter_map(|setting| self.sources.config_value(setting))
             .collect();
-        let mut found = false;
+        let mut has_secret = false;
         let mut visit = |node: &Node, key: &str, is_secret: bool| {
             node.visit_leaves(key, &mut |key, leaf| {
-                found |= (is_secret || is_sensitive_name(key)) && !leaf.text.trim().is_empty();
+                has_secret |= (is_secret || is_sensitive_name(key)) && !leaf.text.trim().is_empty();
             });
         };
         nodes.drain(..).for_each(|node| visit(node, "", true));
         config
             .iter()
             .for_each(|(key, node)| visit(node, key, false));
-        found
+        has_secret
     }
 
     fn check_sections(&self, problems: &mut Vec<SettingsError>) {

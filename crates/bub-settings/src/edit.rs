@@ -47,7 +47,7 @@ pub enum EditError {
         key: String,
     },
     /// The file would become too large to be read.
-    #[error("{}: would be larger than 1 MiB; the file is unchanged", file.display())]
+    #[error("{}: cannot be saved: it would be larger than 1 MiB; shorten the value", file.display())]
     TooLarge {
         /// The config file.
         file: PathBuf,
@@ -130,7 +130,7 @@ impl ConfigFile {
     /// Removes the value at a path of keys, and maps that become empty. Returns whether there was a
     /// value.
     pub fn unset(&mut self, path: &[&str]) -> Result<bool, EditError> {
-        let mut found = false;
+        let mut was_set = false;
         // A key may occur twice; remove both, so that the first one does not take effect.
         while value_at(&self.parse()?, path).is_some() {
             let span = self.locate(path)?;
@@ -145,9 +145,9 @@ impl ConfigFile {
                 None => remove_at(&mut expected, path),
             }
             self.accept_edit(text, &expected, path, &span)?;
-            found = true;
+            was_set = true;
         }
-        Ok(found)
+        Ok(was_set)
     }
 
     fn parse_text(&self, text: &str) -> Result<Map<String, Value>, EditError> {
@@ -189,7 +189,7 @@ impl ConfigFile {
         span: &ValueSpan,
     ) -> Result<(), EditError> {
         match self.parse_text(&text) {
-            Ok(found) if found == *expected => self.text = text,
+            Ok(parsed) if parsed == *expected => self.text = text,
             _ => return Err(self.shape_error(path, span)),
         }
         Ok(())
@@ -240,9 +240,9 @@ impl ConfigFile {
 
     /// Returns the text with some byte ranges replaced. The edits must be in descending order, so
     /// that the positions of later edits stay valid.
-    fn splice(&self, pieces: &[(usize, usize, String)]) -> String {
+    fn splice(&self, edits: &[(usize, usize, String)]) -> String {
         let mut text = self.text.clone();
-        for (start, end, new) in pieces {
+        for (start, end, new) in edits {
             if text.is_char_boundary(*start)
                 && text.is_char_boundary(*end)
                 && start <= end
@@ -289,7 +289,7 @@ impl ConfigFile {
             }
         }
         let rest = path.get(depth..).unwrap_or_default();
-        let piece = match &span.shape {
+        let edit = match &span.shape {
             ValueShape::Map {
                 is_flow: true,
                 entries,
@@ -337,7 +337,7 @@ impl ConfigFile {
                 )
             }
         };
-        Ok(self.splice(&[piece]))
+        Ok(self.splice(&[edit]))
     }
 
     /// Formats a key and its value as separate lines.
@@ -353,11 +353,11 @@ impl ConfigFile {
 
     fn value_edits(&self, entry: &locate::KeySpan, new: &str) -> Vec<(usize, usize, String)> {
         let colon = entry.colon;
-        let old = self
+        let old_value = self
             .text
             .get(colon..entry.value.end.max(colon))
             .unwrap_or_default();
-        if old.contains('\n') {
+        if old_value.contains('\n') {
             // Keep a comment after the key.
             let end = self.line_end(colon);
             let is_comment = self
@@ -370,10 +370,10 @@ impl ConfigFile {
                 (colon, colon, format!(" {new}")),
             ];
         }
-        let blanks = if old.trim().is_empty() {
+        let blanks = if old_value.trim().is_empty() {
             0
         } else {
-            old.len() - old.trim_start().len()
+            old_value.len() - old_value.trim_start().len()
         };
         let gap = if blanks == 0 { " " } else { "" };
         vec![(
@@ -413,21 +413,21 @@ impl ConfigFile {
             span = &entry.value;
         }
         // Remove a map together with its last key; keep comments in it.
-        let mut pieces = Vec::new();
+        let mut edits = Vec::new();
         let mut inner_end = None;
         while let Some((map, entry)) = chain.pop() {
-            pieces.push(self.removal_edit(map, entry, inner_end));
+            edits.push(self.removal_edit(map, entry, inner_end));
             inner_end = Some(entry.start);
             if map.len() > 1 {
                 break;
             }
             if map.is_flow() && !chain.is_empty() {
                 // The map is removed with its key.
-                pieces.clear();
+                edits.clear();
                 inner_end = None;
             }
         }
-        Ok(self.splice(&pieces))
+        Ok(self.splice(&edits))
     }
 
     /// Returns the edit that removes one entry. If other edits remove its content (`inner`), this

@@ -51,13 +51,13 @@ impl Environment {
 
     /// Returns the value of a variable. Names ignore case; an exact match comes first.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
-        let exact = self.vars.iter().find(|(known, _)| known == name);
-        let found = exact.or_else(|| {
+        let exact = self.vars.iter().find(|(variable, _)| variable == name);
+        let matching = exact.or_else(|| {
             self.vars
                 .iter()
-                .find(|(known, _)| known.eq_ignore_ascii_case(name))
+                .find(|(variable, _)| variable.eq_ignore_ascii_case(name))
         });
-        found.map(|(_, value)| value.as_os_str())
+        matching.map(|(_, value)| value.as_os_str())
     }
 
     /// Returns the user's home directory, which replaces a leading `~`.

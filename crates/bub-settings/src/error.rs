@@ -72,7 +72,7 @@ pub enum SettingsError {
         suggestion: String,
     },
     /// A section cannot be registered because of a mistake in its declaration.
-    #[error("settings section `{section}`: {problem}")]
+    #[error("cannot register settings section `{section}`: {problem}")]
     Declaration {
         /// Name of the section, empty for the root.
         section: String,
@@ -101,14 +101,23 @@ impl SettingsError {
 #[non_exhaustive]
 pub enum LookupError {
     /// The path was empty.
-    #[error("the path of a setting is empty")]
+    #[error("empty setting name: expected a key such as `model`")]
     EmptyPath,
     /// No declared setting has this path.
-    #[error("unknown setting `{path}`{}", .suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
+    #[error("unknown setting `{path}`{}", suggestion_text(suggestion.as_deref()))]
     Unknown {
         /// Requested path.
         path: String,
         /// Declared key with a similar name.
         suggestion: Option<String>,
     },
+}
+
+/// Returns the end of an error about an unknown setting: the likely intended name, or how to list
+/// all settings.
+pub(crate) fn suggestion_text(suggestion: Option<&str>) -> String {
+    match suggestion {
+        Some(name) => format!(", did you mean `{name}`?"),
+        None => "; run `bub config list` to see all settings".to_owned(),
+    }
 }

@@ -49,25 +49,25 @@ pub(crate) fn read_config_file(
     home: &Path,
     user_home: Option<&Path>,
 ) -> (PathBuf, Result<Option<String>, SettingsError>) {
-    let own = home.join("config.yml");
-    let text = read_text_file(&own);
-    let usual = user_home
+    let home_file = home.join("config.yml");
+    let text = read_text_file(&home_file);
+    let default_file = user_home
         .map(|user| user.join(".bub/config.yml"))
-        .filter(|usual| *usual != own);
-    match (text, usual) {
+        .filter(|default_file| *default_file != home_file);
+    match (text, default_file) {
         // A dangling link names this file on purpose; do not fall back to the other one.
-        (Ok(None), _) if own.is_symlink() => {
+        (Ok(None), _) if home_file.is_symlink() => {
             let source = io::Error::other("a link to a file that does not exist");
             let error = SettingsError::Unreadable {
-                file: own.clone(),
+                file: home_file.clone(),
                 source,
             };
-            (own, Err(error))
+            (home_file, Err(error))
         }
-        (Ok(None), Some(usual)) => match read_text_file(&usual) {
-            Ok(None) => (own, Ok(None)),
-            text => (usual, text),
+        (Ok(None), Some(default_file)) => match read_text_file(&default_file) {
+            Ok(None) => (home_file, Ok(None)),
+            text => (default_file, text),
         },
-        (text, _) => (own, text),
+        (text, _) => (home_file, text),
     }
 }

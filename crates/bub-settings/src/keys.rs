@@ -8,7 +8,7 @@ use crate::{AnySetting, Section, SettingKey};
 pub static HOME: SettingKey<PathBuf> = SettingKey::new(
     "home",
     "~/.bub",
-    "Directory for tapes, history and plugins.",
+    "Directory for bub's data: tapes, history, plugins and the config file.",
 )
 .trusted()
 .env_only();
@@ -18,13 +18,17 @@ pub static HOME: SettingKey<PathBuf> = SettingKey::new(
 pub static ENV_PASS: SettingKey<Vec<String>> = SettingKey::new(
     "env.pass",
     "",
-    "Variables that child processes get although they hold secrets.",
+    "Environment variables to pass to child processes even if they hold secrets: `NAME` or `PREFIX*`.",
 )
 .trusted();
 
 /// Environment variables that child processes never get. An untrusted workspace cannot set it.
-pub static ENV_DROP: SettingKey<Vec<String>> =
-    SettingKey::new("env.drop", "", "Variables that child processes never get.").trusted();
+pub static ENV_DROP: SettingKey<Vec<String>> = SettingKey::new(
+    "env.drop",
+    "",
+    "Environment variables to withhold from child processes: `NAME` or `PREFIX*`.",
+)
+.trusted();
 
 static ROOT: &[&dyn AnySetting] = &[&HOME];
 static ENV: &[&dyn AnySetting] = &[&ENV_PASS, &ENV_DROP];

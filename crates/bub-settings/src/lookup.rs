@@ -52,13 +52,13 @@ impl Settings {
         if path.is_empty() {
             return Err(LookupError::EmptyPath);
         }
-        let found = match self.slot_for(path) {
+        let value = match self.slot_for(path) {
             Some((slot, rest)) => self.lookup_part(slot, rest),
             None => self
                 .section_values(path)
                 .map(|values| LookupValue::Value(Value::Object(values))),
         };
-        found.ok_or_else(|| LookupError::Unknown {
+        value.ok_or_else(|| LookupError::Unknown {
             path: path.to_owned(),
             suggestion: self.suggest_key(path),
         })
@@ -169,7 +169,7 @@ impl Settings {
         let name = rest
             .clone()
             .fold(setting.key(), display::secret_deciding_name);
-        let shown = |node| LookupValue::Value(display::to_masked_value(setting, name, node));
+        let masked = |node| LookupValue::Value(display::to_masked_value(setting, name, node));
         let node = node.descend(rest)?;
         Some(match &node.data {
             NodeData::Scalar(Scalar { text, atom })
@@ -177,7 +177,7 @@ impl Settings {
             {
                 LookupValue::Secret(Secret::from(text.as_str()))
             }
-            _ => single_secret(setting, node).unwrap_or_else(|| shown(node)),
+            _ => single_secret(setting, node).unwrap_or_else(|| masked(node)),
         })
     }
 

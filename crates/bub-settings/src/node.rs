@@ -133,13 +133,13 @@ impl NodeMap {
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         self.entries
             .iter()
-            .find(|(known, _)| known == key)
+            .find(|(name, _)| name == key)
             .map(|(_, value)| value)
     }
 
     /// Sets an entry and returns the value it replaces.
     pub(crate) fn insert(&mut self, key: String, value: Node) -> Option<Node> {
-        if let Some((_, slot)) = self.entries.iter_mut().find(|(known, _)| *known == key) {
+        if let Some((_, slot)) = self.entries.iter_mut().find(|(name, _)| *name == key) {
             return Some(std::mem::replace(slot, value));
         }
         self.entries.push((key, value));
@@ -158,7 +158,7 @@ impl NodeMap {
 
     fn merge(&mut self, upper: Self) {
         for (key, value) in upper.entries {
-            if let Some((_, slot)) = self.entries.iter_mut().find(|(known, _)| *known == key) {
+            if let Some((_, slot)) = self.entries.iter_mut().find(|(name, _)| *name == key) {
                 let lower = std::mem::replace(slot, Node::null(SettingSource::Default));
                 *slot = merge(lower, value);
             } else {

@@ -48,7 +48,7 @@ pub struct Redactor {
 struct RedactorState {
     patterns: BTreeSet<Vec<u8>>,
     /// Parts of long secrets that may occur on separate lines.
-    pieces: BTreeSet<Vec<u8>>,
+    fragments: BTreeSet<Vec<u8>>,
     /// Built on first use and rebuilt after a registration, so that it costs nothing if nothing is
     /// logged.
     matcher: Option<Arc<Matcher>>,
@@ -78,7 +78,7 @@ impl Redactor {
                 state.matcher = None;
             }
         }
-        state.pieces.extend(encodings::form_fragments(text));
+        state.fragments.extend(encodings::form_fragments(text));
     }
 
     /// Returns the text without secrets; borrowed if it contains none.
@@ -106,21 +106,21 @@ impl Redactor {
     }
 
     fn current_matcher(&self) -> Arc<Matcher> {
-        let known = self
+        let built = self
             .state
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .matcher
             .clone();
-        known.unwrap_or_else(|| {
+        built.unwrap_or_else(|| {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
             let RedactorState {
                 patterns,
-                pieces,
+                fragments,
                 matcher,
             } = &mut *state;
             matcher
-                .get_or_insert_with(|| Arc::new(Matcher::new(patterns, pieces)))
+                .get_or_insert_with(|| Arc::new(Matcher::new(patterns, fragments)))
                 .clone()
         })
     }

@@ -85,11 +85,12 @@ impl Settings {
         if section.name.is_empty() || section.name.contains('.') {
             return Some("the name must not be empty or contain dots".to_owned());
         }
-        let is_replaced = |known: &Cow<'_, str>| replace && matches!(known, Cow::Owned(_));
+        let is_replaced =
+            |registered: &Cow<'_, str>| replace && matches!(registered, Cow::Owned(_));
         if self
             .sections
             .iter()
-            .any(|known| *known == section.name && !is_replaced(known))
+            .any(|registered| *registered == section.name && !is_replaced(registered))
         {
             return Some("a section with this name already exists".to_owned());
         }
@@ -101,12 +102,12 @@ impl Settings {
             return Some("a setting with this name already exists".to_owned());
         }
         self.keys_problem(section, |slot| {
-            let own = slot
+            let is_own_key = slot
                 .spec()
                 .key()
                 .split_once('.')
                 .is_some_and(|(name, _)| name == section.name);
-            !(replace && own)
+            !(replace && is_own_key)
         })
     }
 
@@ -136,9 +137,9 @@ impl Settings {
                     name => format!("the key `{key}` must be `{name}.<name>`"),
                 });
             }
-            let known = self.slots.iter().filter(|slot| is_kept(slot));
-            let known = known.map(SettingSlot::spec);
-            let mut others = known.chain(settings.iter().take(index).copied());
+            let registered = self.slots.iter().filter(|slot| is_kept(slot));
+            let registered = registered.map(SettingSlot::spec);
+            let mut others = registered.chain(settings.iter().take(index).copied());
             let variable = setting.variable();
             others
                 .any(|other| other.is_variable(&variable))

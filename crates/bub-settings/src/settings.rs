@@ -181,15 +181,15 @@ impl Settings {
     /// Returns where the workspace's `.env` sets a variable that is not a setting.
     pub fn dotenv_origin(&self, name: &str) -> Option<crate::SettingSource> {
         let file = self.sources.dotenv.as_ref()?;
-        let found = file
+        let binding = file
             .bindings
             .iter()
             .rev()
             .find(|binding| binding.name.eq_ignore_ascii_case(name))?;
         Some(crate::SettingSource::DotEnv {
             file: file.file.clone(),
-            line: found.line,
-            name: found.name.clone().into(),
+            line: binding.line,
+            name: binding.name.clone().into(),
         })
     }
 
@@ -212,12 +212,12 @@ impl Settings {
             .sources
             .environment
             .iter()
-            .filter(|(known, _)| known.eq_ignore_ascii_case(name));
+            .filter(|(variable, _)| variable.eq_ignore_ascii_case(name));
         let mut names = self
             .secret_variables
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        names.extend(spelled.map(|(known, _)| known.to_owned()));
+        names.extend(spelled.map(|(variable, _)| variable.to_owned()));
     }
 }
 

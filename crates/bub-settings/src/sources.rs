@@ -132,10 +132,10 @@ fn collect_layers<'a, O: Fn() -> SettingSource>(
             });
         }
     }
-    if let Some(own) = layers.get_mut(first..)
-        && own.len() > 1
+    if let Some(added) = layers.get_mut(first..)
+        && added.len() > 1
     {
-        own.sort_by_key(|layer| {
+        added.sort_by_key(|layer| {
             (
                 layer.provider.is_some(),
                 layer.deprecated_name.is_none(),

@@ -29,8 +29,8 @@ mod tests {
 
     #[test]
     fn a_typo_finds_its_neighbour_and_another_word_finds_nothing() {
-        let known = ["model", "max_steps", "max_tokens", "api_key"];
-        let find = |name| closest_match(name, known.into_iter());
+        let candidates = ["model", "max_steps", "max_tokens", "api_key"];
+        let find = |name| closest_match(name, candidates.into_iter());
         assert_eq!(find("modle"), Some("model"));
         assert_eq!(find("max-steps"), Some("max_steps"));
         assert_eq!(find("apikey"), Some("api_key"));

@@ -81,7 +81,7 @@ fn url_authority<'a>(text: &'a str, schemes: &[&str]) -> Option<&'a str> {
     let (scheme, rest) = text.split_once("://")?;
     schemes
         .iter()
-        .any(|known| scheme.eq_ignore_ascii_case(known))
+        .any(|allowed| scheme.eq_ignore_ascii_case(allowed))
         .then(|| rest.split('/').next())?
 }
 

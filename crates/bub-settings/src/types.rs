@@ -261,17 +261,17 @@ impl<T: SettingType> SettingType for PerProvider<T> {
     }
 
     fn from_value(value: Value) -> Option<Self> {
-        let mut found = Self::from_default(());
+        let mut values = Self::from_default(());
         match value {
             Value::Null => {}
             Value::Object(map) => {
                 for (provider, value) in map.into_iter().filter(|(_, value)| !value.is_null()) {
-                    found.each.insert(provider, T::from_value(value)?);
+                    values.each.insert(provider, T::from_value(value)?);
                 }
-                found.any = found.each.remove(ANY_PROVIDER);
+                values.any = values.each.remove(ANY_PROVIDER);
             }
-            value => found.any = Some(T::from_value(value)?),
+            value => values.any = Some(T::from_value(value)?),
         }
-        Some(found)
+        Some(values)
     }
 }

@@ -1,5 +1,6 @@
 //! Finds undeclared names, which are usually typos.
 
+use crate::error::suggestion_text;
 use crate::node::{Node, NodeData, NodeMap};
 use crate::settings::Settings;
 use crate::{SettingSource, SettingSpec, SettingsError, SettingsWarning, ValueKind, suggest};
@@ -45,18 +46,16 @@ impl Settings {
             else {
                 return None;
             };
-            let meant = suggestion
+            let is_restriction = suggestion
                 .as_deref()
-                .is_some_and(|meant| meant == "policy" || meant == "owners");
-            let suggestion =
-                suggestion.map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
-            (meant || name.starts_with("policy.") || name.starts_with("owners.")).then_some(
-                SettingsError::Unknown {
+                .is_some_and(|name| name == "policy" || name == "owners");
+            let suggestion = suggestion_text(suggestion.as_deref());
+            (is_restriction || name.starts_with("policy.") || name.starts_with("owners."))
+                .then_some(SettingsError::Unknown {
                     origin,
                     name,
                     suggestion,
-                },
-            )
+                })
         })
     }
 
@@ -65,13 +64,13 @@ impl Settings {
     }
 
     /// Returns whether a key is declared, also as a former key.
-    fn is_key(&self, key: &str) -> bool {
+    fn is_declared_key(&self, key: &str) -> bool {
         let mut names = self.slots.iter().flat_map(|slot| slot.spec().names());
-        names.any(|known| known == key)
+        names.any(|name| name == key)
     }
 
     fn check_root_key(&self, key: &str, node: &Node, warnings: &mut Vec<SettingsWarning>) {
-        if self.is_key(key) && !key.contains('.') {
+        if self.is_declared_key(key) && !key.contains('.') {
             return;
         }
         if !key.is_empty() && self.sections.iter().any(|section| section == key) {
@@ -89,7 +88,7 @@ impl Settings {
         };
         let slots = self.slots.iter().map(crate::settings::SettingSlot::spec);
         let roots = slots
-            .filter(|known| !known.key().contains('.') && fits(known.kind()))
+            .filter(|declared| !declared.key().contains('.') && fits(declared.kind()))
             .map(SettingSpec::key);
         let sections = self
             .sections
@@ -97,7 +96,9 @@ impl Settings {
             .map(|section| &**section)
             .filter(|section| !section.is_empty());
         let suggestion = match key.split_once('.') {
-            Some((section, name)) if self.is_key(key) => Some(format!("{section}: {{{name}: …}}")),
+            Some((section, name)) if self.is_declared_key(key) => {
+                Some(format!("{section}: {{{name}: …}}"))
+            }
             _ => suggest::closest_match(key, roots.chain(sections))
                 .or_else(|| resembled_restriction(key))
                 .map(str::to_owned),
@@ -118,12 +119,14 @@ impl Settings {
         };
         for (key, node) in map.iter() {
             let name = format!("{section}.{key}");
-            if self.is_key(&name) {
+            if self.is_declared_key(&name) {
                 continue;
             }
-            let siblings = self
-                .declared_keys()
-                .filter(|known| known.split_once('.').is_some_and(|(own, _)| own == section));
+            let siblings = self.declared_keys().filter(|declared| {
+                declared
+                    .split_once('.')
+                    .is_some_and(|(prefix, _)| prefix == section)
+            });
             let suggestion = suggest::closest_match(&name, siblings).map(str::to_owned);
             warnings.push(SettingsWarning::Unknown {
                 origin: node.origin.clone(),
@@ -141,13 +144,13 @@ impl Settings {
         origin: impl Fn() -> SettingSource,
         warnings: &mut Vec<SettingsWarning>,
     ) {
-        let ours = name
+        let has_prefix = name
             .get(..4)
             .is_some_and(|prefix| prefix.eq_ignore_ascii_case("BUB_"));
-        let known = |slot: &crate::settings::SettingSlot| {
+        let declared = |slot: &crate::settings::SettingSlot| {
             slot.spec().is_variable(name) || slot.spec().provider_in_variable(name).is_some()
         };
-        if !ours || self.slots.iter().any(known) {
+        if !has_prefix || self.slots.iter().any(declared) {
             return;
         }
         let variables: Vec<String> = self

@@ -356,12 +356,12 @@ pub(crate) fn invalid_value_error(
     {
         "a value that is not shown".to_owned()
     } else if text.chars().count() > MAX_SHOWN_CHARS || text.chars().any(char::is_control) {
-        let shown: String = text
+        let excerpt: String = text
             .chars()
             .take(MAX_SHOWN_CHARS)
             .filter(|c| !c.is_control())
             .collect();
-        format!("`{shown}…`")
+        format!("`{excerpt}…`")
     } else {
         format!("`{text}`")
     };

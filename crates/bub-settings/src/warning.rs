@@ -96,7 +96,7 @@ impl fmt::Display for SettingsWarning {
                 name,
                 suggestion: None,
             } => {
-                write!(f, "{origin}: unknown setting `{name}`")
+                write!(f, "{origin}: unknown setting `{name}`; it is ignored")
             }
             Self::Duplicate { origin, name } => {
                 write!(f, "{origin}: `{name}` is set twice; this value is used")
@@ -136,7 +136,9 @@ impl fmt::Display for SettingsWarning {
                     "{origin}: `{name}` is ignored: only the variable {variable} sets it"
                 )
             }
-            Self::DotEnvSyntax { origin, problem } => write!(f, "{origin}: ignored, {problem}"),
+            Self::DotEnvSyntax { origin, problem } => {
+                write!(f, "{origin}: line ignored: {problem}")
+            }
             Self::DotEnvFile { problem } => write!(f, "{problem}; the file is ignored"),
             Self::DotEnvValue { problem } => write!(f, "{problem}; the line is ignored"),
             Self::SecretReference { origin, name } => {

@@ -278,8 +278,9 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
     }
 
     fn resolve_alias(&mut self, id: usize, span: &Span) -> Result<Node, YamlProblem> {
-        let found = self.anchors.iter().find(|(anchor, _)| *anchor == id);
-        let (_, node) = found.ok_or_else(|| problem_at(span, "an alias inside its own value"))?;
+        let anchored = self.anchors.iter().find(|(anchor, _)| *anchor == id);
+        let (_, node) = anchored
+            .ok_or_else(|| problem_at(span, "an alias refers to the value that contains it"))?;
         // Shared, so that nothing is copied before it is counted.
         let node = Rc::clone(node);
         self.count_nodes(node.node_count(), span)?;
@@ -289,7 +290,7 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
     fn count_nodes(&mut self, nodes: usize, span: &Span) -> Result<(), YamlProblem> {
         self.nodes += nodes;
         if self.nodes > MAX_NODES {
-            return Err(problem_at(span, "too many values"));
+            return Err(problem_at(span, "more than 20000 values"));
         }
         Ok(())
     }
@@ -322,7 +323,7 @@ fn core_tag(tag: &Tag) -> &str {
 
 fn check_collection_tag(tag: Option<&Tag>, name: &str, span: &Span) -> Result<(), YamlProblem> {
     match tag.map(core_tag) {
-        Some(tag) if tag != name => Err(problem_at(span, "unknown tag")),
+        Some(tag) if tag != name => Err(problem_at(span, "unknown tag; remove it")),
         _ => Ok(()),
     }
 }

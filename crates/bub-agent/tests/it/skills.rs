@@ -408,7 +408,7 @@ fn broken_skills_are_reported_once_and_do_not_affect_others() {
             "binary/SKILL.md: ",
             "not valid UTF-8 text; save the file as UTF-8",
         ),
-        ("bomb/SKILL.md: ", "too many values"),
+        ("bomb/SKILL.md: ", "more than 20000 values"),
         ("dangling: ", "No such file"),
         ("deep-flow/SKILL.md: ", "not valid YAML"),
         ("deep-list/SKILL.md: ", "not valid YAML"),

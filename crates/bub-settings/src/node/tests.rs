@@ -103,12 +103,12 @@ fn maps_of_two_sources_merge_and_each_entry_keeps_its_origin() {
         map(&[("a", "1"), ("b", "1")], &low),
         map(&[("b", "2"), ("c", "2")], &high),
     );
-    let found: Vec<_> = paths(&merged)
+    let actual: Vec<_> = paths(&merged)
         .into_iter()
         .map(|(path, leaf)| (path.concat(), leaf.origin))
         .collect();
     assert_eq!(
-        found,
+        actual,
         [
             ("a".into(), low),
             ("b".into(), high.clone()),

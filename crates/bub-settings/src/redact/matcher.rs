@@ -17,10 +17,10 @@ pub(super) struct Matcher {
 }
 
 impl Matcher {
-    pub(super) fn new(secrets: &BTreeSet<Vec<u8>>, pieces: &BTreeSet<Vec<u8>>) -> Self {
+    pub(super) fn new(secrets: &BTreeSet<Vec<u8>>, fragments: &BTreeSet<Vec<u8>>) -> Self {
         let secrets: Vec<Vec<u8>> = secrets.iter().cloned().collect();
         let prefixes = TOKEN_PATTERNS.iter().map(|shape| shape.prefix.as_bytes());
-        let patterns = prefixes.chain(secrets.iter().chain(pieces).map(Vec::as_slice));
+        let patterns = prefixes.chain(secrets.iter().chain(fragments).map(Vec::as_slice));
         let automaton = AhoCorasick::new(patterns).ok();
         Self { automaton, secrets }
     }
@@ -37,10 +37,10 @@ impl Matcher {
         find_telegram_tokens(text, &mut spans);
         // `is_match` is much faster than finding all positions.
         if automaton.is_match(text) {
-            for found in automaton.find_overlapping_iter(text) {
-                match TOKEN_PATTERNS.get(found.pattern().as_usize()) {
-                    Some(shape) => spans.extend(shape.token_at(text, found.range())),
-                    None => spans.push(found.range()),
+            for hit in automaton.find_overlapping_iter(text) {
+                match TOKEN_PATTERNS.get(hit.pattern().as_usize()) {
+                    Some(shape) => spans.extend(shape.token_at(text, hit.range())),
+                    None => spans.push(hit.range()),
                 }
             }
         }

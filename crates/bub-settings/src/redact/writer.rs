@@ -45,8 +45,8 @@ impl<W: Write> RedactingWriter<W> {
         let matcher = self.redactor.current_matcher();
         let spans = matcher.find_secrets(&self.pending);
         let cut = if over_long {
-            let wanted = self.pending.len() - LOOKBEHIND_BYTES;
-            matcher.safe_cut(&self.pending, &spans, wanted, false)
+            let limit = self.pending.len() - LOOKBEHIND_BYTES;
+            matcher.safe_cut(&self.pending, &spans, limit, false)
         } else {
             matcher.safe_cut(&self.pending, &spans, line_end.unwrap_or(0), true)
         };

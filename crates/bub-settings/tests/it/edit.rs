@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 
 use crate::fixture::SettingsFixture;
 
-fn file(given: &SettingsFixture) -> ConfigFile {
-    ConfigFile::open(&given.path("user/.bub/config.yml")).unwrap()
+fn file(fixture: &SettingsFixture) -> ConfigFile {
+    ConfigFile::open(&fixture.path("user/.bub/config.yml")).unwrap()
 }
 
 fn edited(before: &str, edit: impl FnOnce(&mut ConfigFile) -> Result<(), EditError>) -> String {
-    let given = SettingsFixture::new().config(before);
-    let mut file = file(&given);
+    let fixture = SettingsFixture::new().config(before);
+    let mut file = file(&fixture);
     match edit(&mut file) {
         Ok(()) => file.text().to_owned(),
-        Err(error) => format!("error: {}", given.shorten(&error.to_string())),
+        Err(error) => format!("error: {}", fixture.shorten(&error.to_string())),
     }
 }
 
@@ -410,8 +410,8 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
         " x ",
     ];
     let value = json!({"texts": texts.to_vec(), "numbers": [1, -2, 1.5, 1e21, 2.0], "others": [null, true, {"on": {"y": "n"}}, []]});
-    let given = SettingsFixture::new().config("# nothing yet\n");
-    let mut file = file(&given);
+    let fixture = SettingsFixture::new().config("# nothing yet\n");
+    let mut file = file(&fixture);
     for (number, text) in texts.iter().enumerate() {
         file.set(&["plain", &format!("k{number}")], &json!(text))
             .unwrap();
@@ -421,7 +421,7 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
     file.save(false).unwrap();
     let script = "import json, sys\ntry:\n import yaml\nexcept ImportError:\n sys.exit(3)\n\
                   print(json.dumps(yaml.safe_load(open(sys.argv[1], encoding='utf-8'))))";
-    let path = given.path("user/.bub/config.yml");
+    let path = fixture.path("user/.bub/config.yml");
     let Ok(output) = std::process::Command::new("python3")
         .args(["-c", script])
         .arg(path)
@@ -446,10 +446,10 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
 // W-13
 #[test]
 fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
-    let given = SettingsFixture::new().file("elsewhere/real.yml", "model: x # mine\n");
+    let fixture = SettingsFixture::new().file("elsewhere/real.yml", "model: x # mine\n");
     let (link, real) = (
-        given.path("user/.bub/config.yml"),
-        given.path("elsewhere/real.yml"),
+        fixture.path("user/.bub/config.yml"),
+        fixture.path("elsewhere/real.yml"),
     );
     symlink("../../elsewhere/real.yml", &link).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -472,12 +472,12 @@ fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
     file.save(true).unwrap();
     assert_eq!(mode(&real), 0o600);
     assert_eq!(
-        fs::read_dir(given.path("elsewhere")).unwrap().count(),
+        fs::read_dir(fixture.path("elsewhere")).unwrap().count(),
         1,
         "nothing is left behind"
     );
 
-    let fresh = given.path("new/home/config.yml");
+    let fresh = fixture.path("new/home/config.yml");
     ConfigFile::open(&fresh).unwrap().save(false).unwrap();
     assert_eq!(
         (mode(&fresh), mode(fresh.parent().unwrap())),
@@ -487,13 +487,13 @@ fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
 
 #[test]
 fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
-    let given = SettingsFixture::new().config("model: x\n");
-    let mut file = file(&given);
+    let fixture = SettingsFixture::new().config("model: x\n");
+    let mut file = file(&fixture);
     file.set(&["model"], &json!("z")).unwrap();
-    let given = given.config("model: theirs\n");
+    let fixture = fixture.config("model: theirs\n");
     assert!(matches!(file.save(false), Err(EditError::Changed { .. })));
     assert_eq!(
-        fs::read_to_string(given.path("user/.bub/config.yml")).unwrap(),
+        fs::read_to_string(fixture.path("user/.bub/config.yml")).unwrap(),
         "model: theirs\n"
     );
 }
@@ -501,11 +501,11 @@ fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
 // W-13: a full disk or a read-only directory leaves the file unchanged
 #[test]
 fn a_failed_write_leaves_the_file_and_nothing_else() {
-    let given = SettingsFixture::new().config("model: x\n");
-    let mut file = file(&given);
+    let fixture = SettingsFixture::new().config("model: x\n");
+    let mut file = file(&fixture);
     file.set(&["model"], &json!("z")).unwrap();
     // Blocks the path of the temporary file.
-    let obstacle = given
+    let obstacle = fixture
         .path("user/.bub")
         .join(format!(".config.yml.{}", std::process::id()));
     fs::create_dir(&obstacle).unwrap();
@@ -514,7 +514,7 @@ fn a_failed_write_leaves_the_file_and_nothing_else() {
         Err(EditError::Unwritable { .. })
     ));
     assert_eq!(
-        fs::read_to_string(given.path("user/.bub/config.yml")).unwrap(),
+        fs::read_to_string(fixture.path("user/.bub/config.yml")).unwrap(),
         "model: x\n"
     );
 }
@@ -563,7 +563,11 @@ fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
             "/x",
             "`home` cannot be set in the config file; set the variable BUB_HOME",
         ),
-        ("telegram", "x", "unknown setting `telegram`"),
+        (
+            "telegram",
+            "x",
+            "unknown setting `telegram`; run `bub config list` to see all settings",
+        ),
         ("max_steps.x", "1", "unknown setting `max_steps.x`"),
     ] {
         assert!(
@@ -579,10 +583,10 @@ fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
 
 #[test]
 fn a_revision_says_what_would_be_in_force_and_what_is_wrong() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("model: x:y\n")
         .env("BUB_MAX_STEPS", "9");
-    let settings = given.load();
+    let settings = fixture.load();
     let (revised, problems) = settings
         .with_config_text("model: a:b\nmax_steps: 3\nmax_tokens: many\n")
         .unwrap();
@@ -633,8 +637,8 @@ proptest! {
     // The value is set afterwards, or the change was rejected.
     #[test]
     fn any_value_survives_the_way_into_the_file(value in yaml_value(), key in "[a-z]{1,3}", other in yaml_value()) {
-        let given = SettingsFixture::new().config("# c\na: {b: 1}\nab:\n  c: 2 # d\n");
-        let mut file = file(&given);
+        let fixture = SettingsFixture::new().config("# c\na: {b: 1}\nab:\n  c: 2 # d\n");
+        let mut file = file(&fixture);
         file.set(&[&key], &other).unwrap();
         file.set(&["ab", "zz"], &value).ok();
         if key != "ab" {

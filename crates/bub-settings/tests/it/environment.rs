@@ -43,7 +43,7 @@ fn lists_are_json_or_comma_separated() {
 // H-23, W-57: the Python version rejects a key of digits
 #[test]
 fn a_key_of_digits_is_a_key() {
-    for given in [
+    for fixture in [
         SettingsFixture::new().env("BUB_API_KEY", "0123456789"),
         SettingsFixture::new().config("api_key: 0123456789\n"),
         SettingsFixture::new().dotenv("BUB_API_KEY=0123456789\n"),
@@ -51,7 +51,7 @@ fn a_key_of_digits_is_a_key() {
         SettingsFixture::new().config("api_key: {OpenAI: 0123456789}\n"),
         SettingsFixture::new().env("BUB_OPENAI_API_KEY", "0123456789"),
     ] {
-        let keys = given.load().get(&sample::API_KEY);
+        let keys = fixture.load().get(&sample::API_KEY);
         assert_eq!(keys.get("openai").unwrap().expose(), "0123456789");
     }
 }
@@ -59,16 +59,16 @@ fn a_key_of_digits_is_a_key() {
 // H-23
 #[test]
 fn null_means_none() {
-    let given = SettingsFixture::new().config(
+    let fixture = SettingsFixture::new().config(
         "api_key: from-file\nmax_steps: 5\nclient_args: {a: 1}\ntelegram: {token: abc123}\n",
     );
-    let given = given
+    let fixture = fixture
         .env("BUB_API_KEY", "null")
         .env("BUB_MAX_STEPS", "null");
-    let given = given
+    let fixture = fixture
         .env("BUB_CLIENT_ARGS", "null")
         .env("BUB_TELEGRAM_TOKEN", "null");
-    let settings = given.load();
+    let settings = fixture.load();
     assert!(settings.get(&sample::API_KEY).is_empty());
     assert_eq!(settings.get(&sample::MAX_STEPS), None);
     assert!(settings.get(&sample::CLIENT_ARGS).is_empty());
@@ -77,13 +77,13 @@ fn null_means_none() {
 
 #[test]
 fn an_empty_variable_means_none_or_not_set() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("model: a:b\nmax_tokens: 5\ntelegram: {token: abc123}\nenabled_channels: cli\n");
-    let given = given
+    let fixture = fixture
         .env("BUB_MODEL", "")
         .env("BUB_MAX_TOKENS", " ")
         .env("BUB_TELEGRAM_TOKEN", "");
-    let settings = given
+    let settings = fixture
         .env("BUB_ENABLED_CHANNELS", "")
         .env("BUB_OPENAI_API_KEY", "")
         .load();
@@ -166,20 +166,20 @@ fn typed_values_have_their_types() {
 
 #[test]
 fn a_star_is_an_ordinary_key_of_a_free_form_map() {
-    let given = SettingsFixture::new().config("client_args: {'*': 1}\n");
+    let fixture = SettingsFixture::new().config("client_args: {'*': 1}\n");
     assert_eq!(
-        serde_json::Value::Object(given.load().get(&sample::CLIENT_ARGS)),
+        serde_json::Value::Object(fixture.load().get(&sample::CLIENT_ARGS)),
         json!({"*": 1})
     );
 }
 
 #[test]
 fn json_numbers_in_free_form_maps_stay_numbers() {
-    let given = SettingsFixture::new().env(
+    let fixture = SettingsFixture::new().env(
         "BUB_COMPLETION_ARGS",
         r#"{"t": 1e3, "n": 2, "s": "3", "b": [true, null]}"#,
     );
-    let map = given.load().get(&sample::COMPLETION_ARGS);
+    let map = fixture.load().get(&sample::COMPLETION_ARGS);
     assert_eq!(
         serde_json::Value::Object(map),
         json!({"t": 1000.0, "n": 2, "s": "3", "b": [true, null]})
@@ -206,7 +206,7 @@ fn a_start_without_home_directory_needs_bub_home() {
 // secrets
 #[test]
 fn children_get_the_environment_without_secrets() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("env:\n  pass: [OPENAI_API_KEY, GH_TOKEN]\n  drop: DATABASE_*\n")
         .env("PATH", "/bin")
         .env("BUB_API_KEY", "one-secret")
@@ -227,7 +227,7 @@ fn children_get_the_environment_without_secrets() {
         .env("GH_TOKEN", "passed")
         .env("DATABASE_URL", "x")
         .flag("api_key", "from-flag");
-    let settings = given.load();
+    let settings = fixture.load();
     assert!(
         settings
             .secret_variable("OPENAI_API_KEY")
@@ -310,11 +310,11 @@ fn a_plugin_gets_nothing_that_looks_like_a_secret_unless_granted() {
             "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----\n",
         ),
     ];
-    let mut given = SettingsFixture::new();
+    let mut fixture = SettingsFixture::new();
     for (name, value) in plain.into_iter().chain(secret) {
-        given = given.env(name, value);
+        fixture = fixture.env(name, value);
     }
-    let settings = given.load();
+    let settings = fixture.load();
     let names = |granted: &[&str]| -> Vec<String> {
         let granted: Vec<String> = granted.iter().map(|name| (*name).to_owned()).collect();
         let environment = settings.plugin_environment(&granted).into_iter();

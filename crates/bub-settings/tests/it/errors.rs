@@ -120,26 +120,26 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
 
 #[test]
 fn a_wrong_variable_is_named() {
-    let given = SettingsFixture::new().env("BUB_MAX_TOKENS", "lots");
+    let fixture = SettingsFixture::new().env("BUB_MAX_TOKENS", "lots");
     assert_eq!(
-        given.error(),
+        fixture.error(),
         "environment variable BUB_MAX_TOKENS: `max_tokens` is `lots`, expected a whole number of at least 1"
     );
-    let given = SettingsFixture::new().flag("max_tokens", "lots");
+    let fixture = SettingsFixture::new().flag("max_tokens", "lots");
     assert!(
-        given
+        fixture
             .error()
             .starts_with("flag --max_tokens: `max_tokens` is `lots`, expected")
     );
-    let given = SettingsFixture::new().env("BUB_FALLBACK_MODELS", "[a");
+    let fixture = SettingsFixture::new().env("BUB_FALLBACK_MODELS", "[a");
     assert!(
-        given
+        fixture
             .error()
             .contains("`fallback_models` is `[a`, expected a list")
     );
-    let given = SettingsFixture::new().env("BUB_MODEL", OsString::from_vec(vec![0xff, 0xfe]));
+    let fixture = SettingsFixture::new().env("BUB_MODEL", OsString::from_vec(vec![0xff, 0xfe]));
     assert_eq!(
-        given.error(),
+        fixture.error(),
         "environment variable BUB_MODEL: not valid UTF-8 text"
     );
 }
@@ -147,7 +147,7 @@ fn a_wrong_variable_is_named() {
 // W-35
 #[test]
 fn the_value_of_a_secret_is_never_quoted() {
-    for given in [
+    for fixture in [
         SettingsFixture::new().config("api_key: {openai: [hunter2hunter2]}"),
         SettingsFixture::new().config("api_key: [hunter2hunter2]"),
         SettingsFixture::new().config("telegram: {token: [hunter2hunter2]}"),
@@ -159,7 +159,7 @@ fn the_value_of_a_secret_is_never_quoted() {
         SettingsFixture::new().env("BUB_LAB_API_BASE", "ftp://me:hunter2hunter2@lab.example"),
         SettingsFixture::new().config("telegram: {proxy: 'junk://me:hunter2hunter2@proxy'}"),
     ] {
-        let error = given.loader().load().unwrap_err();
+        let error = fixture.loader().load().unwrap_err();
         assert!(
             !format!("{error} {error:?}").contains("hunter2"),
             "{error:?}"
@@ -207,10 +207,10 @@ fn a_file_that_is_no_map_says_what_it_is() {
 
 #[test]
 fn unreadable_files_are_errors_and_not_missing_ones() {
-    let given = SettingsFixture::new();
-    fs::create_dir(given.path("user/.bub/config.yml")).unwrap();
+    let fixture = SettingsFixture::new();
+    fs::create_dir(fixture.path("user/.bub/config.yml")).unwrap();
     assert_eq!(
-        given.error(),
+        fixture.error(),
         "user/.bub/config.yml: cannot be read: not a regular file"
     );
 
@@ -225,10 +225,10 @@ fn unreadable_files_are_errors_and_not_missing_ones() {
         "user/.bub/config.yml: cannot be read: larger than 1 MiB"
     );
 
-    let given = SettingsFixture::new().file("plain", "");
-    let home = given.path("plain");
+    let fixture = SettingsFixture::new().file("plain", "");
+    let home = fixture.path("plain");
     assert!(
-        given
+        fixture
             .env("BUB_HOME", home)
             .error()
             .starts_with("plain/config.yml: cannot be read: ")
@@ -237,21 +237,26 @@ fn unreadable_files_are_errors_and_not_missing_ones() {
 
 #[test]
 fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("max_steps: many\nmodel: a:b\nverbose: 9\n")
         .env("BUB_MAX_TOKENS", "x");
-    let (settings, problems) = given.loader().load_lenient();
+    let (settings, problems) = fixture.loader().load_lenient();
     assert_eq!(problems.len(), 3);
     assert_eq!(settings.get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(settings.get(&sample::MAX_STEPS), Some(100));
 
-    let given = SettingsFixture::new().config("[").env("BUB_MODEL", "a:b");
+    let fixture = SettingsFixture::new().config("[").env("BUB_MODEL", "a:b");
     assert!(matches!(
-        given.problems().as_slice(),
+        fixture.problems().as_slice(),
         [SettingsError::Syntax { .. }]
     ));
     assert_eq!(
-        given.loader().load_lenient().0.get(&sample::MODEL).unwrap(),
+        fixture
+            .loader()
+            .load_lenient()
+            .0
+            .get(&sample::MODEL)
+            .unwrap(),
         "a:b"
     );
 }
@@ -282,7 +287,7 @@ fn mistyped_policies_and_owners_are_errors() {
         ),
         (
             "policy: {anything: []}\n",
-            "unknown setting `policy.anything`",
+            "unknown setting `policy.anything`; run `bub config list` to see all settings",
         ),
         (
             "policies: {rules: []}\n",
@@ -315,7 +320,7 @@ fn a_wrong_address_with_more_than_an_address_in_it_is_not_shown() {
         "api_base: {openai: 'host/v1#PLANTED'}",
         "webhook: {listen: 'user:PLANTED@host'}",
     ];
-    let given = files
+    let fixture = files
         .map(|file| SettingsFixture::new().config(file))
         .into_iter();
     let variables = [
@@ -323,16 +328,17 @@ fn a_wrong_address_with_more_than_an_address_in_it_is_not_shown() {
         ("BUB_API_BASE", "user:PLANTED@x"),
         ("BUB_OPENAI_API_BASE", "x?key=PLANTED"),
     ];
-    for given in given.chain(variables.map(|(name, value)| SettingsFixture::new().env(name, value)))
+    for fixture in
+        fixture.chain(variables.map(|(name, value)| SettingsFixture::new().env(name, value)))
     {
-        let error = given.error();
+        let error = fixture.error();
         assert!(
             error.contains("is a value that is not shown, expected"),
             "{error}"
         );
         assert!(!error.contains("PLANTED"), "{error}");
     }
-    let given = SettingsFixture::new().env("BUB_TELEGRAM_PROXY", "user:PLANTED@x");
-    let (settings, _) = given.loader().load_lenient();
+    let fixture = SettingsFixture::new().env("BUB_TELEGRAM_PROXY", "user:PLANTED@x");
+    let (settings, _) = fixture.loader().load_lenient();
     assert_eq!(settings.secret_env_names(), ["BUB_TELEGRAM_PROXY"]);
 }

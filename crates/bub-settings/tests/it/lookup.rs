@@ -8,10 +8,10 @@ use crate::fixture::SettingsFixture;
 // H-26
 #[test]
 fn a_path_finds_settings_parts_of_maps_and_sections() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("client_args: {extra_query: {X: 1}}\nspill: {threshold: 9}\n")
         .env("BUB_MODEL", "a:b");
-    let settings = given.load();
+    let settings = fixture.load();
     let value = |path| settings.get_value(path).unwrap();
     assert_eq!(value("model"), LookupValue::Value(json!("a:b")));
     assert_eq!(
@@ -23,7 +23,7 @@ fn a_path_finds_settings_parts_of_maps_and_sections() {
     assert_eq!(value("max_steps"), LookupValue::Value(json!(100)));
     assert_eq!(
         value("codex_home"),
-        LookupValue::Value(json!(given.path("user/.codex")))
+        LookupValue::Value(json!(fixture.path("user/.codex")))
     );
     assert_eq!(settings.origin("max_steps"), Some(SettingSource::Default));
     assert_eq!(settings.origin("nope"), None);
@@ -60,9 +60,9 @@ fn an_empty_path_an_unknown_one_and_raw_yaml_are_errors() {
 // H-26, W-36: a template or a report must not get a secret by accident
 #[test]
 fn secrets_come_as_secrets_and_masked_inside_maps() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("api_key: {openai: sk-one-secret}\nclient_args: {headers: {Authorization: abc, X: y}}\ntelegram: {token: tok-secret, proxy: 'http://u:pass-secret@h'}\n");
-    let settings = given.load();
+    let settings = fixture.load();
     let LookupValue::Secret(secret) = settings.get_value("api_key.openai").unwrap() else {
         panic!("not a secret")
     };

@@ -51,15 +51,15 @@ fn yaml(key: &str, text: &str) -> String {
     }
 }
 
-fn check(given: &SettingsFixture, setting: &SettingSpec, expected: &Value, origin: &str) {
-    let settings = given.load();
+fn check(fixture: &SettingsFixture, setting: &SettingSpec, expected: &Value, origin: &str) {
+    let settings = fixture.load();
     let key = setting.key();
     let entry = settings
         .entries()
         .find(|entry| entry.setting.key() == key)
         .unwrap();
     assert_eq!(&entry.display_value, expected, "{key} from {origin}");
-    assert_eq!(given.shorten(&entry.origin.to_string()), origin, "{key}");
+    assert_eq!(fixture.shorten(&entry.origin.to_string()), origin, "{key}");
 }
 
 // H-21, H-22, H-23, W-57: the Python version reads `.env` for some settings only
@@ -74,57 +74,57 @@ fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_defau
     for setting in &settings {
         let (key, variable) = (setting.key(), setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| example(setting, n));
-        let mut given = SettingsFixture::new().trusted();
+        let mut fixture = SettingsFixture::new().trusted();
         if key != "home" {
-            let default = given
+            let default = fixture
                 .load()
                 .entries()
                 .find(|entry| entry.setting.key() == key)
                 .unwrap()
                 .display_value;
-            check(&given, setting, &default, "default");
+            check(&fixture, setting, &default, "default");
         }
         if setting.is_in_file() {
-            given = given.config(yaml(key, &config.0));
+            fixture = fixture.config(yaml(key, &config.0));
             let line = if key.contains('.') { 2 } else { 1 };
             check(
-                &given,
+                &fixture,
                 setting,
                 &config.1,
                 &format!("user/.bub/config.yml:{line}"),
             );
         }
-        given = given.dotenv(format!("# note\n{variable}='{}'\n", dotenv.0));
+        fixture = fixture.dotenv(format!("# note\n{variable}='{}'\n", dotenv.0));
         check(
-            &given,
+            &fixture,
             setting,
             &dotenv.1,
             &format!("work/.env:2 ({variable})"),
         );
-        given = given.env(&variable, &env.0);
+        fixture = fixture.env(&variable, &env.0);
         check(
-            &given,
+            &fixture,
             setting,
             &env.1,
             &format!("environment variable {variable}"),
         );
-        given = given.flag(key, &flag.0);
-        check(&given, setting, &flag.1, &format!("flag --{key}"));
+        fixture = fixture.flag(key, &flag.0);
+        check(&fixture, setting, &flag.1, &format!("flag --{key}"));
     }
 }
 
 // H-21
 #[test]
 fn maps_of_all_sources_merge_and_every_entry_knows_its_source() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .trusted()
         .config("client_args:\n  timeout: 5\n  headers:\n    A: file\n    B: file\n")
         .dotenv("BUB_CLIENT_ARGS='{\"headers\": {\"B\": \"dotenv\", \"C\": \"dotenv\"}}'")
         .env("BUB_CLIENT_ARGS", r#"{"headers": {"C": "env"}}"#);
-    let settings = given.load();
+    let settings = fixture.load();
     let merged = json!({"timeout": 5, "headers": {"A": "file", "B": "dotenv", "C": "env"}});
     assert_eq!(Value::Object(settings.get(&sample::CLIENT_ARGS)), merged);
-    let origin = |path| given.shorten(&settings.origin(path).unwrap().to_string());
+    let origin = |path| fixture.shorten(&settings.origin(path).unwrap().to_string());
     assert_eq!(origin("client_args.headers.A"), "user/.bub/config.yml:4");
     assert_eq!(
         origin("client_args.headers.B"),
@@ -139,11 +139,11 @@ fn maps_of_all_sources_merge_and_every_entry_knows_its_source() {
 // H-21, W-57: in the Python version provider variables rank below the file
 #[test]
 fn a_provider_variable_ranks_as_environment() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("api_key:\n  openai: file-openai\n  groq: file-groq\n")
         .env("BUB_OPENAI_API_KEY", "env-openai")
         .env("bub_anthropic_api_key", "env-anthropic");
-    let settings = given.load();
+    let settings = fixture.load();
     let keys = settings.get(&sample::API_KEY);
     let key = |provider| keys.get(provider).map(|secret| secret.expose().to_owned());
     assert_eq!(key("openai").as_deref(), Some("env-openai"));
@@ -160,18 +160,18 @@ fn a_provider_variable_ranks_as_environment() {
 // from a source with higher precedence
 #[test]
 fn a_value_for_all_providers_is_the_fallback_of_the_specific_ones() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("api_key: all-from-file\n")
         .env("BUB_OPENAI_API_KEY", "env-openai");
-    let keys = given.load().get(&sample::API_KEY);
+    let keys = fixture.load().get(&sample::API_KEY);
     assert_eq!(keys.get("openai").unwrap().expose(), "env-openai");
     assert_eq!(keys.get("groq").unwrap().expose(), "all-from-file");
     assert_eq!(keys.specific_value("groq"), None);
 
-    let given = given
+    let fixture = fixture
         .env("BUB_API_KEY", "all-from-env")
         .config("api_key: {groq: file-groq}\n");
-    let keys = given.load().get(&sample::API_KEY);
+    let keys = fixture.load().get(&sample::API_KEY);
     assert_eq!(keys.shared_value().unwrap().expose(), "all-from-env");
     assert_eq!(
         keys.specific_value("openai").unwrap().expose(),

@@ -10,7 +10,7 @@ use crate::sample;
 // W-35: in the Python version a key in the environment appears in tracebacks
 #[test]
 fn a_secret_from_any_source_is_redacted_even_when_another_source_wins() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("api_key: {groq: secret-of-file}\ntelegram: {token: token-of-file}\nplugin: {api_key: undeclared-key}\nclient_args: {headers: {Cookie: cookie-of-args}}\n")
         .dotenv("BUB_API_KEY=secret-of-dotenv\nDB_PASSWORD=foreign-password\n")
         .env("BUB_API_KEY", "secret-of-env")
@@ -18,7 +18,7 @@ fn a_secret_from_any_source_is_redacted_even_when_another_source_wins() {
         .env("BUB_PLUGIN_TOKEN", "token-of-plugin")
         .env("BUB_TELEGRAM_PROXY", "socks5://user:proxy-password@host:1")
         .flag("api_key", "secret-of-flag");
-    let settings = given.load();
+    let settings = fixture.load();
     let planted = [
         "secret-of-file",
         "token-of-file",

@@ -22,13 +22,13 @@ static CLASHING: &[&dyn AnySetting] = &[&CLASH];
 // H-25
 #[test]
 fn a_plugin_section_is_read_from_every_source_even_when_registered_late() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("shop: {color: blue, token: from-the-file}\n")
         .env("BUB_SHOP_TOKEN", "from-the-env");
-    let mut settings = given.load();
+    let mut settings = fixture.load();
     assert_eq!(settings.get(&COLOR), "red", "not registered yet");
     assert_eq!(
-        given.redactor.redact("from-the-env from-the-file"),
+        fixture.redactor.redact("from-the-env from-the-file"),
         "*** ***",
         "secret although not declared yet"
     );
@@ -52,13 +52,13 @@ fn a_section_known_only_at_run_time_is_checked_like_any_other() {
             default: json!(null),
         },
     ];
-    let given = SettingsFixture::new().config("py: {level: high, password: hush-hush}\n");
-    let (settings, problems) = given
+    let fixture = SettingsFixture::new().config("py: {level: high, password: hush-hush}\n");
+    let (settings, problems) = fixture
         .loader()
         .section(Section::dynamic("py", keys))
         .load_lenient();
     assert_eq!(
-        given.shorten(&problems[0].to_string()),
+        fixture.shorten(&problems[0].to_string()),
         "user/.bub/config.yml:1: `py.level` is `high`, expected a whole number"
     );
     assert_eq!(
@@ -77,27 +77,27 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
     for (section, problem) in [
         (
             Section::new("", SHOP),
-            "settings section ``: the name must not be empty or contain dots",
+            "cannot register settings section ``: the name must not be empty or contain dots",
         ),
         (
             Section::new("a.b", SHOP),
-            "settings section `a.b`: the name must not be empty or contain dots",
+            "cannot register settings section `a.b`: the name must not be empty or contain dots",
         ),
         (
             Section::new("telegram", &[]),
-            "settings section `telegram`: a section with this name already exists",
+            "cannot register settings section `telegram`: a section with this name already exists",
         ),
         (
             Section::new("model", &[]),
-            "settings section `model`: a setting with this name already exists",
+            "cannot register settings section `model`: a setting with this name already exists",
         ),
         (
             Section::new("shop", WRONG),
-            "settings section `shop`: the key `elsewhere.open` must be `shop.<name>`",
+            "cannot register settings section `shop`: the key `elsewhere.open` must be `shop.<name>`",
         ),
         (
             Section::new("max", CLASHING),
-            "settings section `max`: the variable BUB_MAX_STEPS belongs to another setting",
+            "cannot register settings section `max`: the variable BUB_MAX_STEPS belongs to another setting",
         ),
     ] {
         let error = settings.register(section).unwrap_err();
@@ -122,8 +122,8 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
 fn several_crates_add_to_the_root() {
     static OPEN: SettingKey<bool> = SettingKey::new("open", true, "Whether anything is sold.");
     static MORE: &[&dyn AnySetting] = &[&OPEN];
-    let given = SettingsFixture::new().config("open: false\nopn: true\nmodel: a:b\n");
-    let settings = given
+    let fixture = SettingsFixture::new().config("open: false\nopn: true\nmodel: a:b\n");
+    let settings = fixture
         .loader()
         .section(Section::new("shop", SHOP))
         .section(Section::new("", MORE))
@@ -134,7 +134,7 @@ fn several_crates_add_to_the_root() {
     let warnings = settings.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert_eq!(
-        given.shorten(&warnings[0].to_string()),
+        fixture.shorten(&warnings[0].to_string()),
         "user/.bub/config.yml:2: unknown setting `opn`, did you mean `open`?"
     );
     let entries = settings.entries().map(|entry| entry.setting.key());
@@ -153,19 +153,19 @@ fn a_root_key_that_clashes_is_refused() {
     for (keys, problem) in [
         (
             KNOWN,
-            "settings section ``: the variable BUB_MODEL belongs to another setting",
+            "cannot register settings section ``: the variable BUB_MODEL belongs to another setting",
         ),
         (
             TWICE,
-            "settings section ``: the variable BUB_DAY belongs to another setting",
+            "cannot register settings section ``: the variable BUB_DAY belongs to another setting",
         ),
         (
             WRONG,
-            "settings section ``: the key `elsewhere.open` must not contain dots",
+            "cannot register settings section ``: the key `elsewhere.open` must not contain dots",
         ),
         (
             NAMED,
-            "settings section `shop`: a setting with this name already exists",
+            "cannot register settings section `shop`: a setting with this name already exists",
         ),
     ] {
         let loader = SettingsFixture::new()
@@ -181,8 +181,8 @@ fn the_key_of_a_plugin_is_no_provider() {
     static API_KEY: SettingKey<Option<Secret>> =
         SettingKey::new("search.api_key", None, "The key of the search service.");
     static SEARCH: &[&dyn AnySetting] = &[&API_KEY];
-    let given = SettingsFixture::new().env("BUB_SEARCH_API_KEY", "search-secret");
-    let settings = given
+    let fixture = SettingsFixture::new().env("BUB_SEARCH_API_KEY", "search-secret");
+    let settings = fixture
         .loader()
         .section(Section::new("search", SEARCH))
         .load()

@@ -22,8 +22,11 @@ fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
             "telegrm: {token: x}",
             ":1: unknown setting `telegrm`, did you mean `telegram`?",
         ),
-        ("color: blue", ":1: unknown setting `color`"),
-        ("spill: {depth: 1}", ":1: unknown setting `spill.depth`"),
+        ("color: blue", ":1: unknown setting `color`; it is ignored"),
+        (
+            "spill: {depth: 1}",
+            ":1: unknown setting `spill.depth`; it is ignored",
+        ),
         (
             "spill.threshold: 1",
             ":1: unknown setting `spill.threshold`, did you mean `spill: {threshold: …}`?",
@@ -59,18 +62,18 @@ fn the_section_of_a_plugin_that_is_not_loaded_is_no_mistake() {
 
 #[test]
 fn a_typo_in_a_variable_is_a_warning_and_a_foreign_variable_is_none() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .env("BUB_MODLE", "a:b")
         .env("BUB_FIXTURES", "/x")
         .env("BUBBLE", "1")
         .env("MODLE", "x");
     assert_eq!(
-        given.warnings(),
+        fixture.warnings(),
         ["environment variable BUB_MODLE: unknown setting `BUB_MODLE`, did you mean `BUB_MODEL`?"]
     );
-    let given = SettingsFixture::new().dotenv("BUB_MAX_STEP=4\n");
+    let fixture = SettingsFixture::new().dotenv("BUB_MAX_STEP=4\n");
     assert_eq!(
-        given.warnings(),
+        fixture.warnings(),
         [
             "work/.env:1 (BUB_MAX_STEP): unknown setting `BUB_MAX_STEP`, did you mean `BUB_MAX_STEPS`?"
         ]

@@ -6,10 +6,10 @@ use crate::sample;
 // C.7, H-22
 #[test]
 fn dotenv_never_overrides_the_process_environment() {
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .dotenv("BUB_MODEL=dot:env\nBUB_MAX_TOKENS=7\n")
         .env("BUB_MODEL", "process:env");
-    let settings = given.load();
+    let settings = fixture.load();
     assert_eq!(settings.get(&sample::MODEL).unwrap(), "process:env");
     assert_eq!(settings.get(&sample::MAX_TOKENS), 7);
 }
@@ -21,10 +21,10 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
                 BUB_TELEGRAM_ALLOW_USERS=evil\nBUB_TELEGRAM_PROXY=http://evil\nBUB_ENV_PASS=X\nbub_env_drop=X\n\
                 BUB_FS_CONFINE=false\n\
                 BUB_MODEL=still:fine\nBUB_OPENAI_API_KEY=also-fine\n";
-    let given = SettingsFixture::new().dotenv(text);
-    let settings = given.load();
+    let fixture = SettingsFixture::new().dotenv(text);
+    let settings = fixture.load();
     assert!(settings.get(&sample::API_BASE).is_empty());
-    assert_eq!(settings.home(), given.path("user/.bub"));
+    assert_eq!(settings.home(), fixture.path("user/.bub"));
     assert_eq!(settings.get(&sample::TELEGRAM_ALLOW_USERS), None);
     assert_eq!(settings.get(&sample::MODEL).unwrap(), "still:fine");
     assert_eq!(
@@ -35,7 +35,7 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
             .expose(),
         "also-fine"
     );
-    let warnings = given.warnings();
+    let warnings = fixture.warnings();
     assert_eq!(warnings.len(), 9, "{warnings:#?}");
     assert!(
         warnings.contains(
@@ -44,8 +44,8 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
         )
     );
 
-    let given = SettingsFixture::new().dotenv(text).trusted();
-    let settings = given.load();
+    let fixture = SettingsFixture::new().dotenv(text).trusted();
+    let settings = fixture.load();
     assert_eq!(
         settings
             .get(&sample::API_BASE)
@@ -54,24 +54,25 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
         Some("http://evil")
     );
     assert_eq!(settings.home().to_str(), Some("/evil"));
-    assert_eq!(given.warnings(), Vec::<String>::new());
+    assert_eq!(fixture.warnings(), Vec::<String>::new());
 }
 
 #[test]
 fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
-    let given = SettingsFixture::new().dotenv("BUB_MODEL=evil:${AWS_SECRET_ACCESS_KEY}-${USER}\n");
-    let given = given
+    let fixture =
+        SettingsFixture::new().dotenv("BUB_MODEL=evil:${AWS_SECRET_ACCESS_KEY}-${USER}\n");
+    let fixture = fixture
         .env("AWS_SECRET_ACCESS_KEY", "hush-hush")
         .env("USER", "ada");
-    assert_eq!(given.load().get(&sample::MODEL).unwrap(), "evil:-ada");
+    assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "evil:-ada");
     assert_eq!(
-        given.warnings(),
+        fixture.warnings(),
         [
             "work/.env:1: `${AWS_SECRET_ACCESS_KEY}` is empty: this workspace is not trusted to read it"
         ]
     );
     assert_eq!(
-        given.trusted().load().get(&sample::MODEL).unwrap(),
+        fixture.trusted().load().get(&sample::MODEL).unwrap(),
         "evil:hush-hush-ada"
     );
 }
@@ -79,24 +80,24 @@ fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
 // C.7
 #[test]
 fn a_line_that_is_no_assignment_is_named_and_skipped() {
-    let given = SettingsFixture::new().dotenv("this is not one\nBUB_MODEL=a:b\n");
-    assert_eq!(given.load().get(&sample::MODEL).unwrap(), "a:b");
+    let fixture = SettingsFixture::new().dotenv("this is not one\nBUB_MODEL=a:b\n");
+    assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
-        given.warnings(),
-        ["work/.env:1: ignored, not a `NAME=value` line"]
+        fixture.warnings(),
+        ["work/.env:1: line ignored: not a `NAME=value` line"]
     );
-    let given = SettingsFixture::new().dotenv("A=1\nBUB_API_KEY=\"hush-hush\nBUB_MODEL=a:b\n");
-    assert_eq!(given.load().get(&sample::MODEL).unwrap(), "a:b");
+    let fixture = SettingsFixture::new().dotenv("A=1\nBUB_API_KEY=\"hush-hush\nBUB_MODEL=a:b\n");
+    assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
-        given.warnings(),
-        ["work/.env:2: ignored, the quote is not closed"]
+        fixture.warnings(),
+        ["work/.env:2: line ignored: the quote is not closed"]
     );
 }
 
 #[test]
 fn providers_own_variables_are_found_in_dotenv_too() {
-    let given = SettingsFixture::new().dotenv("OPENAI_API_KEY=from-dotenv\nEMPTY=\n");
-    let settings = given.load();
+    let fixture = SettingsFixture::new().dotenv("OPENAI_API_KEY=from-dotenv\nEMPTY=\n");
+    let settings = fixture.load();
     assert_eq!(
         settings
             .secret_variable("OPENAI_API_KEY")
@@ -106,29 +107,29 @@ fn providers_own_variables_are_found_in_dotenv_too() {
         "from-dotenv"
     );
     assert_eq!(settings.secret_variable("EMPTY").unwrap(), None);
-    assert_eq!(given.redactor.redact("key from-dotenv"), "key ***");
+    assert_eq!(fixture.redactor.redact("key from-dotenv"), "key ***");
 }
 
 // C.7
 #[test]
 fn no_workspace_means_no_dotenv() {
-    let given = SettingsFixture::new().dotenv("BUB_MODEL=a:b\n");
-    let env = bub_settings::Environment::from_pairs([("HOME", given.user_home())]);
+    let fixture = SettingsFixture::new().dotenv("BUB_MODEL=a:b\n");
+    let env = bub_settings::Environment::from_pairs([("HOME", fixture.user_home())]);
     let settings = bub_settings::Loader::new(env)
         .sections(sample::sections())
         .load()
         .unwrap();
     assert_eq!(settings.get(&sample::MODEL), None);
-    assert!(given.root().join("work/.env").exists());
+    assert!(fixture.root().join("work/.env").exists());
 }
 
 #[test]
 fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
-    let given = SettingsFixture::new().config("model: a:b\n");
-    std::fs::create_dir(given.path("work/.env")).unwrap();
-    assert_eq!(given.load().get(&sample::MODEL).unwrap(), "a:b");
+    let fixture = SettingsFixture::new().config("model: a:b\n");
+    std::fs::create_dir(fixture.path("work/.env")).unwrap();
+    assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
-        given.warnings(),
+        fixture.warnings(),
         ["work/.env: cannot be read: not a regular file; the file is ignored"]
     );
     for (content, warning) in [
@@ -144,10 +145,10 @@ fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
         assert_eq!(SettingsFixture::new().dotenv(content).warnings(), [warning]);
     }
     let text = "BUB_MAX_STEPS=3\nBUB_MAX_TOKENS=lots\nBUB_OTHERAPP_API_KEY='hunter2 hunter2'\nBUB_API_KEY='{hunter2hunter2'\n";
-    let given = SettingsFixture::new()
+    let fixture = SettingsFixture::new()
         .config("max_tokens: 7\n")
         .dotenv(text);
-    let settings = given.load();
+    let settings = fixture.load();
     assert_eq!(
         (
             settings.get(&sample::MAX_STEPS),
@@ -155,7 +156,7 @@ fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
         ),
         (Some(3), 7)
     );
-    let warnings = given.warnings();
+    let warnings = fixture.warnings();
     assert_eq!(warnings.len(), 3, "{warnings:#?}");
     let expected = "work/.env:2 (BUB_MAX_TOKENS): `max_tokens` is `lots`, expected a whole number of at least 1; the line is ignored";
     assert!(warnings.contains(&expected.to_owned()), "{warnings:#?}");
