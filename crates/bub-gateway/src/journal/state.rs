@@ -139,18 +139,7 @@ impl JournalState {
                     (entry.attempt, entry.error) = (attempt, Some(error));
                 }
             }
-            JournalRecord::Undeliverable { id, error } => {
-                let Some(entry) = self.outgoing_mut(&id) else {
-                    return;
-                };
-                (entry.is_stuck, entry.error) = (true, Some(error));
-                let sent_by_tool_for = entry.reply.inbound.clone().filter(|_| entry.reply.by_tool);
-                if let Some(inbound) = sent_by_tool_for.and_then(|id| self.inbound_mut(&id)) {
-                    // A failed reply does not answer the message. If another reply was delivered, answering twice is
-                    // better than not at all.
-                    inbound.has_spoken = false;
-                }
-            }
+            JournalRecord::Undeliverable { id, error } => self.apply_undeliverable(&id, error),
             JournalRecord::Retry { id } => {
                 if let Some(entry) = self.outgoing_mut(&id) {
                     (entry.is_stuck, entry.attempt) = (false, 0);
@@ -169,6 +158,19 @@ impl JournalState {
             }
             JournalRecord::Key { key, id, at } => self.insert_key(key, id, at),
             JournalRecord::Mark => {}
+        }
+    }
+
+    fn apply_undeliverable(&mut self, id: &ReplyId, error: String) {
+        let Some(entry) = self.outgoing_mut(id) else {
+            return;
+        };
+        (entry.is_stuck, entry.error) = (true, Some(error));
+        let sent_by_tool_for = entry.reply.inbound.clone().filter(|_| entry.reply.by_tool);
+        if let Some(inbound) = sent_by_tool_for.and_then(|id| self.inbound_mut(&id)) {
+            // A failed reply does not answer the message. If another reply was delivered, answering twice is better
+            // than not at all.
+            inbound.has_spoken = false;
         }
     }
 
